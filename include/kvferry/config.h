@@ -1,0 +1,109 @@
+/* kvferry/config.h: options of a node.
+ *
+ * Options are set by name and text, so that a C program, a JSON object and a command line share one table
+ * (docs/options.md is checked against it). A kvf_config is plain memory of the caller's: copy it, put it on the stack.
+ * Not for use by several threads at once.
+ */
+#ifndef KVFERRY_CONFIG_H
+#define KVFERRY_CONFIG_H
+
+#include "kvferry/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_DEBUG } kvf_log_level;
+
+/* Takes one log line (no newline). Called from any of the node's threads and from the caller's, under no lock of the
+ * library; `line` lives until the call returns. Must not call the library. */
+typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line);
+
+typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
+
+#define KVF_PATH_BYTES_MAX 1024
+#define KVF_HOST_BYTES_MAX 64
+#define KVF_TRANSPORTS_MAX 4
+
+typedef struct kvf_identity_field {
+  char name[KVF_IDENTITY_BYTES_MAX];
+  char value[KVF_IDENTITY_BYTES_MAX];
+} kvf_identity_field;
+
+/* Fields are set by kvf_config_set() and kvf_config_identity(); reading them is fine, their order may change. */
+typedef struct kvf_config {
+  /* The engine. */
+  uint32_t rank;         /* this node's rank in its engine; of no meaning to a control node */
+  uint32_t ranks;        /* ranks of the engine */
+  uint32_t block_tokens; /* tokens of a block; blocks pair by token position */
+  uint32_t identity_fields;
+  kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
+
+  /* The network. */
+  char listen[KVF_HOST_BYTES_MAX];    /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
+  char advertise[KVF_HOST_BYTES_MAX]; /* the address that tickets name; empty: the listen address */
+  char key_file[KVF_PATH_BYTES_MAX];  /* file with the shared key; empty: none, loopback only */
+  char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
+  uint32_t connections_max;
+  uint32_t handshake_timeout_ms;
+  uint32_t idle_timeout_ms;
+  uint32_t breaker_cooldown_ms;
+  uint32_t breaker_cooldown_max_ms;
+
+  /* Producer. */
+  uint32_t lease_slots;
+  uint32_t lease_ttl_ms;
+  uint32_t lease_max_ms;
+  uint32_t lease_pool_share_percent;
+
+  /* Consumer. */
+  uint32_t loads_max;
+  uint32_t load_timeout_ms;
+  uint32_t stall_timeout_ms;
+  uint32_t quiet_timeout_ms;
+  uint32_t backoff_min_ms;
+  uint32_t backoff_max_ms;
+  uint32_t chunk_bytes;
+  uint32_t chunks_in_flight;
+  uint32_t copy_threads;
+  uint32_t inline_bytes;
+  uint32_t tcp_streams;
+  uint32_t tcp_buffer_bytes;
+  kvf_policy policy;
+  uint32_t auto_max_recompute_tokens;
+  uint32_t recompute_budget_tokens_per_s;
+
+  kvf_log_level log_level;
+  kvf_log_fn log; /* NULL: standard error */
+  void *log_context;
+} kvf_config;
+
+/* Fills `config` with the defaults of the option table. */
+KVF_API void kvf_config_init(kvf_config *config);
+
+/* Sets one option from text. On failure `config` is unchanged, and `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL)
+ * names the option, the value and what is allowed: show it to the person who wrote the configuration.
+ * KVF_NOT_FOUND: no such option. KVF_INVALID: the value. */
+KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char *message);
+
+/* Adds one field to what the same bytes mean ("dtype" = "float32"): two nodes whose fields differ refuse each other
+ * with KVF_INCOMPATIBLE, and the message names the first field that differs. Both names and values are text of fewer
+ * than KVF_IDENTITY_BYTES_MAX bytes; setting a name again replaces its value.
+ * KVF_INVALID: empty or too long. KVF_LIMIT: more than KVF_IDENTITY_FIELDS_MAX fields. */
+KVF_API KVF_MUST_USE kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value);
+
+typedef struct kvf_option_info {
+  const char *name;
+  const char *unit;    /* "ms", "bytes", "" */
+  const char *initial; /* the default, as text */
+  const char *allowed; /* for a person: "1 to 64" */
+  const char *meaning; /* one sentence */
+} kvf_option_info;
+
+/* The i-th option, NULL past the last: for documents and `--help`. Static memory; any thread. */
+KVF_API const kvf_option_info *kvf_option_at(unsigned i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,81 @@
+/* kvferry/consumer.h: requests and loads.
+ *
+ *   control node   kvf_request_open ──► (request id to the ranks) ──► kvf_request_report … ──► KVF_EVENT_VERDICT
+ *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET
+ */
+#ifndef KVFERRY_CONSUMER_H
+#define KVFERRY_CONSUMER_H
+
+#include "kvferry/node.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kvf_request_options {
+  kvf_policy policy;
+  uint32_t auto_max_recompute_tokens;
+  uint32_t load_timeout_ms;
+} kvf_request_options;
+
+/* What a ticket says, for the engine's block allocation. */
+typedef struct kvf_request_info {
+  uint64_t id;     /* the request's id: give it to the ranks; unique in the life of the control node */
+  uint32_t tokens; /* tokens whose KV the ticket offers */
+  uint32_t groups;
+  uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
+} kvf_request_info;
+
+/* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
+ * library's own thread until the verdict or kvf_request_cancel(). `options` may be NULL (the node's configuration);
+ * `user` comes back in the verdict. *info is set on success only.
+ * KVF_BAD_TICKET: not a ticket, altered, signed with another key, or of another prompt: nothing was connected to; go on
+ * by the engine's policy (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_MEMORY: too
+ * many requests open; retry later or elsewhere. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
+                                                 const kvf_prompt *prompt, const kvf_request_options *options,
+                                                 uint64_t user, kvf_request_info *info);
+
+/* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then plus
+ * quiet_timeout_ms, whatever the ranks do. KVF_NOT_FOUND: cancelled or decided. KVF_EXISTS: has begun. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
+
+/* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the last
+ * rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
+KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
+
+/* Control node: the request was cancelled or refused. Detaches from the lease at the producer. No verdict comes after
+ * this; loads on the ranks are the ranks' to abort. Legal in every state and any number of times. */
+KVF_API kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id);
+
+/* Merges what two sets of ranks found: associative, commutative, idempotent. Both must be of one request and the same
+ * number of blocks. Any thread. */
+KVF_API kvf_report kvf_report_merge(kvf_report a, kvf_report b);
+
+typedef struct kvf_load {
+  uint64_t request_id;
+  const char *ticket; /* read during the call only */
+  size_t ticket_bytes;
+  kvf_prompt prompt;
+  kvf_blocks destination; /* positions as in the ticket; KVF_BLOCK_NONE: not wanted (this engine has it) */
+  uint32_t timeout_ms;    /* 0: load_timeout_ms */
+  uint32_t reserved;
+  uint64_t user;
+} kvf_load;
+
+/* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may write
+ * to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producer does. A load of no
+ * wanted blocks is done at once. On failure no event comes and the blocks are untouched.
+ * KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range
+ * or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_MEMORY: loads_max
+ * loads are open. */
+KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
+
+/* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome
+ * (KVF_ABORTED, unless it already had one), then quiet. KVF_NOT_FOUND: quiet already, or unknown. */
+KVF_API kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

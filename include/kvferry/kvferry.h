@@ -1,0 +1,29 @@
+/* kvferry: carries KV-cache blocks from prefill to decode engines, and is never silently wrong.
+ *
+ * This header includes the whole interface. Read status.h and types.h for the words, node.h for how a node lives,
+ * producer.h and consumer.h for what the two sides of a transfer do.
+ */
+#ifndef KVFERRY_KVFERRY_H
+#define KVFERRY_KVFERRY_H
+
+#include "kvferry/config.h"
+#include "kvferry/consumer.h"
+#include "kvferry/node.h"
+#include "kvferry/producer.h"
+#include "kvferry/stats.h"
+#include "kvferry/status.h"
+#include "kvferry/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVF_VERSION_TEXT "0.1.0"
+
+/* The version of the library that is linked. Static memory; any thread. */
+KVF_API const char *kvf_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

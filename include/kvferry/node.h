@@ -1,0 +1,146 @@
+/* kvferry/node.h: a node's life, its memory, its events.
+ *
+ * A node is one kvferry instance in a process. A *rank node* registers a rank's KV memory, publishes leases of it and
+ * loads into it; it listens. A *control node* lives with an engine's scheduler: it reserves leases and makes tickets,
+ * keeps other engines' leases alive, merges the ranks' reports and decides. One node may be both (one-process engines).
+ *
+ * Threads: every function may be called from any thread at any time, except that nothing may be called once
+ * kvf_node_close() has been. No call blocks on a peer, on the network or on a lock held during I/O.
+ * Fork: a child must not use a node of its parent; the library's memory and sockets are not inherited.
+ */
+#ifndef KVFERRY_NODE_H
+#define KVFERRY_NODE_H
+
+#include "kvferry/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Starts a node: its threads, its socket (if config->listen is not empty), its random incarnation. `config` is copied.
+ * On success *out is the caller's, to be given to kvf_node_close(). On failure *out is NULL, and `message`
+ * (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) says what to change.
+ * KVF_INVALID: an option, or key file, is unusable, or an address off loopback without a key. KVF_ADDRESS_IN_USE: choose
+ * another port (or 0 for any free one). KVF_SYSTEM, KVF_NO_MEMORY: the operating system refused. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
+
+/* Ends all leases (over is stored before this returns), aborts all loads, waits until no thread of the library touches
+ * any memory of the caller's, and frees the node. NULL is allowed. Takes at most about quiet_timeout_ms, unless a copy
+ * is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. */
+KVF_API void kvf_node_close(kvf_node *node);
+
+/* ---- memory ---- */
+
+typedef enum kvf_memory { KVF_MEMORY_HOST = 0 } kvf_memory;
+
+/* One layer's pool: `blocks` blocks, the i-th at base + i * stride_bytes, block_bytes long, in `heads` equal parts (KV
+ * heads outermost; 1 where blocks are not split over ranks). heads_total is the number over all ranks of the engine.
+ * Regions pair by their index: the i-th of a consumer is loaded from the i-th of the producer. */
+typedef struct kvf_region {
+  void *base;
+  uint64_t stride_bytes;
+  uint32_t block_bytes;
+  uint32_t blocks;
+  uint32_t heads;
+  uint32_t heads_total;
+  uint32_t group; /* KV group whose block ids index this region */
+  kvf_memory memory;
+} kvf_region;
+
+/* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
+ * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied.
+ * KVF_EXISTS: registered already. KVF_INVALID: a region is empty, block_bytes is not a multiple of heads, regions
+ * disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
+
+/* Ends every lease (over is stored before this returns) and aborts every load. KVF_OK once nothing of the library will
+ * touch the memory; until then KVF_NOT_PUBLISHED does not occur and KVF_DEADLINE means "a read is not quiet yet": keep
+ * the memory mapped, poll, and call again. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
+
+/* ---- engine ---- */
+
+/* Writes this rank's address record (where it listens, its incarnation and rank), KVF_ADDRESS_BYTES_MAX bytes of room.
+ * Opaque bytes for kvf_node_set_ranks() of the engine's control node. KVF_LIMIT: `capacity` is too small.
+ * KVF_INVALID: the node does not listen. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes);
+
+/* Tells the control node where its engine's ranks are: `ranks` records one after the other in `records`, the i-th
+ * bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a restarted worker).
+ * KVF_INVALID: not address records, or not exactly one for each of config->ranks ranks. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes,
+                                                   uint32_t ranks);
+
+/* Refuses new leases (KVF_DRAINING) from now on. The caller polls kvf_stats.leases_live until it is 0 or its patience
+ * ends. */
+KVF_API void kvf_node_drain(kvf_node *node);
+
+/* True while no load has failed to become quiet for quiet_timeout_ms. An engine that is not healthy should be replaced:
+ * some of its blocks cannot be used again. */
+KVF_API bool kvf_node_healthy(kvf_node *node);
+
+/* ---- events ---- */
+
+typedef enum kvf_event_kind {
+  KVF_EVENT_LEASE_ENDED = 1, /* rank node: the lease's blocks are the engine's again */
+  KVF_EVENT_LOAD = 2,        /* rank node: the load has its outcome */
+  KVF_EVENT_QUIET = 3,       /* rank node: nothing will write to the load's destination blocks any more */
+  KVF_EVENT_VERDICT = 4      /* control node: what to do with the request */
+} kvf_event_kind;
+
+typedef enum kvf_lease_end_cause {
+  KVF_LEASE_END_COMPLETED = 1, /* a consumer has all it needs and no other is attached */
+  KVF_LEASE_END_ABANDONED = 2, /* the last attached consumer aborted */
+  KVF_LEASE_END_EXPIRED = 3,   /* not renewed within its TTL, or as old as lease_max_ms */
+  KVF_LEASE_END_REVOKED = 4    /* ended here: kvf_lease_end(), kvf_node_unregister() */
+} kvf_lease_end_cause;
+
+/* What one rank, or several merged, know of a load. Plain data; send it to the control node in any way. */
+typedef struct kvf_report {
+  uint64_t request_id;
+  uint64_t ranks_mask; /* bit r: rank r is in this report */
+  uint32_t blocks;     /* positions of the load, those that were not wanted included */
+  uint32_t prefix;     /* leading positions that are good on all ranks of the report */
+  int32_t status;      /* kvf_status: KVF_OK if all blocks are good, else the reason, the gravest of the ranks */
+  uint32_t reserved;
+} kvf_report;
+
+typedef enum kvf_action {
+  KVF_ACTION_USE = 1,       /* all blocks are good */
+  KVF_ACTION_RECOMPUTE = 2, /* the first keep_blocks positions of each group are good: compute the rest */
+  KVF_ACTION_FAIL = 3       /* end the request with an error */
+} kvf_action;
+
+typedef struct kvf_verdict {
+  kvf_action action;
+  kvf_status status; /* why, KVF_OK for KVF_ACTION_USE */
+  uint32_t keep_blocks;
+  uint32_t keep_tokens;      /* keep_blocks in tokens, at most the prompt's */
+  uint32_t recompute_tokens; /* tokens that the engine has to compute itself */
+  uint32_t retry_after_ms;   /* for KVF_ACTION_FAIL: when a retry is sensible; 0: not at all */
+} kvf_verdict;
+
+typedef struct kvf_event {
+  kvf_event_kind kind;
+  uint32_t reserved;
+  uint64_t id;   /* of the lease, load or request */
+  uint64_t user; /* the caller's own value, from publish, load or request_open */
+  union {
+    kvf_lease_end_cause lease_end; /* KVF_EVENT_LEASE_ENDED */
+    kvf_report report;             /* KVF_EVENT_LOAD */
+    kvf_verdict verdict;           /* KVF_EVENT_VERDICT */
+  } u;
+} kvf_event;
+
+/* Takes up to `capacity` events. Returns how many were written. Never blocks. Each event comes once. Events of one load
+ * come in order: LOAD, then QUIET. */
+KVF_API size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity);
+
+/* A file descriptor that is readable while kvf_poll() has something to report, for the caller's own epoll. Never read
+ * from it, never close it. */
+KVF_API int kvf_event_fd(kvf_node *node);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

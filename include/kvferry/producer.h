@@ -1,0 +1,49 @@
+/* kvferry/producer.h: leases and tickets.
+ *
+ *   control node   kvf_lease_reserve ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
+ *   each rank      kvf_lease_publish ──► … ──► KVF_EVENT_LEASE_ENDED
+ *   control node   kvf_lease_release, when every rank has reported the end
+ */
+#ifndef KVFERRY_PRODUCER_H
+#define KVFERRY_PRODUCER_H
+
+#include "kvferry/node.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Control node: reserves a lease slot for `blocks` blocks (all groups together; counted against
+ * lease_pool_share_percent of `pool_blocks`, the size of the engine's pool). *out is plain data.
+ * KVF_NO_LEASE: table or share is full; serve the request without a ticket, or later. KVF_DRAINING: likewise. */
+KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks,
+                                                  kvf_lease *out);
+
+/* Control node: every rank has ended the lease; its slot may be used again. KVF_NOT_FOUND: released already. */
+KVF_API kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id);
+
+/* Control node: writes the ticket (text, fit for JSON; not terminated) for a reserved lease. `ticket` has room for
+ * `capacity` bytes. The ticket may be handed out before the ranks have published.
+ * KVF_LIMIT: too many blocks, or `capacity` too small. KVF_INVALID: kvf_node_set_ranks() has not been called, or the
+ * number of blocks does not fit prompt->tokens. */
+KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
+                                                const kvf_prompt *prompt, char *ticket, size_t capacity,
+                                                size_t *ticket_bytes);
+
+/* Rank: the bytes of `blocks` are complete in this rank's memory and stay as they are until the lease has ended. From
+ * here consumers may read them. `user` comes back in KVF_EVENT_LEASE_ENDED.
+ * KVF_INVALID: no memory registered, or a block id out of its regions. KVF_EXISTS: this id, or a later one, has been
+ * published in that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED: as they say; the lease is not published, no event comes. */
+KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
+                                                  const kvf_prompt *prompt, uint64_t user);
+
+/* Rank: ends the lease now: when this returns, no reader can take later bytes of the blocks for the lease's. Call it
+ * before any reuse of the blocks that the library did not grant. Legal in every state and any number of times; the
+ * event KVF_EVENT_LEASE_ENDED comes once all the same. KVF_NOT_FOUND: ended already, or never published (then a later
+ * publish of the id is refused). */
+KVF_API kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/* kvferry/types.h: the words that all other headers use. */
+#ifndef KVFERRY_TYPES_H
+#define KVFERRY_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvferry/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Limits. A peer can influence none of them; a value beyond one is refused with KVF_LIMIT. */
+#define KVF_RANKS_MAX 64             /* ranks of one engine */
+#define KVF_GROUPS_MAX 16            /* KV groups of one engine */
+#define KVF_REGIONS_MAX 1024         /* registered memory ranges of one rank */
+#define KVF_BLOCKS_PER_LEASE_MAX 65536 /* block ids of one lease, all groups together */
+#define KVF_TICKET_BYTES_MAX 131072  /* a ticket's text, without a terminating zero */
+#define KVF_ADDRESS_BYTES_MAX 128    /* a rank's address record (kvf_node_address) */
+#define KVF_IDENTITY_FIELDS_MAX 32   /* fields of the compatibility identity */
+#define KVF_IDENTITY_BYTES_MAX 128   /* one field's name or value, with its terminating zero */
+#define KVF_MESSAGE_BYTES_MAX 256    /* an error message, with its terminating zero */
+
+/* "No block": a position whose block has slid out of the window (producer) or is not wanted (consumer). */
+#define KVF_BLOCK_NONE UINT32_MAX
+
+/* The blocks of one request: block ids by KV group, groups one after the other.
+ * ids has the sum of counts[0..groups) entries. The caller owns both arrays; the library copies what it keeps. */
+typedef struct kvf_blocks {
+  const uint32_t *ids;
+  const uint32_t *counts;
+  uint32_t groups;
+} kvf_blocks;
+
+/* What makes a prompt's KV what it is. Two requests with equal hash and tokens have the same KV. */
+typedef struct kvf_prompt {
+  uint8_t hash[32]; /* kvf_prompt_hash() */
+  uint32_t tokens;  /* number of tokens whose KV the blocks hold */
+} kvf_prompt;
+
+/* The identity of the first `tokens` tokens and of whatever else changes their KV: `salt` is any bytes that name the
+ * LoRA adapter, the multimodal input and the cache salt, the same on both engines (may be NULL when salt_bytes is 0).
+ * Any thread. KVF_INVALID: a NULL argument. KVF_NO_MEMORY: try again later. */
+KVF_API KVF_MUST_USE kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint32_t tokens, const void *salt,
+                                                size_t salt_bytes, kvf_prompt *out);
+
+/* A lease: the producer's promise to keep a request's blocks. Plain data: copy it freely, send it to the engine's
+ * ranks as it is. `id` is unique in the life of the producer's control node; the token is a secret of the ticket. */
+typedef struct kvf_lease {
+  uint64_t id;
+  uint32_t slot;
+  uint32_t reserved; /* zero */
+  uint8_t token[16];
+} kvf_lease;
+
+typedef struct kvf_node kvf_node;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
