@@ -1,0 +1,37 @@
+/* Hashes and MACs: OpenSSL behind the two calls that kvferry needs. Pure: no randomness, no I/O. */
+#ifndef KVF_BASE_CRYPTO_H
+#define KVF_BASE_CRYPTO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kvferry/status.h"
+
+#define KVF_HASH_BYTES 32
+#define KVF_KEY_BYTES_MAX 256
+
+/* A shared key. bytes == 0: none; MACs are then checksums that show accidents only. */
+typedef struct kvf_key {
+  uint8_t data[KVF_KEY_BYTES_MAX];
+  size_t bytes;
+} kvf_key;
+
+typedef struct kvf_span {
+  const void *data;
+  size_t bytes;
+} kvf_span;
+
+/* SHA-256 over the spans, one after the other. KVF_NO_MEMORY if OpenSSL cannot allocate its state. */
+KVF_MUST_USE kvf_status kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+
+/* HMAC-SHA-256 over the spans, one after the other. */
+KVF_MUST_USE kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+
+/* Compares in constant time. */
+bool kvf_equal_secret(const void *a, const void *b, size_t bytes);
+
+/* Overwrites a secret, also where the compiler sees that nobody reads it again. */
+void kvf_forget(void *secret, size_t bytes);
+
+#endif

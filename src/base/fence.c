@@ -1,0 +1,48 @@
+#include "base/fence.h"
+
+#include <string.h>
+
+#include "base/crypto.h"
+
+kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim)
+{
+  if (sample->head.magic != KVF_FENCE_MAGIC ||
+      memcmp(&sample->head.incarnation, &claim->incarnation, sizeof(claim->incarnation)) != 0) {
+    return KVF_PEER_RESTARTED;
+  }
+  if (sample->entry.word < kvf_fence_word_live(claim->lease_id)) {
+    return KVF_NOT_PUBLISHED;
+  }
+#ifndef KVF_MUTANT_FENCE_UNCHECKED
+  if (sample->entry.word > kvf_fence_word_live(claim->lease_id)) {
+    return KVF_LEASE_EXPIRED;
+  }
+  if (sample->entry.digest != claim->digest) {
+    return KVF_BAD_TICKET;
+  }
+#endif
+  return KVF_OK;
+}
+
+kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt, uint64_t *out)
+{
+  size_t total = 0;
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    total += blocks->counts[group];
+  }
+  uint8_t hash[KVF_HASH_BYTES];
+  const kvf_span spans[] = {
+      {lease->token, sizeof(lease->token)},
+      {&lease->id, sizeof(lease->id)},
+      {prompt->hash, sizeof(prompt->hash)},
+      {&prompt->tokens, sizeof(prompt->tokens)},
+      {&blocks->groups, sizeof(blocks->groups)},
+      {blocks->counts, blocks->groups * sizeof(*blocks->counts)},
+      {blocks->ids, total * sizeof(*blocks->ids)},
+  };
+  kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
+  if (status == KVF_OK) {
+    memcpy(out, hash, sizeof(*out));
+  }
+  return status;
+}

@@ -1,0 +1,79 @@
+/* The fence: how a reader knows that the bytes it has just copied still belonged to the lease (promise P1).
+ *
+ * A producer rank keeps a table in shared memory: one head, then one entry per lease slot. The word of lease n is
+ * 2n+1 while it is live and 2n+2 when it is over; ids only grow, so a word only grows. A reader copies a chunk and
+ * *afterwards* takes a sample (head and entry in one call): if the sample says LIVE, no byte of the chunk can have been
+ * overwritten by a next owner, because the producer stores over, with a full barrier, before it gives the blocks back.
+ */
+#ifndef KVF_BASE_FENCE_H
+#define KVF_BASE_FENCE_H
+
+#include <stdint.h>
+
+#include "kvferry/types.h"
+
+#define KVF_FENCE_MAGIC UINT64_C(0x31656e656672766b) /* "kvrfene1" */
+#define KVF_INCARNATION_BYTES 16
+
+/* The random id of a node's life. */
+typedef struct kvf_incarnation {
+  uint8_t bytes[KVF_INCARNATION_BYTES];
+} kvf_incarnation;
+
+typedef struct kvf_fence_head {
+  uint64_t magic;
+  kvf_incarnation incarnation;
+  uint64_t slots;
+} kvf_fence_head;
+
+typedef struct kvf_fence_entry {
+  uint64_t word;
+  uint64_t digest; /* kvf_fence_digest() of what the lease covers on this rank */
+} kvf_fence_entry;
+
+/* What a reader saw of the table, after its last byte. */
+typedef struct kvf_fence_sample {
+  kvf_fence_head head;
+  kvf_fence_entry entry;
+} kvf_fence_sample;
+
+/* What a reader expects: the lease that its ticket names. */
+typedef struct kvf_fence_claim {
+  kvf_incarnation incarnation;
+  uint64_t lease_id;
+  uint64_t digest;
+} kvf_fence_claim;
+
+static inline uint64_t kvf_fence_word_live(uint64_t lease_id)
+{
+  return 2 * lease_id + 1;
+}
+
+static inline uint64_t kvf_fence_word_over(uint64_t lease_id)
+{
+  return 2 * lease_id + 2;
+}
+
+/* Largest id whose words fit. Ids start at a random number below 2^62, so this is never reached. */
+#define KVF_LEASE_ID_MAX (UINT64_C(1) << 62)
+
+static inline size_t kvf_fence_entry_offset(uint32_t slot)
+{
+  return sizeof(kvf_fence_head) + (size_t)slot * sizeof(kvf_fence_entry);
+}
+
+static inline size_t kvf_fence_table_bytes(uint32_t slots)
+{
+  return kvf_fence_entry_offset(slots);
+}
+
+/* The one check that every transport's reader uses.
+ * KVF_OK: live, the bytes are good. KVF_NOT_PUBLISHED: ask again. KVF_LEASE_EXPIRED: over. KVF_PEER_RESTARTED: another
+ * process' table, or none. KVF_BAD_TICKET: the lease covers other blocks, or another prompt, than the ticket says. */
+KVF_MUST_USE kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim);
+
+/* What an entry's digest covers: the lease's secret token, the prompt and all its block ids by group. */
+KVF_MUST_USE kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
+                                         uint64_t *out);
+
+#endif

@@ -1,0 +1,60 @@
+#include "base/log.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/time.h"
+
+void kvf_log_clean(char *text)
+{
+  for (unsigned char *c = (unsigned char *)text; *c != 0; c++) {
+    /* The second kind are C1 controls in UTF-8: terminals act on them too. */
+    if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)) {
+      *c = '?';
+    }
+  }
+}
+
+void kvf_log(const kvf_logger *logger, kvf_log_level level, const char *format, ...)
+{
+  if (logger->fn == NULL || level > logger->level) {
+    return;
+  }
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(line, sizeof(line), format, arguments);
+  va_end(arguments);
+  if (length < 0) {
+    return;
+  }
+  if ((size_t)length >= sizeof(line)) {
+    memcpy(line + sizeof(line) - 4, "...", 4);
+  }
+  kvf_log_clean(line);
+  logger->fn(logger->context, level, line);
+}
+
+void kvf_log_limit_init(kvf_log_limit *limit, uint32_t lines_per_s)
+{
+  memset(limit, 0, sizeof(*limit));
+  limit->lines_per_s = lines_per_s;
+}
+
+bool kvf_log_limit_allows(kvf_log_limit *limit, uint32_t key, uint64_t now_ns, uint32_t *left_out)
+{
+  kvf_log_limit_slot *slot = &limit->slots[key % KVF_LOG_LIMIT_SLOTS];
+  if (kvf_time_until(slot->second_began_ns, now_ns) >= KVF_NS_PER_S) {
+    slot->second_began_ns = now_ns;
+    slot->written = 0;
+  }
+  if (slot->written >= limit->lines_per_s) {
+    slot->left_out += slot->left_out < UINT32_MAX;
+    return false;
+  }
+  slot->written++;
+  *left_out = slot->left_out;
+  slot->left_out = 0;
+  return true;
+}

@@ -1,0 +1,501 @@
+#include "base/options.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+
+typedef enum option_type {
+  TYPE_NUMBER,
+  TYPE_ADDRESS,
+  TYPE_PATH,
+  TYPE_TRANSPORTS,
+  TYPE_POLICY,
+  TYPE_LOG_LEVEL
+} option_type;
+
+typedef struct kvf_option {
+  kvf_option_info info;
+  size_t offset;
+  size_t bytes; /* of the field */
+  option_type type;
+  uint32_t min; /* of a number */
+  uint32_t max;
+} kvf_option;
+
+#define FIELD(field) .offset = offsetof(kvf_config, field), .bytes = sizeof(((kvf_config *)0)->field)
+#define NUMBER(field, unit, initial, least, most, meaning) \
+  {{#field, unit, #initial, #least " to " #most, meaning}, \
+   FIELD(field),                                           \
+   .type = TYPE_NUMBER,                                    \
+   .min = (least),                                         \
+   .max = (most)}
+#define TEXT(field, kind, initial, allowed, meaning) \
+  {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
+
+#define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
+
+static const kvf_option table[] = {
+    NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
+    NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
+    NUMBER(block_tokens, "tokens", 16, 1, 65536, "Tokens of a KV block."),
+
+    TEXT(listen, TYPE_ADDRESS, "127.0.0.1", ADDRESS_ALLOWED,
+         "Where to take connections; without a port any free one, empty for none."),
+    TEXT(advertise, TYPE_ADDRESS, "", ADDRESS_ALLOWED,
+         "The address that tickets name for this node; empty for the listen address."),
+    TEXT(key_file, TYPE_PATH, "", "a path, or empty",
+         "File with the key that all engines share; without one only loopback addresses are allowed."),
+    TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp",
+         "The transports that may be used, best first."),
+    NUMBER(connections_max, "", 1024, 1, 65536,
+           "Most connections at a time; beyond it the longest idle one is closed."),
+    NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
+    NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
+    NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, "After a peer has failed: how long until it is probed first."),
+    NUMBER(breaker_cooldown_max_ms, "ms", 10000, 1, 600000, "Longest time between two probes of a failed peer."),
+
+    NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
+    NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
+    NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, renewals or not."),
+    NUMBER(lease_pool_share_percent, "%", 90, 1, 100, "Most of the engine's block pool that may be under lease."),
+
+    NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
+    NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
+    NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
+           "How long a read may go without a byte before its path has failed."),
+    NUMBER(quiet_timeout_ms, "ms", 5000, 10, 600000,
+           "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
+    NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),
+    NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
+    NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864, "How much is read between two looks at the fence."),
+    NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
+    NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
+    NUMBER(inline_bytes, "bytes", 65536, 0, 1048576, "Reads up to this size are done in the caller's thread."),
+    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport."),
+    NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
+           "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
+    TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
+         "What to do with a request whose load has failed."),
+    NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
+    NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
+           "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
+
+    TEXT(log_level, TYPE_LOG_LEVEL, "info", "error, warn, info or debug", "How much is logged."),
+};
+
+#define TABLE_COUNT (sizeof(table) / sizeof(table[0]))
+
+static const char *const policy_names[] = {
+    [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
+static const char *const log_level_names[] = {
+    [KVF_LOG_ERROR] = "error", [KVF_LOG_WARN] = "warn", [KVF_LOG_INFO] = "info", [KVF_LOG_DEBUG] = "debug"};
+static const char *const transport_names[] = {"local", "tcp"};
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+_Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
+_Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
+_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
+               "choices are stored as numbers");
+
+/* ---- values ---- */
+
+/* The index of the `bytes` long `text` in `names`, or -1. */
+static int find_name(const char *const *names, size_t count, const char *text, size_t bytes)
+{
+  for (size_t i = 0; i < count; i++) {
+    if (strlen(names[i]) == bytes && memcmp(names[i], text, bytes) == 0) {
+      return (int)i;
+    }
+  }
+  return -1;
+}
+
+/* Decimal digits only: no sign, no space, no unit. */
+static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *out)
+{
+  uint64_t number = 0;
+  if (*text == 0) {
+    return false;
+  }
+  for (; *text != 0; text++) {
+    if (*text < '0' || *text > '9') {
+      return false;
+    }
+    number = number * 10 + (uint64_t)(*text - '0');
+    if (number > UINT32_MAX) {
+      return false;
+    }
+  }
+  if (number < min || number > max) {
+    return false;
+  }
+  *out = (uint32_t)number;
+  return true;
+}
+
+static bool parse_choice(const char *const *names, size_t count, const char *text, uint32_t *out)
+{
+  int found = find_name(names, count, text, strlen(text));
+  if (found < 0) {
+    return false;
+  }
+  *out = (uint32_t)found;
+  return true;
+}
+
+static bool is_host_character(char c)
+{
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+}
+
+/* The shape only: whether the host exists shows when it is used. */
+static bool is_address(const char *text)
+{
+  if (*text == 0) {
+    return true;
+  }
+  const char *host = text;
+  if (*text == '[') {
+    host = ++text;
+    while (is_host_character(*text) || *text == ':') {
+      text++;
+    }
+    if (text == host || *text != ']') {
+      return false;
+    }
+    text++;
+  } else {
+    while (is_host_character(*text)) {
+      text++;
+    }
+    if (text == host) {
+      return false;
+    }
+  }
+  uint32_t port = 0;
+  return *text == 0 || (*text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
+}
+
+static bool is_path(const char *text)
+{
+  for (; *text != 0; text++) {
+    if ((unsigned char)*text < 0x20 || *text == 0x7f) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* At least one known name, none twice. */
+static bool is_transport_list(const char *text)
+{
+  unsigned seen = 0;
+  for (;;) {
+    size_t bytes = strcspn(text, ",");
+    int found = find_name(transport_names, COUNT_OF(transport_names), text, bytes);
+    if (found < 0 || (seen & (1u << found)) != 0) {
+      return false;
+    }
+    seen |= 1u << found;
+    if (text[bytes] == 0) {
+      return true;
+    }
+    text += bytes + 1;
+  }
+}
+
+static bool is_text(const kvf_option *option, const char *text)
+{
+  switch (option->type) {
+    case TYPE_ADDRESS:
+      return is_address(text);
+    case TYPE_PATH:
+      return is_path(text);
+    case TYPE_TRANSPORTS:
+      return is_transport_list(text);
+    case TYPE_NUMBER:
+    case TYPE_POLICY:
+    case TYPE_LOG_LEVEL:
+      break;
+  }
+  return false;
+}
+
+static bool is_text_type(option_type type)
+{
+  return type == TYPE_ADDRESS || type == TYPE_PATH || type == TYPE_TRANSPORTS;
+}
+
+/* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
+static bool store(const kvf_option *option, kvf_config *config, const char *value)
+{
+  char *field = (char *)config + option->offset;
+  uint32_t number = 0;
+  bool good = false;
+  switch (option->type) {
+    case TYPE_NUMBER:
+      good = parse_number(value, option->min, option->max, &number);
+      break;
+    case TYPE_POLICY:
+      good = parse_choice(policy_names, COUNT_OF(policy_names), value, &number);
+      break;
+    case TYPE_LOG_LEVEL:
+      good = parse_choice(log_level_names, COUNT_OF(log_level_names), value, &number);
+      break;
+    case TYPE_ADDRESS:
+    case TYPE_PATH:
+    case TYPE_TRANSPORTS: {
+      size_t length = strlen(value);
+      if (length >= option->bytes || !is_text(option, value)) {
+        return false;
+      }
+      memset(field, 0, option->bytes);
+      memcpy(field, value, length + 1);
+      return true;
+    }
+  }
+  if (good) {
+    assert(option->bytes == sizeof(number));
+    memcpy(field, &number, sizeof(number));
+  }
+  return good;
+}
+
+/* ---- messages ---- */
+
+static size_t min_size(size_t a, size_t b)
+{
+  return a < b ? a : b;
+}
+
+#define NAME_BYTES_MAX 48 /* longer names are near to none */
+
+/* Levenshtein's distance: insertions, deletions and replacements that make `b` of `a`. */
+static size_t distance(const char *a, const char *b)
+{
+  size_t row[NAME_BYTES_MAX + 1];
+  const size_t columns = strlen(b);
+  assert(columns <= NAME_BYTES_MAX);
+  for (size_t j = 0; j <= columns; j++) {
+    row[j] = j;
+  }
+  for (size_t i = 0; a[i] != 0; i++) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < columns; j++) {
+      size_t above = row[j + 1];
+      size_t replaced = diagonal + (a[i] != b[j]);
+      row[j + 1] = min_size(replaced, 1 + min_size(above, row[j]));
+      diagonal = above;
+    }
+  }
+  return row[columns];
+}
+
+/* The name that the writer may have meant; NULL if none is near. */
+static const char *nearest_name(const char *name)
+{
+  const char *nearest = NULL;
+  size_t nearest_distance = strlen(name) / 2 + 1;
+  if (strlen(name) > NAME_BYTES_MAX) {
+    return NULL;
+  }
+  for (size_t i = 0; i < TABLE_COUNT; i++) {
+    size_t far = distance(name, table[i].info.name);
+    if (far < nearest_distance) {
+      nearest = table[i].info.name;
+      nearest_distance = far;
+    }
+  }
+  return nearest;
+}
+
+static void say_unknown(const char *name, char *message)
+{
+  if (message == NULL) {
+    return;
+  }
+  const char *nearest = nearest_name(name);
+  if (nearest != NULL) {
+    snprintf(message, KVF_MESSAGE_BYTES_MAX, "unknown option \"%.64s\": did you mean \"%s\"?", name, nearest);
+  } else {
+    snprintf(message, KVF_MESSAGE_BYTES_MAX, "unknown option \"%.64s\"", name);
+  }
+  kvf_log_clean(message);
+}
+
+static void say_bad_value(const kvf_option *option, const char *value, char *message)
+{
+  if (message == NULL) {
+    return;
+  }
+  snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s = \"%.64s\" is not allowed: it must be %s%s%s", option->info.name, value,
+           option->info.allowed, option->info.unit[0] == 0 ? "" : " ", option->info.unit);
+  kvf_log_clean(message);
+}
+
+/* ---- public ---- */
+
+void kvf_config_init(kvf_config *config)
+{
+  memset(config, 0, sizeof(*config));
+  for (size_t i = 0; i < TABLE_COUNT; i++) {
+    bool stored = store(&table[i], config, table[i].info.initial);
+    assert(stored);
+    (void)stored;
+  }
+}
+
+kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char *message)
+{
+  if (config == NULL || name == NULL || value == NULL) {
+    if (message != NULL) {
+      snprintf(message, KVF_MESSAGE_BYTES_MAX, "an option needs a name and a value");
+    }
+    return KVF_INVALID;
+  }
+  for (size_t i = 0; i < TABLE_COUNT; i++) {
+    if (strcmp(table[i].info.name, name) == 0) {
+      if (store(&table[i], config, value)) {
+        return KVF_OK;
+      }
+      say_bad_value(&table[i], value, message);
+      return KVF_INVALID;
+    }
+  }
+  say_unknown(name, message);
+  return KVF_NOT_FOUND;
+}
+
+/* Whether `text` is fit for a field of the identity; sets its length. */
+static bool is_identity_text(const char *text, size_t *length)
+{
+  if (text == NULL) {
+    return false;
+  }
+  *length = strnlen(text, KVF_IDENTITY_BYTES_MAX);
+  return *length > 0 && *length < KVF_IDENTITY_BYTES_MAX;
+}
+
+kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value)
+{
+  size_t name_bytes = 0;
+  size_t value_bytes = 0;
+  if (config == NULL || !is_identity_text(name, &name_bytes) || !is_identity_text(value, &value_bytes)) {
+    return KVF_INVALID;
+  }
+  uint32_t at = 0;
+  while (at < config->identity_fields && at < KVF_IDENTITY_FIELDS_MAX && strcmp(config->identity[at].name, name) != 0) {
+    at++;
+  }
+  if (at >= KVF_IDENTITY_FIELDS_MAX) {
+    return KVF_LIMIT;
+  }
+  kvf_identity_field *field = &config->identity[at];
+  memset(field, 0, sizeof(*field));
+  memcpy(field->name, name, name_bytes);
+  memcpy(field->value, value, value_bytes);
+  config->identity_fields += at == config->identity_fields;
+  return KVF_OK;
+}
+
+const kvf_option_info *kvf_option_at(unsigned i)
+{
+  return i < TABLE_COUNT ? &table[i].info : NULL;
+}
+
+/* ---- check ---- */
+
+static bool check_option(const kvf_option *option, const kvf_config *config, char *message)
+{
+  const char *field = (const char *)config + option->offset;
+  if (is_text_type(option->type)) {
+    bool good = memchr(field, 0, option->bytes) != NULL && is_text(option, field);
+    if (!good) {
+      char shown[65] = {0};
+      memcpy(shown, field, strnlen(field, min_size(option->bytes, sizeof(shown) - 1)));
+      say_bad_value(option, shown, message);
+    }
+    return good;
+  }
+  uint32_t number = 0;
+  memcpy(&number, field, sizeof(number));
+  uint32_t min = option->min;
+  uint32_t max = option->max;
+  if (option->type == TYPE_POLICY) {
+    max = COUNT_OF(policy_names) - 1;
+  } else if (option->type == TYPE_LOG_LEVEL) {
+    max = COUNT_OF(log_level_names) - 1;
+  }
+  if (number < min || number > max) {
+    char shown[16];
+    snprintf(shown, sizeof(shown), "%u", number);
+    say_bad_value(option, shown, message);
+    return false;
+  }
+  return true;
+}
+
+/* Two options of which the first may not exceed the second. */
+typedef struct kvf_option_order {
+  const char *smaller;
+  const char *larger;
+  uint32_t smaller_value;
+  uint32_t larger_value;
+} kvf_option_order;
+
+static bool check_order(const kvf_option_order *order, char *message)
+{
+  if (order->smaller_value <= order->larger_value) {
+    return true;
+  }
+  if (message != NULL) {
+    snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s = %u is not allowed: it must be at most %s, which is %u",
+             order->smaller, order->smaller_value, order->larger, order->larger_value);
+  }
+  return false;
+}
+
+static bool check_identity(const kvf_config *config)
+{
+  size_t length = 0;
+  for (uint32_t i = 0; i < config->identity_fields; i++) {
+    if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name, &length) ||
+        !is_identity_text(config->identity[i].value, &length)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+#define ORDER(smaller, larger) {#smaller, #larger, config->smaller, config->larger}
+
+kvf_status kvf_config_check(const kvf_config *config, char *message)
+{
+  for (size_t i = 0; i < TABLE_COUNT; i++) {
+    if (!check_option(&table[i], config, message)) {
+      return KVF_INVALID;
+    }
+  }
+  const kvf_option_order orders[] = {
+      ORDER(backoff_min_ms, backoff_max_ms),
+      ORDER(breaker_cooldown_ms, breaker_cooldown_max_ms),
+      ORDER(lease_ttl_ms, lease_max_ms),
+      {"rank", "ranks - 1", config->rank, config->ranks - 1},
+  };
+  for (size_t i = 0; i < COUNT_OF(orders); i++) {
+    if (!check_order(&orders[i], message)) {
+      return KVF_INVALID;
+    }
+  }
+  if (!check_identity(config)) {
+    if (message != NULL) {
+      snprintf(message, KVF_MESSAGE_BYTES_MAX, "the identity's fields are to be set by kvf_config_identity()");
+    }
+    return KVF_INVALID;
+  }
+  return KVF_OK;
+}

@@ -1,0 +1,13 @@
+/* The option table behind kvferry/config.h. kvf_config_init(), kvf_config_set(), kvf_config_identity() and
+ * kvf_option_at() are declared there. */
+#ifndef KVF_BASE_OPTIONS_H
+#define KVF_BASE_OPTIONS_H
+
+#include "kvferry/config.h"
+
+/* Checks a whole configuration: every option once more (the struct is the caller's memory), and those that depend on
+ * each other. KVF_INVALID: `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) names options, values and what is
+ * allowed. Whether addresses and files are usable shows only when they are used. */
+KVF_MUST_USE kvf_status kvf_config_check(const kvf_config *config, char *message);
+
+#endif

@@ -1,0 +1,132 @@
+#include "base/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SECOND_NS UINT64_C(1000000000)
+
+typedef struct sink {
+  unsigned lines;
+  kvf_log_level level;
+  char last[KVF_LOG_LINE_BYTES_MAX];
+} sink;
+
+static void take(void *context, kvf_log_level level, const char *line)
+{
+  sink *to = context;
+  assert_true(strlen(line) < sizeof(to->last));
+  to->lines++;
+  to->level = level;
+  memcpy(to->last, line, strlen(line) + 1);
+}
+
+static void line_is_formatted(void **state)
+{
+  (void)state;
+  sink to = {0};
+  const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
+  kvf_log(&logger, KVF_LOG_WARN, "lease %d of %s", 7, "peer");
+  assert_string_equal(to.last, "lease 7 of peer");
+  assert_int_equal(to.level, KVF_LOG_WARN);
+}
+
+static void level_decides(void **state)
+{
+  (void)state;
+  sink to = {0};
+  const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
+  kvf_log(&logger, KVF_LOG_DEBUG, "not written");
+  assert_int_equal(to.lines, 0);
+  kvf_log(&logger, KVF_LOG_INFO, "written");
+  assert_int_equal(to.lines, 1);
+}
+
+static void no_sink_is_fine(void **state)
+{
+  (void)state;
+  const kvf_logger logger = {.fn = NULL, .level = KVF_LOG_DEBUG};
+  kvf_log(&logger, KVF_LOG_ERROR, "nowhere");
+}
+
+static void long_line_is_cut_visibly(void **state)
+{
+  (void)state;
+  sink to = {0};
+  const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
+  kvf_log(&logger, KVF_LOG_INFO, "%0512d", 1);
+  assert_int_equal(strlen(to.last), 511);
+  assert_string_equal(to.last + 508, "...");
+  kvf_log(&logger, KVF_LOG_INFO, "%0511d", 1);
+  assert_string_equal(to.last + 508, "001");
+}
+
+static void control_characters_are_replaced(void **state)
+{
+  (void)state;
+  sink to = {0};
+  const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
+  kvf_log(&logger, KVF_LOG_INFO, "%s", "a\nb\r\x1b[2J\x7f\tz");
+  assert_string_equal(to.last, "a?b??[2J??z");
+}
+
+static void utf8_stays_but_for_its_controls(void **state)
+{
+  (void)state;
+  char text[] = "caf\xc3\xa9 \xc2\xa0 \xc2\x9b!";
+  kvf_log_clean(text);
+  assert_string_equal(text, "caf\xc3\xa9 \xc2\xa0 ?\x9b!");
+}
+
+static void limit_counts_what_it_leaves_out(void **state)
+{
+  (void)state;
+  kvf_log_limit limit;
+  uint32_t left_out = 99;
+  kvf_log_limit_init(&limit, 2);
+  assert_true(kvf_log_limit_allows(&limit, 5, 100, &left_out));
+  assert_int_equal(left_out, 0);
+  assert_true(kvf_log_limit_allows(&limit, 5, 100, &left_out));
+  left_out = 99;
+  for (int i = 0; i < 3; i++) {
+    assert_false(kvf_log_limit_allows(&limit, 5, 101, &left_out));
+  }
+  assert_int_equal(left_out, 99);
+  assert_false(kvf_log_limit_allows(&limit, 5, SECOND_NS - 1, &left_out));
+  assert_true(kvf_log_limit_allows(&limit, 5, SECOND_NS + 100, &left_out));
+  assert_int_equal(left_out, 4);
+  assert_true(kvf_log_limit_allows(&limit, 5, SECOND_NS + 101, &left_out));
+  assert_int_equal(left_out, 0);
+  assert_false(kvf_log_limit_allows(&limit, 5, SECOND_NS + 102, &left_out));
+}
+
+static void keys_have_limits_of_their_own(void **state)
+{
+  (void)state;
+  kvf_log_limit limit;
+  uint32_t left_out = 0;
+  kvf_log_limit_init(&limit, 1);
+  assert_true(kvf_log_limit_allows(&limit, 1, 0, &left_out));
+  assert_false(kvf_log_limit_allows(&limit, 1, 0, &left_out));
+  assert_true(kvf_log_limit_allows(&limit, 2, 0, &left_out));
+  assert_false(kvf_log_limit_allows(&limit, 1 + KVF_LOG_LIMIT_SLOTS, 0, &left_out));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(line_is_formatted),
+      cmocka_unit_test(level_decides),
+      cmocka_unit_test(no_sink_is_fine),
+      cmocka_unit_test(long_line_is_cut_visibly),
+      cmocka_unit_test(control_characters_are_replaced),
+      cmocka_unit_test(utf8_stays_but_for_its_controls),
+      cmocka_unit_test(limit_counts_what_it_leaves_out),
+      cmocka_unit_test(keys_have_limits_of_their_own),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

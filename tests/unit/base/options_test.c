@@ -1,0 +1,300 @@
+#include "base/options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static kvf_config defaults(void)
+{
+  kvf_config config;
+  kvf_config_init(&config);
+  return config;
+}
+
+/* Sets an option that is expected to be refused; the configuration stays as it was. */
+static void assert_refused(const char *name, const char *value, kvf_status expected, const char *expected_message)
+{
+  kvf_config config = defaults();
+  const kvf_config before = config;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_config_set(&config, name, value, message), expected);
+  assert_string_equal(message, expected_message);
+  assert_int_equal(kvf_config_set(&config, name, value, NULL), expected);
+  assert_memory_equal(&config, &before, sizeof(config));
+}
+
+static void assert_set(const char *name, const char *value)
+{
+  kvf_config config = defaults();
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_config_set(&config, name, value, message), KVF_OK);
+  assert_string_equal(message, "");
+}
+
+static void defaults_are_sensible(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  assert_int_equal(config.ranks, 1);
+  assert_string_equal(config.listen, "127.0.0.1");
+  assert_string_equal(config.transports, "local,tcp");
+  assert_int_equal(config.lease_ttl_ms, 30000);
+  assert_int_equal(config.load_timeout_ms, 30000);
+  assert_int_equal(config.stall_timeout_ms, 1000);
+  assert_int_equal(config.chunk_bytes, 4194304);
+  assert_int_equal(config.policy, KVF_POLICY_RECOMPUTE);
+  assert_int_equal(config.log_level, KVF_LOG_INFO);
+  assert_null(config.log);
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
+}
+
+static void every_option_takes_its_default(void **state)
+{
+  (void)state;
+  const kvf_config before = defaults();
+  unsigned count = 0;
+  for (; kvf_option_at(count) != NULL; count++) {
+    const kvf_option_info *info = kvf_option_at(count);
+    kvf_config config = before;
+    assert_int_equal(kvf_config_set(&config, info->name, info->initial, NULL), KVF_OK);
+    assert_memory_equal(&config, &before, sizeof(config));
+    assert_true(strlen(info->meaning) > 10 && strlen(info->allowed) > 0);
+    for (unsigned i = 0; i < count; i++) {
+      assert_string_not_equal(kvf_option_at(i)->name, info->name);
+    }
+  }
+  assert_int_equal(count, 32);
+  assert_null(kvf_option_at(UINT32_MAX));
+}
+
+/* Two options that shared a field would undo each other. */
+static void every_option_has_a_field_of_its_own(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  assert_int_equal(kvf_config_set(&config, "lease_ttl_ms", "4321", NULL), KVF_OK);
+  for (unsigned i = 0; kvf_option_at(i) != NULL; i++) {
+    if (strcmp(kvf_option_at(i)->name, "lease_ttl_ms") != 0) {
+      assert_int_equal(kvf_config_set(&config, kvf_option_at(i)->name, kvf_option_at(i)->initial, NULL), KVF_OK);
+    }
+  }
+  assert_int_equal(config.lease_ttl_ms, 4321);
+}
+
+static void numbers_have_bounds(void **state)
+{
+  (void)state;
+  const char *ttl = "it must be 100 to 3600000 ms";
+  char expected[KVF_MESSAGE_BYTES_MAX];
+  const char *const refused[] = {"99",   "3600001", "",     "-1",  "+100",       " 100",
+                                 "100 ", "100ms",   "0x64", "1e3", "4294967396", "99999999999999999999999"};
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    snprintf(expected, sizeof(expected), "lease_ttl_ms = \"%s\" is not allowed: %s", refused[i], ttl);
+    assert_refused("lease_ttl_ms", refused[i], KVF_INVALID, expected);
+  }
+  assert_set("lease_ttl_ms", "100");
+  assert_set("lease_ttl_ms", "3600000");
+  assert_set("inline_bytes", "0");
+}
+
+static void choices_are_named(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  assert_int_equal(kvf_config_set(&config, "policy", "auto", NULL), KVF_OK);
+  assert_int_equal(config.policy, KVF_POLICY_AUTO);
+  assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
+  assert_int_equal(config.log_level, KVF_LOG_ERROR);
+  assert_refused("policy", "Auto", KVF_INVALID, "policy = \"Auto\" is not allowed: it must be fail, recompute or auto");
+  assert_refused("log_level", "", KVF_INVALID,
+                 "log_level = \"\" is not allowed: it must be error, warn, info or debug");
+}
+
+static void transports_are_known_and_named_once(void **state)
+{
+  (void)state;
+  const char *const refused[] = {"", ",", "tcp,", ",tcp", "tcp,tcp", "rdma", "local,tc", "local, tcp", "TCP"};
+  char expected[KVF_MESSAGE_BYTES_MAX];
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    snprintf(expected, sizeof(expected),
+             "transports = \"%s\" is not allowed: it must be a comma-separated list of local, tcp", refused[i]);
+    assert_refused("transports", refused[i], KVF_INVALID, expected);
+  }
+  assert_set("transports", "tcp");
+  assert_set("transports", "tcp,local");
+}
+
+static void addresses_have_a_shape(void **state)
+{
+  (void)state;
+  const char *const good[] = {"", "127.0.0.1", "127.0.0.1:0", "host-1.example:65535", "[::1]", "[fe80::1]:80"};
+  const char *const bad[] = {":80",  "host:", "host:65536", "host:80:80", "::1",
+                             "[::1", "[]:80", "[::1]80",    "a b",        "h\n"};
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("listen", good[i]);
+    assert_set("advertise", good[i]);
+  }
+  kvf_config config = defaults();
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
+  }
+}
+
+static void texts_have_room(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  char path[KVF_PATH_BYTES_MAX + 1];
+  memset(path, 'k', sizeof(path));
+  path[KVF_PATH_BYTES_MAX] = 0;
+  assert_int_equal(kvf_config_set(&config, "key_file", path, NULL), KVF_INVALID);
+  path[KVF_PATH_BYTES_MAX - 1] = 0;
+  assert_int_equal(kvf_config_set(&config, "key_file", path, NULL), KVF_OK);
+  assert_string_equal(config.key_file, path);
+  assert_int_equal(kvf_config_set(&config, "key_file", "", NULL), KVF_OK);
+  assert_string_equal(config.key_file, "");
+}
+
+static void unknown_names_get_a_suggestion(void **state)
+{
+  (void)state;
+  assert_refused("lease_ttl", "1", KVF_NOT_FOUND, "unknown option \"lease_ttl\": did you mean \"lease_ttl_ms\"?");
+  assert_refused("Policy", "1", KVF_NOT_FOUND, "unknown option \"Policy\": did you mean \"policy\"?");
+  assert_refused("zzzzzz", "1", KVF_NOT_FOUND, "unknown option \"zzzzzz\"");
+  assert_refused("", "1", KVF_NOT_FOUND, "unknown option \"\"");
+}
+
+static void messages_are_bounded_and_clean(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  char message[KVF_MESSAGE_BYTES_MAX];
+  char text[1000];
+  memset(text, '\n', sizeof(text));
+  text[sizeof(text) - 1] = 0;
+  assert_int_equal(kvf_config_set(&config, text, "1", message), KVF_NOT_FOUND);
+  assert_null(strchr(message, '\n'));
+  assert_int_equal(kvf_config_set(&config, "transports", text, message), KVF_INVALID);
+  assert_null(strchr(message, '\n'));
+  assert_non_null(strstr(message, "it must be a comma-separated list"));
+}
+
+static void null_arguments_are_refused(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_config_set(NULL, "policy", "auto", NULL), KVF_INVALID);
+  assert_int_equal(kvf_config_set(&config, NULL, "auto", message), KVF_INVALID);
+  assert_int_equal(kvf_config_set(&config, "policy", NULL, message), KVF_INVALID);
+  assert_string_equal(message, "an option needs a name and a value");
+}
+
+static void identity_is_a_set(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  assert_int_equal(kvf_config_identity(&config, "dtype", "float32"), KVF_OK);
+  assert_int_equal(kvf_config_identity(&config, "model", "a"), KVF_OK);
+  assert_int_equal(kvf_config_identity(&config, "dtype", "f16"), KVF_OK);
+  assert_int_equal(config.identity_fields, 2);
+  assert_string_equal(config.identity[0].name, "dtype");
+  assert_string_equal(config.identity[0].value, "f16");
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
+}
+
+static void identity_is_bounded(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  char text[KVF_IDENTITY_BYTES_MAX + 1];
+  memset(text, 'i', sizeof(text));
+  text[KVF_IDENTITY_BYTES_MAX] = 0;
+  assert_int_equal(kvf_config_identity(&config, text, "v"), KVF_INVALID);
+  assert_int_equal(kvf_config_identity(&config, "n", text), KVF_INVALID);
+  assert_int_equal(kvf_config_identity(&config, "", "v"), KVF_INVALID);
+  assert_int_equal(kvf_config_identity(&config, "n", ""), KVF_INVALID);
+  assert_int_equal(kvf_config_identity(&config, NULL, "v"), KVF_INVALID);
+  assert_int_equal(config.identity_fields, 0);
+  for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    snprintf(text, sizeof(text), "field %d", i);
+    assert_int_equal(kvf_config_identity(&config, text, "v"), KVF_OK);
+  }
+  assert_int_equal(kvf_config_identity(&config, "one more", "v"), KVF_LIMIT);
+  assert_int_equal(kvf_config_identity(&config, "field 31", "w"), KVF_OK);
+  assert_int_equal(config.identity_fields, KVF_IDENTITY_FIELDS_MAX);
+}
+
+static void assert_check_fails(const kvf_config *config, const char *expected_message)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_config_check(config, message), KVF_INVALID);
+  assert_string_equal(message, expected_message);
+  assert_int_equal(kvf_config_check(config, NULL), KVF_INVALID);
+}
+
+static void check_compares_options(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  config.backoff_min_ms = 1001;
+  assert_check_fails(&config, "backoff_min_ms = 1001 is not allowed: it must be at most backoff_max_ms, which is 1000");
+  config = defaults();
+  config.breaker_cooldown_ms = 10001;
+  assert_check_fails(
+      &config,
+      "breaker_cooldown_ms = 10001 is not allowed: it must be at most breaker_cooldown_max_ms, which is 10000");
+  config = defaults();
+  config.lease_max_ms = 29999;
+  assert_check_fails(&config, "lease_ttl_ms = 30000 is not allowed: it must be at most lease_max_ms, which is 29999");
+  config = defaults();
+  config.rank = 1;
+  assert_check_fails(&config, "rank = 1 is not allowed: it must be at most ranks - 1, which is 0");
+}
+
+static void check_looks_at_fields_that_were_not_set_by_name(void **state)
+{
+  (void)state;
+  kvf_config config = defaults();
+  config.chunk_bytes = 0;
+  assert_check_fails(&config, "chunk_bytes = \"0\" is not allowed: it must be 4096 to 67108864 bytes");
+  config = defaults();
+  config.policy = (kvf_policy)3;
+  assert_check_fails(&config, "policy = \"3\" is not allowed: it must be fail, recompute or auto");
+  config = defaults();
+  config.log_level = (kvf_log_level)4;
+  assert_check_fails(&config, "log_level = \"4\" is not allowed: it must be error, warn, info or debug");
+  config = defaults();
+  memset(config.transports, 't', sizeof(config.transports));
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_INVALID);
+  config = defaults();
+  config.identity_fields = KVF_IDENTITY_FIELDS_MAX + 1;
+  assert_check_fails(&config, "the identity's fields are to be set by kvf_config_identity()");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(defaults_are_sensible),
+      cmocka_unit_test(every_option_takes_its_default),
+      cmocka_unit_test(every_option_has_a_field_of_its_own),
+      cmocka_unit_test(numbers_have_bounds),
+      cmocka_unit_test(choices_are_named),
+      cmocka_unit_test(transports_are_known_and_named_once),
+      cmocka_unit_test(addresses_have_a_shape),
+      cmocka_unit_test(texts_have_room),
+      cmocka_unit_test(unknown_names_get_a_suggestion),
+      cmocka_unit_test(messages_are_bounded_and_clean),
+      cmocka_unit_test(null_arguments_are_refused),
+      cmocka_unit_test(identity_is_a_set),
+      cmocka_unit_test(identity_is_bounded),
+      cmocka_unit_test(check_compares_options),
+      cmocka_unit_test(check_looks_at_fields_that_were_not_set_by_name),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
