@@ -1,0 +1,50 @@
+/* Network addresses as plain data: no sockets and no names here. And the address record, by which a rank tells its
+ * engine's control node where it is (kvf_node_address() of kvferry/node.h). Any thread.
+ */
+#ifndef KVF_WIRE_ADDRESS_H
+#define KVF_WIRE_ADDRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/fence.h"
+
+/* An IPv6 address, or an IPv4 one in its mapped form (::ffff:a.b.c.d), in network order. */
+typedef struct kvf_address {
+  uint8_t ip[16];
+  uint16_t port; /* host order */
+} kvf_address;
+
+#define KVF_ADDRESS_TEXT_BYTES 56 /* "[v6 address]:65535" with its terminating zero, and to spare */
+
+/* Reads "127.0.0.1:80", "[::1]:80", or the address alone ("127.0.0.1", "::1", "[::1]"): then the port is
+ * `default_port`. Numbers only; a name is the caller's to resolve. KVF_INVALID: anything else; *out is unchanged. */
+KVF_MUST_USE kvf_status kvf_address_parse(const char *text, uint16_t default_port, kvf_address *out);
+
+/* "127.0.0.1:80", "[::1]:80". */
+void kvf_address_format(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BYTES]);
+
+bool kvf_address_is_v4(const kvf_address *address);
+/* 127.0.0.0/8 or ::1. */
+bool kvf_address_is_loopback(const kvf_address *address);
+/* 0.0.0.0 or ::. */
+bool kvf_address_is_any(const kvf_address *address);
+
+/* Where one rank of an engine is. */
+typedef struct kvf_rank_record {
+  kvf_address address;
+  kvf_incarnation incarnation;
+  uint32_t rank;
+} kvf_rank_record;
+
+#define KVF_RANK_RECORD_BYTES 47
+
+/* Writes the record: a version, the fields, a checksum. KVF_LIMIT: `capacity` is below KVF_RANK_RECORD_BYTES.
+ * KVF_INVALID: port 0, or a rank of KVF_RANKS_MAX or more. KVF_NO_MEMORY: no memory for the checksum. */
+KVF_MUST_USE kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size_t capacity,
+                                               size_t *out_bytes);
+
+/* KVF_INVALID: not an address record; *out is unchanged. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_record *out);
+
+#endif

@@ -1,0 +1,18 @@
+/* Block ids as runs: blocks of a request are mostly neighbours, and those that slid out of a window are all "none".
+ *
+ * Each run is a varint, kind in its low two bits: a single block or a run of consecutive ones (the distance from where
+ * the last run ended, zigzag; for a run then a varint of its length less 2), or a run of KVF_BLOCK_NONE (its length
+ * less 1). A list has one form: runs are as long as they can be.
+ */
+#ifndef KVF_WIRE_BLOCK_RUNS_H
+#define KVF_WIRE_BLOCK_RUNS_H
+
+#include "wire/cursor.h"
+
+void kvf_put_block_runs(kvf_encoder *encoder, const uint32_t *ids, uint32_t count);
+
+/* Reads runs until `count` ids are there. Fails if a run goes beyond, or is not as kvf_put_block_runs() writes it; then
+ * the contents of `ids` mean nothing. */
+void kvf_get_block_runs(kvf_decoder *decoder, uint32_t *ids, uint32_t count);
+
+#endif

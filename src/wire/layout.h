@@ -1,0 +1,40 @@
+/* The shapes that both sides of a transfer must agree on: a rank's regions, and the items of a read. */
+#ifndef KVF_WIRE_LAYOUT_H
+#define KVF_WIRE_LAYOUT_H
+
+#include "kvferry/types.h"
+
+#define KVF_TRANSPORT_DESCRIPTION_BYTES_MAX 32768
+#define KVF_TRANSPORT_NAME_BYTES 16 /* with its terminating zero */
+#define KVF_READ_ITEMS_MAX 65536    /* items of one read */
+
+/* From a region's first byte to its last: 256 TiB, so that sums over KVF_REGIONS_MAX regions cannot overflow. */
+#define KVF_REGION_BYTES_MAX (UINT64_C(1) << 48)
+
+/* A region as its owner describes it to a peer: kvf_region without the address. */
+typedef struct kvf_region_layout {
+  uint64_t stride_bytes;
+  uint32_t block_bytes;
+  uint32_t blocks;
+  uint32_t heads;
+  uint32_t heads_total;
+  uint32_t group;
+} kvf_region_layout;
+
+/* One block of a chunk. `position` is its index in the lease's list of its group. */
+typedef struct kvf_read_item {
+  uint32_t group;
+  uint32_t position;
+  uint32_t remote_block;
+  uint32_t local_block;
+} kvf_read_item;
+
+/* Whether one region makes sense by itself: blocks, heads and block_bytes above 0, whole heads, heads within
+ * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX. */
+bool kvf_region_layout_is_valid(const kvf_region_layout *layout);
+
+/* Whether a rank's regions make sense together: each by itself, at most KVF_REGIONS_MAX, one heads_total, and no group
+ * below the highest without a region. No regions at all: yes. */
+bool kvf_region_layouts_are_valid(const kvf_region_layout *layouts, uint32_t count);
+
+#endif

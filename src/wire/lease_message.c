@@ -1,0 +1,187 @@
+#include "wire/lease_message.h"
+
+#include "wire/fields.h"
+#include "wire/frame.h"
+
+_Static_assert(KVF_FINISH_BYTES_MAX <= KVF_FRAME_BODY_BYTES_MAX && KVF_RENEW_BYTES_MAX <= KVF_FINISH_BYTES_MAX &&
+                   KVF_LEASE_STATES_BYTES_MAX <= KVF_FINISH_BYTES_MAX,
+               "every batch fits a frame");
+
+static void put_head(kvf_encoder *encoder, uint32_t seq, uint32_t count)
+{
+  kvf_put_u32(encoder, seq);
+  kvf_put_u16(encoder, (uint16_t)count);
+}
+
+/* A count over the limit fails the decoder and reads as 0. */
+static uint32_t get_head(kvf_decoder *decoder, uint32_t *seq)
+{
+  *seq = kvf_get_u32(decoder);
+  uint32_t count = kvf_get_u16(decoder);
+  if (count > KVF_LEASE_ITEMS_MAX) {
+    kvf_decoder_fail(decoder);
+    return 0;
+  }
+  return count;
+}
+
+static bool renew_is_valid(const kvf_renew *renew)
+{
+  for (uint32_t i = 0; i < renew->count; i++) {
+    if (!kvf_lease_is_valid(&renew->items[i].lease)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes)
+{
+  if (renew->count > KVF_LEASE_ITEMS_MAX || !renew_is_valid(renew)) {
+    return KVF_INVALID;
+  }
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, body, capacity);
+  put_head(&encoder, renew->seq, renew->count);
+  for (uint32_t i = 0; i < renew->count; i++) {
+    kvf_put_lease(&encoder, &renew->items[i].lease);
+    kvf_put_u64(&encoder, renew->items[i].request_id);
+  }
+  return kvf_encoder_end(&encoder, body_bytes);
+}
+
+kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
+{
+  kvf_renew renew;
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, body, body_bytes);
+  renew.count = get_head(&decoder, &renew.seq);
+  for (uint32_t i = 0; i < renew.count; i++) {
+    kvf_get_lease(&decoder, &renew.items[i].lease);
+    renew.items[i].request_id = kvf_get_u64(&decoder);
+  }
+  kvf_status status = kvf_decoder_end(&decoder);
+  if (status != KVF_OK) {
+    return status;
+  }
+  out->seq = renew.seq;
+  out->count = renew.count;
+  for (uint32_t i = 0; i < renew.count; i++) {
+    out->items[i] = renew.items[i];
+  }
+  return KVF_OK;
+}
+
+static bool finish_item_is_valid(const kvf_finish_item *item)
+{
+  return kvf_lease_is_valid(&item->lease) && (item->kind == KVF_FINISH_COMPLETED || item->kind == KVF_FINISH_ABORTED) &&
+         item->readers <= KVF_LEASE_READERS_MAX && item->reader < item->readers;
+}
+
+static bool finish_is_valid(const kvf_finish *finish)
+{
+  for (uint32_t i = 0; i < finish->count; i++) {
+    if (!finish_item_is_valid(&finish->items[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capacity, size_t *body_bytes)
+{
+  if (finish->count > KVF_LEASE_ITEMS_MAX || !finish_is_valid(finish)) {
+    return KVF_INVALID;
+  }
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, body, capacity);
+  put_head(&encoder, finish->seq, finish->count);
+  for (uint32_t i = 0; i < finish->count; i++) {
+    const kvf_finish_item *item = &finish->items[i];
+    kvf_put_lease(&encoder, &item->lease);
+    kvf_put_u64(&encoder, item->request_id);
+    kvf_put_u8(&encoder, item->kind);
+    kvf_put_u16(&encoder, item->reader);
+    kvf_put_u16(&encoder, item->readers);
+  }
+  return kvf_encoder_end(&encoder, body_bytes);
+}
+
+kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *out)
+{
+  kvf_finish finish;
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, body, body_bytes);
+  finish.count = get_head(&decoder, &finish.seq);
+  for (uint32_t i = 0; i < finish.count; i++) {
+    kvf_finish_item *item = &finish.items[i];
+    kvf_get_lease(&decoder, &item->lease);
+    item->request_id = kvf_get_u64(&decoder);
+    item->kind = kvf_get_u8(&decoder);
+    item->reader = kvf_get_u16(&decoder);
+    item->readers = kvf_get_u16(&decoder);
+  }
+  if (kvf_decoder_end(&decoder) != KVF_OK || !finish_is_valid(&finish)) {
+    return KVF_PROTOCOL;
+  }
+  out->seq = finish.seq;
+  out->count = finish.count;
+  for (uint32_t i = 0; i < finish.count; i++) {
+    out->items[i] = finish.items[i];
+  }
+  return KVF_OK;
+}
+
+static bool states_are_valid(const kvf_lease_states *states)
+{
+  for (uint32_t i = 0; i < states->count; i++) {
+    const kvf_lease_states_item *item = &states->items[i];
+    if (item->lease_id > KVF_LEASE_ID_MAX || item->state < KVF_LEASE_STATE_LIVE ||
+        item->state > KVF_LEASE_STATE_UNKNOWN) {
+      return false;
+    }
+  }
+  return true;
+}
+
+kvf_status kvf_lease_states_encode(const kvf_lease_states *states, void *body, size_t capacity, size_t *body_bytes)
+{
+  if (states->count > KVF_LEASE_ITEMS_MAX || !states_are_valid(states)) {
+    return KVF_INVALID;
+  }
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, body, capacity);
+  put_head(&encoder, states->seq, states->count);
+  for (uint32_t i = 0; i < states->count; i++) {
+    const kvf_lease_states_item *item = &states->items[i];
+    kvf_put_u64(&encoder, item->lease_id);
+    kvf_put_u32(&encoder, item->slot);
+    kvf_put_u64(&encoder, item->request_id);
+    kvf_put_u8(&encoder, item->state);
+  }
+  return kvf_encoder_end(&encoder, body_bytes);
+}
+
+kvf_status kvf_lease_states_decode(const void *body, size_t body_bytes, kvf_lease_states *out)
+{
+  kvf_lease_states states;
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, body, body_bytes);
+  states.count = get_head(&decoder, &states.seq);
+  for (uint32_t i = 0; i < states.count; i++) {
+    kvf_lease_states_item *item = &states.items[i];
+    item->lease_id = kvf_get_u64(&decoder);
+    item->slot = kvf_get_u32(&decoder);
+    item->request_id = kvf_get_u64(&decoder);
+    item->state = kvf_get_u8(&decoder);
+  }
+  if (kvf_decoder_end(&decoder) != KVF_OK || !states_are_valid(&states)) {
+    return KVF_PROTOCOL;
+  }
+  out->seq = states.seq;
+  out->count = states.count;
+  for (uint32_t i = 0; i < states.count; i++) {
+    out->items[i] = states.items[i];
+  }
+  return KVF_OK;
+}

@@ -1,0 +1,81 @@
+/* What consumers say about leases over a control connection, and the answer. Batched: one message speaks of up to
+ * KVF_LEASE_ITEMS_MAX leases.
+ *
+ * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL; outputs are set on success only.
+ */
+#ifndef KVF_WIRE_LEASE_MESSAGE_H
+#define KVF_WIRE_LEASE_MESSAGE_H
+
+#include "kvferry/types.h"
+
+#define KVF_LEASE_ITEMS_MAX 512
+#define KVF_LEASE_READERS_MAX 64
+
+#define KVF_RENEW_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 36)
+#define KVF_FINISH_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 41)
+#define KVF_LEASE_STATES_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 21)
+
+typedef struct kvf_renew_item {
+  kvf_lease lease;
+  uint64_t request_id;
+} kvf_renew_item;
+
+/* RENEW: the request still needs the lease. */
+typedef struct kvf_renew {
+  uint32_t seq; /* comes back in the answer */
+  uint32_t count;
+  kvf_renew_item items[KVF_LEASE_ITEMS_MAX];
+} kvf_renew;
+
+KVF_MUST_USE kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes);
+KVF_MUST_USE kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out);
+
+enum {
+  KVF_FINISH_COMPLETED = 1, /* the request has all it needs */
+  KVF_FINISH_ABORTED = 2    /* the request detaches */
+};
+
+typedef struct kvf_finish_item {
+  kvf_lease lease;
+  uint64_t request_id;
+  uint8_t kind;     /* KVF_FINISH_… */
+  uint16_t reader;  /* who of the request's readers says so, below `readers` */
+  uint16_t readers; /* 1 to KVF_LEASE_READERS_MAX */
+} kvf_finish_item;
+
+/* FINISH: the request needs the lease no longer. */
+typedef struct kvf_finish {
+  uint32_t seq; /* comes back in the answer */
+  uint32_t count;
+  kvf_finish_item items[KVF_LEASE_ITEMS_MAX];
+} kvf_finish;
+
+KVF_MUST_USE kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capacity, size_t *body_bytes);
+KVF_MUST_USE kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *out);
+
+typedef enum kvf_lease_state {
+  KVF_LEASE_STATE_LIVE = 1,
+  KVF_LEASE_STATE_NOT_PUBLISHED = 2,
+  KVF_LEASE_STATE_OVER = 3,
+  KVF_LEASE_STATE_UNKNOWN = 4 /* never heard of, or another token */
+} kvf_lease_state;
+
+typedef struct kvf_lease_states_item {
+  uint64_t lease_id;
+  uint32_t slot;
+  uint64_t request_id;
+  uint8_t state; /* kvf_lease_state */
+} kvf_lease_states_item;
+
+/* LEASE_STATES: the answer to RENEW and FINISH, item by item. */
+typedef struct kvf_lease_states {
+  uint32_t seq; /* of the message that is answered */
+  uint32_t count;
+  kvf_lease_states_item items[KVF_LEASE_ITEMS_MAX];
+} kvf_lease_states;
+
+KVF_MUST_USE kvf_status kvf_lease_states_encode(const kvf_lease_states *states, void *body, size_t capacity,
+                                                size_t *body_bytes);
+KVF_MUST_USE kvf_status kvf_lease_states_decode(const void *body, size_t body_bytes, kvf_lease_states *out);
+
+#endif

@@ -1,0 +1,244 @@
+#include "wire/ticket.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/base64url.h"
+#include "wire/block_runs.h"
+#include "wire/fields.h"
+
+#define PREFIX "kvf1."
+#define PREFIX_BYTES (sizeof(PREFIX) - 1)
+#define LABEL "kvferry ticket"
+#define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
+#define SUFFIX_BYTES (1 + MAC_TEXT_BYTES)
+
+static uint64_t total_blocks(const kvf_ticket *ticket)
+{
+  uint64_t total = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    total += ticket->counts[group];
+  }
+  return total;
+}
+
+static kvf_status check_ranks(const kvf_ticket *ticket)
+{
+  if (ticket->ranks > KVF_RANKS_MAX) {
+    return KVF_LIMIT;
+  }
+  for (uint32_t i = 0; i < ticket->ranks; i++) {
+    if (ticket->rank[i].rank != i || ticket->rank[i].address.port == 0) {
+      return KVF_INVALID;
+    }
+  }
+  return ticket->ranks > 0 ? KVF_OK : KVF_INVALID;
+}
+
+static kvf_status check_blocks(const kvf_ticket *ticket)
+{
+  if (ticket->groups > KVF_GROUPS_MAX) {
+    return KVF_LIMIT;
+  }
+  if (ticket->groups == 0 || ticket->block_tokens == 0) {
+    return KVF_INVALID;
+  }
+  uint32_t positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    if (ticket->counts[group] != positions) {
+      return KVF_INVALID;
+    }
+  }
+  return total_blocks(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
+}
+
+/* Everything but the ids. */
+static kvf_status check_ticket(const kvf_ticket *ticket)
+{
+  if (!kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
+    return KVF_INVALID;
+  }
+  kvf_status status = check_ranks(ticket);
+  return status == KVF_OK ? check_blocks(ticket) : status;
+}
+
+static void put_payload(kvf_encoder *encoder, const kvf_ticket *ticket)
+{
+  kvf_put_u8(encoder, (uint8_t)ticket->ranks);
+  for (uint32_t i = 0; i < ticket->ranks; i++) {
+    kvf_put_address(encoder, &ticket->rank[i].address);
+    kvf_put_incarnation(encoder, &ticket->rank[i].incarnation);
+  }
+  kvf_put_lease(encoder, &ticket->lease);
+  kvf_put_bytes(encoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
+  kvf_put_u32(encoder, ticket->prompt.tokens);
+  kvf_put_u32(encoder, ticket->block_tokens);
+  kvf_put_u32(encoder, ticket->ttl_ms);
+  kvf_put_bytes(encoder, ticket->compat, sizeof(ticket->compat));
+  kvf_put_u8(encoder, (uint8_t)ticket->groups);
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    kvf_put_u32(encoder, ticket->counts[group]);
+  }
+  const uint32_t *ids = ticket->ids;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    kvf_put_block_runs(encoder, ids, ticket->counts[group]);
+    ids += ticket->counts[group];
+  }
+}
+
+static kvf_status sign(const kvf_key *key, const char *text, size_t bytes, uint8_t out[KVF_HASH_BYTES])
+{
+  const kvf_span spans[] = {{LABEL, strlen(LABEL)}, {text, bytes}};
+  return kvf_hmac(key, spans, sizeof(spans) / sizeof(spans[0]), out);
+}
+
+kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_key *key, char *text, size_t capacity,
+                             size_t *text_bytes)
+{
+  kvf_status status = check_ticket(ticket);
+  if (status != KVF_OK) {
+    return status;
+  }
+  size_t room = capacity < KVF_TICKET_BYTES_MAX ? capacity : KVF_TICKET_BYTES_MAX;
+  if (room < PREFIX_BYTES + SUFFIX_BYTES) {
+    return KVF_LIMIT;
+  }
+  room -= PREFIX_BYTES + SUFFIX_BYTES;
+  char *payload = text + PREFIX_BYTES;
+  size_t data_bytes = 0;
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, payload, room);
+  put_payload(&encoder, ticket);
+  status = kvf_encoder_end(&encoder, &data_bytes);
+  size_t payload_bytes = kvf_base64url_text_bytes(data_bytes);
+  if (status != KVF_OK || payload_bytes > room) {
+    return KVF_LIMIT;
+  }
+  memcpy(text, PREFIX, PREFIX_BYTES);
+  char *data = payload + payload_bytes - data_bytes;
+  memmove(data, payload, data_bytes);
+  kvf_base64url_encode((const uint8_t *)data, data_bytes, payload);
+  uint8_t mac[KVF_HASH_BYTES];
+  status = sign(key, text, PREFIX_BYTES + payload_bytes, mac);
+  if (status != KVF_OK) {
+    return status;
+  }
+  char *suffix = payload + payload_bytes;
+  suffix[0] = '.';
+  kvf_base64url_encode(mac, sizeof(mac), suffix + 1);
+  *text_bytes = PREFIX_BYTES + payload_bytes + SUFFIX_BYTES;
+  return KVF_OK;
+}
+
+static kvf_status check_mac(const char *text, size_t signed_bytes, const uint8_t mac[KVF_HASH_BYTES],
+                            const kvf_key *keys, size_t keys_count)
+{
+  bool have_key = false;
+  for (size_t i = 0; i < keys_count; i++) {
+    have_key = have_key || keys[i].bytes > 0;
+  }
+  for (size_t i = 0; i < keys_count; i++) {
+    uint8_t expected[KVF_HASH_BYTES];
+    if (have_key && keys[i].bytes == 0) {
+      continue;
+    }
+    kvf_status status = sign(&keys[i], text, signed_bytes, expected);
+    if (status != KVF_OK) {
+      return status;
+    }
+    if (kvf_equal_secret(expected, mac, sizeof(expected))) {
+      return KVF_OK;
+    }
+  }
+  return KVF_BAD_TICKET;
+}
+
+static void get_head(kvf_decoder *decoder, kvf_ticket *ticket)
+{
+  ticket->ranks = kvf_get_u8(decoder);
+  for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
+    kvf_get_address(decoder, &ticket->rank[i].address);
+    kvf_get_incarnation(decoder, &ticket->rank[i].incarnation);
+    ticket->rank[i].rank = i;
+  }
+  kvf_get_lease(decoder, &ticket->lease);
+  kvf_get_bytes(decoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
+  ticket->prompt.tokens = kvf_get_u32(decoder);
+  ticket->block_tokens = kvf_get_u32(decoder);
+  ticket->ttl_ms = kvf_get_u32(decoder);
+  kvf_get_bytes(decoder, ticket->compat, sizeof(ticket->compat));
+  ticket->groups = kvf_get_u8(decoder);
+  for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
+    ticket->counts[group] = kvf_get_u32(decoder);
+  }
+}
+
+static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
+{
+  get_head(decoder, ticket);
+  if (decoder->failed || check_ticket(ticket) != KVF_OK) {
+    return KVF_BAD_TICKET;
+  }
+  size_t total = (size_t)total_blocks(ticket);
+  if (total > 0) {
+    ticket->ids = calloc(total, sizeof(ticket->ids[0]));
+    if (ticket->ids == NULL) {
+      return KVF_NO_MEMORY;
+    }
+  }
+  uint32_t *ids = ticket->ids;
+  for (uint32_t group = 0; group < ticket->groups && !decoder->failed; group++) {
+    kvf_get_block_runs(decoder, ids, ticket->counts[group]);
+    ids += ticket->counts[group];
+  }
+  return kvf_decoder_end(decoder) == KVF_OK ? KVF_OK : KVF_BAD_TICKET;
+}
+
+static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_ticket *out)
+{
+  size_t data_bytes = kvf_base64url_data_bytes(payload_bytes);
+  uint8_t *data = malloc(data_bytes + 1);
+  if (data == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  kvf_ticket ticket = {0};
+  kvf_status status = KVF_BAD_TICKET;
+  if (kvf_base64url_decode(payload, payload_bytes, data)) {
+    kvf_decoder decoder;
+    kvf_decoder_init(&decoder, data, data_bytes);
+    status = get_payload(&decoder, &ticket);
+  }
+  free(data);
+  if (status == KVF_OK) {
+    *out = ticket;
+  } else {
+    kvf_ticket_free(&ticket);
+  }
+  return status;
+}
+
+kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+                             kvf_ticket *out)
+{
+  if (text_bytes > KVF_TICKET_BYTES_MAX || text_bytes < PREFIX_BYTES + SUFFIX_BYTES ||
+      memcmp(text, PREFIX, PREFIX_BYTES) != 0) {
+    return KVF_BAD_TICKET;
+  }
+  uint8_t mac[KVF_HASH_BYTES];
+  size_t signed_bytes = text_bytes - SUFFIX_BYTES;
+  const char *suffix = text + signed_bytes;
+  if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, mac)) {
+    return KVF_BAD_TICKET;
+  }
+  kvf_status status = check_mac(text, signed_bytes, mac, keys, keys_count);
+  if (status != KVF_OK) {
+    return status;
+  }
+  return decode_payload(text + PREFIX_BYTES, signed_bytes - PREFIX_BYTES, out);
+}
+
+void kvf_ticket_free(kvf_ticket *ticket)
+{
+  free(ticket->ids);
+  ticket->ids = NULL;
+}

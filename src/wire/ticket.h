@@ -1,0 +1,50 @@
+/* The ticket: what a producer hands to a consumer through the router.
+ *
+ *   "kvf1." base64url(payload) "." base64url(MAC over everything before it)
+ *
+ * The MAC is checked before the payload is decoded, so that what strangers wrote costs nothing but the check. Without a
+ * key it is a checksum. One ticket has one text. Any thread.
+ */
+#ifndef KVF_WIRE_TICKET_H
+#define KVF_WIRE_TICKET_H
+
+#include "base/crypto.h"
+#include "wire/address.h"
+
+typedef struct kvf_ticket {
+  uint32_t ranks;
+  kvf_rank_record rank[KVF_RANKS_MAX]; /* the i-th is of rank i; ports are not 0 */
+  kvf_lease lease;
+  kvf_prompt prompt;
+  uint32_t block_tokens; /* above 0 */
+  uint32_t ttl_ms;       /* above 0 */
+  uint8_t compat[KVF_HASH_BYTES];
+  uint32_t groups;                 /* 1 to KVF_GROUPS_MAX */
+  uint32_t counts[KVF_GROUPS_MAX]; /* each kvf_ticket_positions(); together at most KVF_BLOCKS_PER_LEASE_MAX */
+  uint32_t *ids;                   /* all groups one after the other; KVF_BLOCK_NONE where a block slid out */
+} kvf_ticket;
+
+/* Positions that each group of a lease has: those that the prompt's tokens fill, the last perhaps in part. */
+static inline uint32_t kvf_ticket_positions(uint32_t tokens, uint32_t block_tokens)
+{
+  return tokens / block_tokens + (tokens % block_tokens != 0);
+}
+
+/* Writes the text, not terminated; *text_bytes is set on success only. Reads ticket->ids, takes nothing.
+ * KVF_INVALID: ranks that are not 0, 1, 2 …, or another rule above. KVF_LIMIT: more than KVF_RANKS_MAX ranks,
+ * KVF_GROUPS_MAX groups or KVF_BLOCKS_PER_LEASE_MAX blocks, or more text than `capacity` or KVF_TICKET_BYTES_MAX.
+ * KVF_NO_MEMORY: no memory for the MAC. */
+KVF_MUST_USE kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_key *key, char *text, size_t capacity,
+                                          size_t *text_bytes);
+
+/* Takes a ticket that was signed with any of `keys`. An empty key counts only if all are empty, so that an unused place
+ * for a second key opens no door. On success give *out back with kvf_ticket_free(); it is unchanged on failure.
+ * KVF_BAD_TICKET: anything else than a ticket that kvf_ticket_encode() wrote. KVF_NO_MEMORY: an allocation failed; none
+ * is made before the MAC is found good, and none is longer than a ticket within the limits needs. */
+KVF_MUST_USE kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+                                          kvf_ticket *out);
+
+/* Frees ticket->ids. Does nothing the second time. */
+void kvf_ticket_free(kvf_ticket *ticket);
+
+#endif
