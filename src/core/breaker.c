@@ -1,0 +1,74 @@
+#include "core/breaker.h"
+
+#include <assert.h>
+
+#include "base/time.h"
+
+void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns)
+{
+  assert(cooldown_ns <= cooldown_max_ns);
+  breaker->cooldown_min_ns = cooldown_ns;
+  breaker->cooldown_max_ns = cooldown_max_ns;
+  kvf_breaker_succeed(breaker);
+}
+
+bool kvf_breaker_allows(const kvf_breaker *breaker)
+{
+  return breaker->state == KVF_BREAKER_CLOSED;
+}
+
+bool kvf_breaker_wants_probe(const kvf_breaker *breaker, uint64_t now_ns)
+{
+  return breaker->state != KVF_BREAKER_CLOSED && now_ns >= breaker->probe_after_ns;
+}
+
+void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns)
+{
+  if (breaker->state != KVF_BREAKER_CLOSED) {
+    breaker->state = KVF_BREAKER_HALF_OPEN;
+    breaker->probe_after_ns = kvf_time_add(now_ns, breaker->cooldown_max_ns);
+  }
+}
+
+static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
+{
+  breaker->state = KVF_BREAKER_OPEN;
+  breaker->cause = cause;
+  breaker->probe_after_ns = kvf_time_add(now_ns, breaker->cooldown_ns);
+}
+
+void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
+{
+  switch (breaker->state) {
+    case KVF_BREAKER_CLOSED:
+      if (kvf_status_describe(cause)->trips_breaker) {
+        enter_open(breaker, now_ns, cause);
+      }
+      break;
+    case KVF_BREAKER_OPEN:
+      break;
+    case KVF_BREAKER_HALF_OPEN:
+      breaker->cooldown_ns =
+          breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
+      enter_open(breaker, now_ns, cause);
+      break;
+  }
+}
+
+void kvf_breaker_succeed(kvf_breaker *breaker)
+{
+  breaker->state = KVF_BREAKER_CLOSED;
+  breaker->cause = KVF_OK;
+  breaker->cooldown_ns = breaker->cooldown_min_ns;
+  breaker->probe_after_ns = KVF_TIME_NEVER;
+}
+
+kvf_status kvf_breaker_cause(const kvf_breaker *breaker)
+{
+  return breaker->cause;
+}
+
+uint64_t kvf_breaker_next_deadline(const kvf_breaker *breaker)
+{
+  return breaker->probe_after_ns;
+}

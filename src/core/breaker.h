@@ -1,0 +1,54 @@
+/* A circuit breaker, one per (peer, transport): while it is open new loads fail at once, and a background probe finds
+ * out whether the peer is back.
+ *
+ *   CLOSED --fail--> OPEN --cooldown over, probing--> HALF_OPEN --succeed--> CLOSED
+ *                     ^------------- fail, cooldown doubled ----------'
+ *
+ * A dead peer is never remembered for ever: every state but CLOSED has a deadline after which a probe is wanted.
+ */
+#ifndef KVF_CORE_BREAKER_H
+#define KVF_CORE_BREAKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvferry/status.h"
+
+typedef enum kvf_breaker_state { KVF_BREAKER_CLOSED, KVF_BREAKER_OPEN, KVF_BREAKER_HALF_OPEN } kvf_breaker_state;
+
+typedef struct kvf_breaker {
+  kvf_breaker_state state;
+  kvf_status cause;
+  uint64_t cooldown_min_ns;
+  uint64_t cooldown_max_ns;
+  uint64_t cooldown_ns;    /* of the current, or next, opening */
+  uint64_t probe_after_ns; /* KVF_TIME_NEVER while closed */
+} kvf_breaker;
+
+/* Closed. Cooldowns grow from cooldown_ns to cooldown_max_ns (cooldown_ns <= cooldown_max_ns). */
+void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns);
+
+/* Whether a load may use the path. Only while closed: in half-open the probe alone does. */
+bool kvf_breaker_allows(const kvf_breaker *breaker);
+
+/* Whether a probe should start now. */
+bool kvf_breaker_wants_probe(const kvf_breaker *breaker, uint64_t now_ns);
+
+/* A probe has started; it is to end in kvf_breaker_fail() or kvf_breaker_succeed(). One that does neither within
+ * the longest cooldown is taken for lost, and another is wanted. No effect while closed. */
+void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns);
+
+/* An attempt, or the probe, has failed. While closed only statuses that trip a breaker open it; in half-open any status
+ * does. While open there is no effect: these are attempts that began before it opened. */
+void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
+
+/* The peer works. Closes; the next opening has the shortest cooldown again. */
+void kvf_breaker_succeed(kvf_breaker *breaker);
+
+/* Why it is not closed; KVF_OK while closed. */
+kvf_status kvf_breaker_cause(const kvf_breaker *breaker);
+
+/* When a probe will be wanted; KVF_TIME_NEVER while closed. */
+uint64_t kvf_breaker_next_deadline(const kvf_breaker *breaker);
+
+#endif

@@ -1,0 +1,55 @@
+/* Control connections as the core sees them: an id, frames to send, an end. The runtime owns the sockets.
+ *
+ * A connection belongs to a session (accepted) or to a peer (dialed). Its owner lets go of it with kvf_conns_hang_up();
+ * the connection lives on until the runtime has taken what it still had to send and has closed the socket.
+ */
+#ifndef KVF_CORE_CONN_H
+#define KVF_CORE_CONN_H
+
+#include "base/list.h"
+#include "core/hash.h"
+#include "core/outbox.h"
+#include "wire/frame.h"
+
+typedef struct kvf_session kvf_session;
+typedef struct kvf_peer kvf_peer;
+
+typedef struct kvf_conn {
+  uint64_t id; /* never used again */
+  UT_hash_handle by_id;
+  kvf_list output; /* in kvf_conns.output while there is something to do */
+  kvf_outbox outbox;
+  kvf_session *session; /* exactly one owner, none once it hangs up */
+  kvf_peer *peer;
+  bool hanging_up;
+} kvf_conn;
+
+typedef struct kvf_conns {
+  kvf_conn *by_id;
+  kvf_list output;
+  uint64_t next_id;
+} kvf_conns;
+
+void kvf_conns_init(kvf_conns *conns);
+void kvf_conns_free(kvf_conns *conns);
+
+/* A new connection with an id of its own; NULL if there is no memory. */
+kvf_conn *kvf_conns_add(kvf_conns *conns);
+kvf_conn *kvf_conns_find(kvf_conns *conns, uint64_t id);
+
+/* The owner lets go: what is in the outbox is still sent, then the socket is closed. */
+void kvf_conns_hang_up(kvf_conns *conns, kvf_conn *conn);
+
+/* The socket is closed already: forgets the connection. The owner must have let go. */
+void kvf_conns_drop(kvf_conns *conns, kvf_conn *conn);
+
+/* Begins a frame: *body points to room for `body_bytes_max` bytes. KVF_LIMIT or KVF_NO_MEMORY: hang up. */
+KVF_MUST_USE kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_max, uint8_t **body);
+/* Ends the frame that was begun: it is sent. */
+void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
+
+/* The next connection with something to do, NULL if there is none: the runtime takes outbox.data, clears the outbox, and
+ * if hanging_up closes the socket and calls kvf_conns_drop(). */
+kvf_conn *kvf_conns_next_output(kvf_conns *conns);
+
+#endif

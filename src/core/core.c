@@ -1,0 +1,334 @@
+#include "core/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+
+/* Timers of one kind that one tick looks at. */
+#define TICK_ITEMS_MAX 1024
+
+static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
+{
+  kvf_self *self = &core->self;
+  char tokens[16];
+  self->config = config->options;
+  self->incarnation = config->incarnation;
+  self->key = config->key;
+  self->logger = config->logger;
+  memcpy(self->entropy.secret, config->secret, sizeof(self->entropy.secret));
+  self->welcome.rank = config->options.rank;
+  self->welcome.ranks = config->options.ranks;
+  self->welcome.block_tokens = config->options.block_tokens;
+  (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
+  kvf_status status = kvf_config_identity(&self->config, "block_tokens", tokens);
+  return status == KVF_OK ? kvf_self_compat(&self->config, self->compat) : status;
+}
+
+static kvf_status init_loads(kvf_core *core, uint64_t now_ns, uint64_t seed)
+{
+  const kvf_config *options = &core->self.config;
+  kvf_loads_config config = {.loads_max = options->loads_max,
+                             .stall_timeout_ns = kvf_ms_to_ns(options->stall_timeout_ms),
+                             .quiet_timeout_ns = kvf_ms_to_ns(options->quiet_timeout_ms),
+                             .backoff_min_ns = kvf_ms_to_ns(options->backoff_min_ms),
+                             .backoff_max_ns = kvf_ms_to_ns(options->backoff_max_ms),
+                             .chunk_bytes = options->chunk_bytes,
+                             .chunks_in_flight = options->chunks_in_flight,
+                             .inline_bytes = options->inline_bytes,
+                             .seed = seed};
+  return kvf_loads_create(&config, now_ns, &core->loads);
+}
+
+static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id)
+{
+  const kvf_config *options = &core->self.config;
+  kvf_lease_table_config config = {.slots = options->lease_slots,
+                                   .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
+                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
+  kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_lease_slots_init(&core->slots, options->lease_slots, first_id, options->lease_pool_share_percent);
+  if (status != KVF_OK) {
+    kvf_lease_table_free(&core->leases);
+  }
+  return status;
+}
+
+/* The transports of the option `transports`, in its order. */
+static void list_transports(kvf_core *core)
+{
+  char names[sizeof(core->self.config.transports)];
+  char *rest = names;
+  (void)snprintf(names, sizeof(names), "%s", core->self.config.transports);
+  for (char *name = strtok_r(rest, ", ", &rest); name != NULL && core->peers.transports_count < KVF_TRANSPORTS_MAX;
+       name = strtok_r(NULL, ", ", &rest)) {
+    char *slot = core->peers.transports[core->peers.transports_count++];
+    (void)snprintf(slot, KVF_TRANSPORT_NAME_BYTES, "%s", name);
+  }
+}
+
+kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
+{
+  memset(core, 0, sizeof(*core));
+  uint64_t first_id = 0;
+  uint64_t seeds[2] = {0};
+  kvf_status status = init_self(core, config);
+  if (status == KVF_OK) {
+    status = kvf_entropy_draw(&core->self.entropy, &first_id, sizeof(first_id));
+  }
+  if (status == KVF_OK) {
+    status = kvf_entropy_draw(&core->self.entropy, seeds, sizeof(seeds));
+  }
+  if (status != KVF_OK) {
+    return status;
+  }
+  /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out. */
+  status = init_leases(core, now_ns, first_id >> 3);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_wheel_init(&core->wheel, now_ns);
+  kvf_conns_init(&core->conns);
+  kvf_sessions_init(&core->sessions, &core->self, &core->conns, &core->leases, &core->wheel);
+  status = kvf_peers_init(&core->peers, &core->self, &core->conns, &core->wheel);
+  core->peers.is_control = config->is_control;
+  list_transports(core);
+  if (status == KVF_OK) {
+    status = kvf_requests_init(&core->requests, &core->self, &core->conns, &core->peers, &core->wheel, seeds[0]);
+  }
+  if (status == KVF_OK) {
+    status = init_loads(core, now_ns, seeds[1]);
+  }
+  if (status != KVF_OK) {
+    kvf_core_free(core);
+  }
+  return status;
+}
+
+void kvf_core_free(kvf_core *core)
+{
+  kvf_load_peers *held;
+  kvf_load_peers *next;
+  kvf_loads_destroy(core->loads);
+  HASH_ITER(by_id, core->load_peers, held, next)
+  {
+    HASH_DELETE(by_id, core->load_peers, held);
+    free(held);
+  }
+  kvf_requests_free(&core->requests);
+  kvf_peers_free(&core->peers);
+  kvf_sessions_free(&core->sessions);
+  kvf_conns_free(&core->conns);
+  kvf_lease_slots_free(&core->slots);
+  kvf_lease_table_free(&core->leases);
+  kvf_welcome_free(&core->self.welcome);
+  kvf_forget(&core->self.key, sizeof(core->self.key));
+  kvf_forget(&core->self.entropy, sizeof(core->self.entropy));
+}
+
+/* ---- memory and engine ---- */
+
+kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
+{
+  if (core->has_memory) {
+    return KVF_EXISTS;
+  }
+  kvf_welcome_free(&core->self.welcome);
+  core->self.welcome = *welcome;
+  core->has_memory = true;
+  core->groups = 0;
+  core->heads_total = regions[0].heads_total;
+  memset(core->head_bytes, 0, sizeof(core->head_bytes));
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t group = regions[i].group;
+    bool first = core->head_bytes[group] == 0;
+    core->head_bytes[group] += regions[i].block_bytes / regions[i].heads;
+    core->group_blocks[group] = first || regions[i].blocks < core->group_blocks[group] ? regions[i].blocks
+                                                                                       : core->group_blocks[group];
+    core->groups = group + 1 > core->groups ? group + 1 : core->groups;
+  }
+  return KVF_OK;
+}
+
+bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
+{
+  if (core->has_memory) {
+    kvf_lease_table_end_all(&core->leases, now_ns);
+    kvf_loads_abort_all(core->loads, now_ns);
+  }
+  if (kvf_loads_stats(core->loads)->open > 0) {
+    return false;
+  }
+  core->has_memory = false;
+  kvf_welcome_free(&core->self.welcome);
+  core->self.welcome.regions_count = 0;
+  core->self.welcome.transports_count = 0;
+  return true;
+}
+
+kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count)
+{
+  kvf_rank_record sorted[KVF_RANKS_MAX];
+  uint64_t seen = 0;
+  if (count != core->self.config.ranks) {
+    return KVF_INVALID;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0) {
+      return KVF_INVALID;
+    }
+    seen |= UINT64_C(1) << records[i].rank;
+    sorted[records[i].rank] = records[i];
+  }
+  memcpy(core->engine, sorted, count * sizeof(sorted[0]));
+  core->engine_ranks = count;
+  return KVF_OK;
+}
+
+/* ---- producer ---- */
+
+kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+{
+  uint8_t token[KVF_LEASE_TOKEN_BYTES];
+  kvf_status status = kvf_entropy_draw(&core->self.entropy, token, sizeof(token));
+  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
+}
+
+kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
+{
+  return kvf_lease_slots_release(&core->slots, lease_id);
+}
+
+kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
+                           const kvf_prompt *prompt, kvf_ticket *out)
+{
+  if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0) {
+    return KVF_INVALID;
+  }
+  if (blocks->groups > KVF_GROUPS_MAX) {
+    return KVF_LIMIT;
+  }
+  memset(out, 0, sizeof(*out));
+  out->ranks = core->engine_ranks;
+  memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
+  out->lease = *lease;
+  out->prompt = *prompt;
+  out->block_tokens = core->self.config.block_tokens;
+  out->ttl_ms = core->self.config.lease_ttl_ms;
+  memcpy(out->compat, core->self.compat, sizeof(out->compat));
+  out->groups = blocks->groups;
+  memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
+  union {
+    const uint32_t *borrowed;
+    uint32_t *ids;
+  } ids = {.borrowed = blocks->ids}; /* encoding only reads them */
+  out->ids = ids.ids;
+  return KVF_OK;
+}
+
+static kvf_status check_blocks(const kvf_core *core, const kvf_blocks *blocks)
+{
+  size_t next = 0;
+  if (!core->has_memory || blocks->groups == 0 || blocks->groups > core->groups) {
+    return KVF_INVALID;
+  }
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    for (uint32_t i = 0; i < blocks->counts[group]; i++, next++) {
+      if (next >= KVF_BLOCKS_PER_LEASE_MAX) {
+        return KVF_LIMIT;
+      }
+      if (blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= core->group_blocks[group]) {
+        return KVF_INVALID;
+      }
+    }
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease, const kvf_blocks *blocks,
+                            uint64_t digest, uint64_t user)
+{
+  kvf_status status = check_blocks(core, blocks);
+  return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user) : status;
+}
+
+kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
+{
+  return kvf_lease_table_end(&core->leases, now_ns, lease);
+}
+
+/* ---- time and events ---- */
+
+void kvf_core_tick(kvf_core *core, uint64_t now_ns)
+{
+  uint32_t work = TICK_ITEMS_MAX;
+  kvf_timer *timer;
+  while ((timer = kvf_wheel_expire(&core->wheel, now_ns, &work)) != NULL) {
+    switch (timer->kind) {
+      case KVF_TIMER_SESSION:
+        kvf_session_on_timer(&core->sessions, KVF_CONTAINER_OF(timer, kvf_session, timer));
+        break;
+      case KVF_TIMER_PEER:
+        kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
+        break;
+      default:
+        kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
+        break;
+    }
+  }
+  kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
+  kvf_loads_tick(core->loads, now_ns, TICK_ITEMS_MAX);
+}
+
+uint64_t kvf_core_next_deadline(const kvf_core *core)
+{
+  uint64_t at = kvf_wheel_next_deadline(&core->wheel);
+  at = kvf_time_min(at, kvf_lease_table_next_deadline(&core->leases));
+  return kvf_time_min(at, kvf_loads_next_deadline(core->loads));
+}
+
+static bool next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
+{
+  kvf_load_event event;
+  if (!kvf_loads_next_event(core->loads, &event)) {
+    return false;
+  }
+  bool is_outcome = event.kind == KVF_LOAD_OUTCOME;
+  *out = (kvf_event){
+      .kind = is_outcome ? KVF_EVENT_LOAD : KVF_EVENT_QUIET, .id = event.request_id, .user = event.user};
+  if (is_outcome) {
+    out->u.report = event.report;
+    return true;
+  }
+  kvf_load_peers *held;
+  HASH_FIND(by_id, core->load_peers, &event.request_id, sizeof(event.request_id), held);
+  if (held != NULL) {
+    for (uint32_t i = 0; i < held->count; i++) {
+      kvf_peers_release(&core->peers, now_ns, held->peers[i]);
+    }
+    HASH_DELETE(by_id, core->load_peers, held);
+    free(held);
+  }
+  return true;
+}
+
+bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
+{
+  kvf_lease_ended ended;
+  if (kvf_lease_table_next_ended(&core->leases, &ended)) {
+    *out = (kvf_event){
+        .kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
+    return true;
+  }
+  return next_load_event(core, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+}
+
+bool kvf_core_has_event(const kvf_core *core)
+{
+  return !kvf_list_is_empty(&core->leases.ended) || kvf_loads_has_event(core->loads) ||
+         !kvf_list_is_empty(&core->requests.events);
+}

@@ -1,0 +1,155 @@
+/* The core of a node: all of its state machines as one, without clock, thread, socket or file.
+ *
+ *                 inputs                                        outputs, pulled until there are none
+ *   API calls (public headers)                  ──►  kvf_core_next_event     for the engine
+ *   kvf_core_on_*: connections, reads, links    ──►  kvf_core_next_effect    reads, links, fence stores
+ *   kvf_core_tick                               ──►  kvf_core_take_output     frames of control connections
+ *
+ * kvf_core_next_deadline() says when to tick. Every input does a bounded amount of work; if there is more to do the
+ * deadline is in the past. The caller serialises all calls. Time is monotonic.
+ *
+ * Fence stores: an effect KVF_EFFECT_STORE_* must be carried out and reported by kvf_core_on_stored() before the lease
+ * comes back to the engine, so that no queue can reorder "over is stored" and "the blocks are free".
+ */
+#ifndef KVF_CORE_CORE_H
+#define KVF_CORE_CORE_H
+
+#include "core/lease_slots.h"
+#include "core/lease_table.h"
+#include "core/load.h"
+#include "core/peer.h"
+#include "core/request.h"
+#include "core/session.h"
+#include "kvferry/kvferry.h"
+
+/* The peers that a load holds. */
+typedef struct kvf_load_peers {
+  uint64_t request_id;
+  UT_hash_handle by_id;
+  uint32_t count;
+  uint32_t peers[];
+} kvf_load_peers;
+
+typedef struct kvf_core_config {
+  kvf_config options;
+  bool is_control; /* opens no links: a node that does not listen and registers no memory */
+  kvf_incarnation incarnation;
+  kvf_key key;
+  uint8_t secret[KVF_HASH_BYTES]; /* random: the root of all nonces, tokens and ids */
+  kvf_logger logger;
+} kvf_core_config;
+
+typedef struct kvf_core {
+  kvf_self self;
+  kvf_wheel wheel;
+  kvf_conns conns;
+  kvf_sessions sessions;
+  kvf_peers peers;
+  kvf_requests requests;
+  kvf_lease_slots slots;
+  kvf_lease_table leases;
+  kvf_loads *loads;
+  kvf_load_peers *load_peers; /* by request id, of loads that are not quiet */
+  uint32_t engine_ranks;
+  kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
+  bool has_memory;
+  uint32_t groups;
+  uint64_t head_bytes[KVF_GROUPS_MAX];
+  uint32_t group_blocks[KVF_GROUPS_MAX];
+  uint32_t heads_total;
+  uint64_t bad_tickets;
+} kvf_core;
+
+/* `core` is the caller's memory and must not move; on failure nothing is to be freed. KVF_INVALID: the options.
+ * KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
+void kvf_core_free(kvf_core *core);
+
+/* ---- API calls: see the public headers ---- */
+
+/* `welcome` describes the memory to peers; it is copied, its allocations become the core's. */
+KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count,
+                                            kvf_welcome *welcome);
+/* Ends all leases and aborts all loads; true once nothing is left of either. */
+bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
+KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
+
+KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out);
+kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
+/* Fills what a ticket for these blocks says; `out->ids` is borrowed from `blocks`. */
+KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
+                                        const kvf_prompt *prompt, kvf_ticket *out);
+KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
+                                         const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
+
+/* A ticket that does not decode never reaches the core; it is counted here. */
+void kvf_core_count_bad_ticket(kvf_core *core);
+/* `ticket` has been decoded with the node's key; `digest` is kvf_fence_digest() of what it says. */
+KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, uint64_t digest,
+                                            const kvf_load *load);
+kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id);
+
+/* ---- control connections ---- */
+
+/* A connection was accepted: *conn_id is its name from here. */
+KVF_MUST_USE kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address from, uint64_t *conn_id);
+void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status);
+void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
+                       size_t body_bytes);
+/* What came is not a frame, or a larger one than the connection may send. */
+void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
+/* The socket is closed, by the other side or by an error. The id is gone. */
+void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
+/* The largest frame body that this connection may send now. */
+size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id);
+
+/* Bytes to send, good during the call; then, if `hang_up`, close the socket once they are sent: the id is gone. */
+typedef struct kvf_core_output {
+  uint64_t conn_id;
+  const uint8_t *data;
+  size_t bytes;
+  bool hang_up;
+} kvf_core_output;
+
+/* Calls `take` for every connection that has something to do. Take effects first: they cause output. */
+void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_core_output *output), void *context);
+bool kvf_core_has_output(const kvf_core *core);
+
+/* ---- reads, links, fence ---- */
+
+typedef enum kvf_effect_kind {
+  KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
+  KVF_EFFECT_READ,
+  KVF_EFFECT_CANCEL,
+  KVF_EFFECT_OPEN_LINK,
+  KVF_EFFECT_CLOSE_LINK,
+  KVF_EFFECT_STORE /* fence entry */
+} kvf_effect_kind;
+
+typedef struct kvf_effect {
+  kvf_effect_kind kind;
+  kvf_load_action read;  /* READ; CANCEL: path and read_id */
+  kvf_peer_action link;  /* DIAL, OPEN_LINK, CLOSE_LINK */
+  kvf_lease_store store; /* STORE */
+} kvf_effect;
+
+KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out);
+
+void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
+void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status,
+                           const kvf_fence_sample *sample, uint64_t bytes);
+void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
+
+/* ---- time and events ---- */
+
+void kvf_core_tick(kvf_core *core, uint64_t now_ns);
+uint64_t kvf_core_next_deadline(const kvf_core *core);
+KVF_MUST_USE bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out);
+/* Whether kvf_core_next_event() would give one. */
+bool kvf_core_has_event(const kvf_core *core);
+size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity);
+
+#endif

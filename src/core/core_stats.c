@@ -1,0 +1,108 @@
+#include "core/core.h"
+
+typedef struct writer {
+  kvf_stat *out;
+  size_t capacity;
+  size_t count;
+} writer;
+
+static void put(writer *to, const char *name, const char *reason, uint64_t value, bool gauge)
+{
+  if (to->count < to->capacity) {
+    to->out[to->count++] = (kvf_stat){.name = name, .reason = reason, .value = value, .gauge = gauge};
+  }
+}
+
+static void counter(writer *to, const char *name, uint64_t value)
+{
+  put(to, name, "", value, false);
+}
+
+static void gauge(writer *to, const char *name, uint64_t value)
+{
+  put(to, name, "", value, true);
+}
+
+static void put_loads(writer *to, const kvf_core *core)
+{
+  const kvf_load_stats *stats = kvf_loads_stats(core->loads);
+  gauge(to, "loads_open", stats->open);
+  gauge(to, "loads_not_quiet", stats->overdue);
+  counter(to, "loads_not_quiet_total", stats->overdue_total);
+  counter(to, "chunks", stats->chunks);
+  counter(to, "bytes_loaded", stats->bytes);
+  counter(to, "blocks_loaded", stats->blocks);
+  counter(to, "load_retries", stats->retries);
+  counter(to, "load_stalls", stats->stalls);
+  counter(to, "load_pings", stats->pings);
+  counter(to, "late_reads", stats->late);
+  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_LOAD_STATUSES_MAX; i++) {
+    const kvf_status_info *info = kvf_status_at(i);
+    if (info->lost != KVF_LOST_CALL) {
+      put(to, info->status == KVF_OK ? "loads_done" : "loads_failed", info->status == KVF_OK ? "" : info->name,
+          stats->outcomes[i], false);
+    }
+  }
+}
+
+static void put_leases(writer *to, const kvf_core *core)
+{
+  const kvf_lease_counters *counters = &core->leases.counters;
+  gauge(to, "leases_live", core->leases.live);
+  gauge(to, "leases_reserved", kvf_lease_slots_live(&core->slots));
+  counter(to, "leases_published", counters->published);
+  put(to, "leases_ended", "completed", counters->ended[KVF_LEASE_END_COMPLETED], false);
+  put(to, "leases_ended", "abandoned", counters->ended[KVF_LEASE_END_ABANDONED], false);
+  put(to, "leases_ended", "expired", counters->ended[KVF_LEASE_END_EXPIRED], false);
+  put(to, "leases_ended", "revoked", counters->ended[KVF_LEASE_END_REVOKED], false);
+  counter(to, "late_acknowledgements", counters->late_acknowledgements);
+  counter(to, "late_renewals", counters->late_renewals);
+}
+
+static void put_requests(writer *to, const kvf_core *core)
+{
+  const kvf_request_counters *counters = &core->requests.counters;
+  gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id));
+  counter(to, "requests_opened", counters->opened);
+  put(to, "tickets_refused", "bad_ticket", core->bad_tickets + counters->bad_tickets, false);
+  put(to, "tickets_refused", "incompatible", counters->incompatible, false);
+  put(to, "verdicts", "use", counters->used, false);
+  put(to, "verdicts", "recompute", counters->recomputed, false);
+  put(to, "verdicts", "fail", counters->failed, false);
+  counter(to, "recomputed_tokens", counters->recomputed_tokens);
+  counter(to, "requests_cancelled", counters->cancelled);
+  counter(to, "ranks_lost", counters->ranks_lost);
+  counter(to, "renewals_sent", counters->renewals);
+  counter(to, "acknowledgements_sent", counters->finishes);
+  counter(to, "acknowledgements_given_up", counters->finishes_given_up);
+  counter(to, "late_reports", counters->late_reports);
+}
+
+static void put_peers(writer *to, const kvf_core *core)
+{
+  const kvf_peer_counters *peers = &core->peers.counters;
+  const kvf_session_counters *sessions = &core->sessions.counters;
+  gauge(to, "peers_known", core->peers.count);
+  counter(to, "peer_dials", peers->dials);
+  counter(to, "peer_handshakes", peers->handshakes);
+  counter(to, "peer_failures", peers->failures);
+  counter(to, "peer_stalls", peers->stalls);
+  counter(to, "breaker_refusals", peers->fast_failures);
+  gauge(to, "sessions_open", core->sessions.open_count);
+  counter(to, "sessions_accepted", sessions->accepted);
+  put(to, "sessions_refused", "handshake_refused", sessions->refused_key, false);
+  put(to, "sessions_refused", "incompatible", sessions->refused_incompatible, false);
+  put(to, "sessions_refused", "protocol", sessions->protocol_errors, false);
+  counter(to, "sessions_timed_out", sessions->timed_out);
+  counter(to, "sessions_evicted", sessions->evicted);
+}
+
+size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
+{
+  writer to = {.out = out, .capacity = capacity};
+  put_loads(&to, core);
+  put_leases(&to, core);
+  put_requests(&to, core);
+  put_peers(&to, core);
+  return to.count;
+}

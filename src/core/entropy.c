@@ -1,0 +1,17 @@
+#include "core/entropy.h"
+
+#include <assert.h>
+#include <string.h>
+
+kvf_status kvf_entropy_draw(kvf_entropy *entropy, void *out, size_t bytes)
+{
+  assert(bytes <= KVF_HASH_BYTES);
+  uint8_t hash[KVF_HASH_BYTES];
+  entropy->counter++;
+  const kvf_span spans[] = {{entropy->secret, sizeof(entropy->secret)}, {&entropy->counter, sizeof(entropy->counter)}};
+  kvf_status status = kvf_sha256(spans, 2, hash);
+  if (status == KVF_OK) {
+    memcpy(out, hash, bytes);
+  }
+  return status;
+}

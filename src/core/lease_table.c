@@ -1,0 +1,458 @@
+#include "core/lease_table.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crypto.h"
+
+#define TICK_GROUP 16
+
+typedef enum lease_phase { LEASE_NONE, LEASE_PUBLISHED, LEASE_ENDED } lease_phase;
+
+/* How far the entry's word has come on its way into the fence table. */
+typedef enum store_phase {
+  STORE_DONE,   /* it is there */
+  STORE_QUEUED, /* to be given out */
+  STORE_OUT,    /* given out */
+  STORE_STALE   /* given out, but the word has changed since: to be given out again */
+} store_phase;
+
+/* What is needed once a lease, and not by a renewal. */
+typedef struct block_list {
+  uint64_t user;
+  uint32_t groups;
+  uint32_t data[]; /* where each group's ids begin and the last one's end (groups + 1 of them), then the ids */
+} block_list;
+
+/* The word that the fence table is to hold says it all about ids: what is below it is over, what is above not
+ * published. */
+struct kvf_lease_entry {
+  uint64_t word;
+  uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
+  uint8_t token[sizeof(((kvf_lease *)0)->token)];
+  uint64_t deadline_ns;
+  uint64_t deadline_max_ns;
+  block_list *blocks;
+  uint8_t phase;
+  uint8_t store;
+  uint8_t cause;
+  kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
+  kvf_list queue;  /* in table.stores or table.ended */
+  uint64_t digest;
+  kvf_lease_consumers consumers;
+};
+
+static_assert(sizeof(kvf_lease_entry) <= 256, "a million leases are 256 MB");
+static_assert(offsetof(kvf_lease_entry, timer) == 64, "a renewal touches the first cache line and the consumer's");
+
+static bool is_live(const kvf_lease_entry *entry)
+{
+  return entry->phase == LEASE_PUBLISHED;
+}
+
+/* Holds after each change of an entry. */
+static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
+{
+  assert(is_live(entry) == (entry->word % 2 == 1));
+  assert(!is_live(entry) || entry->word == kvf_fence_word_live(entry->id));
+  assert(!is_live(entry) || entry->deadline_ns <= entry->deadline_max_ns);
+  assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
+  assert(!kvf_timer_is_armed(&entry->timer) || (is_live(entry) && entry->timer.expires_ns <= entry->deadline_ns));
+  assert((entry->phase == LEASE_ENDED) == (entry->cause != 0));
+  assert(entry->phase != LEASE_ENDED || entry->word >= kvf_fence_word_over(entry->id));
+  assert((entry->phase == LEASE_NONE) == (entry->blocks == NULL));
+  assert(kvf_list_is_linked(&entry->queue) ==
+         (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->phase == LEASE_ENDED)));
+  assert(table->live <= table->held && table->held <= table->config.slots);
+  (void)table;
+  (void)entry;
+}
+
+size_t kvf_lease_table_entry_bytes(void)
+{
+  return sizeof(kvf_lease_entry);
+}
+
+kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config, uint64_t now_ns)
+{
+  if (config->slots == 0 || config->ttl_ns == 0 || config->lease_max_ns == 0) {
+    return KVF_INVALID;
+  }
+  *table = (kvf_lease_table){.config = *config};
+  kvf_list_init(&table->stores);
+  kvf_list_init(&table->ended);
+  kvf_wheel_init(&table->wheel, now_ns);
+  table->entries = calloc(config->slots, sizeof(*table->entries));
+  if (table->entries == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  for (uint32_t slot = 0; slot < config->slots; slot++) {
+    kvf_timer_init(&table->entries[slot].timer, 0);
+    kvf_list_init(&table->entries[slot].queue);
+  }
+  return KVF_OK;
+}
+
+void kvf_lease_table_free(kvf_lease_table *table)
+{
+  for (uint32_t slot = 0; table->held > 0; slot++) {
+    if (table->entries[slot].phase != LEASE_NONE) {
+      free(table->entries[slot].blocks);
+      table->held -= 1;
+    }
+  }
+  free(table->entries);
+  table->entries = NULL;
+}
+
+/* The entry of a lease's slot, NULL if the slot or the id is out of range. */
+static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *lease)
+{
+  if (lease->slot >= table->config.slots || lease->id >= KVF_LEASE_ID_MAX) {
+    return NULL;
+  }
+  kvf_lease_entry *entry = &table->entries[lease->slot];
+  __builtin_prefetch(&entry->timer, 1);
+  return entry;
+}
+
+static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t word)
+{
+  assert(word > entry->word);
+  entry->word = word;
+  if (entry->store == STORE_DONE) {
+    kvf_list_remove(&entry->queue); /* from table.ended: what waits there waits for this store as well */
+    entry->store = STORE_QUEUED;
+    kvf_list_push_back(&table->stores, &entry->queue);
+  } else if (entry->store == STORE_OUT) {
+    entry->store = STORE_STALE;
+  }
+}
+
+/* ---- publish ---- */
+
+static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_list **out)
+{
+  if (blocks->groups > KVF_GROUPS_MAX) {
+    return KVF_LIMIT;
+  }
+  uint64_t total = 0;
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    total += blocks->counts[group];
+  }
+  if (total > KVF_BLOCKS_PER_LEASE_MAX) {
+    return KVF_LIMIT;
+  }
+  block_list *list = malloc(sizeof(*list) + (blocks->groups + 1 + total) * sizeof(list->data[0]));
+  if (list == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  list->user = user;
+  list->groups = blocks->groups;
+  uint32_t begin = blocks->groups + 1;
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    list->data[group] = begin;
+    begin += blocks->counts[group];
+  }
+  list->data[blocks->groups] = begin;
+  if (total > 0) {
+    memcpy(&list->data[blocks->groups + 1], blocks->ids, total * sizeof(list->data[0]));
+  }
+  *out = list;
+  return KVF_OK;
+}
+
+kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                   const kvf_blocks *blocks, uint64_t digest, uint64_t user)
+{
+  kvf_lease_entry *entry = entry_of(table, lease);
+  if (entry == NULL) {
+    return KVF_INVALID;
+  }
+  if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
+    return KVF_EXISTS;
+  }
+  kvf_status status = copy_blocks(blocks, user, &entry->blocks);
+  if (status != KVF_OK) {
+    return status;
+  }
+  entry->phase = LEASE_PUBLISHED;
+  entry->id = lease->id;
+  memcpy(entry->token, lease->token, sizeof(entry->token));
+  entry->digest = digest;
+  kvf_consumers_init(&entry->consumers);
+  entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
+  entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
+  kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
+  set_word(table, entry, kvf_fence_word_live(lease->id));
+  table->live += 1;
+  table->held += 1;
+  table->counters.published += 1;
+  check(table, entry);
+  return KVF_OK;
+}
+
+/* ---- end ---- */
+
+/* `word` is over for the lease itself, or for a later id of the slot. */
+static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
+{
+  assert(is_live(entry));
+  __builtin_prefetch(entry->blocks); /* to be freed soon */
+  kvf_wheel_disarm(&table->wheel, &entry->timer);
+  entry->phase = LEASE_ENDED;
+  entry->cause = (uint8_t)cause;
+  set_word(table, entry, word);
+  table->live -= 1;
+  table->counters.ended[cause] += 1;
+  check(table, entry);
+}
+
+static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause)
+{
+  end_lease(table, entry, cause, kvf_fence_word_over(entry->id));
+}
+
+static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
+{
+  return is_live(entry) && now_ns >= entry->deadline_ns;
+}
+
+static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
+{
+  if (has_run_out(entry, now_ns)) {
+    end_own(table, entry, KVF_LEASE_END_EXPIRED);
+  }
+}
+
+kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease)
+{
+  kvf_lease_entry *entry = entry_of(table, lease);
+  if (entry == NULL) {
+    return KVF_NOT_FOUND;
+  }
+  expire_if_due(table, entry, now_ns);
+  if (entry->word == kvf_fence_word_live(lease->id)) {
+    end_own(table, entry, KVF_LEASE_END_REVOKED);
+    return KVF_OK;
+  }
+  uint64_t over = kvf_fence_word_over(lease->id);
+  if (over > entry->word) {
+    if (is_live(entry)) {
+      end_lease(table, entry, KVF_LEASE_END_REVOKED, over);
+    } else {
+      set_word(table, entry, over);
+    }
+    memcpy(entry->token, lease->token, sizeof(entry->token));
+    check(table, entry);
+  }
+  return KVF_NOT_FOUND;
+}
+
+void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
+{
+  for (uint32_t slot = 0; table->live > 0; slot++) {
+    kvf_lease_entry *entry = &table->entries[slot];
+    expire_if_due(table, entry, now_ns);
+    if (is_live(entry)) {
+      end_own(table, entry, KVF_LEASE_END_REVOKED);
+    }
+  }
+}
+
+/* ---- consumers ---- */
+
+/* The state of the lease that a peer names. *out is its entry, if it is the one that the slot is at. */
+static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                               kvf_lease_entry **out)
+{
+  *out = NULL;
+  kvf_lease_entry *entry = entry_of(table, lease);
+  if (entry == NULL) {
+    return KVF_LEASE_STATE_UNKNOWN;
+  }
+  __builtin_prefetch(&entry->consumers.records[0], 1);
+  if (kvf_fence_word_live(lease->id) > entry->word) {
+    return KVF_LEASE_STATE_NOT_PUBLISHED;
+  }
+  if (kvf_fence_word_over(lease->id) < entry->word) {
+    return KVF_LEASE_STATE_OVER;
+  }
+  if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token))) {
+    return KVF_LEASE_STATE_UNKNOWN;
+  }
+  *out = entry;
+  if (!is_live(entry) || has_run_out(entry, now_ns)) {
+    return KVF_LEASE_STATE_OVER;
+  }
+  return entry->store == STORE_DONE ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
+}
+
+kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                      const kvf_consumer_key *key)
+{
+  kvf_lease_entry *entry;
+  kvf_lease_state state = look_up(table, now_ns, lease, &entry);
+  if (state == KVF_LEASE_STATE_OVER) {
+    table->counters.late_renewals += 1;
+  }
+  if (entry == NULL) {
+    return state;
+  }
+  expire_if_due(table, entry, now_ns);
+  if (is_live(entry) && kvf_consumers_renew(&entry->consumers, key)) {
+    entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
+    check(table, entry);
+  }
+  return state;
+}
+
+kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                       const kvf_consumer_key *key, bool completed, uint32_t reader, uint32_t readers)
+{
+  kvf_lease_entry *entry;
+  kvf_lease_state state = look_up(table, now_ns, lease, &entry);
+  if (state == KVF_LEASE_STATE_OVER && completed) {
+    table->counters.late_acknowledgements += 1;
+  }
+  if (entry == NULL) {
+    return state;
+  }
+  expire_if_due(table, entry, now_ns);
+  if (!is_live(entry)) {
+    return state;
+  }
+  kvf_consumers_verdict verdict = completed ? kvf_consumers_complete(&entry->consumers, key, reader, readers)
+                                            : kvf_consumers_abort(&entry->consumers, key);
+  if (verdict == KVF_CONSUMERS_KEEP) {
+    return state;
+  }
+  end_own(table, entry, verdict == KVF_CONSUMERS_COMPLETED ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  return KVF_LEASE_STATE_OVER;
+}
+
+/* ---- readers ---- */
+
+/* KVF_BLOCK_NONE if the list has no such position. */
+static uint32_t block_at(const block_list *list, uint32_t group, uint32_t position)
+{
+  if (group >= list->groups || position >= list->data[group + 1] - list->data[group]) {
+    return KVF_BLOCK_NONE;
+  }
+  return list->data[list->data[group] + position];
+}
+
+kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                     kvf_read_item *items, uint32_t count)
+{
+  kvf_lease_entry *entry;
+  switch (look_up(table, now_ns, lease, &entry)) {
+    case KVF_LEASE_STATE_LIVE:
+      break;
+    case KVF_LEASE_STATE_NOT_PUBLISHED:
+      return KVF_NOT_PUBLISHED;
+    case KVF_LEASE_STATE_OVER:
+      return KVF_LEASE_EXPIRED;
+    case KVF_LEASE_STATE_UNKNOWN:
+    default:
+      return KVF_LEASE_UNKNOWN;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    items[i].remote_block = block_at(entry->blocks, items[i].group, items[i].position);
+    if (items[i].remote_block == KVF_BLOCK_NONE) {
+      return KVF_INVALID;
+    }
+  }
+  return KVF_OK;
+}
+
+/* ---- time ---- */
+
+static void on_timer(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
+{
+  if (has_run_out(entry, now_ns)) {
+    end_own(table, entry, KVF_LEASE_END_EXPIRED);
+  } else {
+    kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
+    check(table, entry);
+  }
+}
+
+/* In groups, so that the entries of a group are fetched from memory together. */
+void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_items)
+{
+  kvf_lease_entry *group[TICK_GROUP];
+  uint32_t work = max_items;
+  uint32_t count;
+  do {
+    kvf_timer *timer;
+    for (count = 0; count < TICK_GROUP && (timer = kvf_wheel_expire(&table->wheel, now_ns, &work)) != NULL; count++) {
+      group[count] = KVF_CONTAINER_OF(timer, kvf_lease_entry, timer);
+      __builtin_prefetch(group[count], 1);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+      on_timer(table, group[i], now_ns);
+    }
+  } while (count == TICK_GROUP);
+}
+
+uint64_t kvf_lease_table_next_deadline(const kvf_lease_table *table)
+{
+  return kvf_wheel_next_deadline(&table->wheel);
+}
+
+/* ---- outputs ---- */
+
+bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out)
+{
+  kvf_list *link = kvf_list_pop_front(&table->stores);
+  if (link == NULL) {
+    return false;
+  }
+  kvf_lease_entry *entry = KVF_CONTAINER_OF(link, kvf_lease_entry, queue);
+  entry->store = STORE_OUT;
+  *out = (kvf_lease_store){.slot = (uint32_t)(entry - table->entries), .entry = {entry->word, entry->digest}};
+  check(table, entry);
+  return true;
+}
+
+void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word)
+{
+  assert(slot < table->config.slots);
+  kvf_lease_entry *entry = &table->entries[slot];
+  assert(entry->store == STORE_STALE ? word < entry->word : entry->store == STORE_OUT && word == entry->word);
+  (void)word;
+  if (entry->store == STORE_STALE) {
+    entry->store = STORE_QUEUED;
+    kvf_list_push_back(&table->stores, &entry->queue);
+  } else {
+    entry->store = STORE_DONE;
+    if (entry->phase == LEASE_ENDED) {
+      kvf_list_push_back(&table->ended, &entry->queue);
+    }
+  }
+  check(table, entry);
+}
+
+bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out)
+{
+  kvf_list *link = kvf_list_pop_front(&table->ended);
+  if (link == NULL) {
+    return false;
+  }
+  kvf_lease_entry *entry = KVF_CONTAINER_OF(link, kvf_lease_entry, queue);
+  *out = (kvf_lease_ended){
+      .id = entry->id,
+      .user = entry->blocks->user,
+      .slot = (uint32_t)(entry - table->entries),
+      .cause = (kvf_lease_end_cause)entry->cause,
+  };
+  free(entry->blocks);
+  entry->blocks = NULL;
+  entry->phase = LEASE_NONE;
+  entry->cause = 0;
+  table->held -= 1;
+  check(table, entry);
+  return true;
+}

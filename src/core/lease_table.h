@@ -1,0 +1,119 @@
+/* The leases of one producer rank: a fixed table of slots, one lease a slot, each operation O(1).
+ *
+ * A lease's way: published (its live word is to be stored) ─ live (it has been) ─ ended (over is to be stored) ─ given
+ * back (over has been stored, and kvf_lease_table_next_ended() has named it, once). It ends when a consumer has all it
+ * needs, when the last one aborts, when it runs out or when it is revoked here, whichever is first.
+ *
+ * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
+ * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
+ * kvf_lease_table_next_ended() until it is empty. So nothing can give blocks back before over is in place.
+ *
+ * Time: a lease whose deadline has come is over for every call from then on, whether or not a tick has been; `now_ns`
+ * must not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
+ *
+ * kvf_lease arguments of renew, finish and authorize come from peers and may hold anything.
+ */
+#ifndef KVF_CORE_LEASE_TABLE_H
+#define KVF_CORE_LEASE_TABLE_H
+
+#include "core/lease_consumers.h"
+#include "core/wheel.h"
+#include "kvferry/node.h"
+#include "wire/layout.h"
+#include "wire/lease_message.h"
+
+typedef struct kvf_lease_table_config {
+  uint32_t slots;
+  uint64_t ttl_ns;       /* a lease lives this long after its last renewal */
+  uint64_t lease_max_ns; /* and this long after it was published, however often it is renewed */
+} kvf_lease_table_config;
+
+/* Only grow. */
+typedef struct kvf_lease_counters {
+  uint64_t published;
+  uint64_t ended[KVF_LEASE_END_REVOKED + 1]; /* by kvf_lease_end_cause */
+  uint64_t late_acknowledgements;            /* completions of leases that were over; repeated ones count again */
+  uint64_t late_renewals;                    /* renewals of leases that were over */
+} kvf_lease_counters;
+
+typedef struct kvf_lease_entry kvf_lease_entry;
+
+typedef struct kvf_lease_table {
+  kvf_lease_entry *entries;
+  kvf_lease_table_config config;
+  kvf_list stores;
+  kvf_list ended;
+  uint32_t live; /* published and not over */
+  uint32_t held; /* published and not given back yet */
+  kvf_lease_counters counters;
+  kvf_wheel wheel;
+} kvf_lease_table;
+
+/* An entry to be stored in the fence table. */
+typedef struct kvf_lease_store {
+  uint32_t slot;
+  kvf_fence_entry entry;
+} kvf_lease_store;
+
+/* A lease whose blocks are the engine's again. */
+typedef struct kvf_lease_ended {
+  uint64_t id;
+  uint64_t user;
+  uint32_t slot;
+  kvf_lease_end_cause cause;
+} kvf_lease_ended;
+
+/* Bytes of the table for each slot, block lists excluded. */
+size_t kvf_lease_table_entry_bytes(void);
+
+/* On success give it back with kvf_lease_table_free(). KVF_INVALID: no slots, or a time of 0. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config,
+                                             uint64_t now_ns);
+void kvf_lease_table_free(kvf_lease_table *table);
+
+/* Publishes a lease of these blocks (copied); `digest` is kvf_fence_digest() of them, `user` comes back when the lease
+ * has been given back. On failure nothing has changed. KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a
+ * later one has been seen in the slot, if only by kvf_lease_table_end(), or the slot's last lease has not been given
+ * back. KVF_LIMIT: too many groups or blocks. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                                const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+
+/* A consumer's renewal: attaches it, and lengthens the lease (see lease_consumers.h for where it does not). The lease
+ * is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been stored. */
+kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                      const kvf_consumer_key *key);
+
+/* A consumer's acknowledgement by one of its readers or, if `completed` is false, its abort (then reader and readers do
+ * not matter). Returns the state afterwards: KVF_LEASE_STATE_OVER if this has ended the lease. */
+kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                       const kvf_consumer_key *key, bool completed, uint32_t reader, uint32_t readers);
+
+/* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as over from here on
+ * (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
+kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
+
+/* Revokes all leases. Takes time in the number of slots. */
+void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns);
+
+/* Ends leases that have run out, looking at `max_items` timers at most. */
+void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_items);
+
+/* When to tick; in the past if there is more to do at once. KVF_TIME_NEVER: no lease. */
+uint64_t kvf_lease_table_next_deadline(const kvf_lease_table *table);
+
+/* The next entry to store; false if there is none. No two stores of a slot are out at once. */
+bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out);
+
+/* The entry that kvf_lease_table_next_store() gave out for the slot has been stored, and readers see it. */
+void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word);
+
+/* The next lease that is given back; false if there is none. Each published lease comes exactly once. */
+bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out);
+
+/* Whether a reader that shows this lease may read these positions; if so turns them into block ids
+ * (items[i].remote_block, else unspecified). KVF_LEASE_UNKNOWN, KVF_NOT_PUBLISHED, KVF_LEASE_EXPIRED: as it stands.
+ * KVF_INVALID: a position that the lease does not have, or that has no block. */
+KVF_MUST_USE kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                                  kvf_read_item *items, uint32_t count);
+
+#endif

@@ -1,0 +1,118 @@
+/* Chunks: which items a read takes, and what becomes of them. */
+#include <assert.h>
+
+#include "base/bitmap.h"
+#include "core/load_internal.h"
+
+static uint64_t item_bytes(const kvf_load_part *part, uint32_t index)
+{
+  const kvf_load_entry *load = part->load;
+  return load->head_bytes[load->items[index].group] * part->spec.heads;
+}
+
+/* Sets the chunk to the first run of missing items, as long as the limits allow. */
+static void choose_items(const kvf_loads *loads, kvf_load_part *part, kvf_load_chunk *chunk)
+{
+  uint32_t end = part->load->items_count;
+  uint32_t first = part->first_missing;
+  while (first < end && kvf_bitmap_get(part->taken, first)) {
+    first++;
+  }
+  assert(first < end);
+  uint64_t bytes = item_bytes(part, first);
+  uint32_t count = 1;
+  while (count < KVF_CHUNK_ITEMS_MAX && first + count < end && !kvf_bitmap_get(part->taken, first + count) &&
+         bytes + item_bytes(part, first + count) <= loads->config.chunk_bytes) {
+    bytes += item_bytes(part, first + count);
+    count++;
+  }
+  chunk->first = first;
+  chunk->count = count;
+}
+
+static void take_items(kvf_load_part *part, const kvf_load_chunk *chunk)
+{
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    assert(!kvf_bitmap_get(part->taken, chunk->first + i)); /* its last attempt is quiet */
+    kvf_bitmap_set(part->taken, chunk->first + i);
+  }
+  part->missing_count -= chunk->count;
+  part->first_missing = chunk->first + chunk->count;
+}
+
+kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
+{
+  assert(part->state == KVF_PART_READING && part->path != KVF_PATH_NONE);
+  assert(!kvf_list_is_empty(&part->idle) && part->missing_count > 0);
+  kvf_load_chunk *chunk = KVF_CONTAINER_OF(part->idle.next, kvf_load_chunk, link);
+  chunk->read_id = loads->next_read_id++;
+  if (!kvf_chunk_remember(loads, chunk)) {
+    return NULL;
+  }
+  choose_items(loads, part, chunk);
+  take_items(part, chunk);
+  chunk->path = part->path;
+  chunk->cancelled = false;
+  kvf_list_remove(&chunk->link);
+  kvf_list_push_back(&part->flying, &chunk->link);
+  part->load->reads_in_flight++;
+  loads->stats.chunks++;
+  return chunk;
+}
+
+void kvf_chunk_end(kvf_loads *loads, kvf_load_chunk *chunk)
+{
+  kvf_load_entry *load = chunk->part->load;
+  assert(load->reads_in_flight > 0);
+  kvf_chunk_forget(loads, chunk);
+  kvf_list_remove(&chunk->cancel);
+  kvf_list_remove(&chunk->link);
+  kvf_list_push_back(&chunk->part->idle, &chunk->link);
+  load->reads_in_flight--;
+}
+
+void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk)
+{
+  kvf_load_part *part = chunk->part;
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    assert(kvf_bitmap_get(part->taken, chunk->first + i) && !kvf_bitmap_get(part->good, chunk->first + i));
+    kvf_bitmap_set(part->good, chunk->first + i);
+  }
+  part->good_count += chunk->count;
+  loads->stats.blocks += chunk->count;
+}
+
+void kvf_chunk_miss(const kvf_load_chunk *chunk)
+{
+  kvf_load_part *part = chunk->part;
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    assert(kvf_bitmap_get(part->taken, chunk->first + i) && !kvf_bitmap_get(part->good, chunk->first + i));
+    kvf_bitmap_clear(part->taken, chunk->first + i);
+  }
+  part->missing_count += chunk->count;
+  if (chunk->first < part->first_missing) {
+    part->first_missing = chunk->first;
+  }
+}
+
+void kvf_chunk_cancel(kvf_loads *loads, kvf_load_chunk *chunk)
+{
+  if (!chunk->cancelled) {
+    chunk->cancelled = true;
+    kvf_list_push_back(&loads->cancels, &chunk->cancel);
+  }
+}
+
+/* Whether it is all that its load still needs, and few bytes. */
+bool kvf_chunk_is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
+{
+  const kvf_load_part *part = chunk->part;
+  if (part->load->parts_open != 1 || part->load->items_count - part->good_count != chunk->count) {
+    return false;
+  }
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    bytes += item_bytes(part, chunk->first + i);
+  }
+  return bytes <= loads->config.inline_bytes;
+}

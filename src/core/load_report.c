@@ -1,0 +1,93 @@
+/* A load's two events: its outcome, which comes by the deadline, and its quiet, when no read is in flight any more. */
+#include <assert.h>
+
+#include "base/bitmap.h"
+#include "core/load_internal.h"
+
+/* Leading positions that all parts have. Positions that are not wanted are good already. With several groups a partial
+ * prefix is of no use: an engine's groups do not cover the same tokens with the same number of blocks. */
+static uint32_t count_prefix(const kvf_load_entry *load)
+{
+  size_t leading = load->items_count;
+  for (uint32_t i = 0; i < load->parts_count; i++) {
+    size_t good = kvf_bitmap_prefix(load->parts[i].good, load->items_count);
+    leading = good < leading ? good : leading;
+  }
+  if (leading == load->items_count) {
+    return load->report.blocks;
+  }
+  return load->groups == 1 ? load->items[leading].position : 0;
+}
+
+static void count_outcome(kvf_loads *loads, kvf_status status)
+{
+  for (unsigned i = 0; i < KVF_LOAD_STATUSES_MAX && kvf_status_at(i) != NULL; i++) {
+    if (kvf_status_at(i)->status == status) {
+      loads->stats.outcomes[i]++;
+      return;
+    }
+  }
+}
+
+void kvf_load_settle(kvf_loads *loads, kvf_load_entry *load)
+{
+  if (load->state != KVF_LOAD_IS_DECIDED || load->reads_in_flight > 0) {
+    return;
+  }
+  load->state = KVF_LOAD_IS_QUIET;
+  kvf_wheel_disarm(&loads->wheel, &load->timer);
+  if (load->overdue) {
+    load->overdue = false;
+    loads->stats.overdue--;
+  }
+  kvf_list_ensure_back(&loads->events, &load->event);
+}
+
+void kvf_load_decide(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, kvf_status status)
+{
+  assert(load->state == KVF_LOAD_IS_OPEN);
+  assert((status == KVF_OK) == (load->parts_open == 0));
+  load->state = KVF_LOAD_IS_DECIDED;
+  load->report.status = status;
+  load->report.prefix = count_prefix(load);
+  for (uint32_t i = 0; i < load->parts_count; i++) {
+    if (load->parts[i].state != KVF_PART_DONE) {
+      kvf_part_stop(loads, &load->parts[i]);
+    }
+  }
+  count_outcome(loads, status);
+  kvf_list_push_back(&loads->events, &load->event);
+  kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_add(now_ns, loads->config.quiet_timeout_ns));
+  kvf_load_settle(loads, load);
+}
+
+bool kvf_loads_next_event(kvf_loads *loads, kvf_load_event *out)
+{
+  if (kvf_list_is_empty(&loads->events)) {
+    return false;
+  }
+  kvf_load_entry *load = KVF_CONTAINER_OF(loads->events.next, kvf_load_entry, event);
+  out->request_id = load->request_id;
+  out->user = load->user;
+  out->report = load->report;
+  if (!load->outcome_taken) {
+    out->kind = KVF_LOAD_OUTCOME;
+    load->outcome_taken = true;
+    if (load->state != KVF_LOAD_IS_QUIET) {
+      kvf_list_remove(&load->event);
+    }
+    return true;
+  }
+  assert(load->state == KVF_LOAD_IS_QUIET);
+  out->kind = KVF_LOAD_QUIET;
+  load->quiet_taken = true;
+  kvf_list_remove(&load->event);
+  kvf_load_forget(loads, load);
+  kvf_load_free_if_over(loads, load);
+  return true;
+}
+
+bool kvf_loads_has_event(const kvf_loads *loads)
+{
+  return !kvf_list_is_empty(&loads->events);
+}

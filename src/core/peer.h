@@ -1,0 +1,179 @@
+/* Peers: the dialing side. One peer is one life (incarnation) of one producer rank at one address, so that a restarted
+ * process is another peer with a fresh breaker, and what was learnt of the old one never speaks against the new one.
+ *
+ * A node dials when a load wants a path or a request has something to say, shakes hands, and for loads opens links: one
+ * per transport that both sides have, best first. All retrying of connections is here: what kvf_peers_next_notice()
+ * reports as failed is final for those who were waiting. The breaker of the control connection and one for each link
+ * decide whether another try makes sense; while one is open, a probe runs in the background after each cooldown.
+ */
+#ifndef KVF_CORE_PEER_H
+#define KVF_CORE_PEER_H
+
+#include "core/breaker.h"
+#include "core/conn.h"
+#include "core/self.h"
+#include "core/timer_kind.h"
+#include "core/wheel.h"
+#include "wire/address.h"
+
+#define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
+
+typedef enum kvf_peer_state {
+  KVF_PEER_IDLE,
+  KVF_PEER_DIALING,
+  KVF_PEER_WAIT_CHALLENGE,
+  KVF_PEER_WAIT_WELCOME,
+  KVF_PEER_READY
+} kvf_peer_state;
+
+typedef enum kvf_link_state {
+  KVF_LINK_NONE,
+  KVF_LINK_WANTED, /* the runtime has not taken the open yet */
+  KVF_LINK_OPENING,
+  KVF_LINK_UP,
+  KVF_LINK_CLOSING /* the runtime has not taken the close yet */
+} kvf_link_state;
+
+typedef struct kvf_peer_link {
+  kvf_link_state state;
+  uint32_t path; /* the link's id: never used again */
+  UT_hash_handle by_path;
+  uint32_t transport; /* index into the node's own list of transports */
+  uint32_t down_path; /* has gone down and its notice has not been taken yet; 0: none */
+  kvf_peer *peer;
+  kvf_breaker breaker;
+  kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
+} kvf_peer_link;
+
+typedef struct kvf_peer_key {
+  kvf_address address;
+  kvf_incarnation incarnation;
+} kvf_peer_key;
+
+struct kvf_peer {
+  kvf_peer_key key;
+  UT_hash_handle by_key;
+  uint32_t index;
+  uint32_t users; /* loads' parts and requests' ranks that hold it */
+  kvf_peer_state state;
+  kvf_conn *conn;
+  kvf_breaker breaker;
+  kvf_status gone; /* why this incarnation can never serve us; KVF_OK while it might */
+  kvf_timer timer;
+  kvf_list used;   /* in kvf_peers.used, least recently used first */
+  kvf_list action; /* in kvf_peers.actions while the runtime has something to do */
+  kvf_list notice; /* in kvf_peers.notices while the node has something to hear */
+  bool dial_pending; /* the runtime has not taken the DIAL yet */
+  bool path_wanted;
+  bool open_wanted;
+  bool path_answered; /* notices that have not been taken yet */
+  bool open_answered;
+  bool ponged;
+  uint32_t answered_path;
+  kvf_status path_status;
+  kvf_status open_status;
+  uint64_t used_ns; /* last acquired or released */
+  uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
+  uint8_t hello[KVF_HELLO_BYTES_MAX];
+  size_t hello_bytes;
+  kvf_key session_key;
+  kvf_welcome *welcome; /* while READY on a rank node */
+  kvf_peer_link links[KVF_TRANSPORTS_MAX];
+};
+
+typedef enum kvf_peer_action_kind { KVF_PEER_DIAL, KVF_PEER_OPEN_LINK, KVF_PEER_CLOSE_LINK } kvf_peer_action_kind;
+
+/* What the runtime is to do. Pointers are good until the next call. */
+typedef struct kvf_peer_action {
+  kvf_peer_action_kind kind;
+  uint64_t conn_id;    /* DIAL */
+  kvf_address address; /* DIAL, OPEN_LINK */
+  uint32_t path;       /* OPEN_LINK, CLOSE_LINK */
+  uint32_t transport;  /* OPEN_LINK: index into the node's own list */
+  kvf_incarnation incarnation;
+  const kvf_key *session_key;
+  const kvf_welcome *welcome; /* with the description of this transport */
+} kvf_peer_action;
+
+typedef enum kvf_peer_notice_kind {
+  KVF_PEER_PATH,      /* an answer to kvf_peers_want_path() */
+  KVF_PEER_PATH_DOWN, /* no new reads on it; those in flight end by themselves */
+  KVF_PEER_OPENED,    /* kvf_peers_want_open(): frames may be sent over peer->conn */
+  KVF_PEER_NOT_OPENED,
+  KVF_PEER_PONG
+} kvf_peer_notice_kind;
+
+typedef struct kvf_peer_notice {
+  kvf_peer_notice_kind kind;
+  uint32_t peer;
+  uint32_t path;     /* PATH, PATH_DOWN */
+  kvf_status status; /* PATH, NOT_OPENED */
+} kvf_peer_notice;
+
+typedef struct kvf_peer_counters {
+  uint64_t dials;
+  uint64_t handshakes;
+  uint64_t failures;
+  uint64_t stalls;
+  uint64_t breaker_opened;
+  uint64_t fast_failures; /* refused because a breaker was open */
+} kvf_peer_counters;
+
+typedef struct kvf_peers {
+  kvf_self *self;
+  kvf_conns *conns;
+  kvf_wheel *wheel;
+  kvf_peer **table; /* by index; NULL where free */
+  kvf_peer *by_key;
+  kvf_peer_link *by_path;
+  kvf_list used;
+  kvf_list actions;
+  kvf_list notices;
+  uint32_t count;
+  uint32_t next_path;
+  uint64_t next_ping;
+  uint32_t transports_count;
+  char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
+  bool is_control; /* opens no links */
+  kvf_peer_counters counters;
+} kvf_peers;
+
+KVF_MUST_USE kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel);
+void kvf_peers_free(kvf_peers *peers);
+
+/* The peer of this key, known or new, for one user more. KVF_NO_MEMORY: KVF_PEERS_MAX are in use. */
+KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index);
+void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+
+/* A load waits for a path: one PATH notice follows, perhaps at once. */
+void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* A request waits for the control connection: OPENED or NOT_OPENED follows. */
+void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
+void kvf_peers_ping(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* A load got no byte over this path. `silent`: the peer did not answer a ping either. */
+void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent);
+
+/* The control connection of a READY peer, for frames of requests; NULL otherwise. */
+kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index);
+/* A frame that calls for an answer went out: a peer that then says nothing for handshake_timeout_ms is down. */
+void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* An answer came on the peer's connection. */
+void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer);
+/* A frame came that its reader could not decode. */
+void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
+
+/* What came of a DIAL; of an OPEN_LINK; a link that was up has failed. Unknown ids are ignored. */
+void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);
+void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
+/* A frame came on the peer's connection. Frames of requests (LEASE_STATES) are the caller's: see kvf_core. */
+void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
+                       size_t body_bytes);
+void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
+void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
+
+KVF_MUST_USE bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out);
+KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
+
+#endif

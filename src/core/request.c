@@ -1,0 +1,299 @@
+#include "core/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/policy.h"
+#include "core/request_internal.h"
+
+kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *conns, kvf_peers *peers,
+                             kvf_wheel *wheel, uint64_t seed)
+{
+  *requests = (kvf_requests){
+      .self = self, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
+  kvf_list_init(&requests->events);
+  kvf_budget_init(&requests->budget, self->config.recompute_budget_tokens_per_s);
+  requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
+  if (requests->due == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
+    kvf_list_init(&requests->due[i]);
+  }
+  return KVF_OK;
+}
+
+void kvf_request_free(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    kvf_list_remove(&request->ranks[i].due);
+    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
+  }
+  kvf_wheel_disarm(requests->wheel, &request->timer);
+  kvf_list_remove(&request->event);
+  HASH_DELETE(by_id, requests->by_id, request);
+  free(request);
+}
+
+void kvf_requests_free(kvf_requests *requests)
+{
+  kvf_request *request;
+  kvf_request *next;
+  HASH_ITER(by_id, requests->by_id, request, next)
+  {
+    kvf_request_free(requests, 0, request);
+  }
+  free(requests->due);
+  requests->due = NULL;
+}
+
+static kvf_request *find(const kvf_requests *requests, uint64_t id)
+{
+  kvf_request *request;
+  HASH_FIND(by_id, requests->by_id, &id, sizeof(id), request);
+  return request;
+}
+
+kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *ticket, const kvf_prompt *prompt)
+{
+  if (memcmp(ticket->compat, requests->self->compat, sizeof(ticket->compat)) != 0) {
+    requests->counters.incompatible++;
+    kvf_log(&requests->self->logger, KVF_LOG_WARN, "ticket refused: incompatible: made for another model or layout");
+    return KVF_INCOMPATIBLE;
+  }
+#ifndef KVF_MUTANT_PROMPT_UNCHECKED
+  if (ticket->prompt.tokens != prompt->tokens ||
+      memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
+    requests->counters.bad_tickets++;
+    kvf_log(&requests->self->logger, KVF_LOG_WARN, "ticket refused: bad_ticket: made for another prompt");
+    return KVF_BAD_TICKET;
+  }
+#else
+  (void)prompt;
+#endif
+  return KVF_OK;
+}
+
+static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request,
+                                const kvf_ticket *ticket)
+{
+  for (uint32_t i = 0; i < ticket->ranks; i++) {
+    kvf_request_rank *rank = &request->ranks[i];
+    kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
+    kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
+    if (status != KVF_OK) {
+      while (i-- > 0) {
+        kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
+      }
+      return status;
+    }
+    rank->request = request;
+    kvf_list_init(&rank->due);
+  }
+  request->ranks_count = ticket->ranks;
+  return KVF_OK;
+}
+
+static void fill(const kvf_requests *requests, kvf_request *request, const kvf_ticket *ticket,
+                 const kvf_request_options *options, uint64_t user)
+{
+  const kvf_config *config = &requests->self->config;
+  request->user = user;
+  request->lease = ticket->lease;
+  request->ttl_ns = kvf_ms_to_ns(ticket->ttl_ms);
+  request->tokens = ticket->prompt.tokens;
+  request->block_tokens = ticket->block_tokens;
+  request->groups = ticket->groups;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    request->positions += ticket->counts[group];
+  }
+  request->options =
+      options != NULL ? *options
+                      : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+  kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
+  kvf_list_init(&request->event);
+}
+
+kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
+                             const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id)
+{
+  kvf_status status = kvf_requests_check_ticket(requests, ticket, prompt);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
+    return KVF_NO_MEMORY;
+  }
+  kvf_request *request = calloc(1, sizeof(*request) + ticket->ranks * sizeof(request->ranks[0]));
+  if (request == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  fill(requests, request, ticket, options, user);
+  status = acquire_peers(requests, now_ns, request, ticket);
+  if (status != KVF_OK) {
+    goto free_request;
+  }
+  request->id = requests->next_id;
+  HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
+  if (request->by_id.tbl == NULL) {
+    status = KVF_NO_MEMORY;
+    goto release_peers;
+  }
+  requests->next_id++;
+  requests->counters.opened++;
+  *id = request->id;
+  kvf_request_tell(requests, now_ns, request);
+  return KVF_OK;
+
+release_peers:
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
+  }
+free_request:
+  free(request);
+  return status;
+}
+
+kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id)
+{
+  kvf_request *request = find(requests, id);
+  if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+    return KVF_NOT_FOUND;
+  }
+  if (request->state == KVF_REQUEST_LOADING) {
+    return KVF_EXISTS;
+  }
+  request->state = KVF_REQUEST_LOADING;
+  request->until_ns = kvf_time_add(now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) +
+                                               kvf_ms_to_ns(requests->self->config.quiet_timeout_ms));
+  kvf_request_rearm(requests, request);
+  return KVF_OK;
+}
+
+static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  kvf_policy_input input = {.policy = request->options.policy,
+                            .auto_max_recompute_tokens = request->options.auto_max_recompute_tokens,
+                            .report = request->merged,
+                            .groups = request->groups,
+                            .block_tokens = request->block_tokens,
+                            .tokens = request->tokens,
+                            .jitter = kvf_prng_next(&requests->prng)};
+  uint32_t recompute_tokens = kvf_policy_recompute_tokens(&input);
+  input.budget_wait_ns = kvf_budget_wait_ns(&requests->budget, now_ns, recompute_tokens);
+  kvf_verdict verdict = kvf_policy_decide(&input);
+  switch (verdict.action) {
+    case KVF_ACTION_USE:
+      requests->counters.used++;
+      break;
+    case KVF_ACTION_RECOMPUTE:
+      (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
+      requests->counters.recomputed++;
+      requests->counters.recomputed_tokens += verdict.recompute_tokens;
+      break;
+    case KVF_ACTION_FAIL:
+      requests->counters.failed++;
+      break;
+  }
+  return verdict;
+}
+
+static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  request->verdict = decide(requests, now_ns, request);
+  request->verdict_pending = true;
+  kvf_list_push_back(&requests->events, &request->event);
+  if (request->verdict.action != KVF_ACTION_USE) {
+    kvf_log(&requests->self->logger, KVF_LOG_WARN,
+            "request %llu: %s: %u of %u blocks are good, %u tokens to recompute: %s", (unsigned long long)request->id,
+            kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
+            request->verdict.recompute_tokens,
+            request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
+  }
+  /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
+  kvf_request_finish(requests, now_ns, request, true);
+}
+
+kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)
+{
+  kvf_request *request = find(requests, report->request_id);
+  uint32_t ranks = requests->self->config.ranks;
+  uint64_t all = ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << ranks) - 1;
+  if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+    requests->counters.late_reports++;
+    return KVF_NOT_FOUND;
+  }
+  if (request->state == KVF_REQUEST_OPEN || report->ranks_mask == 0 || (report->ranks_mask & ~all) != 0 ||
+      report->blocks != request->positions || report->prefix > report->blocks) {
+    return KVF_INVALID;
+  }
+  request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
+  if (request->merged.ranks_mask == all) {
+    conclude(requests, now_ns, request);
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id)
+{
+  kvf_request *request = find(requests, id);
+  if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
+    return KVF_NOT_FOUND;
+  }
+  requests->counters.cancelled++;
+  if (request->verdict_pending) {
+    request->verdict_pending = false;
+    kvf_list_remove(&request->event);
+    if (kvf_request_is_told(request)) {
+      kvf_request_free(requests, now_ns, request);
+    }
+    return KVF_OK;
+  }
+  kvf_request_finish(requests, now_ns, request, false);
+  return KVF_OK;
+}
+
+/* The load's last moment: ranks that have not reported are lost. */
+static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  kvf_report lost = {.request_id = request->id,
+                     .ranks_mask = UINT64_MAX,
+                     .blocks = request->positions,
+                     .prefix = 0,
+                     .status = KVF_RANK_LOST};
+  requests->counters.ranks_lost++;
+  request->merged = request->merged.ranks_mask == 0 ? lost : kvf_report_merge(request->merged, lost);
+  conclude(requests, now_ns, request);
+}
+
+void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
+    on_deadline(requests, now_ns, request);
+  } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
+    requests->counters.finishes_given_up++;
+    kvf_request_give_up(requests, now_ns, request);
+  } else if (now_ns >= request->renew_ns) {
+    kvf_request_tell(requests, now_ns, request);
+  } else {
+    kvf_request_rearm(requests, request);
+  }
+}
+
+bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event *out)
+{
+  kvf_list *node = kvf_list_pop_front(&requests->events);
+  if (node == NULL) {
+    return false;
+  }
+  kvf_request *request = KVF_CONTAINER_OF(node, kvf_request, event);
+  *out = (kvf_event){.kind = KVF_EVENT_VERDICT,
+                     .id = request->id,
+                     .user = request->user,
+                     .u = {.verdict = request->verdict}};
+  request->verdict_pending = false;
+  if (kvf_request_is_told(request)) {
+    kvf_request_free(requests, now_ns, request);
+  }
+  return true;
+}

@@ -1,0 +1,111 @@
+/* Requests: the control node's side of consuming a ticket. Keeps the lease alive at every producer rank from the moment
+ * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank that the request
+ * has completed or been given up, until each has answered or must have let the lease run out by itself.
+ *
+ *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
+ *     └──────────────────────── cancel ───────────────────────┘
+ */
+#ifndef KVF_CORE_REQUEST_H
+#define KVF_CORE_REQUEST_H
+
+#include "base/prng.h"
+#include "core/budget.h"
+#include "core/peer.h"
+#include "kvferry/consumer.h"
+#include "wire/ticket.h"
+
+typedef enum kvf_request_state { KVF_REQUEST_OPEN, KVF_REQUEST_LOADING, KVF_REQUEST_FINISHING } kvf_request_state;
+
+typedef struct kvf_request kvf_request;
+
+/* One producer rank of a request. */
+typedef struct kvf_request_rank {
+  kvf_request *request;
+  kvf_list due; /* in kvf_requests.due[peer] while there is something to tell it */
+  uint32_t peer;
+  uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
+  bool told; /* it has answered our finish, or must have expired the lease */
+} kvf_request_rank;
+
+struct kvf_request {
+  uint64_t id;
+  UT_hash_handle by_id;
+  uint64_t user;
+  kvf_request_state state;
+  bool completed; /* what FINISHING tells: completed, else aborted */
+  bool verdict_pending;
+  kvf_verdict verdict;
+  kvf_list event; /* in kvf_requests.events while verdict_pending */
+  kvf_timer timer;
+  uint64_t renew_ns; /* when to renew, or to tell again */
+  uint64_t until_ns; /* LOADING: the verdict's time; FINISHING: when the lease is over by itself */
+  uint64_t ttl_ns;
+  kvf_request_options options;
+  kvf_lease lease;
+  uint32_t tokens;
+  uint32_t block_tokens;
+  uint32_t groups;
+  uint32_t positions;
+  kvf_report merged;
+  uint32_t ranks_count;
+  kvf_request_rank ranks[]; /* of the producer */
+};
+
+typedef struct kvf_request_counters {
+  uint64_t opened;
+  uint64_t bad_tickets;
+  uint64_t incompatible;
+  uint64_t used;
+  uint64_t recomputed;
+  uint64_t recomputed_tokens;
+  uint64_t failed;
+  uint64_t cancelled;
+  uint64_t ranks_lost;
+  uint64_t renewals;
+  uint64_t finishes;
+  uint64_t finishes_given_up;
+  uint64_t late_reports;
+} kvf_request_counters;
+
+typedef struct kvf_requests {
+  kvf_self *self;
+  kvf_conns *conns;
+  kvf_peers *peers;
+  kvf_wheel *wheel;
+  kvf_request *by_id;
+  kvf_list events;
+  kvf_list *due; /* by peer index */
+  uint64_t next_id;
+  uint32_t next_seq;
+  kvf_budget budget;
+  kvf_prng prng;
+  kvf_request_counters counters;
+} kvf_requests;
+
+KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *conns, kvf_peers *peers,
+                                          kvf_wheel *wheel, uint64_t seed);
+void kvf_requests_free(kvf_requests *requests);
+
+/* Whether a ticket, whose MAC has been checked, is for this engine and this prompt: to be asked before anything of it is
+ * acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
+KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *ticket,
+                                                  const kvf_prompt *prompt);
+/* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was asked. */
+KVF_MUST_USE kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
+                                          const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user,
+                                          uint64_t *id);
+KVF_MUST_USE kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id);
+kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report);
+kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id);
+
+/* The peer's connection is open: says all that is due. It is not: renewals are dropped until their next time. */
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer);
+void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer);
+/* A producer rank answered. */
+KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer,
+                                               const uint8_t *body, size_t body_bytes);
+void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
+
+KVF_MUST_USE bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event *out);
+
+#endif

@@ -1,0 +1,63 @@
+#include "core/self.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare_fields(const void *a, const void *b)
+{
+  return strcmp(((const kvf_identity_field *)a)->name, ((const kvf_identity_field *)b)->name);
+}
+
+kvf_status kvf_self_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES])
+{
+  kvf_identity_field fields[KVF_IDENTITY_FIELDS_MAX];
+  kvf_span spans[2 * KVF_IDENTITY_FIELDS_MAX];
+  size_t count = 0;
+  memcpy(fields, config->identity, config->identity_fields * sizeof(fields[0]));
+  qsort(fields, config->identity_fields, sizeof(fields[0]), compare_fields);
+  for (uint32_t i = 0; i < config->identity_fields; i++) {
+    /* With their terminating zeros, so that a name cannot lend letters to its value. */
+    spans[count++] = (kvf_span){fields[i].name, strlen(fields[i].name) + 1};
+    spans[count++] = (kvf_span){fields[i].value, strlen(fields[i].value) + 1};
+  }
+  return kvf_sha256(spans, count, out);
+}
+
+static const char *value_of(const kvf_identity_field *fields, uint32_t count, const char *name)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    if (strcmp(fields[i].name, name) == 0) {
+      return fields[i].value;
+    }
+  }
+  return NULL;
+}
+
+static bool differs(const char *name, const char *ours, const char *theirs, char *difference)
+{
+  if (ours != NULL && theirs != NULL && strcmp(ours, theirs) == 0) {
+    return false;
+  }
+  (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"", name,
+                 ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
+  return true;
+}
+
+bool kvf_self_matches(const kvf_self *self, const kvf_identity_field *fields, uint32_t count, char *difference)
+{
+  const kvf_config *config = &self->config;
+  for (uint32_t i = 0; i < config->identity_fields; i++) {
+    const kvf_identity_field *ours = &config->identity[i];
+    if (differs(ours->name, ours->value, value_of(fields, count, ours->name), difference)) {
+      return false;
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    const char *ours = value_of(config->identity, config->identity_fields, fields[i].name);
+    if (differs(fields[i].name, ours, fields[i].value, difference)) {
+      return false;
+    }
+  }
+  return true;
+}

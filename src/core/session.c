@@ -1,0 +1,391 @@
+#include "core/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire/lease_message.h"
+#include "wire/ping_message.h"
+
+void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns, kvf_lease_table *leases,
+                       kvf_wheel *wheel)
+{
+  *sessions = (kvf_sessions){.self = self, .conns = conns, .leases = leases, .wheel = wheel};
+  kvf_list_init(&sessions->unproven);
+  kvf_list_init(&sessions->open);
+}
+
+static void end_session(kvf_sessions *sessions, kvf_session *session)
+{
+  kvf_wheel_disarm(sessions->wheel, &session->timer);
+  kvf_list_remove(&session->used);
+  if (session->state == KVF_SESSION_OPEN) {
+    HASH_DELETE(by_id, sessions->by_id, session);
+    sessions->open_count--;
+  } else {
+    sessions->unproven_count--;
+  }
+  if (session->conn != NULL) {
+    kvf_conns_hang_up(sessions->conns, session->conn);
+  }
+  kvf_forget(&session->key, sizeof(session->key));
+  free(session);
+}
+
+void kvf_sessions_free(kvf_sessions *sessions)
+{
+  while (!kvf_list_is_empty(&sessions->unproven)) {
+    end_session(sessions, KVF_CONTAINER_OF(sessions->unproven.next, kvf_session, used));
+  }
+  while (!kvf_list_is_empty(&sessions->open)) {
+    end_session(sessions, KVF_CONTAINER_OF(sessions->open.next, kvf_session, used));
+  }
+}
+
+static void make_room(kvf_sessions *sessions)
+{
+  uint32_t most = sessions->self->config.connections_max;
+  uint32_t most_unproven = most / KVF_SESSIONS_UNPROVEN_SHARE + 1;
+  kvf_list *victims = NULL;
+  if (sessions->unproven_count >= most_unproven) {
+    victims = &sessions->unproven;
+  } else if (sessions->unproven_count + sessions->open_count >= most) {
+    victims = sessions->open_count > 0 ? &sessions->open : &sessions->unproven;
+  }
+  if (victims != NULL) {
+    sessions->counters.evicted++;
+    end_session(sessions, KVF_CONTAINER_OF(victims->next, kvf_session, used));
+  }
+}
+
+kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, kvf_conn **out)
+{
+  make_room(sessions);
+  kvf_session *session = calloc(1, sizeof(*session));
+  if (session == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  session->conn = kvf_conns_add(sessions->conns);
+  if (session->conn == NULL) {
+    free(session);
+    return KVF_NO_MEMORY;
+  }
+  session->conn->session = session;
+  session->address = address;
+  kvf_timer_init(&session->timer, KVF_TIMER_SESSION);
+  kvf_list_init(&session->used);
+  kvf_list_push_back(&sessions->unproven, &session->used);
+  sessions->unproven_count++;
+  sessions->counters.accepted++;
+  kvf_wheel_arm(sessions->wheel, &session->timer,
+                kvf_time_add(now_ns, kvf_ms_to_ns(sessions->self->config.handshake_timeout_ms)));
+  *out = session->conn;
+  return KVF_OK;
+}
+
+/* Says why, then hangs up. */
+static void refuse(kvf_sessions *sessions, kvf_session *session, kvf_status status, const char *message)
+{
+  kvf_refused refused = {.status = status};
+  (void)snprintf(refused.message, sizeof(refused.message), "%s", message);
+  uint8_t *body;
+  size_t bytes = 0;
+  if (kvf_conn_frame_begin(session->conn, KVF_REFUSED_BYTES_MAX, &body) == KVF_OK &&
+      kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
+    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_REFUSED, bytes);
+  }
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&session->address, address);
+  kvf_log(&sessions->self->logger, KVF_LOG_WARN, "refused a connection from %s: %s: %s", address,
+          kvf_status_name(status), message);
+  end_session(sessions, session);
+}
+
+static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, const char *what)
+{
+  sessions->counters.protocol_errors++;
+  refuse(sessions, session, KVF_PROTOCOL, what);
+}
+
+static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
+{
+  kvf_self *self = sessions->self;
+  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = self->incarnation};
+  kvf_status status = kvf_entropy_draw(&self->entropy, challenge.nonce, sizeof(challenge.nonce));
+  if (status == KVF_OK) {
+    status = kvf_handshake_server_proof(&self->key, session->hello, session->hello_bytes, &challenge, challenge.proof);
+  }
+  if (status == KVF_OK) {
+    status = kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge),
+                                  &session->challenge_bytes);
+  }
+  uint8_t *body;
+  if (status == KVF_OK) {
+    status = kvf_conn_frame_begin(session->conn, session->challenge_bytes, &body);
+  }
+  if (status == KVF_OK) {
+    memcpy(body, session->challenge, session->challenge_bytes);
+    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge_bytes);
+  }
+  return status;
+}
+
+static void on_hello(kvf_sessions *sessions, kvf_session *session, const uint8_t *body, size_t body_bytes)
+{
+  kvf_hello hello;
+  uint8_t key_id[KVF_KEY_ID_BYTES];
+  if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
+    on_protocol_error(sessions, session, "malformed hello");
+    return;
+  }
+  if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
+    refuse(sessions, session, KVF_INCOMPATIBLE, "no protocol version in common");
+    return;
+  }
+  if (kvf_handshake_key_id(&sessions->self->key, key_id) != KVF_OK ||
+      !kvf_equal_secret(key_id, hello.key_id, sizeof(key_id))) {
+    sessions->counters.refused_key++;
+    refuse(sessions, session, KVF_HANDSHAKE_REFUSED, "the two nodes do not have the same key (option key_file)");
+    return;
+  }
+  session->client = hello.client;
+  session->role = hello.role;
+  memcpy(session->hello, body, body_bytes);
+  session->hello_bytes = body_bytes;
+  if (send_challenge(sessions, session) != KVF_OK) {
+    end_session(sessions, session);
+    return;
+  }
+  session->state = KVF_SESSION_WAIT_PROOF;
+}
+
+static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
+{
+  kvf_self *self = sessions->self;
+  kvf_status status = kvf_entropy_draw(&self->entropy, &session->id, sizeof(session->id));
+  if (status == KVF_OK) {
+    status = kvf_handshake_session_key(&self->key, session->hello, session->hello_bytes, session->challenge,
+                                       session->challenge_bytes, &session->key);
+  }
+  if (status != KVF_OK) {
+    return status;
+  }
+  HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
+  if (session->by_id.tbl == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  session->state = KVF_SESSION_OPEN;
+  kvf_list_remove(&session->used);
+  kvf_list_push_back(&sessions->open, &session->used);
+  sessions->unproven_count--;
+  sessions->open_count++;
+  kvf_wheel_arm(sessions->wheel, &session->timer, kvf_time_add(now_ns, kvf_ms_to_ns(self->config.idle_timeout_ms)));
+  return KVF_OK;
+}
+
+static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
+{
+  kvf_welcome *welcome = &sessions->self->welcome;
+  kvf_welcome brief = {.rank = welcome->rank, .ranks = welcome->ranks, .block_tokens = welcome->block_tokens};
+  /* A control node reads no blocks: it need not know where they are. */
+  kvf_welcome *told = session->role == KVF_ROLE_RANK ? welcome : &brief;
+  told->session_id = session->id;
+  size_t room = kvf_welcome_bytes_max(told);
+  size_t bytes = 0;
+  uint8_t *body;
+  kvf_status status = kvf_conn_frame_begin(session->conn, room, &body);
+  if (status == KVF_OK) {
+    status = kvf_welcome_encode(told, body, room, &bytes);
+  }
+  if (status == KVF_OK) {
+    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_WELCOME, bytes);
+  }
+  return status;
+}
+
+static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+                     size_t body_bytes)
+{
+  kvf_self *self = sessions->self;
+  kvf_proof proof;
+  uint8_t expected[KVF_HASH_BYTES];
+  char difference[KVF_MESSAGE_BYTES_MAX];
+  if (kvf_proof_decode(body, body_bytes, &proof) != KVF_OK) {
+    on_protocol_error(sessions, session, "malformed proof");
+    return;
+  }
+  if (kvf_handshake_client_proof(&self->key, session->hello, session->hello_bytes, session->challenge,
+                                 session->challenge_bytes, expected) != KVF_OK ||
+      !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
+    sessions->counters.refused_key++;
+    refuse(sessions, session, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
+    return;
+  }
+  if (!kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
+    sessions->counters.refused_incompatible++;
+    refuse(sessions, session, KVF_INCOMPATIBLE, difference);
+    return;
+  }
+  if (open_session(sessions, session, now_ns) != KVF_OK || send_welcome(sessions, session) != KVF_OK) {
+    end_session(sessions, session);
+  }
+}
+
+static kvf_consumer_key consumer_of(const kvf_session *session, uint64_t request_id)
+{
+  return (kvf_consumer_key){.incarnation = session->client, .request_id = request_id};
+}
+
+static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, const kvf_lease_states *states)
+{
+  size_t bytes = 0;
+  uint8_t *body;
+  kvf_status status = kvf_conn_frame_begin(session->conn, KVF_LEASE_STATES_BYTES_MAX, &body);
+  if (status == KVF_OK) {
+    status = kvf_lease_states_encode(states, body, KVF_LEASE_STATES_BYTES_MAX, &bytes);
+  }
+  if (status == KVF_OK) {
+    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, bytes);
+  }
+  return status;
+}
+
+static kvf_status on_renew(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+                           size_t body_bytes)
+{
+  kvf_renew renew;
+  if (kvf_renew_decode(body, body_bytes, &renew) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  kvf_lease_states states = {.seq = renew.seq, .count = renew.count};
+  for (uint32_t i = 0; i < renew.count; i++) {
+    const kvf_renew_item *item = &renew.items[i];
+    kvf_consumer_key key = consumer_of(session, item->request_id);
+    kvf_lease_state state = sessions->leases == NULL
+                                ? KVF_LEASE_STATE_UNKNOWN
+                                : kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key);
+    states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
+  }
+  return answer_states(sessions, session, &states);
+}
+
+static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+                            size_t body_bytes)
+{
+  kvf_finish finish;
+  if (kvf_finish_decode(body, body_bytes, &finish) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  kvf_lease_states states = {.seq = finish.seq, .count = finish.count};
+  for (uint32_t i = 0; i < finish.count; i++) {
+    const kvf_finish_item *item = &finish.items[i];
+    kvf_consumer_key key = consumer_of(session, item->request_id);
+    kvf_lease_state state =
+        sessions->leases == NULL
+            ? KVF_LEASE_STATE_UNKNOWN
+            : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, item->kind == KVF_FINISH_COMPLETED,
+                                     item->reader, item->readers);
+    states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
+  }
+  return answer_states(sessions, session, &states);
+}
+
+static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, const uint8_t *body, size_t body_bytes)
+{
+  kvf_ping ping;
+  uint8_t *answer;
+  size_t bytes = 0;
+  if (kvf_ping_decode(body, body_bytes, &ping) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  kvf_status status = kvf_conn_frame_begin(session->conn, KVF_PING_BYTES_MAX, &answer);
+  if (status == KVF_OK) {
+    status = kvf_ping_encode(&ping, answer, KVF_PING_BYTES_MAX, &bytes);
+  }
+  if (status == KVF_OK) {
+    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_PONG, bytes);
+  }
+  return status;
+}
+
+static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_frame_type type,
+                          const uint8_t *body, size_t body_bytes)
+{
+  kvf_status status = KVF_PROTOCOL;
+  switch (type) {
+    case KVF_FRAME_RENEW:
+      status = on_renew(sessions, session, now_ns, body, body_bytes);
+      break;
+    case KVF_FRAME_FINISH:
+      status = on_finish(sessions, session, now_ns, body, body_bytes);
+      break;
+    case KVF_FRAME_PING:
+      status = on_ping(sessions, session, body, body_bytes);
+      break;
+    default:
+      break;
+  }
+  if (status == KVF_PROTOCOL) {
+    on_protocol_error(sessions, session, "malformed or unexpected message");
+  } else if (status != KVF_OK) {
+    end_session(sessions, session);
+  } else {
+    kvf_list_remove(&session->used);
+    kvf_list_push_back(&sessions->open, &session->used);
+    kvf_wheel_arm(sessions->wheel, &session->timer,
+                  kvf_time_add(now_ns, kvf_ms_to_ns(sessions->self->config.idle_timeout_ms)));
+  }
+}
+
+void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_frame_type type,
+                          const uint8_t *body, size_t body_bytes)
+{
+  if (session->state == KVF_SESSION_OPEN) {
+    on_open_frame(sessions, session, now_ns, type, body, body_bytes);
+  } else if (session->state == KVF_SESSION_WAIT_HELLO && type == KVF_FRAME_HELLO) {
+    on_hello(sessions, session, body, body_bytes);
+  } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
+    on_proof(sessions, session, now_ns, body, body_bytes);
+  } else {
+    on_protocol_error(sessions, session, "a message that does not belong to the handshake");
+  }
+}
+
+void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session)
+{
+  on_protocol_error(sessions, session, "not a frame, or a larger one than is allowed before the handshake has ended");
+}
+
+void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session)
+{
+  session->conn = NULL;
+  end_session(sessions, session);
+}
+
+void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session)
+{
+  sessions->counters.timed_out++;
+  if (session->state != KVF_SESSION_OPEN) {
+    char address[KVF_ADDRESS_TEXT_BYTES];
+    kvf_address_format(&session->address, address);
+    kvf_log(&sessions->self->logger, KVF_LOG_WARN, "closed a connection from %s: no handshake within %u ms", address,
+            sessions->self->config.handshake_timeout_ms);
+  }
+  end_session(sessions, session);
+}
+
+bool kvf_session_is_trusted(const kvf_session *session)
+{
+  return session->state == KVF_SESSION_OPEN;
+}
+
+bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)
+{
+  kvf_session *session;
+  HASH_FIND(by_id, sessions->by_id, &session_id, sizeof(session_id), session);
+  if (session == NULL) {
+    return false;
+  }
+  *out = session->key;
+  return true;
+}

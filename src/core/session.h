@@ -1,0 +1,84 @@
+/* Sessions: the accepted side of control connections. A consumer's node says hello, both sides prove the key, then it
+ * renews and finishes leases and pings. Nothing is told, allocated by its wish, or done before it has proved the key.
+ */
+#ifndef KVF_CORE_SESSION_H
+#define KVF_CORE_SESSION_H
+
+#include "core/conn.h"
+#include "core/lease_table.h"
+#include "core/self.h"
+#include "core/timer_kind.h"
+#include "core/wheel.h"
+#include "wire/address.h"
+
+/* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */
+#define KVF_SESSIONS_UNPROVEN_SHARE 4
+
+typedef enum kvf_session_state { KVF_SESSION_WAIT_HELLO, KVF_SESSION_WAIT_PROOF, KVF_SESSION_OPEN } kvf_session_state;
+
+struct kvf_session {
+  kvf_session_state state;
+  kvf_conn *conn;
+  kvf_address address;
+  kvf_timer timer;
+  kvf_list used; /* in kvf_sessions.unproven or .open, least recently used first */
+  uint64_t id;
+  UT_hash_handle by_id; /* once open */
+  kvf_key key;
+  kvf_incarnation client;
+  uint8_t role;
+  uint8_t hello[KVF_HELLO_BYTES_MAX];
+  size_t hello_bytes;
+  uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
+  size_t challenge_bytes;
+};
+
+typedef struct kvf_session_counters {
+  uint64_t accepted;
+  uint64_t refused_key;
+  uint64_t refused_incompatible;
+  uint64_t timed_out;
+  uint64_t evicted;
+  uint64_t protocol_errors;
+} kvf_session_counters;
+
+typedef struct kvf_sessions {
+  kvf_self *self;
+  kvf_conns *conns;
+  kvf_lease_table *leases;
+  kvf_wheel *wheel;
+  kvf_session *by_id;
+  kvf_list unproven;
+  kvf_list open;
+  uint32_t unproven_count;
+  uint32_t open_count;
+  kvf_session_counters counters;
+} kvf_sessions;
+
+/* `leases` may be NULL (a node that publishes nothing). The pointers must outlive the sessions. */
+void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns, kvf_lease_table *leases,
+                       kvf_wheel *wheel);
+void kvf_sessions_free(kvf_sessions *sessions);
+
+/* A connection from `address` was accepted. If there are too many, the least recently used of its kind makes room. */
+KVF_MUST_USE kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address,
+                                            kvf_conn **out);
+
+/* A frame came. What does not follow the protocol ends the session. */
+void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_frame_type type,
+                          const uint8_t *body, size_t body_bytes);
+
+/* What came is not a frame, or too large a one. Ends the session. */
+void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session);
+
+/* The socket closed, or the session's timer went off. Frees the session. */
+void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session);
+void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session);
+
+/* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
+bool kvf_session_is_trusted(const kvf_session *session);
+
+/* The key of an open session, for the data connections of its peer. */
+bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out);
+
+#endif
