@@ -1,0 +1,88 @@
+#include "transport/fence_memory.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "transport/transport.h"
+
+/* The layout is that of kvf_fence_entry: remote readers copy it as plain bytes. */
+typedef struct shared_entry {
+  _Atomic uint64_t word;
+  _Atomic uint64_t digest;
+} shared_entry;
+
+_Static_assert(sizeof(shared_entry) == sizeof(kvf_fence_entry), "readers copy an entry as it lies in memory");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "an entry's words must be plain memory");
+
+/* A word that changes this often within one call is another lease's each time: any of them is an answer. */
+#define LOAD_TRIES 8
+
+kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out)
+{
+  size_t bytes = kvf_fence_table_bytes(slots);
+  *out = NULL;
+  void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (table == MAP_FAILED) {
+    return KVF_NO_MEMORY;
+  }
+  if (madvise(table, bytes, MADV_DONTFORK) != 0) {
+    goto unmap;
+  }
+  kvf_fence_head *head = table;
+  head->magic = KVF_FENCE_MAGIC;
+  head->incarnation = *incarnation;
+  head->slots = slots;
+  *out = table;
+  return KVF_OK;
+
+unmap:
+  (void)munmap(table, bytes);
+  return KVF_NO_MEMORY;
+}
+
+void kvf_fence_table_close(void *table, uint32_t slots)
+{
+  if (table != NULL) {
+    (void)munmap(table, kvf_fence_table_bytes(slots));
+  }
+}
+
+static shared_entry *entry_at(void *table, uint32_t slot)
+{
+  void *entry = (uint8_t *)table + kvf_fence_entry_offset(slot);
+  return entry;
+}
+
+void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry)
+{
+  shared_entry *shared = entry_at(table, slot);
+  assert(atomic_load_explicit(&shared->word, memory_order_relaxed) < entry.word);
+  atomic_store_explicit(&shared->digest, entry.digest, memory_order_relaxed);
+  atomic_store_explicit(&shared->word, entry.word, memory_order_release);
+}
+
+void kvf_fence_store_over(void *table, uint32_t slot, kvf_fence_entry entry)
+{
+  shared_entry *shared = entry_at(table, slot);
+  assert(atomic_load_explicit(&shared->word, memory_order_relaxed) <= entry.word);
+  atomic_store_explicit(&shared->word, entry.word, memory_order_release);
+  atomic_thread_fence(memory_order_seq_cst);
+}
+
+kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot)
+{
+  const void *at = (const uint8_t *)table + kvf_fence_entry_offset(slot);
+  const shared_entry *shared = at;
+  kvf_fence_entry entry = {0};
+  atomic_thread_fence(memory_order_acquire);
+  for (int i = 0; i < LOAD_TRIES; i++) {
+    entry.word = atomic_load_explicit(&shared->word, memory_order_acquire);
+    entry.digest = atomic_load_explicit(&shared->digest, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&shared->word, memory_order_relaxed) == entry.word) {
+      break;
+    }
+  }
+  return entry;
+}

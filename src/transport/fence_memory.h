@@ -1,0 +1,25 @@
+/* The fence table's memory and the stores to it: the producer's half of promise P1 (base/fence.h). Reading an entry is
+ * kvf_fence_load() in transport/transport.h. */
+#ifndef KVF_TRANSPORT_FENCE_MEMORY_H
+#define KVF_TRANSPORT_FENCE_MEMORY_H
+
+#include "base/fence.h"
+
+/* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation. Pages of
+ * their own, shared and not inherited by a forked child: a store never goes to a private copy of a page that a reader
+ * does not see. On success *out is the caller's, for kvf_fence_table_close(). KVF_NO_MEMORY: *out is NULL. */
+KVF_MUST_USE kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out);
+
+/* Unmaps it. No reader may be left in this process; one in another process finds nothing there and fails. NULL is
+ * allowed. */
+void kvf_fence_table_close(void *table, uint32_t slots);
+
+/* Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a
+ * time. */
+void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry);
+
+/* Ends: the over word, then a full barrier. After this returns, whoever finds the live word has read all its bytes
+ * before: the blocks may be given away. The digest is left as it is. */
+void kvf_fence_store_over(void *table, uint32_t slot, kvf_fence_entry entry);
+
+#endif

@@ -1,0 +1,386 @@
+/* The transport `local`: process_vm_readv between processes of one host and one user. Of the producer nothing is needed
+ * but its memory: it may be stopped. Whoever may read it this way may read all of it, which is why this transport is
+ * for processes that trust each other. */
+#include "transport/local.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define EVENTS_MAX 16
+
+void kvf_local_log(kvf_local *local, kvf_log_level level, const kvf_address *peer, const char *format, ...)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(peer, address);
+  char line[KVF_MESSAGE_BYTES_MAX + sizeof(address) + 16];
+  int used = snprintf(line, sizeof(line), "local: peer %s: ", address);
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(line + used, sizeof(line) - (size_t)used, format, arguments);
+  va_end(arguments);
+  local->host.log(local->host.context, level, line);
+}
+
+void kvf_local_wake_keeper(kvf_local *local)
+{
+  uint64_t one = 1;
+  /* Full means that the keeper is about to wake anyway. */
+  ssize_t written = write(local->wake_fd, &one, sizeof(one));
+  (void)written;
+}
+
+/* ---- threads ---- */
+
+static void *worker_main(void *argument)
+{
+  kvf_local *local = argument;
+  (void)pthread_mutex_lock(&local->lock);
+  for (;;) {
+    kvf_list *node = kvf_list_pop_front(&local->small);
+    if (node == NULL) {
+      node = kvf_list_pop_front(&local->bulk);
+    }
+    if (node != NULL) {
+      (void)pthread_mutex_unlock(&local->lock);
+      kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
+      (void)pthread_mutex_lock(&local->lock);
+    } else if (local->closing) {
+      break;
+    } else {
+      (void)pthread_cond_wait(&local->work, &local->lock);
+    }
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+  return NULL;
+}
+
+static void keep_events(kvf_local *local)
+{
+  struct epoll_event events[EVENTS_MAX];
+  int count = epoll_wait(local->epoll_fd, events, EVENTS_MAX, -1);
+  for (int i = 0; i < count; i++) {
+    if (events[i].data.ptr != NULL) {
+      kvf_local_link_died(local, events[i].data.ptr);
+    } else {
+      uint64_t wakes;
+      ssize_t got = read(local->wake_fd, &wakes, sizeof(wakes));
+      (void)got;
+    }
+  }
+}
+
+static void keep_checks(kvf_local *local)
+{
+  for (;;) {
+    (void)pthread_mutex_lock(&local->lock);
+    kvf_list *node = kvf_list_pop_front(&local->checks);
+    (void)pthread_mutex_unlock(&local->lock);
+    if (node == NULL) {
+      return;
+    }
+    kvf_local_link_check(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
+  }
+}
+
+static void keep_ended(kvf_local *local)
+{
+  for (;;) {
+    (void)pthread_mutex_lock(&local->lock);
+    kvf_list *node = kvf_list_pop_front(&local->ended);
+    (void)pthread_mutex_unlock(&local->lock);
+    if (node == NULL) {
+      return;
+    }
+    kvf_local_read *read = KVF_CONTAINER_OF(node, kvf_local_read, in_queue);
+    kvf_read_result result = {.id = read->read.id, .status = read->status};
+    kvf_local_read_finish(local, read, &result);
+  }
+}
+
+static void keep_refused(kvf_local *local)
+{
+  for (;;) {
+    kvf_read_result result = {.status = KVF_NO_MEMORY};
+    (void)pthread_mutex_lock(&local->lock);
+    bool found = local->refused_count > 0;
+    if (found) {
+      result.id = local->refused[--local->refused_count];
+    }
+    (void)pthread_mutex_unlock(&local->lock);
+    if (!found) {
+      return;
+    }
+    local->host.read_done(local->host.context, &result);
+  }
+}
+
+/* Frees what nobody holds; true when the transport is closing and nothing is left to keep. Only the keeper frees links,
+ * after the events of a turn, so that no event names a freed one. */
+static bool keep_retired(kvf_local *local)
+{
+  (void)pthread_mutex_lock(&local->lock);
+  for (;;) {
+    kvf_list *node = kvf_list_pop_front(&local->retired);
+    if (node == NULL) {
+      break;
+    }
+    kvf_local_link_free(KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
+  }
+  bool over = local->workers_gone && kvf_list_is_empty(&local->links) && local->refused_count == 0;
+  (void)pthread_mutex_unlock(&local->lock);
+  return over;
+}
+
+static void *keeper_main(void *argument)
+{
+  kvf_local *local = argument;
+  do {
+    keep_events(local);
+    keep_checks(local);
+    keep_refused(local);
+    keep_ended(local);
+  } while (!keep_retired(local));
+  return NULL;
+}
+
+static bool start_thread(pthread_t *thread, void *(*main)(void *), kvf_local *local, const char *name)
+{
+  /* The engine's signals are not for these threads. */
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(thread, NULL, main, local);
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error == 0) {
+    (void)pthread_setname_np(*thread, name);
+  }
+  return error == 0;
+}
+
+static void stop_threads(kvf_local *local)
+{
+  (void)pthread_mutex_lock(&local->lock);
+  local->closing = true;
+  (void)pthread_cond_broadcast(&local->work);
+  (void)pthread_mutex_unlock(&local->lock);
+  for (uint32_t i = 0; i < local->workers_count; i++) {
+    (void)pthread_join(local->workers[i], NULL);
+  }
+  (void)pthread_mutex_lock(&local->lock);
+  local->workers_gone = true;
+  kvf_local_wake_keeper(local);
+  (void)pthread_mutex_unlock(&local->lock);
+  (void)pthread_join(local->keeper, NULL);
+}
+
+/* ---- open and close ---- */
+
+static bool open_fds(kvf_local *local)
+{
+  local->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (local->epoll_fd < 0) {
+    return false;
+  }
+  local->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (local->wake_fd < 0) {
+    goto close_epoll;
+  }
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
+  if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
+    return true;
+  }
+  (void)close(local->wake_fd);
+close_epoll:
+  (void)close(local->epoll_fd);
+  return false;
+}
+
+static void init_lists(kvf_local *local)
+{
+  kvf_list_init(&local->small);
+  kvf_list_init(&local->bulk);
+  kvf_list_init(&local->ended);
+  kvf_list_init(&local->links);
+  kvf_list_init(&local->checks);
+  kvf_list_init(&local->retired);
+}
+
+static bool start_threads(kvf_local *local, uint32_t workers)
+{
+  if (!start_thread(&local->keeper, keeper_main, local, "kvf-keeper")) {
+    return false;
+  }
+  for (uint32_t i = 0; i < workers; i++) {
+    if (!start_thread(&local->workers[i], worker_main, local, "kvf-copy")) {
+      stop_threads(local);
+      return false;
+    }
+    local->workers_count++;
+  }
+  return true;
+}
+
+static kvf_status local_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                             char *message)
+{
+  const char *failed;
+  *out = NULL;
+  if (config->copy_threads == 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "copy_threads is 0: local needs at least 1");
+    return KVF_INVALID;
+  }
+  kvf_local *local = calloc(1, sizeof(*local) + config->copy_threads * sizeof(local->workers[0]));
+  if (local == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: %s", strerror(ENOMEM));
+    return KVF_NO_MEMORY;
+  }
+  local->base.ops = &kvf_transport_local;
+  local->host = *host;
+  local->incarnation = config->incarnation;
+  local->place = kvf_local_place_here();
+  init_lists(local);
+  failed = "random bytes";
+  if (getentropy(local->cookie, sizeof(local->cookie)) != 0) {
+    goto free_local;
+  }
+  failed = "file descriptors";
+  if (!open_fds(local)) {
+    goto free_local;
+  }
+  (void)pthread_mutex_init(&local->lock, NULL);
+  (void)pthread_cond_init(&local->work, NULL);
+  failed = "threads";
+  if (!start_threads(local, config->copy_threads)) {
+    errno = EAGAIN; /* pthread_create() does not set it, and has no other reason here */
+    goto close_fds;
+  }
+  *out = &local->base;
+  return KVF_OK;
+
+close_fds:
+  (void)pthread_cond_destroy(&local->work);
+  (void)pthread_mutex_destroy(&local->lock);
+  (void)close(local->wake_fd);
+  (void)close(local->epoll_fd);
+free_local:
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
+  free(local);
+  return KVF_SYSTEM;
+}
+
+static void local_close(kvf_transport *transport)
+{
+  kvf_local *local = kvf_local_of(transport);
+  stop_threads(local);
+  if (local->memory != NULL) {
+    kvf_local_memory_drop(local->memory);
+  }
+  (void)close(local->wake_fd);
+  (void)close(local->epoll_fd);
+  (void)pthread_cond_destroy(&local->work);
+  (void)pthread_mutex_destroy(&local->lock);
+  free(local);
+}
+
+/* ---- memory ---- */
+
+void kvf_local_memory_drop(kvf_local_memory *memory)
+{
+  memory->refs--;
+  if (memory->refs == 0) {
+    free(memory);
+  }
+}
+
+static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
+{
+  kvf_local *local = kvf_local_of(transport);
+  size_t regions_bytes = given->regions_count * sizeof(kvf_region);
+  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes);
+  if (memory == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  memory->refs = 1;
+  memory->given = *given;
+  memory->given.regions = memory->regions;
+  memcpy(memory->regions, given->regions, regions_bytes);
+  kvf_status status = KVF_OK;
+  (void)pthread_mutex_lock(&local->lock);
+  if (local->memory == NULL) {
+    local->memory = memory;
+  } else {
+    status = KVF_EXISTS;
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+  if (status != KVF_OK) {
+    free(memory);
+  }
+  return status;
+}
+
+static void local_clear_memory(kvf_transport *transport)
+{
+  kvf_local *local = kvf_local_of(transport);
+  (void)pthread_mutex_lock(&local->lock);
+  if (local->memory != NULL) {
+    kvf_local_memory_drop(local->memory);
+    local->memory = NULL;
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+}
+
+static kvf_status describe_memory(const kvf_local *local, void *out, size_t capacity, size_t *out_bytes)
+{
+  if (local->memory == NULL || local->memory->given.table == NULL) {
+    return KVF_INVALID;
+  }
+  const kvf_transport_memory *memory = &local->memory->given;
+  kvf_local_description head = {
+      .magic = KVF_LOCAL_MAGIC,
+      .place = local->place,
+      .incarnation = local->incarnation,
+      .cookie_address = (uintptr_t)local->cookie,
+      .table_address = (uintptr_t)memory->table,
+      .table_slots = memory->table_slots,
+      .pid = (uint32_t)getpid(),
+      .regions_count = memory->regions_count,
+  };
+  memcpy(head.cookie, local->cookie, sizeof(head.cookie));
+  return kvf_local_description_write(&head, memory, out, capacity, out_bytes);
+}
+
+static kvf_status local_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
+{
+  kvf_local *local = kvf_local_of(transport);
+  /* Where Yama is on, processes of the same user may read each other only if the one that is read says so. Without Yama
+   * this fails, and is not needed. */
+  (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_status status = describe_memory(local, out, capacity, out_bytes);
+  (void)pthread_mutex_unlock(&local->lock);
+  return status;
+}
+
+const kvf_transport_ops kvf_transport_local = {
+    .name = "local",
+    .open = local_open,
+    .close = local_close,
+    .set_memory = local_set_memory,
+    .clear_memory = local_clear_memory,
+    .describe = local_describe,
+    .connect = kvf_local_connect,
+    .disconnect = kvf_local_disconnect,
+    .read = kvf_local_read_start,
+    .cancel = kvf_local_read_cancel,
+    .assist = kvf_local_read_assist,
+};

@@ -1,0 +1,173 @@
+#include "transport/local_copy.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "base/time.h"
+
+/* How often a sample is taken again because the entry changed meanwhile. */
+#define SAMPLE_TRIES 4
+
+/* An address in the other process: never used as a pointer here. */
+static void *foreign(uint64_t address)
+{
+  return (void *)(uintptr_t)address;
+}
+
+static kvf_status status_of(int error)
+{
+  switch (error) {
+    case ESRCH:
+      return KVF_PEER_DOWN;
+    case ENOMEM:
+      return KVF_NO_MEMORY;
+    default:
+      return KVF_TRANSFER_FAILED;
+  }
+}
+
+/* Pairs of equal length, local and remote, and how far they are copied. */
+typedef struct iov_batch {
+  struct iovec local[KVF_LOCAL_CALL_SEGMENTS_MAX];
+  struct iovec remote[KVF_LOCAL_CALL_SEGMENTS_MAX];
+  size_t first;
+  size_t count;
+} iov_batch;
+
+static void batch_fill(iov_batch *batch, const kvf_local_copy *copy, kvf_segment_cursor *cursor)
+{
+  kvf_segment segments[KVF_LOCAL_CALL_SEGMENTS_MAX];
+  batch->first = 0;
+  batch->count = kvf_segments_next(cursor, segments, KVF_LOCAL_CALL_SEGMENTS_MAX, KVF_LOCAL_CALL_BYTES_MAX);
+  for (size_t i = 0; i < batch->count; i++) {
+    const kvf_segment *segment = &segments[i];
+    batch->local[i] = (struct iovec){segment->local, segment->bytes};
+    batch->remote[i] = (struct iovec){foreign(copy->bases[segment->region] + segment->remote_offset), segment->bytes};
+  }
+}
+
+static void batch_advance(iov_batch *batch, size_t bytes)
+{
+  while (bytes > 0 && batch->first < batch->count) {
+    struct iovec *local = &batch->local[batch->first];
+    struct iovec *remote = &batch->remote[batch->first];
+    if (bytes < local->iov_len) {
+      local->iov_base = (uint8_t *)local->iov_base + bytes;
+      remote->iov_base = (uint8_t *)remote->iov_base + bytes;
+      local->iov_len -= bytes;
+      remote->iov_len -= bytes;
+      return;
+    }
+    bytes -= local->iov_len;
+    batch->first++;
+  }
+}
+
+/* One system call. A short count is progress: the next call gets the rest, or the error that made it short. */
+static kvf_status batch_copy(iov_batch *batch, pid_t pid, uint64_t *bytes)
+{
+  size_t left = batch->count - batch->first;
+  ssize_t copied = process_vm_readv(pid, &batch->local[batch->first], left, &batch->remote[batch->first], left, 0);
+  if (copied < 0) {
+    return errno == EINTR ? KVF_OK : status_of(errno);
+  }
+  if (copied == 0) {
+    return KVF_TRANSFER_FAILED;
+  }
+  *bytes += (size_t)copied;
+  batch_advance(batch, (size_t)copied);
+  return KVF_OK;
+}
+
+static uint64_t coarse_now_ns(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t *bytes)
+{
+  kvf_segment_cursor cursor = kvf_segments_begin(chunk);
+  uint64_t told_ns = coarse_now_ns();
+  iov_batch batch;
+  batch.first = 0;
+  batch.count = 0;
+  *bytes = 0;
+  for (;;) {
+    if (batch.first == batch.count) {
+      batch_fill(&batch, copy, &cursor);
+      if (batch.count == 0) {
+        return KVF_OK;
+      }
+    }
+    if (atomic_load_explicit(copy->stop, memory_order_relaxed)) {
+      return KVF_CANCELLED;
+    }
+    kvf_status status = batch_copy(&batch, copy->pid, bytes);
+    if (status != KVF_OK) {
+      return status;
+    }
+    uint64_t now_ns = coarse_now_ns();
+    if (now_ns - told_ns >= KVF_PROGRESS_NS) {
+      told_ns = now_ns;
+      copy->landed(copy->context);
+    }
+  }
+}
+
+/* All of it, in one call: 0, or an errno. */
+static int read_once(pid_t pid, const struct iovec *local, const struct iovec *remote, size_t count)
+{
+  size_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    bytes += local[i].iov_len;
+  }
+  for (;;) {
+    ssize_t copied = process_vm_readv(pid, local, count, remote, count, 0);
+    if (copied == (ssize_t)bytes) {
+      return 0;
+    }
+    if (copied >= 0) {
+      return EFAULT; /* only unreadable memory cuts a call this short */
+    }
+    if (errno != EINTR) {
+      return errno;
+    }
+  }
+}
+
+kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out)
+{
+  uint64_t address = table + kvf_fence_entry_offset(slot);
+  kvf_fence_entry again;
+  const struct iovec local[] = {
+      {&out->head, sizeof(out->head)}, {&out->entry, sizeof(out->entry)}, {&again, sizeof(again)}};
+  const struct iovec remote[] = {
+      {foreign(table), sizeof(out->head)}, {foreign(address), sizeof(out->entry)}, {foreign(address), sizeof(again)}};
+
+  /* Keeps the sample after the copies that it is to judge. */
+  atomic_thread_fence(memory_order_acquire);
+  for (int i = 0; i < SAMPLE_TRIES; i++) {
+    int error = read_once(pid, local, remote, sizeof(local) / sizeof(local[0]));
+    if (error != 0) {
+      return status_of(error);
+    }
+    /* Read twice and found the same, word and digest are of one lease. */
+    if (memcmp(&out->entry, &again, sizeof(again)) == 0) {
+      break;
+    }
+    out->entry = again;
+  }
+  return KVF_OK;
+}
+
+int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,
+                   kvf_fence_head *head)
+{
+  const struct iovec local[] = {{cookie, cookie_bytes}, {head, sizeof(*head)}};
+  const struct iovec remote[] = {{foreign(cookie_address), cookie_bytes}, {foreign(table), sizeof(*head)}};
+  return read_once(pid, local, remote, 2);
+}

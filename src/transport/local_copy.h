@@ -1,0 +1,37 @@
+/* Copies out of another process with process_vm_readv. No state and no threads: local.c owns those. */
+#ifndef KVF_TRANSPORT_LOCAL_COPY_H
+#define KVF_TRANSPORT_LOCAL_COPY_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "transport/segments.h"
+
+/* Segments and bytes of one system call: what a cancel waits for at most, and long enough that the call itself costs
+ * nothing beside the bytes. */
+#define KVF_LOCAL_CALL_SEGMENTS_MAX 256
+#define KVF_LOCAL_CALL_BYTES_MAX (UINT64_C(1) << 20)
+
+typedef struct kvf_local_copy {
+  pid_t pid;
+  const uint64_t *bases;         /* of the remote regions */
+  const atomic_bool *stop;       /* set by another thread to end the copy early */
+  void (*landed)(void *context); /* bytes have landed: at most once per KVF_PROGRESS_NS */
+  void *context;
+} kvf_local_copy;
+
+/* Copies a chunk that has passed kvf_chunk_check(). *bytes is what has landed, also on failure. When it returns nothing
+ * writes to the destination. KVF_CANCELLED: *stop was set. KVF_PEER_DOWN: no such process. KVF_TRANSFER_FAILED: the
+ * process is there, the memory is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
+KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t *bytes);
+
+/* Reads the head and one entry of the fence table at `table`, in one call that is later than every copy that this
+ * thread has made. Errors as above. */
+KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
+
+/* Reads a cookie and the head of the fence table in one call, so that both are of one process. Returns 0 or an errno.
+ */
+KVF_MUST_USE int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,
+                                kvf_fence_head *head);
+
+#endif

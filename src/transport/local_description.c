@@ -1,0 +1,115 @@
+#include "transport/local_description.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 16, "no padding travels");
+
+kvf_local_place kvf_local_place_here(void)
+{
+  kvf_local_place place = {0};
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    if (read(fd, place.boot, sizeof(place.boot)) < 0) {
+      memset(place.boot, 0, sizeof(place.boot));
+    }
+    (void)close(fd);
+  }
+  struct stat namespace;
+  if (stat("/proc/self/ns/pid", &namespace) == 0) {
+    place.pid_namespace = namespace.st_ino;
+  }
+  return place;
+}
+
+kvf_status kvf_local_description_write(const kvf_local_description *head, const kvf_transport_memory *memory, void *out,
+                                       size_t capacity, size_t *out_bytes)
+{
+  size_t bytes = sizeof(*head) + memory->regions_count * sizeof(uint64_t);
+  if (bytes > capacity) {
+    return KVF_LIMIT;
+  }
+  uint8_t *to = out;
+  memcpy(to, head, sizeof(*head));
+  to += sizeof(*head);
+  for (uint32_t i = 0; i < memory->regions_count; i++) {
+    uint64_t base = (uintptr_t)memory->regions[i].base;
+    memcpy(to, &base, sizeof(base));
+    to += sizeof(base);
+  }
+  *out_bytes = bytes;
+  return KVF_OK;
+}
+
+/* Whether `bytes` bytes from `address` lie in what a process can have. */
+static bool address_ok(uint64_t address, uint64_t bytes)
+{
+  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
+}
+
+static kvf_status check_addresses(const kvf_local_description *head, const kvf_region_layout *remote,
+                                  const uint64_t *bases, char *message)
+{
+  if (head->pid == 0 || head->pid > INT32_MAX) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%" PRIu32 " is no process id", head->pid);
+    return KVF_TRANSFER_SETUP;
+  }
+  if (!address_ok(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
+      !address_ok(head->table_address, kvf_fence_table_bytes(head->table_slots))) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
+    return KVF_TRANSFER_SETUP;
+  }
+  for (uint32_t i = 0; i < head->regions_count; i++) {
+    uint64_t bytes = remote[i].stride_bytes * (remote[i].blocks - 1) + remote[i].block_bytes;
+    if (!address_ok(bases[i], bytes)) {
+      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the address of its region %" PRIu32 " is impossible", i);
+      return KVF_TRANSFER_SETUP;
+    }
+  }
+  return KVF_OK;
+}
+
+static kvf_status check_place(const kvf_local_description *head, const kvf_local_place *here,
+                              const kvf_incarnation *incarnation, char *message)
+{
+  if (memcmp(head->place.boot, here->boot, sizeof(here->boot)) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "it runs on another host");
+    return KVF_TRANSFER_SETUP;
+  }
+  if (head->place.pid_namespace != here->pid_namespace) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "it runs in another process-id namespace (container)");
+    return KVF_TRANSFER_SETUP;
+  }
+  if (memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is of another incarnation");
+    return KVF_TRANSFER_SETUP;
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
+                                      const kvf_incarnation *incarnation, const kvf_region_layout *remote,
+                                      uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
+                                      char *message)
+{
+  if (bytes_count != sizeof(*head) + (size_t)remote_count * sizeof(*bases)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %zu bytes, not %zu", bytes_count,
+                   sizeof(*head) + (size_t)remote_count * sizeof(*bases));
+    return KVF_TRANSFER_SETUP;
+  }
+  memcpy(head, bytes, sizeof(*head));
+  if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count || head->reserved != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is not one of this transport");
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_status status = check_place(head, here, incarnation, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  memcpy(bases, (const uint8_t *)bytes + sizeof(*head), (size_t)remote_count * sizeof(*bases));
+  return check_addresses(head, remote, bases, message);
+}

@@ -1,0 +1,194 @@
+/* Links of the local transport: a peer is checked, watched, given back. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "transport/local.h"
+#include "transport/local_copy.h"
+
+/* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
+static kvf_local_link *link_alloc(const kvf_link_spec *spec)
+{
+  size_t count = spec->remote_count;
+  size_t bytes = sizeof(kvf_local_link) + count * (sizeof(kvf_region_layout) + sizeof(uint64_t));
+  kvf_local_link *link = calloc(1, bytes + spec->description_bytes);
+  if (link == NULL) {
+    return NULL;
+  }
+  void *after = link + 1;
+  link->remote = after;
+  after = link->remote + count;
+  link->bases = after;
+  after = link->bases + count;
+  link->description = after;
+  return link;
+}
+
+kvf_status kvf_local_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+{
+  kvf_local *local = kvf_local_of(transport);
+  *out = NULL;
+  if (spec->remote_count == 0 || spec->remote_count > KVF_REGIONS_MAX || spec->description_bytes == 0 ||
+      spec->description_bytes > KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) {
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_local_link *link = link_alloc(spec);
+  if (link == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  link->base = (kvf_link){.transport = transport, .user = spec->user};
+  link->refs = 1;
+  link->state = KVF_LOCAL_CHECKING;
+  link->peer = spec->peer;
+  link->incarnation = spec->incarnation;
+  link->pidfd = -1;
+  link->regions_count = spec->remote_count;
+  link->description_bytes = spec->description_bytes;
+  memcpy(link->description, spec->description, spec->description_bytes);
+  memcpy(link->remote, spec->remote, spec->remote_count * sizeof(*spec->remote));
+  kvf_list_init(&link->in_links);
+  kvf_list_init(&link->in_checks);
+  kvf_list_init(&link->reads);
+
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_list_push_back(&local->links, &link->in_links);
+  kvf_list_push_back(&local->checks, &link->in_checks);
+  if (local->memory != NULL) {
+    link->memory = local->memory;
+    link->memory->refs++;
+  }
+  kvf_local_wake_keeper(local);
+  (void)pthread_mutex_unlock(&local->lock);
+  *out = &link->base;
+  return KVF_OK;
+}
+
+void kvf_local_disconnect(kvf_link *base)
+{
+  kvf_local_link *link = kvf_local_link_of(base);
+  kvf_local *local = kvf_local_of(base->transport);
+  (void)pthread_mutex_lock(&local->lock);
+  link->disconnected = true;
+  kvf_local_reads_end(local, link, KVF_CANCELLED);
+  kvf_local_link_drop(local, link);
+  (void)pthread_mutex_unlock(&local->lock);
+}
+
+void kvf_local_link_drop(kvf_local *local, kvf_local_link *link)
+{
+  link->refs--;
+  if (link->refs == 0) {
+    kvf_list_remove(&link->in_checks);
+    kvf_list_push_back(&local->retired, &link->in_checks);
+    kvf_local_wake_keeper(local);
+  }
+}
+
+void kvf_local_link_free(kvf_local_link *link)
+{
+  kvf_list_remove(&link->in_links);
+  if (link->pidfd >= 0) {
+    (void)close(link->pidfd);
+  }
+  if (link->memory != NULL) {
+    kvf_local_memory_drop(link->memory);
+  }
+  free(link);
+}
+
+/* Whether the process of the description is there, may be read, and is the one that described itself. The pidfd comes
+ * first: were the process id to change hands, either the pidfd or the cookie would be of the wrong process. */
+static kvf_status check_process(kvf_local_link *link, const kvf_local_description *description, char *message)
+{
+  pid_t pid = (pid_t)description->pid;
+  link->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+  if (link->pidfd < 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "process %d cannot be watched: %s", (int)pid, strerror(errno));
+    return KVF_TRANSFER_SETUP;
+  }
+  uint8_t cookie[KVF_LOCAL_COOKIE_BYTES];
+  kvf_fence_head head;
+  int error =
+      kvf_local_peek(pid, description->cookie_address, cookie, sizeof(cookie), description->table_address, &head);
+  if (error != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "memory of process %d cannot be read: %s%s", (int)pid,
+                   strerror(error),
+                   error == EPERM ? " (another user, a container's limits, or kernel.yama.ptrace_scope above 1)" : "");
+    return KVF_TRANSFER_SETUP;
+  }
+  if (!kvf_equal_secret(cookie, description->cookie, sizeof(cookie))) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "process %d is not the one that described itself", (int)pid);
+    return KVF_TRANSFER_SETUP;
+  }
+  if (head.magic != KVF_FENCE_MAGIC || head.slots != description->table_slots ||
+      memcmp(&head.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the fence table of process %d is of another incarnation", (int)pid);
+    return KVF_TRANSFER_SETUP;
+  }
+  return KVF_OK;
+}
+
+static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *message)
+{
+  if (link->memory == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory is registered here");
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_local_description description;
+  kvf_status status = kvf_layouts_check(link->memory->regions, link->memory->given.regions_count, link->remote,
+                                        link->regions_count, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
+                                      link->remote, link->regions_count, &description, link->bases, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  link->pid = (pid_t)description.pid;
+  link->table = description.table_address;
+  link->table_slots = description.table_slots;
+  return check_process(link, &description, message);
+}
+
+void kvf_local_link_check(kvf_local *local, kvf_local_link *link)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = check_link(local, link, message);
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
+  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
+    (void)snprintf(message, sizeof(message), "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
+    status = KVF_TRANSFER_SETUP;
+  }
+  (void)pthread_mutex_lock(&local->lock);
+  link->state = status == KVF_OK ? KVF_LOCAL_UP : KVF_LOCAL_DOWN;
+  link->failure = status;
+  bool wanted = !link->disconnected;
+  (void)pthread_mutex_unlock(&local->lock);
+  if (!wanted) {
+    return;
+  }
+  if (status != KVF_OK) {
+    kvf_local_log(local, KVF_LOG_WARN, &link->peer, "%s", message);
+  }
+  local->host.link_up(local->host.context, &link->base, status);
+}
+
+void kvf_local_link_died(kvf_local *local, kvf_local_link *link)
+{
+  (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
+  (void)pthread_mutex_lock(&local->lock);
+  link->state = KVF_LOCAL_DOWN;
+  link->failure = KVF_PEER_DOWN;
+  kvf_local_reads_end(local, link, KVF_PEER_DOWN);
+  bool wanted = !link->disconnected;
+  (void)pthread_mutex_unlock(&local->lock);
+  if (wanted) {
+    kvf_local_log(local, KVF_LOG_WARN, &link->peer, "process %d has ended", (int)link->pid);
+    local->host.link_down(local->host.context, &link->base, KVF_PEER_DOWN);
+  }
+}

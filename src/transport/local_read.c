@@ -1,0 +1,178 @@
+/* Reads of the local transport: queued, copied, sampled, reported. */
+#include <stdlib.h>
+
+#include "transport/local.h"
+#include "transport/local_copy.h"
+
+/* With the lock: the read ends without a copy, reported by the keeper. */
+static void end_waiting(kvf_local *local, kvf_local_read *read, kvf_status status)
+{
+  read->status = status;
+  kvf_list_remove(&read->in_queue);
+  kvf_list_push_back(&local->ended, &read->in_queue);
+  kvf_local_wake_keeper(local);
+}
+
+/* With the lock: whether this link can take the read, else why not. */
+static kvf_status admit(const kvf_local *local, const kvf_local_link *link, const kvf_read *read)
+{
+  if (link->state != KVF_LOCAL_UP) {
+    return link->state == KVF_LOCAL_DOWN ? link->failure : KVF_TRANSFER_SETUP;
+  }
+  if (link->memory != local->memory) {
+    return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
+  }
+  if (read->lease.slot >= link->table_slots) {
+    return KVF_LEASE_UNKNOWN;
+  }
+  return KVF_OK;
+}
+
+static void refuse(kvf_local *local, uint64_t read_id)
+{
+  if (local->refused_count < KVF_LOCAL_REFUSED_MAX) {
+    local->refused[local->refused_count++] = read_id;
+  }
+  kvf_local_wake_keeper(local);
+}
+
+void kvf_local_read_start(kvf_link *base, const kvf_read *request)
+{
+  kvf_local_link *link = kvf_local_link_of(base);
+  kvf_local *local = kvf_local_of(base->transport);
+  kvf_local_read *read = malloc(sizeof(*read));
+  if (read != NULL) {
+    read->link = link;
+    read->read = *request;
+    read->status = KVF_OK;
+    atomic_init(&read->stop, false);
+    kvf_list_init(&read->in_queue);
+    kvf_list_init(&read->in_link);
+  }
+  (void)pthread_mutex_lock(&local->lock);
+  if (read == NULL) {
+    refuse(local, request->id);
+    goto unlock;
+  }
+  link->refs++;
+  kvf_list_push_back(&link->reads, &read->in_link);
+  kvf_status status = admit(local, link, request);
+  if (status != KVF_OK) {
+    end_waiting(local, read, status);
+  } else if (request->small) {
+    kvf_list_push_back(&local->small, &read->in_queue);
+  } else {
+    kvf_list_push_back(&local->bulk, &read->in_queue);
+    (void)pthread_cond_signal(&local->work);
+  }
+unlock:
+  (void)pthread_mutex_unlock(&local->lock);
+}
+
+/* With the lock. A copy that is under way stops for a cancel only: when the peer has died it finds that out itself, and
+ * what it has copied until then may be whole. */
+static void end_read(kvf_local *local, kvf_local_read *read, kvf_status status)
+{
+  if (read->status != KVF_OK) {
+    return;
+  }
+  if (kvf_list_is_linked(&read->in_queue)) {
+    end_waiting(local, read, status);
+  } else if (status == KVF_CANCELLED) {
+    atomic_store_explicit(&read->stop, true, memory_order_relaxed);
+  }
+}
+
+void kvf_local_read_cancel(kvf_link *base, uint64_t read_id)
+{
+  kvf_local_link *link = kvf_local_link_of(base);
+  kvf_local *local = kvf_local_of(base->transport);
+  (void)pthread_mutex_lock(&local->lock);
+  for (kvf_list *node = link->reads.next; node != &link->reads; node = node->next) {
+    kvf_local_read *read = KVF_CONTAINER_OF(node, kvf_local_read, in_link);
+    if (read->read.id == read_id) {
+      end_read(local, read, KVF_CANCELLED);
+      break;
+    }
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+}
+
+void kvf_local_reads_end(kvf_local *local, kvf_local_link *link, kvf_status status)
+{
+  for (kvf_list *node = link->reads.next; node != &link->reads; node = node->next) {
+    end_read(local, KVF_CONTAINER_OF(node, kvf_local_read, in_link), status);
+  }
+}
+
+static void landed(void *context)
+{
+  kvf_local_read *read = context;
+  kvf_local *local = kvf_local_of(read->link->base.transport);
+  local->host.read_progress(local->host.context, read->read.id);
+}
+
+static kvf_status copy_and_sample(kvf_local_read *read, kvf_read_result *result)
+{
+  const kvf_local_link *link = read->link;
+  const kvf_read *request = &read->read;
+  const kvf_chunk chunk = {
+      .local = link->memory->regions,
+      .remote = link->remote,
+      .regions_count = link->regions_count,
+      .items_count = request->items_count,
+      .items = request->items,
+      .remote_head = request->remote_head,
+      .local_head = request->local_head,
+      .heads = request->heads,
+  };
+  const kvf_local_copy copy = {
+      .pid = link->pid, .bases = link->bases, .stop = &read->stop, .landed = landed, .context = read};
+  kvf_status status = kvf_chunk_check(&chunk, NULL);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_local_copy_chunk(&copy, &chunk, &result->bytes);
+  if (status != KVF_OK) {
+    return status;
+  }
+  return kvf_local_sample(link->pid, link->table, request->lease.slot, &result->sample);
+}
+
+void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
+{
+  kvf_read_result result = {.id = read->read.id};
+  result.status = copy_and_sample(read, &result);
+  if (result.status == KVF_TRANSFER_FAILED && !atomic_exchange(&read->link->failure_logged, true)) {
+    kvf_local_log(local, KVF_LOG_WARN, &read->link->peer, "memory of process %d cannot be read any more",
+                  (int)read->link->pid);
+  }
+  kvf_local_read_finish(local, read, &result);
+}
+
+void kvf_local_read_finish(kvf_local *local, kvf_local_read *read, const kvf_read_result *result)
+{
+  kvf_local_link *link = read->link;
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_list_remove(&read->in_link); /* from here cancel() does not find it */
+  (void)pthread_mutex_unlock(&local->lock);
+  free(read);
+  local->host.read_done(local->host.context, result);
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_local_link_drop(local, link);
+  (void)pthread_mutex_unlock(&local->lock);
+}
+
+void kvf_local_read_assist(kvf_transport *transport)
+{
+  kvf_local *local = kvf_local_of(transport);
+  for (;;) {
+    (void)pthread_mutex_lock(&local->lock);
+    kvf_list *node = kvf_list_pop_front(&local->small);
+    (void)pthread_mutex_unlock(&local->lock);
+    if (node == NULL) {
+      return;
+    }
+    kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
+  }
+}

@@ -1,0 +1,212 @@
+#include "transport/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint8_t v4_prefix[12] = {[10] = 0xff, [11] = 0xff};
+
+socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_storage *out)
+{
+  memset(out, 0, sizeof(*out));
+  if (kvf_address_is_v4(address)) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(address->port)};
+    memcpy(&v4.sin_addr, address->ip + 12, sizeof(v4.sin_addr));
+    memcpy(out, &v4, sizeof(v4));
+    return sizeof(v4);
+  }
+  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(address->port)};
+  memcpy(&v6.sin6_addr, address->ip, sizeof(v6.sin6_addr));
+  memcpy(out, &v6, sizeof(v6));
+  return sizeof(v6);
+}
+
+bool kvf_address_from_sockaddr(const struct sockaddr_storage *from, kvf_address *out)
+{
+  if (from->ss_family == AF_INET) {
+    struct sockaddr_in v4;
+    memcpy(&v4, from, sizeof(v4));
+    memcpy(out->ip, v4_prefix, sizeof(v4_prefix));
+    memcpy(out->ip + 12, &v4.sin_addr, sizeof(v4.sin_addr));
+    out->port = ntohs(v4.sin_port);
+    return true;
+  }
+  if (from->ss_family == AF_INET6) {
+    struct sockaddr_in6 v6;
+    memcpy(&v6, from, sizeof(v6));
+    memcpy(out->ip, &v6.sin6_addr, sizeof(v6.sin6_addr));
+    out->port = ntohs(v6.sin6_port);
+    return true;
+  }
+  return false;
+}
+
+/* Takes "NAME" or "NAME:PORT" apart. False: it has no such form. */
+static bool split_name(const char *text, char name[NI_MAXHOST], uint16_t *port)
+{
+  const char *colon = strchr(text, ':');
+  size_t bytes = colon == NULL ? strlen(text) : (size_t)(colon - text);
+  if (bytes == 0 || bytes >= NI_MAXHOST) {
+    return false;
+  }
+  memcpy(name, text, bytes);
+  name[bytes] = '\0';
+  *port = 0;
+  if (colon == NULL) {
+    return true;
+  }
+  char *rest = NULL;
+  unsigned long number = strtoul(colon + 1, &rest, 10);
+  *port = (uint16_t)number;
+  return colon[1] >= '0' && colon[1] <= '9' && *rest == '\0' && number <= UINT16_MAX;
+}
+
+static kvf_status unusable(const char *text, const char *why, char *message)
+{
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "address \"%.64s\": %s", text, why);
+  return KVF_INVALID;
+}
+
+kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message)
+{
+  if (kvf_address_parse(text, 0, out) == KVF_OK) {
+    return KVF_OK;
+  }
+  char name[NI_MAXHOST];
+  uint16_t port = 0;
+  if (!split_name(text, name, &port)) {
+    return unusable(text, "expected HOST, HOST:PORT or [V6]:PORT", message);
+  }
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  struct addrinfo *found = NULL;
+  int error = getaddrinfo(name, NULL, &hints, &found);
+  if (error != 0) {
+    return unusable(text, gai_strerror(error), message);
+  }
+  kvf_address address;
+  struct sockaddr_storage storage = {0};
+  memcpy(&storage, found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+  if (!kvf_address_from_sockaddr(&storage, &address)) {
+    return unusable(text, "neither IPv4 nor IPv6", message);
+  }
+  address.port = port;
+  *out = address;
+  return KVF_OK;
+}
+
+static void set_option(int fd, int level, int option, int value)
+{
+  (void)setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+void kvf_socket_set_buffers(int fd, uint32_t bytes)
+{
+  if (bytes > 0) {
+    int value = bytes > INT_MAX ? INT_MAX : (int)bytes;
+    set_option(fd, SOL_SOCKET, SO_SNDBUF, value);
+    set_option(fd, SOL_SOCKET, SO_RCVBUF, value);
+  }
+}
+
+static int open_socket(const kvf_address *address)
+{
+  int family = kvf_address_is_v4(address) ? AF_INET : AF_INET6;
+  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+}
+
+static kvf_status bind_and_listen(int fd, const kvf_address *address, kvf_address *bound)
+{
+  struct sockaddr_storage storage;
+  socklen_t bytes = kvf_address_to_sockaddr(address, &storage);
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (storage.ss_family == AF_INET6) {
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); /* "::" also serves IPv4, whatever the system's default */
+  }
+  if (bind(fd, (const struct sockaddr *)&storage, bytes) != 0 || listen(fd, KVF_LISTEN_BACKLOG) != 0) {
+    return errno == EADDRINUSE || errno == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
+  }
+  bytes = sizeof(storage);
+  if (getsockname(fd, (struct sockaddr *)&storage, &bytes) != 0 || !kvf_address_from_sockaddr(&storage, bound)) {
+    return KVF_SYSTEM;
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message)
+{
+  char text[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(address, text);
+  *out_fd = -1;
+  int fd = open_socket(address);
+  if (fd < 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot open a socket for %s: %s", text, strerror(errno));
+    return KVF_SYSTEM;
+  }
+  kvf_status status = bind_and_listen(fd, address, bound);
+  if (status == KVF_OK) {
+    *out_fd = fd;
+    return KVF_OK;
+  }
+  const char *hint = "";
+  if (errno == EADDRINUSE) {
+    hint = " (another process listens there; choose another port, or 0 for any free one)";
+  } else if (errno == EADDRNOTAVAIL) {
+    hint = " (no interface of this machine has that address)";
+  }
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot listen on %s: %s%s", text, strerror(errno), hint);
+  (void)close(fd);
+  return status;
+}
+
+int kvf_socket_accept(int listener, kvf_address *peer)
+{
+  struct sockaddr_storage storage = {0};
+  socklen_t bytes = sizeof(storage);
+  int fd = accept4(listener, (struct sockaddr *)&storage, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    return -1;
+  }
+  if (!kvf_address_from_sockaddr(&storage, peer)) {
+    (void)close(fd);
+    errno = ECONNABORTED;
+    return -1;
+  }
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  return fd;
+}
+
+int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes)
+{
+  int fd = open_socket(peer);
+  if (fd < 0) {
+    return -1;
+  }
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  kvf_socket_set_buffers(fd, buffer_bytes);
+  struct sockaddr_storage storage;
+  socklen_t bytes = kvf_address_to_sockaddr(peer, &storage);
+  if (connect(fd, (const struct sockaddr *)&storage, bytes) != 0 && errno != EINPROGRESS) {
+    int error = errno;
+    (void)close(fd);
+    errno = error;
+    return -1;
+  }
+  return fd;
+}
+
+int kvf_socket_error(int fd)
+{
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}

@@ -1,0 +1,46 @@
+/* TCP sockets as kvferry uses them: non-blocking, close-on-exec, without Nagle's delay. Used by the tcp transport's
+ * data connections and by the runtime's control connections.
+ *
+ * Addresses are kvf_address values; an IPv4 address (its mapped form) always gets an IPv4 socket, so that machines
+ * without IPv6 serve. Functions keep no state; any thread. Only kvf_address_resolve() may block, and only for a name.
+ */
+#ifndef KVF_TRANSPORT_SOCKET_H
+#define KVF_TRANSPORT_SOCKET_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "kvferry/types.h"
+#include "wire/address.h"
+
+#define KVF_LISTEN_BACKLOG 128
+
+/* As kvf_address_parse(), port 0 where none is given, and HOST may also be a name that the system can resolve. On
+ * failure *out is unchanged and `message` (KVF_MESSAGE_BYTES_MAX bytes) says what is wrong with the text. KVF_INVALID.
+ */
+KVF_MUST_USE kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message);
+
+/* Returns the length to pass on. */
+socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_storage *out);
+/* False: neither IPv4 nor IPv6. */
+KVF_MUST_USE bool kvf_address_from_sockaddr(const struct sockaddr_storage *from, kvf_address *out);
+
+/* Listens. *bound is the address with the port that the system chose if address->port is 0. The descriptor is the
+ * caller's. On failure *out_fd is -1 and `message` names the address and what to change.
+ * KVF_ADDRESS_IN_USE: another socket listens there, or the address is not this machine's. KVF_SYSTEM: the rest. */
+KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message);
+
+/* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does (EAGAIN: none is waiting). */
+int kvf_socket_accept(int listener, kvf_address *peer);
+
+/* Begins to connect: wait until the descriptor is writable, then ask kvf_socket_error(). buffer_bytes: size of the
+ * kernel's buffers, 0 leaves them to the kernel. -1 with errno: it failed at once. */
+int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes);
+
+/* The descriptor's pending error, 0 if none. */
+int kvf_socket_error(int fd);
+
+/* Sets both kernel buffers; 0 leaves them as they are. A refusal of the kernel's is no error. */
+void kvf_socket_set_buffers(int fd, uint32_t bytes);
+
+#endif

@@ -1,0 +1,446 @@
+/* The transport `tcp`: chunks are sent straight from the producer's blocks and received straight into the consumer's.
+ * The producer looks at the fence after the kernel has taken a chunk's last byte, and says in the trailer what it saw.
+ */
+#include "transport/tcp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wire/cursor.h"
+#include "wire/data_message.h"
+
+#define EVENTS_MAX 64
+#define DESCRIPTION_MAGIC UINT32_C(0x3174766b) /* "kvt1" */
+#define DESCRIPTION_BYTES 6
+
+static uint64_t now_ns(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
+{
+  uint32_t left_out = 0;
+  if (!kvf_log_limit_allows(&tcp->log_limit, (uint32_t)-why, tcp->now_ns, &left_out)) {
+    return;
+  }
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_address_format(peer, address);
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  int used = snprintf(line, sizeof(line), "tcp: peer %s: %s", address, message);
+  if (left_out > 0) {
+    (void)snprintf(line + used, sizeof(line) - (size_t)used, " (and %u lines left out)", (unsigned)left_out);
+  }
+  tcp->host.log(tcp->host.context, level, line);
+}
+
+/* ---- commands ---- */
+
+static void wake(kvf_tcp *tcp)
+{
+  if (tcp->asleep) {
+    tcp->asleep = false;
+    uint64_t one = 1;
+    ssize_t written = write(tcp->wake_fd, &one, sizeof(one));
+    (void)written; /* it can fail only when it is full of wakes */
+  }
+}
+
+void kvf_tcp_post(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  kvf_list_ensure_back(&tcp->commands, &command->in_commands);
+  wake(tcp);
+}
+
+void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id)
+{
+  if (tcp->refused_count < KVF_TCP_REFUSED_MAX) {
+    tcp->refused[tcp->refused_count++] = read_id;
+  }
+  wake(tcp);
+}
+
+static void run_commands(kvf_tcp *tcp)
+{
+  for (;;) {
+    kvf_tcp_lock(tcp);
+    kvf_list *node = kvf_list_pop_front(&tcp->commands);
+    kvf_tcp_unlock(tcp);
+    if (node == NULL) {
+      return;
+    }
+    kvf_tcp_command *command = KVF_CONTAINER_OF(node, kvf_tcp_command, in_commands);
+    command->run(tcp, command);
+  }
+}
+
+static void report_refused(kvf_tcp *tcp)
+{
+  for (;;) {
+    kvf_read_result result = {.status = KVF_NO_MEMORY};
+    kvf_tcp_lock(tcp);
+    bool found = tcp->refused_count > 0;
+    if (found) {
+      result.id = tcp->refused[--tcp->refused_count];
+    }
+    kvf_tcp_unlock(tcp);
+    if (!found) {
+      return;
+    }
+    tcp->host.read_done(tcp->host.context, &result);
+  }
+}
+
+/* ---- the data thread ---- */
+
+bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events)
+{
+  if (source->events == events) {
+    return true;
+  }
+  int operation = EPOLL_CTL_MOD;
+  if (source->events == 0) {
+    operation = EPOLL_CTL_ADD;
+  } else if (events == 0) {
+    operation = EPOLL_CTL_DEL;
+  }
+  struct epoll_event event = {.events = events, .data = {.ptr = source}};
+  if (epoll_ctl(tcp->epoll_fd, operation, fd, &event) != 0) {
+    return false;
+  }
+  source->events = events;
+  return true;
+}
+
+static void woken(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
+{
+  (void)source;
+  (void)events;
+  uint64_t wakes;
+  ssize_t got = read(tcp->wake_fd, &wakes, sizeof(wakes));
+  (void)got;
+}
+
+static int timeout_ms(const kvf_tcp *tcp, uint64_t due_ns)
+{
+  if (due_ns == KVF_TIME_NEVER) {
+    return -1;
+  }
+  uint64_t ms = (kvf_time_until(tcp->now_ns, due_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
+  return ms > 60000 ? 60000 : (int)ms;
+}
+
+/* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
+static bool turn(kvf_tcp *tcp, uint64_t due_ns)
+{
+  kvf_tcp_lock(tcp);
+  bool idle = kvf_list_is_empty(&tcp->commands) && tcp->refused_count == 0;
+  bool over = idle && tcp->closing;
+  tcp->asleep = idle;
+  kvf_tcp_unlock(tcp);
+  if (over) {
+    return false;
+  }
+  struct epoll_event events[EVENTS_MAX];
+  int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idle ? timeout_ms(tcp, due_ns) : 0);
+  kvf_tcp_lock(tcp);
+  tcp->asleep = false;
+  kvf_tcp_unlock(tcp);
+  tcp->now_ns = now_ns();
+  for (int i = 0; i < count; i++) {
+    kvf_tcp_source *source = events[i].data.ptr;
+    source->ready(tcp, source, events[i].events);
+  }
+  return true;
+}
+
+static void *thread_main(void *argument)
+{
+  kvf_tcp *tcp = argument;
+  uint64_t due_ns;
+  do {
+    run_commands(tcp);
+    report_refused(tcp);
+    due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_tcp_links_tick(tcp));
+    kvf_tcp_server_reap(tcp);
+  } while (turn(tcp, due_ns));
+  assert(kvf_list_is_empty(&tcp->links));
+  return NULL;
+}
+
+static int start_thread(kvf_tcp *tcp)
+{
+  /* The engine's signals are not for this thread. */
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&tcp->thread, NULL, thread_main, tcp);
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error == 0) {
+    (void)pthread_setname_np(tcp->thread, "kvf-tcp");
+  }
+  return error;
+}
+
+/* ---- open and close ---- */
+
+static kvf_status listen_on(kvf_tcp *tcp, char *message)
+{
+  if (tcp->config.listen[0] == '\0') {
+    return KVF_OK;
+  }
+  kvf_address address;
+  kvf_status status = kvf_address_resolve(tcp->config.listen, &address, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  address.port = 0;
+  status = kvf_socket_listen(&address, &tcp->listener_fd, &tcp->listen, message);
+  if (status == KVF_OK) {
+    /* Accepted sockets inherit them; set here, they count for the window that the handshake agrees on. */
+    kvf_socket_set_buffers(tcp->listener_fd, tcp->config.tcp_buffer_bytes);
+  }
+  return status;
+}
+
+static void close_fd(int fd)
+{
+  if (fd >= 0) {
+    (void)close(fd);
+  }
+}
+
+static void close_fds(kvf_tcp *tcp)
+{
+  close_fd(tcp->listener_fd);
+  close_fd(tcp->wake_fd);
+  close_fd(tcp->epoll_fd);
+}
+
+static bool open_fds(kvf_tcp *tcp)
+{
+  tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  tcp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  return tcp->epoll_fd >= 0 && tcp->wake_fd >= 0 && kvf_tcp_watch(tcp, tcp->wake_fd, &tcp->wake, EPOLLIN) &&
+         kvf_tcp_server_open(tcp);
+}
+
+static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_transport_host *host)
+{
+  tcp->base.ops = &kvf_transport_tcp;
+  tcp->host = *host;
+  tcp->config = *config;
+  tcp->epoll_fd = -1;
+  tcp->wake_fd = -1;
+  tcp->listener_fd = -1;
+  tcp->wake.ready = woken;
+  tcp->now_ns = now_ns();
+  kvf_log_limit_init(&tcp->log_limit, KVF_TCP_LOG_LINES_PER_S);
+  kvf_list_init(&tcp->commands);
+  kvf_list_init(&tcp->links);
+  kvf_list_init(&tcp->connecting);
+  kvf_tcp_server_init(tcp);
+  (void)pthread_mutex_init(&tcp->lock, NULL);
+  (void)pthread_cond_init(&tcp->cleared, NULL);
+}
+
+static void destroy(kvf_tcp *tcp)
+{
+  close_fds(tcp);
+  (void)pthread_cond_destroy(&tcp->cleared);
+  (void)pthread_mutex_destroy(&tcp->lock);
+  free(tcp);
+}
+
+static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                           char *message)
+{
+  *out = NULL;
+  if (config->tcp_streams == 0 || config->tcp_streams > KVF_DATA_STREAMS_MAX) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp_streams is %u: tcp needs 1 to %d",
+                   (unsigned)config->tcp_streams, KVF_DATA_STREAMS_MAX);
+    return KVF_INVALID;
+  }
+  kvf_tcp *tcp = calloc(1, sizeof(*tcp));
+  if (tcp == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: %s", strerror(ENOMEM));
+    return KVF_NO_MEMORY;
+  }
+  init(tcp, config, host);
+  kvf_status status = listen_on(tcp, message);
+  if (status != KVF_OK) {
+    goto destroy_tcp;
+  }
+  if (!open_fds(tcp)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: no file descriptors: %s", strerror(errno));
+    status = KVF_SYSTEM;
+    goto destroy_tcp;
+  }
+  int error = start_thread(tcp);
+  if (error != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: no thread: %s", strerror(error));
+    status = KVF_SYSTEM;
+    goto destroy_tcp;
+  }
+  *out = &tcp->base;
+  return KVF_OK;
+
+destroy_tcp:
+  destroy(tcp);
+  return status;
+}
+
+static void tcp_close(kvf_transport *transport)
+{
+  kvf_tcp *tcp = kvf_tcp_of(transport);
+  kvf_tcp_lock(tcp);
+  tcp->closing = true;
+  wake(tcp);
+  kvf_tcp_unlock(tcp);
+  (void)pthread_join(tcp->thread, NULL);
+  kvf_tcp_server_close(tcp);
+  if (tcp->memory != NULL) {
+    kvf_tcp_memory_drop(tcp->memory);
+  }
+  destroy(tcp);
+}
+
+/* ---- memory ---- */
+
+void kvf_tcp_memory_drop(kvf_tcp_memory *memory)
+{
+  memory->refs--;
+  if (memory->refs == 0) {
+    free(memory);
+  }
+}
+
+static void run_set_memory(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  tcp->memory = KVF_CONTAINER_OF(command, kvf_tcp_memory, set);
+}
+
+static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
+{
+  kvf_tcp *tcp = kvf_tcp_of(transport);
+  uint32_t count = given->regions_count;
+  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * (sizeof(kvf_region) + sizeof(kvf_region_layout)));
+  if (memory == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  *memory = (kvf_tcp_memory){.set = {.run = run_set_memory},
+                             .refs = 1,
+                             .regions_count = count,
+                             .table_slots = given->table_slots,
+                             .table = given->table,
+                             .layouts = (kvf_region_layout *)(void *)(memory->regions + count)};
+  kvf_list_init(&memory->set.in_commands);
+  for (uint32_t i = 0; i < count; i++) {
+    memory->regions[i] = given->regions[i];
+    memory->layouts[i] = kvf_region_layout_of(&given->regions[i]);
+  }
+  kvf_tcp_lock(tcp);
+  bool taken = tcp->has_memory;
+  if (!taken) {
+    tcp->has_memory = true;
+    kvf_tcp_post(tcp, &memory->set);
+  }
+  kvf_tcp_unlock(tcp);
+  if (taken) {
+    free(memory);
+    return KVF_EXISTS;
+  }
+  return KVF_OK;
+}
+
+typedef struct clearing {
+  kvf_tcp_command command;
+  bool done; /* with the lock */
+} clearing;
+
+static void run_clear_memory(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  kvf_tcp_server_clear(tcp);
+  kvf_tcp_links_clear(tcp);
+  if (tcp->memory != NULL) {
+    kvf_tcp_memory_drop(tcp->memory);
+    tcp->memory = NULL;
+  }
+  kvf_tcp_lock(tcp);
+  tcp->has_memory = false;
+  KVF_CONTAINER_OF(command, clearing, command)->done = true;
+  (void)pthread_cond_broadcast(&tcp->cleared);
+  kvf_tcp_unlock(tcp);
+}
+
+static void tcp_clear_memory(kvf_transport *transport)
+{
+  kvf_tcp *tcp = kvf_tcp_of(transport);
+  clearing clear = {.command = {.run = run_clear_memory}};
+  kvf_list_init(&clear.command.in_commands);
+  kvf_tcp_lock(tcp);
+  kvf_tcp_post(tcp, &clear.command);
+  while (!clear.done) {
+    (void)pthread_cond_wait(&tcp->cleared, &tcp->lock);
+  }
+  kvf_tcp_unlock(tcp);
+}
+
+/* ---- description ---- */
+
+static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
+{
+  const kvf_tcp *tcp = kvf_tcp_of(transport);
+  if (tcp->listen.port == 0) {
+    return KVF_INVALID;
+  }
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, out, capacity);
+  kvf_put_u32(&encoder, DESCRIPTION_MAGIC);
+  kvf_put_u16(&encoder, tcp->listen.port);
+  return kvf_encoder_end(&encoder, out_bytes);
+}
+
+kvf_status kvf_tcp_description_read(const void *data, size_t bytes, uint16_t *port)
+{
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, data, bytes);
+  uint32_t magic = kvf_get_u32(&decoder);
+  uint16_t found = kvf_get_u16(&decoder);
+  if (kvf_decoder_end(&decoder) != KVF_OK || magic != DESCRIPTION_MAGIC || found == 0) {
+    return KVF_TRANSFER_SETUP;
+  }
+  *port = found;
+  return KVF_OK;
+}
+
+const kvf_transport_ops kvf_transport_tcp = {
+    .name = "tcp",
+    .open = tcp_open,
+    .close = tcp_close,
+    .set_memory = tcp_set_memory,
+    .clear_memory = tcp_clear_memory,
+    .describe = tcp_describe,
+    .connect = kvf_tcp_connect,
+    .disconnect = kvf_tcp_disconnect,
+    .read = kvf_tcp_read_start,
+    .cancel = kvf_tcp_read_cancel,
+    .assist = NULL,
+};

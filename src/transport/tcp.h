@@ -1,0 +1,142 @@
+/* What the files of the tcp transport share.
+ *
+ * One data thread per transport serves both sides: the connections that consumers made to us (tcp_server.c,
+ * tcp_serve.c) and the links that we made (tcp_link.c, tcp_read.c). All state is the data thread's, but for what the
+ * lock guards: the other threads' wishes. The lock is never held during a system call that can wait, or a call of the
+ * host's. Since only the data thread writes to destination blocks, a read is quiet as soon as that thread says so.
+ */
+#ifndef KVF_TRANSPORT_TCP_H
+#define KVF_TRANSPORT_TCP_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "transport/socket.h"
+#include "transport/tcp_stream.h"
+
+/* Limits. What a peer can make us keep or do is bounded by these. */
+#define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
+#define KVF_TCP_REQUESTS_MAX 16  /* READs of a connection that wait; then no more is received from it */
+#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of all those READs, unless one has as many alone */
+#define KVF_TCP_TURN_BYTES (4u << 20)                 /* one socket moves these before the others have their turn */
+#define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
+#define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
+#define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
+#define KVF_TCP_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
+
+typedef struct kvf_tcp kvf_tcp;
+
+/* Something that the data thread waits for. */
+typedef struct kvf_tcp_source {
+  void (*ready)(kvf_tcp *tcp, struct kvf_tcp_source *source, uint32_t events);
+  uint32_t events; /* epoll's, as it is watched now; 0: not at all */
+} kvf_tcp_source;
+
+/* What another thread wishes, in the order of the wishes. */
+typedef struct kvf_tcp_command {
+  kvf_list in_commands;
+  void (*run)(kvf_tcp *tcp, struct kvf_tcp_command *command);
+} kvf_tcp_command;
+
+/* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. */
+typedef struct kvf_tcp_memory {
+  kvf_tcp_command set;
+  uint32_t refs;
+  uint32_t regions_count;
+  uint32_t table_slots;
+  const void *table;
+  kvf_region_layout *layouts; /* of the regions; both lie behind this struct */
+  kvf_region regions[];
+} kvf_tcp_memory;
+
+struct kvf_tcp {
+  kvf_transport base;
+  kvf_transport_host host;     /* constant */
+  kvf_transport_config config; /* constant */
+  kvf_address listen;          /* constant; port 0: does not listen */
+
+  pthread_mutex_t lock; /* guards what follows, up to the next empty line */
+  pthread_cond_t cleared;
+  kvf_list commands;
+  uint64_t refused[KVF_TCP_REFUSED_MAX]; /* ids of reads for which there was no memory */
+  uint32_t refused_count;
+  bool has_memory;
+  bool asleep; /* the data thread waits, or is about to */
+  bool closing;
+
+  pthread_t thread;
+  int epoll_fd;
+  int wake_fd;
+  int listener_fd; /* -1: does not listen */
+  kvf_tcp_source wake;
+  kvf_tcp_source listener;
+  uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
+  uint64_t now_ns;          /* of this turn */
+  kvf_log_limit log_limit;
+  kvf_tcp_memory *memory;
+  kvf_list greeting;   /* connections that have not proved their key, oldest first */
+  kvf_list serving;    /* the others, least recently used first */
+  kvf_list retired;    /* closed ones, freed at the end of the turn */
+  kvf_list links;      /* all of them */
+  kvf_list connecting; /* those that are not up yet, oldest first */
+  uint32_t greeting_count;
+  uint32_t serving_count;
+};
+
+static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
+{
+  return KVF_CONTAINER_OF(transport, kvf_tcp, base);
+}
+
+/* ---- tcp.c ---- */
+
+/* One line about a peer; at most KVF_TCP_LOG_LINES_PER_S for one `why`. In the data thread. */
+void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+static inline void kvf_tcp_lock(kvf_tcp *tcp)
+{
+  (void)pthread_mutex_lock(&tcp->lock);
+}
+static inline void kvf_tcp_unlock(kvf_tcp *tcp)
+{
+  (void)pthread_mutex_unlock(&tcp->lock);
+}
+/* With the lock, from any thread: the data thread will run the command. A command that waits already is not put twice.
+ */
+void kvf_tcp_post(kvf_tcp *tcp, kvf_tcp_command *command);
+/* With the lock, from any thread: the read was not noted for want of memory; the data thread reports it. */
+void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id);
+/* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
+KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
+void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
+/* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed. */
+KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, uint16_t *port);
+
+/* ---- tcp_server.c: the producer's side, in the data thread ---- */
+
+void kvf_tcp_server_init(kvf_tcp *tcp);
+/* Waits for connections at listener_fd, if there is one. False: errno. */
+KVF_MUST_USE bool kvf_tcp_server_open(kvf_tcp *tcp);
+/* Closes connections that were too slow to prove their key. Returns when to call again. */
+uint64_t kvf_tcp_server_tick(kvf_tcp *tcp);
+/* The memory goes away: connections that have something of it left to send are closed. */
+void kvf_tcp_server_clear(kvf_tcp *tcp);
+/* Frees the connections that were closed since; not while events of epoll's are being looked at. */
+void kvf_tcp_server_reap(kvf_tcp *tcp);
+void kvf_tcp_server_close(kvf_tcp *tcp);
+
+/* ---- tcp_link.c, tcp_read.c: the consumer's side ---- */
+
+/* Operations, from any thread. */
+kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
+void kvf_tcp_disconnect(kvf_link *link);
+void kvf_tcp_read_start(kvf_link *link, const kvf_read *read);
+void kvf_tcp_read_cancel(kvf_link *link, uint64_t read_id);
+/* In the data thread. Fails links that were too slow to come up. Returns when to call again. */
+uint64_t kvf_tcp_links_tick(kvf_tcp *tcp);
+/* The memory goes away: all reads are cancelled. */
+void kvf_tcp_links_clear(kvf_tcp *tcp);
+
+#endif

@@ -1,0 +1,394 @@
+/* Links: dialed, proved, failed, given back. */
+#include "transport/tcp_link.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include <openssl/crypto.h>
+
+/* Chunks of a few KiB come whole in one system call. */
+#define IN_BYTES 16384
+/* The longest READ, and some cancels. */
+#define OUT_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX + 4096)
+/* What a producer sends besides payload is short. */
+#define BODY_BYTES_MAX 64
+
+/* ---- failing ---- */
+
+static bool is_wanted(kvf_tcp *tcp, kvf_tcp_link *link)
+{
+  kvf_tcp_lock(tcp);
+  bool wanted = !link->disconnected;
+  kvf_tcp_unlock(tcp);
+  return wanted;
+}
+
+static void close_paths(kvf_tcp_link *link)
+{
+  for (uint32_t i = 0; i < link->paths_count; i++) {
+    kvf_tcp_stream_close(&link->paths[i].stream);
+  }
+}
+
+void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+{
+  kvf_tcp_link_state before = link->state;
+  link->state = KVF_TCP_LINK_DOWN;
+  link->failure = status;
+  kvf_list_remove(&link->in_connecting);
+  close_paths(link);
+  kvf_tcp_reads_end(tcp, link, reads);
+  if (before == KVF_TCP_LINK_DOWN || !is_wanted(tcp, link)) {
+    return;
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  kvf_tcp_log(tcp, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
+  if (before == KVF_TCP_LINK_UP) {
+    tcp->host.link_down(tcp->host.context, &link->base, status);
+  } else {
+    tcp->host.link_up(tcp->host.context, &link->base, status);
+  }
+}
+
+static void dial_failed(kvf_tcp *tcp, kvf_tcp_link *link, int error)
+{
+  kvf_status status = KVF_PEER_DOWN;
+  if (error == ETIMEDOUT) {
+    status = KVF_HANDSHAKE_TIMEOUT;
+  } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM || error == EACCES) {
+    status = KVF_TRANSFER_SETUP;
+  }
+  kvf_tcp_link_fail(tcp, link, status, status, "cannot connect: %s", strerror(error));
+}
+
+void kvf_tcp_path_broken(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  kvf_tcp_link *link = path->link;
+  int error = path->stream.error;
+  if (link->state == KVF_TCP_LINK_CONNECTING) {
+    if (error == 0 && path->state == KVF_TCP_PATH_READY) {
+      kvf_tcp_link_fail(tcp, link, KVF_HANDSHAKE_REFUSED, KVF_HANDSHAKE_REFUSED,
+                        "closed when the proof of the session's key was shown");
+    } else {
+      kvf_tcp_link_fail(tcp, link, KVF_PEER_DOWN, KVF_PEER_DOWN, "closed during the handshake: %s",
+                        error == 0 ? "end of stream" : strerror(error));
+    }
+    return;
+  }
+  bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
+  kvf_tcp_link_fail(tcp, link, closed ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s",
+                    error == 0 ? "closed by the producer" : strerror(error));
+}
+
+static bool protocol_error(kvf_tcp *tcp, kvf_tcp_path *path, const char *what)
+{
+  kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "%s", what);
+  return false;
+}
+
+/* ---- handshake ---- */
+
+bool kvf_tcp_path_flush(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  path->is_blocked = false;
+  if (kvf_tcp_unsent_bytes(&path->stream) > 0) {
+    kvf_tcp_io io = kvf_tcp_send(&path->stream, NULL, 0);
+    if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
+      kvf_tcp_path_broken(tcp, path);
+      return false;
+    }
+    path->is_blocked = io == KVF_TCP_IO_BLOCKED;
+  }
+  uint32_t events = (uint32_t)EPOLLIN | (path->is_blocked ? (uint32_t)EPOLLOUT : 0u);
+  if (!kvf_tcp_watch(tcp, path->stream.fd, &path->source, events)) {
+    kvf_tcp_link_fail(tcp, path->link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s", strerror(errno));
+    return false;
+  }
+  return true;
+}
+
+static bool on_challenge(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
+{
+  kvf_tcp_link *link = path->link;
+  kvf_data_challenge challenge;
+  if (kvf_data_challenge_decode(body, body_bytes, &challenge) != KVF_OK) {
+    return protocol_error(tcp, path, "malformed data_challenge");
+  }
+  kvf_data_hello hello = {
+      .session_id = link->session_id, .stream = (uint16_t)(path - link->paths), .streams = (uint16_t)link->paths_count};
+  size_t bytes = 0;
+  uint8_t *out = kvf_tcp_stage(&path->stream, KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX);
+  if (out == NULL || kvf_data_hello_proof(&link->session_key, &challenge, &hello, hello.proof) != KVF_OK ||
+      kvf_data_hello_encode(&hello, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_HELLO_BYTES_MAX, &bytes) != KVF_OK) {
+    kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "no proof could be made");
+    return false;
+  }
+  kvf_frame_header_encode(KVF_FRAME_DATA_HELLO, (uint32_t)bytes, out);
+  kvf_tcp_staged(&path->stream, KVF_FRAME_HEADER_BYTES + bytes);
+  path->state = KVF_TCP_PATH_READY;
+  return kvf_tcp_path_flush(tcp, path);
+}
+
+static bool on_ready(kvf_tcp *tcp, kvf_tcp_path *path, size_t body_bytes)
+{
+  kvf_tcp_link *link = path->link;
+  if (kvf_data_ready_decode(body_bytes) != KVF_OK) {
+    return protocol_error(tcp, path, "malformed data_ready");
+  }
+  path->state = KVF_TCP_PATH_CHUNK;
+  link->ready_count++;
+  if (link->ready_count == link->paths_count) {
+    OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
+    kvf_list_remove(&link->in_connecting);
+    link->state = KVF_TCP_LINK_UP;
+    if (is_wanted(tcp, link)) {
+      tcp->host.link_up(tcp->host.context, &link->base, KVF_OK);
+    }
+  }
+  return true;
+}
+
+/* ---- what comes in ---- */
+
+static bool on_frame(kvf_tcp *tcp, kvf_tcp_path *path, kvf_frame_type type, const uint8_t *body, size_t body_bytes)
+{
+  if (path->state == KVF_TCP_PATH_CHALLENGE && type == KVF_FRAME_DATA_CHALLENGE) {
+    return on_challenge(tcp, path, body, body_bytes);
+  }
+  if (path->state == KVF_TCP_PATH_READY && type == KVF_FRAME_DATA_READY) {
+    return on_ready(tcp, path, body_bytes);
+  }
+  if (path->state == KVF_TCP_PATH_CHUNK && type == KVF_FRAME_CHUNK) {
+    return kvf_tcp_path_on_chunk(tcp, path, body, body_bytes);
+  }
+  if (path->state == KVF_TCP_PATH_TRAILER && type == KVF_FRAME_TRAILER) {
+    return kvf_tcp_path_on_trailer(tcp, path, body, body_bytes);
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  (void)snprintf(message, sizeof(message), "unexpected frame %s", kvf_frame_type_name(type));
+  return protocol_error(tcp, path, message);
+}
+
+/* Takes one frame. False: the link has failed. *took is false if no frame has come whole. */
+static bool take_frame(kvf_tcp *tcp, kvf_tcp_path *path, bool *took)
+{
+  *took = false;
+  size_t waiting = kvf_tcp_waiting_bytes(&path->stream);
+  if (waiting < KVF_FRAME_HEADER_BYTES) {
+    return true;
+  }
+  kvf_frame_header header;
+  if (kvf_frame_header_decode(kvf_tcp_waiting(&path->stream), BODY_BYTES_MAX, &header) != KVF_OK) {
+    return protocol_error(tcp, path, "not a frame, or one that is too long");
+  }
+  if (waiting < KVF_FRAME_HEADER_BYTES + (size_t)header.body_bytes) {
+    return true;
+  }
+  uint8_t body[BODY_BYTES_MAX];
+  memcpy(body, kvf_tcp_waiting(&path->stream) + KVF_FRAME_HEADER_BYTES, header.body_bytes);
+  kvf_tcp_consume(&path->stream, KVF_FRAME_HEADER_BYTES + (size_t)header.body_bytes);
+  *took = true;
+  return on_frame(tcp, path, header.type, body, header.body_bytes);
+}
+
+/* Receives until nothing more is there, or the others should have their turn; what is in the buffer by then is looked
+ * at in any case, since epoll knows nothing of it. False: the link has failed. */
+static bool receive(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  uint64_t budget_bytes = KVF_TCP_TURN_BYTES;
+  bool over = false;
+  for (;;) {
+    bool in_payload = path->state == KVF_TCP_PATH_PAYLOAD;
+    bool took = false;
+    if (!in_payload && !take_frame(tcp, path, &took)) {
+      return false;
+    }
+    if (took) {
+      continue;
+    }
+    if (over && (!in_payload || kvf_tcp_waiting_bytes(&path->stream) == 0)) {
+      return true;
+    }
+    kvf_tcp_io io = in_payload ? kvf_tcp_path_take_payload(tcp, path, &budget_bytes) : kvf_tcp_fill(&path->stream);
+    if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
+      kvf_tcp_path_broken(tcp, path);
+      return false;
+    }
+    over = over || io == KVF_TCP_IO_BLOCKED || budget_bytes == 0;
+  }
+}
+
+static void path_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
+{
+  kvf_tcp_path *path = KVF_CONTAINER_OF(source, kvf_tcp_path, source);
+  if (path->stream.fd < 0) {
+    return;
+  }
+  if (path->state == KVF_TCP_PATH_DIALING) {
+    int error = kvf_socket_error(path->stream.fd);
+    if (error != 0) {
+      dial_failed(tcp, path->link, error);
+      return;
+    }
+    path->state = KVF_TCP_PATH_CHALLENGE;
+  } else if ((events & (uint32_t)(EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 && !receive(tcp, path)) {
+    return;
+  }
+  if (!kvf_tcp_path_send_reads(tcp, path)) {
+    return;
+  }
+}
+
+/* ---- connect and disconnect ---- */
+
+static void path_open(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  kvf_tcp_link *link = path->link;
+  int fd = kvf_socket_connect(&link->peer, tcp->config.tcp_buffer_bytes);
+  if (fd < 0) {
+    dial_failed(tcp, link, errno);
+    return;
+  }
+  if (kvf_tcp_stream_open(&path->stream, fd, IN_BYTES, OUT_BYTES) != KVF_OK) {
+    kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "no memory for its buffers");
+  } else if (!kvf_tcp_watch(tcp, fd, &path->source, EPOLLOUT)) {
+    kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "%s", strerror(errno));
+  }
+}
+
+static void run_connect(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, connect);
+  kvf_list_push_back(&tcp->links, &link->in_links);
+  kvf_list_push_back(&tcp->connecting, &link->in_connecting);
+  link->deadline_ns = kvf_time_add(tcp->now_ns, kvf_ms_to_ns(tcp->config.handshake_timeout_ms));
+  link->memory = tcp->memory;
+  if (link->memory == NULL) {
+    kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "no memory is registered here");
+    return;
+  }
+  link->memory->refs++;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status =
+      kvf_layouts_check(link->memory->regions, link->memory->regions_count, link->remote, link->remote_count, message);
+  if (status != KVF_OK) {
+    kvf_tcp_link_fail(tcp, link, status, status, "%s", message);
+    return;
+  }
+  for (uint32_t i = 0; i < link->paths_count && link->state == KVF_TCP_LINK_CONNECTING; i++) {
+    path_open(tcp, &link->paths[i]);
+  }
+}
+
+static void link_free(kvf_tcp_link *link)
+{
+  for (uint32_t i = 0; i < link->paths_count; i++) {
+    kvf_tcp_stream_free(&link->paths[i].stream);
+  }
+  if (link->memory != NULL) {
+    kvf_tcp_memory_drop(link->memory);
+  }
+  OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
+  free(link);
+}
+
+static void run_disconnect(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, disconnect);
+  close_paths(link);
+  kvf_tcp_reads_end(tcp, link, KVF_CANCELLED);
+  kvf_list_remove(&link->in_connecting);
+  kvf_list_remove(&link->in_links);
+  link_free(link);
+}
+
+static void paths_init(kvf_tcp_link *link)
+{
+  for (uint32_t i = 0; i < link->paths_count; i++) {
+    kvf_tcp_path *path = &link->paths[i];
+    path->source.ready = path_ready;
+    path->link = link;
+    path->stream.fd = -1;
+    kvf_list_init(&path->waiting);
+    kvf_list_init(&path->sent);
+  }
+}
+
+kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+{
+  kvf_tcp *tcp = kvf_tcp_of(transport);
+  uint16_t port;
+  kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &port);
+  if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
+    return KVF_TRANSFER_SETUP;
+  }
+  size_t paths_bytes = tcp->config.tcp_streams * sizeof(kvf_tcp_path);
+  size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
+  kvf_tcp_link *link = calloc(1, sizeof(*link) + paths_bytes + remote_bytes);
+  if (link == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  link->base = (kvf_link){.transport = transport, .user = spec->user};
+  link->connect.run = run_connect;
+  link->disconnect.run = run_disconnect;
+  kvf_list_init(&link->connect.in_commands);
+  kvf_list_init(&link->disconnect.in_commands);
+  kvf_list_init(&link->open);
+  kvf_list_init(&link->in_links);
+  kvf_list_init(&link->in_connecting);
+  link->peer = spec->peer;
+  link->peer.port = port;
+  link->incarnation = spec->incarnation;
+  link->session_id = spec->session_id;
+  link->session_key = spec->session_key;
+  link->paths_count = tcp->config.tcp_streams;
+  paths_init(link);
+  link->remote_count = spec->remote_count;
+  link->remote = (kvf_region_layout *)(void *)((uint8_t *)link->paths + paths_bytes);
+  if (remote_bytes > 0) {
+    memcpy(link->remote, spec->remote, remote_bytes);
+  }
+  *out = &link->base;
+  kvf_tcp_lock(tcp);
+  kvf_tcp_post(tcp, &link->connect);
+  kvf_tcp_unlock(tcp);
+  return KVF_OK;
+}
+
+void kvf_tcp_disconnect(kvf_link *base)
+{
+  kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
+  kvf_tcp *tcp = kvf_tcp_of(base->transport);
+  kvf_tcp_lock(tcp);
+  link->disconnected = true;
+  kvf_tcp_post(tcp, &link->disconnect);
+  kvf_tcp_unlock(tcp);
+}
+
+uint64_t kvf_tcp_links_tick(kvf_tcp *tcp)
+{
+  while (!kvf_list_is_empty(&tcp->connecting)) {
+    kvf_tcp_link *link = KVF_CONTAINER_OF(tcp->connecting.next, kvf_tcp_link, in_connecting);
+    if (link->deadline_ns > tcp->now_ns) {
+      return link->deadline_ns;
+    }
+    kvf_tcp_link_fail(tcp, link, KVF_HANDSHAKE_TIMEOUT, KVF_HANDSHAKE_TIMEOUT, "no handshake in %u ms",
+                      (unsigned)tcp->config.handshake_timeout_ms);
+  }
+  return KVF_TIME_NEVER;
+}
+
+void kvf_tcp_links_clear(kvf_tcp *tcp)
+{
+  for (kvf_list *node = tcp->links.next; node != &tcp->links; node = node->next) {
+    kvf_tcp_reads_cancel(tcp, KVF_CONTAINER_OF(node, kvf_tcp_link, in_links));
+  }
+}

@@ -1,0 +1,107 @@
+/* The consumer's side of the tcp transport: what its files share. A link has one path, that is one socket, per stream;
+ * it is up when all of them have proved the session's key (tcp_link.c), and fails with the first of them. Reads go to
+ * the path with the least to do and are answered in the order in which they were sent there (tcp_read.c).
+ */
+#ifndef KVF_TRANSPORT_TCP_LINK_H
+#define KVF_TRANSPORT_TCP_LINK_H
+
+#include "transport/tcp.h"
+#include "wire/data_message.h"
+#include "wire/frame.h"
+
+typedef enum kvf_tcp_link_state {
+  KVF_TCP_LINK_CONNECTING,
+  KVF_TCP_LINK_UP,
+  KVF_TCP_LINK_DOWN /* link->failure says why */
+} kvf_tcp_link_state;
+
+/* What a path waits for. */
+typedef enum kvf_tcp_path_state {
+  KVF_TCP_PATH_DIALING,
+  KVF_TCP_PATH_CHALLENGE,
+  KVF_TCP_PATH_READY,
+  KVF_TCP_PATH_CHUNK,
+  KVF_TCP_PATH_PAYLOAD,
+  KVF_TCP_PATH_TRAILER
+} kvf_tcp_path_state;
+
+typedef struct kvf_tcp_link kvf_tcp_link;
+
+typedef struct kvf_tcp_path {
+  kvf_tcp_source source;
+  kvf_tcp_link *link;
+  kvf_tcp_path_state state;
+  kvf_tcp_stream stream;
+  bool is_blocked;  /* the kernel takes nothing more now */
+  kvf_list waiting; /* reads whose READ has not been staged */
+  kvf_list sent;    /* reads in the order of their READs: the first is answered next */
+  uint32_t sent_count;
+  uint64_t open_bytes;     /* of all of them */
+  kvf_tcp_payload payload; /* of the first in `sent`, in state PAYLOAD */
+} kvf_tcp_path;
+
+struct kvf_tcp_link {
+  kvf_link base;
+  kvf_tcp_command connect;
+  kvf_tcp_command disconnect;
+  kvf_list open;     /* reads that have not been reported; with the lock */
+  bool disconnected; /* with the lock */
+
+  /* The data thread's, from here. */
+  kvf_list in_links;
+  kvf_list in_connecting;
+  kvf_tcp_link_state state;
+  kvf_status failure;
+  uint64_t deadline_ns; /* to come up */
+  kvf_address peer;     /* its data port */
+  kvf_incarnation incarnation;
+  uint64_t session_id;
+  kvf_key session_key; /* until it is up */
+  kvf_tcp_memory *memory;
+  uint32_t ready_count;
+  uint32_t remote_count;
+  kvf_region_layout *remote; /* behind the paths */
+  uint32_t paths_count;
+  kvf_tcp_path paths[];
+};
+
+/* A read from read() until it has been reported and its answer, if it was sent, has been received. */
+typedef struct kvf_tcp_read {
+  kvf_tcp_command start;
+  kvf_tcp_command cancel;
+  kvf_list in_open; /* with the lock */
+  kvf_list in_path; /* `waiting` or `sent` */
+  kvf_tcp_link *link;
+  kvf_tcp_path *path;
+  kvf_read read;
+  bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
+  kvf_chunk chunk;
+  uint64_t bytes;
+  uint64_t landed_bytes;
+  uint64_t progress_ns; /* when progress was told last, or the read began */
+} kvf_tcp_read;
+
+/* ---- tcp_link.c ---- */
+
+/* Brings the link down and reports its reads as `reads`. The line names the peer and what happened. */
+void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* The kernel could not send or receive on this path. */
+void kvf_tcp_path_broken(kvf_tcp *tcp, kvf_tcp_path *path);
+/* Sends what is staged and tells epoll what to wait for. False: the link has failed. */
+KVF_MUST_USE bool kvf_tcp_path_flush(kvf_tcp *tcp, kvf_tcp_path *path);
+
+/* ---- tcp_read.c. False: the link has failed. ---- */
+
+KVF_MUST_USE bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes);
+KVF_MUST_USE bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes);
+/* One system call's worth of payload. */
+KVF_MUST_USE kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t *budget_bytes);
+/* Sends READs for what waits, as many as may be open. */
+KVF_MUST_USE bool kvf_tcp_path_send_reads(kvf_tcp *tcp, kvf_tcp_path *path);
+/* The paths are closed for good: reads are reported as `status` and freed. */
+void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status);
+/* The paths live on: reads are cancelled. */
+void kvf_tcp_reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link);
+
+#endif

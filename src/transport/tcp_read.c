@@ -1,0 +1,371 @@
+/* Reads: sent, received into their blocks, judged whole, reported. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/tcp_link.h"
+
+#define CANCEL_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_CANCEL_BYTES_MAX)
+
+/* ---- the end of a read ---- */
+
+static void drop_if_over(kvf_tcp_read *read)
+{
+  if (read->is_reported && !kvf_list_is_linked(&read->in_path)) {
+    free(read);
+  }
+}
+
+/* From here nothing writes to its blocks. Frees the read unless its answer is still to come. */
+static void report(kvf_tcp *tcp, kvf_tcp_read *read, const kvf_read_result *result)
+{
+  kvf_tcp_lock(tcp);
+  kvf_list_remove(&read->in_open);
+  kvf_list_remove(&read->start.in_commands);
+  kvf_list_remove(&read->cancel.in_commands);
+  kvf_tcp_unlock(tcp);
+  read->is_reported = true;
+  tcp->host.read_done(tcp->host.context, result);
+  drop_if_over(read);
+}
+
+static void end(kvf_tcp *tcp, kvf_tcp_read *read, kvf_status status)
+{
+  kvf_read_result result = {.id = read->read.id, .status = status, .bytes = read->landed_bytes};
+  report(tcp, read, &result);
+}
+
+/* Its answer is complete, or will never be wanted. */
+static void leave_path(kvf_tcp_read *read)
+{
+  kvf_list_remove(&read->in_path);
+  read->path->open_bytes -= read->bytes;
+}
+
+static void forget_path(kvf_list *reads)
+{
+  while (!kvf_list_is_empty(reads)) {
+    kvf_tcp_read *read = KVF_CONTAINER_OF(reads->next, kvf_tcp_read, in_path);
+    leave_path(read);
+    drop_if_over(read);
+  }
+}
+
+static kvf_tcp_read *first_open(kvf_tcp *tcp, kvf_tcp_link *link)
+{
+  kvf_tcp_lock(tcp);
+  kvf_tcp_read *read = kvf_list_is_empty(&link->open) ? NULL : KVF_CONTAINER_OF(link->open.next, kvf_tcp_read, in_open);
+  kvf_tcp_unlock(tcp);
+  return read;
+}
+
+void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status)
+{
+  for (uint32_t i = 0; i < link->paths_count; i++) {
+    forget_path(&link->paths[i].waiting);
+    forget_path(&link->paths[i].sent);
+    link->paths[i].sent_count = 0;
+  }
+  kvf_tcp_read *read;
+  while ((read = first_open(tcp, link)) != NULL) {
+    end(tcp, read, status);
+  }
+}
+
+/* ---- start and cancel ---- */
+
+static kvf_tcp_path *least_busy(kvf_tcp_link *link)
+{
+  kvf_tcp_path *best = &link->paths[0];
+  for (uint32_t i = 1; i < link->paths_count; i++) {
+    if (link->paths[i].open_bytes < best->open_bytes) {
+      best = &link->paths[i];
+    }
+  }
+  return best;
+}
+
+/* Whether the read can be sent, else why not. */
+static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
+{
+  kvf_tcp_link *link = read->link;
+  if (link->state != KVF_TCP_LINK_UP) {
+    return link->state == KVF_TCP_LINK_DOWN ? link->failure : KVF_TRANSFER_SETUP;
+  }
+  if (link->memory != tcp->memory) {
+    return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
+  }
+  read->chunk = (kvf_chunk){.local = link->memory->regions,
+                            .remote = link->remote,
+                            .regions_count = link->remote_count,
+                            .items_count = read->read.items_count,
+                            .items = read->read.items,
+                            .remote_head = read->read.remote_head,
+                            .local_head = read->read.local_head,
+                            .heads = read->read.heads};
+  return kvf_chunk_check(&read->chunk, &read->bytes);
+}
+
+static void run_start(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, start);
+  kvf_status status = prepare(tcp, read);
+  if (status != KVF_OK) {
+    end(tcp, read, status);
+    return;
+  }
+  kvf_tcp_path *path = least_busy(read->link);
+  read->path = path;
+  read->progress_ns = tcp->now_ns;
+  path->open_bytes += read->bytes;
+  kvf_list_push_back(&path->waiting, &read->in_path);
+  if (!kvf_tcp_path_send_reads(tcp, path)) {
+    return;
+  }
+}
+
+/* The producer need not begin with it. There is no room only while it takes nothing anyway. */
+static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
+{
+  kvf_tcp_stream *stream = &read->path->stream;
+  kvf_data_cancel cancel = {.read_id = read->read.id};
+  size_t bytes = 0;
+  uint8_t *out = kvf_tcp_stage(stream, CANCEL_FRAME_BYTES);
+  if (out == NULL ||
+      kvf_data_cancel_encode(&cancel, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_CANCEL_BYTES_MAX, &bytes) != KVF_OK) {
+    return true;
+  }
+  kvf_frame_header_encode(KVF_FRAME_CANCEL, (uint32_t)bytes, out);
+  kvf_tcp_staged(stream, KVF_FRAME_HEADER_BYTES + bytes);
+  return kvf_tcp_path_flush(tcp, read->path);
+}
+
+static bool has_begun(const kvf_tcp_read *read)
+{
+  const kvf_tcp_path *path = read->path;
+  bool chunk_has_come = path->state == KVF_TCP_PATH_PAYLOAD || path->state == KVF_TCP_PATH_TRAILER;
+  return chunk_has_come && path->sent.next == &read->in_path;
+}
+
+static bool was_sent(const kvf_tcp_read *read)
+{
+  const kvf_tcp_path *path = read->path;
+  for (const kvf_list *node = path->sent.next; node != &path->sent; node = node->next) {
+    if (node == &read->in_path) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
+{
+  if (read->path != NULL && !was_sent(read)) {
+    leave_path(read);
+  } else if (read->path != NULL && !has_begun(read) && !send_cancel(tcp, read)) {
+    return; /* the link has failed, and reported it */
+  }
+  end(tcp, read, KVF_CANCELLED);
+}
+
+static void run_cancel(kvf_tcp *tcp, kvf_tcp_command *command)
+{
+  cancel_read(tcp, KVF_CONTAINER_OF(command, kvf_tcp_read, cancel));
+}
+
+void kvf_tcp_reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link)
+{
+  kvf_tcp_read *read;
+  while ((read = first_open(tcp, link)) != NULL) {
+    cancel_read(tcp, read);
+  }
+}
+
+void kvf_tcp_read_start(kvf_link *base, const kvf_read *request)
+{
+  kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
+  kvf_tcp *tcp = kvf_tcp_of(base->transport);
+  kvf_tcp_read *read = malloc(sizeof(*read));
+  if (read != NULL) {
+    *read = (kvf_tcp_read){.start = {.run = run_start}, .cancel = {.run = run_cancel}, .link = link, .read = *request};
+    kvf_list_init(&read->start.in_commands);
+    kvf_list_init(&read->cancel.in_commands);
+    kvf_list_init(&read->in_open);
+    kvf_list_init(&read->in_path);
+  }
+  kvf_tcp_lock(tcp);
+  if (read != NULL) {
+    kvf_list_push_back(&link->open, &read->in_open);
+    kvf_tcp_post(tcp, &read->start);
+  } else {
+    kvf_tcp_refuse(tcp, request->id);
+  }
+  kvf_tcp_unlock(tcp);
+}
+
+void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id)
+{
+  kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
+  kvf_tcp *tcp = kvf_tcp_of(base->transport);
+  kvf_tcp_lock(tcp);
+  for (kvf_list *node = link->open.next; node != &link->open; node = node->next) {
+    kvf_tcp_read *read = KVF_CONTAINER_OF(node, kvf_tcp_read, in_open);
+    if (read->read.id == read_id) {
+      kvf_tcp_post(tcp, &read->cancel);
+      break;
+    }
+  }
+  kvf_tcp_unlock(tcp);
+}
+
+/* ---- what goes out ---- */
+
+/* Stages the READ of the first that waits. False: there is no room for it now. */
+static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  kvf_tcp_read *read = KVF_CONTAINER_OF(path->waiting.next, kvf_tcp_read, in_path);
+  uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)read->read.items_count * KVF_DATA_READ_RUN_BYTES;
+  if (room > KVF_FRAME_BODY_BYTES_MAX) {
+    room = KVF_FRAME_BODY_BYTES_MAX;
+  }
+  uint8_t *out = kvf_tcp_stage(&path->stream, KVF_FRAME_HEADER_BYTES + room);
+  if (out == NULL) {
+    return false;
+  }
+  kvf_data_read message = {.read_id = read->read.id,
+                           .lease = read->read.lease,
+                           .remote_head = read->read.remote_head,
+                           .heads = read->read.heads,
+                           .items_count = read->read.items_count};
+  size_t bytes = 0;
+  kvf_status status = kvf_data_read_encode(&message, read->read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
+  if (status != KVF_OK) {
+    leave_path(read);
+    end(tcp, read, status);
+    return true;
+  }
+  kvf_frame_header_encode(KVF_FRAME_READ, (uint32_t)bytes, out);
+  kvf_tcp_staged(&path->stream, KVF_FRAME_HEADER_BYTES + bytes);
+  kvf_list_remove(&read->in_path);
+  kvf_list_push_back(&path->sent, &read->in_path);
+  path->sent_count++;
+  return true;
+}
+
+bool kvf_tcp_path_send_reads(kvf_tcp *tcp, kvf_tcp_path *path)
+{
+  do {
+    bool room = true;
+    while (room && path->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&path->waiting)) {
+      room = stage_read(tcp, path);
+    }
+    if (!kvf_tcp_path_flush(tcp, path)) {
+      return false;
+    }
+  } while (!path->is_blocked && path->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&path->waiting));
+  return true;
+}
+
+/* ---- what comes in ---- */
+
+static kvf_tcp_read *answered(const kvf_tcp_path *path)
+{
+  return kvf_list_is_empty(&path->sent) ? NULL : KVF_CONTAINER_OF(path->sent.next, kvf_tcp_read, in_path);
+}
+
+static kvf_tcp_read *take_answered(kvf_tcp_path *path)
+{
+  kvf_tcp_read *read = answered(path);
+  leave_path(read);
+  path->sent_count--;
+  path->state = KVF_TCP_PATH_CHUNK;
+  return read;
+}
+
+/* What a producer's refusal means to the load. */
+static kvf_status refusal(int32_t status)
+{
+  switch (status) {
+    case KVF_LEASE_EXPIRED:
+    case KVF_LEASE_UNKNOWN:
+    case KVF_NOT_PUBLISHED:
+      return (kvf_status)status;
+    case KVF_INVALID: /* it has no such block: the ticket is not of this lease */
+      return KVF_BAD_TICKET;
+    default:
+      return KVF_TRANSFER_FAILED;
+  }
+}
+
+bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
+{
+  kvf_data_chunk chunk;
+  kvf_tcp_read *read = answered(path);
+  const char *wrong = NULL;
+  if (kvf_data_chunk_decode(body, body_bytes, &chunk) != KVF_OK) {
+    wrong = "malformed chunk";
+  } else if (read == NULL || chunk.read_id != read->read.id) {
+    wrong = "a chunk that is not the next one";
+  } else if (chunk.status == KVF_OK && chunk.payload_bytes != read->bytes) {
+    wrong = "a chunk of another size than was asked for";
+  }
+  if (wrong != NULL) {
+    kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "%s", wrong);
+    return false;
+  }
+  if (chunk.status == KVF_OK) {
+    path->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes};
+    path->state = KVF_TCP_PATH_PAYLOAD;
+    return true;
+  }
+  (void)take_answered(path);
+  if (read->is_reported) {
+    drop_if_over(read);
+  } else {
+    end(tcp, read, refusal(chunk.status));
+  }
+  return true;
+}
+
+kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t *budget_bytes)
+{
+  kvf_tcp_read *read = answered(path);
+  uint64_t before = path->payload.left_bytes;
+  kvf_tcp_io io = kvf_tcp_receive(&path->stream, &path->payload, read->is_reported, *budget_bytes);
+  uint64_t landed = before - path->payload.left_bytes;
+  *budget_bytes -= landed < *budget_bytes ? landed : *budget_bytes;
+  if (path->payload.left_bytes == 0) {
+    path->state = KVF_TCP_PATH_TRAILER;
+  }
+  if (!read->is_reported && landed > 0) {
+    read->landed_bytes += landed;
+    if (tcp->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
+      read->progress_ns = tcp->now_ns;
+      tcp->host.read_progress(tcp->host.context, read->read.id);
+    }
+  }
+  return io;
+}
+
+bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
+{
+  kvf_data_trailer trailer;
+  kvf_tcp_read *read = answered(path);
+  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->read.id) {
+    kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "a trailer that is not the chunk's");
+    return false;
+  }
+  (void)take_answered(path);
+  if (read->is_reported) {
+    drop_if_over(read);
+    return true;
+  }
+  /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
+  kvf_read_result result = {.id = read->read.id,
+                            .status = KVF_OK,
+                            .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = path->link->incarnation},
+                                       .entry = {.word = trailer.word, .digest = trailer.digest}},
+                            .bytes = read->landed_bytes};
+  report(tcp, read, &result);
+  return true;
+}

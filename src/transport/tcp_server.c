@@ -1,0 +1,329 @@
+/* Connections of consumers: accepted, bounded in number, proved, and their frames told apart. */
+#include "transport/tcp_server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+
+/* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
+ * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
+#define STRANGER_IN_BYTES 128
+#define TRUSTED_IN_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX)
+#define OUT_BYTES 512
+
+static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX, "a hello fits");
+
+/* ---- life ---- */
+
+void kvf_tcp_server_init(kvf_tcp *tcp)
+{
+  kvf_list_init(&tcp->greeting);
+  kvf_list_init(&tcp->serving);
+  kvf_list_init(&tcp->retired);
+  tcp->accept_again_ns = KVF_TIME_NEVER;
+}
+
+void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message)
+{
+  assert(conn->stream.fd >= 0);
+  if (message != NULL) {
+    kvf_tcp_log(tcp, level, why, &conn->peer, "connection closed: %s", message);
+  }
+  kvf_tcp_stream_close(&conn->stream);
+  if (conn->is_trusted) {
+    tcp->serving_count--;
+  } else {
+    tcp->greeting_count--;
+  }
+  kvf_list_remove(&conn->in_conns);
+  kvf_list_push_back(&tcp->retired, &conn->in_conns);
+}
+
+void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  int error = conn->stream.error;
+  bool was_busy = conn->sending != NULL || !kvf_list_is_empty(&conn->requests);
+  if (error == 0 && !was_busy) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_DEBUG, KVF_PEER_DOWN, NULL);
+  } else {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_PEER_DOWN,
+                       error == 0 ? "the peer left while it had reads open" : strerror(error));
+  }
+}
+
+void kvf_tcp_server_reap(kvf_tcp *tcp)
+{
+  for (;;) {
+    kvf_list *node = kvf_list_pop_front(&tcp->retired);
+    if (node == NULL) {
+      return;
+    }
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+    kvf_tcp_requests_free(conn);
+    kvf_tcp_stream_free(&conn->stream);
+    free(conn);
+  }
+}
+
+static void close_all(kvf_tcp *tcp, kvf_list *conns)
+{
+  while (!kvf_list_is_empty(conns)) {
+    kvf_tcp_conn_close(tcp, KVF_CONTAINER_OF(conns->next, kvf_tcp_conn, in_conns), KVF_LOG_DEBUG, KVF_CLOSED, NULL);
+  }
+}
+
+void kvf_tcp_server_close(kvf_tcp *tcp)
+{
+  close_all(tcp, &tcp->greeting);
+  close_all(tcp, &tcp->serving);
+  kvf_tcp_server_reap(tcp);
+}
+
+void kvf_tcp_server_clear(kvf_tcp *tcp)
+{
+  kvf_list *next;
+  for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = next) {
+    next = node->next;
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+    if (conn->sending != NULL) {
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_CLOSED, "the memory is not registered any more");
+    }
+  }
+}
+
+uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
+{
+  if (tcp->accept_again_ns <= tcp->now_ns) {
+    tcp->accept_again_ns = KVF_TIME_NEVER;
+    if (!kvf_tcp_server_open(tcp)) {
+      tcp->accept_again_ns = kvf_time_add(tcp->now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
+    }
+  }
+  while (!kvf_list_is_empty(&tcp->greeting)) {
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
+    if (conn->deadline_ns > tcp->now_ns) {
+      return kvf_time_min(conn->deadline_ns, tcp->accept_again_ns);
+    }
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_TIMEOUT, "it did not prove its key in time");
+  }
+  return tcp->accept_again_ns;
+}
+
+/* ---- frames ---- */
+
+/* Makes room for one more proved connection. False: all others are busy. */
+static bool make_room(kvf_tcp *tcp)
+{
+  if (tcp->serving_count < tcp->config.connections_max) {
+    return true;
+  }
+  for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = node->next) {
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+    if (conn->sending == NULL && kvf_list_is_empty(&conn->requests)) {
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_LIMIT, "connections_max is reached, and it was idle longest");
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool proof_is_good(kvf_tcp *tcp, const kvf_tcp_conn *conn, const kvf_data_hello *hello)
+{
+  kvf_key key;
+  uint8_t proof[KVF_HASH_BYTES];
+  bool good = tcp->host.session_key(tcp->host.context, hello->session_id, &key) &&
+              kvf_data_hello_proof(&key, &conn->challenge, hello, proof) == KVF_OK &&
+              kvf_equal_secret(proof, hello->proof, sizeof(proof));
+  OPENSSL_cleanse(&key, sizeof(key));
+  return good;
+}
+
+static void stage_frame(kvf_tcp_conn *conn, kvf_frame_type type, const void *body, size_t body_bytes)
+{
+  uint8_t *out = kvf_tcp_stage(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  assert(out != NULL); /* the handshake's few frames fit */
+  kvf_frame_header_encode(type, (uint32_t)body_bytes, out);
+  if (body_bytes > 0) {
+    memcpy(out + KVF_FRAME_HEADER_BYTES, body, body_bytes);
+  }
+  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+}
+
+static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_t body_bytes)
+{
+  kvf_data_hello hello;
+  if (kvf_data_hello_decode(body, body_bytes, &hello) != KVF_OK) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed data_hello");
+    return false;
+  }
+  if (!proof_is_good(tcp, conn, &hello)) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_REFUSED, "unknown session, or wrong proof of its key");
+    return false;
+  }
+  if (!make_room(tcp)) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all are busy");
+    return false;
+  }
+  if (kvf_tcp_stream_grow_in(&conn->stream, TRUSTED_IN_BYTES) != KVF_OK) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");
+    return false;
+  }
+  tcp->greeting_count--;
+  tcp->serving_count++;
+  conn->is_trusted = true;
+  kvf_list_remove(&conn->in_conns);
+  kvf_list_push_back(&tcp->serving, &conn->in_conns);
+  stage_frame(conn, KVF_FRAME_DATA_READY, NULL, 0);
+  return true;
+}
+
+static bool on_frame(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_frame_type type, const uint8_t *body, size_t body_bytes)
+{
+  if (!conn->is_trusted && type == KVF_FRAME_DATA_HELLO) {
+    return on_hello(tcp, conn, body, body_bytes);
+  }
+  if (conn->is_trusted && type == KVF_FRAME_READ) {
+    return kvf_tcp_on_read(tcp, conn, body, body_bytes);
+  }
+  if (conn->is_trusted && type == KVF_FRAME_CANCEL) {
+    return kvf_tcp_on_cancel(tcp, conn, body, body_bytes);
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  (void)snprintf(message, sizeof(message), "unexpected frame %s %s its handshake", kvf_frame_type_name(type),
+                 conn->is_trusted ? "after" : "before");
+  kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, message);
+  return false;
+}
+
+/* Takes the frames that have come whole, as long as there is room for what they ask. False: the connection was closed.
+ */
+static bool take_frames(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  for (;;) {
+    conn->is_full = conn->is_trusted && !kvf_tcp_conn_has_room(conn);
+    size_t waiting = kvf_tcp_waiting_bytes(&conn->stream);
+    if (conn->is_full || waiting < KVF_FRAME_HEADER_BYTES) {
+      return true;
+    }
+    uint32_t body_max =
+        conn->is_trusted ? KVF_FRAME_BODY_BYTES_MAX : (uint32_t)(STRANGER_IN_BYTES - KVF_FRAME_HEADER_BYTES);
+    kvf_frame_header header;
+    if (kvf_frame_header_decode(kvf_tcp_waiting(&conn->stream), body_max, &header) != KVF_OK) {
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "not a frame, or one that is too long");
+      return false;
+    }
+    size_t bytes = KVF_FRAME_HEADER_BYTES + (size_t)header.body_bytes;
+    if (waiting < bytes) {
+      return true;
+    }
+    if (!on_frame(tcp, conn, header.type, kvf_tcp_waiting(&conn->stream) + KVF_FRAME_HEADER_BYTES, header.body_bytes)) {
+      return false;
+    }
+    kvf_tcp_consume(&conn->stream, bytes);
+  }
+}
+
+/* Answers what has come; what waits behind a full queue is looked at again when the queue has become shorter. */
+static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  bool again;
+  do {
+    if (!take_frames(tcp, conn) || !kvf_tcp_serve(tcp, conn)) {
+      return;
+    }
+    again = conn->is_full && kvf_tcp_conn_has_room(conn);
+  } while (again);
+  uint32_t events = (conn->is_full ? 0u : (uint32_t)EPOLLIN) | (conn->is_blocked ? (uint32_t)EPOLLOUT : 0u);
+  if (!kvf_tcp_watch(tcp, conn->stream.fd, &conn->source, events)) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_SYSTEM, strerror(errno));
+  }
+}
+
+static void conn_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
+{
+  kvf_tcp_conn *conn = KVF_CONTAINER_OF(source, kvf_tcp_conn, source);
+  if (conn->stream.fd < 0) {
+    return;
+  }
+  bool dead = (events & (uint32_t)(EPOLLERR | EPOLLHUP)) != 0;
+  if (!conn->is_full && (dead || (events & EPOLLIN) != 0)) {
+    kvf_tcp_io io = kvf_tcp_fill(&conn->stream);
+    if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
+      kvf_tcp_conn_broken(tcp, conn);
+      return;
+    }
+  } else if (dead) {
+    conn->stream.error = kvf_socket_error(conn->stream.fd);
+    kvf_tcp_conn_broken(tcp, conn);
+    return;
+  }
+  run(tcp, conn);
+}
+
+/* ---- accepting ---- */
+
+static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
+{
+  kvf_tcp_conn *conn = calloc(1, sizeof(*conn));
+  if (conn == NULL) {
+    (void)close(fd);
+    return;
+  }
+  kvf_list_init(&conn->in_conns);
+  kvf_list_init(&conn->requests);
+  conn->source.ready = conn_ready;
+  conn->peer = *peer;
+  conn->deadline_ns = kvf_time_add(tcp->now_ns, kvf_ms_to_ns(tcp->config.handshake_timeout_ms));
+  if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES) != KVF_OK) {
+    free(conn);
+    return;
+  }
+  if (tcp->greeting_count > tcp->config.connections_max / KVF_TCP_GREETING_SHARE) {
+    kvf_tcp_conn *oldest = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
+    kvf_tcp_conn_close(tcp, oldest, KVF_LOG_WARN, KVF_LIMIT, "too many connections have not proved their key");
+  }
+  kvf_list_push_back(&tcp->greeting, &conn->in_conns);
+  tcp->greeting_count++;
+  uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
+  size_t body_bytes;
+  if (getentropy(conn->challenge.nonce, sizeof(conn->challenge.nonce)) != 0 ||
+      kvf_data_challenge_encode(&conn->challenge, body, sizeof(body), &body_bytes) != KVF_OK) {
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_ERROR, KVF_SYSTEM, "no random bytes for a challenge");
+    return;
+  }
+  stage_frame(conn, KVF_FRAME_DATA_CHALLENGE, body, body_bytes);
+  run(tcp, conn);
+}
+
+static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
+{
+  (void)events;
+  for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
+    kvf_address peer;
+    int fd = kvf_socket_accept(tcp->listener_fd, &peer);
+    if (fd >= 0) {
+      admit(tcp, fd, &peer);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      /* The listener stays readable: look away for a while, rather than to spin. */
+      kvf_tcp_log(tcp, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s", strerror(errno));
+      if (kvf_tcp_watch(tcp, tcp->listener_fd, source, 0)) {
+        tcp->accept_again_ns = kvf_time_add(tcp->now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
+      }
+      return;
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+bool kvf_tcp_server_open(kvf_tcp *tcp)
+{
+  tcp->listener.ready = accept_ready;
+  return tcp->listener_fd < 0 || kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
+}

@@ -1,0 +1,248 @@
+#include "transport/tcp_stream.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define SCRATCH_BYTES 65536
+
+kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes)
+{
+  *stream = (kvf_tcp_stream){.fd = fd};
+  stream->in = (kvf_tcp_buffer){.data = malloc(in_bytes), .capacity = in_bytes};
+  stream->out = (kvf_tcp_buffer){.data = malloc(out_bytes), .capacity = out_bytes};
+  if (stream->in.data != NULL && stream->out.data != NULL) {
+    return KVF_OK;
+  }
+  kvf_tcp_stream_close(stream);
+  kvf_tcp_stream_free(stream);
+  return KVF_NO_MEMORY;
+}
+
+void kvf_tcp_stream_close(kvf_tcp_stream *stream)
+{
+  if (stream->fd >= 0) {
+    (void)close(stream->fd);
+    stream->fd = -1;
+  }
+}
+
+void kvf_tcp_stream_free(kvf_tcp_stream *stream)
+{
+  assert(stream->fd < 0);
+  free(stream->in.data);
+  free(stream->out.data);
+  stream->in = (kvf_tcp_buffer){0};
+  stream->out = (kvf_tcp_buffer){0};
+}
+
+kvf_status kvf_tcp_stream_grow_in(kvf_tcp_stream *stream, size_t in_bytes)
+{
+  uint8_t *data = realloc(stream->in.data, in_bytes);
+  if (data == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  stream->in.data = data;
+  stream->in.capacity = in_bytes;
+  return KVF_OK;
+}
+
+/* What a call's negative result means. */
+static kvf_tcp_io failed(kvf_tcp_stream *stream)
+{
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+    return KVF_TCP_IO_BLOCKED;
+  }
+  stream->error = errno;
+  return errno == ECONNRESET || errno == EPIPE ? KVF_TCP_IO_CLOSED : KVF_TCP_IO_FAILED;
+}
+
+static kvf_tcp_io ended(kvf_tcp_stream *stream)
+{
+  stream->error = 0;
+  return KVF_TCP_IO_CLOSED;
+}
+
+/* Moves what waits to the start, so that all free room lies behind it. */
+static void compact(kvf_tcp_buffer *buffer)
+{
+  if (buffer->head > 0) {
+    memmove(buffer->data, buffer->data + buffer->head, buffer->tail - buffer->head);
+    buffer->tail -= buffer->head;
+    buffer->head = 0;
+  }
+}
+
+/* ---- in ---- */
+
+void kvf_tcp_consume(kvf_tcp_stream *stream, size_t bytes)
+{
+  kvf_tcp_buffer *in = &stream->in;
+  assert(bytes <= in->tail - in->head);
+  in->head += bytes;
+  if (in->head == in->tail) {
+    in->head = 0;
+    in->tail = 0;
+  }
+}
+
+kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
+{
+  kvf_tcp_buffer *in = &stream->in;
+  compact(in);
+  assert(in->tail < in->capacity);
+  ssize_t got = recv(stream->fd, in->data + in->tail, in->capacity - in->tail, 0);
+  if (got < 0) {
+    return failed(stream);
+  }
+  if (got == 0) {
+    return ended(stream);
+  }
+  in->tail += (size_t)got;
+  return in->tail == in->capacity ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
+}
+
+/* Turns the cursor's next segments into iovecs. Returns their bytes. */
+static uint64_t gather(kvf_segment_cursor *cursor, struct iovec *iov, size_t *count, uint64_t bytes_max)
+{
+  kvf_segment segments[KVF_TCP_CALL_SEGMENTS_MAX];
+  uint64_t bytes = 0;
+  *count = kvf_segments_next(cursor, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes_max);
+  for (size_t i = 0; i < *count; i++) {
+    iov[i] = (struct iovec){.iov_base = segments[i].local, .iov_len = segments[i].bytes};
+    bytes += segments[i].bytes;
+  }
+  return bytes;
+}
+
+/* `bytes` of the payload have moved; `ahead` is its cursor behind all `offered` bytes. */
+static void advance(kvf_tcp_payload *payload, const kvf_segment_cursor *ahead, uint64_t offered, uint64_t bytes)
+{
+  payload->left_bytes -= bytes;
+  if (bytes == offered) {
+    payload->cursor = *ahead;
+    return;
+  }
+  kvf_segment segments[KVF_TCP_CALL_SEGMENTS_MAX];
+  (void)kvf_segments_next(&payload->cursor, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/* Payload that came along with a frame. */
+static void take_waiting(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard)
+{
+  uint64_t bytes = smaller(kvf_tcp_waiting_bytes(stream), payload->left_bytes);
+  if (!discard) {
+    struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX];
+    size_t count;
+    bytes = gather(&payload->cursor, iov, &count, bytes);
+    const uint8_t *from = kvf_tcp_waiting(stream);
+    for (size_t i = 0; i < count; i++) {
+      memcpy(iov[i].iov_base, from, iov[i].iov_len);
+      from += iov[i].iov_len;
+    }
+  }
+  kvf_tcp_consume(stream, bytes);
+  payload->left_bytes -= bytes;
+}
+
+static kvf_tcp_io discard_payload(kvf_tcp_stream *stream, kvf_tcp_payload *payload)
+{
+  uint8_t scratch[SCRATCH_BYTES];
+  uint64_t asked = smaller(sizeof(scratch), payload->left_bytes);
+  ssize_t got = recv(stream->fd, scratch, asked, 0);
+  if (got < 0) {
+    return failed(stream);
+  }
+  if (got == 0) {
+    return ended(stream);
+  }
+  payload->left_bytes -= (uint64_t)got;
+  return (uint64_t)got == asked ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
+}
+
+kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard, uint64_t bytes_max)
+{
+  if (kvf_tcp_waiting_bytes(stream) > 0) {
+    take_waiting(stream, payload, discard);
+    return KVF_TCP_IO_MOVED;
+  }
+  if (discard) {
+    return discard_payload(stream, payload);
+  }
+  struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX + 1];
+  struct msghdr message = {.msg_iov = iov};
+  kvf_segment_cursor ahead = payload->cursor;
+  uint64_t offered = gather(&ahead, iov, &message.msg_iovlen, smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX));
+  uint64_t asked = offered;
+  if (offered == payload->left_bytes) {
+    asked += stream->in.capacity;
+    iov[message.msg_iovlen++] = (struct iovec){.iov_base = stream->in.data, .iov_len = stream->in.capacity};
+  }
+  ssize_t got = recvmsg(stream->fd, &message, 0);
+  if (got < 0) {
+    return failed(stream);
+  }
+  if (got == 0) {
+    return ended(stream);
+  }
+  uint64_t landed = smaller((uint64_t)got, offered);
+  advance(payload, &ahead, offered, landed);
+  stream->in.tail = (size_t)((uint64_t)got - landed); /* it was empty */
+  return (uint64_t)got == asked ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
+}
+
+/* ---- out ---- */
+
+uint8_t *kvf_tcp_stage(kvf_tcp_stream *stream, size_t bytes)
+{
+  kvf_tcp_buffer *out = &stream->out;
+  if (out->capacity - out->tail < bytes) {
+    compact(out);
+  }
+  return out->capacity - out->tail < bytes ? NULL : out->data + out->tail;
+}
+
+void kvf_tcp_staged(kvf_tcp_stream *stream, size_t bytes)
+{
+  stream->out.tail += bytes;
+  assert(stream->out.tail <= stream->out.capacity);
+}
+
+kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64_t bytes_max)
+{
+  kvf_tcp_buffer *out = &stream->out;
+  size_t unsent = kvf_tcp_unsent_bytes(stream);
+  struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX + 1];
+  size_t count = 0;
+  uint64_t offered = 0;
+  kvf_segment_cursor ahead;
+  iov[0] = (struct iovec){.iov_base = out->data + out->head, .iov_len = unsent};
+  if (payload != NULL) {
+    ahead = payload->cursor;
+    offered = gather(&ahead, iov + 1, &count, smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX));
+  }
+  struct msghdr message = {.msg_iov = iov, .msg_iovlen = count + 1};
+  ssize_t sent = sendmsg(stream->fd, &message, MSG_NOSIGNAL);
+  if (sent < 0) {
+    return failed(stream);
+  }
+  size_t framed = (size_t)smaller((uint64_t)sent, unsent);
+  out->head += framed;
+  if (out->head == out->tail) {
+    out->head = 0;
+    out->tail = 0;
+  }
+  if (payload != NULL) {
+    advance(payload, &ahead, offered, (uint64_t)sent - framed);
+  }
+  return (uint64_t)sent == unsent + offered ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
+}

@@ -1,0 +1,85 @@
+/* The bytes of one non-blocking TCP socket, in both directions: small frames through buffers, payload straight from and
+ * into the blocks. Knows nothing of what the bytes mean.
+ *
+ * One thread at a time. Everything is bounded: the buffers by what open was given, a system call by the constants
+ * below.
+ */
+#ifndef KVF_TRANSPORT_TCP_STREAM_H
+#define KVF_TRANSPORT_TCP_STREAM_H
+
+#include "transport/segments.h"
+
+/* Blocks and bytes that one system call takes at most. */
+#define KVF_TCP_CALL_SEGMENTS_MAX 512
+#define KVF_TCP_CALL_BYTES_MAX (2u << 20)
+
+typedef enum kvf_tcp_io {
+  KVF_TCP_IO_MOVED,   /* all that was offered or asked for has moved; there may be more */
+  KVF_TCP_IO_BLOCKED, /* the kernel takes, or has, nothing more now; some bytes may have moved */
+  KVF_TCP_IO_CLOSED,  /* the peer has closed the connection, or reset it */
+  KVF_TCP_IO_FAILED   /* any other error; it is in stream->error */
+} kvf_tcp_io;
+
+/* Bytes [head, tail) wait: to be looked at, or to be sent. */
+typedef struct kvf_tcp_buffer {
+  uint8_t *data;
+  size_t capacity;
+  size_t head;
+  size_t tail;
+} kvf_tcp_buffer;
+
+typedef struct kvf_tcp_stream {
+  int fd;
+  int error; /* errno of the last CLOSED or FAILED; 0: an orderly end */
+  kvf_tcp_buffer in;
+  kvf_tcp_buffer out;
+} kvf_tcp_stream;
+
+/* Takes the socket over, also when it fails. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes);
+/* Closes the socket; buffers stay until free. May be called again. */
+void kvf_tcp_stream_close(kvf_tcp_stream *stream);
+void kvf_tcp_stream_free(kvf_tcp_stream *stream);
+/* A larger buffer for what comes in, once the peer may send larger frames. KVF_NO_MEMORY: it stays as it was. */
+KVF_MUST_USE kvf_status kvf_tcp_stream_grow_in(kvf_tcp_stream *stream, size_t in_bytes);
+
+/* What has come and not been consumed. */
+static inline size_t kvf_tcp_waiting_bytes(const kvf_tcp_stream *stream)
+{
+  return stream->in.tail - stream->in.head;
+}
+
+static inline const uint8_t *kvf_tcp_waiting(const kvf_tcp_stream *stream)
+{
+  return stream->in.data + stream->in.head;
+}
+
+void kvf_tcp_consume(kvf_tcp_stream *stream, size_t bytes);
+/* Receives into the buffer, which must not be full of unconsumed bytes. */
+KVF_MUST_USE kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream);
+
+/* Room for at least `bytes` to be written at the returned place and then added; NULL: that many must be sent first. */
+uint8_t *kvf_tcp_stage(kvf_tcp_stream *stream, size_t bytes);
+void kvf_tcp_staged(kvf_tcp_stream *stream, size_t bytes);
+static inline size_t kvf_tcp_unsent_bytes(const kvf_tcp_stream *stream)
+{
+  return stream->out.tail - stream->out.head;
+}
+
+/* Payload of a chunk: where the walk over it stands, and what is left of it. */
+typedef struct kvf_tcp_payload {
+  kvf_segment_cursor cursor;
+  uint64_t left_bytes;
+} kvf_tcp_payload;
+
+/* One system call: sends what is staged and, behind it, of the payload (NULL: none) at most bytes_max bytes from its
+ * local blocks. */
+KVF_MUST_USE kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64_t bytes_max);
+
+/* Moves payload into its local blocks: first what waits in the buffer, else one system call for at most bytes_max
+ * bytes; where that reaches the payload's end, what follows goes to the buffer. With `discard` nothing is written to
+ * the blocks. */
+KVF_MUST_USE kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard,
+                                        uint64_t bytes_max);
+
+#endif

@@ -1,0 +1,143 @@
+/* The contract between the runtime and a transport. tests/conformance/ runs the same suite against each of them.
+ *
+ * A transport moves bytes and reports; it decides nothing. It may own threads. The runtime calls the operations (from
+ * any thread, possibly under the core's lock, so none may block, do bulk work or call back); the transport calls the
+ * host's functions (from its own threads, under none of its locks: they take the core's lock).
+ *
+ * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after which
+ * nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status KVF_OK
+ * carries a fence sample that was taken after the chunk's last byte had been copied; the transport does not judge it.
+ * cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened before.
+ */
+#ifndef KVF_TRANSPORT_TRANSPORT_H
+#define KVF_TRANSPORT_TRANSPORT_H
+
+#include "base/crypto.h"
+#include "base/fence.h"
+#include "kvferry/node.h"
+#include "wire/address.h"
+#include "wire/layout.h"
+
+typedef struct kvf_transport kvf_transport;
+typedef struct kvf_link kvf_link; /* a way to one producer rank */
+
+/* A chunk. For each item in order, for each region of the item's group in order: `heads` heads from head `remote_head`
+ * of the remote block to head `local_head` of the local block. */
+typedef struct kvf_read {
+  uint64_t id; /* unique in the node's life, never 0 */
+  kvf_lease lease;
+  uint32_t remote_head;
+  uint32_t local_head;
+  uint32_t heads;
+  uint32_t items_count;
+  const kvf_read_item *items; /* the caller's, unchanged until read_done() has returned */
+  bool small;                 /* the caller promises to call assist() as soon as it holds no lock */
+} kvf_read;
+
+typedef struct kvf_read_result {
+  uint64_t id;
+  kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
+  kvf_fence_sample sample; /* valid if status is KVF_OK */
+  uint64_t bytes;          /* that landed */
+} kvf_read_result;
+
+/* What the transport needs of the node that it is part of. */
+typedef struct kvf_transport_host {
+  void *context;
+  void (*read_done)(void *context, const kvf_read_result *result);
+  /* Bytes of this read have landed: at most once per KVF_PROGRESS_NS and read. */
+  void (*read_progress)(void *context, uint64_t read_id);
+  /* The outcome of connect(), once: KVF_OK, or why not (the link is then good for disconnect() only). */
+  void (*link_up)(void *context, kvf_link *link, kvf_status status);
+  /* A link that was up has failed. Its reads have been, or are being, completed. Comes at most once per link. */
+  void (*link_down)(void *context, kvf_link *link, kvf_status status);
+  /* Producer side. The key of a session that the control handshake has set up; false: no such session. */
+  bool (*session_key)(void *context, uint64_t session_id, kvf_key *out);
+  /* Producer side. Whether this lease is live with this token; if so, turns positions into block ids
+   * (items[i].remote_block). KVF_LEASE_UNKNOWN, KVF_LEASE_EXPIRED, KVF_NOT_PUBLISHED or KVF_INVALID (position). */
+  kvf_status (*authorize)(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count);
+  /* For log lines of its own; takes a formatted line. */
+  void (*log)(void *context, kvf_log_level level, const char *line);
+} kvf_transport_host;
+
+#define KVF_PROGRESS_NS UINT64_C(50000000)
+
+typedef struct kvf_transport_config {
+  kvf_incarnation incarnation;
+  char listen[KVF_HOST_BYTES_MAX]; /* as in kvf_config; data ports are chosen free on the same host; "" none */
+  uint32_t connections_max;
+  uint32_t handshake_timeout_ms;
+  uint32_t copy_threads;
+  uint32_t inline_bytes;
+  uint32_t tcp_streams;
+  uint32_t tcp_buffer_bytes;
+} kvf_transport_config;
+
+/* The memory of this rank. `table` is its fence table: a shared mapping, kvf_fence_table_bytes() long. The transport
+ * reads it with kvf_fence_load() only. Valid until clear_memory(). */
+typedef struct kvf_transport_memory {
+  const kvf_region *regions;
+  uint32_t regions_count;
+  const void *table;
+  uint32_t table_slots;
+} kvf_transport_memory;
+
+typedef struct kvf_link_spec {
+  uint64_t user;            /* the host's: kvf_link_user() */
+  kvf_address peer;         /* control address of the peer; tcp data runs to the same host */
+  kvf_incarnation incarnation; /* that the peer must have */
+  uint64_t session_id;
+  kvf_key session_key;
+  const void *description; /* what describe() gave on the peer; read during the call only */
+  size_t description_bytes;
+  const kvf_region_layout *remote; /* read during the call only */
+  uint32_t remote_count;
+} kvf_link_spec;
+
+typedef struct kvf_transport_ops {
+  const char *name; /* as in the option `transports` */
+
+  /* Starts threads and sockets. On failure *out is NULL and message (KVF_MESSAGE_BYTES_MAX) says why. */
+  kvf_status (*open)(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                     char *message);
+  /* All links must be disconnected. Waits for its threads; no call of the host's afterwards. May block. */
+  void (*close)(kvf_transport *transport);
+
+  /* Producer and consumer: the rank's memory, set at most once at a time. */
+  kvf_status (*set_memory)(kvf_transport *transport, const kvf_transport_memory *memory);
+  /* Stops serving it. When this returns nothing of the transport's producer side reads it any more. May block for the
+   * time of one bounded copy; never called under the core's lock. */
+  void (*clear_memory)(kvf_transport *transport);
+  /* What a consumer needs to connect; bytes for the handshake, at most KVF_TRANSPORT_DESCRIPTION_BYTES_MAX. Checked by
+   * connect() on the other side: it comes from a peer. */
+  kvf_status (*describe)(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
+
+  /* Consumer. Begins to connect; link_up() tells the outcome, later, from another thread. KVF_TRANSFER_SETUP: this peer
+   * cannot be reached this way (another host, a malformed description). */
+  kvf_status (*connect)(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
+  /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. link_up() and
+   * link_down() do not come afterwards. */
+  void (*disconnect)(kvf_link *link);
+  void (*read)(kvf_link *link, const kvf_read *read);
+  void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
+  /* Does, in the caller's thread, small reads that are still waiting. May be NULL. Never under a lock. */
+  void (*assist)(kvf_transport *transport);
+} kvf_transport_ops;
+
+struct kvf_transport {
+  const kvf_transport_ops *ops;
+};
+
+struct kvf_link {
+  kvf_transport *transport;
+  uint64_t user;
+};
+
+extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
+extern const kvf_transport_ops kvf_transport_tcp;
+
+/* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both are
+ * of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
+kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot);
+
+#endif
