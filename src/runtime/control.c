@@ -1,0 +1,425 @@
+#include "runtime/control.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "runtime/clock.h"
+#include "runtime/control_socket.h"
+#include "transport/socket.h"
+
+#define EVENTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 64
+/* How long not to accept after the process has run out of descriptors. */
+#define ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS)
+
+/* epoll's data for what is not a connection; connection ids begin at 1. */
+#define EPOLL_WAKE UINT64_MAX
+#define EPOLL_LISTENER (UINT64_MAX - 1)
+
+struct kvf_control {
+  kvf_node *node;
+  pthread_t thread;
+  bool started;
+  atomic_bool stopping;
+  int epoll_fd;
+  int wake_fd;
+  int listener;
+  uint64_t accept_after_ns; /* 0: accepting */
+  kvf_control_socket *sockets; /* by id; the thread's own */
+};
+
+static void watch(kvf_control *control, int fd, uint64_t id, uint32_t events, int operation)
+{
+  struct epoll_event event = {.events = events, .data = {.u64 = id}};
+  (void)epoll_ctl(control->epoll_fd, operation, fd, &event);
+}
+
+static kvf_status open_listener(kvf_control *control, char *message)
+{
+  kvf_node *node = control->node;
+  kvf_address address;
+  kvf_address bound;
+  kvf_status status = kvf_address_resolve(node->config.listen, &address, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (!kvf_address_is_loopback(&address) && node->key.bytes == 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "listen = %.60s is not a loopback address: that needs a shared key (option key_file)",
+                   node->config.listen);
+    return KVF_INVALID;
+  }
+  if (kvf_address_is_any(&address) && node->config.advertise[0] == '\0') {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "listen = %.60s names no address that others can connect to: set the option advertise",
+                   node->config.listen);
+    return KVF_INVALID;
+  }
+  status = kvf_socket_listen(&address, &control->listener, &bound, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  node->address = bound;
+  if (node->config.advertise[0] != '\0') {
+    status = kvf_address_resolve(node->config.advertise, &node->address, message);
+    node->address.port = node->address.port == 0 ? bound.port : node->address.port;
+  }
+  return status;
+}
+
+kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
+{
+  kvf_control *control = calloc(1, sizeof(*control));
+  *out = NULL;
+  if (control == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  control->node = node;
+  control->listener = -1;
+  control->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  kvf_status status = KVF_OK;
+  if (control->epoll_fd < 0 || control->wake_fd < 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
+    status = KVF_SYSTEM;
+  } else if (node->config.listen[0] != '\0') {
+    status = open_listener(control, message);
+  }
+  if (status != KVF_OK) {
+    kvf_control_close(control);
+    return status;
+  }
+  watch(control, control->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD);
+  if (control->listener >= 0) {
+    watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_ADD);
+  }
+  *out = control;
+  return KVF_OK;
+}
+
+void kvf_control_wake(kvf_control *control)
+{
+  uint64_t one = 1;
+  ssize_t written = write(control->wake_fd, &one, sizeof(one));
+  (void)written; /* full means that it is awake already */
+}
+
+static kvf_control_socket *find_socket(kvf_control *control, uint64_t conn_id)
+{
+  kvf_control_socket *socket;
+  HASH_FIND(by_id, control->sockets, &conn_id, sizeof(conn_id), socket);
+  return socket;
+}
+
+static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, int fd, bool connecting)
+{
+  kvf_control_socket *socket = kvf_control_socket_new(conn_id, fd, connecting);
+  if (socket == NULL) {
+    (void)close(fd);
+    return NULL;
+  }
+  HASH_ADD(by_id, control->sockets, conn_id, sizeof(conn_id), socket);
+  if (socket->by_id.tbl == NULL) {
+    kvf_control_socket_free(socket);
+    return NULL;
+  }
+  socket->writable_wanted = connecting;
+  watch(control, fd, conn_id, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_ADD);
+  return socket;
+}
+
+static void remove_socket(kvf_control *control, kvf_control_socket *socket)
+{
+  HASH_DELETE(by_id, control->sockets, socket);
+  kvf_control_socket_free(socket);
+}
+
+/* Closes it and tells the core, unless the core has let go of it first. */
+static void close_socket(kvf_control *control, kvf_control_socket *socket)
+{
+  kvf_node *node = control->node;
+  uint64_t now_ns = kvf_node_enter(node);
+  if (socket->connecting) {
+    kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, KVF_PEER_DOWN);
+  } else {
+    kvf_core_on_closed(&node->core, now_ns, socket->conn_id);
+  }
+  kvf_node_leave(node, now_ns);
+  if (!socket->connecting) {
+    remove_socket(control, socket);
+  }
+  /* else: the core hangs up on a failed dial, which removes it */
+}
+
+/* ---- what the core wants of us ---- */
+
+static void dial(kvf_control *control, const kvf_dial *dial)
+{
+  kvf_node *node = control->node;
+  int fd = kvf_socket_connect(&dial->address, 0);
+  if (fd >= 0 && add_socket(control, dial->conn_id, fd, true) != NULL) {
+    return;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_dialed(&node->core, now_ns, dial->conn_id, KVF_PEER_DOWN);
+  kvf_node_leave(node, now_ns);
+}
+
+/* Called under the node's lock. */
+static void take_output(void *context, const kvf_core_output *output)
+{
+  kvf_control *control = context;
+  kvf_control_socket *socket = find_socket(control, output->conn_id);
+  if (socket == NULL) {
+    return; /* a dial that was given up before it began, or that failed at once */
+  }
+  if (kvf_control_socket_queue(socket, output->data, output->bytes) != KVF_OK) {
+    socket->broken = true;
+  }
+  if (output->hang_up) {
+    socket->told = true;
+  }
+}
+
+static void flush_socket(kvf_control *control, kvf_control_socket *socket)
+{
+  if (socket->connecting && !socket->told) {
+    return;
+  }
+  if (!socket->connecting && kvf_control_socket_flush(socket) != KVF_OK) {
+    socket->broken = true;
+  }
+  if (socket->told) {
+    remove_socket(control, socket); /* a last word that the kernel did not take at once is not worth waiting for */
+    return;
+  }
+  if (socket->broken) {
+    close_socket(control, socket);
+    return;
+  }
+  bool unsent = socket->out_first < socket->out_bytes;
+  if (unsent != socket->writable_wanted) {
+    socket->writable_wanted = unsent;
+    watch(control, socket->fd, socket->conn_id, unsent ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+  }
+}
+
+static void flush_all(kvf_control *control)
+{
+  kvf_control_socket *socket;
+  kvf_control_socket *next;
+  HASH_ITER(by_id, control->sockets, socket, next)
+  {
+    if (socket->told || socket->broken || socket->out_first < socket->out_bytes) {
+      flush_socket(control, socket);
+    }
+  }
+}
+
+/* Ticks the core and does what it wants. Returns when to do so again. */
+static uint64_t serve_core(kvf_control *control)
+{
+  kvf_node *node = control->node;
+  kvf_list dials;
+  kvf_list *link;
+  kvf_list_init(&dials);
+  uint64_t now_ns = kvf_node_enter(node);
+  if (now_ns >= kvf_core_next_deadline(&node->core)) {
+    kvf_core_tick(&node->core, now_ns);
+  }
+  node->armed_ns = 0; /* no wake-ups by our own leave */
+  kvf_node_leave(node, now_ns);
+
+  now_ns = kvf_node_enter(node);
+  while ((link = kvf_list_pop_front(&node->dials)) != NULL) {
+    kvf_list_push_back(&dials, link);
+  }
+  kvf_core_take_output(&node->core, take_output, control);
+  node->armed_ns = kvf_core_next_deadline(&node->core);
+  uint64_t deadline_ns = node->armed_ns;
+  (void)pthread_mutex_unlock(&node->lock);
+
+  while ((link = kvf_list_pop_front(&dials)) != NULL) {
+    kvf_dial *entry = KVF_CONTAINER_OF(link, kvf_dial, link);
+    dial(control, entry);
+    free(entry);
+  }
+  flush_all(control);
+  return deadline_ns;
+}
+
+/* ---- what the network brings ---- */
+
+static void accept_all(kvf_control *control)
+{
+  kvf_node *node = control->node;
+  for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+    kvf_address from;
+    uint64_t conn_id;
+    int fd = kvf_socket_accept(control->listener, &from);
+    if (fd < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
+        kvf_log_sink_write_line(&node->log, KVF_LOG_ERROR, "cannot accept connections: out of descriptors or memory");
+        control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
+        watch(control, control->listener, EPOLL_LISTENER, 0, EPOLL_CTL_MOD);
+      }
+      return;
+    }
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_status status = kvf_core_on_accepted(&node->core, now_ns, from, &conn_id);
+    kvf_node_leave(node, now_ns);
+    if (status != KVF_OK) {
+      (void)close(fd);
+    } else if (add_socket(control, conn_id, fd, false) == NULL) {
+      now_ns = kvf_node_enter(node);
+      kvf_core_on_closed(&node->core, now_ns, conn_id);
+      kvf_node_leave(node, now_ns);
+    }
+  }
+}
+
+static void on_connected(kvf_control *control, kvf_control_socket *socket)
+{
+  kvf_node *node = control->node;
+  bool good = kvf_socket_error(socket->fd) == 0;
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, good ? KVF_OK : KVF_PEER_DOWN);
+  kvf_node_leave(node, now_ns);
+  if (good) {
+    socket->connecting = false;
+  } else {
+    watch(control, socket->fd, socket->conn_id, 0, EPOLL_CTL_DEL); /* the core has hung up: see take_output() */
+  }
+}
+
+/* Gives the core the whole frames that have come. */
+static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socket)
+{
+  kvf_node *node = control->node;
+  kvf_status status;
+  do {
+    kvf_frame_type type;
+    const uint8_t *body;
+    size_t body_bytes;
+    uint64_t now_ns = kvf_node_enter(node);
+    status = kvf_control_socket_frame(socket, kvf_core_frame_limit(&node->core, socket->conn_id), &type, &body,
+                                      &body_bytes);
+    if (status == KVF_OK) {
+      kvf_core_on_frame(&node->core, now_ns, socket->conn_id, type, body, body_bytes);
+      kvf_control_socket_drop_frame(socket, body_bytes);
+    } else if (status == KVF_PROTOCOL) {
+      kvf_core_on_malformed(&node->core, now_ns, socket->conn_id);
+    }
+    kvf_node_leave(node, now_ns);
+  } while (status == KVF_OK);
+  return status == KVF_NOT_FOUND || status == KVF_PROTOCOL ? KVF_OK : status;
+}
+
+static void on_socket_event(kvf_control *control, kvf_control_socket *socket, uint32_t events)
+{
+  if (socket->connecting) {
+    on_connected(control, socket);
+    return;
+  }
+  kvf_status status = KVF_OK;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    status = kvf_control_socket_fill(socket);
+    if (status == KVF_OK) {
+      status = deliver_frames(control, socket);
+    }
+    status = status == KVF_NOT_FOUND ? KVF_OK : status;
+  }
+  if (status != KVF_OK) {
+    close_socket(control, socket);
+  }
+}
+
+static int timeout_ms(const kvf_control *control, uint64_t deadline_ns)
+{
+  uint64_t now_ns = kvf_clock_now();
+  if (control->accept_after_ns != 0) {
+    deadline_ns = kvf_time_min(deadline_ns, control->accept_after_ns);
+  }
+  if (deadline_ns == KVF_TIME_NEVER) {
+    return -1;
+  }
+  uint64_t wait_ms = (kvf_time_until(now_ns, deadline_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
+  return wait_ms > 60000 ? 60000 : (int)wait_ms;
+}
+
+static void on_wake(kvf_control *control)
+{
+  uint64_t count;
+  ssize_t got = read(control->wake_fd, &count, sizeof(count));
+  (void)got; /* nothing there: somebody was faster */
+}
+
+static void resume_accepting(kvf_control *control)
+{
+  if (control->accept_after_ns != 0 && kvf_clock_now() >= control->accept_after_ns) {
+    control->accept_after_ns = 0;
+    watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_MOD);
+  }
+}
+
+static void *run(void *context)
+{
+  kvf_control *control = context;
+  struct epoll_event events[EVENTS_PER_TURN];
+  while (!atomic_load(&control->stopping)) {
+    uint64_t deadline_ns = serve_core(control);
+    int count = epoll_wait(control->epoll_fd, events, EVENTS_PER_TURN, timeout_ms(control, deadline_ns));
+    for (int i = 0; i < count; i++) {
+      if (events[i].data.u64 == EPOLL_WAKE) {
+        on_wake(control);
+      } else if (events[i].data.u64 == EPOLL_LISTENER) {
+        accept_all(control);
+      } else {
+        kvf_control_socket *socket = find_socket(control, events[i].data.u64);
+        if (socket != NULL) {
+          on_socket_event(control, socket, events[i].events);
+        }
+      }
+    }
+    resume_accepting(control);
+  }
+  return NULL;
+}
+
+kvf_status kvf_control_start(kvf_control *control)
+{
+  control->started = pthread_create(&control->thread, NULL, run, control) == 0;
+  return control->started ? KVF_OK : KVF_SYSTEM;
+}
+
+void kvf_control_close(kvf_control *control)
+{
+  if (control == NULL) {
+    return;
+  }
+  if (control->started) {
+    atomic_store(&control->stopping, true);
+    kvf_control_wake(control);
+    (void)pthread_join(control->thread, NULL);
+  }
+  kvf_control_socket *socket;
+  kvf_control_socket *next;
+  HASH_ITER(by_id, control->sockets, socket, next)
+  {
+    remove_socket(control, socket);
+  }
+  if (control->listener >= 0) {
+    (void)close(control->listener);
+  }
+  if (control->wake_fd >= 0) {
+    (void)close(control->wake_fd);
+  }
+  if (control->epoll_fd >= 0) {
+    (void)close(control->epoll_fd);
+  }
+  free(control);
+}

@@ -1,0 +1,18 @@
+/* The node's own thread: control connections (accepted and dialed) and the clock. */
+#ifndef KVF_RUNTIME_CONTROL_H
+#define KVF_RUNTIME_CONTROL_H
+
+#include "runtime/node.h"
+
+/* Listens on node->config.listen (if not empty) and sets node->address; makes no thread yet. On failure `message` says
+ * what to change, and nothing is left. */
+KVF_MUST_USE kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message);
+/* Starts the thread: the node must be complete. */
+KVF_MUST_USE kvf_status kvf_control_start(kvf_control *control);
+/* Stops the thread, closes all connections. NULL is allowed. */
+void kvf_control_close(kvf_control *control);
+
+/* Makes the thread look at the core again. Any thread, any time before kvf_control_close(). */
+void kvf_control_wake(kvf_control *control);
+
+#endif

@@ -1,0 +1,193 @@
+/* A node's memory and its place in its engine. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/node.h"
+
+static kvf_region_layout layout_of(const kvf_region *region)
+{
+  return (kvf_region_layout){.stride_bytes = region->stride_bytes,
+                             .block_bytes = region->block_bytes,
+                             .blocks = region->blocks,
+                             .heads = region->heads,
+                             .heads_total = region->heads_total,
+                             .group = region->group};
+}
+
+static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
+{
+  uint8_t *room = malloc(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
+  kvf_status status = room == NULL ? KVF_NO_MEMORY : KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
+    kvf_transport *transport = node->transports[i];
+    kvf_transport_offer *offer = &welcome->transports[i];
+    size_t bytes = 0;
+    status = transport->ops->describe(transport, room, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, &bytes);
+    if (status == KVF_OK) {
+      offer->description = malloc(bytes == 0 ? 1 : bytes);
+      status = offer->description == NULL ? KVF_NO_MEMORY : KVF_OK;
+    }
+    if (status == KVF_OK) {
+      memcpy(offer->description, room, bytes);
+      offer->description_bytes = bytes;
+      memcpy(offer->name, node->core.peers.transports[i], sizeof(offer->name));
+      welcome->transports_count = i + 1;
+    }
+  }
+  free(room);
+  return status;
+}
+
+/* What peers are told of the memory; to be freed with kvf_welcome_free() unless the core takes it. */
+static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t count, kvf_welcome *welcome)
+{
+  *welcome = (kvf_welcome){
+      .rank = node->config.rank, .ranks = node->config.ranks, .block_tokens = node->config.block_tokens};
+  welcome->regions = calloc(count, sizeof(*welcome->regions));
+  if (welcome->regions == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  for (size_t i = 0; i < count; i++) {
+    welcome->regions[i] = layout_of(&regions[i]);
+  }
+  welcome->regions_count = (uint32_t)count;
+  if (!kvf_region_layouts_are_valid(welcome->regions, welcome->regions_count)) {
+    return KVF_INVALID;
+  }
+  return KVF_OK;
+}
+
+static void clear_transports(kvf_node *node)
+{
+  for (uint32_t i = 0; i < node->transports_count; i++) {
+    node->transports[i]->ops->clear_memory(node->transports[i]);
+  }
+  node->memory_set = false;
+}
+
+static kvf_status set_transports(kvf_node *node)
+{
+  kvf_transport_memory memory = {.regions = node->regions,
+                                 .regions_count = node->regions_count,
+                                 .table = node->fence_table,
+                                 .table_slots = node->config.lease_slots};
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
+    status = node->transports[i]->ops->set_memory(node->transports[i], &memory);
+  }
+  node->memory_set = true;
+  return status;
+}
+
+static kvf_status check_regions(const kvf_node *node, const kvf_region *regions, size_t count)
+{
+  if (node->config.listen[0] == '\0' || regions == NULL || count == 0) {
+    return KVF_INVALID;
+  }
+  if (count > KVF_REGIONS_MAX) {
+    return KVF_LIMIT;
+  }
+  for (size_t i = 0; i < count; i++) {
+    if (regions[i].base == NULL || regions[i].memory != KVF_MEMORY_HOST) {
+      return KVF_INVALID;
+    }
+  }
+  return KVF_OK;
+}
+
+static kvf_status register_regions(kvf_node *node, const kvf_region *regions, size_t count)
+{
+  kvf_welcome welcome;
+  kvf_status status = make_welcome(node, regions, count, &welcome);
+  if (status != KVF_OK) {
+    goto free_welcome;
+  }
+  node->regions = malloc(count * sizeof(*regions));
+  if (node->regions == NULL) {
+    status = KVF_NO_MEMORY;
+    goto free_welcome;
+  }
+  memcpy(node->regions, regions, count * sizeof(*regions));
+  node->regions_count = (uint32_t)count;
+  status = set_transports(node);
+  if (status == KVF_OK) {
+    status = describe_transports(node, &welcome);
+  }
+  if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    status = kvf_core_set_memory(&node->core, node->regions, node->regions_count, &welcome);
+    kvf_node_leave(node, now_ns);
+  }
+  if (status == KVF_OK) {
+    return KVF_OK;
+  }
+  clear_transports(node);
+  free(node->regions);
+  node->regions = NULL;
+
+free_welcome:
+  kvf_welcome_free(&welcome);
+  return status;
+}
+
+kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count)
+{
+  kvf_status status = check_regions(node, regions, count);
+  if (status != KVF_OK) {
+    return status;
+  }
+  (void)pthread_mutex_lock(&node->register_lock);
+  status = node->memory_set ? KVF_EXISTS : register_regions(node, regions, count);
+  (void)pthread_mutex_unlock(&node->register_lock);
+  return status;
+}
+
+kvf_status kvf_node_unregister(kvf_node *node)
+{
+  kvf_status status = KVF_OK;
+  (void)pthread_mutex_lock(&node->register_lock);
+  if (node->memory_set) {
+    uint64_t now_ns = kvf_node_enter(node);
+    bool quiet = kvf_core_clear_memory(&node->core, now_ns);
+    kvf_node_leave(node, now_ns);
+    if (quiet) {
+      clear_transports(node);
+      free(node->regions);
+      node->regions = NULL;
+    } else {
+      status = KVF_DEADLINE;
+    }
+  }
+  (void)pthread_mutex_unlock(&node->register_lock);
+  return status;
+}
+
+kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes)
+{
+  if (node->address.port == 0) {
+    return KVF_INVALID;
+  }
+  kvf_rank_record record = {
+      .address = node->address, .incarnation = node->core.self.incarnation, .rank = node->config.rank};
+  return kvf_rank_record_encode(&record, out, capacity, out_bytes);
+}
+
+kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes, uint32_t ranks)
+{
+  kvf_rank_record decoded[KVF_RANKS_MAX];
+  const uint8_t *next = records;
+  if (records == NULL || bytes == NULL || ranks == 0 || ranks > KVF_RANKS_MAX) {
+    return KVF_INVALID;
+  }
+  for (uint32_t i = 0; i < ranks; i++) {
+    kvf_status status = kvf_rank_record_decode(next, bytes[i], &decoded[i]);
+    if (status != KVF_OK) {
+      return status;
+    }
+    next += bytes[i];
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_set_ranks(&node->core, decoded, ranks);
+  kvf_node_leave(node, now_ns);
+  return status;
+}

@@ -1,0 +1,291 @@
+#include "runtime/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/options.h"
+#include "runtime/clock.h"
+#include "runtime/control.h"
+#include "runtime/key_file.h"
+#include "transport/fence_memory.h"
+#include "transport/socket.h"
+
+/* All transports there are; the option `transports` chooses and orders. */
+static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, &kvf_transport_tcp};
+
+#define CLOSE_POLL_NS (KVF_NS_PER_MS / 2)
+
+static bool draw_random(void *out, size_t bytes)
+{
+  ssize_t got;
+  do {
+    got = getrandom(out, bytes, 0);
+  } while (got < 0 && errno == EINTR);
+  return got == (ssize_t)bytes; /* up to 256 bytes come whole */
+}
+
+static kvf_status open_core(kvf_node *node, char *message)
+{
+  kvf_core_config config = {.options = node->config,
+                            .is_control = node->config.listen[0] == '\0',
+                            .key = node->key,
+                            .logger = node->logger};
+  if (!draw_random(&config.incarnation, sizeof(config.incarnation)) ||
+      !draw_random(config.secret, sizeof(config.secret))) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the system gives no random numbers: %s", strerror(errno));
+    return KVF_SYSTEM;
+  }
+  kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
+  kvf_forget(&config, sizeof(config));
+  if (status != KVF_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up the node's tables: %s", kvf_status_name(status));
+  }
+  return status;
+}
+
+static const kvf_transport_ops *find_transport(const char *name)
+{
+  for (size_t i = 0; i < sizeof(all_transports) / sizeof(all_transports[0]); i++) {
+    if (strcmp(all_transports[i]->name, name) == 0) {
+      return all_transports[i];
+    }
+  }
+  return NULL;
+}
+
+static void close_transports(kvf_node *node)
+{
+  while (node->transports_count > 0) {
+    kvf_transport *transport = node->transports[--node->transports_count];
+    transport->ops->close(transport);
+  }
+}
+
+static kvf_status open_transports(kvf_node *node, char *message)
+{
+  const kvf_transport_host host = kvf_node_host(node);
+  kvf_transport_config config = {.incarnation = node->core.self.incarnation,
+                                 .connections_max = node->config.connections_max,
+                                 .handshake_timeout_ms = node->config.handshake_timeout_ms,
+                                 .copy_threads = node->config.copy_threads,
+                                 .inline_bytes = node->config.inline_bytes,
+                                 .tcp_streams = node->config.tcp_streams,
+                                 .tcp_buffer_bytes = node->config.tcp_buffer_bytes};
+  (void)snprintf(config.listen, sizeof(config.listen), "%s", node->config.listen);
+  for (uint32_t i = 0; i < node->core.peers.transports_count; i++) {
+    const kvf_transport_ops *ops = find_transport(node->core.peers.transports[i]);
+    kvf_status status = KVF_INVALID;
+    if (ops == NULL) {
+      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "transports: this library has no transport \"%s\"",
+                     node->core.peers.transports[i]);
+    } else {
+      status = ops->open(&config, &host, &node->transports[i], message);
+    }
+    if (status != KVF_OK) {
+      close_transports(node);
+      return status;
+    }
+    node->transports_count = i + 1;
+  }
+  return KVF_OK;
+}
+
+static kvf_status open_parts(kvf_node *node, char *message)
+{
+  kvf_status status = KVF_OK;
+  if (node->config.key_file[0] != '\0') {
+    status = kvf_key_file_read(node->config.key_file, &node->key, message);
+  }
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_control_open(node, &node->control, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = open_core(node, message);
+  if (status != KVF_OK) {
+    goto close_control;
+  }
+  /* A control node registers no memory: it needs neither a fence nor a transport. */
+  if (node->config.listen[0] != '\0') {
+    status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table);
+    if (status == KVF_OK) {
+      status = open_transports(node, message);
+    }
+  }
+  if (status != KVF_OK) {
+    goto close_core;
+  }
+  status = kvf_control_start(node->control);
+  if (status == KVF_OK) {
+    return KVF_OK;
+  }
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot start a thread");
+  close_transports(node);
+
+close_core:
+  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  kvf_core_free(&node->core);
+close_control:
+  kvf_control_close(node->control);
+  return status;
+}
+
+kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message)
+{
+  char unwanted[KVF_MESSAGE_BYTES_MAX];
+  char *text = message == NULL ? unwanted : message;
+  if (out == NULL) {
+    return KVF_INVALID;
+  }
+  *out = NULL;
+  text[0] = '\0';
+  if (config == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_status status = kvf_config_check(config, text);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_node *node = calloc(1, sizeof(*node));
+  if (node == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  node->config = *config;
+  node->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (node->event_fd < 0) {
+    (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
+    free(node);
+    return KVF_SYSTEM;
+  }
+  kvf_log_sink_init(&node->log, config->log, config->log_context);
+  node->logger = (kvf_logger){.fn = kvf_log_sink_collect, .context = &node->log, .level = config->log_level};
+  kvf_list_init(&node->dials);
+  (void)pthread_mutex_init(&node->lock, NULL);
+  (void)pthread_mutex_init(&node->register_lock, NULL);
+  status = open_parts(node, text);
+  if (status != KVF_OK) {
+    (void)pthread_mutex_destroy(&node->register_lock);
+    (void)pthread_mutex_destroy(&node->lock);
+    (void)close(node->event_fd);
+    kvf_forget(&node->key, sizeof(node->key));
+    free(node);
+    return status;
+  }
+  *out = node;
+  return KVF_OK;
+}
+
+static void rest(void)
+{
+  struct timespec pause = {.tv_nsec = (long)CLOSE_POLL_NS};
+  (void)nanosleep(&pause, NULL);
+}
+
+/* Ends all leases and loads, and waits until the loads are quiet. */
+static void wait_until_quiet(kvf_node *node)
+{
+  kvf_event events[32];
+  bool quiet = false;
+  while (!quiet) {
+    uint64_t now_ns = kvf_node_enter(node);
+    quiet = kvf_core_clear_memory(&node->core, now_ns);
+    kvf_node_leave(node, now_ns);
+    while (kvf_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
+    }
+    if (!quiet) {
+      rest();
+    }
+  }
+}
+
+void kvf_node_close(kvf_node *node)
+{
+  if (node == NULL) {
+    return;
+  }
+  wait_until_quiet(node);
+  kvf_control_close(node->control);
+  kvf_node_link *link;
+  kvf_node_link *next;
+  HASH_ITER(by_path, node->links, link, next)
+  {
+    link->link->transport->ops->disconnect(link->link);
+    HASH_DELETE(by_path, node->links, link);
+    free(link);
+  }
+  for (uint32_t i = 0; node->memory_set && i < node->transports_count; i++) {
+    node->transports[i]->ops->clear_memory(node->transports[i]);
+  }
+  node->control = NULL; /* from here nothing wakes it */
+  close_transports(node);
+  kvf_list *dial;
+  while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
+    free(KVF_CONTAINER_OF(dial, kvf_dial, link));
+  }
+  kvf_list lines;
+  kvf_core_free(&node->core);
+  kvf_log_sink_take(&node->log, &lines);
+  kvf_log_sink_write(&node->log, &lines);
+  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  free(node->regions);
+  (void)pthread_mutex_destroy(&node->register_lock);
+  (void)pthread_mutex_destroy(&node->lock);
+  (void)close(node->event_fd);
+  kvf_forget(&node->key, sizeof(node->key));
+  free(node);
+}
+
+void kvf_node_drain(kvf_node *node)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_lease_slots_drain(&node->core.slots);
+  kvf_node_leave(node, now_ns);
+}
+
+bool kvf_node_healthy(kvf_node *node)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  bool healthy = kvf_loads_healthy(node->core.loads);
+  kvf_node_leave(node, now_ns);
+  return healthy;
+}
+
+int kvf_event_fd(kvf_node *node)
+{
+  return node->event_fd;
+}
+
+size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
+{
+  if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
+    return 0;
+  }
+  size_t count = 0;
+  uint64_t now_ns = kvf_node_enter(node);
+  while (count < capacity && kvf_core_next_event(&node->core, now_ns, &events[count])) {
+    count++;
+  }
+  if (!kvf_core_has_event(&node->core)) {
+    uint64_t value;
+    ssize_t got = read(node->event_fd, &value, sizeof(value));
+    (void)got; /* it holds one, as has_events says */
+    atomic_store_explicit(&node->has_events, false, memory_order_relaxed);
+  }
+  kvf_node_leave(node, now_ns);
+  return count;
+}
+
+size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  size_t count = kvf_core_stats(&node->core, out, capacity);
+  kvf_node_leave(node, now_ns);
+  return count;
+}

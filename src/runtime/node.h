@@ -1,0 +1,68 @@
+/* A node as it runs: the core under one lock, and what carries its effects out.
+ *
+ * Threads: the callers', the transports', and one of the node's own (control.c) that owns the control connections and the
+ * clock. Each of them takes the lock, gives the core its input, carries out the effects that cost nothing (queueing a
+ * read, storing a fence word), and lets go; bytes are copied and sockets are written to outside the lock.
+ */
+#ifndef KVF_RUNTIME_NODE_H
+#define KVF_RUNTIME_NODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/core.h"
+#include "runtime/log_sink.h"
+#include "transport/transport.h"
+
+/* A connection that the control thread is to dial. */
+typedef struct kvf_dial {
+  kvf_list link;
+  uint64_t conn_id;
+  kvf_address address;
+} kvf_dial;
+
+typedef struct kvf_node_link {
+  uint32_t path;
+  UT_hash_handle by_path;
+  kvf_link *link;
+} kvf_node_link;
+
+typedef struct kvf_control kvf_control; /* control.c */
+
+struct kvf_node {
+  kvf_config config;
+  kvf_key key;
+  kvf_address address; /* as tickets name it; port 0: does not listen */
+  kvf_log_sink log;
+  kvf_logger logger; /* collects under the lock */
+
+  pthread_mutex_t lock;
+  kvf_core core;        /* under the lock, like all down to `control` */
+  kvf_node_link *links; /* by path */
+  kvf_list dials;
+  bool small_reads; /* some transport has reads that wait for assist() */
+  bool wants_wake;  /* the control thread has something to do */
+  uint64_t armed_ns; /* until when the control thread sleeps */
+
+  kvf_control *control;
+  uint32_t transports_count; /* set once, at open */
+  kvf_transport *transports[KVF_TRANSPORTS_MAX];
+  void *fence_table; /* config.lease_slots entries */
+  kvf_region *regions;
+  uint32_t regions_count;
+  bool memory_set; /* the transports have it */
+  pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
+
+  int event_fd;
+  atomic_bool has_events;
+};
+
+/* Takes the lock; returns the time for the input that follows. */
+uint64_t kvf_node_enter(kvf_node *node);
+/* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
+void kvf_node_leave(kvf_node *node, uint64_t now_ns);
+
+/* The functions that transports call, for `node` as context. */
+kvf_transport_host kvf_node_host(kvf_node *node);
+
+#endif

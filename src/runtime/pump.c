@@ -1,0 +1,264 @@
+/* Carries the core's effects out, and the transports' reports in. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/clock.h"
+#include "runtime/control.h"
+#include "runtime/node.h"
+#include "transport/fence_memory.h"
+
+uint64_t kvf_node_enter(kvf_node *node)
+{
+  (void)pthread_mutex_lock(&node->lock);
+  return kvf_clock_now();
+}
+
+static kvf_node_link *find_link(kvf_node *node, uint32_t path)
+{
+  kvf_node_link *link;
+  HASH_FIND(by_path, node->links, &path, sizeof(path), link);
+  return link;
+}
+
+static void do_dial(kvf_node *node, uint64_t now_ns, const kvf_peer_action *action)
+{
+  kvf_dial *dial = malloc(sizeof(*dial));
+  if (dial == NULL) {
+    kvf_core_on_dialed(&node->core, now_ns, action->conn_id, KVF_NO_MEMORY);
+    return;
+  }
+  *dial = (kvf_dial){.conn_id = action->conn_id, .address = action->address};
+  kvf_list_init(&dial->link);
+  kvf_list_push_back(&node->dials, &dial->link);
+  node->wants_wake = true;
+}
+
+static const kvf_transport_offer *find_offer(const kvf_welcome *welcome, const char *name)
+{
+  for (uint32_t i = 0; i < welcome->transports_count; i++) {
+    if (strcmp(welcome->transports[i].name, name) == 0) {
+      return &welcome->transports[i];
+    }
+  }
+  return NULL;
+}
+
+static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action *action)
+{
+  kvf_transport *transport = node->transports[action->transport];
+  const kvf_transport_offer *offer = find_offer(action->welcome, transport->ops->name);
+  kvf_node_link *entry = calloc(1, sizeof(*entry));
+  kvf_status status = entry == NULL ? KVF_NO_MEMORY : offer == NULL ? KVF_TRANSFER_SETUP : KVF_OK;
+  if (status != KVF_OK) {
+    goto failed;
+  }
+  entry->path = action->path;
+  HASH_ADD(by_path, node->links, path, sizeof(entry->path), entry);
+  if (entry->by_path.tbl == NULL) {
+    status = KVF_NO_MEMORY;
+    goto failed;
+  }
+  kvf_link_spec spec = {.user = action->path,
+                        .peer = action->address,
+                        .incarnation = action->incarnation,
+                        .session_id = action->welcome->session_id,
+                        .session_key = *action->session_key,
+                        .description = offer->description,
+                        .description_bytes = offer->description_bytes,
+                        .remote = action->welcome->regions,
+                        .remote_count = action->welcome->regions_count};
+  status = transport->ops->connect(transport, &spec, &entry->link);
+  kvf_forget(&spec.session_key, sizeof(spec.session_key));
+  if (status == KVF_OK) {
+    return;
+  }
+  HASH_DELETE(by_path, node->links, entry);
+
+failed:
+  free(entry);
+  kvf_core_on_link(&node->core, now_ns, action->path, status);
+}
+
+static void do_close_link(kvf_node *node, uint32_t path)
+{
+  kvf_node_link *entry = find_link(node, path);
+  if (entry != NULL) {
+    entry->link->transport->ops->disconnect(entry->link);
+    HASH_DELETE(by_path, node->links, entry);
+    free(entry);
+  }
+}
+
+static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *action)
+{
+  kvf_node_link *entry = find_link(node, action->path);
+  if (entry == NULL) {
+    kvf_core_on_read_done(&node->core, now_ns, action->read_id, KVF_CANCELLED, NULL, 0);
+    return;
+  }
+  kvf_read read = {.id = action->read_id,
+                   .lease = action->lease,
+                   .remote_head = action->remote_head,
+                   .local_head = action->local_head,
+                   .heads = action->heads,
+                   .items_count = action->items_count,
+                   .items = action->items,
+                   .small = action->small};
+  node->small_reads = node->small_reads || action->small;
+  entry->link->transport->ops->read(entry->link, &read);
+}
+
+static void do_cancel(kvf_node *node, const kvf_load_action *action)
+{
+  kvf_node_link *entry = find_link(node, action->path);
+  if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
+    entry->link->transport->ops->cancel(entry->link, action->read_id);
+  }
+}
+
+static void do_store(kvf_node *node, const kvf_lease_store *store)
+{
+  if ((store->entry.word & 1) != 0) {
+    kvf_fence_store_live(node->fence_table, store->slot, store->entry);
+  } else {
+    kvf_fence_store_over(node->fence_table, store->slot, store->entry);
+  }
+  kvf_core_on_stored(&node->core, store);
+}
+
+static void carry_out(kvf_node *node, uint64_t now_ns)
+{
+  kvf_effect effect;
+  while (kvf_core_next_effect(&node->core, now_ns, &effect)) {
+    switch (effect.kind) {
+      case KVF_EFFECT_DIAL:
+        do_dial(node, now_ns, &effect.link);
+        break;
+      case KVF_EFFECT_READ:
+        do_read(node, now_ns, &effect.read);
+        break;
+      case KVF_EFFECT_CANCEL:
+        do_cancel(node, &effect.read);
+        break;
+      case KVF_EFFECT_OPEN_LINK:
+        do_open_link(node, now_ns, &effect.link);
+        break;
+      case KVF_EFFECT_CLOSE_LINK:
+        do_close_link(node, effect.link.path);
+        break;
+      case KVF_EFFECT_STORE:
+        do_store(node, &effect.store);
+        break;
+    }
+  }
+}
+
+static void announce_events(kvf_node *node)
+{
+  if (!atomic_load_explicit(&node->has_events, memory_order_relaxed) && kvf_core_has_event(&node->core)) {
+    atomic_store_explicit(&node->has_events, true, memory_order_release);
+    uint64_t one = 1;
+    ssize_t written = write(node->event_fd, &one, sizeof(one));
+    (void)written; /* cannot fail: the counter is 0 */
+  }
+}
+
+void kvf_node_leave(kvf_node *node, uint64_t now_ns)
+{
+  kvf_list lines;
+  carry_out(node, now_ns);
+  announce_events(node);
+  bool wake = node->wants_wake || kvf_core_has_output(&node->core) ||
+              kvf_core_next_deadline(&node->core) < node->armed_ns;
+  bool assist = node->small_reads;
+  node->wants_wake = false;
+  node->small_reads = false;
+  if (wake) {
+    node->armed_ns = 0; /* one wake is enough until the control thread has looked */
+  }
+  kvf_log_sink_take(&node->log, &lines);
+  (void)pthread_mutex_unlock(&node->lock);
+
+  if (wake) {
+    kvf_control_wake(node->control);
+  }
+  kvf_log_sink_write(&node->log, &lines);
+  for (uint32_t i = 0; assist && i < node->transports_count; i++) {
+    if (node->transports[i]->ops->assist != NULL) {
+      node->transports[i]->ops->assist(node->transports[i]);
+    }
+  }
+}
+
+/* ---- what transports call ---- */
+
+static void on_read_done(void *context, const kvf_read_result *result)
+{
+  kvf_node *node = context;
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_read_done(&node->core, now_ns, result->id, result->status, &result->sample, result->bytes);
+  kvf_node_leave(node, now_ns);
+}
+
+static void on_read_progress(void *context, uint64_t read_id)
+{
+  kvf_node *node = context;
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_read_progress(&node->core, now_ns, read_id);
+  kvf_node_leave(node, now_ns);
+}
+
+static void on_link_up(void *context, kvf_link *link, kvf_status status)
+{
+  kvf_node *node = context;
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_link(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_node_leave(node, now_ns);
+}
+
+static void on_link_down(void *context, kvf_link *link, kvf_status status)
+{
+  kvf_node *node = context;
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_link_down(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_node_leave(node, now_ns);
+}
+
+static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
+{
+  kvf_node *node = context;
+  (void)pthread_mutex_lock(&node->lock);
+  bool found = kvf_sessions_key(&node->core.sessions, session_id, out);
+  (void)pthread_mutex_unlock(&node->lock);
+  return found;
+}
+
+static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+{
+  kvf_node *node = context;
+  (void)pthread_mutex_lock(&node->lock);
+  kvf_status status = kvf_lease_table_authorize(&node->core.leases, kvf_clock_now(), lease, items, count);
+  (void)pthread_mutex_unlock(&node->lock);
+  return status;
+}
+
+static void on_log(void *context, kvf_log_level level, const char *line)
+{
+  kvf_node *node = context;
+  if (level <= node->config.log_level) {
+    kvf_log_sink_write_line(&node->log, level, line);
+  }
+}
+
+kvf_transport_host kvf_node_host(kvf_node *node)
+{
+  return (kvf_transport_host){.context = node,
+                              .read_done = on_read_done,
+                              .read_progress = on_read_progress,
+                              .link_up = on_link_up,
+                              .link_down = on_link_down,
+                              .session_key = on_session_key,
+                              .authorize = on_authorize,
+                              .log = on_log};
+}

@@ -1,0 +1,198 @@
+/* Leases, tickets, requests and loads: the public calls. Hashing and coding are done outside the lock. */
+#include <stdlib.h>
+
+#include "base/fence.h"
+#include "runtime/node.h"
+
+/* ---- producer ---- */
+
+kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+{
+  if (out == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_lease_reserve(&node->core, blocks, pool_blocks, out);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_lease_release(&node->core, lease_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
+                           char *ticket, size_t capacity, size_t *ticket_bytes)
+{
+  if (lease == NULL || blocks == NULL || prompt == NULL || ticket == NULL || ticket_bytes == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_ticket *content = malloc(sizeof(*content));
+  if (content == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_ticket(&node->core, lease, blocks, prompt, content);
+  kvf_node_leave(node, now_ns);
+  if (status == KVF_OK) {
+    status = kvf_ticket_encode(content, &node->key, ticket, capacity, ticket_bytes);
+  }
+  free(content); /* its block ids are borrowed */
+  return status;
+}
+
+static kvf_status check_groups(const kvf_blocks *blocks)
+{
+  size_t total = 0;
+  if (blocks->groups > KVF_GROUPS_MAX) {
+    return KVF_LIMIT;
+  }
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    total += blocks->counts[group];
+  }
+  return total > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
+}
+
+kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
+                             const kvf_prompt *prompt, uint64_t user)
+{
+  uint64_t digest;
+  if (lease == NULL || blocks == NULL || prompt == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_status status = check_groups(blocks);
+  if (status == KVF_OK) {
+    status = kvf_fence_digest(lease, blocks, prompt, &digest);
+  }
+  if (status != KVF_OK) {
+    return status;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  status = kvf_core_publish(&node->core, now_ns, lease, blocks, digest, user);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
+{
+  if (lease == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_lease_end(&node->core, now_ns, lease);
+  kvf_node_leave(node, now_ns); /* carries the over store out before it returns */
+  return status;
+}
+
+/* ---- consumer ---- */
+
+/* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
+static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_ticket **out)
+{
+  kvf_ticket *ticket = malloc(sizeof(*ticket));
+  kvf_status status = ticket == NULL ? KVF_NO_MEMORY : kvf_ticket_decode(text, text_bytes, &node->key, 1, ticket);
+  if (status == KVF_OK) {
+    *out = ticket;
+    return KVF_OK;
+  }
+  free(ticket);
+  if (status == KVF_BAD_TICKET) {
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_count_bad_ticket(&node->core);
+    kvf_log(&node->logger, KVF_LOG_WARN, "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+    kvf_node_leave(node, now_ns);
+  }
+  return status;
+}
+
+static void drop_ticket(kvf_ticket *ticket)
+{
+  kvf_ticket_free(ticket);
+  free(ticket);
+}
+
+kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
+                            const kvf_request_options *options, uint64_t user, kvf_request_info *info)
+{
+  kvf_ticket *content;
+  uint64_t id = 0;
+  if (ticket == NULL || prompt == NULL || info == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_status status = read_ticket(node, ticket, ticket_bytes, &content);
+  if (status != KVF_OK) {
+    return status;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  status = kvf_requests_open(&node->core.requests, now_ns, content, prompt, options, user, &id);
+  kvf_node_leave(node, now_ns);
+  if (status == KVF_OK) {
+    *info = (kvf_request_info){.id = id, .tokens = content->prompt.tokens, .groups = content->groups};
+    for (uint32_t group = 0; group < content->groups; group++) {
+      info->counts[group] = content->counts[group];
+    }
+  }
+  drop_ticket(content);
+  return status;
+}
+
+kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_requests_begin(&node->core.requests, now_ns, request_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
+{
+  if (report == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_requests_report(&node->core.requests, now_ns, report);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_requests_cancel(&node->core.requests, now_ns, request_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
+{
+  kvf_ticket *ticket;
+  uint64_t digest = 0;
+  if (load == NULL || load->ticket == NULL || load->destination.counts == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &ticket);
+  if (status != KVF_OK) {
+    return status;
+  }
+  const kvf_blocks blocks = {.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
+  status = kvf_fence_digest(&ticket->lease, &blocks, &ticket->prompt, &digest);
+  if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    status = kvf_core_load_start(&node->core, now_ns, ticket, digest, load);
+    kvf_node_leave(node, now_ns);
+  }
+  drop_ticket(ticket);
+  return status;
+}
+
+kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_load_abort(&node->core, now_ns, request_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}

@@ -1,0 +1,381 @@
+/* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+
+static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
+static const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
+static const pair_option *const each_transport[] = {local_only, tcp_only};
+
+static void assert_loaded(const pair *p, uint32_t first, uint32_t count, uint32_t seed)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    assert_true(pair_holds(&p->consumer, first + i, seed, i));
+  }
+}
+
+static void loads_a_request(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < 2; t++) {
+    pair p;
+    pair_ticket ticket;
+    pair_result result;
+    uint64_t id = 0;
+    pair_open(&p, each_transport[t]);
+    for (uint32_t round = 0; round < 3; round++) {
+      pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
+      assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+      assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+      pair_wait(&p.consumer, id, 5000, &result);
+      assert_true(result.quiet);
+      assert_true(result.decided);
+      assert_int_equal(result.report.status, KVF_OK);
+      assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+      assert_loaded(&p, 20, 10, 40 + round);
+      assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
+      assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+    }
+    assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
+    pair_close(&p);
+  }
+}
+
+static void waits_for_publication(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < 2; t++) {
+    pair p;
+    pair_ticket ticket;
+    pair_result result;
+    uint64_t id = 0;
+    pair_open(&p, each_transport[t]);
+    pair_offer(&p.producer, 0, 6, 1, false, &ticket);
+    assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+    assert_int_equal(pair_load(&p.consumer, &ticket, id, 30), KVF_OK);
+    pair_wait(&p.consumer, id, 200, &result);
+    assert_false(result.loaded);
+    pair_publish(&p.producer, &ticket);
+    pair_wait(&p.consumer, id, 5000, &result);
+    assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+    assert_loaded(&p, 30, 6, 1);
+    pair_close(&p);
+  }
+}
+
+/* P1: the producer takes the blocks back and gives them to another prompt before the consumer reads. */
+static void never_takes_stale_blocks(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < 2; t++) {
+    pair p;
+    pair_ticket ticket;
+    pair_result result;
+    uint64_t id = 0;
+    pair_open(&p, each_transport[t]);
+    pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+    assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
+    for (uint32_t i = 0; i < ticket.count; i++) {
+      pair_fill(&p.producer, ticket.blocks[i], 2, i);
+    }
+    assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+    assert_int_equal(pair_load(&p.consumer, &ticket, id, 30), KVF_OK);
+    pair_wait(&p.consumer, id, 5000, &result);
+    assert_true(result.quiet);
+    assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
+    assert_int_equal(result.report.prefix, 0);
+    assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
+    assert_int_equal(result.verdict.recompute_tokens, 8 * PAIR_BLOCK_TOKENS);
+    pair_close(&p);
+  }
+}
+
+/* P5: nobody comes; the lease runs out by itself. */
+static void lease_runs_out(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"lease_ttl_ms", "150"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  pair_open(&p, options);
+  uint64_t before_ms = pair_now_ms();
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 3000), KVF_LEASE_END_EXPIRED);
+  assert_true(pair_now_ms() - before_ms >= 150);
+  pair_close(&p);
+}
+
+/* P5: a request that waits is renewed by the library's own thread, and released when it is cancelled. */
+static void waiting_request_renews_and_cancel_releases(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"lease_ttl_ms", "300"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  kvf_request_info info;
+  pair_open(&p, options);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(
+      kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
+  pair_sleep_ms(900);
+  assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
+  assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_OK);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 1000), KVF_LEASE_END_ABANDONED);
+  assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_NOT_FOUND);
+  pair_close(&p);
+}
+
+/* P8 */
+static void refuses_bad_tickets_without_connecting(void **state)
+{
+  (void)state;
+  pair p;
+  pair_ticket ticket;
+  uint64_t id = 0;
+  pair_open(&p, NULL);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  kvf_prompt other = pair_prompt(8 * PAIR_BLOCK_TOKENS, 2);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &other, &id), KVF_BAD_TICKET);
+  ticket.text[ticket.bytes / 2] = ticket.text[ticket.bytes / 2] == 'A' ? 'B' : 'A';
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_BAD_TICKET);
+  assert_int_equal(pair_load(&p.consumer, &ticket, 1, 0), KVF_BAD_TICKET);
+  ticket.bytes = 10;
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_BAD_TICKET);
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 4);
+  assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 0);
+  assert_int_equal(pair_stat(&p.producer, "sessions_accepted", ""), 0);
+  pair_close(&p);
+}
+
+static void refuses_other_models(void **state)
+{
+  (void)state;
+  const pair_option other[] = {{"model", "another"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  uint64_t id = 0;
+  pair_open_node(&p.producer, NULL);
+  pair_open_node(&p.consumer, other);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_INCOMPATIBLE);
+  assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 0);
+  pair_close(&p);
+}
+
+/* A producer that is gone: its ticket fails at once, and a second load does not even try. */
+static void dead_producer_fails_fast(void **state)
+{
+  (void)state;
+  for (size_t t = 0; t < 2; t++) {
+    pair p;
+    pair_ticket tickets[2];
+    pair_result result;
+    pair_open(&p, each_transport[t]);
+    pair_offer(&p.producer, 0, 8, 1, true, &tickets[0]);
+    pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
+    pair_close_node(&p.producer);
+    for (uint32_t i = 0; i < 2; i++) {
+      uint64_t id = 0;
+      uint64_t before_ms = pair_now_ms();
+      assert_int_equal(pair_request(&p.consumer, &tickets[i], &tickets[i].prompt, &id), KVF_OK);
+      assert_int_equal(pair_load(&p.consumer, &tickets[i], id, 20), KVF_OK);
+      pair_wait(&p.consumer, id, 5000, &result);
+      assert_true(result.decided);
+      assert_int_equal(result.report.status, KVF_PEER_DOWN);
+      assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
+      assert_true(pair_now_ms() - before_ms < 1000);
+    }
+    assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
+    pair_close_node(&p.consumer);
+  }
+}
+
+/* Another process has taken over the producer's address. */
+static void restarted_producer_is_told_apart(void **state)
+{
+  (void)state;
+  char listen[32];
+  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", 20000 + (unsigned)(pair_now_ms() % 20000));
+  const pair_option fixed[] = {{"listen", listen}, {NULL, NULL}};
+  pair p;
+  pair_ticket old;
+  pair_ticket fresh;
+  pair_result result;
+  uint64_t id = 0;
+  pair_open_node(&p.producer, fixed);
+  pair_open_node(&p.consumer, NULL);
+  pair_offer(&p.producer, 0, 8, 1, true, &old);
+  pair_close_node(&p.producer);
+  pair_open_node(&p.producer, fixed);
+  pair_offer(&p.producer, 0, 8, 2, true, &fresh);
+  assert_int_equal(pair_request(&p.consumer, &old, &old.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &old, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  assert_int_equal(result.report.status, KVF_PEER_RESTARTED);
+  assert_int_equal(pair_request(&p.consumer, &fresh, &fresh.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &fresh, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+  assert_loaded(&p, 20, 8, 2);
+  pair_close(&p);
+}
+
+static void abort_is_idempotent(void **state)
+{
+  (void)state;
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  pair_open(&p, NULL);
+  pair_offer(&p.producer, 0, 8, 1, false, &ticket); /* never published: the load waits */
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_EXISTS);
+  assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
+  assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  assert_true(result.quiet);
+  assert_int_equal(result.report.status, KVF_ABORTED);
+  assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_NOT_FOUND);
+  pair_close(&p);
+}
+
+/* P2: never published, never ended: the deadline decides. */
+static void deadline_decides(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"load_timeout_ms", "400"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  pair_open(&p, options);
+  pair_offer(&p.producer, 0, 8, 1, false, &ticket);
+  uint64_t before_ms = pair_now_ms();
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  uint64_t took_ms = pair_now_ms() - before_ms;
+  assert_int_equal(result.report.status, KVF_DEADLINE);
+  assert_true(took_ms >= 400 && took_ms < 900);
+  pair_close(&p);
+}
+
+/* Only what is wanted is read; what the engine has already counts as good. */
+static void loads_only_wanted_blocks(void **state)
+{
+  (void)state;
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint32_t destination[8] = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 22, 23, 24, 25, 26, 27};
+  uint64_t id = 0;
+  pair_open(&p, NULL);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  kvf_load load = {.request_id = id,
+                   .ticket = ticket.text,
+                   .ticket_bytes = ticket.bytes,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = &ticket.count, .groups = 1}};
+  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  assert_int_equal(result.report.prefix, 8);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_loaded", ""), 6);
+  assert_false(pair_holds(&p.consumer, 20, 1, 0));
+  assert_true(pair_holds(&p.consumer, 22, 1, 2));
+  pair_close(&p);
+}
+
+static kvf_status open_with(const char *name, const char *value, char *message)
+{
+  kvf_config config;
+  kvf_node *node = NULL;
+  kvf_config_init(&config);
+  config.block_tokens = PAIR_BLOCK_TOKENS;
+  kvf_status status = kvf_config_set(&config, name, value, message);
+  if (status == KVF_OK) {
+    status = kvf_node_open(&config, &node, message);
+  }
+  kvf_node_close(node);
+  return status;
+}
+
+static void says_what_is_wrong_with_a_configuration(void **state)
+{
+  (void)state;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(open_with("key_file", "/nonexistent/key", message), KVF_INVALID);
+  assert_non_null(strstr(message, "/nonexistent/key"));
+  assert_int_equal(open_with("listen", "0.0.0.0", message), KVF_INVALID);
+  assert_non_null(strstr(message, "key_file"));
+  assert_int_equal(open_with("lease_ttl", "3", message), KVF_NOT_FOUND);
+  assert_non_null(strstr(message, "lease_ttl_ms"));
+  assert_int_equal(open_with("chunk_bytes", "many", message), KVF_INVALID);
+  assert_non_null(strstr(message, "chunk_bytes"));
+}
+
+static void says_that_a_port_is_in_use(void **state)
+{
+  (void)state;
+  pair p;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  char listen[32];
+  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", 20000 + (unsigned)(pair_now_ms() % 20000));
+  const pair_option fixed[] = {{"listen", listen}, {NULL, NULL}};
+  pair_open_node(&p.producer, fixed);
+  assert_int_equal(open_with("listen", listen, message), KVF_ADDRESS_IN_USE);
+  assert_non_null(strstr(message, listen));
+  pair_close_node(&p.producer);
+}
+
+static void unregister_gives_the_memory_back(void **state)
+{
+  (void)state;
+  pair p;
+  pair_ticket ticket;
+  uint64_t id = 0;
+  pair_open(&p, NULL);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 1000), KVF_LEASE_END_REVOKED);
+  pair_result result;
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 5000, &result);
+  assert_true(result.decided);
+  assert_int_not_equal(result.report.status, KVF_OK);
+  pair_close(&p);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(loads_a_request),
+      cmocka_unit_test(waits_for_publication),
+      cmocka_unit_test(never_takes_stale_blocks),
+      cmocka_unit_test(lease_runs_out),
+      cmocka_unit_test(waiting_request_renews_and_cancel_releases),
+      cmocka_unit_test(refuses_bad_tickets_without_connecting),
+      cmocka_unit_test(refuses_other_models),
+      cmocka_unit_test(dead_producer_fails_fast),
+      cmocka_unit_test(restarted_producer_is_told_apart),
+      cmocka_unit_test(abort_is_idempotent),
+      cmocka_unit_test(deadline_decides),
+      cmocka_unit_test(loads_only_wanted_blocks),
+      cmocka_unit_test(says_what_is_wrong_with_a_configuration),
+      cmocka_unit_test(says_that_a_port_is_in_use),
+      cmocka_unit_test(unregister_gives_the_memory_back),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+#include "pair.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+static void keep_log(void *context, kvf_log_level level, const char *line)
+{
+  pair_node *n = context;
+  if (level <= KVF_LOG_WARN) {
+    (void)snprintf(n->last_log, sizeof(n->last_log), "%s", line);
+  }
+}
+
+void pair_open_node(pair_node *n, const pair_option *options)
+{
+  kvf_config config;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  memset(n, 0, sizeof(*n));
+  kvf_config_init(&config);
+  config.block_tokens = PAIR_BLOCK_TOKENS;
+  config.log = keep_log;
+  config.log_context = n;
+  assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
+  for (; options != NULL && options->name != NULL; options++) {
+    if (strcmp(options->name, "model") == 0) {
+      assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
+    } else {
+      assert_int_equal(kvf_config_set(&config, options->name, options->value, message), KVF_OK);
+    }
+  }
+  if (kvf_node_open(&config, &n->node, message) != KVF_OK) {
+    fail_msg("node: %s", message);
+  }
+  kvf_region regions[PAIR_REGIONS];
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    n->pool[i] = calloc(PAIR_BLOCKS, PAIR_BLOCK_BYTES);
+    regions[i] = (kvf_region){.base = n->pool[i],
+                              .stride_bytes = PAIR_BLOCK_BYTES,
+                              .block_bytes = PAIR_BLOCK_BYTES,
+                              .blocks = PAIR_BLOCKS,
+                              .heads = 4,
+                              .heads_total = 4};
+  }
+  assert_int_equal(kvf_node_register(n->node, regions, PAIR_REGIONS), KVF_OK);
+  uint8_t record[KVF_ADDRESS_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(kvf_node_address(n->node, record, sizeof(record), &bytes), KVF_OK);
+  assert_int_equal(kvf_node_set_ranks(n->node, record, &bytes, 1), KVF_OK);
+}
+
+void pair_close_node(pair_node *n)
+{
+  kvf_node_close(n->node);
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    free(n->pool[i]);
+  }
+}
+
+void pair_open(pair *p, const pair_option *options)
+{
+  pair_open_node(&p->producer, options);
+  pair_open_node(&p->consumer, options);
+}
+
+void pair_close(pair *p)
+{
+  pair_close_node(&p->consumer);
+  pair_close_node(&p->producer);
+}
+
+kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed)
+{
+  uint32_t ids[PAIR_BLOCKS * PAIR_BLOCK_TOKENS];
+  kvf_prompt prompt;
+  for (uint32_t i = 0; i < tokens; i++) {
+    ids[i] = seed * 1000 + i;
+  }
+  assert_int_equal(kvf_prompt_hash(ids, tokens, NULL, 0, &prompt), KVF_OK);
+  return prompt;
+}
+
+static uint8_t byte_of(uint32_t region, uint32_t offset, uint32_t seed, uint32_t position)
+{
+  return (uint8_t)((seed * 31 + position * 7 + region * 3 + offset / 64 + 1) & 0xff);
+}
+
+void pair_fill(pair_node *n, uint32_t block, uint32_t seed, uint32_t position)
+{
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    for (uint32_t offset = 0; offset < PAIR_BLOCK_BYTES; offset++) {
+      n->pool[region][block * PAIR_BLOCK_BYTES + offset] = byte_of(region, offset, seed, position);
+    }
+  }
+}
+
+bool pair_holds(const pair_node *n, uint32_t block, uint32_t seed, uint32_t position)
+{
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    for (uint32_t offset = 0; offset < PAIR_BLOCK_BYTES; offset++) {
+      if (n->pool[region][block * PAIR_BLOCK_BYTES + offset] != byte_of(region, offset, seed, position)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out)
+{
+  memset(out, 0, sizeof(*out));
+  out->count = count;
+  out->prompt = pair_prompt(count * PAIR_BLOCK_TOKENS, seed);
+  for (uint32_t i = 0; i < count; i++) {
+    out->blocks[i] = (first + 2 * i) % PAIR_BLOCKS;
+    pair_fill(producer, out->blocks[i], seed, i);
+  }
+  assert_int_equal(kvf_lease_reserve(producer->node, count, 0, &out->lease), KVF_OK);
+  kvf_blocks blocks = {.ids = out->blocks, .counts = &out->count, .groups = 1};
+  assert_int_equal(kvf_ticket_make(producer->node, &out->lease, &blocks, &out->prompt, out->text, sizeof(out->text),
+                                   &out->bytes),
+                   KVF_OK);
+  if (publish) {
+    pair_publish(producer, out);
+  }
+}
+
+void pair_publish(pair_node *producer, const pair_ticket *ticket)
+{
+  kvf_blocks blocks = {.ids = ticket->blocks, .counts = &ticket->count, .groups = 1};
+  assert_int_equal(kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, 7), KVF_OK);
+}
+
+kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id)
+{
+  kvf_request_info info;
+  kvf_status status = kvf_request_open(consumer->node, ticket->text, ticket->bytes, prompt, NULL, 9, &info);
+  if (status == KVF_OK) {
+    *id = info.id;
+    status = kvf_request_begin(consumer->node, info.id);
+  }
+  return status;
+}
+
+kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first)
+{
+  uint32_t destination[PAIR_BLOCKS];
+  for (uint32_t i = 0; i < ticket->count; i++) {
+    destination[i] = first + i;
+  }
+  kvf_load load = {.request_id = id,
+                   .ticket = ticket->text,
+                   .ticket_bytes = ticket->bytes,
+                   .prompt = ticket->prompt,
+                   .destination = {.ids = destination, .counts = &ticket->count, .groups = 1},
+                   .user = 5};
+  return kvf_load_start(consumer->node, &load);
+}
+
+uint64_t pair_now_ms(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+void pair_sleep_ms(uint32_t ms)
+{
+  struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+  (void)nanosleep(&pause, NULL);
+}
+
+static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_result *out)
+{
+  if (event->id != id) {
+    return;
+  }
+  switch (event->kind) {
+    case KVF_EVENT_LOAD:
+      assert_false(out->loaded);
+      out->loaded = true;
+      out->report = event->u.report;
+      (void)kvf_request_report(consumer->node, &event->u.report);
+      break;
+    case KVF_EVENT_QUIET:
+      assert_true(out->loaded);
+      assert_false(out->quiet);
+      out->quiet = true;
+      break;
+    case KVF_EVENT_VERDICT:
+      assert_false(out->decided);
+      out->decided = true;
+      out->verdict = event->u.verdict;
+      break;
+    default:
+      break;
+  }
+}
+
+void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
+{
+  uint64_t until_ms = pair_now_ms() + timeout_ms;
+  memset(out, 0, sizeof(*out));
+  while (!(out->quiet && out->decided) && pair_now_ms() < until_ms) {
+    kvf_event event;
+    if (kvf_poll(consumer->node, &event, 1) == 0) {
+      pair_sleep_ms(1);
+    } else {
+      take(consumer, id, &event, out);
+    }
+  }
+}
+
+kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms)
+{
+  uint64_t until_ms = pair_now_ms() + timeout_ms;
+  while (pair_now_ms() < until_ms) {
+    kvf_event event;
+    if (kvf_poll(producer->node, &event, 1) == 0) {
+      pair_sleep_ms(1);
+    } else if (event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease_id) {
+      return event.u.lease_end;
+    }
+  }
+  fail_msg("the lease has not ended");
+  return KVF_LEASE_END_EXPIRED;
+}
+
+uint64_t pair_stat(pair_node *n, const char *name, const char *reason)
+{
+  kvf_stat stats[KVF_STATS_MAX];
+  size_t count = kvf_stats(n->node, stats, KVF_STATS_MAX);
+  for (size_t i = 0; i < count; i++) {
+    if (strcmp(stats[i].name, name) == 0 && strcmp(stats[i].reason, reason) == 0) {
+      return stats[i].value;
+    }
+  }
+  fail_msg("no statistic %s %s", name, reason);
+  return 0;
+}

@@ -1,0 +1,74 @@
+/* Two nodes in this process, a producer and a consumer, each both rank and control node, with pools of blocks whose bytes
+ * tell what they hold. */
+#ifndef KVF_TESTS_PAIR_H
+#define KVF_TESTS_PAIR_H
+
+#include "kvferry/kvferry.h"
+
+#define PAIR_BLOCKS 64
+#define PAIR_REGIONS 3
+#define PAIR_BLOCK_BYTES 4096
+#define PAIR_BLOCK_TOKENS 16
+
+typedef struct pair_node {
+  kvf_node *node;
+  uint8_t *pool[PAIR_REGIONS];
+  char last_log[256]; /* the last warning */
+} pair_node;
+
+typedef struct pair {
+  pair_node producer;
+  pair_node consumer;
+} pair;
+
+/* An option as name and value; a NULL name ends a list. */
+typedef struct pair_option {
+  const char *name;
+  const char *value;
+} pair_option;
+
+/* Options of both nodes, may be NULL. Fails the test if a node does not start. */
+void pair_open(pair *p, const pair_option *options);
+void pair_open_node(pair_node *n, const pair_option *options);
+void pair_close_node(pair_node *n);
+void pair_close(pair *p);
+
+/* A prompt of so many tokens; equal seeds are equal prompts. */
+kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed);
+/* Fills a node's block with bytes that only (seed, position) have. */
+void pair_fill(pair_node *n, uint32_t block, uint32_t seed, uint32_t position);
+bool pair_holds(const pair_node *n, uint32_t block, uint32_t seed, uint32_t position);
+
+typedef struct pair_ticket {
+  char text[8192];
+  size_t bytes;
+  kvf_lease lease;
+  kvf_prompt prompt;
+  uint32_t count;
+  uint32_t blocks[PAIR_BLOCKS];
+} pair_ticket;
+
+/* Reserves, fills blocks first, first+2, … of the producer, makes the ticket; publishes if `publish`. */
+void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out);
+void pair_publish(pair_node *producer, const pair_ticket *ticket);
+
+typedef struct pair_result {
+  kvf_report report;
+  kvf_verdict verdict;
+  bool loaded;
+  bool quiet;
+  bool decided;
+} pair_result;
+
+/* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
+kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id);
+kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first);
+/* Polls until the load is quiet and (if the request was opened) decided, or the time is over. */
+void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
+/* Waits until the producer's lease has ended; fails the test after timeout_ms. */
+kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms);
+uint64_t pair_stat(pair_node *n, const char *name, const char *reason);
+uint64_t pair_now_ms(void);
+void pair_sleep_ms(uint32_t ms);
+
+#endif
