@@ -40,9 +40,9 @@ typedef struct kvf_config {
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
 
   /* The network. */
-  char listen[KVF_HOST_BYTES_MAX];    /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
-  char advertise[KVF_HOST_BYTES_MAX]; /* the address that tickets name; empty: the listen address */
-  char key_file[KVF_PATH_BYTES_MAX];  /* file with the shared key; empty: none, loopback only */
+  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
+  char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
+  char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key; empty: none, loopback only */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;

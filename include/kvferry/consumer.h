@@ -36,12 +36,12 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *tic
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
 
-/* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then plus
- * quiet_timeout_ms, whatever the ranks do. KVF_NOT_FOUND: cancelled or decided. KVF_EXISTS: has begun. */
+/* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then
+ * plus quiet_timeout_ms, whatever the ranks do. KVF_NOT_FOUND: cancelled or decided. KVF_EXISTS: has begun. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 
-/* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the last
- * rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
+/* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the
+ * last rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
 KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
 
 /* Control node: the request was cancelled or refused. Detaches from the lease at the producer. No verdict comes after
@@ -63,12 +63,12 @@ typedef struct kvf_load {
   uint64_t user;
 } kvf_load;
 
-/* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may write
- * to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producer does. A load of no
- * wanted blocks is done at once. On failure no event comes and the blocks are untouched.
- * KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range
- * or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_MEMORY: loads_max
- * loads are open. */
+/* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may
+ * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producer does. A load of
+ * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
+ * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or positions
+ * that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_MEMORY: loads_max loads are
+ * open. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome

@@ -12,15 +12,15 @@ extern "C" {
 #endif
 
 /* Limits. A peer can influence none of them; a value beyond one is refused with KVF_LIMIT. */
-#define KVF_RANKS_MAX 64             /* ranks of one engine */
-#define KVF_GROUPS_MAX 16            /* KV groups of one engine */
-#define KVF_REGIONS_MAX 1024         /* registered memory ranges of one rank */
+#define KVF_RANKS_MAX 64               /* ranks of one engine */
+#define KVF_GROUPS_MAX 16              /* KV groups of one engine */
+#define KVF_REGIONS_MAX 1024           /* registered memory ranges of one rank */
 #define KVF_BLOCKS_PER_LEASE_MAX 65536 /* block ids of one lease, all groups together */
-#define KVF_TICKET_BYTES_MAX 131072  /* a ticket's text, without a terminating zero */
-#define KVF_ADDRESS_BYTES_MAX 128    /* a rank's address record (kvf_node_address) */
-#define KVF_IDENTITY_FIELDS_MAX 32   /* fields of the compatibility identity */
-#define KVF_IDENTITY_BYTES_MAX 128   /* one field's name or value, with its terminating zero */
-#define KVF_MESSAGE_BYTES_MAX 256    /* an error message, with its terminating zero */
+#define KVF_TICKET_BYTES_MAX 131072    /* a ticket's text, without a terminating zero */
+#define KVF_ADDRESS_BYTES_MAX 128      /* a rank's address record (kvf_node_address) */
+#define KVF_IDENTITY_FIELDS_MAX 32     /* fields of the compatibility identity */
+#define KVF_IDENTITY_BYTES_MAX 128     /* one field's name or value, with its terminating zero */
+#define KVF_MESSAGE_BYTES_MAX 256      /* an error message, with its terminating zero */
 
 /* "No block": a position whose block has slid out of the window (producer) or is not wanted (consumer). */
 #define KVF_BLOCK_NONE UINT32_MAX

@@ -32,12 +32,9 @@ kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, co
   }
   uint8_t hash[KVF_HASH_BYTES];
   const kvf_span spans[] = {
-      {lease->token, sizeof(lease->token)},
-      {&lease->id, sizeof(lease->id)},
-      {prompt->hash, sizeof(prompt->hash)},
-      {&prompt->tokens, sizeof(prompt->tokens)},
-      {&blocks->groups, sizeof(blocks->groups)},
-      {blocks->counts, blocks->groups * sizeof(*blocks->counts)},
+      {lease->token, sizeof(lease->token)},        {&lease->id, sizeof(lease->id)},
+      {prompt->hash, sizeof(prompt->hash)},        {&prompt->tokens, sizeof(prompt->tokens)},
+      {&blocks->groups, sizeof(blocks->groups)},   {blocks->counts, blocks->groups * sizeof(*blocks->counts)},
       {blocks->ids, total * sizeof(*blocks->ids)},
   };
   kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);

@@ -10,7 +10,7 @@ typedef struct kvf_list {
   struct kvf_list *prev;
 } kvf_list;
 
-#define KVF_CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define KVF_CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
 
 static inline void kvf_list_init(kvf_list *list)
 {

@@ -48,8 +48,8 @@ KVF_MUST_USE kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_m
 /* Ends the frame that was begun: it is sent. */
 void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
 
-/* The next connection with something to do, NULL if there is none: the runtime takes outbox.data, clears the outbox, and
- * if hanging_up closes the socket and calls kvf_conns_drop(). */
+/* The next connection with something to do, NULL if there is none: the runtime takes outbox.data, clears the outbox,
+ * and if hanging_up closes the socket and calls kvf_conns_drop(). */
 kvf_conn *kvf_conns_next_output(kvf_conns *conns);
 
 #endif

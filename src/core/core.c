@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "core/core_internal.h"
 
 /* Timers of one kind that one tick looks at. */
 #define TICK_ITEMS_MAX 1024
@@ -86,7 +87,8 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   if (status != KVF_OK) {
     return status;
   }
-  /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out. */
+  /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
+   */
   status = init_leases(core, now_ns, first_id >> 3);
   if (status != KVF_OK) {
     return status;
@@ -147,8 +149,8 @@ kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32
     uint32_t group = regions[i].group;
     bool first = core->head_bytes[group] == 0;
     core->head_bytes[group] += regions[i].block_bytes / regions[i].heads;
-    core->group_blocks[group] = first || regions[i].blocks < core->group_blocks[group] ? regions[i].blocks
-                                                                                       : core->group_blocks[group];
+    core->group_blocks[group] =
+        first || regions[i].blocks < core->group_blocks[group] ? regions[i].blocks : core->group_blocks[group];
     core->groups = group + 1 > core->groups ? group + 1 : core->groups;
   }
   return KVF_OK;
@@ -298,8 +300,7 @@ static bool next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
     return false;
   }
   bool is_outcome = event.kind == KVF_LOAD_OUTCOME;
-  *out = (kvf_event){
-      .kind = is_outcome ? KVF_EVENT_LOAD : KVF_EVENT_QUIET, .id = event.request_id, .user = event.user};
+  *out = (kvf_event){.kind = is_outcome ? KVF_EVENT_LOAD : KVF_EVENT_QUIET, .id = event.request_id, .user = event.user};
   if (is_outcome) {
     out->u.report = event.report;
     return true;
@@ -307,11 +308,7 @@ static bool next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
   kvf_load_peers *held;
   HASH_FIND(by_id, core->load_peers, &event.request_id, sizeof(event.request_id), held);
   if (held != NULL) {
-    for (uint32_t i = 0; i < held->count; i++) {
-      kvf_peers_release(&core->peers, now_ns, held->peers[i]);
-    }
-    HASH_DELETE(by_id, core->load_peers, held);
-    free(held);
+    kvf_core_release_peers(core, now_ns, held);
   }
   return true;
 }
@@ -320,8 +317,8 @@ bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   kvf_lease_ended ended;
   if (kvf_lease_table_next_ended(&core->leases, &ended)) {
-    *out = (kvf_event){
-        .kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
+    *out =
+        (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
     return true;
   }
   return next_load_event(core, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);

@@ -1,6 +1,6 @@
 #include <stdlib.h>
 
-#include "core/core.h"
+#include "core/core_internal.h"
 #include "core/parts.h"
 
 void kvf_core_count_bad_ticket(kvf_core *core)
@@ -82,7 +82,7 @@ static kvf_status hold_peers(kvf_core *core, uint64_t now_ns, const kvf_ticket *
   return status;
 }
 
-static void let_go(kvf_core *core, uint64_t now_ns, kvf_load_peers *held)
+void kvf_core_release_peers(kvf_core *core, uint64_t now_ns, kvf_load_peers *held)
 {
   for (uint32_t i = 0; i < held->count; i++) {
     kvf_peers_release(&core->peers, now_ns, held->peers[i]);
@@ -134,7 +134,7 @@ static kvf_status start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticke
                         .parts_count = count};
   status = kvf_loads_start(core->loads, now_ns, &spec);
   if (status != KVF_OK) {
-    let_go(core, now_ns, held);
+    kvf_core_release_peers(core, now_ns, held);
   }
   return status;
 }

@@ -84,10 +84,8 @@ void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_
 {
   kvf_conn *conn;
   while ((conn = kvf_conns_next_output(&core->conns)) != NULL) {
-    kvf_core_output output = {.conn_id = conn->id,
-                              .data = conn->outbox.data,
-                              .bytes = conn->outbox.bytes,
-                              .hang_up = conn->hanging_up};
+    kvf_core_output output = {
+        .conn_id = conn->id, .data = conn->outbox.data, .bytes = conn->outbox.bytes, .hang_up = conn->hanging_up};
     take(context, &output);
     if (conn->hanging_up) {
       kvf_conns_drop(&core->conns, conn);

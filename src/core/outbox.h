@@ -5,7 +5,7 @@
 
 #include "kvferry/types.h"
 
-#define KVF_OUTBOX_BYTES_MAX (1024u * 1024u)
+#define KVF_OUTBOX_BYTES_MAX ((size_t)1024 * 1024)
 
 typedef struct kvf_outbox {
   uint8_t *data;

@@ -60,9 +60,9 @@ struct kvf_peer {
   kvf_breaker breaker;
   kvf_status gone; /* why this incarnation can never serve us; KVF_OK while it might */
   kvf_timer timer;
-  kvf_list used;   /* in kvf_peers.used, least recently used first */
-  kvf_list action; /* in kvf_peers.actions while the runtime has something to do */
-  kvf_list notice; /* in kvf_peers.notices while the node has something to hear */
+  kvf_list used;     /* in kvf_peers.used, least recently used first */
+  kvf_list action;   /* in kvf_peers.actions while the runtime has something to do */
+  kvf_list notice;   /* in kvf_peers.notices while the node has something to hear */
   bool dial_pending; /* the runtime has not taken the DIAL yet */
   bool path_wanted;
   bool open_wanted;
@@ -72,7 +72,7 @@ struct kvf_peer {
   uint32_t answered_path;
   kvf_status path_status;
   kvf_status open_status;
-  uint64_t used_ns; /* last acquired or released */
+  uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;

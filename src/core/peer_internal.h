@@ -1,4 +1,5 @@
-/* What the files of the peer machine share: peer.c (the table), peer_connect.c (connection and handshake), peer_link.c. */
+/* What the files of the peer machine share: peer.c (the table), peer_connect.c (connection and handshake), peer_link.c.
+ */
 #ifndef KVF_CORE_PEER_INTERNAL_H
 #define KVF_CORE_PEER_INTERNAL_H
 

@@ -47,6 +47,10 @@ void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     if (!offers(peer, peers->transports[i])) {
       continue;
     }
+    if (link->unusable != KVF_OK) {
+      cause = link->unusable;
+      continue;
+    }
     if (link->state == KVF_LINK_UP) {
       kvf_peer_answer_path(peers, peer, link->path, KVF_OK);
       return;
@@ -54,9 +58,7 @@ void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     if (link->state != KVF_LINK_NONE) {
       return;
     }
-    if (link->unusable != KVF_OK) {
-      cause = link->unusable;
-    } else if (!may_try(link, now_ns)) {
+    if (!may_try(link, now_ns)) {
       cause = kvf_breaker_cause(&link->breaker);
     } else if (want_link(peers, peer, link)) {
       return;

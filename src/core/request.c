@@ -62,8 +62,7 @@ kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *t
     return KVF_INCOMPATIBLE;
   }
 #ifndef KVF_MUTANT_PROMPT_UNCHECKED
-  if (ticket->prompt.tokens != prompt->tokens ||
-      memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
+  if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
     requests->counters.bad_tickets++;
     kvf_log(&requests->self->logger, KVF_LOG_WARN, "ticket refused: bad_ticket: made for another prompt");
     return KVF_BAD_TICKET;
@@ -74,8 +73,7 @@ kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *t
   return KVF_OK;
 }
 
-static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request,
-                                const kvf_ticket *ticket)
+static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request, const kvf_ticket *ticket)
 {
   for (uint32_t i = 0; i < ticket->ranks; i++) {
     kvf_request_rank *rank = &request->ranks[i];
@@ -107,9 +105,9 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   for (uint32_t group = 0; group < ticket->groups; group++) {
     request->positions += ticket->counts[group];
   }
-  request->options =
-      options != NULL ? *options
-                      : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+  request->options = options != NULL ? *options
+                                     : (kvf_request_options){config->policy, config->auto_max_recompute_tokens,
+                                                             config->load_timeout_ms};
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
 }
@@ -164,8 +162,8 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
     return KVF_EXISTS;
   }
   request->state = KVF_REQUEST_LOADING;
-  request->until_ns = kvf_time_add(now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) +
-                                               kvf_ms_to_ns(requests->self->config.quiet_timeout_ms));
+  request->until_ns = kvf_time_add(
+      now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) + kvf_ms_to_ns(requests->self->config.quiet_timeout_ms));
   kvf_request_rearm(requests, request);
   return KVF_OK;
 }
@@ -207,8 +205,7 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
     kvf_log(&requests->self->logger, KVF_LOG_WARN,
             "request %llu: %s: %u of %u blocks are good, %u tokens to recompute: %s", (unsigned long long)request->id,
             kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
-            request->verdict.recompute_tokens,
-            request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
+            request->verdict.recompute_tokens, request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
   /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
   kvf_request_finish(requests, now_ns, request, true);
@@ -287,10 +284,8 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
     return false;
   }
   kvf_request *request = KVF_CONTAINER_OF(node, kvf_request, event);
-  *out = (kvf_event){.kind = KVF_EVENT_VERDICT,
-                     .id = request->id,
-                     .user = request->user,
-                     .u = {.verdict = request->verdict}};
+  *out = (kvf_event){
+      .kind = KVF_EVENT_VERDICT, .id = request->id, .user = request->user, .u = {.verdict = request->verdict}};
   request->verdict_pending = false;
   if (kvf_request_is_told(request)) {
     kvf_request_free(requests, now_ns, request);

@@ -1,6 +1,6 @@
 /* Requests: the control node's side of consuming a ticket. Keeps the lease alive at every producer rank from the moment
- * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank that the request
- * has completed or been given up, until each has answered or must have let the lease run out by itself.
+ * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank that the
+ * request has completed or been given up, until each has answered or must have let the lease run out by itself.
  *
  *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
  *     └──────────────────────── cancel ───────────────────────┘
@@ -24,7 +24,7 @@ typedef struct kvf_request_rank {
   kvf_list due; /* in kvf_requests.due[peer] while there is something to tell it */
   uint32_t peer;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
-  bool told; /* it has answered our finish, or must have expired the lease */
+  bool told;           /* it has answered our finish, or must have expired the lease */
 } kvf_request_rank;
 
 struct kvf_request {
@@ -86,11 +86,12 @@ KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self
                                           kvf_wheel *wheel, uint64_t seed);
 void kvf_requests_free(kvf_requests *requests);
 
-/* Whether a ticket, whose MAC has been checked, is for this engine and this prompt: to be asked before anything of it is
- * acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
+/* Whether a ticket, whose MAC has been checked, is for this engine and this prompt: to be asked before anything of it
+ * is acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
 KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *ticket,
                                                   const kvf_prompt *prompt);
-/* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was asked. */
+/* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was
+ * asked. */
 KVF_MUST_USE kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                                           const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user,
                                           uint64_t *id);

@@ -39,8 +39,8 @@ static bool differs(const char *name, const char *ours, const char *theirs, char
   if (ours != NULL && theirs != NULL && strcmp(ours, theirs) == 0) {
     return false;
   }
-  (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"", name,
-                 ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
+  (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"",
+                 name, ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
   return true;
 }
 

@@ -14,7 +14,8 @@ typedef struct kvf_self {
   uint8_t compat[KVF_HASH_BYTES]; /* kvf_self_compat() */
   kvf_entropy entropy;
   kvf_logger logger;
-  /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused. */
+  /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
+   */
   kvf_welcome welcome;
 } kvf_self;
 

@@ -116,8 +116,8 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
     status = kvf_handshake_server_proof(&self->key, session->hello, session->hello_bytes, &challenge, challenge.proof);
   }
   if (status == KVF_OK) {
-    status = kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge),
-                                  &session->challenge_bytes);
+    status =
+        kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
   }
   uint8_t *body;
   if (status == KVF_OK) {
@@ -280,11 +280,10 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
   for (uint32_t i = 0; i < finish.count; i++) {
     const kvf_finish_item *item = &finish.items[i];
     kvf_consumer_key key = consumer_of(session, item->request_id);
-    kvf_lease_state state =
-        sessions->leases == NULL
-            ? KVF_LEASE_STATE_UNKNOWN
-            : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, item->kind == KVF_FINISH_COMPLETED,
-                                     item->reader, item->readers);
+    kvf_lease_state state = sessions->leases == NULL ? KVF_LEASE_STATE_UNKNOWN
+                                                     : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease,
+                                                                              &key, item->kind == KVF_FINISH_COMPLETED,
+                                                                              item->reader, item->readers);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);

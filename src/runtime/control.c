@@ -28,7 +28,7 @@ struct kvf_control {
   int epoll_fd;
   int wake_fd;
   int listener;
-  uint64_t accept_after_ns; /* 0: accepting */
+  uint64_t accept_after_ns;    /* 0: accepting */
   kvf_control_socket *sockets; /* by id; the thread's own */
 };
 
@@ -234,7 +234,7 @@ static uint64_t serve_core(kvf_control *control)
   node->armed_ns = 0; /* no wake-ups by our own leave */
   kvf_node_leave(node, now_ns);
 
-  now_ns = kvf_node_enter(node);
+  (void)kvf_node_enter(node);
   while ((link = kvf_list_pop_front(&node->dials)) != NULL) {
     kvf_list_push_back(&dials, link);
   }
@@ -306,8 +306,8 @@ static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socke
     const uint8_t *body;
     size_t body_bytes;
     uint64_t now_ns = kvf_node_enter(node);
-    status = kvf_control_socket_frame(socket, kvf_core_frame_limit(&node->core, socket->conn_id), &type, &body,
-                                      &body_bytes);
+    status =
+        kvf_control_socket_frame(socket, kvf_core_frame_limit(&node->core, socket->conn_id), &type, &body, &body_bytes);
     if (status == KVF_OK) {
       kvf_core_on_frame(&node->core, now_ns, socket->conn_id, type, body, body_bytes);
       kvf_control_socket_drop_frame(socket, body_bytes);

@@ -5,15 +5,15 @@
 #include "core/core.h"
 
 /* What may wait to be written; a peer that does not read so much is hung up on. */
-#define KVF_CONTROL_UNSENT_BYTES_MAX (2u * KVF_OUTBOX_BYTES_MAX)
+#define KVF_CONTROL_UNSENT_BYTES_MAX (2 * KVF_OUTBOX_BYTES_MAX)
 
 typedef struct kvf_control_socket {
   uint64_t conn_id;
   UT_hash_handle by_id;
   int fd;
   bool connecting;
-  bool broken;   /* to be closed at the end of the turn */
-  bool told;     /* the core has let go of it already */
+  bool broken; /* to be closed at the end of the turn */
+  bool told;   /* the core has let go of it already */
   bool writable_wanted;
   uint8_t *in;
   size_t in_bytes;
@@ -34,8 +34,8 @@ KVF_MUST_USE kvf_status kvf_control_socket_queue(kvf_control_socket *socket, con
 KVF_MUST_USE kvf_status kvf_control_socket_flush(kvf_control_socket *socket);
 /* Reads what has come, up to one buffer. KVF_PEER_DOWN: closed or broken. KVF_NOT_FOUND: nothing there. */
 KVF_MUST_USE kvf_status kvf_control_socket_fill(kvf_control_socket *socket);
-/* The next whole frame in what has been read: *type, *body, *body_bytes, good until the next fill or drop. KVF_NOT_FOUND:
- * not whole yet. KVF_PROTOCOL: not a frame, or larger than `limit`. KVF_NO_MEMORY. */
+/* The next whole frame in what has been read: *type, *body, *body_bytes, good until the next fill or drop.
+ * KVF_NOT_FOUND: not whole yet. KVF_PROTOCOL: not a frame, or larger than `limit`. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_control_socket_frame(kvf_control_socket *socket, size_t limit, kvf_frame_type *type,
                                                  const uint8_t **body, size_t *body_bytes);
 /* The frame has been used. */

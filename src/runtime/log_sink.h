@@ -19,7 +19,7 @@ typedef struct kvf_log_sink {
 void kvf_log_sink_init(kvf_log_sink *sink, kvf_log_fn fn, void *context);
 
 /* A kvf_log_fn with a kvf_log_sink as context: keeps a copy of the line. */
-void kvf_log_sink_collect(void *sink, kvf_log_level level, const char *line);
+void kvf_log_sink_collect(void *context, kvf_log_level level, const char *line);
 
 /* Takes the lines that wait into *lines (to be called under the lock), then writes and frees them (under none). */
 void kvf_log_sink_take(kvf_log_sink *sink, kvf_list *lines);

@@ -41,8 +41,8 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 /* What peers are told of the memory; to be freed with kvf_welcome_free() unless the core takes it. */
 static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t count, kvf_welcome *welcome)
 {
-  *welcome = (kvf_welcome){
-      .rank = node->config.rank, .ranks = node->config.ranks, .block_tokens = node->config.block_tokens};
+  *welcome =
+      (kvf_welcome){.rank = node->config.rank, .ranks = node->config.ranks, .block_tokens = node->config.block_tokens};
   welcome->regions = calloc(count, sizeof(*welcome->regions));
   if (welcome->regions == NULL) {
     return KVF_NO_MEMORY;

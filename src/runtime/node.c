@@ -31,10 +31,8 @@ static bool draw_random(void *out, size_t bytes)
 
 static kvf_status open_core(kvf_node *node, char *message)
 {
-  kvf_core_config config = {.options = node->config,
-                            .is_control = node->config.listen[0] == '\0',
-                            .key = node->key,
-                            .logger = node->logger};
+  kvf_core_config config = {
+      .options = node->config, .is_control = node->config.listen[0] == '\0', .key = node->key, .logger = node->logger};
   if (!draw_random(&config.incarnation, sizeof(config.incarnation)) ||
       !draw_random(config.secret, sizeof(config.secret))) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the system gives no random numbers: %s", strerror(errno));

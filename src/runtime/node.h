@@ -1,8 +1,8 @@
 /* A node as it runs: the core under one lock, and what carries its effects out.
  *
- * Threads: the callers', the transports', and one of the node's own (control.c) that owns the control connections and the
- * clock. Each of them takes the lock, gives the core its input, carries out the effects that cost nothing (queueing a
- * read, storing a fence word), and lets go; bytes are copied and sockets are written to outside the lock.
+ * Threads: the callers', the transports', and one of the node's own (control.c) that owns the control connections and
+ * the clock. Each of them takes the lock, gives the core its input, carries out the effects that cost nothing (queueing
+ * a read, storing a fence word), and lets go; bytes are copied and sockets are written to outside the lock.
  */
 #ifndef KVF_RUNTIME_NODE_H
 #define KVF_RUNTIME_NODE_H
@@ -40,8 +40,8 @@ struct kvf_node {
   kvf_core core;        /* under the lock, like all down to `control` */
   kvf_node_link *links; /* by path */
   kvf_list dials;
-  bool small_reads; /* some transport has reads that wait for assist() */
-  bool wants_wake;  /* the control thread has something to do */
+  bool small_reads;  /* some transport has reads that wait for assist() */
+  bool wants_wake;   /* the control thread has something to do */
   uint64_t armed_ns; /* until when the control thread sleeps */
 
   kvf_control *control;
@@ -50,7 +50,7 @@ struct kvf_node {
   void *fence_table; /* config.lease_slots entries */
   kvf_region *regions;
   uint32_t regions_count;
-  bool memory_set; /* the transports have it */
+  bool memory_set;               /* the transports have it */
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 
   int event_fd;

@@ -169,8 +169,8 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   kvf_list lines;
   carry_out(node, now_ns);
   announce_events(node);
-  bool wake = node->wants_wake || kvf_core_has_output(&node->core) ||
-              kvf_core_next_deadline(&node->core) < node->armed_ns;
+  bool wake =
+      node->wants_wake || kvf_core_has_output(&node->core) || kvf_core_next_deadline(&node->core) < node->armed_ns;
   bool assist = node->small_reads;
   node->wants_wake = false;
   node->small_reads = false;

@@ -57,8 +57,8 @@ static kvf_status check_groups(const kvf_blocks *blocks)
   return total > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
 }
 
-kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
-                             const kvf_prompt *prompt, uint64_t user)
+kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
+                             uint64_t user)
 {
   uint64_t digest;
   if (lease == NULL || blocks == NULL || prompt == NULL) {

@@ -108,8 +108,11 @@ kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t cap
 static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
 {
   welcome->regions_count = kvf_get_u16(decoder);
-  if (welcome->regions_count == 0 || welcome->regions_count > KVF_REGIONS_MAX) {
-    return welcome->regions_count == 0 ? KVF_OK : KVF_PROTOCOL;
+  if (welcome->regions_count > KVF_REGIONS_MAX) {
+    return KVF_PROTOCOL;
+  }
+  if (welcome->regions_count == 0) {
+    return KVF_OK;
   }
   welcome->regions = calloc(welcome->regions_count, sizeof(welcome->regions[0]));
   if (welcome->regions == NULL) {

@@ -123,8 +123,8 @@ static void waiting_request_renews_and_cancel_releases(void **state)
   kvf_request_info info;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
-  assert_int_equal(
-      kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                   KVF_OK);
   assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
   pair_sleep_ms(900);
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);

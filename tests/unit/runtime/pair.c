@@ -124,9 +124,9 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
   }
   assert_int_equal(kvf_lease_reserve(producer->node, count, 0, &out->lease), KVF_OK);
   kvf_blocks blocks = {.ids = out->blocks, .counts = &out->count, .groups = 1};
-  assert_int_equal(kvf_ticket_make(producer->node, &out->lease, &blocks, &out->prompt, out->text, sizeof(out->text),
-                                   &out->bytes),
-                   KVF_OK);
+  assert_int_equal(
+      kvf_ticket_make(producer->node, &out->lease, &blocks, &out->prompt, out->text, sizeof(out->text), &out->bytes),
+      KVF_OK);
   if (publish) {
     pair_publish(producer, out);
   }

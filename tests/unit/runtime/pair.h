@@ -1,5 +1,5 @@
-/* Two nodes in this process, a producer and a consumer, each both rank and control node, with pools of blocks whose bytes
- * tell what they hold. */
+/* Two nodes in this process, a producer and a consumer, each both rank and control node, with pools of blocks whose
+ * bytes tell what they hold. */
 #ifndef KVF_TESTS_PAIR_H
 #define KVF_TESTS_PAIR_H
 

@@ -1,0 +1,59 @@
+#include "base/bitmap.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void words_are_rounded_up(void **state)
+{
+  (void)state;
+  assert_int_equal(kvf_bitmap_words(0), 0);
+  assert_int_equal(kvf_bitmap_words(64), 1);
+  assert_int_equal(kvf_bitmap_words(65), 2);
+}
+
+static void bits_are_independent(void **state)
+{
+  (void)state;
+  uint64_t words[2] = {0};
+  kvf_bitmap_set(words, 63);
+  kvf_bitmap_set(words, 64);
+  assert_false(kvf_bitmap_get(words, 62));
+  assert_true(kvf_bitmap_get(words, 63));
+  assert_true(kvf_bitmap_get(words, 64));
+  assert_false(kvf_bitmap_get(words, 65));
+  kvf_bitmap_clear(words, 63);
+  assert_false(kvf_bitmap_get(words, 63));
+  assert_true(kvf_bitmap_get(words, 64));
+}
+
+static void prefix_ends_at_the_first_gap(void **state)
+{
+  (void)state;
+  uint64_t words[3] = {0};
+  for (size_t bit = 0; bit < 130; bit++) {
+    assert_int_equal(kvf_bitmap_prefix(words, 130), bit);
+    kvf_bitmap_set(words, bit);
+  }
+  assert_int_equal(kvf_bitmap_prefix(words, 130), 130);
+  assert_int_equal(kvf_bitmap_prefix(words, 128), 128);
+  assert_int_equal(kvf_bitmap_prefix(words, 100), 100);
+  kvf_bitmap_clear(words, 70);
+  assert_int_equal(kvf_bitmap_prefix(words, 130), 70);
+  assert_int_equal(kvf_bitmap_prefix(words, 50), 50);
+  assert_int_equal(kvf_bitmap_prefix(words, 0), 0);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(words_are_rounded_up),
+      cmocka_unit_test(bits_are_independent),
+      cmocka_unit_test(prefix_ends_at_the_first_gap),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

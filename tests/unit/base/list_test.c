@@ -1,0 +1,64 @@
+#include "base/list.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct item {
+  int value;
+  kvf_list link;
+} item;
+
+static int pop(kvf_list *list)
+{
+  kvf_list *link = kvf_list_pop_front(list);
+  return link == NULL ? -1 : KVF_CONTAINER_OF(link, item, link)->value;
+}
+
+static void first_in_first_out(void **state)
+{
+  (void)state;
+  item items[3];
+  kvf_list list;
+  kvf_list_init(&list);
+  for (int i = 0; i < 3; i++) {
+    items[i].value = i;
+    kvf_list_init(&items[i].link);
+    kvf_list_push_back(&list, &items[i].link);
+  }
+  kvf_list_ensure_back(&list, &items[0].link);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(pop(&list), i);
+    assert_false(kvf_list_is_linked(&items[i].link));
+  }
+  assert_int_equal(pop(&list), -1);
+}
+
+static void removing_twice_is_harmless(void **state)
+{
+  (void)state;
+  item items[2] = {{.value = 0}, {.value = 1}};
+  kvf_list list;
+  kvf_list_init(&list);
+  for (int i = 0; i < 2; i++) {
+    kvf_list_init(&items[i].link);
+    kvf_list_push_back(&list, &items[i].link);
+  }
+  kvf_list_remove(&items[0].link);
+  kvf_list_remove(&items[0].link);
+  assert_int_equal(pop(&list), 1);
+  assert_true(kvf_list_is_empty(&list));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(first_in_first_out),
+      cmocka_unit_test(removing_twice_is_harmless),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

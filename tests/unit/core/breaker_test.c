@@ -1,0 +1,134 @@
+#include "core/breaker.h"
+
+#include "base/time.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Cooldowns from 100 to 350. */
+static kvf_breaker closed(void)
+{
+  kvf_breaker breaker;
+  kvf_breaker_init(&breaker, 100, 350);
+  return breaker;
+}
+
+static kvf_breaker opened_at(uint64_t now_ns)
+{
+  kvf_breaker breaker = closed();
+  kvf_breaker_fail(&breaker, now_ns, KVF_PEER_DOWN);
+  return breaker;
+}
+
+static void closed_allows_and_wants_nothing(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = closed();
+  assert_true(kvf_breaker_allows(&breaker));
+  assert_false(kvf_breaker_wants_probe(&breaker, KVF_TIME_NEVER));
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_OK);
+  assert_true(kvf_breaker_next_deadline(&breaker) == KVF_TIME_NEVER);
+  kvf_breaker_probing(&breaker, 5);
+  assert_true(kvf_breaker_allows(&breaker));
+}
+
+static void first_failure_opens(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  assert_false(kvf_breaker_allows(&breaker));
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_PEER_DOWN);
+  assert_int_equal(kvf_breaker_next_deadline(&breaker), 1100);
+  assert_false(kvf_breaker_wants_probe(&breaker, 1099));
+  assert_true(kvf_breaker_wants_probe(&breaker, 1100));
+}
+
+static void losses_of_requests_do_not_count(void **state)
+{
+  (void)state;
+  const kvf_status harmless[] = {KVF_BAD_TICKET, KVF_LEASE_EXPIRED, KVF_CANCELLED, KVF_PEER_RESTARTED, KVF_OK};
+  for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+    kvf_breaker breaker = closed();
+    kvf_breaker_fail(&breaker, 1000, harmless[i]);
+    assert_true(kvf_breaker_allows(&breaker));
+  }
+}
+
+static void late_failures_while_open_change_nothing(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  kvf_breaker_fail(&breaker, 1050, KVF_TRANSFER_STALLED);
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_PEER_DOWN);
+  assert_int_equal(kvf_breaker_next_deadline(&breaker), 1100);
+}
+
+static void half_open_lets_only_one_probe_through(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  kvf_breaker_probing(&breaker, 1100);
+  assert_false(kvf_breaker_allows(&breaker));
+  assert_false(kvf_breaker_wants_probe(&breaker, 1449));
+  kvf_breaker_succeed(&breaker);
+  assert_true(kvf_breaker_allows(&breaker));
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_OK);
+  assert_true(kvf_breaker_next_deadline(&breaker) == KVF_TIME_NEVER);
+}
+
+static void cooldown_doubles_up_to_the_longest(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  const uint64_t cooldowns[] = {200, 350, 350};
+  uint64_t now_ns = 1100;
+  for (size_t i = 0; i < sizeof(cooldowns) / sizeof(cooldowns[0]); i++) {
+    kvf_breaker_probing(&breaker, now_ns);
+    kvf_breaker_fail(&breaker, now_ns + 10, KVF_HANDSHAKE_TIMEOUT);
+    assert_int_equal(kvf_breaker_next_deadline(&breaker), now_ns + 10 + cooldowns[i]);
+    now_ns += 10 + cooldowns[i];
+  }
+  kvf_breaker_succeed(&breaker);
+  kvf_breaker_fail(&breaker, 5000, KVF_PEER_DOWN);
+  assert_int_equal(kvf_breaker_next_deadline(&breaker), 5100);
+}
+
+static void any_failure_of_the_probe_reopens(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  kvf_breaker_probing(&breaker, 1100);
+  kvf_breaker_fail(&breaker, 1110, KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_HANDSHAKE_REFUSED);
+  assert_false(kvf_breaker_wants_probe(&breaker, 1309));
+  assert_true(kvf_breaker_wants_probe(&breaker, 1310));
+}
+
+static void lost_probe_is_followed_by_another(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = opened_at(1000);
+  kvf_breaker_probing(&breaker, 1100);
+  assert_int_equal(kvf_breaker_next_deadline(&breaker), 1450);
+  assert_true(kvf_breaker_wants_probe(&breaker, 1450));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(closed_allows_and_wants_nothing),
+      cmocka_unit_test(first_failure_opens),
+      cmocka_unit_test(losses_of_requests_do_not_count),
+      cmocka_unit_test(late_failures_while_open_change_nothing),
+      cmocka_unit_test(half_open_lets_only_one_probe_through),
+      cmocka_unit_test(cooldown_doubles_up_to_the_longest),
+      cmocka_unit_test(any_failure_of_the_probe_reopens),
+      cmocka_unit_test(lost_probe_is_followed_by_another),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,57 @@
+/* A consumer's core and a producer's core, joined by a wire that the test can cut, hold and look into. Time is a
+ * number. */
+#ifndef KVF_TESTS_CONTROL_WORLD_H
+#define KVF_TESTS_CONTROL_WORLD_H
+
+#include "core/core.h"
+
+#define MS KVF_NS_PER_MS
+
+typedef struct control_side {
+  kvf_core core;
+  uint64_t conn_id; /* of the one connection, 0: none */
+  uint8_t inbox[2 * KVF_OUTBOX_BYTES_MAX];
+  size_t inbox_bytes;
+  uint32_t opened_path; /* the last link that the core wanted opened */
+  uint32_t closed_links;
+  uint32_t reads;
+  kvf_load_action last_read;
+  bool dial_wanted;
+  uint64_t dial_conn_id;
+  bool hung_up;
+  char last_log[256];
+} control_side;
+
+typedef struct control_world {
+  uint64_t now_ns;
+  control_side consumer;
+  control_side producer;
+  bool held; /* frames of the producer stay in its outbox */
+} control_world;
+
+typedef struct control_options {
+  const char *consumer_key; /* NULL: none */
+  const char *producer_key;
+  const char *consumer_model;
+  bool control; /* the consumer is a control node */
+  kvf_config config;
+} control_options;
+
+void control_options_init(control_options *options);
+void control_world_open(control_world *world, const control_options *options);
+void control_world_close(control_world *world);
+
+/* Carries effects and frames to and fro until nothing moves. Dials are answered by control_dial() only. */
+void control_settle(control_world *world);
+/* The dial that waits succeeds, or fails. */
+void control_dial(control_world *world, kvf_status status);
+/* Both ends see the connection closed. */
+void control_cut(control_world *world);
+/* Time passes; both cores tick. */
+void control_advance(control_world *world, uint64_t ms);
+
+/* A ticket of the producer for one block, as the consumer has decoded it. */
+void control_ticket(control_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t blocks);
+void control_publish(control_world *world, const kvf_ticket *ticket);
+
+#endif

@@ -1,0 +1,109 @@
+#include "core/merge.h"
+
+#include "base/prng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static kvf_report report_of(uint64_t ranks_mask, uint32_t prefix, int status)
+{
+  return (kvf_report){.request_id = 9, .ranks_mask = ranks_mask, .blocks = 10, .prefix = prefix, .status = status};
+}
+
+static bool same(kvf_report a, kvf_report b)
+{
+  return a.request_id == b.request_id && a.ranks_mask == b.ranks_mask && a.blocks == b.blocks && a.prefix == b.prefix &&
+         a.status == b.status && a.reserved == b.reserved;
+}
+
+static int any_status(kvf_prng *prng)
+{
+  unsigned count = 0;
+  while (kvf_status_at(count) != NULL) {
+    count++;
+  }
+  /* Beyond the table: numbers that are no status, as a broken rank may send. */
+  unsigned i = (unsigned)kvf_prng_below(prng, count + 3);
+  return i < count ? (int)kvf_status_at(i)->status : (int)(i - count) * 1000 - 1000;
+}
+
+static kvf_report any_report(kvf_prng *prng)
+{
+  kvf_report report = report_of(kvf_prng_below(prng, 16), (uint32_t)kvf_prng_below(prng, 11), any_status(prng));
+  report.request_id = kvf_prng_below(prng, 10) == 0 ? 8 : 9;
+  report.blocks = kvf_prng_below(prng, 10) == 0 ? 11 : 10;
+  return report;
+}
+
+static void order_and_repetition_do_not_matter(void **state)
+{
+  (void)state;
+  kvf_prng prng = {1};
+  for (int i = 0; i < 100000; i++) {
+    kvf_report a = any_report(&prng);
+    kvf_report b = any_report(&prng);
+    kvf_report c = any_report(&prng);
+    assert_true(same(kvf_report_merge(a, b), kvf_report_merge(b, a)));
+    assert_true(same(kvf_report_merge(kvf_report_merge(a, b), c), kvf_report_merge(a, kvf_report_merge(b, c))));
+    assert_true(same(kvf_report_merge(a, a), a));
+    kvf_report ab = kvf_report_merge(a, b);
+    assert_true(same(kvf_report_merge(ab, b), ab));
+  }
+}
+
+static void prefix_is_the_shortest(void **state)
+{
+  (void)state;
+  kvf_report merged = kvf_report_merge(report_of(1, 7, KVF_LEASE_EXPIRED), report_of(4, 3, KVF_PEER_DOWN));
+  assert_true(same(merged, report_of(5, 3, KVF_PEER_DOWN)));
+}
+
+static void ok_takes_all(void **state)
+{
+  (void)state;
+  assert_true(same(kvf_report_merge(report_of(1, 10, KVF_OK), report_of(2, 10, KVF_OK)), report_of(3, 10, KVF_OK)));
+  assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), report_of(2, 10, KVF_CANCELLED)).status, KVF_CANCELLED);
+}
+
+/* A rank's quarantine must show in the merged result, whatever the other ranks say. */
+static void unsafe_is_never_hidden(void **state)
+{
+  (void)state;
+  for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
+    for (unsigned j = 0; kvf_status_at(j) != NULL; j++) {
+      const kvf_status_info *a = kvf_status_at(i);
+      const kvf_status_info *b = kvf_status_at(j);
+      const kvf_status_info *gravest = kvf_status_describe(kvf_status_gravest(a->status, b->status));
+      assert_int_equal(gravest->recompute_safe, a->recompute_safe && b->recompute_safe);
+    }
+  }
+  assert_int_equal(kvf_status_gravest(KVF_NO_MEMORY, KVF_RANK_LOST), KVF_RANK_LOST);
+}
+
+static void reports_that_do_not_belong_together_are_invalid(void **state)
+{
+  (void)state;
+  kvf_report other_request = report_of(2, 10, KVF_OK);
+  other_request.request_id = 8;
+  kvf_report other_blocks = report_of(2, 10, KVF_OK);
+  other_blocks.blocks = 11;
+  assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_request).status, KVF_INVALID);
+  assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_blocks).status, KVF_INVALID);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(order_and_repetition_do_not_matter),
+      cmocka_unit_test(prefix_is_the_shortest),
+      cmocka_unit_test(ok_takes_all),
+      cmocka_unit_test(unsafe_is_never_hidden),
+      cmocka_unit_test(reports_that_do_not_belong_together_are_invalid),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,138 @@
+#include "core/parts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool divides(uint32_t heads_total, uint32_t ranks)
+{
+  return ranks >= heads_total || heads_total % ranks == 0;
+}
+
+static uint32_t owned(uint32_t heads_total, uint32_t ranks)
+{
+  return heads_total / ranks > 0 ? heads_total / ranks : 1;
+}
+
+/* Every head of the consumer rank comes exactly once, from a rank that owns it. */
+static void check_plan(uint32_t heads, uint32_t producers, uint32_t consumers, uint32_t consumer)
+{
+  kvf_part parts[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  assert_int_equal(kvf_parts_plan(heads, producers, consumers, consumer, parts, &count), KVF_OK);
+  const uint32_t mine = consumer * heads / consumers;
+  uint64_t ranks_seen = 0;
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    assert_true(parts[i].rank < producers && parts[i].heads > 0);
+    assert_int_equal(parts[i].local_head, next);
+    assert_int_equal(ranks_seen >> parts[i].rank & 1, 0);
+    ranks_seen |= UINT64_C(1) << parts[i].rank;
+    assert_int_equal(parts[i].rank * heads / producers + parts[i].remote_head, mine + next);
+    assert_true(parts[i].remote_head + parts[i].heads <= owned(heads, producers));
+    next += parts[i].heads;
+  }
+  assert_int_equal(next, owned(heads, consumers));
+}
+
+static void every_head_comes_once(void **state)
+{
+  (void)state;
+  for (uint32_t heads = 1; heads <= 16; heads++) {
+    for (uint32_t producers = 1; producers <= 16; producers++) {
+      for (uint32_t consumers = 1; consumers <= 16; consumers++) {
+        if (divides(heads, producers) && divides(heads, consumers)) {
+          for (uint32_t consumer = 0; consumer < consumers; consumer++) {
+            check_plan(heads, producers, consumers, consumer);
+          }
+        }
+      }
+    }
+  }
+}
+
+static void uneven_heads_are_incompatible(void **state)
+{
+  (void)state;
+  for (uint32_t heads = 1; heads <= 16; heads++) {
+    for (uint32_t producers = 1; producers <= 16; producers++) {
+      for (uint32_t consumers = 1; consumers <= 16; consumers++) {
+        if (!divides(heads, producers) || !divides(heads, consumers)) {
+          kvf_part parts[KVF_RANKS_MAX];
+          uint32_t count = 77;
+          assert_int_equal(kvf_parts_plan(heads, producers, consumers, 0, parts, &count), KVF_INCOMPATIBLE);
+          assert_int_equal(count, 77);
+        }
+      }
+    }
+  }
+}
+
+static void assert_part(kvf_part part, uint32_t rank, uint32_t remote_head, uint32_t local_head, uint32_t heads)
+{
+  assert_int_equal(part.rank, rank);
+  assert_int_equal(part.remote_head, remote_head);
+  assert_int_equal(part.local_head, local_head);
+  assert_int_equal(part.heads, heads);
+}
+
+static void wider_and_narrower(void **state)
+{
+  (void)state;
+  kvf_part parts[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  assert_int_equal(kvf_parts_plan(8, 2, 4, 3, parts, &count), KVF_OK);
+  assert_int_equal(count, 1);
+  assert_part(parts[0], 1, 2, 0, 2);
+  assert_int_equal(kvf_parts_plan(8, 4, 2, 1, parts, &count), KVF_OK);
+  assert_int_equal(count, 2);
+  assert_part(parts[0], 2, 0, 0, 2);
+  assert_part(parts[1], 3, 0, 2, 2);
+}
+
+static void replicas_share_the_readers(void **state)
+{
+  (void)state;
+  unsigned readers[4] = {0};
+  for (uint32_t consumer = 0; consumer < 8; consumer++) {
+    kvf_part parts[KVF_RANKS_MAX];
+    uint32_t count = 0;
+    assert_int_equal(kvf_parts_plan(1, 4, 8, consumer, parts, &count), KVF_OK);
+    assert_int_equal(count, 1);
+    readers[parts[0].rank]++;
+  }
+  for (int rank = 0; rank < 4; rank++) {
+    assert_int_equal(readers[rank], 2);
+  }
+}
+
+static void bad_numbers_are_refused(void **state)
+{
+  (void)state;
+  kvf_part parts[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  assert_int_equal(kvf_parts_plan(0, 1, 1, 0, parts, &count), KVF_INVALID);
+  assert_int_equal(kvf_parts_plan(1, 0, 1, 0, parts, &count), KVF_INVALID);
+  assert_int_equal(kvf_parts_plan(1, 1, 0, 0, parts, &count), KVF_INVALID);
+  assert_int_equal(kvf_parts_plan(1, 1, 2, 2, parts, &count), KVF_INVALID);
+  assert_int_equal(kvf_parts_plan(1, KVF_RANKS_MAX + 1, 1, 0, parts, &count), KVF_LIMIT);
+  assert_int_equal(kvf_parts_plan(1, 1, KVF_RANKS_MAX + 1, 0, parts, &count), KVF_LIMIT);
+  assert_int_equal(kvf_parts_plan(KVF_RANKS_MAX, KVF_RANKS_MAX, 1, 0, parts, &count), KVF_OK);
+  assert_int_equal(count, KVF_RANKS_MAX);
+  assert_int_equal(kvf_parts_plan(UINT32_MAX, 1, 1, 0, parts, &count), KVF_OK);
+  assert_part(parts[0], 0, 0, 0, UINT32_MAX);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_head_comes_once),   cmocka_unit_test(uneven_heads_are_incompatible),
+      cmocka_unit_test(wider_and_narrower),      cmocka_unit_test(replicas_share_the_readers),
+      cmocka_unit_test(bad_numbers_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "control_world.h"
+
+static control_world world;
+static kvf_ticket ticket;
+static uint32_t ids[16];
+
+static uint32_t acquire(void)
+{
+  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
+  uint32_t peer;
+  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
+  return peer;
+}
+
+static void open_world(const char *consumer_key, const char *producer_key, const char *model)
+{
+  control_options options;
+  control_options_init(&options);
+  options.consumer_key = consumer_key;
+  options.producer_key = producer_key;
+  options.consumer_model = model;
+  control_world_open(&world, &options);
+  control_ticket(&world, &ticket, ids, 4);
+}
+
+/* Wants a path and returns what was answered; the dial succeeds. */
+static kvf_peer_notice ask_path(uint32_t peer)
+{
+  kvf_peer_notice notice = {0};
+  kvf_peers *peers = &world.consumer.core.peers;
+  kvf_peers_want_path(peers, world.now_ns, peer);
+  if (!kvf_peers_next_notice(peers, &notice)) {
+    control_settle(&world);
+  }
+  return notice;
+}
+
+static kvf_peer *peer_of(uint32_t index)
+{
+  return world.consumer.core.peers.table[index];
+}
+
+static void shakes_hands_and_opens_the_best_link(void **state)
+{
+  (void)state;
+  open_world("a key of sixteen", "a key of sixteen", "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_not_equal(world.consumer.opened_path, 0);
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
+  kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  assert_int_equal(notice.status, KVF_OK);
+  assert_int_equal(notice.path, world.consumer.opened_path);
+  kvf_key key;
+  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer_of(peer)->welcome->session_id, &key));
+  assert_memory_equal(key.data, peer_of(peer)->session_key.data, key.bytes);
+  control_world_close(&world);
+}
+
+static void refused_dial_opens_the_breaker_and_a_probe_closes_it(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_PEER_DOWN);
+  uint64_t dials = world.consumer.core.peers.counters.dials;
+  kvf_peer_notice notice = ask_path(peer);
+  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  assert_int_equal(notice.status, KVF_PEER_DOWN);
+  assert_int_equal(world.consumer.core.peers.counters.dials, dials);
+  control_advance(&world, 499);
+  assert_false(world.consumer.dial_wanted);
+  control_advance(&world, 2);
+  assert_true(world.consumer.dial_wanted); /* the probe, with nobody waiting */
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_true(kvf_breaker_allows(&peer_of(peer)->breaker));
+  control_world_close(&world);
+}
+
+static void silent_handshake_times_out(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  world.held = true;
+  control_dial(&world, KVF_OK);
+  control_advance(&world, 999);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
+  world.now_ns += 2 * MS;
+  kvf_core_tick(&world.consumer.core, world.now_ns);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
+  assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
+  control_world_close(&world);
+}
+
+static void wrong_key_is_refused_by_both(void **state)
+{
+  (void)state;
+  open_world("a key of sixteen", "another key here", "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
+  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_non_null(strstr(world.consumer.last_log, "key_file"));
+  control_world_close(&world);
+}
+
+static void other_model_is_refused_and_named(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "x");
+  uint32_t peer = acquire();
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
+  assert_int_equal(peer_of(peer)->gone, KVF_INCOMPATIBLE);
+  assert_non_null(strstr(world.consumer.last_log, "model differs"));
+  control_world_close(&world);
+}
+
+static void other_incarnation_is_a_restart(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  ticket.rank[0].incarnation.bytes[0] ^= 1;
+  uint32_t peer = acquire();
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->gone, KVF_PEER_RESTARTED);
+  kvf_peer_notice notice = ask_path(peer);
+  assert_int_equal(notice.status, KVF_PEER_RESTARTED);
+  assert_false(world.consumer.dial_wanted); /* it will not come back */
+  control_world_close(&world);
+}
+
+static void closed_connection_takes_its_links_down(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  uint32_t path = world.consumer.opened_path;
+  kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_core_on_closed(&world.consumer.core, world.now_ns, world.consumer.conn_id);
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.kind, KVF_PEER_PATH_DOWN);
+  assert_int_equal(notice.path, path);
+  world.consumer.conn_id = 0;
+  control_settle(&world);
+  assert_int_equal(world.consumer.closed_links, 1);
+  assert_true(kvf_breaker_allows(&peer_of(peer)->breaker)); /* the next dial tells */
+  control_world_close(&world);
+}
+
+static void unusable_transport_is_not_tried_again(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
+  control_settle(&world);
+  notice = ask_path(peer);
+  assert_int_equal(notice.status, KVF_INCOMPATIBLE);
+  control_world_close(&world);
+}
+
+static void stalled_link_has_a_breaker_of_its_own(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  uint32_t path = world.consumer.opened_path;
+  kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
+  kvf_peers_path_stalled(&world.consumer.core.peers, world.now_ns, path, false);
+  control_settle(&world);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  kvf_peer_notice notice = ask_path(peer);
+  assert_int_equal(notice.status, KVF_TRANSFER_STALLED);
+  control_advance(&world, 501);
+  (void)ask_path(peer); /* the load that comes after the cooldown is the probe */
+  assert_int_not_equal(world.consumer.opened_path, path);
+  control_world_close(&world);
+}
+
+static void unused_peer_is_disconnected_and_makes_room(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
+  for (int i = 0; i < 5; i++) {
+    control_advance(&world, 100000);
+  }
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  control_world_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(shakes_hands_and_opens_the_best_link),
+      cmocka_unit_test(refused_dial_opens_the_breaker_and_a_probe_closes_it),
+      cmocka_unit_test(silent_handshake_times_out),
+      cmocka_unit_test(wrong_key_is_refused_by_both),
+      cmocka_unit_test(other_model_is_refused_and_named),
+      cmocka_unit_test(other_incarnation_is_a_restart),
+      cmocka_unit_test(closed_connection_takes_its_links_down),
+      cmocka_unit_test(unusable_transport_is_not_tried_again),
+      cmocka_unit_test(stalled_link_has_a_breaker_of_its_own),
+      cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

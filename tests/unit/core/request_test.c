@@ -1,0 +1,248 @@
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "control_world.h"
+
+static control_world world;
+static kvf_ticket ticket;
+static uint32_t ids[16];
+
+static void open_world(kvf_policy policy, uint32_t ttl_ms)
+{
+  control_options options;
+  control_options_init(&options);
+  options.control = true;
+  options.config.policy = policy;
+  options.config.lease_ttl_ms = ttl_ms;
+  control_world_open(&world, &options);
+  control_ticket(&world, &ticket, ids, 4);
+}
+
+static uint64_t open_request(void)
+{
+  uint64_t id = 0;
+  assert_int_equal(
+      kvf_requests_open(&world.consumer.core.requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+  control_settle(&world);
+  return id;
+}
+
+static uint32_t live(void)
+{
+  return world.producer.core.leases.live;
+}
+
+static bool next_verdict(kvf_event *event)
+{
+  bool got = kvf_core_next_event(&world.consumer.core, world.now_ns, event);
+  control_settle(&world);
+  return got;
+}
+
+static void renews_while_it_waits(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 300);
+  control_publish(&world, &ticket);
+  (void)open_request();
+  control_dial(&world, KVF_OK);
+  for (int i = 0; i < 20; i++) {
+    control_advance(&world, 90);
+  }
+  assert_int_equal(live(), 1);
+  world.held = true; /* and without its renewals the lease runs out */
+  control_cut(&world);
+  control_advance(&world, 301);
+  assert_int_equal(live(), 0);
+  control_world_close(&world);
+}
+
+static void decides_once_when_all_ranks_are_in(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  control_dial(&world, KVF_OK);
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 3, .status = KVF_TRANSFER_FAILED};
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_INVALID); /* has not begun */
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_EXISTS);
+  report.prefix = 5;
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_INVALID);
+  report.prefix = 3;
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_NOT_FOUND);
+  control_settle(&world);
+  assert_int_equal(live(), 0); /* the producer has its blocks back */
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.kind, KVF_EVENT_VERDICT);
+  assert_int_equal(event.user, 5);
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(event.u.verdict.keep_tokens, 48);
+  assert_int_equal(event.u.verdict.recompute_tokens, 16);
+  assert_false(next_verdict(&event));
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  control_world_close(&world);
+}
+
+static void fails_by_policy(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_FAIL, 30000);
+  uint64_t id = open_request();
+  kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .status = KVF_LEASE_EXPIRED};
+  assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_report(&world.consumer.core.requests, world.now_ns, &report), KVF_OK);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_FAIL);
+  assert_int_equal(event.u.verdict.status, KVF_LEASE_EXPIRED);
+  control_world_close(&world);
+}
+
+/* P2, P7: a rank that never reports. */
+static void silent_rank_is_lost_at_the_deadline(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 600000);
+  uint64_t id = open_request();
+  assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  control_advance(&world, 34999);
+  assert_false(next_verdict(&event));
+  control_advance(&world, 2);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.status, KVF_RANK_LOST);
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_FAIL); /* its blocks are quarantined */
+  control_world_close(&world);
+}
+
+/* P3, P5: the end is told until the producer has answered. */
+static void tells_the_end_until_it_is_heard(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  control_dial(&world, KVF_OK);
+  control_cut(&world);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_NOT_FOUND);
+  control_settle(&world);
+  control_dial(&world, KVF_PEER_DOWN);
+  assert_int_equal(live(), 1);
+  control_advance(&world, 510); /* the breaker's probe */
+  control_dial(&world, KVF_OK);
+  control_advance(&world, 5000);
+  assert_int_equal(live(), 0);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+  control_world_close(&world);
+}
+
+static void gives_up_when_the_lease_must_be_over(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 300);
+  uint64_t id = open_request();
+  control_dial(&world, KVF_PEER_DOWN);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  control_advance(&world, 440);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
+  control_advance(&world, 20);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+  assert_int_equal(world.consumer.core.requests.counters.finishes_given_up, 1);
+  control_world_close(&world);
+}
+
+/* The answer to a renewal that was under way must not pass for the answer to the end. */
+static void late_renewal_answer_does_not_end_the_telling(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  world.held = true;
+  control_dial(&world, KVF_OK);
+  world.held = false;
+  control_settle(&world);
+  control_advance(&world, 5000); /* renews */
+  world.held = true;
+  control_advance(&world, 5000); /* renews; the answer is held */
+  kvf_conn *conn = kvf_peers_conn(&world.consumer.core.peers, world.consumer.core.requests.by_id->ranks[0].peer);
+  assert_non_null(conn);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  /* The finish is lost with the connection; the renewal's answer arrives before that shows. */
+  kvf_lease_states states = {.seq = world.consumer.core.requests.next_seq - 3, .count = 1};
+  states.items[0] = (kvf_lease_states_item){ticket.lease.id, ticket.lease.slot, id, KVF_LEASE_STATE_LIVE};
+  uint8_t body[64];
+  size_t bytes = 0;
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, 0, body, bytes), KVF_OK);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
+  control_world_close(&world);
+}
+
+/* A second request with the same ticket, aborted at once, must not end the lease that the first one uses. */
+static void second_request_of_a_ticket_only_detaches_itself(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t first = open_request();
+  control_dial(&world, KVF_OK);
+  uint64_t second = open_request();
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, second), KVF_OK);
+  control_settle(&world);
+  assert_int_equal(live(), 1);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first), KVF_OK);
+  control_settle(&world);
+  assert_int_equal(live(), 0);
+  control_world_close(&world);
+}
+
+static void refuses_other_prompts_and_models(void **state)
+{
+  (void)state;
+  uint64_t id = 0;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_prompt other = ticket.prompt;
+  other.hash[0] ^= 1;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &other, NULL, 5, &id), KVF_BAD_TICKET);
+  other = ticket.prompt;
+  other.tokens++;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &other, NULL, 5, &id), KVF_BAD_TICKET);
+  ticket.compat[0] ^= 1;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_INCOMPATIBLE);
+  control_settle(&world);
+  assert_false(world.consumer.dial_wanted);
+  assert_int_equal(world.consumer.core.peers.count, 0);
+  control_world_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(renews_while_it_waits),
+      cmocka_unit_test(decides_once_when_all_ranks_are_in),
+      cmocka_unit_test(fails_by_policy),
+      cmocka_unit_test(silent_rank_is_lost_at_the_deadline),
+      cmocka_unit_test(tells_the_end_until_it_is_heard),
+      cmocka_unit_test(gives_up_when_the_lease_must_be_over),
+      cmocka_unit_test(late_renewal_answer_does_not_end_the_telling),
+      cmocka_unit_test(second_request_of_a_ticket_only_detaches_itself),
+      cmocka_unit_test(refuses_other_prompts_and_models),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

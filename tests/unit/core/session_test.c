@@ -1,0 +1,143 @@
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "control_world.h"
+
+static control_world world;
+
+static void open_world(uint32_t connections_max)
+{
+  control_options options;
+  control_options_init(&options);
+  options.config.connections_max = connections_max;
+  control_world_open(&world, &options);
+}
+
+static uint64_t accept_one(void)
+{
+  uint64_t conn_id = 0;
+  kvf_address from = {.port = 7};
+  assert_int_equal(kvf_core_on_accepted(&world.producer.core, world.now_ns, from, &conn_id), KVF_OK);
+  return conn_id;
+}
+
+static void drop_output(void *context, const kvf_core_output *output)
+{
+  uint32_t *hang_ups = context;
+  *hang_ups += output->hang_up;
+}
+
+static uint32_t hang_ups(void)
+{
+  uint32_t count = 0;
+  kvf_core_take_output(&world.producer.core, drop_output, &count);
+  return count;
+}
+
+static void silent_connection_is_closed(void **state)
+{
+  (void)state;
+  open_world(64);
+  (void)accept_one();
+  world.now_ns += 999 * MS;
+  kvf_core_tick(&world.producer.core, world.now_ns);
+  assert_int_equal(hang_ups(), 0);
+  world.now_ns += 2 * MS;
+  kvf_core_tick(&world.producer.core, world.now_ns);
+  assert_int_equal(hang_ups(), 1);
+  assert_int_equal(world.producer.core.sessions.counters.timed_out, 1);
+  control_world_close(&world);
+}
+
+static void strangers_cannot_take_all_places(void **state)
+{
+  (void)state;
+  open_world(64);
+  for (int i = 0; i < 1000; i++) {
+    (void)accept_one();
+  }
+  assert_int_equal(world.producer.core.sessions.unproven_count, 64 / KVF_SESSIONS_UNPROVEN_SHARE + 1);
+  assert_int_equal(hang_ups(), 1000 - 17);
+  control_world_close(&world);
+}
+
+static void anything_but_a_hello_is_refused(void **state)
+{
+  (void)state;
+  const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF, KVF_FRAME_WELCOME,      KVF_FRAME_RENEW,
+                                  KVF_FRAME_FINISH,    KVF_FRAME_PING,  KVF_FRAME_LEASE_STATES, KVF_FRAME_HELLO};
+  open_world(64);
+  for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    uint8_t garbage[40] = {1, 2, 3};
+    uint64_t conn_id = accept_one();
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, types[i], garbage, sizeof(garbage));
+    assert_int_equal(hang_ups(), 1);
+    assert_int_equal(world.producer.core.sessions.counters.protocol_errors, i + 1);
+  }
+  assert_int_equal(world.producer.core.sessions.unproven_count, 0);
+  control_world_close(&world);
+}
+
+static void untrusted_frames_have_a_small_limit(void **state)
+{
+  (void)state;
+  open_world(64);
+  uint64_t conn_id = accept_one();
+  assert_int_equal(kvf_core_frame_limit(&world.producer.core, conn_id), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
+  kvf_core_on_malformed(&world.producer.core, world.now_ns, conn_id);
+  assert_int_equal(hang_ups(), 1);
+  control_world_close(&world);
+}
+
+static void proof_of_another_key_is_refused(void **state)
+{
+  (void)state;
+  open_world(64);
+  uint64_t conn_id = accept_one();
+  kvf_hello hello = {.version_min = 1, .version_max = 1, .role = KVF_ROLE_CONTROL};
+  uint8_t body[KVF_PROOF_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(kvf_handshake_key_id(&world.producer.core.self.key, hello.key_id), KVF_OK);
+  assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
+  kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
+  assert_int_equal(hang_ups(), 0);
+  kvf_proof proof = {0};
+  assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_OK);
+  kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PROOF, body, bytes);
+  assert_int_equal(hang_ups(), 1);
+  assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
+  control_world_close(&world);
+}
+
+static void unknown_versions_are_refused(void **state)
+{
+  (void)state;
+  open_world(64);
+  uint64_t conn_id = accept_one();
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION + 1, .version_max = 9, .role = KVF_ROLE_RANK};
+  uint8_t body[KVF_HELLO_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
+  kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
+  assert_int_equal(hang_ups(), 1);
+  assert_non_null(strstr(world.producer.last_log, "version"));
+  control_world_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(silent_connection_is_closed),     cmocka_unit_test(strangers_cannot_take_all_places),
+      cmocka_unit_test(anything_but_a_hello_is_refused), cmocka_unit_test(untrusted_frames_have_a_small_limit),
+      cmocka_unit_test(proof_of_another_key_is_refused), cmocka_unit_test(unknown_versions_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,355 @@
+/* The system calls are replaced (--wrap), so that what the kernel rarely does can be made to happen. */
+#include "transport/local_copy.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "base/time.h"
+#include "transport/fence_memory.h"
+
+#define BLOCKS 700
+#define BLOCK_BYTES 5000
+
+/* What the next calls do. */
+static struct {
+  kvf_prng *short_counts; /* cut calls short at random */
+  int interrupts;         /* calls that fail with EINTR first */
+  int fail_call;          /* the n-th call from now fails; 0: none */
+  int error;              /* with this, or returns 0 if it is 0 */
+  int stop_call;          /* after the n-th call *stop is set */
+  atomic_bool stop;
+  int calls;
+  uint64_t longest_bytes;
+  uint64_t longest_segments;
+  uint64_t clock_ns;
+  uint64_t clock_step_ns; /* per call */
+  void (*before_call)(void);
+  void (*amid_call)(void); /* once, when all but the last segment have been copied */
+} fake;
+
+static void fake_reset(void)
+{
+  memset(&fake, 0, sizeof(fake));
+  atomic_init(&fake.stop, false);
+}
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+  (void)clock;
+  out->tv_sec = (time_t)(fake.clock_ns / KVF_NS_PER_S);
+  out->tv_nsec = (long)(fake.clock_ns % KVF_NS_PER_S);
+  return 0;
+}
+
+static uint64_t bytes_of(const struct iovec *vector, unsigned long count)
+{
+  uint64_t bytes = 0;
+  for (unsigned long i = 0; i < count; i++) {
+    bytes += vector[i].iov_len;
+  }
+  return bytes;
+}
+
+/* Copies exactly `bytes` of them. */
+static ssize_t copy_part(pid_t pid, const struct iovec *local, const struct iovec *remote, uint64_t bytes)
+{
+  uint64_t done = 0;
+  for (size_t i = 0; done < bytes; i++) {
+    struct iovec to = local[i];
+    struct iovec from = remote[i];
+    if (to.iov_len > bytes - done) {
+      to.iov_len = bytes - done;
+      from.iov_len = to.iov_len;
+    }
+    done += (uint64_t)__real_process_vm_readv(pid, &to, 1, &from, 1, 0);
+  }
+  return (ssize_t)done;
+}
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags)
+{
+  uint64_t bytes = bytes_of(local, locals);
+  assert_int_equal(bytes, bytes_of(remote, remotes));
+  fake.calls++;
+  fake.clock_ns += fake.clock_step_ns;
+  fake.longest_bytes = bytes > fake.longest_bytes ? bytes : fake.longest_bytes;
+  fake.longest_segments = locals > fake.longest_segments ? locals : fake.longest_segments;
+  if (fake.before_call != NULL) {
+    fake.before_call();
+  }
+  if (fake.interrupts > 0) {
+    fake.interrupts--;
+    errno = EINTR;
+    return -1;
+  }
+  if (fake.fail_call != 0 && fake.calls == fake.fail_call) {
+    errno = fake.error;
+    return fake.error == 0 ? 0 : -1;
+  }
+  if (fake.stop_call != 0 && fake.calls == fake.stop_call) {
+    atomic_store(&fake.stop, true);
+  }
+  if (fake.short_counts != NULL) {
+    return copy_part(pid, local, remote, 1 + kvf_prng_below(fake.short_counts, bytes));
+  }
+  if (fake.amid_call != NULL) {
+    ssize_t done = copy_part(pid, local, remote, bytes - local[locals - 1].iov_len);
+    fake.amid_call();
+    fake.amid_call = NULL;
+    return done + __real_process_vm_readv(pid, &local[locals - 1], 1, &remote[locals - 1], 1, flags);
+  }
+  return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
+}
+
+/* ---- a chunk of the test's own memory ---- */
+
+typedef struct test_scene {
+  uint8_t *from;
+  uint8_t *to;
+  kvf_region local;
+  kvf_region_layout remote;
+  kvf_read_item items[BLOCKS];
+  uint64_t base;
+  kvf_chunk chunk;
+  kvf_local_copy copy;
+  uint32_t landed;
+} test_scene;
+
+static void landed(void *context)
+{
+  ((test_scene *)context)->landed++;
+}
+
+static int scene_open(void **state)
+{
+  fake_reset();
+  test_scene *scene = calloc(1, sizeof(*scene));
+  assert_non_null(scene);
+  scene->from = malloc((size_t)BLOCKS * BLOCK_BYTES);
+  scene->to = calloc(BLOCKS, BLOCK_BYTES);
+  assert_true(scene->from != NULL && scene->to != NULL);
+  kvf_prng prng = {1};
+  for (size_t i = 0; i < (size_t)BLOCKS * BLOCK_BYTES; i++) {
+    scene->from[i] = (uint8_t)kvf_prng_next(&prng);
+  }
+  scene->local = (kvf_region){scene->to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
+  scene->remote = kvf_region_layout_of(&scene->local);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    scene->items[i] = (kvf_read_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
+  }
+  scene->base = (uintptr_t)scene->from;
+  scene->chunk = (kvf_chunk){&scene->local, &scene->remote, 1, BLOCKS, scene->items, 0, 0, 1};
+  scene->copy = (kvf_local_copy){getpid(), &scene->base, &fake.stop, landed, scene};
+  *state = scene;
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  test_scene *scene = *state;
+  free(scene->from);
+  free(scene->to);
+  free(scene);
+  return 0;
+}
+
+static void assert_all_copied(const test_scene *scene)
+{
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    const kvf_read_item *item = &scene->items[i];
+    assert_memory_equal(scene->to + (size_t)item->local_block * BLOCK_BYTES,
+                        scene->from + (size_t)item->remote_block * BLOCK_BYTES, BLOCK_BYTES);
+  }
+}
+
+static void a_chunk_is_copied_in_bounded_calls(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes = 0;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  assert_all_copied(scene);
+  assert_true(fake.longest_bytes <= KVF_LOCAL_CALL_BYTES_MAX);
+  assert_true(fake.longest_segments <= KVF_LOCAL_CALL_SEGMENTS_MAX);
+  assert_int_equal(fake.calls, 4);
+}
+
+static void short_counts_lose_and_repeat_nothing(void **state)
+{
+  test_scene *scene = *state;
+  kvf_prng prng = {2};
+  fake.short_counts = &prng;
+  for (int i = 0; i < 20; i++) {
+    uint64_t bytes = 0;
+    memset(scene->to, 0, (size_t)BLOCKS * BLOCK_BYTES);
+    assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+    assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+    assert_all_copied(scene);
+  }
+}
+
+static void interrupted_calls_are_made_again(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes = 0;
+  fake.interrupts = 3;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(fake.calls, 3 + 4);
+  assert_all_copied(scene);
+}
+
+static void assert_failure(test_scene *scene, int error, kvf_status expected)
+{
+  uint64_t bytes = 0;
+  fake_reset();
+  fake.fail_call = 3;
+  fake.error = error;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), expected);
+  assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
+  assert_int_equal(fake.calls, 3);
+}
+
+static void errors_say_what_was_lost(void **state)
+{
+  assert_failure(*state, ESRCH, KVF_PEER_DOWN);
+  assert_failure(*state, EFAULT, KVF_TRANSFER_FAILED);
+  assert_failure(*state, EPERM, KVF_TRANSFER_FAILED);
+  assert_failure(*state, ENOMEM, KVF_NO_MEMORY);
+  assert_failure(*state, 0, KVF_TRANSFER_FAILED);
+}
+
+static void a_stop_is_seen_at_the_next_call(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes = 0;
+  fake.stop_call = 2;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(fake.calls, 2);
+  assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(fake.calls, 2);
+  assert_int_equal(bytes, 0);
+}
+
+static void progress_is_told_once_per_interval(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes = 0;
+  fake.clock_step_ns = 12499999; /* four calls: 1 ns short of the interval */
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(scene->landed, 0);
+  fake.clock_step_ns = 12500000;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(scene->landed, 1);
+  fake.clock_step_ns = 25000000;
+  scene->landed = 0;
+  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(scene->landed, 2);
+}
+
+/* ---- the sample ---- */
+
+static const kvf_incarnation incarnation = {{3}};
+
+/* The entry that changes under the sample: at each call the next lease is published. */
+static void *changing_table;
+static uint64_t changing_id;
+
+static void change_entry(void)
+{
+  changing_id++;
+  kvf_fence_store_live(changing_table, 1, (kvf_fence_entry){kvf_fence_word_live(changing_id), changing_id * 7});
+}
+
+static void a_sample_is_head_and_entry_of_one_call(void **state)
+{
+  (void)state;
+  void *table = NULL;
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  changing_table = table;
+  changing_id = 50;
+  fake.before_call = change_entry;
+  kvf_fence_sample sample;
+  assert_int_equal(kvf_local_sample(getpid(), (uintptr_t)table, 1, &sample), KVF_OK);
+  assert_int_equal(fake.calls, 1);
+  const kvf_fence_claim claim = {incarnation, 51, UINT64_C(51) * 7};
+  assert_int_equal(kvf_fence_check(&sample, &claim), KVF_OK);
+  assert_int_equal(sample.head.slots, 4);
+  kvf_fence_table_close(table, 4);
+}
+
+static void word_and_digest_are_of_one_lease(void **state)
+{
+  (void)state;
+  void *table = NULL;
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  changing_table = table;
+  changing_id = 60;
+  change_entry();
+  fake.amid_call = change_entry;
+  kvf_fence_sample sample;
+  assert_int_equal(kvf_local_sample(getpid(), (uintptr_t)table, 1, &sample), KVF_OK);
+  assert_int_equal(fake.calls, 2);
+  const kvf_fence_claim claim = {incarnation, 62, UINT64_C(62) * 7};
+  assert_int_equal(kvf_fence_check(&sample, &claim), KVF_OK);
+  kvf_fence_table_close(table, 4);
+}
+
+static void a_sample_fails_as_a_copy_does(void **state)
+{
+  (void)state;
+  kvf_fence_sample sample;
+  fake.fail_call = 1;
+  fake.error = ESRCH;
+  assert_int_equal(kvf_local_sample(getpid(), 4096, 1, &sample), KVF_PEER_DOWN);
+  assert_int_equal(kvf_local_sample(getpid(), 1, 0, &sample), KVF_TRANSFER_FAILED);
+  fake.interrupts = 2;
+  assert_int_equal(kvf_local_sample(getpid(), 1, 0, &sample), KVF_TRANSFER_FAILED);
+}
+
+static void a_peek_reads_cookie_and_head(void **state)
+{
+  (void)state;
+  void *table = NULL;
+  const uint8_t cookie[4] = {1, 2, 3, 4};
+  uint8_t seen[4] = {0};
+  kvf_fence_head head;
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  assert_int_equal(kvf_local_peek(getpid(), (uintptr_t)cookie, seen, sizeof(seen), (uintptr_t)table, &head), 0);
+  assert_int_equal(fake.calls, 1);
+  assert_memory_equal(seen, cookie, sizeof(cookie));
+  assert_int_equal(head.magic, KVF_FENCE_MAGIC);
+  assert_memory_equal(&head.incarnation, &incarnation, sizeof(incarnation));
+  assert_int_equal(kvf_local_peek(getpid(), (uintptr_t)cookie, seen, sizeof(seen), 1, &head), EFAULT);
+  assert_int_equal(kvf_local_peek(getpid(), 1, seen, sizeof(seen), (uintptr_t)table, &head), EFAULT);
+  kvf_fence_table_close(table, 4);
+}
+
+int main(void)
+{
+#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
+  const struct CMUnitTest tests[] = {
+      SCENE_TEST(a_chunk_is_copied_in_bounded_calls),     SCENE_TEST(short_counts_lose_and_repeat_nothing),
+      SCENE_TEST(interrupted_calls_are_made_again),       SCENE_TEST(errors_say_what_was_lost),
+      SCENE_TEST(a_stop_is_seen_at_the_next_call),        SCENE_TEST(progress_is_told_once_per_interval),
+      SCENE_TEST(a_sample_is_head_and_entry_of_one_call), SCENE_TEST(word_and_digest_are_of_one_lease),
+      SCENE_TEST(a_sample_fails_as_a_copy_does),          SCENE_TEST(a_peek_reads_cookie_and_head),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+#include "transport/local_description.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
+static const kvf_incarnation incarnation = {{7}};
+static const kvf_region regions[] = {
+    {(void *)(uintptr_t)0x10000, 4096, 4096, 10, 1, 1, 0, KVF_MEMORY_HOST},
+    {(void *)(uintptr_t)0x90000, 512, 256, 10, 1, 1, 0, KVF_MEMORY_HOST},
+};
+static const kvf_region_layout layouts[] = {{4096, 4096, 10, 1, 1, 0}, {512, 256, 10, 1, 1, 0}};
+
+static kvf_local_description good_head(void)
+{
+  return (kvf_local_description){
+      .magic = KVF_LOCAL_MAGIC,
+      .place = here,
+      .incarnation = incarnation,
+      .cookie = {9, 8, 7},
+      .cookie_address = 0x5000,
+      .table_address = 0x6000,
+      .table_slots = 100,
+      .pid = 123,
+      .regions_count = 2,
+  };
+}
+
+typedef struct written {
+  uint8_t bytes[512];
+  size_t count;
+} written;
+
+static written write_head(const kvf_local_description *head)
+{
+  const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
+  written out = {.count = 0};
+  assert_int_equal(kvf_local_description_write(head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  return out;
+}
+
+static char message[KVF_MESSAGE_BYTES_MAX];
+
+static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, uint64_t *bases)
+{
+  message[0] = '\0';
+  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, message);
+}
+
+static void assert_refused(const kvf_local_description *bad, const char *why)
+{
+  written out = write_head(bad);
+  kvf_local_description head;
+  uint64_t bases[2];
+  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_TRANSFER_SETUP);
+  if (strstr(message, why) == NULL) {
+    fail_msg("\"%s\" does not say \"%s\"", message, why);
+  }
+}
+
+static void what_is_written_is_read(void **state)
+{
+  (void)state;
+  const kvf_local_description good = good_head();
+  written out = write_head(&good);
+  kvf_local_description head;
+  uint64_t bases[2];
+  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
+  assert_memory_equal(&head, &good, sizeof(good));
+  assert_int_equal(bases[0], 0x10000);
+  assert_int_equal(bases[1], 0x90000);
+}
+
+static void the_largest_one_fits_the_handshake(void **state)
+{
+  (void)state;
+  assert_true(sizeof(kvf_local_description) + KVF_REGIONS_MAX * sizeof(uint64_t) <=
+              KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
+}
+
+static void too_little_room_is_a_limit(void **state)
+{
+  (void)state;
+  const kvf_local_description good = good_head();
+  const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
+  uint8_t room[512];
+  size_t count = 0;
+  const size_t whole = sizeof(good) + 16;
+  assert_int_equal(kvf_local_description_write(&good, &memory, room, whole - 1, &count), KVF_LIMIT);
+  assert_int_equal(kvf_local_description_write(&good, &memory, room, whole, &count), KVF_OK);
+  assert_int_equal(count, whole);
+}
+
+static void any_other_length_is_refused(void **state)
+{
+  (void)state;
+  const kvf_local_description good = good_head();
+  written out = write_head(&good);
+  kvf_local_description head;
+  uint64_t bases[2];
+  for (size_t count = 0; count < out.count + 20; count++) {
+    kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
+    assert_int_equal(read_back(&out, count, &head, bases), expected);
+  }
+  assert_string_equal(message, "its description has 171 bytes, not 152");
+}
+
+static void what_is_no_description_is_refused(void **state)
+{
+  (void)state;
+  kvf_local_description bad = good_head();
+  bad.magic++;
+  assert_refused(&bad, "not one of this transport");
+  bad = good_head();
+  bad.regions_count = 1;
+  assert_refused(&bad, "not one of this transport");
+  bad = good_head();
+  bad.reserved = 1;
+  assert_refused(&bad, "not one of this transport");
+}
+
+static void other_places_are_refused(void **state)
+{
+  (void)state;
+  kvf_local_description bad = good_head();
+  bad.place.boot[2] = 'x';
+  assert_refused(&bad, "another host");
+  bad = good_head();
+  bad.place.pid_namespace++;
+  assert_refused(&bad, "process-id namespace");
+  bad = good_head();
+  bad.incarnation.bytes[15]++;
+  assert_refused(&bad, "another incarnation");
+}
+
+static void impossible_values_are_refused(void **state)
+{
+  (void)state;
+  kvf_local_description bad = good_head();
+  bad.pid = 0;
+  assert_refused(&bad, "0 is no process id");
+  bad = good_head();
+  bad.pid = UINT32_C(1) << 31;
+  assert_refused(&bad, "is no process id");
+  bad = good_head();
+  bad.cookie_address = 0;
+  assert_refused(&bad, "address in its description");
+  bad = good_head();
+  bad.cookie_address = UINT64_MAX - 5;
+  assert_refused(&bad, "address in its description");
+  bad = good_head();
+  bad.table_address = INT64_MAX - 100;
+  assert_refused(&bad, "address in its description");
+}
+
+static void impossible_regions_are_refused(void **state)
+{
+  (void)state;
+  const kvf_local_description good = good_head();
+  written out = write_head(&good);
+  kvf_local_description head;
+  uint64_t bases[2];
+  const uint64_t last = (uint64_t)INT64_MAX - (9 * 512 + 256);
+  memcpy(out.bytes + out.count - 8, &last, 8);
+  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
+  const uint64_t past = last + 1;
+  memcpy(out.bytes + out.count - 8, &past, 8);
+  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_TRANSFER_SETUP);
+  assert_string_equal(message, "the address of its region 1 is impossible");
+}
+
+static void this_place_is_always_the_same(void **state)
+{
+  (void)state;
+  const kvf_local_place first = kvf_local_place_here();
+  const kvf_local_place second = kvf_local_place_here();
+  assert_memory_equal(&first, &second, sizeof(first));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_written_is_read),           cmocka_unit_test(the_largest_one_fits_the_handshake),
+      cmocka_unit_test(too_little_room_is_a_limit),        cmocka_unit_test(any_other_length_is_refused),
+      cmocka_unit_test(what_is_no_description_is_refused), cmocka_unit_test(other_places_are_refused),
+      cmocka_unit_test(impossible_values_are_refused),     cmocka_unit_test(impossible_regions_are_refused),
+      cmocka_unit_test(this_place_is_always_the_same),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+/* Which peers the local transport takes, and what it says about the others. process_vm_readv is replaced (--wrap), so
+ * that it can fail as it would for a process that may not be read. */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+#include "transport/local.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_local;
+static atomic_int fake_error; /* of every call; 0: the real call */
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags)
+{
+  int error = atomic_load(&fake_error);
+  if (error != 0) {
+    errno = error;
+    return -1;
+  }
+  return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
+}
+
+/* One node that is its own peer. */
+typedef struct test_scene {
+  side node;
+  node_introduction introduction;
+  kvf_local_description *head; /* in the introduction */
+} test_scene;
+
+static int scene_open(void **state)
+{
+  const node_shape shape = node_shape_simple(4, 4096);
+  test_scene *scene = malloc(sizeof(*scene));
+  assert_non_null(scene);
+  atomic_store(&fake_error, 0);
+  node_open(&scene->node, ops, &shape, 1);
+  node_introduce(&scene->node, &scene->introduction);
+  scene->head = (void *)scene->introduction.description;
+  *state = scene;
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  test_scene *scene = *state;
+  node_close(&scene->node);
+  free(scene);
+  return 0;
+}
+
+static void assert_refused(test_scene *scene, kvf_status expected, const char *line)
+{
+  const kvf_link_spec spec = node_spec(&scene->introduction);
+  kvf_link *link = NULL;
+  assert_int_equal(node_connect(&scene->node, &spec, &link), expected);
+  if (!node_has_logged(&scene->node, line)) {
+    fail_msg("\"%s\" is not \"%s\"", scene->node.lines[0], line);
+  }
+  assert_non_null(link);
+  kvf_read read = node_read(&scene->node); /* an eager caller's */
+  const kvf_read_item item = {0};
+  read.items = &item;
+  read.items_count = 1;
+  assert_int_equal(node_read_now(&scene->node, link, &read).status, expected);
+  ops->disconnect(link);
+}
+
+static void a_process_that_is_gone(void **state)
+{
+  test_scene *scene = *state;
+  pid_t child = fork();
+  if (child == 0) {
+    _exit(0);
+  }
+  assert_int_equal(waitpid(child, NULL, 0), child);
+  scene->head->pid = (uint32_t)child;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be watched: No such process");
+}
+
+static void a_process_that_may_not_be_read(void **state)
+{
+  atomic_store(&fake_error, EPERM);
+  assert_refused(*state, KVF_TRANSFER_SETUP, "cannot be read: Operation not permitted (another user,");
+}
+
+static void a_process_without_that_memory(void **state)
+{
+  test_scene *scene = *state;
+  scene->head->cookie_address = 4096;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
+}
+
+static void a_process_with_another_cookie(void **state)
+{
+  test_scene *scene = *state;
+  scene->head->cookie[31] ^= 1;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "is not the one that described itself");
+}
+
+static void a_fence_table_of_another_incarnation(void **state)
+{
+  test_scene *scene = *state;
+  scene->introduction.incarnation.bytes[0] ^= 1;
+  scene->head->incarnation.bytes[0] ^= 1;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
+}
+
+static void a_fence_table_of_other_size(void **state)
+{
+  test_scene *scene = *state;
+  scene->head->table_slots++;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
+}
+
+static void another_host(void **state)
+{
+  test_scene *scene = *state;
+  scene->head->place.boot[0] ^= 1;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "peer 127.0.0.1:9: it runs on another host");
+}
+
+static void other_layouts(void **state)
+{
+  test_scene *scene = *state;
+  scene->introduction.shape.regions[0].group = 1;
+  assert_refused(scene, KVF_INCOMPATIBLE, "region 0: group is 0 here, 1 there");
+}
+
+static void no_memory_here(void **state)
+{
+  test_scene *scene = *state;
+  ops->clear_memory(scene->node.transport);
+  assert_refused(scene, KVF_TRANSFER_SETUP, "no memory is registered here");
+}
+
+static void more_than_a_description_can_hold(void **state)
+{
+  test_scene *scene = *state;
+  kvf_link_spec spec = node_spec(&scene->introduction);
+  kvf_link *link = (void *)scene;
+  spec.description_bytes = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1;
+  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_null(link);
+  spec.description_bytes = 100;
+  spec.remote_count = KVF_REGIONS_MAX + 1;
+  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  spec.remote_count = 0;
+  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+}
+
+static void disconnected_before_it_was_checked(void **state)
+{
+  test_scene *scene = *state;
+  kvf_link_spec spec = node_spec(&scene->introduction);
+  for (int i = 0; i < 200; i++) {
+    kvf_link *link = NULL;
+    spec.user = (uint64_t)i % NODE_LINKS_MAX;
+    memset(&scene->node.links[spec.user], 0, sizeof(scene->node.links[0]));
+    assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_OK);
+    ops->disconnect(link);
+  }
+  ops->disconnect(node_connect_ok(&scene->node, &scene->introduction));
+}
+
+/* A child that is a copy of this process has all that the description says, but for the fence table. */
+static pid_t fork_copy(void)
+{
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    (void)pause();
+    _exit(0);
+  }
+  return child;
+}
+
+static void a_forked_child_is_not_its_parent(void **state)
+{
+  test_scene *scene = *state;
+  pid_t child = fork_copy();
+  scene->head->pid = (uint32_t)child;
+  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
+  (void)kill(child, SIGKILL);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+int main(void)
+{
+#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
+  const struct CMUnitTest tests[] = {
+      SCENE_TEST(a_process_that_is_gone),
+      SCENE_TEST(a_process_that_may_not_be_read),
+      SCENE_TEST(a_process_without_that_memory),
+      SCENE_TEST(a_process_with_another_cookie),
+      SCENE_TEST(a_fence_table_of_another_incarnation),
+      SCENE_TEST(a_fence_table_of_other_size),
+      SCENE_TEST(another_host),
+      SCENE_TEST(other_layouts),
+      SCENE_TEST(no_memory_here),
+      SCENE_TEST(more_than_a_description_can_hold),
+      SCENE_TEST(disconnected_before_it_was_checked),
+      SCENE_TEST(a_forked_child_is_not_its_parent),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

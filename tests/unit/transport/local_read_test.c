@@ -1,0 +1,297 @@
+/* How the local transport queues, cancels and fails reads. Copies can be held (--wrap), so that what happens to the
+ * others meanwhile is no matter of luck; allocations can fail. */
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+#include "transport/local.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_local;
+static atomic_bool hold; /* copies wait for `go` */
+static sem_t held;       /* posted by each copy that waits */
+static sem_t go;
+static atomic_bool no_memory; /* malloc() fails */
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags);
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                                unsigned long remotes, unsigned long flags)
+{
+  if (atomic_load(&hold)) {
+    (void)sem_post(&held);
+    while (sem_wait(&go) != 0) {
+    }
+  }
+  return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+  return atomic_load(&no_memory) ? NULL : __real_malloc(bytes);
+}
+
+#define BLOCKS 8
+#define BLOCK_BYTES 524288
+
+/* One node that is its own peer, with one worker: it reads its lower blocks into its upper ones. */
+typedef struct test_scene {
+  side node;
+  node_introduction introduction;
+  kvf_link *link;
+  node_lease *lease;
+  kvf_read_item items[BLOCKS / 2];
+} test_scene;
+
+static int scene_open(void **state)
+{
+  const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
+  test_scene *scene = malloc(sizeof(*scene));
+  kvf_transport_config config = node_config();
+  assert_non_null(scene);
+  atomic_store(&hold, false);
+  atomic_store(&no_memory, false);
+  (void)sem_init(&held, 0, 0);
+  (void)sem_init(&go, 0, 0);
+  config.copy_threads = 1;
+  node_open_with(&scene->node, ops, &shape, 1, &config);
+  node_introduce(&scene->node, &scene->introduction);
+  scene->link = node_connect_ok(&scene->node, &scene->introduction);
+  scene->lease = node_publish(&scene->node, 3);
+  for (uint32_t i = 0; i < BLOCKS / 2; i++) {
+    scene->items[i] = (kvf_read_item){0, i, i, BLOCKS / 2 + i};
+  }
+  *state = scene;
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  test_scene *scene = *state;
+  ops->disconnect(scene->link);
+  node_close(&scene->node);
+  free(scene);
+  return 0;
+}
+
+/* Block i of the scene. */
+static kvf_read read_of(test_scene *scene, uint32_t i)
+{
+  kvf_read read = node_read(&scene->node);
+  read.lease = scene->lease->lease;
+  read.items = &scene->items[i];
+  read.items_count = 1;
+  return read;
+}
+
+static bool is_copied(const test_scene *scene, uint32_t i)
+{
+  return memcmp(node_block(&scene->node, 0, i), node_block(&scene->node, 0, BLOCKS / 2 + i), BLOCK_BYTES) == 0;
+}
+
+/* Starts a read of block 0 and returns when its copy is in the system call. */
+static kvf_read hold_worker(test_scene *scene)
+{
+  kvf_read read = read_of(scene, 0);
+  atomic_store(&hold, true);
+  ops->read(scene->link, &read);
+  (void)sem_wait(&held);
+  atomic_store(&hold, false);
+  return read;
+}
+
+static void a_waiting_read_is_cancelled_though_the_worker_is_stuck(void **state)
+{
+  test_scene *scene = *state;
+  const kvf_read stuck = hold_worker(scene);
+  const kvf_read waiting = read_of(scene, 1);
+  ops->read(scene->link, &waiting);
+  ops->cancel(scene->link, waiting.id);
+  kvf_read_result result = node_wait(&scene->node, waiting.id);
+  assert_int_equal(result.status, KVF_CANCELLED);
+  assert_int_equal(result.bytes, 0);
+  assert_false(node_is_done(&scene->node, stuck.id));
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
+  assert_true(is_copied(scene, 0));
+  assert_false(is_copied(scene, 1));
+}
+
+static void a_copy_that_is_cancelled_ends_after_its_call(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read read = node_read(&scene->node);
+  read.lease = scene->lease->lease;
+  read.items = scene->items;
+  read.items_count = BLOCKS / 2; /* two calls of 1 MiB */
+  atomic_store(&hold, true);
+  ops->read(scene->link, &read);
+  (void)sem_wait(&held);
+  atomic_store(&hold, false);
+  ops->cancel(scene->link, read.id);
+  sleep_us(1000);
+  assert_false(node_is_done(&scene->node, read.id)); /* it is still writing */
+  (void)sem_post(&go);
+  kvf_read_result result = node_wait(&scene->node, read.id);
+  assert_int_equal(result.status, KVF_CANCELLED);
+  assert_int_equal(result.bytes, 2 * BLOCK_BYTES);
+  assert_true(is_copied(scene, 1));
+  assert_false(is_copied(scene, 2));
+}
+
+static void small_reads_wait_for_assist(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read small = read_of(scene, 1);
+  small.small = true;
+  ops->read(scene->link, &small);
+  sleep_us(2000);
+  assert_false(node_is_done(&scene->node, small.id));
+  ops->assist(scene->node.transport);
+  assert_true(node_is_done(&scene->node, small.id));
+  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
+  assert_true(is_copied(scene, 1));
+  ops->assist(scene->node.transport);
+}
+
+static void small_reads_need_no_worker(void **state)
+{
+  test_scene *scene = *state;
+  const kvf_read stuck = hold_worker(scene);
+  kvf_read small = read_of(scene, 1);
+  small.small = true;
+  ops->read(scene->link, &small);
+  ops->assist(scene->node.transport);
+  assert_true(node_is_done(&scene->node, small.id));
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
+}
+
+static void a_worker_that_is_awake_takes_small_reads_too(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read small = read_of(scene, 1);
+  small.small = true;
+  ops->read(scene->link, &small);
+  const kvf_read bulk = read_of(scene, 2);
+  ops->read(scene->link, &bulk);
+  assert_int_equal(node_wait(&scene->node, bulk.id).status, KVF_OK);
+  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
+}
+
+static void a_cancelled_small_read_needs_no_assist(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read small = read_of(scene, 1);
+  small.small = true;
+  ops->read(scene->link, &small);
+  ops->cancel(scene->link, small.id);
+  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_CANCELLED);
+  ops->assist(scene->node.transport);
+  assert_false(is_copied(scene, 1));
+}
+
+static void reads_that_cannot_be_noted_end_with_no_memory(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read reads[3];
+  atomic_store(&no_memory, true);
+  for (size_t i = 0; i < 3; i++) {
+    reads[i] = read_of(scene, 1);
+    ops->read(scene->link, &reads[i]);
+  }
+  atomic_store(&no_memory, false);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(node_wait(&scene->node, reads[i].id).status, KVF_NO_MEMORY);
+  }
+  const kvf_read good = read_of(scene, 1);
+  assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
+}
+
+static void a_slot_past_the_table_is_no_lease(void **state)
+{
+  test_scene *scene = *state;
+  kvf_read read = read_of(scene, 1);
+  read.lease.slot = NODE_SLOTS;
+  assert_int_equal(node_read_now(&scene->node, scene->link, &read).status, KVF_LEASE_UNKNOWN);
+  assert_false(is_copied(scene, 1));
+}
+
+static void a_link_does_not_outlive_the_memory_it_was_made_for(void **state)
+{
+  test_scene *scene = *state;
+  const kvf_transport_memory memory = {scene->node.regions, 1, scene->node.table, NODE_SLOTS};
+  ops->clear_memory(scene->node.transport);
+  const kvf_read without = read_of(scene, 1);
+  assert_int_equal(node_read_now(&scene->node, scene->link, &without).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->set_memory(scene->node.transport, &memory), KVF_OK);
+  const kvf_read with_new = read_of(scene, 1);
+  assert_int_equal(node_read_now(&scene->node, scene->link, &with_new).status, KVF_TRANSFER_SETUP);
+  assert_false(is_copied(scene, 1));
+}
+
+static void disconnect_ends_all_and_waits_for_none(void **state)
+{
+  test_scene *scene = *state;
+  const kvf_read stuck = hold_worker(scene);
+  const kvf_read waiting = read_of(scene, 1);
+  kvf_read small = read_of(scene, 2);
+  small.small = true;
+  ops->read(scene->link, &waiting);
+  ops->read(scene->link, &small);
+  ops->disconnect(scene->link);
+  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_CANCELLED);
+  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_CANCELLED);
+  assert_false(node_is_done(&scene->node, stuck.id));
+  (void)sem_post(&go);
+  (void)node_wait(&scene->node, stuck.id);
+  scene->link = node_connect_ok(&scene->node, &scene->introduction);
+}
+
+/* The process lives on, so that its memory can be read on as that of one that is just dying. */
+static void death_of_the_peer_ends_waiting_reads(void **state)
+{
+  test_scene *scene = *state;
+  kvf_local_link *link = kvf_local_link_of(scene->link);
+  const kvf_read stuck = hold_worker(scene);
+  const kvf_read waiting = read_of(scene, 1);
+  ops->read(scene->link, &waiting);
+  kvf_local_link_died(kvf_local_of(scene->node.transport), link);
+  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_PEER_DOWN);
+  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_PEER_DOWN);
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK); /* it had the memory in its hands */
+  const kvf_read late = read_of(scene, 1);
+  assert_int_equal(node_read_now(&scene->node, scene->link, &late).status, KVF_PEER_DOWN);
+  assert_true(node_has_logged(&scene->node, "has ended"));
+}
+
+int main(void)
+{
+#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
+  const struct CMUnitTest tests[] = {
+      SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck),
+      SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call),
+      SCENE_TEST(small_reads_wait_for_assist),
+      SCENE_TEST(small_reads_need_no_worker),
+      SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too),
+      SCENE_TEST(a_cancelled_small_read_needs_no_assist),
+      SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory),
+      SCENE_TEST(a_slot_past_the_table_is_no_lease),
+      SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for),
+      SCENE_TEST(disconnect_ends_all_and_waits_for_none),
+      SCENE_TEST(death_of_the_peer_ends_waiting_reads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,114 @@
+/* Opening, closing and the memory of the local transport; what both transports promise is in tests/conformance. */
+#include "transport/local.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_local;
+
+static void it_is_called_local(void **state)
+{
+  (void)state;
+  assert_string_equal(ops->name, "local");
+}
+
+static void no_copy_threads_is_refused(void **state)
+{
+  (void)state;
+  kvf_transport_config config = node_config();
+  const kvf_transport_host host = {0};
+  kvf_transport *transport = (void *)&config;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  config.copy_threads = 0;
+  assert_int_equal(ops->open(&config, &host, &transport, message), KVF_INVALID);
+  assert_null(transport);
+  assert_string_equal(message, "copy_threads is 0: local needs at least 1");
+}
+
+static void an_idle_transport_closes(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(2, 4096);
+  for (uint32_t threads = 1; threads <= 8; threads++) {
+    side node;
+    kvf_transport_config config = node_config();
+    config.copy_threads = threads;
+    node_open_with(&node, ops, &shape, 1, &config);
+    node_close(&node);
+  }
+}
+
+static void without_memory_there_is_nothing_to_describe(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(2, 4096);
+  side node;
+  node_open(&node, ops, &shape, 1);
+  uint8_t room[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
+  size_t bytes = 0;
+  ops->clear_memory(node.transport);
+  assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
+
+  const kvf_transport_memory tableless = {node.regions, 1, NULL, 0};
+  assert_int_equal(ops->set_memory(node.transport, &tableless), KVF_OK);
+  assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
+  node_close(&node);
+}
+
+static void a_description_names_this_process_and_its_memory(void **state)
+{
+  (void)state;
+  const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0}, {96, 64, 4, 1, 1, 0}}};
+  side node;
+  node_open(&node, ops, &shape, 1);
+  node_introduction introduction;
+  node_introduce(&node, &introduction);
+  const kvf_local_place here = kvf_local_place_here();
+  kvf_local_description head;
+  uint64_t bases[2];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
+                                              &node.incarnation, shape.regions, 2, &head, bases, message),
+                   KVF_OK);
+  assert_int_equal(head.pid, getpid());
+  assert_int_equal(head.table_slots, NODE_SLOTS);
+  assert_int_equal(head.table_address, (uintptr_t)node.table);
+  assert_int_equal(bases[0], (uintptr_t)node.regions[0].base);
+  assert_int_equal(bases[1], (uintptr_t)node.regions[1].base);
+  assert_memory_equal((const void *)(uintptr_t)head.cookie_address, head.cookie, sizeof(head.cookie));
+  node_close(&node);
+}
+
+static void every_transport_has_a_cookie_of_its_own(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(2, 64);
+  side first;
+  side second;
+  node_open(&first, ops, &shape, 1);
+  node_open(&second, ops, &shape, 1);
+  assert_memory_not_equal(kvf_local_of(first.transport)->cookie, kvf_local_of(second.transport)->cookie,
+                          KVF_LOCAL_COOKIE_BYTES);
+  node_close(&first);
+  node_close(&second);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(it_is_called_local),
+      cmocka_unit_test(no_copy_threads_is_refused),
+      cmocka_unit_test(an_idle_transport_closes),
+      cmocka_unit_test(without_memory_there_is_nothing_to_describe),
+      cmocka_unit_test(a_description_names_this_process_and_its_memory),
+      cmocka_unit_test(every_transport_has_a_cookie_of_its_own),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

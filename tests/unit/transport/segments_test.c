@@ -1,0 +1,310 @@
+#include "transport/segments.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+
+/* Addresses are never used: regions may lie anywhere. */
+#define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
+
+static const kvf_region local_regions[] = {
+    {BASE(0), 4096, 4096, 100, 4, 8, 0, KVF_MEMORY_HOST},
+    {BASE(1), 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST},
+    {BASE(2), 512, 512, 100, 4, 8, 0, KVF_MEMORY_HOST},
+};
+static const kvf_region_layout remote_layouts[] = {
+    {8192, 8192, 80, 8, 8, 0},
+    {2048, 2048, 40, 8, 8, 1},
+    {1024, 1024, 80, 8, 8, 0},
+};
+
+static kvf_chunk chunk_of(const kvf_read_item *items, uint32_t count)
+{
+  return (kvf_chunk){.local = local_regions,
+                     .remote = remote_layouts,
+                     .regions_count = 3,
+                     .items = items,
+                     .items_count = count,
+                     .remote_head = 4,
+                     .local_head = 0,
+                     .heads = 4};
+}
+
+static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t local_offset, uint64_t remote_offset,
+                           uint64_t bytes)
+{
+  assert_int_equal(segment->region, region);
+  assert_ptr_equal(segment->local, (uint8_t *)BASE(region) + local_offset);
+  assert_int_equal(segment->remote_offset, remote_offset);
+  assert_int_equal(segment->bytes, bytes);
+}
+
+static void layout_of_a_region_is_the_region_without_its_address(void **state)
+{
+  (void)state;
+  kvf_region_layout layout = kvf_region_layout_of(&local_regions[1]);
+  assert_int_equal(layout.stride_bytes, 2048);
+  assert_int_equal(layout.block_bytes, 1024);
+  assert_int_equal(layout.blocks, 50);
+  assert_int_equal(layout.heads, 4);
+  assert_int_equal(layout.heads_total, 8);
+  assert_int_equal(layout.group, 1);
+}
+
+static void assert_incompatible(const kvf_region_layout *remote, const char *named)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_layouts_check(local_regions, 3, remote, 3, message), KVF_INCOMPATIBLE);
+  if (strstr(message, named) == NULL) {
+    fail_msg("\"%s\" does not name %s", message, named);
+  }
+}
+
+static void incompatible_layouts_are_named(void **state)
+{
+  (void)state;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 3, message), KVF_OK);
+  assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 2, message), KVF_INCOMPATIBLE);
+  assert_string_equal(message, "regions: 3 here, 2 there");
+
+  kvf_region_layout remote[3];
+  memcpy(remote, remote_layouts, sizeof(remote));
+  remote[2].group = 1;
+  assert_incompatible(remote, "region 2: group is 0 here, 1 there");
+  memcpy(remote, remote_layouts, sizeof(remote));
+  remote[1].heads_total = 16;
+  assert_incompatible(remote, "region 1: heads_total is 8 here, 16 there");
+  memcpy(remote, remote_layouts, sizeof(remote));
+  remote[0].block_bytes = 4096;
+  assert_incompatible(remote, "region 0: head_bytes (block_bytes / heads) is 1024 here, 512 there");
+}
+
+static void layouts_without_sense_are_refused(void **state)
+{
+  (void)state;
+  kvf_region_layout remote[7][3];
+  for (size_t i = 0; i < 7; i++) {
+    memcpy(remote[i], remote_layouts, sizeof(remote_layouts));
+  }
+  remote[0][1].blocks = 0;
+  remote[1][1].heads = 0;
+  remote[2][1].heads = 9;
+  remote[3][1].block_bytes = 0;
+  remote[4][1].block_bytes = 2047;
+  remote[5][1].stride_bytes = 2047;
+  remote[6][1].stride_bytes = UINT64_MAX / 2;
+  for (size_t i = 0; i < 7; i++) {
+    assert_incompatible(remote[i], "region 1 of the peer makes no sense");
+  }
+}
+
+static void assert_item(kvf_read_item item, kvf_status expected)
+{
+  kvf_chunk chunk = chunk_of(&item, 1);
+  assert_int_equal(kvf_chunk_check(&chunk, NULL), expected);
+}
+
+static void blocks_and_groups_are_checked(void **state)
+{
+  (void)state;
+  assert_item((kvf_read_item){0, 0, 79, 99}, KVF_OK);
+  assert_item((kvf_read_item){0, 0, 80, 99}, KVF_INVALID);
+  assert_item((kvf_read_item){0, 0, 79, 100}, KVF_INVALID);
+  assert_item((kvf_read_item){0, 0, UINT32_MAX, 0}, KVF_INVALID);
+  assert_item((kvf_read_item){0, 0, 0, KVF_BLOCK_NONE}, KVF_INVALID);
+  assert_item((kvf_read_item){1, 0, 39, 49}, KVF_OK);
+  assert_item((kvf_read_item){1, 0, 40, 49}, KVF_INVALID);
+  assert_item((kvf_read_item){1, 0, 39, 50}, KVF_INVALID);
+  assert_item((kvf_read_item){2, 0, 0, 0}, KVF_INVALID);
+  assert_item((kvf_read_item){UINT32_MAX, 0, 0, 0}, KVF_INVALID);
+}
+
+static kvf_status heads_status(uint32_t remote_head, uint32_t local_head, uint32_t heads)
+{
+  const kvf_read_item item = {0, 0, 1, 1};
+  kvf_chunk chunk = chunk_of(&item, 1);
+  chunk.remote_head = remote_head;
+  chunk.local_head = local_head;
+  chunk.heads = heads;
+  return kvf_chunk_check(&chunk, NULL);
+}
+
+static void head_ranges_are_checked(void **state)
+{
+  (void)state;
+  assert_int_equal(heads_status(4, 0, 4), KVF_OK);
+  assert_int_equal(heads_status(7, 3, 1), KVF_OK);
+  assert_int_equal(heads_status(0, 0, 0), KVF_INVALID);
+  assert_int_equal(heads_status(5, 0, 4), KVF_INVALID);
+  assert_int_equal(heads_status(4, 1, 4), KVF_INVALID);
+  assert_int_equal(heads_status(0, 0, 5), KVF_INVALID);
+  assert_int_equal(heads_status(8, 0, 1), KVF_INVALID);
+  assert_int_equal(heads_status(UINT32_MAX, 0, 2), KVF_INVALID);
+  assert_int_equal(heads_status(0, UINT32_MAX, 2), KVF_INVALID);
+}
+
+static void size_is_the_sum_of_what_moves(void **state)
+{
+  (void)state;
+  const kvf_read_item items[] = {{0, 0, 1, 1}, {1, 0, 1, 1}};
+  kvf_chunk chunk = chunk_of(items, 2);
+  uint64_t bytes = 0;
+  assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
+  assert_int_equal(bytes, 4096 + 512 + 1024);
+}
+
+static void segments_go_item_by_item_and_region_by_region(void **state)
+{
+  (void)state;
+  const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}, {0, 1, 0, 0}};
+  kvf_chunk chunk = chunk_of(items, 3);
+  kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
+  kvf_segment segments[8];
+  assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 5);
+  assert_segment(&segments[0], 0, UINT64_C(3) * 4096, UINT64_C(7) * 8192 + 4096, 4096);
+  assert_segment(&segments[1], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 512);
+  assert_segment(&segments[2], 1, UINT64_C(5) * 2048, UINT64_C(2) * 2048 + 1024, 1024);
+  assert_segment(&segments[3], 0, 0, 4096, 4096);
+  assert_segment(&segments[4], 2, 0, 512, 512);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 0);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 0);
+}
+
+/* One region, whole blocks of 100 bytes: the remote ones packed, the local ones with this stride. */
+static size_t segments_of(const kvf_read_item *items, uint32_t count, uint64_t stride_bytes, kvf_segment *out)
+{
+  const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST};
+  const kvf_region_layout remote = {100, 100, 50, 1, 1, 0};
+  const kvf_chunk chunk = {&local, &remote, 1, count, items, 0, 0, 1};
+  kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
+  return kvf_segments_next(&cursor, out, 8, UINT64_MAX);
+}
+
+static void neighbours_on_both_sides_are_one_segment(void **state)
+{
+  (void)state;
+  const kvf_read_item items[] = {{0, 0, 10, 20}, {0, 1, 11, 21}, {0, 2, 12, 22}, {0, 3, 14, 23}, {0, 4, 15, 25}};
+  kvf_segment segments[8];
+  assert_int_equal(segments_of(items, 5, 100, segments), 3);
+  assert_segment(&segments[0], 0, 2000, 1000, 300);
+  assert_segment(&segments[1], 0, 2300, 1400, 100);
+  assert_segment(&segments[2], 0, 2500, 1500, 100);
+  assert_int_equal(segments_of(items, 5, 101, segments), 5);
+}
+
+static void heads_apart_are_not_one_segment(void **state)
+{
+  (void)state;
+  const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST};
+  const kvf_region_layout remote = {800, 800, 10, 8, 8, 0};
+  const kvf_read_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
+  const kvf_chunk chunk = {&local, &remote, 1, 2, items, 4, 0, 4};
+  kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
+  kvf_segment segments[4];
+  assert_int_equal(kvf_segments_next(&cursor, segments, 4, UINT64_MAX), 2);
+  assert_segment(&segments[0], 0, 400, 1200, 400);
+  assert_segment(&segments[1], 0, 800, 2000, 400);
+}
+
+static void a_walk_goes_on_where_it_stopped(void **state)
+{
+  (void)state;
+  const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}};
+  kvf_chunk chunk = chunk_of(items, 2);
+  kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
+  kvf_segment segments[2];
+  assert_int_equal(kvf_segments_next(&cursor, segments, 0, 100), 0);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 2, 0), 0);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 2, 4000), 1);
+  assert_segment(&segments[0], 0, UINT64_C(3) * 4096, UINT64_C(7) * 8192 + 4096, 4000);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 2, 100), 2);
+  assert_segment(&segments[0], 0, UINT64_C(3) * 4096 + 4000, UINT64_C(7) * 8192 + 4096 + 4000, 96);
+  assert_segment(&segments[1], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 4);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 1);
+  assert_segment(&segments[0], 2, UINT64_C(3) * 512 + 4, UINT64_C(7) * 1024 + 512 + 4, 508);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 1);
+  assert_segment(&segments[0], 1, UINT64_C(5) * 2048, UINT64_C(2) * 2048 + 1024, 1024);
+  assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 0);
+}
+
+/* Each byte of the walk, however it is split: where it goes and comes from. */
+typedef struct placed_byte {
+  const uint8_t *local;
+  uint64_t remote_offset;
+  uint32_t region;
+} placed_byte;
+
+static size_t spread(const kvf_chunk *chunk, placed_byte *out, kvf_prng *prng)
+{
+  kvf_segment_cursor cursor = kvf_segments_begin(chunk);
+  kvf_segment segments[16];
+  size_t bytes = 0;
+  for (;;) {
+    size_t capacity = prng == NULL ? 16 : 1 + kvf_prng_below(prng, 16);
+    uint64_t bytes_max = prng == NULL ? UINT64_MAX : 1 + kvf_prng_below(prng, 5000);
+    size_t count = kvf_segments_next(&cursor, segments, capacity, bytes_max);
+    if (count == 0) {
+      return bytes;
+    }
+    uint64_t taken = 0;
+    for (size_t i = 0; i < count; i++) {
+      for (uint64_t byte = 0; byte < segments[i].bytes; byte++) {
+        out[bytes++] = (placed_byte){segments[i].local + byte, segments[i].remote_offset + byte, segments[i].region};
+      }
+      taken += segments[i].bytes;
+    }
+    assert_true(taken <= bytes_max);
+  }
+}
+
+static void a_split_walk_is_the_same_walk(void **state)
+{
+  (void)state;
+  kvf_prng prng = {1};
+  kvf_read_item items[10];
+  for (uint32_t i = 0; i < 10; i++) {
+    uint32_t block = (uint32_t)kvf_prng_below(&prng, 4) + i;
+    items[i] = (kvf_read_item){i % 2, i, block, block};
+  }
+  kvf_chunk chunk = chunk_of(items, 10);
+  uint64_t bytes = 0;
+  assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
+  placed_byte *whole = calloc(bytes, sizeof(*whole));
+  placed_byte *split = calloc(bytes, sizeof(*split));
+  assert_true(whole != NULL && split != NULL);
+  assert_int_equal(spread(&chunk, whole, NULL), bytes);
+  for (int i = 0; i < 50; i++) {
+    memset(split, 0, bytes * sizeof(*split));
+    assert_int_equal(spread(&chunk, split, &prng), bytes);
+    for (size_t byte = 0; byte < bytes; byte++) {
+      assert_true(whole[byte].local == split[byte].local && whole[byte].remote_offset == split[byte].remote_offset &&
+                  whole[byte].region == split[byte].region);
+    }
+  }
+  free(whole);
+  free(split);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(layout_of_a_region_is_the_region_without_its_address),
+      cmocka_unit_test(incompatible_layouts_are_named),
+      cmocka_unit_test(layouts_without_sense_are_refused),
+      cmocka_unit_test(blocks_and_groups_are_checked),
+      cmocka_unit_test(head_ranges_are_checked),
+      cmocka_unit_test(size_is_the_sum_of_what_moves),
+      cmocka_unit_test(segments_go_item_by_item_and_region_by_region),
+      cmocka_unit_test(neighbours_on_both_sides_are_one_segment),
+      cmocka_unit_test(heads_apart_are_not_one_segment),
+      cmocka_unit_test(a_walk_goes_on_where_it_stopped),
+      cmocka_unit_test(a_split_walk_is_the_same_walk),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

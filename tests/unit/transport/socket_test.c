@@ -1,0 +1,177 @@
+#include "transport/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static kvf_address resolved(const char *text)
+{
+  kvf_address address;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(kvf_address_resolve(text, &address, message), KVF_OK);
+  return address;
+}
+
+static void assert_round_trip(const char *text, const char *expected)
+{
+  kvf_address address = resolved(text);
+  char formatted[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&address, formatted);
+  assert_string_equal(formatted, expected);
+  struct sockaddr_storage storage;
+  assert_true(kvf_address_to_sockaddr(&address, &storage) > 0);
+  kvf_address back;
+  assert_true(kvf_address_from_sockaddr(&storage, &back));
+  assert_memory_equal(back.ip, address.ip, sizeof(back.ip));
+  assert_int_equal(back.port, address.port);
+}
+
+static void addresses_survive_text_and_sockaddr(void **state)
+{
+  (void)state;
+  assert_round_trip("127.0.0.1", "127.0.0.1:0");
+  assert_round_trip("127.0.0.1:65535", "127.0.0.1:65535");
+  assert_round_trip("::1", "[::1]:0");
+  assert_round_trip("[::1]", "[::1]:0");
+  assert_round_trip("[fe80::2]:8080", "[fe80::2]:8080");
+  assert_round_trip("0.0.0.0:1", "0.0.0.0:1");
+  struct sockaddr_storage other = {.ss_family = AF_UNIX};
+  kvf_address address;
+  assert_false(kvf_address_from_sockaddr(&other, &address));
+}
+
+static void bad_text_is_refused(void **state)
+{
+  (void)state;
+  static const char *const bad[] = {
+      "", ":80", "[::1", "[::1]80", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:65536", "1.2.3.4:-1", "[]:1", "1.2.3.4.5.6"};
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    kvf_address address = {.port = 7};
+    char message[KVF_MESSAGE_BYTES_MAX] = "";
+    assert_int_equal(kvf_address_resolve(bad[i], &address, message), KVF_INVALID);
+    assert_non_null(strstr(message, "address \""));
+    assert_int_equal(address.port, 7);
+  }
+}
+
+static void loopback_and_any_are_told(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *text;
+    bool loopback;
+    bool any;
+  } cases[] = {{"127.0.0.1", true, false}, {"127.9.9.9", true, false}, {"::1", true, false}, {"0.0.0.0", false, true},
+               {"::", false, true},        {"10.0.0.1", false, false}, {"::2", false, false}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    kvf_address address = resolved(cases[i].text);
+    assert_int_equal(kvf_address_is_loopback(&address), cases[i].loopback);
+    assert_int_equal(kvf_address_is_any(&address), cases[i].any);
+  }
+}
+
+static int option_of(int fd, int level, int option)
+{
+  int value = -1;
+  socklen_t bytes = sizeof(value);
+  assert_int_equal(getsockopt(fd, level, option, &value, &bytes), 0);
+  return value;
+}
+
+static void assert_data_socket(int fd)
+{
+  assert_true(fd >= 0);
+  assert_true((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+  assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  assert_true(option_of(fd, IPPROTO_TCP, TCP_NODELAY) != 0);
+}
+
+static void listener_and_connection(void **state)
+{
+  (void)state;
+  kvf_address any_port = resolved("127.0.0.1");
+  kvf_address bound;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  int listener = -1;
+  assert_int_equal(kvf_socket_listen(&any_port, &listener, &bound, message), KVF_OK);
+  assert_true(bound.port != 0);
+  assert_true((fcntl(listener, F_GETFD) & FD_CLOEXEC) != 0);
+  kvf_address peer;
+  assert_int_equal(kvf_socket_accept(listener, &peer), -1);
+  assert_int_equal(errno, EAGAIN);
+
+  int client = kvf_socket_connect(&bound, 65536);
+  assert_data_socket(client);
+  assert_true(option_of(client, SOL_SOCKET, SO_RCVBUF) >= 65536);
+  struct pollfd waiting = {.fd = listener, .events = POLLIN};
+  assert_int_equal(poll(&waiting, 1, 10000), 1);
+  int server = kvf_socket_accept(listener, &peer);
+  assert_data_socket(server);
+  assert_true(kvf_address_is_loopback(&peer));
+  assert_int_equal(kvf_socket_error(client), 0);
+  close(client);
+  close(server);
+  close(listener);
+}
+
+static void port_in_use_names_the_address(void **state)
+{
+  (void)state;
+  kvf_address address = resolved("127.0.0.1");
+  kvf_address bound;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  int first = -1;
+  int second = 99;
+  assert_int_equal(kvf_socket_listen(&address, &first, &bound, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&bound, &second, &address, message), KVF_ADDRESS_IN_USE);
+  assert_int_equal(second, -1);
+  char text[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&bound, text);
+  assert_non_null(strstr(message, text));
+  assert_non_null(strstr(message, "choose another port"));
+  close(first);
+
+  kvf_address foreign = resolved("192.0.2.1:1"); /* a documentation address: no machine has it */
+  assert_int_equal(kvf_socket_listen(&foreign, &second, &bound, message), KVF_ADDRESS_IN_USE);
+  assert_non_null(strstr(message, "no interface"));
+}
+
+static void refused_connection_has_its_error(void **state)
+{
+  (void)state;
+  kvf_address address = resolved("127.0.0.1");
+  kvf_address bound;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  int listener = -1;
+  assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
+  close(listener);
+  int fd = kvf_socket_connect(&bound, 0);
+  if (fd < 0) {
+    assert_int_equal(errno, ECONNREFUSED);
+    return;
+  }
+  struct pollfd waiting = {.fd = fd, .events = POLLOUT};
+  assert_int_equal(poll(&waiting, 1, 10000), 1);
+  assert_int_equal(kvf_socket_error(fd), ECONNREFUSED);
+  close(fd);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(addresses_survive_text_and_sockaddr), cmocka_unit_test(bad_text_is_refused),
+      cmocka_unit_test(loopback_and_any_are_told),           cmocka_unit_test(listener_and_connection),
+      cmocka_unit_test(port_in_use_names_the_address),       cmocka_unit_test(refused_connection_has_its_error),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,271 @@
+#include "tcp_peer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "transport/socket.h"
+#include "transport/tcp.h"
+#include "wire/fields.h"
+
+#define PATIENCE_MS 10000
+
+static void wait_for(int fd, short events)
+{
+  struct pollfd waiting = {.fd = fd, .events = events};
+  int ready = poll(&waiting, 1, PATIENCE_MS);
+  if (ready != 1) {
+    fail_msg("the other side is silent");
+  }
+}
+
+/* ---- bytes and frames ---- */
+
+void peer_send(int fd, const void *data, size_t bytes)
+{
+  const uint8_t *from = data;
+  while (bytes > 0) {
+    wait_for(fd, POLLOUT);
+    ssize_t sent = send(fd, from, bytes, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EAGAIN) {
+      continue;
+    }
+    assert_true(sent > 0);
+    from += sent;
+    bytes -= (size_t)sent;
+  }
+}
+
+void peer_receive(int fd, void *data, size_t bytes)
+{
+  uint8_t *to = data;
+  while (bytes > 0) {
+    wait_for(fd, POLLIN);
+    ssize_t got = recv(fd, to, bytes, 0);
+    if (got < 0 && errno == EAGAIN) {
+      continue;
+    }
+    assert_true(got > 0);
+    to += got;
+    bytes -= (size_t)got;
+  }
+}
+
+void peer_send_frame(int fd, kvf_frame_type type, const void *body, size_t body_bytes)
+{
+  uint8_t *frame = malloc(KVF_FRAME_HEADER_BYTES + body_bytes);
+  assert_non_null(frame);
+  kvf_frame_header_encode(type, (uint32_t)body_bytes, frame);
+  if (body_bytes > 0) {
+    memcpy(frame + KVF_FRAME_HEADER_BYTES, body, body_bytes);
+  }
+  peer_send(fd, frame, KVF_FRAME_HEADER_BYTES + body_bytes);
+  free(frame);
+}
+
+size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capacity)
+{
+  uint8_t raw[KVF_FRAME_HEADER_BYTES];
+  kvf_frame_header header;
+  peer_receive(fd, raw, sizeof(raw));
+  assert_int_equal(kvf_frame_header_decode(raw, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
+  assert_string_equal(kvf_frame_type_name(header.type), kvf_frame_type_name(type));
+  assert_true(header.body_bytes <= capacity);
+  if (header.body_bytes > 0) {
+    peer_receive(fd, body, header.body_bytes);
+  }
+  return header.body_bytes;
+}
+
+void peer_expect_closed(int fd)
+{
+  for (;;) {
+    uint8_t left[4096];
+    wait_for(fd, POLLIN);
+    ssize_t got = recv(fd, left, sizeof(left), 0);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
+      return;
+    }
+  }
+}
+
+void peer_expect_silence(int fd, int ms)
+{
+  struct pollfd waiting = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&waiting, 1, ms), 0);
+}
+
+static int finish_connect(const kvf_address *address)
+{
+  int fd = kvf_socket_connect(address, 0);
+  assert_true(fd >= 0);
+  wait_for(fd, POLLOUT);
+  assert_int_equal(kvf_socket_error(fd), 0);
+  return fd;
+}
+
+static kvf_address loopback(uint16_t port)
+{
+  kvf_address address;
+  assert_int_equal(kvf_address_parse("127.0.0.1", port, &address), KVF_OK);
+  return address;
+}
+
+/* ---- a consumer ---- */
+
+int peer_connect(const void *description, size_t description_bytes)
+{
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, description, description_bytes);
+  (void)kvf_get_u32(&decoder);
+  kvf_address address = loopback(kvf_get_u16(&decoder));
+  return finish_connect(&address);
+}
+
+void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
+{
+  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
+  kvf_data_challenge challenge;
+  size_t bytes = peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, sizeof(body));
+  assert_int_equal(kvf_data_challenge_decode(body, bytes, &challenge), KVF_OK);
+  kvf_data_hello hello = {.session_id = session_id, .stream = 0, .streams = 1};
+  assert_int_equal(kvf_data_hello_proof(session_key, &challenge, &hello, hello.proof), KVF_OK);
+  assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_DATA_HELLO, body, bytes);
+}
+
+int peer_connect_proved(const kvf_link_spec *spec)
+{
+  int fd = peer_connect(spec->description, spec->description_bytes);
+  peer_hello(fd, spec->session_id, &spec->session_key);
+  assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, NULL, 0), 0);
+  return fd;
+}
+
+void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_read_item *items, uint32_t count)
+{
+  kvf_data_read read = {.read_id = read_id, .lease = *lease, .heads = 1, .items_count = count};
+  size_t capacity = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
+  uint8_t *body = malloc(capacity);
+  assert_non_null(body);
+  size_t bytes;
+  assert_int_equal(kvf_data_read_encode(&read, items, body, capacity, &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_READ, body, bytes);
+  free(body);
+}
+
+void peer_send_cancel(int fd, uint64_t read_id)
+{
+  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
+  size_t bytes;
+  kvf_data_cancel cancel = {.read_id = read_id};
+  assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_CANCEL, body, bytes);
+}
+
+kvf_data_chunk peer_receive_chunk(int fd)
+{
+  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
+  kvf_data_chunk chunk;
+  size_t bytes = peer_receive_frame(fd, KVF_FRAME_CHUNK, body, sizeof(body));
+  assert_int_equal(kvf_data_chunk_decode(body, bytes, &chunk), KVF_OK);
+  return chunk;
+}
+
+kvf_data_trailer peer_receive_trailer(int fd)
+{
+  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
+  kvf_data_trailer trailer;
+  size_t bytes = peer_receive_frame(fd, KVF_FRAME_TRAILER, body, sizeof(body));
+  assert_int_equal(kvf_data_trailer_decode(body, bytes, &trailer), KVF_OK);
+  return trailer;
+}
+
+/* ---- a producer ---- */
+
+int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes)
+{
+  kvf_address address = loopback(0);
+  kvf_address bound;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  int listener = -1;
+  assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
+  kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
+  kvf_put_u16(&encoder, bound.port);
+  kvf_put_incarnation(&encoder, incarnation);
+  assert_int_equal(kvf_encoder_end(&encoder, description_bytes), KVF_OK);
+  return listener;
+}
+
+int peer_accept(int listener)
+{
+  kvf_address peer;
+  wait_for(listener, POLLIN);
+  int fd = kvf_socket_accept(listener, &peer);
+  assert_true(fd >= 0);
+  return fd;
+}
+
+void peer_challenge(int fd, const kvf_link_spec *spec)
+{
+  kvf_data_challenge challenge = {.nonce = {1, 2, 3}};
+  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
+  uint8_t proof[KVF_HASH_BYTES];
+  kvf_data_hello hello;
+  size_t bytes;
+  assert_int_equal(kvf_data_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, bytes);
+  bytes = peer_receive_frame(fd, KVF_FRAME_DATA_HELLO, body, sizeof(body));
+  assert_int_equal(kvf_data_hello_decode(body, bytes, &hello), KVF_OK);
+  assert_int_equal(hello.session_id, spec->session_id);
+  assert_int_equal(kvf_data_hello_proof(&spec->session_key, &challenge, &hello, proof), KVF_OK);
+  assert_memory_equal(proof, hello.proof, sizeof(proof));
+}
+
+void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams)
+{
+  for (size_t i = 0; i < streams; i++) {
+    fds[i] = peer_accept(listener);
+    peer_challenge(fds[i], spec);
+    peer_send_frame(fds[i], KVF_FRAME_DATA_READY, NULL, 0);
+  }
+}
+
+kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity)
+{
+  uint8_t body[4096];
+  kvf_data_read read;
+  size_t bytes = peer_receive_frame(fd, KVF_FRAME_READ, body, sizeof(body));
+  assert_int_equal(kvf_data_read_decode(body, bytes, &read), KVF_OK);
+  assert_true(read.items_count <= capacity);
+  kvf_data_read_items(&read, items);
+  return read;
+}
+
+void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes)
+{
+  kvf_data_chunk chunk = {.read_id = read_id, .status = status, .payload_bytes = payload_bytes};
+  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
+  size_t bytes;
+  assert_int_equal(kvf_data_chunk_encode(&chunk, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_CHUNK, body, bytes);
+}
+
+void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest)
+{
+  kvf_data_trailer trailer = {.read_id = read_id, .word = word, .digest = digest};
+  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
+  size_t bytes;
+  assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(fd, KVF_FRAME_TRAILER, body, bytes);
+}

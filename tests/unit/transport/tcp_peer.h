@@ -1,0 +1,49 @@
+/* The other side of the tcp transport, as a test wants it: a blocking socket that speaks the data connection's frames,
+ * or anything else. Each call fails the test if it takes longer than ten seconds. */
+#ifndef KVF_TESTS_UNIT_TRANSPORT_TCP_PEER_H
+#define KVF_TESTS_UNIT_TRANSPORT_TCP_PEER_H
+
+#include "transport/transport.h"
+#include "wire/data_message.h"
+#include "wire/frame.h"
+
+/* ---- bytes and frames ---- */
+
+void peer_send(int fd, const void *data, size_t bytes);
+void peer_receive(int fd, void *data, size_t bytes);
+void peer_send_frame(int fd, kvf_frame_type type, const void *body, size_t body_bytes);
+/* The next frame, which must be of this type and fit. Returns the size of its body. */
+size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capacity);
+/* The other side has closed, or will within the patience; what it still had to say is thrown away. */
+void peer_expect_closed(int fd);
+/* The other side has nothing to say for this long, and has not closed. */
+void peer_expect_silence(int fd, int ms);
+
+/* ---- a consumer ---- */
+
+/* Connects to the port that the description names. */
+int peer_connect(const void *description, size_t description_bytes);
+/* Takes the challenge and shows this proof of the session's key. */
+void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
+/* The whole handshake. */
+int peer_connect_proved(const kvf_link_spec *spec);
+void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_read_item *items, uint32_t count);
+void peer_send_cancel(int fd, uint64_t read_id);
+kvf_data_chunk peer_receive_chunk(int fd);
+kvf_data_trailer peer_receive_trailer(int fd);
+
+/* ---- a producer ---- */
+
+/* Listens at a free port of loopback, for a description of this incarnation. */
+int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes);
+int peer_accept(int listener);
+/* Sends a challenge; checks the client's proof. */
+void peer_challenge(int fd, const kvf_link_spec *spec);
+/* Accepts `streams` connections and does the whole handshake with each. */
+void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams);
+/* Receives a READ; *items has room for `capacity`. */
+kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity);
+void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes);
+void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest);
+
+#endif

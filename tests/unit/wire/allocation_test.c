@@ -1,0 +1,146 @@
+/* The two decoders that allocate, with every allocation counted (linked with --wrap) and made to fail in turn. */
+#include "ticket_tool.h"
+#include "wire/handshake_message.h"
+
+static size_t allocations;
+static size_t largest_bytes;
+static size_t fail_at; /* which one fails, from 1; 0: none */
+
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+
+static bool allowed(size_t bytes)
+{
+  allocations++;
+  largest_bytes = bytes > largest_bytes ? bytes : largest_bytes;
+  return allocations != fail_at;
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+  return allowed(bytes) ? __real_malloc(bytes) : NULL;
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+  return allowed(count * bytes) ? __real_calloc(count, bytes) : NULL;
+}
+
+static void begin(size_t fail)
+{
+  allocations = 0;
+  largest_bytes = 0;
+  fail_at = fail;
+}
+
+static char text[KVF_TICKET_BYTES_MAX];
+
+static void test_ticket_fails_cleanly(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  begin(0);
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(allocations, 0);
+  for (size_t fail = 1; fail <= 3; fail++) {
+    kvf_ticket out = {.ranks = 77};
+    begin(fail);
+    kvf_status status = kvf_ticket_decode(text, bytes, &key, 1, &out);
+    assert_int_equal(status, fail <= 2 ? KVF_NO_MEMORY : KVF_OK);
+    assert_int_equal(out.ranks, fail <= 2 ? 77 : 2);
+    if (status == KVF_OK) {
+      kvf_ticket_free(&out);
+    }
+  }
+}
+
+static void test_strangers_allocate_nothing(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket out;
+  kvf_key key = key_of("key");
+  kvf_key other = key_of("other");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &other, text, sizeof(text), &bytes), KVF_OK);
+  begin(0);
+  assert_int_equal(kvf_ticket_decode(text, bytes, &key, 1, &out), KVF_BAD_TICKET);
+  assert_int_equal(allocations, 0);
+}
+
+/* Some bytes that claim 2^32 blocks: no more is allocated than a ticket within the limits could need. */
+static void test_ticket_bombs(void **state)
+{
+  (void)state;
+  static uint8_t payload[1000];
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket out;
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  size_t payload_bytes = unseal(text, bytes, payload);
+  const size_t at_tokens = 1 + 2 * 34 + 28 + 32;
+  const size_t at_counts = at_tokens + 4 + 4 + 4 + 32 + 1;
+  static const struct {
+    uint32_t tokens;
+    uint32_t block_tokens;
+    uint32_t count;
+  } rows[] = {{UINT32_MAX, 1, UINT32_MAX}, {UINT32_MAX, 2, 1u << 31}, {65536, 1, 65536}, {90, 16, UINT32_MAX}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    memcpy(payload + at_tokens, &rows[i].tokens, 4);
+    memcpy(payload + at_tokens + 4, &rows[i].block_tokens, 4);
+    memcpy(payload + at_counts, &rows[i].count, 4);
+    memcpy(payload + at_counts + 4, &rows[i].count, 4);
+    bytes = seal(payload, payload_bytes, &key, text);
+    begin(0);
+    assert_int_equal(kvf_ticket_decode(text, bytes, &key, 1, &out), KVF_BAD_TICKET);
+    assert_true(largest_bytes <= KVF_BLOCKS_PER_LEASE_MAX * sizeof(uint32_t));
+    assert_int_equal(allocations, 1);
+  }
+}
+
+static void test_welcome_fails_cleanly(void **state)
+{
+  (void)state;
+  kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
+  kvf_welcome welcome = {.ranks = 1,
+                         .block_tokens = 16,
+                         .regions_count = 1,
+                         .regions = &region,
+                         .transports_count = 2,
+                         .transports = {{.name = "local", .description = (uint8_t *)text, .description_bytes = 3},
+                                        {.name = "tcp", .description = (uint8_t *)text, .description_bytes = 4}}};
+  uint8_t body[200];
+  size_t bytes = 0;
+  begin(0);
+  assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(allocations, 0);
+  for (size_t fail = 1; fail <= 4; fail++) {
+    kvf_welcome out = {.rank = 77};
+    begin(fail);
+    kvf_status status = kvf_welcome_decode(body, bytes, &out);
+    assert_int_equal(status, fail <= 3 ? KVF_NO_MEMORY : KVF_OK);
+    assert_int_equal(out.rank, fail <= 3 ? 77 : 0);
+    if (status == KVF_OK) {
+      kvf_welcome_free(&out);
+    }
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ticket_fails_cleanly),
+      cmocka_unit_test(test_strangers_allocate_nothing),
+      cmocka_unit_test(test_ticket_bombs),
+      cmocka_unit_test(test_welcome_fails_cleanly),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

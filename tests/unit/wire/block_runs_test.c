@@ -1,0 +1,145 @@
+#include "wire/block_runs.h"
+
+#include "base/prng.h"
+#include "kvferry/types.h"
+#include "wire_test.h"
+
+#define NONE KVF_BLOCK_NONE
+#define IDS_MAX 64
+
+/* Encodes, decodes, compares; returns the encoded length. */
+static size_t round_trip(const uint32_t *ids, uint32_t count)
+{
+  uint8_t data[IDS_MAX * 12];
+  uint32_t back[IDS_MAX];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_block_runs(&encoder, ids, count);
+  assert_false(encoder.failed);
+  for (size_t bytes = 0; bytes <= encoder.bytes; bytes++) {
+    uint8_t *copy = exact_copy(data, bytes);
+    kvf_decoder decoder;
+    kvf_decoder_init(&decoder, copy, bytes);
+    kvf_get_block_runs(&decoder, back, count);
+    assert_int_equal(kvf_decoder_end(&decoder), bytes == encoder.bytes ? KVF_OK : KVF_PROTOCOL);
+    free(copy);
+  }
+  assert_memory_equal(back, ids, count * sizeof(ids[0]));
+  return encoder.bytes;
+}
+
+static void test_round_trips(void **state)
+{
+  (void)state;
+  static const struct {
+    uint32_t ids[8];
+    uint32_t count;
+    size_t bytes;
+  } rows[] = {{{0}, 0, 0},
+              {{0}, 1, 1},
+              {{0, 1, 2, 3, 4, 5, 6, 7}, 8, 2},
+              {{9, 8, 7}, 3, 3},
+              {{5, 5, 5}, 3, 3},
+              {{NONE, NONE, NONE, NONE, 7, 8, 9}, 7, 3},
+              {{5, NONE, 6, 7}, 4, 4},
+              {{NONE}, 1, 1},
+              {{NONE - 1}, 1, 5},
+              {{NONE - 2, NONE - 1, NONE, NONE}, 4, 7},
+              {{NONE - 1, 0, NONE - 1, 0}, 4, 20},
+              {{0, NONE, 0, NONE}, 4, 4}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    assert_int_equal(round_trip(rows[i].ids, rows[i].count), rows[i].bytes);
+  }
+}
+
+static void test_random_round_trips(void **state)
+{
+  (void)state;
+  kvf_prng prng = {1};
+  for (unsigned i = 0; i < 2000; i++) {
+    uint32_t ids[IDS_MAX];
+    uint32_t count = (uint32_t)kvf_prng_below(&prng, IDS_MAX + 1);
+    for (uint32_t k = 0; k < count; k++) {
+      uint64_t kind = kvf_prng_below(&prng, 4);
+      ids[k] = kind == 0 ? (uint32_t)kvf_prng_next(&prng) : kind == 1 ? NONE : k == 0 ? NONE - 2 : ids[k - 1] + 1;
+    }
+    (void)round_trip(ids, count);
+  }
+}
+
+typedef struct refused_row {
+  uint64_t varints[5];
+  size_t varints_count;
+  uint32_t count;
+} refused_row;
+
+static bool is_taken(const refused_row *row)
+{
+  uint8_t data[64];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  for (size_t i = 0; i < row->varints_count; i++) {
+    kvf_put_varint(&encoder, row->varints[i]);
+  }
+  /* Room for not one id more than it may write. */
+  uint32_t *exact = exact_room(row->count * sizeof(*exact));
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, data, encoder.bytes);
+  kvf_get_block_runs(&decoder, exact, row->count);
+  free(exact);
+  return kvf_decoder_end(&decoder) == KVF_OK;
+}
+
+/* A run's first number: kind 0 single, 1 run, 2 none, in the low two bits; above them the zigzag distance. */
+static void test_what_is_no_list_is_refused(void **state)
+{
+  (void)state;
+  static const refused_row good[] = {{{2 << 2 | 1, 1}, 2, 3}, {{1 << 2 | 2, 2 << 2}, 2, 3}};
+  static const refused_row bad[] = {
+      {{2 << 2 | 1, 2}, 2, 3},                              /* a run beyond the count */
+      {{2 << 2 | 1, UINT64_MAX}, 2, 3},                     /* a length that overflows */
+      {{2 << 2 | 1, UINT32_MAX}, 2, 3},                     /* … */
+      {{UINT64_MAX & ~UINT64_C(1), 0}, 1, 3},               /* … of "none" */
+      {{2 << 2 | 2}, 1, 2},                                 /* "none" beyond the count */
+      {{2 << 2 | 3, 0}, 2, 1},                              /* a kind that is none */
+      {{1 << 2}, 1, 1},                                     /* a block of a negative id */
+      {{UINT64_C(2) * UINT32_MAX << 2}, 1, 1},              /* KVF_BLOCK_NONE as a block */
+      {{UINT64_C(2) * (UINT32_MAX - 1) << 2 | 1, 0}, 2, 2}, /* … as the last of a run */
+      {{UINT64_C(4) * UINT32_MAX << 2}, 1, 1},              /* an id of more than 32 bits */
+      {{2 << 2, 0}, 2, 2},                                  /* two blocks that are one run */
+      {{2 << 2 | 1, 0, 0}, 3, 3},                           /* a run that goes on */
+      {{2 << 2 | 1, 0, 1, 0}, 4, 4},                        /* … */
+      {{0 << 2 | 2, 0 << 2 | 2}, 2, 2},                     /* "none" that goes on */
+      {{2 << 2 | 1, 1, 0}, 3, 3},                           /* more than was asked for */
+  };
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_true(is_taken(&good[i]));
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    if (is_taken(&bad[i])) {
+      fail_msg("row %zu was taken", i);
+    }
+  }
+}
+
+static void test_capacity(void **state)
+{
+  (void)state;
+  static const uint32_t ids[] = {9, 8, 7};
+  uint8_t data[2];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_block_runs(&encoder, ids, 3);
+  assert_true(encoder.failed);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_trips),
+      cmocka_unit_test(test_random_round_trips),
+      cmocka_unit_test(test_what_is_no_list_is_refused),
+      cmocka_unit_test(test_capacity),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

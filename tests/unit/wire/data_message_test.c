@@ -1,0 +1,192 @@
+#include "wire/data_message.h"
+
+#include "wire_test.h"
+
+DECODER(data_challenge)
+DECODER(data_hello)
+DECODER(data_chunk)
+DECODER(data_trailer)
+DECODER(data_cancel)
+
+static void test_challenge_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_challenge challenge;
+  kvf_data_challenge back;
+  uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
+  size_t bytes = 0;
+  fill(&challenge, sizeof(challenge), 1);
+  CHECK_CAPACITY(data_challenge, &challenge, KVF_DATA_CHALLENGE_BYTES_MAX);
+  assert_int_equal(kvf_data_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_challenge, body, bytes);
+  assert_int_equal(kvf_data_challenge_decode(body, bytes, &back), KVF_OK);
+  assert_memory_equal(&back, &challenge, sizeof(challenge));
+}
+
+static void test_hello_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708), .stream = 63, .streams = 64};
+  kvf_data_hello back;
+  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
+  size_t bytes = 0;
+  fill(hello.proof, sizeof(hello.proof), 1);
+  CHECK_CAPACITY(data_hello, &hello, KVF_DATA_HELLO_BYTES_MAX);
+  assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_hello, body, bytes);
+  assert_int_equal(kvf_data_hello_decode(body, bytes, &back), KVF_OK);
+  assert_true(back.session_id == hello.session_id);
+  assert_int_equal(back.stream, hello.stream);
+  assert_int_equal(back.streams, hello.streams);
+  assert_memory_equal(back.proof, hello.proof, sizeof(hello.proof));
+}
+
+static void test_hello_rules(void **state)
+{
+  (void)state;
+  static const struct {
+    uint16_t stream, streams;
+    bool valid;
+  } rows[] = {{0, 1, true},   {0, 0, false},   {1, 1, false},        {63, 64, true},
+              {0, 65, false}, {64, 65, false}, {65535, 65535, false}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    kvf_data_hello hello = {.stream = rows[i].stream, .streams = rows[i].streams};
+    uint8_t body[KVF_DATA_HELLO_BYTES_MAX] = {[8] = (uint8_t)rows[i].stream,
+                                              [9] = (uint8_t)(rows[i].stream >> 8),
+                                              [10] = (uint8_t)rows[i].streams,
+                                              [11] = (uint8_t)(rows[i].streams >> 8)};
+    assert_int_equal(decode_data_hello(body, sizeof(body)), rows[i].valid ? KVF_OK : KVF_PROTOCOL);
+    size_t bytes = 0;
+    assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), rows[i].valid ? KVF_OK : KVF_INVALID);
+  }
+}
+
+static void test_proof_binds_everything(void **state)
+{
+  (void)state;
+  kvf_key keys[2] = {{.data = "session one", .bytes = 11}, {.data = "session two", .bytes = 11}};
+  kvf_data_challenge challenges[2] = {{.nonce = {1}}, {.nonce = {2}}};
+  kvf_data_hello hellos[4] = {{.session_id = 1, .stream = 0, .streams = 2},
+                              {.session_id = 2, .stream = 0, .streams = 2},
+                              {.session_id = 1, .stream = 1, .streams = 2},
+                              {.session_id = 1, .stream = 0, .streams = 3}};
+  uint8_t proofs[2 * 2 * 4][KVF_HASH_BYTES];
+  size_t count = 0;
+  for (size_t key = 0; key < 2; key++) {
+    for (size_t challenge = 0; challenge < 2; challenge++) {
+      for (size_t hello = 0; hello < 4; hello++) {
+        assert_int_equal(kvf_data_hello_proof(&keys[key], &challenges[challenge], &hellos[hello], proofs[count]),
+                         KVF_OK);
+        for (size_t other = 0; other < count; other++) {
+          assert_memory_not_equal(proofs[count], proofs[other], KVF_HASH_BYTES);
+        }
+        count++;
+      }
+    }
+  }
+  /* The proof itself is not part of what is proved. */
+  uint8_t again[KVF_HASH_BYTES];
+  fill(hellos[0].proof, sizeof(hellos[0].proof), 1);
+  assert_int_equal(kvf_data_hello_proof(&keys[0], &challenges[0], &hellos[0], again), KVF_OK);
+  assert_memory_equal(again, proofs[0], KVF_HASH_BYTES);
+}
+
+static void test_ready(void **state)
+{
+  (void)state;
+  assert_int_equal(kvf_data_ready_decode(0), KVF_OK);
+  assert_int_equal(kvf_data_ready_decode(1), KVF_PROTOCOL);
+}
+
+static void test_chunk_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_chunk chunk = {.read_id = UINT64_C(0x0102030405060708), .payload_bytes = UINT64_MAX};
+  kvf_data_chunk back;
+  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
+  size_t bytes = 0;
+  CHECK_CAPACITY(data_chunk, &chunk, KVF_DATA_CHUNK_BYTES_MAX);
+  assert_int_equal(kvf_data_chunk_encode(&chunk, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_chunk, body, bytes);
+  assert_int_equal(kvf_data_chunk_decode(body, bytes, &back), KVF_OK);
+  assert_true(back.read_id == chunk.read_id);
+  assert_true(back.payload_bytes == chunk.payload_bytes);
+  assert_int_equal(back.status, KVF_OK);
+
+  body[11] = 0x80; /* a status, and a payload */
+  assert_int_equal(decode_data_chunk(body, bytes), KVF_PROTOCOL);
+  memset(body + 12, 0, 8);
+  assert_int_equal(decode_data_chunk(body, bytes), KVF_OK);
+  body[11] = 0x7f; /* a status above 0 */
+  assert_int_equal(decode_data_chunk(body, bytes), KVF_PROTOCOL);
+}
+
+static void test_chunk_rules(void **state)
+{
+  (void)state;
+  static const struct {
+    kvf_data_chunk chunk;
+    kvf_status status;
+  } rows[] = {{{1, KVF_LEASE_EXPIRED, 0}, KVF_OK},
+              {{1, KVF_LEASE_EXPIRED, 1}, KVF_INVALID},
+              {{1, 1, 0}, KVF_INVALID},
+              {{1, KVF_OK, 0}, KVF_OK},
+              {{0, KVF_OK, 0}, KVF_INVALID}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
+    size_t bytes = 0;
+    assert_int_equal(kvf_data_chunk_encode(&rows[i].chunk, body, sizeof(body), &bytes), rows[i].status);
+  }
+}
+
+static void test_trailer_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_trailer trailer = {.read_id = 1, .word = UINT64_C(0x0102030405060708), .digest = UINT64_MAX};
+  kvf_data_trailer back;
+  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
+  size_t bytes = 0;
+  CHECK_CAPACITY(data_trailer, &trailer, KVF_DATA_TRAILER_BYTES_MAX);
+  assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_trailer, body, bytes);
+  assert_int_equal(kvf_data_trailer_decode(body, bytes, &back), KVF_OK);
+  assert_memory_equal(&back, &trailer, sizeof(trailer));
+  body[0] = 0;
+  assert_int_equal(decode_data_trailer(body, bytes), KVF_PROTOCOL);
+  trailer.read_id = 0;
+  assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_INVALID);
+}
+
+static void test_cancel_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_cancel cancel = {.read_id = UINT64_C(0x0102030405060708)};
+  kvf_data_cancel back;
+  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
+  size_t bytes = 0;
+  CHECK_CAPACITY(data_cancel, &cancel, KVF_DATA_CANCEL_BYTES_MAX);
+  assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_cancel, body, bytes);
+  assert_int_equal(kvf_data_cancel_decode(body, bytes, &back), KVF_OK);
+  assert_true(back.read_id == cancel.read_id);
+  memset(body, 0, sizeof(body));
+  assert_int_equal(decode_data_cancel(body, bytes), KVF_PROTOCOL);
+  cancel.read_id = 0;
+  assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_INVALID);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_challenge_round_trip),
+      cmocka_unit_test(test_hello_round_trip),
+      cmocka_unit_test(test_hello_rules),
+      cmocka_unit_test(test_proof_binds_everything),
+      cmocka_unit_test(test_ready),
+      cmocka_unit_test(test_chunk_round_trip),
+      cmocka_unit_test(test_chunk_rules),
+      cmocka_unit_test(test_trailer_round_trip),
+      cmocka_unit_test(test_cancel_round_trip),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

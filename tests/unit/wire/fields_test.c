@@ -1,0 +1,163 @@
+#include "wire/fields.h"
+
+#include "wire_test.h"
+
+static void test_lease_round_trip(void **state)
+{
+  (void)state;
+  kvf_lease lease = {.id = KVF_LEASE_ID_MAX, .slot = 7};
+  fill(lease.token, sizeof(lease.token), 3);
+  uint8_t data[KVF_LEASE_FIELD_BYTES];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_lease(&encoder, &lease);
+  assert_int_equal(encoder.bytes, KVF_LEASE_FIELD_BYTES);
+  assert_false(encoder.failed);
+
+  kvf_lease back;
+  memset(&back, 0xff, sizeof(back));
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_get_lease(&decoder, &back);
+  assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
+  assert_memory_equal(&back, &lease, sizeof(lease));
+}
+
+static void test_lease_id_limit(void **state)
+{
+  (void)state;
+  kvf_lease lease = {.id = KVF_LEASE_ID_MAX};
+  assert_true(kvf_lease_is_valid(&lease));
+  lease.id++;
+  assert_false(kvf_lease_is_valid(&lease));
+  uint8_t data[KVF_LEASE_FIELD_BYTES];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_lease(&encoder, &lease);
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_get_lease(&decoder, &lease);
+  assert_true(decoder.failed);
+}
+
+static void test_address_and_incarnation_round_trip(void **state)
+{
+  (void)state;
+  kvf_address address = {.port = 0x1234};
+  kvf_incarnation incarnation;
+  fill(address.ip, sizeof(address.ip), 1);
+  fill(&incarnation, sizeof(incarnation), 99);
+  uint8_t data[KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_address(&encoder, &address);
+  assert_int_equal(encoder.bytes, KVF_ADDRESS_FIELD_BYTES);
+  kvf_put_incarnation(&encoder, &incarnation);
+  assert_false(encoder.failed);
+
+  kvf_address address_back;
+  kvf_incarnation incarnation_back;
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_get_address(&decoder, &address_back);
+  kvf_get_incarnation(&decoder, &incarnation_back);
+  assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
+  assert_memory_equal(&address_back, &address, sizeof(address));
+  assert_memory_equal(&incarnation_back, &incarnation, sizeof(incarnation));
+}
+
+static bool get_text(const char *data, size_t bytes, char *out, size_t room)
+{
+  char *copy = exact_copy(data, bytes);
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, copy, bytes);
+  kvf_get_text(&decoder, out, room);
+  free(copy);
+  return kvf_decoder_end(&decoder) == KVF_OK;
+}
+
+static void test_text_fits_with_its_zero(void **state)
+{
+  (void)state;
+  char out[4];
+  assert_true(get_text("\x00", 1, out, sizeof(out)));
+  assert_string_equal(out, "");
+  assert_true(
+      get_text("\x03"
+               "abc",
+               4, out, sizeof(out)));
+  assert_string_equal(out, "abc");
+  assert_false(
+      get_text("\x04"
+               "abcd",
+               5, out, sizeof(out)));
+  assert_false(
+      get_text("\x03"
+               "ab",
+               3, out, sizeof(out)));
+  assert_false(get_text("", 0, out, sizeof(out)));
+}
+
+static void test_text_has_no_control_characters(void **state)
+{
+  (void)state;
+  char out[8];
+  assert_true(
+      get_text("\x03"
+               "a b",
+               4, out, sizeof(out)));
+  assert_true(
+      get_text("\x02"
+               "\xc3\xa9",
+               3, out, sizeof(out)));
+  assert_false(
+      get_text("\x03"
+               "a\nb",
+               4, out, sizeof(out)));
+  assert_false(
+      get_text("\x03"
+               "a\0b",
+               4, out, sizeof(out)));
+  assert_false(
+      get_text("\x03"
+               "a\x1f"
+               "b",
+               4, out, sizeof(out)));
+  assert_false(
+      get_text("\x03"
+               "a\x7f"
+               "b",
+               4, out, sizeof(out)));
+  assert_true(kvf_text_is_valid("a b", 4));
+  assert_false(kvf_text_is_valid("a b", 3));
+  assert_false(kvf_text_is_valid("a\tb", 4));
+}
+
+static void test_text_that_is_not_terminated(void **state)
+{
+  (void)state;
+  char *text = exact_copy("abcd", 4);
+  uint8_t data[8];
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_put_text(&encoder, text, 4);
+  assert_int_equal(encoder.bytes, 4);
+  assert_memory_equal(data,
+                      "\x03"
+                      "abc",
+                      4);
+  free(text);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_lease_round_trip),
+      cmocka_unit_test(test_lease_id_limit),
+      cmocka_unit_test(test_address_and_incarnation_round_trip),
+      cmocka_unit_test(test_text_fits_with_its_zero),
+      cmocka_unit_test(test_text_has_no_control_characters),
+      cmocka_unit_test(test_text_that_is_not_terminated),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

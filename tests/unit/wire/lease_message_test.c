@@ -1,0 +1,237 @@
+#include "wire/lease_message.h"
+
+#include "base/fence.h"
+#include "wire_test.h"
+
+DECODER(renew)
+DECODER(finish)
+DECODER(lease_states)
+
+static kvf_lease lease_of(uint32_t i)
+{
+  kvf_lease lease = {.id = UINT64_C(0x0102030405060708) + i, .slot = 1000 + i};
+  fill(lease.token, sizeof(lease.token), (uint8_t)i);
+  return lease;
+}
+
+static void fill_renew(kvf_renew *renew, uint32_t count)
+{
+  memset(renew, 0, sizeof(*renew));
+  renew->seq = 0x01020304;
+  renew->count = count;
+  for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
+    renew->items[i] = (kvf_renew_item){.lease = lease_of(i), .request_id = UINT64_MAX - i};
+  }
+}
+
+static void fill_finish(kvf_finish *finish, uint32_t count)
+{
+  memset(finish, 0, sizeof(*finish));
+  finish->seq = 0x01020304;
+  finish->count = count;
+  for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
+    finish->items[i].lease = lease_of(i);
+    finish->items[i].request_id = UINT64_MAX - i;
+    finish->items[i].kind = i % 2 == 0 ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED;
+    finish->items[i].reader = (uint16_t)(i % 64);
+    finish->items[i].readers = 64;
+  }
+}
+
+static void fill_states(kvf_lease_states *states, uint32_t count)
+{
+  memset(states, 0, sizeof(*states));
+  states->seq = 0x01020304;
+  states->count = count;
+  for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
+    states->items[i].lease_id = KVF_LEASE_ID_MAX - i;
+    states->items[i].slot = i;
+    states->items[i].request_id = UINT64_MAX - i;
+    states->items[i].state = (uint8_t)(KVF_LEASE_STATE_LIVE + i % 4);
+  }
+}
+
+static void test_renew_round_trip(void **state)
+{
+  (void)state;
+  static kvf_renew renew;
+  static kvf_renew back;
+  static uint8_t body[KVF_RENEW_BYTES_MAX];
+  size_t bytes = 0;
+  fill_renew(&renew, KVF_LEASE_ITEMS_MAX);
+  CHECK_CAPACITY(renew, &renew, KVF_RENEW_BYTES_MAX);
+  for (uint32_t count = 0; count <= KVF_LEASE_ITEMS_MAX; count = count * 4 + 2) {
+    fill_renew(&renew, count);
+    memset(&back, 0, sizeof(back));
+    assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
+    assert_int_equal(kvf_renew_decode(body, bytes, &back), KVF_OK);
+    assert_memory_equal(&back, &renew, sizeof(renew));
+  }
+  fill_renew(&renew, 3);
+  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_renew, body, bytes);
+}
+
+static void test_finish_round_trip(void **state)
+{
+  (void)state;
+  static kvf_finish finish;
+  static kvf_finish back;
+  static uint8_t body[KVF_FINISH_BYTES_MAX];
+  size_t bytes = 0;
+  fill_finish(&finish, KVF_LEASE_ITEMS_MAX);
+  CHECK_CAPACITY(finish, &finish, KVF_FINISH_BYTES_MAX);
+  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_finish_decode(body, bytes, &back), KVF_OK);
+  assert_int_equal(back.seq, finish.seq);
+  assert_int_equal(back.count, finish.count);
+  for (uint32_t i = 0; i < finish.count; i++) {
+    assert_memory_equal(&back.items[i].lease, &finish.items[i].lease, sizeof(kvf_lease));
+    assert_true(back.items[i].request_id == finish.items[i].request_id);
+    assert_int_equal(back.items[i].kind, finish.items[i].kind);
+    assert_int_equal(back.items[i].reader, finish.items[i].reader);
+    assert_int_equal(back.items[i].readers, finish.items[i].readers);
+  }
+  fill_finish(&finish, 3);
+  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_finish, body, bytes);
+}
+
+static void test_states_round_trip(void **state)
+{
+  (void)state;
+  static kvf_lease_states states;
+  static kvf_lease_states back;
+  static uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
+  size_t bytes = 0;
+  fill_states(&states, KVF_LEASE_ITEMS_MAX);
+  CHECK_CAPACITY(lease_states, &states, KVF_LEASE_STATES_BYTES_MAX);
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_lease_states_decode(body, bytes, &back), KVF_OK);
+  assert_int_equal(back.seq, states.seq);
+  assert_int_equal(back.count, states.count);
+  for (uint32_t i = 0; i < states.count; i++) {
+    assert_true(back.items[i].lease_id == states.items[i].lease_id);
+    assert_true(back.items[i].request_id == states.items[i].request_id);
+    assert_int_equal(back.items[i].slot, states.items[i].slot);
+    assert_int_equal(back.items[i].state, states.items[i].state);
+  }
+  fill_states(&states, 3);
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_lease_states, body, bytes);
+}
+
+static void test_count_limit(void **state)
+{
+  (void)state;
+  static kvf_renew renew;
+  static kvf_finish finish;
+  static kvf_lease_states states;
+  /* One item more than allowed, in a body that is long enough for it. */
+  static uint8_t body[KVF_FINISH_BYTES_MAX + 41];
+  static uint8_t room[KVF_FINISH_BYTES_MAX + 41];
+  size_t bytes = 0;
+  fill_renew(&renew, KVF_LEASE_ITEMS_MAX);
+  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
+  memcpy(body + bytes, body + 6, 36);
+  body[4]++;
+  assert_int_equal(decode_renew(body, bytes + 36), KVF_PROTOCOL);
+  fill_finish(&finish, KVF_LEASE_ITEMS_MAX);
+  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
+  memcpy(body + bytes, body + 6, 41);
+  body[4]++;
+  assert_int_equal(decode_finish(body, bytes + 41), KVF_PROTOCOL);
+  fill_states(&states, KVF_LEASE_ITEMS_MAX);
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  memcpy(body + bytes, body + 6, 21);
+  body[4]++;
+  assert_int_equal(decode_lease_states(body, bytes + 21), KVF_PROTOCOL);
+
+  renew.count++;
+  finish.count++;
+  states.count++;
+  assert_int_equal(kvf_renew_encode(&renew, room, sizeof(room), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_finish_encode(&finish, room, sizeof(room), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_lease_states_encode(&states, room, sizeof(room), &bytes), KVF_INVALID);
+}
+
+static void test_lease_ids(void **state)
+{
+  (void)state;
+  static kvf_renew renew;
+  static kvf_lease_states states;
+  static uint8_t body[KVF_RENEW_BYTES_MAX];
+  size_t bytes = 0;
+  fill_renew(&renew, 2);
+  renew.items[1].lease.id = KVF_LEASE_ID_MAX;
+  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(decode_renew(body, bytes), KVF_OK);
+  body[6 + 36]++;
+  assert_int_equal(decode_renew(body, bytes), KVF_PROTOCOL);
+  renew.items[1].lease.id++;
+  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_INVALID);
+  fill_states(&states, 1);
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  body[6]++;
+  assert_int_equal(decode_lease_states(body, bytes), KVF_PROTOCOL);
+  states.items[0].lease_id++;
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_INVALID);
+}
+
+static void test_finish_rules(void **state)
+{
+  (void)state;
+  static const struct {
+    uint8_t kind;
+    uint16_t reader, readers;
+    bool valid;
+  } rows[] = {{1, 0, 1, true},  {2, 0, 1, true},   {0, 0, 1, false},   {3, 0, 1, false},  {1, 1, 1, false},
+              {1, 0, 0, false}, {1, 63, 64, true}, {1, 64, 64, false}, {1, 0, 65, false}, {1, 65535, 65535, false}};
+  static kvf_finish finish;
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    uint8_t body[6 + 41];
+    uint8_t other[6 + 41];
+    size_t bytes = 0;
+    fill_finish(&finish, 1);
+    assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
+    finish.items[0].kind = rows[i].kind;
+    finish.items[0].reader = rows[i].reader;
+    finish.items[0].readers = rows[i].readers;
+    assert_int_equal(kvf_finish_encode(&finish, other, sizeof(other), &bytes), rows[i].valid ? KVF_OK : KVF_INVALID);
+    body[42] = rows[i].kind;
+    body[43] = (uint8_t)rows[i].reader;
+    body[44] = (uint8_t)(rows[i].reader >> 8);
+    body[45] = (uint8_t)rows[i].readers;
+    body[46] = (uint8_t)(rows[i].readers >> 8);
+    assert_int_equal(decode_finish(body, sizeof(body)), rows[i].valid ? KVF_OK : KVF_PROTOCOL);
+  }
+}
+
+static void test_state_rules(void **state)
+{
+  (void)state;
+  static kvf_lease_states states;
+  for (unsigned value = 0; value < 256; value++) {
+    uint8_t body[6 + 21];
+    uint8_t other[6 + 21];
+    size_t bytes = 0;
+    bool valid = value >= 1 && value <= 4;
+    fill_states(&states, 1);
+    assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+    states.items[0].state = (uint8_t)value;
+    assert_int_equal(kvf_lease_states_encode(&states, other, sizeof(other), &bytes), valid ? KVF_OK : KVF_INVALID);
+    body[26] = (uint8_t)value;
+    assert_int_equal(decode_lease_states(body, sizeof(body)), valid ? KVF_OK : KVF_PROTOCOL);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_renew_round_trip),  cmocka_unit_test(test_finish_round_trip),
+      cmocka_unit_test(test_states_round_trip), cmocka_unit_test(test_count_limit),
+      cmocka_unit_test(test_lease_ids),         cmocka_unit_test(test_finish_rules),
+      cmocka_unit_test(test_state_rules),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

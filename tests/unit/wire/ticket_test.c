@@ -1,0 +1,453 @@
+#include "wire/ticket.h"
+
+#include "base/prng.h"
+#include "ticket_tool.h"
+
+static char text[KVF_TICKET_BYTES_MAX + 1];
+static uint8_t payload[KVF_TICKET_BYTES_MAX];
+
+/* Decodes from the heap with no byte to spare, and throws the ticket away. */
+static kvf_status decode(const char *from, size_t bytes, const kvf_key *keys, size_t keys_count)
+{
+  char *copy = exact_copy(from, bytes);
+  kvf_ticket ticket;
+  kvf_ticket before;
+  memset(&ticket, 0x5a, sizeof(ticket));
+  memcpy(&before, &ticket, sizeof(ticket));
+  kvf_status status = kvf_ticket_decode(copy, bytes, keys, keys_count, &ticket);
+  if (status == KVF_OK) {
+    kvf_ticket_free(&ticket);
+    kvf_ticket_free(&ticket);
+  } else {
+    assert_memory_equal(&ticket, &before, sizeof(ticket));
+  }
+  free(copy);
+  return status;
+}
+
+static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
+{
+  size_t ids = 0;
+  assert_int_equal(a->ranks, b->ranks);
+  for (uint32_t i = 0; i < a->ranks; i++) {
+    assert_int_equal(a->rank[i].rank, i);
+    assert_memory_equal(&a->rank[i].address, &b->rank[i].address, sizeof(kvf_address));
+    assert_memory_equal(&a->rank[i].incarnation, &b->rank[i].incarnation, sizeof(kvf_incarnation));
+  }
+  assert_memory_equal(&a->lease, &b->lease, sizeof(kvf_lease));
+  assert_memory_equal(a->prompt.hash, b->prompt.hash, sizeof(a->prompt.hash));
+  assert_int_equal(a->prompt.tokens, b->prompt.tokens);
+  assert_int_equal(a->block_tokens, b->block_tokens);
+  assert_int_equal(a->ttl_ms, b->ttl_ms);
+  assert_memory_equal(a->compat, b->compat, sizeof(a->compat));
+  assert_int_equal(a->groups, b->groups);
+  for (uint32_t group = 0; group < a->groups; group++) {
+    assert_int_equal(a->counts[group], b->counts[group]);
+    ids += a->counts[group];
+  }
+  if (ids > 0) {
+    assert_memory_equal(a->ids, b->ids, ids * sizeof(a->ids[0]));
+  }
+}
+
+/* Returns the text's length. */
+static size_t round_trip(const kvf_ticket *ticket)
+{
+  kvf_key key = key_of("key");
+  kvf_ticket back;
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_decode(text, bytes, &key, 1, &back), KVF_OK);
+  check_equal(&back, ticket);
+  kvf_ticket_free(&back);
+  return bytes;
+}
+
+static void test_round_trip(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  size_t bytes = round_trip(&ticket);
+  assert_memory_equal(text, "kvf1.", 5);
+  for (size_t i = 0; i < bytes; i++) {
+    assert_true(text[i] > ' ' && text[i] <= 'z' && text[i] != '"' && text[i] != '\\');
+  }
+  assert_true(bytes < 400);
+}
+
+static void test_no_blocks(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  ticket.prompt.tokens = 0;
+  ticket.counts[0] = 0;
+  ticket.counts[1] = 0;
+  ticket.ids = NULL;
+  (void)round_trip(&ticket);
+}
+
+static void test_capacity(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  for (size_t capacity = 0; capacity <= bytes; capacity++) {
+    char *room = exact_room(capacity);
+    size_t written = 77;
+    kvf_status status = kvf_ticket_encode(&ticket, &key, room, capacity, &written);
+    assert_int_equal(status, capacity == bytes ? KVF_OK : KVF_LIMIT);
+    assert_int_equal(written, capacity == bytes ? bytes : 77);
+    if (status == KVF_OK) {
+      assert_memory_equal(room, text, bytes);
+    }
+    free(room);
+  }
+}
+
+static void test_every_length_but_the_right_one(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  text[bytes] = 'A';
+  for (size_t cut = 0; cut <= bytes + 1; cut++) {
+    assert_int_equal(decode(text, cut, &key, 1), cut == bytes ? KVF_OK : KVF_BAD_TICKET);
+  }
+}
+
+static void check_every_bit(const kvf_key *key)
+{
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, key, text, sizeof(text), &bytes), KVF_OK);
+  for (size_t bit = 0; bit < bytes * 8; bit++) {
+    text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+    assert_int_equal(decode(text, bytes, key, 1), KVF_BAD_TICKET);
+    text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+  }
+  assert_int_equal(decode(text, bytes, key, 1), KVF_OK);
+}
+
+static void test_every_bit_flip_is_refused(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  kvf_key none = {.bytes = 0};
+  check_every_bit(&key);
+  check_every_bit(&none);
+}
+
+static void test_keys(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key old = key_of("old");
+  kvf_key none = {.bytes = 0};
+  kvf_key keys[2] = {key_of("new"), old};
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &old, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(decode(text, bytes, keys, 1), KVF_BAD_TICKET);
+  assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
+  assert_int_equal(decode(text, bytes, keys, 0), KVF_BAD_TICKET);
+  assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
+
+  /* A ticket without a key is good only where there is none at all. */
+  assert_int_equal(kvf_ticket_encode(&ticket, &none, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(decode(text, bytes, &none, 1), KVF_OK);
+  assert_int_equal(decode(text, bytes, keys, 2), KVF_BAD_TICKET);
+  keys[1] = none;
+  assert_int_equal(decode(text, bytes, keys, 2), KVF_BAD_TICKET);
+  keys[0] = none;
+  assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
+}
+
+static void test_one_text_per_ticket(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  size_t payload_bytes = unseal(text, bytes, payload);
+  assert_int_equal(seal(payload, payload_bytes, &key, text), bytes);
+  assert_int_equal(decode(text, bytes, &key, 1), KVF_OK);
+  /* A trailing bit in the payload's last character, sealed by a holder of the key. */
+  for (size_t more = 1; more <= 2; more++) {
+    uint8_t mac[KVF_HASH_BYTES];
+    memset(payload + payload_bytes, 0, more);
+    put(text, "kvf1.", 5);
+    kvf_base64url_encode(payload, payload_bytes + more, text + 5);
+    char *last = text + 5 + kvf_base64url_text_bytes(payload_bytes + more);
+    last[-1] = (char)(last[-1] + 1);
+    const kvf_span spans[] = {{"kvferry ticket", 14}, {text, (size_t)(last - text)}};
+    assert_int_equal(kvf_hmac(&key, spans, 2, mac), KVF_OK);
+    *last = '.';
+    kvf_base64url_encode(mac, sizeof(mac), last + 1);
+    assert_int_equal(decode(text, (size_t)(last - text) + 44, &key, 1), KVF_BAD_TICKET);
+  }
+}
+
+static kvf_status encode_status(const kvf_ticket *ticket)
+{
+  kvf_key key = key_of("key");
+  size_t bytes = 77;
+  kvf_status status = kvf_ticket_encode(ticket, &key, text, sizeof(text), &bytes);
+  if (status != KVF_OK) {
+    assert_int_equal(bytes, 77);
+  }
+  return status;
+}
+
+static void test_encoding_refuses(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket good = some_ticket(ids);
+  kvf_ticket ticket = good;
+  assert_int_equal(encode_status(&ticket), KVF_OK);
+  ticket.ranks = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket.ranks = KVF_RANKS_MAX + 1;
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  ticket = good;
+  ticket.rank[1].rank = 0; /* twice, and rank 1 not at all */
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.rank[1].address.port = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.lease.id = KVF_LEASE_ID_MAX + 1;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.block_tokens = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.ttl_ms = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.groups = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket.groups = KVF_GROUPS_MAX + 1;
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  ticket = good;
+  ticket.counts[1] = 5;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.prompt.tokens = 97;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket.prompt.tokens = 96;
+  assert_int_equal(encode_status(&ticket), KVF_OK);
+  ticket.prompt.tokens = 80;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+}
+
+/* Offsets in the payload of some_ticket(). */
+enum {
+  AT_RANKS = 0,
+  AT_PORT_1 = 1 + 34 + 16,
+  AT_LEASE = 1 + 2 * 34,
+  AT_TOKENS = AT_LEASE + 28 + 32,
+  AT_BLOCK_TOKENS = AT_TOKENS + 4,
+  AT_TTL = AT_BLOCK_TOKENS + 4,
+  AT_GROUPS = AT_TTL + 4 + 32,
+  AT_COUNTS = AT_GROUPS + 1,
+  AT_RUNS = AT_COUNTS + 8
+};
+
+static void test_sealed_payloads_are_checked(void **state)
+{
+  (void)state;
+  static const struct {
+    size_t at;
+    uint8_t bytes[4];
+    size_t count;
+  } rows[] = {{AT_RANKS, {0}, 1},
+              {AT_RANKS, {1}, 1},
+              {AT_RANKS, {3}, 1},
+              {AT_RANKS, {65}, 1},
+              {AT_RANKS, {255}, 1},
+              {AT_PORT_1, {0, 0}, 2},
+              {AT_LEASE + 7, {0x41}, 1},
+              {AT_TOKENS, {97}, 1},
+              {AT_TOKENS, {80}, 1},
+              {AT_TOKENS, {0xff, 0xff, 0xff, 0xff}, 4},
+              {AT_BLOCK_TOKENS, {0}, 1},
+              {AT_BLOCK_TOKENS, {14}, 1},
+              {AT_TTL, {0, 0, 0, 0}, 4},
+              {AT_GROUPS, {0}, 1},
+              {AT_GROUPS, {1}, 1},
+              {AT_GROUPS, {3}, 1},
+              {AT_GROUPS, {17}, 1},
+              {AT_GROUPS, {255}, 1},
+              {AT_COUNTS, {5}, 1},
+              {AT_COUNTS + 4, {7}, 1},
+              {AT_COUNTS + 4, {0xff, 0xff, 0xff, 0xff}, 4},
+              {AT_RUNS, {3}, 1},
+              {AT_RUNS + 1, {4}, 1}};
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  size_t payload_bytes = unseal(text, bytes, payload);
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    uint8_t saved[4];
+    memcpy(saved, payload + rows[i].at, rows[i].count);
+    memcpy(payload + rows[i].at, rows[i].bytes, rows[i].count);
+    if (decode(text, seal(payload, payload_bytes, &key, text), &key, 1) != KVF_BAD_TICKET) {
+      fail_msg("row %zu was taken", i);
+    }
+    memcpy(payload + rows[i].at, saved, rows[i].count);
+  }
+  for (size_t cut = 0; cut <= payload_bytes + 1; cut++) {
+    payload[payload_bytes] = 0;
+    kvf_status status = decode(text, seal(payload, cut, &key, text), &key, 1);
+    assert_int_equal(status, cut == payload_bytes ? KVF_OK : KVF_BAD_TICKET);
+  }
+}
+
+/* One group of `blocks` blocks, all in one run. */
+static void check_blocks(uint32_t groups, uint32_t blocks, kvf_status status)
+{
+  uint32_t total = groups * blocks;
+  uint32_t *ids = malloc(total * sizeof(ids[0]));
+  assert_non_null(ids);
+  uint32_t few[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(few);
+  ticket.prompt.tokens = blocks;
+  ticket.block_tokens = 1;
+  ticket.groups = groups;
+  ticket.ids = ids;
+  for (uint32_t group = 0; group < groups; group++) {
+    ticket.counts[group] = blocks;
+  }
+  for (uint32_t i = 0; i < total; i++) {
+    ids[i] = i;
+  }
+  assert_int_equal(encode_status(&ticket), status);
+  if (status == KVF_OK) {
+    (void)round_trip(&ticket);
+  }
+  free(ids);
+}
+
+static void test_limits(void **state)
+{
+  (void)state;
+  check_blocks(1, KVF_BLOCKS_PER_LEASE_MAX, KVF_OK);
+  check_blocks(1, KVF_BLOCKS_PER_LEASE_MAX + 1, KVF_LIMIT);
+  check_blocks(16, KVF_BLOCKS_PER_LEASE_MAX / 16, KVF_OK);
+  check_blocks(16, KVF_BLOCKS_PER_LEASE_MAX / 16 + 1, KVF_LIMIT);
+
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  ticket.ranks = KVF_RANKS_MAX;
+  for (uint32_t i = 0; i < KVF_RANKS_MAX; i++) {
+    ticket.rank[i] = ticket.rank[0];
+    ticket.rank[i].rank = i;
+  }
+  (void)round_trip(&ticket);
+}
+
+/* What decoding must refuse although the MAC is good: one block too many, in one short run. */
+static void test_blocks_limit_when_decoding(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  for (uint32_t over = 0; over < 2; over++) {
+    uint32_t blocks = KVF_BLOCKS_PER_LEASE_MAX + over;
+    uint32_t ids[TICKET_IDS];
+    kvf_ticket ticket = some_ticket(ids);
+    ticket.groups = 1;
+    size_t bytes = 0;
+    assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+    (void)unseal(text, bytes, payload);
+    memcpy(payload + AT_TOKENS, &blocks, 4);
+    memset(payload + AT_BLOCK_TOKENS, 0, 4);
+    payload[AT_BLOCK_TOKENS] = 1;
+    memcpy(payload + AT_COUNTS, &blocks, 4);
+    /* From here as varints: "none", blocks - 1 more of them. */
+    size_t at = AT_COUNTS + 4;
+    uint32_t run = (blocks - 1) << 2 | 2;
+    payload[at++] = (uint8_t)(run | 0x80);
+    payload[at++] = (uint8_t)(run >> 7 | 0x80);
+    payload[at++] = (uint8_t)(run >> 14);
+    kvf_status status = decode(text, seal(payload, at, &key, text), &key, 1);
+    assert_int_equal(status, over ? KVF_BAD_TICKET : KVF_OK);
+  }
+}
+
+static void test_text_limit(void **state)
+{
+  (void)state;
+  uint32_t *ids = malloc(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
+  assert_non_null(ids);
+  kvf_prng prng = {1};
+  for (uint32_t i = 0; i < KVF_BLOCKS_PER_LEASE_MAX; i++) {
+    ids[i] = (uint32_t)kvf_prng_below(&prng, 1u << 17);
+  }
+  uint32_t few[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(few);
+  ticket.ids = ids;
+  ticket.groups = 1;
+  ticket.block_tokens = 1;
+  /* Scattered blocks cost three bytes each: 32000 of them fit, 34000 do not. */
+  ticket.counts[0] = ticket.prompt.tokens = 32000;
+  assert_true(round_trip(&ticket) <= KVF_TICKET_BYTES_MAX);
+  ticket.counts[0] = ticket.prompt.tokens = 34000;
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  free(ids);
+
+  kvf_key key = key_of("key");
+  memset(text, 'A', sizeof(text));
+  assert_int_equal(decode(text, KVF_TICKET_BYTES_MAX + 1, &key, 1), KVF_BAD_TICKET);
+}
+
+static void test_versions_and_garbage(void **state)
+{
+  (void)state;
+  static const char *const rows[] = {
+      "", "kvf1.", "kvf1", "null", "kvf1..", "kvf1.AAAA.AAAA", "kvf1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key none = {.bytes = 0};
+  size_t bytes = 0;
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    assert_int_equal(decode(rows[i], strlen(rows[i]), &none, 1), KVF_BAD_TICKET);
+  }
+  assert_int_equal(decode(text, seal(payload, 0, &none, text), &none, 1), KVF_BAD_TICKET);
+  assert_int_equal(kvf_ticket_encode(&ticket, &none, text, sizeof(text), &bytes), KVF_OK);
+  text[3] = '2';
+  assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_no_blocks),
+      cmocka_unit_test(test_capacity),
+      cmocka_unit_test(test_every_length_but_the_right_one),
+      cmocka_unit_test(test_every_bit_flip_is_refused),
+      cmocka_unit_test(test_keys),
+      cmocka_unit_test(test_one_text_per_ticket),
+      cmocka_unit_test(test_encoding_refuses),
+      cmocka_unit_test(test_sealed_payloads_are_checked),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_blocks_limit_when_decoding),
+      cmocka_unit_test(test_text_limit),
+      cmocka_unit_test(test_versions_and_garbage),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* Tickets for tests: good ones, and payloads that only a holder of the key could have sealed. */
+#ifndef KVF_TESTS_TICKET_TOOL_H
+#define KVF_TESTS_TICKET_TOOL_H
+
+#include "wire/base64url.h"
+#include "wire/ticket.h"
+#include "wire_test.h"
+
+#define TICKET_IDS 12
+
+static inline kvf_key key_of(const char *text)
+{
+  kvf_key key = {.bytes = strlen(text)};
+  memcpy(key.data, text, key.bytes);
+  return key;
+}
+
+/* Two ranks, two groups of six positions; `ids` has room for TICKET_IDS. */
+static inline kvf_ticket some_ticket(uint32_t *ids)
+{
+  static const uint32_t some_ids[TICKET_IDS] = {
+      7, 8, 9, 3, 100000, 100001, KVF_BLOCK_NONE, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 20, 21, 22};
+  kvf_ticket ticket = {.ranks = 2,
+                       .lease = {.id = UINT64_C(0x0102030405060708), .slot = 9},
+                       .prompt = {.tokens = 90},
+                       .block_tokens = 16,
+                       .ttl_ms = 30000,
+                       .groups = 2,
+                       .counts = {6, 6},
+                       .ids = ids};
+  memcpy(ids, some_ids, sizeof(some_ids));
+  for (uint32_t i = 0; i < ticket.ranks; i++) {
+    ticket.rank[i].rank = i;
+    ticket.rank[i].address.port = (uint16_t)(4000 + i);
+    fill(ticket.rank[i].address.ip, sizeof(ticket.rank[i].address.ip), (uint8_t)(10 + i));
+    fill(&ticket.rank[i].incarnation, sizeof(ticket.rank[i].incarnation), (uint8_t)(20 + i));
+  }
+  fill(ticket.lease.token, sizeof(ticket.lease.token), 30);
+  fill(ticket.prompt.hash, sizeof(ticket.prompt.hash), 40);
+  fill(ticket.compat, sizeof(ticket.compat), 50);
+  return ticket;
+}
+
+/* A text with a good MAC around any payload; returns its length. */
+static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *key, char *text)
+{
+  uint8_t mac[KVF_HASH_BYTES];
+  size_t at = 5 + kvf_base64url_text_bytes(bytes);
+  put(text, "kvf1.", 5);
+  kvf_base64url_encode(payload, bytes, text + 5);
+  const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
+  assert_int_equal(kvf_hmac(key, spans, 2, mac), KVF_OK);
+  text[at] = '.';
+  kvf_base64url_encode(mac, sizeof(mac), text + at + 1);
+  return at + 1 + kvf_base64url_text_bytes(sizeof(mac));
+}
+
+/* The payload of a text; returns its length. */
+static inline size_t unseal(const char *text, size_t text_bytes, uint8_t *payload)
+{
+  size_t bytes = text_bytes - 5 - 44;
+  assert_true(kvf_base64url_decode(text + 5, bytes, payload));
+  return kvf_base64url_data_bytes(bytes);
+}
+
+#endif
