@@ -18,6 +18,7 @@ static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
   self->incarnation = config->incarnation;
   self->key = config->key;
   self->logger = config->logger;
+  kvf_log_limit_init(&self->log_limit, KVF_LOG_LINES_PER_S);
   memcpy(self->entropy.secret, config->secret, sizeof(self->entropy.secret));
   self->welcome.rank = config->options.rank;
   self->welcome.ranks = config->options.ranks;
@@ -272,7 +273,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
   while ((timer = kvf_wheel_expire(&core->wheel, now_ns, &work)) != NULL) {
     switch (timer->kind) {
       case KVF_TIMER_SESSION:
-        kvf_session_on_timer(&core->sessions, KVF_CONTAINER_OF(timer, kvf_session, timer));
+        kvf_session_on_timer(&core->sessions, KVF_CONTAINER_OF(timer, kvf_session, timer), now_ns);
         break;
       case KVF_TIMER_PEER:
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));

@@ -146,7 +146,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_requests_check_ticket(&core->requests, ticket, &load->prompt);
+  status = kvf_requests_check_ticket(&core->requests, now_ns, ticket, &load->prompt);
   if (status != KVF_OK) {
     return status;
   }

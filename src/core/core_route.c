@@ -51,7 +51,7 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
-    kvf_session_on_malformed(&core->sessions, conn->session);
+    kvf_session_on_malformed(&core->sessions, conn->session, now_ns);
   } else if (conn != NULL && conn->peer != NULL) {
     kvf_peers_on_malformed(&core->peers, now_ns, conn->peer);
   }

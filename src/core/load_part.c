@@ -232,7 +232,6 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
     return;
   }
   peer->asked = false;
-  kvf_list_remove(&peer->want);
   peer->users++; /* the last part that leaves must not free it here */
   while (!kvf_list_is_empty(&peer->waiting)) {
     kvf_load_part *part = KVF_CONTAINER_OF(peer->waiting.next, kvf_load_part, waiting);

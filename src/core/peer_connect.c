@@ -83,7 +83,8 @@ void kvf_peer_fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&peer->key.address, address);
-  kvf_log(&peers->self->logger, KVF_LOG_WARN, "peer %s: %s: %s", address, kvf_status_name(status), what);
+  kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
+               kvf_status_name(status), what);
   peers->counters.failures++;
   kvf_peer_disconnect(peers, peer);
   if (status == KVF_PEER_RESTARTED || status == KVF_INCOMPATIBLE) {

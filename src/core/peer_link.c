@@ -101,8 +101,8 @@ static void link_failed(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, 
   }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&link->peer->key.address, address);
-  kvf_log(&peers->self->logger, KVF_LOG_WARN, "transport %s to %s failed: %s", peers->transports[link->transport],
-          address, kvf_status_name(status));
+  kvf_self_log(peers->self, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
+               peers->transports[link->transport], address, kvf_status_name(status));
   kvf_peer_drop_link(peers, link);
 }
 

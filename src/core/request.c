@@ -54,17 +54,20 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   return request;
 }
 
-kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *ticket, const kvf_prompt *prompt)
+kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
+                                     const kvf_prompt *prompt)
 {
   if (memcmp(ticket->compat, requests->self->compat, sizeof(ticket->compat)) != 0) {
     requests->counters.incompatible++;
-    kvf_log(&requests->self->logger, KVF_LOG_WARN, "ticket refused: incompatible: made for another model or layout");
+    kvf_self_log(requests->self, now_ns, KVF_INCOMPATIBLE, 0, KVF_LOG_WARN,
+                 "ticket refused: incompatible: made for another model or layout");
     return KVF_INCOMPATIBLE;
   }
 #ifndef KVF_MUTANT_PROMPT_UNCHECKED
   if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
     requests->counters.bad_tickets++;
-    kvf_log(&requests->self->logger, KVF_LOG_WARN, "ticket refused: bad_ticket: made for another prompt");
+    kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
+                 "ticket refused: bad_ticket: made for another prompt");
     return KVF_BAD_TICKET;
   }
 #else
@@ -115,7 +118,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
 kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                              const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id)
 {
-  kvf_status status = kvf_requests_check_ticket(requests, ticket, prompt);
+  kvf_status status = kvf_requests_check_ticket(requests, now_ns, ticket, prompt);
   if (status != KVF_OK) {
     return status;
   }
@@ -202,10 +205,14 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   request->verdict_pending = true;
   kvf_list_push_back(&requests->events, &request->event);
   if (request->verdict.action != KVF_ACTION_USE) {
-    kvf_log(&requests->self->logger, KVF_LOG_WARN,
-            "request %llu: %s: %u of %u blocks are good, %u tokens to recompute: %s", (unsigned long long)request->id,
-            kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
-            request->verdict.recompute_tokens, request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
+    char address[KVF_ADDRESS_TEXT_BYTES];
+    kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
+    kvf_self_log(requests->self, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
+                 "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
+                 (unsigned long long)request->id, (unsigned long long)request->lease.id, address,
+                 kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
+                 request->verdict.recompute_tokens,
+                 request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
   /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
   kvf_request_finish(requests, now_ns, request, true);

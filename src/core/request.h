@@ -88,7 +88,7 @@ void kvf_requests_free(kvf_requests *requests);
 
 /* Whether a ticket, whose MAC has been checked, is for this engine and this prompt: to be asked before anything of it
  * is acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
-KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, const kvf_ticket *ticket,
+KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                                                   const kvf_prompt *prompt);
 /* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was
  * asked. */

@@ -1,5 +1,6 @@
 #include "core/self.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,4 +61,24 @@ bool kvf_self_matches(const kvf_self *self, const kvf_identity_field *fields, ui
     }
   }
   return true;
+}
+
+void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason, uint32_t peer, kvf_log_level level,
+                  const char *format, ...)
+{
+  uint32_t left_out = 0;
+  uint32_t key = (uint32_t)-reason * 31 + peer;
+  if (level > self->logger.level || !kvf_log_limit_allows(&self->log_limit, key, now_ns, &left_out)) {
+    return;
+  }
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(line, sizeof(line), format, arguments);
+  va_end(arguments);
+  if (left_out > 0) {
+    kvf_log(&self->logger, level, "%s (and %u more like it)", line, left_out);
+  } else {
+    kvf_log(&self->logger, level, "%s", line);
+  }
 }

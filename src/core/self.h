@@ -7,6 +7,8 @@
 #include "core/entropy.h"
 #include "wire/handshake_message.h"
 
+#define KVF_LOG_LINES_PER_S 5
+
 typedef struct kvf_self {
   kvf_config config;
   kvf_incarnation incarnation;
@@ -14,10 +16,16 @@ typedef struct kvf_self {
   uint8_t compat[KVF_HASH_BYTES]; /* kvf_self_compat() */
   kvf_entropy entropy;
   kvf_logger logger;
+  kvf_log_limit log_limit;
   /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
    */
   kvf_welcome welcome;
 } kvf_self;
+
+/* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says
+ * how many were left out. `peer` is any number that tells peers apart. */
+__attribute__((format(printf, 6, 7))) void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason,
+                                                        uint32_t peer, kvf_log_level level, const char *format, ...);
 
 /* The hash of the identity fields, in whatever order they were set. */
 KVF_MUST_USE kvf_status kvf_self_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);

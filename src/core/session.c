@@ -83,8 +83,17 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   return KVF_OK;
 }
 
+/* Of the host, since whoever connects anew gets another port. */
+static uint32_t peer_number(const kvf_session *session)
+{
+  uint32_t number;
+  memcpy(&number, &session->address.ip[12], sizeof(number));
+  return number;
+}
+
 /* Says why, then hangs up. */
-static void refuse(kvf_sessions *sessions, kvf_session *session, kvf_status status, const char *message)
+static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
+                   const char *message)
 {
   kvf_refused refused = {.status = status};
   (void)snprintf(refused.message, sizeof(refused.message), "%s", message);
@@ -96,15 +105,15 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, kvf_status stat
   }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
-  kvf_log(&sessions->self->logger, KVF_LOG_WARN, "refused a connection from %s: %s: %s", address,
-          kvf_status_name(status), message);
+  kvf_self_log(sessions->self, now_ns, status, peer_number(session), KVF_LOG_WARN,
+               "refused a connection from %s: %s: %s", address, kvf_status_name(status), message);
   end_session(sessions, session);
 }
 
-static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, const char *what)
+static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *what)
 {
   sessions->counters.protocol_errors++;
-  refuse(sessions, session, KVF_PROTOCOL, what);
+  refuse(sessions, session, now_ns, KVF_PROTOCOL, what);
 }
 
 static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
@@ -130,22 +139,24 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
   return status;
 }
 
-static void on_hello(kvf_sessions *sessions, kvf_session *session, const uint8_t *body, size_t body_bytes)
+static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+                     size_t body_bytes)
 {
   kvf_hello hello;
   uint8_t key_id[KVF_KEY_ID_BYTES];
   if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
-    on_protocol_error(sessions, session, "malformed hello");
+    on_protocol_error(sessions, session, now_ns, "malformed hello");
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
-    refuse(sessions, session, KVF_INCOMPATIBLE, "no protocol version in common");
+    refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, "no protocol version in common");
     return;
   }
   if (kvf_handshake_key_id(&sessions->self->key, key_id) != KVF_OK ||
       !kvf_equal_secret(key_id, hello.key_id, sizeof(key_id))) {
     sessions->counters.refused_key++;
-    refuse(sessions, session, KVF_HANDSHAKE_REFUSED, "the two nodes do not have the same key (option key_file)");
+    refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
+           "the two nodes do not have the same key (option key_file)");
     return;
   }
   session->client = hello.client;
@@ -211,19 +222,19 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   uint8_t expected[KVF_HASH_BYTES];
   char difference[KVF_MESSAGE_BYTES_MAX];
   if (kvf_proof_decode(body, body_bytes, &proof) != KVF_OK) {
-    on_protocol_error(sessions, session, "malformed proof");
+    on_protocol_error(sessions, session, now_ns, "malformed proof");
     return;
   }
   if (kvf_handshake_client_proof(&self->key, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
       !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
     sessions->counters.refused_key++;
-    refuse(sessions, session, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
+    refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
   }
   if (!kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
     sessions->counters.refused_incompatible++;
-    refuse(sessions, session, KVF_INCOMPATIBLE, difference);
+    refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
   }
   if (open_session(sessions, session, now_ns) != KVF_OK || send_welcome(sessions, session) != KVF_OK) {
@@ -325,7 +336,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
       break;
   }
   if (status == KVF_PROTOCOL) {
-    on_protocol_error(sessions, session, "malformed or unexpected message");
+    on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
   } else if (status != KVF_OK) {
     end_session(sessions, session);
   } else {
@@ -342,17 +353,18 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   if (session->state == KVF_SESSION_OPEN) {
     on_open_frame(sessions, session, now_ns, type, body, body_bytes);
   } else if (session->state == KVF_SESSION_WAIT_HELLO && type == KVF_FRAME_HELLO) {
-    on_hello(sessions, session, body, body_bytes);
+    on_hello(sessions, session, now_ns, body, body_bytes);
   } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
     on_proof(sessions, session, now_ns, body, body_bytes);
   } else {
-    on_protocol_error(sessions, session, "a message that does not belong to the handshake");
+    on_protocol_error(sessions, session, now_ns, "a message that does not belong to the handshake");
   }
 }
 
-void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session)
+void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
-  on_protocol_error(sessions, session, "not a frame, or a larger one than is allowed before the handshake has ended");
+  on_protocol_error(sessions, session, now_ns,
+                    "not a frame, or a larger one than is allowed before the handshake has ended");
 }
 
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session)
@@ -361,14 +373,15 @@ void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session)
   end_session(sessions, session);
 }
 
-void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session)
+void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&session->address, address);
-    kvf_log(&sessions->self->logger, KVF_LOG_WARN, "closed a connection from %s: no handshake within %u ms", address,
-            sessions->self->config.handshake_timeout_ms);
+    kvf_self_log(sessions->self, now_ns, KVF_HANDSHAKE_TIMEOUT, peer_number(session), KVF_LOG_WARN,
+                 "closed a connection from %s: no handshake within %u ms", address,
+                 sessions->self->config.handshake_timeout_ms);
   }
   end_session(sessions, session);
 }

@@ -69,11 +69,11 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
                           const uint8_t *body, size_t body_bytes);
 
 /* What came is not a frame, or too large a one. Ends the session. */
-void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session);
+void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 
 /* The socket closed, or the session's timer went off. Frees the session. */
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session);
-void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session);
+void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 
 /* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
 bool kvf_session_is_trusted(const kvf_session *session);

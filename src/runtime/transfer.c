@@ -103,7 +103,8 @@ static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_byte
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
     kvf_core_count_bad_ticket(&node->core);
-    kvf_log(&node->logger, KVF_LOG_WARN, "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+    kvf_self_log(&node->core.self, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
+                 "ticket refused: bad_ticket: malformed, altered, or signed with another key");
     kvf_node_leave(node, now_ns);
   }
   return status;

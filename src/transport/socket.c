@@ -122,7 +122,8 @@ static int open_socket(const kvf_address *address)
   return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
 }
 
-static kvf_status bind_and_listen(int fd, const kvf_address *address, kvf_address *bound)
+/* Returns 0, or an errno. */
+static int bind_and_listen(int fd, const kvf_address *address, kvf_address *bound)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(address, &storage);
@@ -131,13 +132,13 @@ static kvf_status bind_and_listen(int fd, const kvf_address *address, kvf_addres
     set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); /* "::" also serves IPv4, whatever the system's default */
   }
   if (bind(fd, (const struct sockaddr *)&storage, bytes) != 0 || listen(fd, KVF_LISTEN_BACKLOG) != 0) {
-    return errno == EADDRINUSE || errno == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
+    return errno;
   }
   bytes = sizeof(storage);
-  if (getsockname(fd, (struct sockaddr *)&storage, &bytes) != 0 || !kvf_address_from_sockaddr(&storage, bound)) {
-    return KVF_SYSTEM;
+  if (getsockname(fd, (struct sockaddr *)&storage, &bytes) != 0) {
+    return errno;
   }
-  return KVF_OK;
+  return kvf_address_from_sockaddr(&storage, bound) ? 0 : EAFNOSUPPORT;
 }
 
 kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message)
@@ -150,20 +151,20 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot open a socket for %s: %s", text, strerror(errno));
     return KVF_SYSTEM;
   }
-  kvf_status status = bind_and_listen(fd, address, bound);
-  if (status == KVF_OK) {
+  int error = bind_and_listen(fd, address, bound);
+  if (error == 0) {
     *out_fd = fd;
     return KVF_OK;
   }
+  (void)close(fd);
   const char *hint = "";
-  if (errno == EADDRINUSE) {
+  if (error == EADDRINUSE) {
     hint = " (another process listens there; choose another port, or 0 for any free one)";
-  } else if (errno == EADDRNOTAVAIL) {
+  } else if (error == EADDRNOTAVAIL) {
     hint = " (no interface of this machine has that address)";
   }
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot listen on %s: %s%s", text, strerror(errno), hint);
-  (void)close(fd);
-  return status;
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot listen on %s: %s%s", text, strerror(error), hint);
+  return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
 }
 
 int kvf_socket_accept(int listener, kvf_address *peer)

@@ -15,12 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "wire/cursor.h"
 #include "wire/data_message.h"
+#include "wire/fields.h"
 
 #define EVENTS_MAX 64
-#define DESCRIPTION_MAGIC UINT32_C(0x3174766b) /* "kvt1" */
-#define DESCRIPTION_BYTES 6
 
 static uint64_t now_ns(void)
 {
@@ -413,18 +411,22 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   }
   kvf_encoder encoder;
   kvf_encoder_init(&encoder, out, capacity);
-  kvf_put_u32(&encoder, DESCRIPTION_MAGIC);
+  kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, tcp->listen.port);
+  kvf_put_incarnation(&encoder, &tcp->config.incarnation);
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
-kvf_status kvf_tcp_description_read(const void *data, size_t bytes, uint16_t *port)
+kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected, uint16_t *port)
 {
   kvf_decoder decoder;
   kvf_decoder_init(&decoder, data, bytes);
   uint32_t magic = kvf_get_u32(&decoder);
   uint16_t found = kvf_get_u16(&decoder);
-  if (kvf_decoder_end(&decoder) != KVF_OK || magic != DESCRIPTION_MAGIC || found == 0) {
+  kvf_incarnation incarnation;
+  kvf_get_incarnation(&decoder, &incarnation);
+  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || found == 0 ||
+      memcmp(&incarnation, expected, sizeof(incarnation)) != 0) {
     return KVF_TRANSFER_SETUP;
   }
   *port = found;

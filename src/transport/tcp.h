@@ -26,6 +26,9 @@
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
 #define KVF_TCP_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
 
+/* What describe() writes: this number, the port (u16), the incarnation. */
+#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3174766b) /* "kvt1" */
+
 typedef struct kvf_tcp kvf_tcp;
 
 /* Something that the data thread waits for. */
@@ -111,8 +114,9 @@ void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
-/* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed. */
-KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, uint16_t *port);
+/* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed, or of another incarnation. */
+KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
+                                                 uint16_t *port);
 
 /* ---- tcp_server.c: the producer's side, in the data thread ---- */
 
@@ -131,9 +135,9 @@ void kvf_tcp_server_close(kvf_tcp *tcp);
 
 /* Operations, from any thread. */
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-void kvf_tcp_disconnect(kvf_link *link);
-void kvf_tcp_read_start(kvf_link *link, const kvf_read *read);
-void kvf_tcp_read_cancel(kvf_link *link, uint64_t read_id);
+void kvf_tcp_disconnect(kvf_link *base);
+void kvf_tcp_read_start(kvf_link *base, const kvf_read *request);
+void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id);
 /* In the data thread. Fails links that were too slow to come up. Returns when to call again. */
 uint64_t kvf_tcp_links_tick(kvf_tcp *tcp);
 /* The memory goes away: all reads are cancelled. */

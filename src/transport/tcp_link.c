@@ -326,7 +326,7 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
   uint16_t port;
-  kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &port);
+  kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &spec->incarnation, &port);
   if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
     return KVF_TRANSFER_SETUP;
   }

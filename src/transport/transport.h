@@ -4,10 +4,10 @@
  * any thread, possibly under the core's lock, so none may block, do bulk work or call back); the transport calls the
  * host's functions (from its own threads, under none of its locks: they take the core's lock).
  *
- * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after which
- * nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status KVF_OK
- * carries a fence sample that was taken after the chunk's last byte had been copied; the transport does not judge it.
- * cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened before.
+ * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after
+ * which nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status
+ * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied; the transport does not
+ * judge it. cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened before.
  */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
 #define KVF_TRANSPORT_TRANSPORT_H
@@ -83,8 +83,8 @@ typedef struct kvf_transport_memory {
 } kvf_transport_memory;
 
 typedef struct kvf_link_spec {
-  uint64_t user;            /* the host's: kvf_link_user() */
-  kvf_address peer;         /* control address of the peer; tcp data runs to the same host */
+  uint64_t user;               /* the host's: kvf_link_user() */
+  kvf_address peer;            /* control address of the peer; tcp data runs to the same host */
   kvf_incarnation incarnation; /* that the peer must have */
   uint64_t session_id;
   kvf_key session_key;
@@ -115,8 +115,8 @@ typedef struct kvf_transport_ops {
   /* Consumer. Begins to connect; link_up() tells the outcome, later, from another thread. KVF_TRANSFER_SETUP: this peer
    * cannot be reached this way (another host, a malformed description). */
   kvf_status (*connect)(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-  /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. link_up() and
-   * link_down() do not come afterwards. */
+  /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. link_up()
+   * and link_down() do not come afterwards. */
   void (*disconnect)(kvf_link *link);
   void (*read)(kvf_link *link, const kvf_read *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
@@ -136,8 +136,8 @@ struct kvf_link {
 extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
 extern const kvf_transport_ops kvf_transport_tcp;
 
-/* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both are
- * of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
+/* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
+ * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
 kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot);
 
 #endif

@@ -148,7 +148,7 @@ static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
     kvf_get_text(decoder, offer->name, sizeof(offer->name));
     uint32_t bytes = kvf_get_u32(decoder);
     const uint8_t *description = kvf_get_span(decoder, bytes);
-    if (description == NULL || bytes > KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) {
+    if (description == NULL) {
       return KVF_PROTOCOL;
     }
     if (bytes > 0) {

@@ -10,7 +10,11 @@ static long allocations_left = -1; /* until one fails; below 0: none does */
 
 static bool fails_now(void)
 {
-  return allocations_left >= 0 && allocations_left-- == 0;
+  if (allocations_left < 0) {
+    return false;
+  }
+  allocations_left--;
+  return allocations_left < 0;
 }
 
 void *__wrap_calloc(size_t count, size_t bytes)

@@ -304,6 +304,7 @@ static void silent_peer(void **state)
   world_tick(w, 1000);
   expect(w, 1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
   kvf_loads_on_path_down(w->loads, 1000 * MS, 1, 11);
+  kvf_loads_on_read_progress(w->loads, 1500 * MS, 1);
   world_tick(w, 3000);
   expect(w, 3000, ""); /* the reads are not quiet: no block enters another attempt */
   world_failed(w, 3000, 1, KVF_CANCELLED);
@@ -444,6 +445,32 @@ static void loads_share_a_ping_and_a_stall(void **state)
   expect(w, 1010, "want 1");
 }
 
+/* A ping that is on its way tells as much as another one would. */
+static void ping_is_not_repeated(void **state)
+{
+  world *w = *state;
+  world_spec(w, 500, 1, "1");
+  world_start(w, 0);
+  expect(w, 0, "want 1");
+  world_path(w, 0, 1, 11);
+  expect(w, 0, "read 1 over 11: 0");
+  world_spec(w, 501, 1, "1");
+  world_start(w, 200);
+  expect(w, 200, "want 1");
+  world_path(w, 200, 1, 11);
+  expect(w, 200, "read 2 over 11: 0");
+  world_tick(w, 500);
+  expect(w, 500, "ping 1");
+  world_tick(w, 700);
+  expect(w, 700, "");
+  world_tick(w, 1000);
+  expect(w, 1000, "cancel 1 over 11; stalled 11 of 1 silent");
+  world_tick(w, 1199);
+  expect(w, 1199, "");
+  world_tick(w, 1200);
+  expect(w, 1200, "cancel 2 over 11"); /* the path has been reported */
+}
+
 /* A stall that nobody has taken yet outlives the load's own events. */
 static void stall_of_a_load_that_ends(void **state)
 {
@@ -493,6 +520,7 @@ int main(void)
       world_test(late_tick_leaves_time_for_the_pong),
       world_test(tick_after_all_is_over),
       world_test(loads_share_a_ping_and_a_stall),
+      world_test(ping_is_not_repeated),
       world_test(stall_of_a_load_that_ends),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,6 +71,20 @@ static void prefix_is_the_least_of_the_parts(void **state)
   expect(w, 1, "outcome 500 lease_expired 4/8; quiet 500");
 }
 
+static void short_part_comes_first(void **state)
+{
+  world *w = *state;
+  world_spec(w, 500, 8, "12");
+  world_start(w, 0);
+  expect(w, 0, "want 1; want 2");
+  world_path(w, 0, 2, 12);
+  expect(w, 0, "read 1 over 12: 0,1,2,3; read 2 over 12: 4,5,6,7");
+  world_live(w, 0, 2, 1);
+  world_live(w, 0, 2, 2);
+  kvf_loads_on_path(w->loads, 0, 1, 0, KVF_PEER_DOWN);
+  expect(w, 0, "outcome 500 peer_down 0/8; quiet 500");
+}
+
 static void failed_part_ends_the_others(void **state)
 {
   world *w = *state;
@@ -220,17 +234,12 @@ static void outcomes_are_counted_by_status(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      world_test(unwanted_positions_are_good),
-      world_test(groups_are_all_or_nothing),
-      world_test(prefix_is_the_least_of_the_parts),
-      world_test(failed_part_ends_the_others),
-      world_test(parts_of_different_widths),
-      world_test(each_part_has_its_own_claim),
-      world_test(deadline),
-      world_test(deadline_without_any_answer),
-      world_test(not_quiet_in_time),
-      world_test(quiet_overtakes_nobody),
-      world_test(outcomes_are_counted_by_status),
+      world_test(unwanted_positions_are_good),      world_test(groups_are_all_or_nothing),
+      world_test(prefix_is_the_least_of_the_parts), world_test(short_part_comes_first),
+      world_test(failed_part_ends_the_others),      world_test(parts_of_different_widths),
+      world_test(each_part_has_its_own_claim),      world_test(deadline),
+      world_test(deadline_without_any_answer),      world_test(not_quiet_in_time),
+      world_test(quiet_overtakes_nobody),           world_test(outcomes_are_counted_by_status),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,13 +134,35 @@ static void test_welcome_fails_cleanly(void **state)
   }
 }
 
+/* One region, said to be there KVF_REGIONS_MAX times, then once more: a short body must not make a long array. */
+static void test_welcome_bomb(void **state)
+{
+  (void)state;
+  kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
+  kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .regions = &region};
+  for (uint16_t over = 0; over < 2; over++) {
+    uint8_t body[100];
+    size_t bytes = 0;
+    uint16_t count = (uint16_t)(KVF_REGIONS_MAX + over);
+    kvf_welcome out;
+    assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
+    memcpy(body + 20, &count, sizeof(count));
+    memcpy(body + 22, &count, sizeof(count));
+    begin(0);
+    assert_int_equal(kvf_welcome_decode(body, bytes, &out), over == 0 ? KVF_OK : KVF_PROTOCOL);
+    assert_int_equal(allocations, over == 0 ? 1 : 0);
+    if (over == 0) {
+      kvf_welcome_free(&out);
+    }
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ticket_fails_cleanly),
-      cmocka_unit_test(test_strangers_allocate_nothing),
-      cmocka_unit_test(test_ticket_bombs),
-      cmocka_unit_test(test_welcome_fails_cleanly),
+      cmocka_unit_test(test_ticket_fails_cleanly), cmocka_unit_test(test_strangers_allocate_nothing),
+      cmocka_unit_test(test_ticket_bombs),         cmocka_unit_test(test_welcome_fails_cleanly),
+      cmocka_unit_test(test_welcome_bomb),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

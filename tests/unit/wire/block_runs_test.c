@@ -97,7 +97,7 @@ static void test_what_is_no_list_is_refused(void **state)
   static const refused_row good[] = {{{2 << 2 | 1, 1}, 2, 3}, {{1 << 2 | 2, 2 << 2}, 2, 3}};
   static const refused_row bad[] = {
       {{2 << 2 | 1, 2}, 2, 3},                              /* a run beyond the count */
-      {{2 << 2 | 1, UINT64_MAX}, 2, 3},                     /* a length that overflows */
+      {{2 << 2 | 1, UINT64_MAX}, 2, 1},                     /* a length that overflows */
       {{2 << 2 | 1, UINT32_MAX}, 2, 3},                     /* … */
       {{UINT64_MAX & ~UINT64_C(1), 0}, 1, 3},               /* … of "none" */
       {{2 << 2 | 2}, 1, 2},                                 /* "none" beyond the count */

@@ -1,7 +1,7 @@
 #include "wire/ticket.h"
 
-#include "base/prng.h"
 #include "ticket_tool.h"
+#include "wire/block_runs.h"
 
 static char text[KVF_TICKET_BYTES_MAX + 1];
 static uint8_t payload[KVF_TICKET_BYTES_MAX];
@@ -388,30 +388,53 @@ static void test_blocks_limit_when_decoding(void **state)
   }
 }
 
+/* Ids that make a payload of exactly `bytes` bytes, with one group of one-token blocks. Returns how many. */
+static uint32_t fill_ids(uint32_t *ids, size_t bytes)
+{
+  uint32_t count = 0;
+  uint32_t last = 0;
+  for (size_t at = AT_COUNTS + 4; at < bytes;) {
+    bool far = bytes - at >= 3;
+    last = !far ? last + 2 : count % 2 == 0 ? 50000 : 10000;
+    ids[count++] = last;
+    at += far ? 3 : 1;
+  }
+  return count;
+}
+
 static void test_text_limit(void **state)
 {
   (void)state;
+  /* The longest text, and the shortest that is too long. */
+  static const size_t lengths[] = {98267, 98268};
+  static char over[KVF_TICKET_BYTES_MAX + 1];
+  kvf_key key = key_of("key");
   uint32_t *ids = malloc(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
   assert_non_null(ids);
-  kvf_prng prng = {1};
-  for (uint32_t i = 0; i < KVF_BLOCKS_PER_LEASE_MAX; i++) {
-    ids[i] = (uint32_t)kvf_prng_below(&prng, 1u << 17);
-  }
   uint32_t few[TICKET_IDS];
   kvf_ticket ticket = some_ticket(few);
   ticket.ids = ids;
   ticket.groups = 1;
   ticket.block_tokens = 1;
-  /* Scattered blocks cost three bytes each: 32000 of them fit, 34000 do not. */
-  ticket.counts[0] = ticket.prompt.tokens = 32000;
-  assert_true(round_trip(&ticket) <= KVF_TICKET_BYTES_MAX);
-  ticket.counts[0] = ticket.prompt.tokens = 34000;
-  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
-  free(ids);
+  ticket.counts[0] = ticket.prompt.tokens = fill_ids(ids, lengths[0]);
+  assert_int_equal(round_trip(&ticket), KVF_TICKET_BYTES_MAX);
+  size_t bytes = unseal(text, KVF_TICKET_BYTES_MAX, payload);
+  assert_int_equal(bytes, lengths[0]);
 
-  kvf_key key = key_of("key");
-  memset(text, 'A', sizeof(text));
-  assert_int_equal(decode(text, KVF_TICKET_BYTES_MAX + 1, &key, 1), KVF_BAD_TICKET);
+  /* One more block, one byte further on. */
+  ticket.counts[0] = ticket.prompt.tokens = fill_ids(ids, lengths[1]);
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  uint32_t count = ticket.counts[0];
+  memcpy(payload + AT_TOKENS, &count, 4);
+  memcpy(payload + AT_COUNTS, &count, 4);
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
+  kvf_put_block_runs(&encoder, ids, count);
+  assert_int_equal(AT_COUNTS + 4 + encoder.bytes, lengths[1]);
+  bytes = seal(payload, lengths[1], &key, over);
+  assert_int_equal(bytes, KVF_TICKET_BYTES_MAX + 1);
+  assert_int_equal(decode(over, bytes, &key, 1), KVF_BAD_TICKET);
+  free(ids);
 }
 
 static void test_versions_and_garbage(void **state)

@@ -232,6 +232,22 @@ static void test_decoding_checks_the_same(void **state)
   free(body);
 }
 
+static void test_transports_limit(void **state)
+{
+  (void)state;
+  for (uint8_t count = KVF_TRANSPORTS_MAX; count <= KVF_TRANSPORTS_MAX + 1; count++) {
+    /* By hand: head, no regions, transports "a", "b" … without descriptions. */
+    uint8_t body[22 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1)] = {[12] = 1, [16] = 16, [22] = count};
+    size_t bytes = 23;
+    for (uint8_t i = 0; i < count; i++) {
+      body[bytes] = 1;
+      body[bytes + 1] = (uint8_t)('a' + i);
+      bytes += 6;
+    }
+    assert_int_equal(decode_welcome(body, bytes), count == KVF_TRANSPORTS_MAX ? KVF_OK : KVF_PROTOCOL);
+  }
+}
+
 static void test_description_limit(void **state)
 {
   (void)state;
@@ -260,6 +276,7 @@ int main(void)
       cmocka_unit_test(test_cut_short),
       cmocka_unit_test(test_rules),
       cmocka_unit_test(test_decoding_checks_the_same),
+      cmocka_unit_test(test_transports_limit),
       cmocka_unit_test(test_description_limit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,292 @@
+/* Connections that strangers and consumers make: who is let in, who is thrown out, and that others notice nothing. */
+#include "transport/tcp_server.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+#include "tcp_peer.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+static atomic_int accept_error; /* of the next accept4(); 0: none */
+
+int __real_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+  int error = atomic_exchange(&accept_error, 0);
+  if (error != 0) {
+    errno = error;
+    return -1;
+  }
+  return __real_accept4(fd, address, bytes, flags);
+}
+
+typedef struct scene {
+  side producer;
+  node_introduction introduction;
+  kvf_link_spec spec;
+  node_lease *lease;
+} scene;
+
+static scene *scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
+{
+  const node_shape shape = node_shape_simple(4, 4096);
+  kvf_transport_config config = node_config();
+  config.connections_max = connections_max;
+  config.handshake_timeout_ms = handshake_timeout_ms;
+  scene *s = malloc(sizeof(*s));
+  assert_non_null(s);
+  node_open_with(&s->producer, ops, &shape, 1, &config);
+  node_introduce(&s->producer, &s->introduction);
+  s->spec = node_spec(&s->introduction);
+  s->lease = node_publish(&s->producer, 1001);
+  return s;
+}
+
+static void scene_close(scene *s)
+{
+  node_close(&s->producer);
+  free(s);
+}
+
+static int stranger(const scene *s)
+{
+  return peer_connect(s->introduction.description, s->introduction.description_bytes);
+}
+
+/* This consumer is served. */
+static void expect_served(scene *s, int fd)
+{
+  const kvf_read_item item = {.position = 1};
+  uint8_t payload[4096];
+  peer_send_read(fd, 5, &s->lease->lease, &item, 1);
+  kvf_data_chunk chunk = peer_receive_chunk(fd);
+  assert_int_equal(chunk.status, KVF_OK);
+  assert_int_equal(chunk.payload_bytes, sizeof(payload));
+  peer_receive(fd, payload, sizeof(payload));
+  assert_memory_equal(payload, node_block(&s->producer, 0, s->lease->blocks[1]), sizeof(payload));
+  assert_int_equal(peer_receive_trailer(fd).word, kvf_fence_word_live(1001));
+}
+
+/* What was sent to `fd` closes it with this line, and disturbs nobody else. */
+static void expect_thrown_out(scene *s, int fd, int witness, const char *line)
+{
+  peer_expect_closed(fd);
+  (void)close(fd);
+  assert_true(node_has_logged(&s->producer, line));
+  assert_true(node_has_logged(&s->producer, "peer 127.0.0.1:"));
+  expect_served(s, witness);
+}
+
+static void strangers_that_talk_nonsense_are_thrown_out(void **state)
+{
+  (void)state;
+  scene *s = scene_open(64, 5000);
+  int witness = peer_connect_proved(&s->spec);
+
+  int fd = stranger(s);
+  peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
+  expect_thrown_out(s, fd, witness, "not a frame");
+
+  fd = stranger(s);
+  uint8_t header[KVF_FRAME_HEADER_BYTES];
+  kvf_frame_header_encode(KVF_FRAME_DATA_HELLO, KVF_FRAME_BODY_BYTES_MAX, header);
+  peer_send(fd, header, sizeof(header));
+  expect_thrown_out(s, fd, witness, "too long");
+
+  fd = stranger(s);
+  peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
+  expect_thrown_out(s, fd, witness, "malformed data_hello");
+
+  fd = stranger(s);
+  const kvf_read_item item = {.position = 1};
+  peer_send_read(fd, 5, &s->lease->lease, &item, 1);
+  expect_thrown_out(s, fd, witness, "unexpected frame read before its handshake");
+  (void)close(witness);
+  scene_close(s);
+}
+
+static void consumers_must_show_the_sessions_key(void **state)
+{
+  (void)state;
+  scene *s = scene_open(64, 5000);
+  int witness = peer_connect_proved(&s->spec);
+
+  int fd = stranger(s);
+  kvf_key other = s->spec.session_key;
+  other.data[31] ^= 1;
+  peer_hello(fd, s->spec.session_id, &other);
+  expect_thrown_out(s, fd, witness, "unknown session, or wrong proof");
+
+  fd = stranger(s);
+  peer_hello(fd, s->spec.session_id + 1, &s->spec.session_key);
+  expect_thrown_out(s, fd, witness, "unknown session, or wrong proof");
+  (void)close(witness);
+  scene_close(s);
+}
+
+static void proved_consumers_that_talk_nonsense_are_thrown_out(void **state)
+{
+  (void)state;
+  scene *s = scene_open(64, 5000);
+  int witness = peer_connect_proved(&s->spec);
+
+  int fd = peer_connect_proved(&s->spec);
+  peer_send_frame(fd, KVF_FRAME_DATA_HELLO, NULL, 0);
+  expect_thrown_out(s, fd, witness, "unexpected frame data_hello after its handshake");
+
+  fd = peer_connect_proved(&s->spec);
+  peer_send_frame(fd, KVF_FRAME_READ, "nonsense", 8);
+  expect_thrown_out(s, fd, witness, "malformed read");
+
+  fd = peer_connect_proved(&s->spec);
+  peer_send_frame(fd, KVF_FRAME_CANCEL, "nonsense", 7);
+  expect_thrown_out(s, fd, witness, "malformed cancel");
+
+  fd = peer_connect_proved(&s->spec);
+  uint8_t header[KVF_FRAME_HEADER_BYTES] = {0xff, 0xff, 0xff, 0x7f, KVF_FRAME_READ};
+  peer_send(fd, header, sizeof(header));
+  expect_thrown_out(s, fd, witness, "too long");
+  (void)close(witness);
+  scene_close(s);
+}
+
+static void silent_strangers_are_dropped_in_time(void **state)
+{
+  (void)state;
+  scene *s = scene_open(64, 100);
+  int witness = peer_connect_proved(&s->spec);
+  uint64_t begun_ns = now_ns();
+  int fd = stranger(s);
+  uint8_t half[20]; /* of a challenge */
+  peer_receive(fd, half, sizeof(half));
+  peer_send(fd, half, 3); /* a start is not enough */
+  peer_expect_closed(fd);
+  assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
+  assert_true(node_has_logged(&s->producer, "it did not prove its key in time"));
+  (void)close(fd);
+  expect_served(s, witness); /* which has proved it, and may be silent for as long as it likes */
+  (void)close(witness);
+  scene_close(s);
+}
+
+static void strangers_cannot_keep_consumers_out(void **state)
+{
+  (void)state;
+  scene *s = scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
+  int strangers[20];
+  for (size_t i = 0; i < 20; i++) {
+    uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
+    strangers[i] = stranger(s);
+    (void)peer_receive_frame(strangers[i], KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
+  }
+  for (size_t i = 0; i < 17; i++) { /* the oldest made room */
+    peer_expect_closed(strangers[i]);
+  }
+  peer_expect_silence(strangers[17], 20);
+  peer_expect_silence(strangers[19], 20);
+  assert_true(node_has_logged(&s->producer, "too many connections have not proved their key"));
+  int fd = peer_connect_proved(&s->spec);
+  expect_served(s, fd);
+  (void)close(fd);
+  for (size_t i = 0; i < 20; i++) {
+    (void)close(strangers[i]);
+  }
+  scene_close(s);
+}
+
+static void the_longest_idle_consumer_makes_room(void **state)
+{
+  (void)state;
+  scene *s = scene_open(3, 5000);
+  int fds[4];
+  for (size_t i = 0; i < 3; i++) {
+    fds[i] = peer_connect_proved(&s->spec);
+  }
+  expect_served(s, fds[0]); /* so that fds[1] is the one */
+  fds[3] = peer_connect_proved(&s->spec);
+  peer_expect_closed(fds[1]);
+  assert_true(node_has_logged(&s->producer, "connections_max is reached, and it was idle longest"));
+  expect_served(s, fds[0]);
+  expect_served(s, fds[2]);
+  expect_served(s, fds[3]);
+  for (size_t i = 0; i < 4; i++) {
+    (void)close(fds[i]);
+  }
+  scene_close(s);
+}
+
+static void busy_consumers_do_not_make_room(void **state)
+{
+  (void)state;
+  scene *s = scene_open(1, 5000);
+  const node_shape shape = node_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
+  side *large = malloc(sizeof(*large));
+  assert_non_null(large);
+  kvf_transport_config config = node_config();
+  config.connections_max = 1;
+  config.tcp_buffer_bytes = 65536;
+  node_open_with(large, ops, &shape, 1, &config);
+  node_introduction introduction;
+  node_introduce(large, &introduction);
+  kvf_link_spec spec = node_spec(&introduction);
+  node_lease *lease = node_publish(large, 1001);
+  int busy = peer_connect_proved(&spec);
+  kvf_read_item items[16];
+  for (uint32_t i = 0; i < 16; i++) {
+    items[i] = (kvf_read_item){.position = i};
+  }
+  peer_send_read(busy, 5, &lease->lease, items, 16);
+  assert_int_equal(peer_receive_chunk(busy).status, KVF_OK);
+  int late = peer_connect(introduction.description, introduction.description_bytes);
+  peer_hello(late, spec.session_id, &spec.session_key);
+  peer_expect_closed(late);
+  assert_true(node_has_logged(large, "connections_max is reached, and all are busy"));
+  (void)close(late);
+  (void)close(busy);
+  node_close(large);
+  free(large);
+  scene_close(s);
+}
+
+static void a_lack_of_descriptors_passes(void **state)
+{
+  (void)state;
+  scene *s = scene_open(8, 5000);
+  atomic_store(&accept_error, EMFILE);
+  int fd = peer_connect_proved(&s->spec); /* a little later */
+  expect_served(s, fd);
+  assert_int_equal(atomic_load(&accept_error), 0);
+  assert_true(node_has_logged(&s->producer, "cannot accept connections: Too many open files"));
+  atomic_store(&accept_error, ECONNABORTED); /* that one left; the next is taken at once */
+  int next = peer_connect_proved(&s->spec);
+  expect_served(s, next);
+  (void)close(fd);
+  (void)close(next);
+  scene_close(s);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(strangers_that_talk_nonsense_are_thrown_out),
+      cmocka_unit_test(consumers_must_show_the_sessions_key),
+      cmocka_unit_test(proved_consumers_that_talk_nonsense_are_thrown_out),
+      cmocka_unit_test(silent_strangers_are_dropped_in_time),
+      cmocka_unit_test(strangers_cannot_keep_consumers_out),
+      cmocka_unit_test(the_longest_idle_consumer_makes_room),
+      cmocka_unit_test(busy_consumers_do_not_make_room),
+      cmocka_unit_test(a_lack_of_descriptors_passes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

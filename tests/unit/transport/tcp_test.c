@@ -1,0 +1,146 @@
+/* Opening, describing, memory: what needs no peer. */
+#include "transport/tcp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+
+static side *opened(void)
+{
+  const node_shape shape = node_shape_simple(4, 4096);
+  side *node = malloc(sizeof(*node));
+  assert_non_null(node);
+  node_open(node, ops, &shape, 1);
+  return node;
+}
+
+static void closed(side *node)
+{
+  node_close(node);
+  free(node);
+}
+
+static kvf_status open_status(const kvf_transport_config *config, char *message)
+{
+  const kvf_transport_host host = {0};
+  kvf_transport *transport = (void *)8;
+  kvf_status status = ops->open(config, &host, &transport, message);
+  assert_null(transport);
+  return status;
+}
+
+static void configurations_that_cannot_work_are_named(void **state)
+{
+  (void)state;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_transport_config config = node_config();
+  config.tcp_streams = 0;
+  assert_int_equal(open_status(&config, message), KVF_INVALID);
+  assert_non_null(strstr(message, "tcp_streams is 0"));
+  config.tcp_streams = KVF_DATA_STREAMS_MAX + 1;
+  assert_int_equal(open_status(&config, message), KVF_INVALID);
+  assert_non_null(strstr(message, "tcp_streams is 65"));
+  config = node_config();
+  strcpy(config.listen, "1.2.3.4:x");
+  assert_int_equal(open_status(&config, message), KVF_INVALID);
+  assert_non_null(strstr(message, "1.2.3.4:x"));
+  strcpy(config.listen, "192.0.2.1"); /* a documentation address: no machine has it */
+  assert_int_equal(open_status(&config, message), KVF_ADDRESS_IN_USE);
+  assert_non_null(strstr(message, "192.0.2.1"));
+}
+
+static void the_port_of_listen_is_the_control_connections(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(4, 4096);
+  kvf_transport_config config = node_config();
+  strcpy(config.listen, "127.0.0.1:1"); /* nobody but root could bind it */
+  side *node = malloc(sizeof(*node));
+  assert_non_null(node);
+  node_open_with(node, ops, &shape, 1, &config);
+  node_introduction introduction;
+  node_introduce(node, &introduction);
+  uint16_t port = 0;
+  assert_int_equal(
+      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &port),
+      KVF_OK);
+  assert_true(port > 1);
+  closed(node);
+}
+
+static void a_node_that_does_not_listen_describes_nothing(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(4, 4096);
+  kvf_transport_config config = node_config();
+  config.listen[0] = '\0';
+  side *node = malloc(sizeof(*node));
+  assert_non_null(node);
+  node_open_with(node, ops, &shape, 1, &config);
+  uint8_t description[64];
+  size_t bytes = 77;
+  assert_int_equal(ops->describe(node->transport, description, sizeof(description), &bytes), KVF_INVALID);
+  assert_int_equal(bytes, 77);
+  closed(node);
+}
+
+static void descriptions_are_checked(void **state)
+{
+  (void)state;
+  side *node = opened();
+  node_introduction told;
+  node_introduce(node, &told);
+  uint16_t port = 7;
+  for (size_t bytes = 0; bytes < told.description_bytes; bytes++) {
+    assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &port), KVF_TRANSFER_SETUP);
+  }
+  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes + 1, &node->incarnation, &port),
+                   KVF_TRANSFER_SETUP);
+  for (size_t i = 0; i < told.description_bytes; i++) {
+    node_introduction altered = told;
+    altered.description[i] ^= 0x10;
+    bool is_port = i == 4 || i == 5;
+    kvf_status expected = is_port ? KVF_OK : KVF_TRANSFER_SETUP;
+    uint16_t other;
+    assert_int_equal(
+        kvf_tcp_description_read(altered.description, altered.description_bytes, &node->incarnation, &other), expected);
+  }
+  told.description[4] = 0;
+  told.description[5] = 0;
+  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes, &node->incarnation, &port),
+                   KVF_TRANSFER_SETUP);
+  assert_int_equal(port, 7);
+  closed(node);
+}
+
+static void memory_is_set_once_at_a_time(void **state)
+{
+  (void)state;
+  side *node = opened();
+  const kvf_transport_memory memory = {node->regions, node->shape.count, node->table, NODE_SLOTS};
+  assert_int_equal(ops->set_memory(node->transport, &memory), KVF_EXISTS);
+  ops->clear_memory(node->transport);
+  ops->clear_memory(node->transport);
+  assert_int_equal(ops->set_memory(node->transport, &memory), KVF_OK);
+  assert_int_equal(ops->set_memory(node->transport, &memory), KVF_EXISTS);
+  closed(node);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(configurations_that_cannot_work_are_named),
+      cmocka_unit_test(the_port_of_listen_is_the_control_connections),
+      cmocka_unit_test(a_node_that_does_not_listen_describes_nothing),
+      cmocka_unit_test(descriptions_are_checked),
+      cmocka_unit_test(memory_is_set_once_at_a_time),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
