@@ -1,3 +1,4 @@
+/* The monotonic clock of the machine. */
 #ifndef KVF_RUNTIME_CLOCK_H
 #define KVF_RUNTIME_CLOCK_H
 

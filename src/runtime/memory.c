@@ -3,16 +3,7 @@
 #include <string.h>
 
 #include "runtime/node.h"
-
-static kvf_region_layout layout_of(const kvf_region *region)
-{
-  return (kvf_region_layout){.stride_bytes = region->stride_bytes,
-                             .block_bytes = region->block_bytes,
-                             .blocks = region->blocks,
-                             .heads = region->heads,
-                             .heads_total = region->heads_total,
-                             .group = region->group};
-}
+#include "transport/segments.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 {
@@ -48,7 +39,7 @@ static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t
     return KVF_NO_MEMORY;
   }
   for (size_t i = 0; i < count; i++) {
-    welcome->regions[i] = layout_of(&regions[i]);
+    welcome->regions[i] = kvf_region_layout_of(&regions[i]);
   }
   welcome->regions_count = (uint32_t)count;
   if (!kvf_region_layouts_are_valid(welcome->regions, welcome->regions_count)) {

@@ -229,7 +229,6 @@ static void the_longest_idle_consumer_makes_room(void **state)
 static void busy_consumers_do_not_make_room(void **state)
 {
   (void)state;
-  scene *s = scene_open(1, 5000);
   const node_shape shape = node_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
   side *large = malloc(sizeof(*large));
   assert_non_null(large);
@@ -256,7 +255,6 @@ static void busy_consumers_do_not_make_room(void **state)
   (void)close(busy);
   node_close(large);
   free(large);
-  scene_close(s);
 }
 
 static void a_lack_of_descriptors_passes(void **state)

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "node.h"
+#include "wire/data_message.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 

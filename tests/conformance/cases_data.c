@@ -1,0 +1,230 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "cases.h"
+#include "pair.h"
+
+#define UNTOUCHED 0xEE
+
+static uint64_t read_bytes(const node_shape *shape, const kvf_read *read)
+{
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    for (uint32_t region = 0; region < shape->count; region++) {
+      const kvf_region_layout *layout = &shape->regions[region];
+      if (layout->group == read->items[i].group) {
+        bytes += (uint64_t)read->heads * (layout->block_bytes / layout->heads);
+      }
+    }
+  }
+  return bytes;
+}
+
+/* Reads and checks the result, the bytes, and that as many bytes of the destination have changed as may. */
+static void expect_good(pair *two, const node_lease *lease, const kvf_read *read)
+{
+  node_set_all(&two->consumer, UNTOUCHED);
+  kvf_read_result result = node_read_now(&two->consumer, two->link, read);
+  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  assert_int_equal(node_verdict(&result, &claim), KVF_OK);
+  assert_int_equal(result.bytes, read_bytes(&two->introduction.shape, read));
+  assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, read));
+
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    for (uint32_t region = 0; region < two->consumer.shape.count; region++) {
+      const kvf_region *local = &two->consumer.regions[region];
+      if (local->group == read->items[i].group) {
+        uint64_t head_bytes = local->block_bytes / local->heads;
+        memset(node_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
+               UNTOUCHED, read->heads * head_bytes);
+      }
+    }
+  }
+  assert_true(node_all_are(&two->consumer, UNTOUCHED));
+}
+
+void single_block(void **state)
+{
+  const node_shape shape = node_shape_simple(4, 4096);
+  pair *two = pair_open(*state, &shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  const kvf_read_item item = {0, 2, lease->blocks[2], 3};
+  kvf_read read = node_read(&two->consumer);
+  read.lease = lease->lease;
+  read.items = &item;
+  read.items_count = 1;
+  expect_good(two, lease, &read);
+  pair_close(two);
+}
+
+void random_blocks(void **state)
+{
+  const node_shape shape = node_shape_simple(1024, 4096);
+  pair *two = pair_open(*state, &shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_prng prng = {1};
+  uint32_t count;
+  kvf_read_item *items = node_items(&two->consumer, lease, 0, &count);
+  for (uint32_t i = count - 1; i > 0; i--) {
+    uint32_t other = (uint32_t)kvf_prng_below(&prng, i + 1);
+    uint32_t block = items[i].local_block;
+    items[i].local_block = items[other].local_block;
+    items[other].local_block = block;
+  }
+  kvf_read read = node_read(&two->consumer);
+  read.lease = lease->lease;
+  read.items = items;
+  read.items_count = count;
+  expect_good(two, lease, &read);
+  free(items);
+  pair_close(two);
+}
+
+void regions_and_groups(void **state)
+{
+  /* Blocks apart on one side, packed on the other, of odd sizes. */
+  const node_shape producer = {
+      .count = 4,
+      .regions = {
+          {4096, 3000, 16, 1, 1, 0}, {520, 520, 20, 1, 1, 1}, {3000, 3000, 16, 1, 1, 0}, {65536, 65536, 18, 1, 1, 1}}};
+  const node_shape consumer = {
+      .count = 4,
+      .regions = {
+          {3000, 3000, 40, 1, 1, 0}, {1024, 520, 40, 1, 1, 1}, {3001, 3000, 40, 1, 1, 0}, {70000, 65536, 40, 1, 1, 1}}};
+  pair *two = pair_open(*state, &producer, &consumer);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_read read = lease_read(&two->consumer, lease, 5);
+  expect_good(two, lease, &read);
+  read_free(&read);
+  pair_close(two);
+}
+
+static void heads_case(const conformance_traits *traits, uint32_t producer_heads, uint32_t consumer_heads,
+                       uint32_t remote_head, uint32_t local_head, uint32_t heads)
+{
+  const node_shape producer = {.count = 2,
+                               .regions = {{8192, producer_heads * 768, 8, producer_heads, 8, 0},
+                                           {8192, producer_heads * 512, 8, producer_heads, 8, 0}}};
+  const node_shape consumer = {
+      .count = 2,
+      .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0},
+                  {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0}}};
+  pair *two = pair_open(traits, &producer, &consumer);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_read read = lease_read(&two->consumer, lease, 1);
+  read.remote_head = remote_head;
+  read.local_head = local_head;
+  read.heads = heads;
+  expect_good(two, lease, &read);
+  read_free(&read);
+  pair_close(two);
+}
+
+void heads_narrower(void **state)
+{
+  heads_case(*state, 4, 2, 2, 0, 2);
+}
+
+void heads_wider(void **state)
+{
+  heads_case(*state, 4, 8, 0, 4, 4);
+}
+
+/* A read that must be refused whole: no byte may change. */
+static void expect_refused(pair *two, kvf_read *read)
+{
+  node_set_all(&two->consumer, UNTOUCHED);
+  kvf_read_result result = node_read_now(&two->consumer, two->link, read);
+  assert_int_not_equal(result.status, KVF_OK);
+  assert_int_equal(result.bytes, 0);
+  assert_true(node_all_are(&two->consumer, UNTOUCHED));
+}
+
+void items_out_of_range(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0}}};
+  pair *two = pair_open(traits, &shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */
+  const kvf_read_item bad[][2] = {
+      {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], 8}},
+      {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], UINT32_MAX}},
+      {{0, 0, lease->blocks[0], 0}, {1, 1, lease->blocks[1], 1}},
+      {{0, 0, lease->blocks[0], 0}, {0, 4000, 8, 1}},
+  };
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    kvf_read read = node_read(&two->consumer);
+    read.lease = lease->lease;
+    read.items = bad[i];
+    read.items_count = 2;
+    expect_refused(two, &read);
+  }
+  const uint32_t heads[][3] = {{0, 0, 5}, {3, 0, 2}, {0, 3, 2}, {5, 0, 1}, {0, UINT32_MAX, 2}, {0, 0, 0}};
+  for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+    kvf_read read = node_read(&two->consumer);
+    read.lease = lease->lease;
+    read.items = bad[0];
+    read.items_count = 1;
+    read.remote_head = heads[i][0];
+    read.local_head = heads[i][1];
+    read.heads = heads[i][2];
+    expect_refused(two, &read);
+  }
+  pair_close(two);
+}
+
+void small_reads(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = node_shape_simple(16, 4096);
+  pair *two = pair_open(traits, &shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  for (uint32_t i = 0; i < 200; i++) {
+    node_set_all(&two->consumer, UNTOUCHED);
+    const kvf_read_item item = {0, i % 16, lease->blocks[i % 16], (i * 5) % 16};
+    kvf_read read = node_read(&two->consumer);
+    read.lease = lease->lease;
+    read.items = &item;
+    read.items_count = 1;
+    read.small = true;
+    traits->ops->read(two->link, &read);
+    if (traits->ops->assist != NULL) {
+      traits->ops->assist(two->consumer.transport);
+    }
+    assert_int_equal(node_wait(&two->consumer, read.id).status, KVF_OK);
+    assert_true(pair_bytes_match(&two->consumer, &shape, &read));
+  }
+  pair_close(two);
+}
+
+void parallel_reads(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = node_shape_simple(1024, 2048);
+  pair *two = pair_open(traits, &shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_link *links[2] = {two->link, node_connect_ok(&two->consumer, &two->introduction)};
+  uint32_t count;
+  kvf_read_item *items = node_items(&two->consumer, lease, 0, &count);
+  kvf_read parts[64];
+  for (uint32_t i = 0; i < 64; i++) {
+    parts[i] = node_read(&two->consumer);
+    parts[i].lease = lease->lease;
+    parts[i].items = &items[(size_t)i * 16];
+    parts[i].items_count = 16;
+    traits->ops->read(links[i % 2], &parts[i]);
+  }
+  for (uint32_t i = 0; i < 64; i++) {
+    assert_int_equal(node_wait(&two->consumer, parts[i].id).status, KVF_OK);
+    assert_true(pair_bytes_match(&two->consumer, &shape, &parts[i]));
+  }
+  traits->ops->disconnect(links[1]);
+  free(items);
+  pair_close(two);
+}

@@ -1,0 +1,202 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "base/time.h"
+#include "cases.h"
+#include "pair.h"
+#include "transport/fence_memory.h"
+
+#define UNTOUCHED 0xEE
+
+/* What a read of this lease says in the end, whoever says it: the producer, or the sample. */
+static kvf_status verdict_of(pair *two, const node_lease *lease)
+{
+  node_set_all(&two->consumer, UNTOUCHED);
+  kvf_read read = lease_read(&two->consumer, lease, 0);
+  kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
+  read_free(&read);
+  if (two->traits->producer_checks_lease && result.status != KVF_OK) {
+    assert_true(node_all_are(&two->consumer, UNTOUCHED));
+  }
+  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  return node_verdict(&result, &claim);
+}
+
+static pair *small_pair(const conformance_traits *traits)
+{
+  const node_shape shape = node_shape_simple(8, 4096);
+  return pair_open(traits, &shape, &shape);
+}
+
+void lease_not_published(void **state)
+{
+  pair *two = small_pair(*state);
+  node_lease *lease = node_reserve(&two->producer, LEASE_ID);
+  assert_int_equal(verdict_of(two, lease), KVF_NOT_PUBLISHED);
+  lease = node_publish(&two->producer, LEASE_ID);
+  assert_int_equal(verdict_of(two, lease), KVF_OK);
+  pair_close(two);
+}
+
+void lease_unknown(void **state)
+{
+  const conformance_traits *traits = *state;
+  pair *two = small_pair(traits);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  node_lease stranger = *lease;
+  if (traits->producer_checks_lease) {
+    stranger.lease.token[3] ^= 1;
+    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
+    stranger.lease.id++;
+    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
+  } else {
+    stranger.lease.id++;
+    assert_int_equal(verdict_of(two, &stranger), KVF_NOT_PUBLISHED);
+    stranger.lease.id -= 2;
+    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_EXPIRED);
+  }
+  stranger = *lease;
+  stranger.lease.slot = NODE_SLOTS;
+  assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
+  pair_close(two);
+}
+
+void lease_over(void **state)
+{
+  pair *two = small_pair(*state);
+  node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  assert_int_equal(verdict_of(two, lease), KVF_OK);
+  node_end(&two->producer, lease);
+  assert_int_equal(verdict_of(two, lease), KVF_LEASE_EXPIRED);
+  pair_close(two);
+}
+
+void lease_of_other_blocks(void **state)
+{
+  pair *two = small_pair(*state);
+  node_lease other = *node_publish(&two->producer, LEASE_ID);
+  other.digest++;
+  assert_int_equal(verdict_of(two, &other), KVF_BAD_TICKET);
+  pair_close(two);
+}
+
+/* ---- the sample follows the last byte ---- */
+
+#define OWNERS_BLOCKS 16
+#define OWNERS_BLOCK_BYTES 16384
+#define OWNERS_ROUNDS 3000
+#define OWNERS_PATIENCE_S 40
+
+/* A producer that hands the same blocks from one lease to the next as fast as it can. */
+typedef struct owner_loop {
+  side *producer;
+  atomic_uint_fast64_t current; /* id of the lease that is live, or was until just now */
+  atomic_bool stop;
+} owner_loop;
+
+/* Every word of a lease's blocks is the lease's id. Not seen by ThreadSanitizer: that readers of these bytes may be too
+ * late is what the case is about. */
+__attribute__((no_sanitize("thread"))) static void own_blocks(const side *producer, uint64_t id)
+{
+  for (uint32_t block = 0; block < OWNERS_BLOCKS; block++) {
+    volatile uint64_t *words = (volatile uint64_t *)(void *)node_block(producer, 0, block);
+    for (size_t i = 0; i < OWNERS_BLOCK_BYTES / sizeof(*words); i++) {
+      words[i] = id;
+    }
+  }
+}
+
+static void *owners_main(void *argument)
+{
+  owner_loop *owners = argument;
+  kvf_prng prng = {3};
+  for (uint64_t id = LEASE_ID; !atomic_load(&owners->stop); id++) {
+    own_blocks(owners->producer, id);
+    node_lease *lease = node_publish(owners->producer, id);
+    atomic_store(&owners->current, id);
+    sleep_us(kvf_prng_below(&prng, 400));
+    node_end(owners->producer, lease);
+  }
+  return NULL;
+}
+
+typedef struct owners_counts {
+  uint32_t good;
+  uint32_t refused;
+  uint32_t foreign; /* refused ones whose bytes were indeed another lease's */
+} owners_counts;
+
+static bool all_words_are(const side *consumer, uint32_t first, uint64_t id)
+{
+  for (uint32_t block = first; block < first + OWNERS_BLOCKS; block++) {
+    const uint64_t *words = (const uint64_t *)(const void *)node_block(consumer, 0, block);
+    for (size_t i = 0; i < OWNERS_BLOCK_BYTES / sizeof(*words); i++) {
+      if (words[i] != id) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/* One read of the lease that is live now, into blocks from `first` on. */
+static void owners_round(pair *two, const owner_loop *owners, const kvf_read_item *items, owners_counts *counts)
+{
+  uint64_t id = atomic_load(&owners->current);
+  node_lease lease = {.lease = {.id = id, .slot = (uint32_t)(id % NODE_SLOTS)}, .digest = id * 1000003};
+  for (size_t i = 0; i < sizeof(lease.lease.token); i++) {
+    lease.lease.token[i] = (uint8_t)id;
+  }
+  kvf_read read = node_read(&two->consumer);
+  read.lease = lease.lease;
+  read.items = items;
+  read.items_count = OWNERS_BLOCKS;
+  kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
+  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, &lease);
+  kvf_status verdict = node_verdict(&result, &claim);
+  bool own = all_words_are(&two->consumer, items[0].local_block, id);
+  if (verdict == KVF_OK) {
+    assert_true(own);
+    counts->good++;
+  } else {
+    /* A producer that checks leases remembers the last NODE_LEASES_MAX only. */
+    assert_true(verdict == KVF_LEASE_EXPIRED || result.status == KVF_LEASE_UNKNOWN);
+    counts->refused++;
+    counts->foreign += result.status == KVF_OK && !own;
+  }
+}
+
+void sample_follows_last_byte(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = node_shape_simple(OWNERS_BLOCKS, OWNERS_BLOCK_BYTES);
+  pair *two = pair_open(traits, &shape, &shape);
+  owner_loop owners = {.producer = &two->producer};
+  kvf_read_item items[OWNERS_BLOCKS];
+  for (uint32_t i = 0; i < OWNERS_BLOCKS; i++) {
+    items[i] = (kvf_read_item){0, i, (uint32_t)((uint64_t)i * 7919 % OWNERS_BLOCKS), i};
+  }
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, owners_main, &owners), 0);
+  while (atomic_load(&owners.current) == 0) {
+    sleep_us(10);
+  }
+  owners_counts counts = {0};
+  uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
+  while ((counts.good < OWNERS_ROUNDS || counts.refused < OWNERS_ROUNDS / 10 || counts.foreign == 0) &&
+         counts.good + counts.refused < NODE_READS_MAX - 1 && now_ns() < until_ns) {
+    owners_round(two, &owners, items, &counts);
+  }
+  atomic_store(&owners.stop, true);
+  (void)pthread_join(thread, NULL);
+  print_message("good %u, refused %u, of these foreign %u\n", counts.good, counts.refused, counts.foreign);
+  /* The case has tested nothing unless both happened, and foreign bytes were among what the sample had to catch. */
+  assert_true(counts.good > 0);
+  assert_true(counts.foreign > 0);
+  pair_close(two);
+}

@@ -1,0 +1,227 @@
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/prng.h"
+#include "cases.h"
+#include "pair.h"
+
+/* Connecting with this spec is refused: at once or by link_up(). */
+static kvf_status refused(side *consumer, const kvf_link_spec *spec)
+{
+  kvf_link *link = NULL;
+  kvf_status status = node_connect(consumer, spec, &link);
+  assert_int_not_equal(status, KVF_OK);
+  if (link != NULL) {
+    consumer->ops->disconnect(link);
+  }
+  return status;
+}
+
+static pair *small_pair(const conformance_traits *traits)
+{
+  const node_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0}, {4096, 2048, 8, 4, 8, 1}}};
+  return pair_open(traits, &shape, &shape);
+}
+
+/* The first link is not disturbed by what happened to others. */
+static void first_link_works(pair *two)
+{
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_read read = lease_read(&two->consumer, lease, 0);
+  assert_int_equal(node_read_now(&two->consumer, two->link, &read).status, KVF_OK);
+  assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, &read));
+  read_free(&read);
+}
+
+void descriptions_cut_short(void **state)
+{
+  pair *two = small_pair(*state);
+  kvf_link_spec spec = node_spec(&two->introduction);
+  for (size_t bytes = 0; bytes < two->introduction.description_bytes; bytes++) {
+    /* In memory of its own, so that reading past the end shows. */
+    uint8_t *cut = allocate(bytes);
+    memcpy(cut, two->introduction.description, bytes);
+    spec.description = cut;
+    spec.description_bytes = bytes;
+    (void)refused(&two->consumer, &spec);
+    free(cut);
+  }
+  first_link_works(two);
+  pair_close(two);
+}
+
+void descriptions_of_garbage(void **state)
+{
+  pair *two = small_pair(*state);
+  kvf_link_spec spec = node_spec(&two->introduction);
+  uint8_t *garbage = allocate(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1);
+  kvf_prng prng = {29};
+  spec.description = garbage;
+  for (int i = 0; i < 200; i++) {
+    for (size_t byte = 0; byte <= KVF_TRANSPORT_DESCRIPTION_BYTES_MAX; byte++) {
+      garbage[byte] = (uint8_t)kvf_prng_next(&prng);
+    }
+    spec.description_bytes = i % 2 == 0 ? two->introduction.description_bytes
+                                        : kvf_prng_below(&prng, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 2);
+    (void)refused(&two->consumer, &spec);
+  }
+  memcpy(garbage, two->introduction.description, two->introduction.description_bytes);
+  spec.description_bytes = two->introduction.description_bytes + 1;
+  (void)refused(&two->consumer, &spec);
+  free(garbage);
+  first_link_works(two);
+  pair_close(two);
+}
+
+void layouts_incompatible(void **state)
+{
+  pair *two = small_pair(*state);
+  const node_shape good = two->introduction.shape;
+  node_shape shapes[6] = {good, good, good, good, good, good};
+  shapes[0].regions[1].group = 0;
+  shapes[1].regions[1].block_bytes = 1024;
+  shapes[2].regions[0].heads_total = 16;
+  shapes[3].regions[0].stride_bytes = 4095;
+  shapes[4].regions[1].heads = 0;
+  shapes[5].regions[0].blocks = 0;
+  kvf_link_spec spec = node_spec(&two->introduction);
+  for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    spec.remote = shapes[i].regions;
+    assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
+  }
+  spec.remote = good.regions;
+  spec.remote_count = 1;
+  assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
+  first_link_works(two);
+  pair_close(two);
+}
+
+void incarnation_of_another(void **state)
+{
+  pair *two = small_pair(*state);
+  kvf_link_spec spec = node_spec(&two->introduction);
+  spec.incarnation.bytes[5] ^= 1;
+  (void)refused(&two->consumer, &spec);
+  first_link_works(two);
+  pair_close(two);
+}
+
+void session_of_another(void **state)
+{
+  const conformance_traits *traits = *state;
+  if (!traits->producer_checks_session) {
+    skip();
+  }
+  pair *two = small_pair(traits);
+  kvf_link_spec spec = node_spec(&two->introduction);
+  spec.session_key.data[0] ^= 1;
+  (void)refused(&two->consumer, &spec);
+  spec.session_key.data[0] ^= 1;
+  spec.session_id++;
+  (void)refused(&two->consumer, &spec);
+  first_link_works(two);
+  pair_close(two);
+}
+
+void describe_without_room(void **state)
+{
+  pair *two = small_pair(*state);
+  uint8_t bytes[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
+  size_t count = 0;
+  const kvf_transport_ops *ops = two->traits->ops;
+  for (size_t room = 0; room < two->introduction.description_bytes; room++) {
+    assert_int_equal(ops->describe(two->producer.transport, bytes, room, &count), KVF_LIMIT);
+  }
+  assert_int_equal(ops->describe(two->producer.transport, bytes, two->introduction.description_bytes, &count), KVF_OK);
+  assert_int_equal(count, two->introduction.description_bytes);
+  pair_close(two);
+}
+
+void memory_set_twice(void **state)
+{
+  pair *two = small_pair(*state);
+  const kvf_transport_memory memory = {two->producer.regions, two->producer.shape.count, two->producer.table,
+                                       NODE_SLOTS};
+  const kvf_transport_ops *ops = two->traits->ops;
+  assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
+  ops->clear_memory(two->producer.transport);
+  ops->clear_memory(two->producer.transport);
+  assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_OK);
+  node_introduce(&two->producer, &two->introduction);
+  two->traits->ops->disconnect(two->link);
+  two->link = node_connect_ok(&two->consumer, &two->introduction);
+  first_link_works(two);
+  pair_close(two);
+}
+
+static size_t entries(const char *folder)
+{
+  DIR *opened = opendir(folder);
+  size_t count = 0;
+  if (opened == NULL) {
+    fail_msg("%s cannot be listed", folder);
+    return 0;
+  }
+  while (readdir(opened) != NULL) {
+    count++;
+  }
+  (void)closedir(opened);
+  return count;
+}
+
+/* A thread that has been joined may be listed for a moment longer. */
+static bool comes_back_to(const char *folder, size_t count)
+{
+  for (int i = 0; i < 2000; i++) {
+    if (entries(folder) <= count) {
+      return true;
+    }
+    sleep_us(1000);
+  }
+  return false;
+}
+
+void nothing_left_behind(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = node_shape_simple(64, 65536);
+  const node_shape own = node_shape_simple(4 * 64, 65536);
+  size_t fds = entries("/proc/self/fd");
+  size_t threads = entries("/proc/self/task");
+  for (int i = 0; i < 10; i++) {
+    pair *two = pair_open(traits, &shape, &own);
+    const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+    kvf_link *more[4];
+    kvf_read reads[4];
+    for (uint32_t link = 0; link < 4; link++) {
+      more[link] = node_connect_ok(&two->consumer, &two->introduction);
+      reads[link] = lease_read(&two->consumer, lease, link * 64);
+      traits->ops->read(more[link], &reads[link]);
+    }
+    for (size_t link = 0; link < 4; link++) {
+      traits->ops->disconnect(more[link]);
+    }
+    traits->ops->disconnect(two->link);
+    if (i % 2 == 0) {
+      node_close_transport(&two->consumer);
+      node_close_transport(&two->producer);
+    } else {
+      node_close_transport(&two->producer);
+      node_close_transport(&two->consumer);
+    }
+    for (size_t link = 0; link < 4; link++) {
+      assert_true(node_is_done(&two->consumer, reads[link].id));
+      read_free(&reads[link]);
+    }
+    node_free(&two->consumer);
+    node_free(&two->producer);
+    free(two);
+  }
+  assert_true(comes_back_to("/proc/self/fd", fds));
+  assert_true(comes_back_to("/proc/self/task", threads));
+}

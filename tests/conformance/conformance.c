@@ -1,0 +1,54 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cases.h"
+#include "pair.h"
+#include "suite.h"
+
+#define CASE(name) {#name, name, NULL, NULL, (void *)traits}
+
+int conformance_main(const conformance_traits *traits, int argc, char **argv)
+{
+  if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
+    return process_main(traits);
+  }
+  char filter[64] = "*";
+  if (argc > 1) {
+    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
+  }
+  cmocka_set_test_filter(filter);
+  const struct CMUnitTest tests[] = {
+      CASE(single_block),
+      CASE(random_blocks),
+      CASE(regions_and_groups),
+      CASE(heads_narrower),
+      CASE(heads_wider),
+      CASE(items_out_of_range),
+      CASE(small_reads),
+      CASE(parallel_reads),
+      CASE(lease_not_published),
+      CASE(lease_unknown),
+      CASE(lease_over),
+      CASE(lease_of_other_blocks),
+      CASE(sample_follows_last_byte),
+      CASE(cancel_at_random_times),
+      CASE(cancel_of_unknown_reads),
+      CASE(producer_stopped),
+      CASE(producer_killed),
+      CASE(disconnect_with_open_reads),
+      CASE(producer_clears_memory),
+      CASE(descriptions_cut_short),
+      CASE(descriptions_of_garbage),
+      CASE(layouts_incompatible),
+      CASE(incarnation_of_another),
+      CASE(session_of_another),
+      CASE(describe_without_room),
+      CASE(memory_set_twice),
+      CASE(nothing_left_behind),
+  };
+  return cmocka_run_group_tests_name(traits->ops->name, tests, NULL, NULL);
+}

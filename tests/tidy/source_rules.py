@@ -1,0 +1,139 @@
+"""Rules that the text of the sources keeps. Each function yields problems as "path:line: what is wrong"."""
+
+import re
+import shutil
+import subprocess
+
+# What a folder of src/ may include, besides the public headers and itself: each layer knows only those below it.
+LAYERS_BELOW = {
+    "base": set(),
+    "wire": {"base"},
+    "core": {"base", "wire"},
+    "transport": {"base", "wire"},
+    "runtime": {"base", "wire", "core", "transport"},
+}
+PURE_LAYERS = ("base", "wire", "core")
+
+# Of the system the pure layers may know text and memory; what they call of it, binary_rules.py checks.
+PURE_SYSTEM_HEADERS = {
+    "arpa/inet.h", "assert.h", "inttypes.h", "limits.h", "stdarg.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h",
+    "stdlib.h", "string.h", "uthash.h",
+}  # fmt: skip
+PUBLIC_SYSTEM_HEADERS = {"stdbool.h", "stddef.h", "stdint.h"}
+
+# Each has a bounded, or a checkable, way to do the same.
+BANNED_CALLS = {
+    "strcpy": "memcpy with a length", "strcat": "snprintf", "strncpy": "memcpy with a length", "strncat": "snprintf",
+    "stpcpy": "memcpy with a length", "sprintf": "snprintf", "vsprintf": "vsnprintf", "gets": "fgets",
+    "strtok": "strtok_r", "atoi": "strtol", "atol": "strtol", "sscanf": "a parser",
+    "alloca": "an array with a named limit", "signal": "sigaction", "exit": "a status", "abort": "a status",
+    "system": "posix_spawn", "popen": "posix_spawn",
+}  # fmt: skip
+
+FILE_LINES_MAX = 600
+# The binding is one file by design: what it holds is a list of functions that have nothing to do with each other.
+LONG_FILES = {"python/kvferry/_kvferry.c"}
+# A C file's comments, strings and characters.
+TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+
+
+def code_of(text):
+    """The text with comments and strings blanked out, line by line as before."""
+    return TOKENS.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), text)
+
+
+def numbered(text):
+    return enumerate(text.splitlines(), start=1)
+
+
+def c_files(root, *folders):
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.[ch]")):
+            yield path, path.relative_to(root), path.read_text(encoding="utf-8")
+
+
+def includes(root):
+    for _, name, text in c_files(root, "include", "src"):
+        layer = name.parts[1]
+        for line, content in numbered(text):
+            found = re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', content)
+            if found is None:
+                continue
+            quote, header = found.groups()
+            if quote == '"':
+                folder = header.split("/")[0]
+                allowed = {"kvferry"} if name.parts[0] == "include" else {"kvferry", layer} | LAYERS_BELOW[layer]
+                if folder not in allowed:
+                    yield f'{name}:{line}: {layer} may not include "{header}"'
+            elif name.parts[0] == "include" and header not in PUBLIC_SYSTEM_HEADERS:
+                yield f"{name}:{line}: a public header may not include <{header}>"
+            elif layer in PURE_LAYERS and header not in PURE_SYSTEM_HEADERS:
+                if not (layer == "base" and header.startswith("openssl/")):
+                    yield f"{name}:{line}: {layer} may not include <{header}>"
+
+
+def tools_use_the_public_interface(root):
+    for _, name, text in c_files(root, "tools"):
+        for line, content in numbered(text):
+            if re.match(r'\s*#\s*include\s+"(base|wire|core|transport|runtime)/', content):
+                yield f"{name}:{line}: tools use the public headers only"
+
+
+def banned_calls(root):
+    pattern = re.compile(r"(?<![\w.>])(" + "|".join(BANNED_CALLS) + r")\s*\(")
+    for _, name, text in c_files(root, "include", "src", "tools"):
+        for line, content in numbered(code_of(text)):
+            for call in pattern.findall(content):
+                yield f"{name}:{line}: {call}() is banned: use {BANNED_CALLS[call]}"
+
+
+def header_guards(root):
+    for _, name, text in c_files(root, "include", "src"):
+        if name.suffix != ".h":
+            continue
+        parts = ["kvferry", name.stem] if name.parts[0] == "include" else ["kvf", *name.parts[1:-1], name.stem]
+        guard = "_".join(parts).upper() + "_H"
+        if f"#ifndef {guard}\n#define {guard}\n" not in text:
+            yield f"{name}:1: the guard should be {guard}"
+        if not text.startswith("/*"):
+            yield f"{name}:1: a header begins with a comment that says what it is for"
+
+
+def file_lengths(root):
+    for folder in ("include", "src", "tests", "tools", "bench", "python"):
+        for path in sorted((root / folder).rglob("*")):
+            name = path.relative_to(root)
+            if path.suffix in (".c", ".h", ".py", ".pyi", ".sh") and path.is_file() and str(name) not in LONG_FILES:
+                lines = path.read_text(encoding="utf-8").count("\n")
+                if lines > FILE_LINES_MAX:
+                    yield f"{name}:{lines}: more than {FILE_LINES_MAX} lines: split it"
+
+
+def versions(root):
+    header = (root / "include/kvferry/kvferry.h").read_text(encoding="utf-8")
+    build = (root / "meson.build").read_text(encoding="utf-8")
+    in_header = re.search(r'KVF_VERSION_TEXT "([^"]+)"', header).group(1)
+    in_build = re.search(r"version: '([^']+)'", build).group(1)
+    if in_header != in_build:
+        yield f"meson.build:1: version {in_build}, but KVF_VERSION_TEXT is {in_header}"
+
+
+def formatting(root):
+    formatter = shutil.which("clang-format-19")
+    if formatter is None:
+        return  # other versions format differently
+    files = [str(name) for _, name, _ in c_files(root, "include", "src", "tests", "tools", "bench", "python")]
+    result = subprocess.run([formatter, "--dry-run", *files], cwd=root, capture_output=True, text=True, check=False)
+    for path in sorted(set(re.findall(r"^(.+?):\d+:\d+: warning:", result.stderr, re.M))):
+        yield f"{path}:1: not formatted: run ./dev format"
+
+
+RULES = [
+    includes,
+    tools_use_the_public_interface,
+    banned_calls,
+    header_guards,
+    file_lengths,
+    versions,
+    formatting,
+]

@@ -1,0 +1,31 @@
+/* A consumer under test and the producer that the test plays for it. */
+#ifndef KVF_TESTS_UNIT_TRANSPORT_TCP_CONSUMER_H
+#define KVF_TESTS_UNIT_TRANSPORT_TCP_CONSUMER_H
+
+#include "node.h"
+#include "tcp_peer.h"
+
+#define CONSUMER_STREAMS 2
+#define CONSUMER_BLOCKS 64
+#define CONSUMER_BLOCK_BYTES 65536
+
+typedef struct tcp_consumer {
+  side node;
+  node_introduction introduction; /* of the played producer */
+  kvf_link_spec spec;
+  int listener;
+  kvf_link *link;
+  int fds[CONSUMER_STREAMS]; /* the producer's ends; -1: none */
+} tcp_consumer;
+
+tcp_consumer *consumer_open(uint32_t handshake_timeout_ms);
+/* Begins to connect; the link's record is fresh. */
+void consumer_connect(tcp_consumer *consumer);
+/* Waits for link_up(). */
+kvf_status consumer_wait_up(tcp_consumer *consumer);
+/* Connects and plays the handshake. */
+void consumer_link(tcp_consumer *consumer);
+/* Disconnects if there is a link, closes what is open. */
+void consumer_close(tcp_consumer *consumer);
+
+#endif

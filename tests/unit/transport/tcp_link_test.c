@@ -1,0 +1,217 @@
+/* How links come up, or do not, with a producer that does what it likes. */
+#include "transport/tcp_link.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tcp_consumer.h"
+
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+
+static int open_patient(void **state)
+{
+  *state = consumer_open(5000);
+  return 0;
+}
+
+static int open_impatient(void **state)
+{
+  *state = consumer_open(100);
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  consumer_close(*state);
+  return 0;
+}
+
+static void a_link_is_up_when_all_streams_are_proved(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  consumer->fds[1] = peer_accept(consumer->listener);
+  peer_challenge(consumer->fds[0], &consumer->spec);
+  peer_challenge(consumer->fds[1], &consumer->spec);
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, NULL, 0);
+  sleep_us(20000);
+  assert_false(consumer->node.links[1].up_told);
+  peer_send_frame(consumer->fds[1], KVF_FRAME_DATA_READY, NULL, 0);
+  assert_int_equal(consumer_wait_up(consumer), KVF_OK);
+}
+
+static void nobody_listens(void **state)
+{
+  tcp_consumer *consumer = *state;
+  (void)close(consumer->listener);
+  consumer->listener = -1;
+  consumer_connect(consumer);
+  assert_int_equal(consumer_wait_up(consumer), KVF_PEER_DOWN);
+  assert_true(node_has_logged(&consumer->node, "cannot connect: Connection refused"));
+}
+
+static void a_silent_producer_is_given_up(void **state)
+{
+  tcp_consumer *consumer = *state;
+  uint64_t begun_ns = now_ns();
+  consumer_connect(consumer);
+  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_TIMEOUT);
+  assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
+  assert_true(node_has_logged(&consumer->node, "no handshake in 100 ms"));
+}
+
+static void one_silent_stream_is_enough_to_give_up(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  peer_accept_proved(consumer->listener, &consumer->spec, consumer->fds, 1);
+  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_TIMEOUT);
+  peer_expect_closed(consumer->fds[0]);
+}
+
+static void a_producer_that_hangs_up_first_is_down(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  (void)close(peer_accept(consumer->listener));
+  assert_int_equal(consumer_wait_up(consumer), KVF_PEER_DOWN);
+}
+
+static void a_producer_that_hangs_up_on_the_proof_has_refused(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  peer_challenge(consumer->fds[0], &consumer->spec);
+  assert_int_equal(shutdown(consumer->fds[0], SHUT_WR), 0);
+  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_REFUSED);
+}
+
+static void expect_protocol_error(tcp_consumer *consumer, const char *line)
+{
+  assert_int_equal(consumer_wait_up(consumer), KVF_PROTOCOL);
+  peer_expect_closed(consumer->fds[0]);
+  assert_true(node_has_logged(&consumer->node, line));
+  assert_true(node_has_logged(&consumer->node, "peer 127.0.0.1:"));
+  ops->disconnect(consumer->link);
+  consumer->link = NULL;
+  (void)close(consumer->fds[0]);
+  consumer->fds[0] = -1;
+  (void)close(peer_accept(consumer->listener)); /* the other stream */
+}
+
+static void nonsense_in_the_handshake_ends_it(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  peer_send(consumer->fds[0], "SSH-2.0-OpenSSH_9.2\r\n", 21);
+  expect_protocol_error(consumer, "not a frame");
+
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, NULL, 0);
+  expect_protocol_error(consumer, "unexpected frame data_ready");
+
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_CHALLENGE, "short", 5);
+  expect_protocol_error(consumer, "malformed data_challenge");
+
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  peer_challenge(consumer->fds[0], &consumer->spec);
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, "x", 1);
+  expect_protocol_error(consumer, "malformed data_ready");
+}
+
+static void a_link_that_was_up_fails_once(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_link(consumer);
+  (void)close(consumer->fds[0]);
+  (void)close(consumer->fds[1]);
+  consumer->fds[0] = -1;
+  consumer->fds[1] = -1;
+  assert_int_equal(node_wait_down(&consumer->node, consumer->link), KVF_PEER_DOWN);
+  assert_true(node_has_logged(&consumer->node, "closed by the producer"));
+}
+
+static void unasked_chunks_end_the_link(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_link(consumer);
+  peer_send_chunk(consumer->fds[1], 3, KVF_OK, 4096);
+  assert_int_equal(node_wait_down(&consumer->node, consumer->link), KVF_PROTOCOL);
+  peer_expect_closed(consumer->fds[0]);
+  peer_expect_closed(consumer->fds[1]);
+  assert_true(node_has_logged(&consumer->node, "a chunk that is not the next one"));
+}
+
+static void disconnect_is_legal_at_any_time(void **state)
+{
+  tcp_consumer *consumer = *state;
+  for (int stage = 0; stage < 4; stage++) {
+    consumer_connect(consumer);
+    if (stage > 0) {
+      consumer->fds[0] = peer_accept(consumer->listener);
+    }
+    if (stage > 1) {
+      peer_challenge(consumer->fds[0], &consumer->spec);
+    }
+    if (stage > 2) {
+      peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, NULL, 0);
+    }
+    ops->disconnect(consumer->link);
+    consumer->link = NULL;
+    if (stage > 0) {
+      peer_expect_closed(consumer->fds[0]);
+      (void)close(consumer->fds[0]);
+      consumer->fds[0] = -1;
+      (void)close(peer_accept(consumer->listener));
+    }
+    assert_false(consumer->node.links[1].up_told);
+  }
+}
+
+static void links_need_memory_and_a_layout_that_pairs(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer->introduction.shape.regions[0].block_bytes /= 2;
+  consumer_connect(consumer);
+  assert_int_equal(consumer_wait_up(consumer), KVF_INCOMPATIBLE);
+  ops->disconnect(consumer->link);
+  consumer->introduction.shape.regions[0].block_bytes *= 2;
+  ops->clear_memory(consumer->node.transport);
+  consumer->node.memory_set = false;
+  consumer_connect(consumer);
+  assert_int_equal(consumer_wait_up(consumer), KVF_TRANSFER_SETUP);
+  assert_true(node_has_logged(&consumer->node, "no memory is registered here"));
+}
+
+#define CASE(name, open) cmocka_unit_test_setup_teardown(name, open, scene_close)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      CASE(a_link_is_up_when_all_streams_are_proved, open_patient),
+      CASE(nobody_listens, open_patient),
+      CASE(a_silent_producer_is_given_up, open_impatient),
+      CASE(one_silent_stream_is_enough_to_give_up, open_impatient),
+      CASE(a_producer_that_hangs_up_first_is_down, open_patient),
+      CASE(a_producer_that_hangs_up_on_the_proof_has_refused, open_patient),
+      CASE(nonsense_in_the_handshake_ends_it, open_patient),
+      CASE(a_link_that_was_up_fails_once, open_patient),
+      CASE(unasked_chunks_end_the_link, open_patient),
+      CASE(disconnect_is_legal_at_any_time, open_patient),
+      CASE(links_need_memory_and_a_layout_that_pairs, open_patient),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

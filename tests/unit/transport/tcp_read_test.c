@@ -1,0 +1,425 @@
+/* What becomes of reads, with a producer that does what it likes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tcp_consumer.h"
+#include "transport/tcp_link.h"
+
+#define FILL 0x77
+
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+static atomic_bool malloc_fails; /* while a test says so, in its own thread's read() */
+
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+  return atomic_load(&malloc_fails) && bytes == sizeof(kvf_tcp_read) ? NULL : __real_malloc(bytes);
+}
+
+typedef struct scene {
+  tcp_consumer *consumer;
+  side *node;
+  kvf_read_item items[CONSUMER_BLOCKS];
+  uint8_t *bytes; /* CONSUMER_BLOCKS blocks of FILL */
+} scene;
+
+static int scene_open(void **state)
+{
+  scene *s = malloc(sizeof(*s));
+  assert_non_null(s);
+  s->consumer = consumer_open(5000);
+  s->node = &s->consumer->node;
+  for (uint32_t i = 0; i < CONSUMER_BLOCKS; i++) {
+    s->items[i] = (kvf_read_item){.position = i, .remote_block = i, .local_block = i};
+  }
+  s->bytes = malloc((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
+  assert_non_null(s->bytes);
+  memset(s->bytes, FILL, (size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
+  consumer_link(s->consumer);
+  *state = s;
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  scene *s = *state;
+  consumer_close(s->consumer);
+  free(s->bytes);
+  free(s);
+  return 0;
+}
+
+/* Starts a read of blocks [first, first + count); it goes to the stream with the least to do, the first of equals. */
+static kvf_read started(scene *s, uint32_t first, uint32_t count)
+{
+  kvf_read read = node_read(s->node);
+  read.lease = (kvf_lease){.id = 9, .slot = 4, .token = {1, 2, 3}};
+  read.items = s->items + first;
+  read.items_count = count;
+  ops->read(s->consumer->link, &read);
+  return read;
+}
+
+/* Receives the read at the producer's end of `stream`. */
+static void expect_asked(scene *s, int stream, const kvf_read *read)
+{
+  kvf_read_item items[CONSUMER_BLOCKS];
+  kvf_data_read asked = peer_receive_read(s->consumer->fds[stream], items, CONSUMER_BLOCKS);
+  assert_int_equal(asked.read_id, read->id);
+  assert_memory_equal(&asked.lease, &read->lease, sizeof(asked.lease));
+  assert_int_equal(asked.items_count, read->items_count);
+  for (uint32_t i = 0; i < asked.items_count; i++) {
+    assert_int_equal(items[i].position, read->items[i].position);
+  }
+}
+
+static void send_payload(scene *s, int stream, uint64_t bytes)
+{
+  peer_send(s->consumer->fds[stream], s->bytes, bytes);
+}
+
+static void answer(scene *s, int stream, const kvf_read *read)
+{
+  uint64_t bytes = (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES;
+  peer_send_chunk(s->consumer->fds[stream], read->id, KVF_OK, bytes);
+  send_payload(s, stream, bytes);
+  peer_send_trailer(s->consumer->fds[stream], read->id, 19, 77);
+}
+
+static bool blocks_are(const scene *s, uint32_t first, uint32_t count, uint8_t value)
+{
+  const uint8_t *bytes = node_block(s->node, 0, first);
+  return bytes[0] == value && memcmp(bytes, bytes + 1, (size_t)count * CONSUMER_BLOCK_BYTES - 1) == 0;
+}
+
+static void expect_good(scene *s, const kvf_read *read)
+{
+  kvf_read_result result = node_wait(s->node, read->id);
+  assert_int_equal(result.status, KVF_OK);
+  assert_int_equal(result.bytes, (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES);
+  assert_int_equal(result.sample.head.magic, KVF_FENCE_MAGIC);
+  assert_memory_equal(&result.sample.head.incarnation, &s->consumer->spec.incarnation, sizeof(kvf_incarnation));
+  assert_int_equal(result.sample.entry.word, 19);
+  assert_int_equal(result.sample.entry.digest, 77);
+  assert_true(blocks_are(s, read->items[0].local_block, read->items_count, FILL));
+}
+
+static void expect_status(scene *s, const kvf_read *read, kvf_status status)
+{
+  assert_int_equal(node_wait(s->node, read->id).status, status);
+}
+
+static void a_read_gets_its_bytes_and_its_sample(void **state)
+{
+  scene *s = *state;
+  kvf_read read = started(s, 3, 5);
+  expect_asked(s, 0, &read);
+  answer(s, 0, &read);
+  expect_good(s, &read);
+  assert_true(blocks_are(s, 0, 3, 0));
+  assert_true(blocks_are(s, 8, CONSUMER_BLOCKS - 8, 0));
+}
+
+static void reads_go_to_the_stream_with_the_least_to_do(void **state)
+{
+  scene *s = *state;
+  kvf_read large = started(s, 0, 10);
+  kvf_read small = started(s, 10, 2);
+  kvf_read next = started(s, 12, 2);
+  expect_asked(s, 0, &large);
+  expect_asked(s, 1, &small);
+  expect_asked(s, 1, &next);
+  answer(s, 1, &small);
+  answer(s, 1, &next);
+  answer(s, 0, &large);
+  expect_good(s, &small);
+  expect_good(s, &next);
+  expect_good(s, &large);
+}
+
+static void more_reads_than_may_be_open_wait(void **state)
+{
+  scene *s = *state;
+  enum { COUNT = 3 * CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX };
+  kvf_read reads[COUNT];
+  for (uint32_t i = 0; i < COUNT; i++) {
+    reads[i] = started(s, i % CONSUMER_BLOCKS, 1);
+  }
+  for (uint32_t i = 0; i < COUNT; i += CONSUMER_STREAMS) {
+    if (i >= CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX) {
+      uint32_t before = i - CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX;
+      answer(s, 0, &reads[before]);
+      answer(s, 1, &reads[before + 1]);
+    }
+    expect_asked(s, 0, &reads[i]);
+    expect_asked(s, 1, &reads[i + 1]);
+    if (i == CONSUMER_STREAMS * (KVF_TCP_REQUESTS_MAX - 1)) {
+      peer_expect_silence(s->consumer->fds[0], 20);
+    }
+  }
+  for (uint32_t i = COUNT - CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX; i < COUNT; i++) {
+    answer(s, (int)(i % CONSUMER_STREAMS), &reads[i]);
+  }
+  for (uint32_t i = 0; i < COUNT; i++) {
+    expect_good(s, &reads[i]);
+  }
+}
+
+static void refusals_are_told(void **state)
+{
+  scene *s = *state;
+  static const struct {
+    int32_t said;
+    kvf_status told;
+  } cases[] = {{KVF_LEASE_EXPIRED, KVF_LEASE_EXPIRED}, {KVF_LEASE_UNKNOWN, KVF_LEASE_UNKNOWN},
+               {KVF_NOT_PUBLISHED, KVF_NOT_PUBLISHED}, {KVF_INVALID, KVF_BAD_TICKET},
+               {KVF_CANCELLED, KVF_TRANSFER_FAILED},   {-9999, KVF_TRANSFER_FAILED}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    kvf_read read = started(s, 0, 1);
+    expect_asked(s, 0, &read);
+    peer_send_chunk(s->consumer->fds[0], read.id, cases[i].said, 0);
+    expect_status(s, &read, cases[i].told);
+  }
+  kvf_read read = started(s, 0, 1);
+  expect_asked(s, 0, &read);
+  answer(s, 0, &read);
+  expect_good(s, &read);
+}
+
+static void expect_failed_link(scene *s, const kvf_read *reads, size_t count, const char *line)
+{
+  for (size_t i = 0; i < count; i++) {
+    expect_status(s, &reads[i], KVF_PROTOCOL);
+  }
+  assert_int_equal(node_wait_down(s->node, s->consumer->link), KVF_PROTOCOL);
+  assert_true(node_has_logged(s->node, line));
+  kvf_read late = started(s, 0, 1);
+  expect_status(s, &late, KVF_PROTOCOL);
+}
+
+static void a_chunk_of_another_size_ends_the_link(void **state)
+{
+  scene *s = *state;
+  const kvf_read reads[] = {started(s, 0, 2), started(s, 2, 1)};
+  expect_asked(s, 0, &reads[0]);
+  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
+  expect_failed_link(s, reads, 2, "a chunk of another size");
+  assert_true(node_all_are(s->node, 0));
+}
+
+static void an_answer_out_of_turn_ends_the_link(void **state)
+{
+  scene *s = *state;
+  const kvf_read reads[] = {started(s, 0, 1)};
+  expect_asked(s, 0, &reads[0]);
+  peer_send_chunk(s->consumer->fds[0], reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_failed_link(s, reads, 1, "a chunk that is not the next one");
+}
+
+static void a_trailer_of_another_chunk_ends_the_link(void **state)
+{
+  scene *s = *state;
+  const kvf_read reads[] = {started(s, 0, 1)};
+  expect_asked(s, 0, &reads[0]);
+  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s->consumer->fds[0], reads[0].id + 1, 19, 77);
+  expect_failed_link(s, reads, 1, "a trailer that is not the chunk's");
+}
+
+static void a_chunk_instead_of_a_trailer_ends_the_link(void **state)
+{
+  scene *s = *state;
+  const kvf_read reads[] = {started(s, 0, 1)};
+  expect_asked(s, 0, &reads[0]);
+  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_failed_link(s, reads, 1, "unexpected frame chunk");
+}
+
+static void a_producer_that_leaves_fails_its_reads(void **state)
+{
+  scene *s = *state;
+  kvf_read half = started(s, 0, 2);
+  kvf_read whole = started(s, 2, 1); /* on the other stream */
+  expect_asked(s, 0, &half);
+  peer_send_chunk(s->consumer->fds[0], half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  sleep_us(20000);
+  assert_int_equal(shutdown(s->consumer->fds[0], SHUT_RDWR), 0);
+  kvf_read_result result = node_wait(s->node, half.id);
+  assert_int_equal(result.status, KVF_TRANSFER_FAILED);
+  assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES);
+  expect_status(s, &whole, KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait_down(s->node, s->consumer->link), KVF_PEER_DOWN);
+  kvf_read late = started(s, 0, 1);
+  expect_status(s, &late, KVF_PEER_DOWN);
+}
+
+/* The producer has been told, but had begun already: what it still sends must land nowhere. */
+static void a_cancelled_read_writes_nothing_more(void **state)
+{
+  scene *s = *state;
+  kvf_read read = started(s, 0, 4);
+  kvf_read other = started(s, 4, 4);
+  kvf_read next = started(s, 8, 1);
+  expect_asked(s, 0, &read);
+  expect_asked(s, 1, &other);
+  expect_asked(s, 0, &next);
+  ops->cancel(s->consumer->link, read.id);
+  ops->cancel(s->consumer->link, read.id);
+  expect_status(s, &read, KVF_CANCELLED); /* at once: the producer has said nothing yet */
+  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
+  kvf_data_cancel cancel;
+  size_t bytes = peer_receive_frame(s->consumer->fds[0], KVF_FRAME_CANCEL, body, sizeof(body));
+  assert_int_equal(kvf_data_cancel_decode(body, bytes, &cancel), KVF_OK);
+  assert_int_equal(cancel.read_id, read.id);
+  answer(s, 0, &read);
+  answer(s, 0, &next);
+  expect_good(s, &next);
+  assert_true(blocks_are(s, 0, 4, 0));
+  answer(s, 1, &other);
+  expect_good(s, &other);
+}
+
+static void a_read_that_is_cancelled_half_way_stops_there(void **state)
+{
+  scene *s = *state;
+  kvf_read read = started(s, 0, 4);
+  expect_asked(s, 0, &read);
+  peer_send_chunk(s->consumer->fds[0], read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES + 100);
+  sleep_us(20000);
+  ops->cancel(s->consumer->link, read.id);
+  kvf_read_result result = node_wait(s->node, read.id);
+  assert_int_equal(result.status, KVF_CANCELLED);
+  assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES + 100);
+  node_set_all(s->node, 0);
+  send_payload(s, 0, 3 * CONSUMER_BLOCK_BYTES - 100);
+  peer_send_trailer(s->consumer->fds[0], read.id, 19, 77);
+  kvf_read next = started(s, 8, 1);
+  expect_asked(s, 0, &next); /* and no CANCEL before it: it would have come too late */
+  answer(s, 0, &next);
+  expect_good(s, &next);
+  assert_true(blocks_are(s, 0, 8, 0));
+}
+
+static void reads_that_wait_can_be_cancelled(void **state)
+{
+  scene *s = *state;
+  enum { COUNT = CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX };
+  for (uint32_t i = 0; i < COUNT; i++) {
+    (void)started(s, i, 1);
+  }
+  kvf_read waiting = started(s, COUNT, 1);
+  kvf_read last = started(s, COUNT + 1, 1);
+  ops->cancel(s->consumer->link, waiting.id);
+  expect_status(s, &waiting, KVF_CANCELLED);
+  ops->disconnect(s->consumer->link);
+  s->consumer->link = NULL;
+  expect_status(s, &last, KVF_CANCELLED);
+}
+
+static void memory_that_goes_away_cancels_reads(void **state)
+{
+  scene *s = *state;
+  kvf_read half = started(s, 0, 2);
+  kvf_read asked = started(s, 2, 2);
+  expect_asked(s, 0, &half);
+  expect_asked(s, 1, &asked);
+  peer_send_chunk(s->consumer->fds[0], half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  sleep_us(20000);
+  ops->clear_memory(s->node->transport);
+  s->node->memory_set = false;
+  assert_true(node_is_done(s->node, half.id));
+  assert_true(node_is_done(s->node, asked.id));
+  node_set_all(s->node, 0);
+  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s->consumer->fds[0], half.id, 19, 77);
+  kvf_read late = started(s, 0, 1);
+  expect_status(s, &late, KVF_TRANSFER_SETUP);
+  sleep_us(20000);
+  assert_true(node_all_are(s->node, 0));
+}
+
+static void progress_is_told_now_and_then(void **state)
+{
+  scene *s = *state;
+  kvf_read read = started(s, 0, 40);
+  expect_asked(s, 0, &read);
+  peer_send_chunk(s->consumer->fds[0], read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
+  uint64_t begun_ns = now_ns();
+  for (int i = 0; i < 40; i++) {
+    send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+    sleep_us(5000);
+  }
+  uint64_t most = (now_ns() - begun_ns) / KVF_PROGRESS_NS + 1;
+  (void)pthread_mutex_lock(&s->node->lock);
+  uint32_t told = s->node->reads[read.id].progress;
+  (void)pthread_mutex_unlock(&s->node->lock);
+  assert_true(told >= 1);
+  assert_true(told <= most);
+  peer_send_trailer(s->consumer->fds[0], read.id, 19, 77);
+  expect_good(s, &read);
+}
+
+static void a_read_for_which_there_is_no_memory_is_reported(void **state)
+{
+  scene *s = *state;
+  atomic_store(&malloc_fails, true);
+  kvf_read read = started(s, 0, 1);
+  expect_status(s, &read, KVF_NO_MEMORY);
+  atomic_store(&malloc_fails, false);
+  read = started(s, 0, 1);
+  expect_asked(s, 0, &read);
+  answer(s, 0, &read);
+  expect_good(s, &read);
+}
+
+static void blocks_that_are_not_there_are_not_asked_for(void **state)
+{
+  scene *s = *state;
+  s->items[0].local_block = CONSUMER_BLOCKS;
+  s->items[1].remote_block = CONSUMER_BLOCKS;
+  kvf_read local = started(s, 0, 1);
+  kvf_read remote = started(s, 1, 1);
+  expect_status(s, &local, KVF_INVALID);
+  expect_status(s, &remote, KVF_INVALID);
+  peer_expect_silence(s->consumer->fds[0], 20);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      CASE(a_read_gets_its_bytes_and_its_sample),
+      CASE(reads_go_to_the_stream_with_the_least_to_do),
+      CASE(more_reads_than_may_be_open_wait),
+      CASE(refusals_are_told),
+      CASE(a_chunk_of_another_size_ends_the_link),
+      CASE(an_answer_out_of_turn_ends_the_link),
+      CASE(a_trailer_of_another_chunk_ends_the_link),
+      CASE(a_chunk_instead_of_a_trailer_ends_the_link),
+      CASE(a_producer_that_leaves_fails_its_reads),
+      CASE(a_cancelled_read_writes_nothing_more),
+      CASE(a_read_that_is_cancelled_half_way_stops_there),
+      CASE(reads_that_wait_can_be_cancelled),
+      CASE(memory_that_goes_away_cancels_reads),
+      CASE(progress_is_told_now_and_then),
+      CASE(a_read_for_which_there_is_no_memory_is_reported),
+      CASE(blocks_that_are_not_there_are_not_asked_for),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

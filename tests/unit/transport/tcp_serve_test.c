@@ -1,0 +1,249 @@
+/* What a consumer that has proved its key is answered. */
+#include "transport/tcp_server.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "node.h"
+#include "tcp_peer.h"
+#include "transport/fence_memory.h"
+
+#define BLOCKS 64
+#define BLOCK_BYTES (256 << 10)
+#define LARGE 32 /* blocks: more than the kernel takes at once */
+
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+
+typedef struct scene {
+  side producer;
+  node_introduction introduction;
+  kvf_link_spec spec;
+  node_lease *lease;
+  kvf_read_item items[BLOCKS];
+  uint8_t *payload; /* room for all blocks */
+  int fd;
+} scene;
+
+static int scene_open(void **state)
+{
+  const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
+  kvf_transport_config config = node_config();
+  config.tcp_buffer_bytes = 65536;
+  scene *s = malloc(sizeof(*s));
+  assert_non_null(s);
+  node_open_with(&s->producer, ops, &shape, 1, &config);
+  node_introduce(&s->producer, &s->introduction);
+  s->spec = node_spec(&s->introduction);
+  s->lease = node_publish(&s->producer, 1001);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    s->items[i] = (kvf_read_item){.position = i};
+  }
+  s->payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
+  assert_non_null(s->payload);
+  s->fd = peer_connect_proved(&s->spec);
+  *state = s;
+  return 0;
+}
+
+static int scene_close(void **state)
+{
+  scene *s = *state;
+  (void)close(s->fd);
+  node_close(&s->producer);
+  free(s->payload);
+  free(s);
+  return 0;
+}
+
+static void expect_payload(scene *s, const kvf_read_item *items, uint32_t count)
+{
+  peer_receive(s->fd, s->payload, (size_t)count * BLOCK_BYTES);
+  for (uint32_t i = 0; i < count; i++) {
+    const uint8_t *block = node_block(&s->producer, 0, s->lease->blocks[items[i].position]);
+    assert_memory_equal(s->payload + (size_t)i * BLOCK_BYTES, block, BLOCK_BYTES);
+  }
+}
+
+static void expect_answer(scene *s, uint64_t read_id, const kvf_read_item *items, uint32_t count)
+{
+  kvf_data_chunk chunk = peer_receive_chunk(s->fd);
+  assert_int_equal(chunk.read_id, read_id);
+  assert_int_equal(chunk.status, KVF_OK);
+  assert_int_equal(chunk.payload_bytes, (uint64_t)count * BLOCK_BYTES);
+  expect_payload(s, items, count);
+  kvf_data_trailer trailer = peer_receive_trailer(s->fd);
+  assert_int_equal(trailer.read_id, read_id);
+  assert_int_equal(trailer.word, kvf_fence_word_live(1001));
+  assert_int_equal(trailer.digest, s->lease->digest);
+}
+
+static void expect_refusal(scene *s, uint64_t read_id, kvf_status status)
+{
+  kvf_data_chunk chunk = peer_receive_chunk(s->fd);
+  assert_int_equal(chunk.read_id, read_id);
+  assert_int_equal(chunk.status, status);
+  assert_int_equal(chunk.payload_bytes, 0);
+}
+
+static void reads_are_answered_in_order(void **state)
+{
+  scene *s = *state;
+  peer_send_read(s->fd, 1, &s->lease->lease, s->items, 3);
+  peer_send_read(s->fd, 2, &s->lease->lease, s->items + 7, 1);
+  expect_answer(s, 1, s->items, 3);
+  expect_answer(s, 2, s->items + 7, 1);
+}
+
+static void more_reads_than_are_queued_are_answered_too(void **state)
+{
+  scene *s = *state;
+  const uint64_t count = 4 * KVF_TCP_REQUESTS_MAX + 3;
+  for (uint64_t id = 1; id <= count; id++) {
+    peer_send_read(s->fd, id, &s->lease->lease, s->items + id % BLOCKS, 1);
+  }
+  for (uint64_t id = 1; id <= count; id++) {
+    expect_answer(s, id, s->items + id % BLOCKS, 1);
+  }
+}
+
+static void refusals_carry_the_reason_and_nothing_else(void **state)
+{
+  scene *s = *state;
+  kvf_lease lease = s->lease->lease;
+  lease.token[0] ^= 1;
+  peer_send_read(s->fd, 1, &lease, s->items, 1);
+  expect_refusal(s, 1, KVF_LEASE_UNKNOWN);
+
+  lease = s->lease->lease;
+  lease.slot = NODE_SLOTS;
+  peer_send_read(s->fd, 2, &lease, s->items, 1);
+  expect_refusal(s, 2, KVF_LEASE_UNKNOWN);
+
+  const kvf_read_item beyond = {.position = BLOCKS};
+  peer_send_read(s->fd, 3, &s->lease->lease, &beyond, 1);
+  expect_refusal(s, 3, KVF_INVALID);
+
+  const kvf_read_item group = {.position = 1, .group = 3};
+  peer_send_read(s->fd, 4, &s->lease->lease, &group, 1);
+  expect_refusal(s, 4, KVF_INVALID);
+
+  node_end(&s->producer, s->lease);
+  for (uint64_t id = 5; id < 100; id++) { /* more than there is room for at once */
+    peer_send_read(s->fd, id, &s->lease->lease, s->items, 1);
+  }
+  for (uint64_t id = 5; id < 100; id++) {
+    expect_refusal(s, id, KVF_LEASE_EXPIRED);
+  }
+}
+
+static void heads_are_those_that_were_asked_for(void **state)
+{
+  scene *s = *state;
+  kvf_data_read read = {.read_id = 1, .lease = s->lease->lease, .heads = 1, .items_count = 1};
+  uint8_t body[256];
+  size_t bytes;
+  read.remote_head = 1; /* the region has one */
+  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(s, 1, KVF_INVALID);
+  read.remote_head = 0;
+  read.heads = UINT32_MAX;
+  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(s, 1, KVF_INVALID);
+  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
+  expect_answer(s, 2, s->items, 1);
+}
+
+static void a_cancelled_read_that_waits_is_not_sent(void **state)
+{
+  scene *s = *state;
+  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
+  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK); /* and now the kernel is full */
+  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
+  peer_send_read(s->fd, 3, &s->lease->lease, s->items, 1);
+  peer_send_cancel(s->fd, 2);
+  peer_send_cancel(s->fd, 1);   /* too late */
+  peer_send_cancel(s->fd, 400); /* never heard of */
+  sleep_us(20000);
+  expect_payload(s, s->items, LARGE);
+  assert_int_equal(peer_receive_trailer(s->fd).read_id, 1);
+  expect_refusal(s, 2, KVF_CANCELLED);
+  expect_answer(s, 3, s->items, 1);
+}
+
+/* The consumer learns from the trailer what became of the lease while the chunk was on its way. */
+static void the_trailer_tells_what_was_after_the_last_byte(void **state)
+{
+  scene *s = *state;
+  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
+  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
+  peer_receive(s->fd, s->payload, BLOCK_BYTES);
+  node_end(&s->producer, s->lease);
+  memset(node_block(&s->producer, 0, s->lease->blocks[LARGE - 1]), 0x5a, BLOCK_BYTES);
+  peer_receive(s->fd, s->payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
+  assert_int_equal(s->payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
+  kvf_data_trailer trailer = peer_receive_trailer(s->fd);
+  assert_int_equal(trailer.word, kvf_fence_word_over(1001));
+
+  node_lease *next = node_publish(&s->producer, 1009); /* of the same slot: the stream is in step */
+  peer_send_read(s->fd, 2, &next->lease, s->items, 1);
+  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
+  peer_receive(s->fd, s->payload, BLOCK_BYTES);
+  assert_int_equal(peer_receive_trailer(s->fd).word, kvf_fence_word_live(1009));
+}
+
+static void memory_that_goes_away_ends_what_is_being_sent(void **state)
+{
+  scene *s = *state;
+  int idle = peer_connect_proved(&s->spec);
+  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
+  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
+  ops->clear_memory(s->producer.transport);
+  s->producer.memory_set = false;
+  /* Whoever reads it now is found out. */
+  assert_int_equal(mprotect(s->producer.regions[0].base, (size_t)BLOCKS * BLOCK_BYTES, PROT_NONE), 0);
+  peer_expect_closed(s->fd);
+  assert_true(node_has_logged(&s->producer, "the memory is not registered any more"));
+  (void)close(s->fd);
+  s->fd = idle; /* lives on */
+  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
+  expect_refusal(s, 2, KVF_LEASE_UNKNOWN);
+}
+
+/* A consumer that stands still costs the others nothing. */
+static void consumers_are_served_side_by_side(void **state)
+{
+  scene *s = *state;
+  int still = peer_connect_proved(&s->spec);
+  for (uint64_t id = 1; id <= KVF_TCP_REQUESTS_MAX; id++) {
+    peer_send_read(still, id, &s->lease->lease, s->items, LARGE);
+  }
+  assert_int_equal(peer_receive_chunk(still).status, KVF_OK);
+  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
+  expect_answer(s, 1, s->items, LARGE);
+  (void)close(still);
+  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
+  expect_answer(s, 2, s->items, 1);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(reads_are_answered_in_order, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(more_reads_than_are_queued_are_answered_too, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(refusals_carry_the_reason_and_nothing_else, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(heads_are_those_that_were_asked_for, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(a_cancelled_read_that_waits_is_not_sent, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(the_trailer_tells_what_was_after_the_last_byte, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(memory_that_goes_away_ends_what_is_being_sent, scene_open, scene_close),
+      cmocka_unit_test_setup_teardown(consumers_are_served_side_by_side, scene_open, scene_close),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
