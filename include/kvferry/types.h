@@ -26,7 +26,8 @@ extern "C" {
 #define KVF_BLOCK_NONE UINT32_MAX
 
 /* The blocks of one request: block ids by KV group, groups one after the other.
- * ids has the sum of counts[0..groups) entries. The caller owns both arrays; the library copies what it keeps. */
+ * ids has the sum of counts[0..groups) entries. The caller owns both arrays, neither NULL; the library copies what it
+ * keeps. */
 typedef struct kvf_blocks {
   const uint32_t *ids;
   const uint32_t *counts;

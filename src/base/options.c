@@ -179,7 +179,7 @@ static bool is_address(const char *text)
   return *text == 0 || (*text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
 }
 
-static bool is_path(const char *text)
+static bool is_free_of_control_characters(const char *text)
 {
   for (; *text != 0; text++) {
     if ((unsigned char)*text < 0x20 || *text == 0x7f) {
@@ -213,7 +213,7 @@ static bool is_text(const kvf_option *option, const char *text)
     case TYPE_ADDRESS:
       return is_address(text);
     case TYPE_PATH:
-      return is_path(text);
+      return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
       return is_transport_list(text);
     case TYPE_NUMBER:
@@ -377,7 +377,7 @@ static bool is_identity_text(const char *text, size_t *length)
     return false;
   }
   *length = strnlen(text, KVF_IDENTITY_BYTES_MAX);
-  return *length > 0 && *length < KVF_IDENTITY_BYTES_MAX;
+  return *length > 0 && *length < KVF_IDENTITY_BYTES_MAX && is_free_of_control_characters(text);
 }
 
 kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value)
@@ -459,16 +459,26 @@ static bool check_order(const kvf_option_order *order, char *message)
   return false;
 }
 
-static bool check_identity(const kvf_config *config)
+static bool check_identity(const kvf_config *config, char *message)
 {
+  const char *complaint = NULL;
+  bool has_block_tokens = false;
   size_t length = 0;
-  for (uint32_t i = 0; i < config->identity_fields; i++) {
+  for (uint32_t i = 0; i < config->identity_fields && complaint == NULL; i++) {
     if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name, &length) ||
         !is_identity_text(config->identity[i].value, &length)) {
-      return false;
+      complaint = "the identity's fields are to be set by kvf_config_identity()";
+    } else {
+      has_block_tokens = has_block_tokens || strcmp(config->identity[i].name, "block_tokens") == 0;
     }
   }
-  return true;
+  if (complaint == NULL && config->identity_fields == KVF_IDENTITY_FIELDS_MAX && !has_block_tokens) {
+    complaint = "too many fields of the identity: the node adds block_tokens";
+  }
+  if (complaint != NULL && message != NULL) {
+    snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", complaint);
+  }
+  return complaint == NULL;
 }
 
 #define ORDER(smaller, larger) {#smaller, #larger, config->smaller, config->larger}
@@ -491,11 +501,5 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
       return KVF_INVALID;
     }
   }
-  if (!check_identity(config)) {
-    if (message != NULL) {
-      snprintf(message, KVF_MESSAGE_BYTES_MAX, "the identity's fields are to be set by kvf_config_identity()");
-    }
-    return KVF_INVALID;
-  }
-  return KVF_OK;
+  return check_identity(config, message) ? KVF_OK : KVF_INVALID;
 }

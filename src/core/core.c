@@ -137,12 +137,14 @@ void kvf_core_free(kvf_core *core)
 
 kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
 {
-  if (core->has_memory) {
+  if (core->had_memory) {
     return KVF_EXISTS;
   }
   kvf_welcome_free(&core->self.welcome);
   core->self.welcome = *welcome;
   core->has_memory = true;
+  core->had_memory = true;
+  kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   core->groups = 0;
   core->heads_total = regions[0].heads_total;
   memset(core->head_bytes, 0, sizeof(core->head_bytes));
@@ -261,7 +263,8 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
 {
-  return kvf_lease_table_end(&core->leases, now_ns, lease);
+  /* A control node has published nothing, and has no fence table to store to. */
+  return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
 }
 
 /* ---- time and events ---- */

@@ -53,6 +53,7 @@ typedef struct kvf_core {
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   bool has_memory;
+  bool had_memory; /* for ever: a peer that still knows the first memory would take its bytes for a later lease's */
   uint32_t groups;
   uint64_t head_bytes[KVF_GROUPS_MAX];
   uint32_t group_blocks[KVF_GROUPS_MAX];
@@ -67,7 +68,8 @@ void kvf_core_free(kvf_core *core);
 
 /* ---- API calls: see the public headers ---- */
 
-/* `welcome` describes the memory to peers; it is copied, its allocations become the core's. */
+/* `welcome` describes the memory to peers; it is copied, its allocations become the core's. KVF_EXISTS: the core has
+ * memory or, even if it was cleared, had some: other memory is another node's, whose incarnation tells peers so. */
 KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count,
                                             kvf_welcome *welcome);
 /* Ends all leases and aborts all loads; true once nothing is left of either. */

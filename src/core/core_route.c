@@ -64,7 +64,7 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
     return;
   }
   if (conn->session != NULL) {
-    kvf_session_on_closed(&core->sessions, conn->session);
+    kvf_session_on_closed(&core->sessions, conn->session, now_ns);
   } else if (conn->peer != NULL) {
     kvf_peer_on_closed(&core->peers, now_ns, conn->peer);
   }
@@ -74,10 +74,13 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
-  if (conn != NULL && conn->session != NULL && !kvf_session_is_trusted(conn->session)) {
-    return KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
+  bool trusted = false;
+  if (conn != NULL && conn->session != NULL) {
+    trusted = kvf_session_is_trusted(conn->session);
+  } else if (conn != NULL && conn->peer != NULL) {
+    trusted = kvf_peer_is_trusted(conn->peer);
   }
-  return KVF_FRAME_BODY_BYTES_MAX;
+  return trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
 }
 
 void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_core_output *output), void *context)

@@ -94,6 +94,7 @@ static void put_peers(writer *to, const kvf_core *core)
   put(to, "sessions_refused", "incompatible", sessions->refused_incompatible, false);
   put(to, "sessions_refused", "protocol", sessions->protocol_errors, false);
   counter(to, "sessions_timed_out", sessions->timed_out);
+  counter(to, "sessions_abandoned", sessions->abandoned);
   counter(to, "sessions_evicted", sessions->evicted);
 }
 

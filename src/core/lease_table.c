@@ -6,6 +6,7 @@
 
 #include "base/crypto.h"
 
+#define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
 
 typedef enum lease_phase { LEASE_NONE, LEASE_PUBLISHED, LEASE_ENDED } lease_phase;
@@ -25,26 +26,29 @@ typedef struct block_list {
   uint32_t data[]; /* where each group's ids begin and the last one's end (groups + 1 of them), then the ids */
 } block_list;
 
-/* The word that the fence table is to hold says it all about ids: what is below it is over, what is above not
+/* Laid out by what is needed together, since with many leases each cache line costs more than all that is done with it:
+ * a renewal touches the first two lines, a publish and a timer the first and the last.
+ * The word that the fence table is to hold says it all about ids: what is below it is over, what is above not
  * published. */
 struct kvf_lease_entry {
-  uint64_t word;
-  uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
+  _Alignas(CACHE_LINE_BYTES) uint64_t word;
   uint8_t token[sizeof(((kvf_lease *)0)->token)];
   uint64_t deadline_ns;
   uint64_t deadline_max_ns;
-  block_list *blocks;
+  uint64_t digest;
   uint8_t phase;
   uint8_t store;
   uint8_t cause;
+  kvf_lease_consumers consumers;
   kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;  /* in table.stores or table.ended */
-  uint64_t digest;
-  kvf_lease_consumers consumers;
+  block_list *blocks;
+  uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
 };
 
 static_assert(sizeof(kvf_lease_entry) <= 256, "a million leases are 256 MB");
-static_assert(offsetof(kvf_lease_entry, timer) == 64, "a renewal touches the first cache line and the consumer's");
+static_assert(offsetof(kvf_lease_entry, consumers.records) == CACHE_LINE_BYTES, "the first two lines");
+static_assert(offsetof(kvf_lease_entry, timer) == sizeof(kvf_lease_entry) - CACHE_LINE_BYTES, "the last line");
 
 static bool is_live(const kvf_lease_entry *entry)
 {
@@ -83,10 +87,12 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_co
   kvf_list_init(&table->stores);
   kvf_list_init(&table->ended);
   kvf_wheel_init(&table->wheel, now_ns);
-  table->entries = calloc(config->slots, sizeof(*table->entries));
-  if (table->entries == NULL) {
+  table->memory = calloc((size_t)config->slots + 1, sizeof(*table->entries));
+  if (table->memory == NULL) {
     return KVF_NO_MEMORY;
   }
+  size_t past_line = (uintptr_t)table->memory % CACHE_LINE_BYTES;
+  table->entries = (kvf_lease_entry *)((char *)table->memory + (past_line == 0 ? 0 : CACHE_LINE_BYTES - past_line));
   for (uint32_t slot = 0; slot < config->slots; slot++) {
     kvf_timer_init(&table->entries[slot].timer, 0);
     kvf_list_init(&table->entries[slot].queue);
@@ -102,8 +108,8 @@ void kvf_lease_table_free(kvf_lease_table *table)
       table->held -= 1;
     }
   }
-  free(table->entries);
-  table->entries = NULL;
+  free(table->memory);
+  table->memory = NULL;
 }
 
 /* The entry of a lease's slot, NULL if the slot or the id is out of range. */
@@ -113,7 +119,7 @@ static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *
     return NULL;
   }
   kvf_lease_entry *entry = &table->entries[lease->slot];
-  __builtin_prefetch(&entry->timer, 1);
+  __builtin_prefetch(entry, 1);
   return entry;
 }
 
@@ -170,13 +176,17 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   if (entry == NULL) {
     return KVF_INVALID;
   }
-  if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
-    return KVF_EXISTS;
-  }
-  kvf_status status = copy_blocks(blocks, user, &entry->blocks);
+  __builtin_prefetch(&entry->timer, 1);
+  block_list *list; /* first, while the entry is being fetched from memory */
+  kvf_status status = copy_blocks(blocks, user, &list);
   if (status != KVF_OK) {
     return status;
   }
+  if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
+    free(list);
+    return KVF_EXISTS;
+  }
+  entry->blocks = list;
   entry->phase = LEASE_PUBLISHED;
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
@@ -303,7 +313,6 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
   expire_if_due(table, entry, now_ns);
   if (is_live(entry) && kvf_consumers_renew(&entry->consumers, key)) {
     entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
-    check(table, entry);
   }
   return state;
 }
@@ -311,7 +320,10 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                        const kvf_consumer_key *key, bool completed, uint32_t reader, uint32_t readers)
 {
-  kvf_lease_entry *entry;
+  kvf_lease_entry *entry = entry_of(table, lease);
+  if (entry != NULL) {
+    __builtin_prefetch(&entry->timer, 1); /* most often this ends the lease */
+  }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
   if (state == KVF_LEASE_STATE_OVER && completed) {
     table->counters.late_acknowledgements += 1;

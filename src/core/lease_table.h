@@ -39,7 +39,8 @@ typedef struct kvf_lease_counters {
 typedef struct kvf_lease_entry kvf_lease_entry;
 
 typedef struct kvf_lease_table {
-  kvf_lease_entry *entries;
+  void *memory;
+  kvf_lease_entry *entries; /* in `memory`, at the beginning of a cache line */
   kvf_lease_table_config config;
   kvf_list stores;
   kvf_list ended;

@@ -86,8 +86,9 @@ void kvf_peer_fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status
   kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
                kvf_status_name(status), what);
   peers->counters.failures++;
+  bool proved = kvf_peer_is_trusted(peer);
   kvf_peer_disconnect(peers, peer);
-  if (status == KVF_PEER_RESTARTED || status == KVF_INCOMPATIBLE) {
+  if (status == KVF_PEER_RESTARTED || (status == KVF_INCOMPATIBLE && proved)) {
     peer->gone = status; /* neither changes in the life of that process */
   } else {
     peers->counters.breaker_opened++;
@@ -102,6 +103,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   peer->conn = kvf_conns_add(peers->conns);
   if (peer->conn == NULL) {
     answer_all(peers, peer, KVF_NO_MEMORY);
+    kvf_peer_rearm(peers, peer, now_ns);
     return;
   }
   peers->counters.dials++;
@@ -110,6 +112,15 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   peer->dial_pending = true;
   kvf_list_ensure_back(&peers->actions, &peer->action);
   kvf_peer_rearm(peers, peer, now_ns);
+}
+
+bool kvf_peer_may_try(kvf_breaker *breaker, uint64_t now_ns)
+{
+  if (kvf_breaker_wants_probe(breaker, now_ns)) {
+    kvf_breaker_probing(breaker, now_ns);
+    return true;
+  }
+  return kvf_breaker_allows(breaker);
 }
 
 void kvf_peer_advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
@@ -127,7 +138,7 @@ void kvf_peer_advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       kvf_peer_choose_link(peers, now_ns, peer);
     }
   } else if (peer->state == KVF_PEER_IDLE) {
-    if (kvf_breaker_allows(&peer->breaker)) {
+    if (kvf_peer_may_try(&peer->breaker, now_ns)) {
       dial(peers, now_ns, peer);
     } else {
       peers->counters.fast_failures++;
@@ -238,6 +249,11 @@ static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   }
   bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
   kvf_peer_fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
+}
+
+bool kvf_peer_is_trusted(const kvf_peer *peer)
+{
+  return peer->state == KVF_PEER_WAIT_WELCOME || peer->state == KVF_PEER_READY;
 }
 
 void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer)

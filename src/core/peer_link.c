@@ -29,16 +29,6 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   return true;
 }
 
-/* The load that waits is the link's probe: unlike a dead peer, a dead link has another beside it to go on with. */
-static bool may_try(kvf_peer_link *link, uint64_t now_ns)
-{
-  if (kvf_breaker_wants_probe(&link->breaker, now_ns)) {
-    kvf_breaker_probing(&link->breaker, now_ns);
-    return true;
-  }
-  return kvf_breaker_allows(&link->breaker);
-}
-
 void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   kvf_status cause = KVF_TRANSFER_SETUP;
@@ -58,7 +48,7 @@ void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     if (link->state != KVF_LINK_NONE) {
       return;
     }
-    if (!may_try(link, now_ns)) {
+    if (!kvf_peer_may_try(&link->breaker, now_ns)) {
       cause = kvf_breaker_cause(&link->breaker);
     } else if (want_link(peers, peer, link)) {
       return;
@@ -94,10 +84,11 @@ static kvf_peer_link *find(kvf_peers *peers, uint32_t path)
 static void link_failed(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
 {
   peers->counters.failures++;
-  if (kvf_status_describe(status)->trips_breaker) {
-    kvf_breaker_fail(&link->breaker, now_ns, status);
+  if (status == KVF_INCOMPATIBLE) {
+    link->unusable = status; /* another layout: so it stays in the life of the peer's process */
   } else {
-    link->unusable = status; /* another host, another layout: so it stays in the life of the peer's process */
+    /* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either. */
+    kvf_breaker_fail(&link->breaker, now_ns, kvf_status_describe(status)->trips_breaker ? status : KVF_TRANSFER_SETUP);
   }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&link->peer->key.address, address);

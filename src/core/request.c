@@ -54,6 +54,17 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   return request;
 }
 
+/* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
+static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
+{
+  for (uint32_t i = 0; self->key.bytes == 0 && i < ticket->ranks; i++) {
+    if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                                      const kvf_prompt *prompt)
 {
@@ -62,6 +73,12 @@ kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, co
     kvf_self_log(requests->self, now_ns, KVF_INCOMPATIBLE, 0, KVF_LOG_WARN,
                  "ticket refused: incompatible: made for another model or layout");
     return KVF_INCOMPATIBLE;
+  }
+  if (!is_near(requests->self, ticket)) {
+    requests->counters.bad_tickets++;
+    kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
+                 "ticket refused: bad_ticket: names another host, which needs a shared key (option key_file)");
+    return KVF_BAD_TICKET;
   }
 #ifndef KVF_MUTANT_PROMPT_UNCHECKED
   if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {

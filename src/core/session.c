@@ -42,7 +42,37 @@ void kvf_sessions_free(kvf_sessions *sessions)
   }
 }
 
-static void make_room(kvf_sessions *sessions)
+void kvf_sessions_end_readers(kvf_sessions *sessions)
+{
+  kvf_list *next;
+  for (kvf_list *node = sessions->open.next; node != &sessions->open; node = next) {
+    kvf_session *session = KVF_CONTAINER_OF(node, kvf_session, used);
+    next = node->next;
+    if (session->role == KVF_ROLE_RANK) {
+      end_session(sessions, session);
+    }
+  }
+}
+
+/* Of the host, since whoever connects anew gets another port. */
+static uint32_t peer_number(const kvf_session *session)
+{
+  uint32_t number;
+  memcpy(&number, &session->address.ip[12], sizeof(number));
+  return number;
+}
+
+/* One line on a session that ends for `reason`, which is not the peer's refusal. */
+static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, kvf_status reason,
+                    kvf_log_level level, const char *what)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&session->address, address);
+  kvf_self_log(sessions->self, now_ns, reason, peer_number(session), level, "closed a connection from %s: %s: %s",
+               address, kvf_status_name(reason), what);
+}
+
+static void make_room(kvf_sessions *sessions, uint64_t now_ns)
 {
   uint32_t most = sessions->self->config.connections_max;
   uint32_t most_unproven = most / KVF_SESSIONS_UNPROVEN_SHARE + 1;
@@ -53,14 +83,18 @@ static void make_room(kvf_sessions *sessions)
     victims = sessions->open_count > 0 ? &sessions->open : &sessions->unproven;
   }
   if (victims != NULL) {
+    kvf_session *victim = KVF_CONTAINER_OF(victims->next, kvf_session, used);
     sessions->counters.evicted++;
-    end_session(sessions, KVF_CONTAINER_OF(victims->next, kvf_session, used));
+    log_end(sessions, victim, now_ns, KVF_LIMIT, KVF_LOG_WARN,
+            victims == &sessions->open ? "connections_max is reached, and it was used least recently"
+                                       : "too many connections have not proved their key");
+    end_session(sessions, victim);
   }
 }
 
 kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, kvf_conn **out)
 {
-  make_room(sessions);
+  make_room(sessions, now_ns);
   kvf_session *session = calloc(1, sizeof(*session));
   if (session == NULL) {
     return KVF_NO_MEMORY;
@@ -81,14 +115,6 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
                 kvf_time_add(now_ns, kvf_ms_to_ns(sessions->self->config.handshake_timeout_ms)));
   *out = session->conn;
   return KVF_OK;
-}
-
-/* Of the host, since whoever connects anew gets another port. */
-static uint32_t peer_number(const kvf_session *session)
-{
-  uint32_t number;
-  memcpy(&number, &session->address.ip[12], sizeof(number));
-  return number;
 }
 
 /* Says why, then hangs up. */
@@ -149,6 +175,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
+    sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, "no protocol version in common");
     return;
   }
@@ -367,8 +394,12 @@ void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint
                     "not a frame, or a larger one than is allowed before the handshake has ended");
 }
 
-void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session)
+void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
+  if (session->state != KVF_SESSION_OPEN) {
+    sessions->counters.abandoned++;
+    log_end(sessions, session, now_ns, KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+  }
   session->conn = NULL;
   end_session(sessions, session);
 }
@@ -377,11 +408,7 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    char address[KVF_ADDRESS_TEXT_BYTES];
-    kvf_address_format(&session->address, address);
-    kvf_self_log(sessions->self, now_ns, KVF_HANDSHAKE_TIMEOUT, peer_number(session), KVF_LOG_WARN,
-                 "closed a connection from %s: no handshake within %u ms", address,
-                 sessions->self->config.handshake_timeout_ms);
+    log_end(sessions, session, now_ns, KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN, "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
 }

@@ -38,6 +38,7 @@ typedef struct kvf_session_counters {
   uint64_t refused_key;
   uint64_t refused_incompatible;
   uint64_t timed_out;
+  uint64_t abandoned; /* by their peer, before the handshake had ended */
   uint64_t evicted;
   uint64_t protocol_errors;
 } kvf_session_counters;
@@ -60,6 +61,9 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns,
                        kvf_wheel *wheel);
 void kvf_sessions_free(kvf_sessions *sessions);
 
+/* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */
+void kvf_sessions_end_readers(kvf_sessions *sessions);
+
 /* A connection from `address` was accepted. If there are too many, the least recently used of its kind makes room. */
 KVF_MUST_USE kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address,
                                             kvf_conn **out);
@@ -72,7 +76,7 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
 void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 
 /* The socket closed, or the session's timer went off. Frees the session. */
-void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session);
+void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 
 /* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */

@@ -1,6 +1,7 @@
 #include "runtime/control.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -157,15 +158,22 @@ static void close_socket(kvf_control *control, kvf_control_socket *socket)
 
 /* ---- what the core wants of us ---- */
 
+/* What this process lacks says nothing about the peer. */
+static kvf_status dial_status(int error)
+{
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM ? KVF_NO_MEMORY : KVF_PEER_DOWN;
+}
+
 static void dial(kvf_control *control, const kvf_dial *dial)
 {
   kvf_node *node = control->node;
   int fd = kvf_socket_connect(&dial->address, 0);
+  kvf_status status = fd >= 0 ? KVF_NO_MEMORY : dial_status(errno);
   if (fd >= 0 && add_socket(control, dial->conn_id, fd, true) != NULL) {
     return;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_dialed(&node->core, now_ns, dial->conn_id, KVF_PEER_DOWN);
+  kvf_core_on_dialed(&node->core, now_ns, dial->conn_id, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -220,6 +228,21 @@ static void flush_all(kvf_control *control)
   }
 }
 
+/* Under the node's lock, when the output has been taken: of the dials that wait, those that the core has not given up
+ * in the meantime. Nothing would ever close a connection that it does not know. */
+static void take_dials(kvf_node *node, kvf_list *dials)
+{
+  kvf_list *link;
+  while ((link = kvf_list_pop_front(&node->dials)) != NULL) {
+    kvf_dial *entry = KVF_CONTAINER_OF(link, kvf_dial, link);
+    if (kvf_conns_find(&node->core.conns, entry->conn_id) != NULL) {
+      kvf_list_push_back(dials, link);
+    } else {
+      free(entry);
+    }
+  }
+}
+
 /* Ticks the core and does what it wants. Returns when to do so again. */
 static uint64_t serve_core(kvf_control *control)
 {
@@ -235,10 +258,8 @@ static uint64_t serve_core(kvf_control *control)
   kvf_node_leave(node, now_ns);
 
   (void)kvf_node_enter(node);
-  while ((link = kvf_list_pop_front(&node->dials)) != NULL) {
-    kvf_list_push_back(&dials, link);
-  }
   kvf_core_take_output(&node->core, take_output, control);
+  take_dials(node, &dials);
   node->armed_ns = kvf_core_next_deadline(&node->core);
   uint64_t deadline_ns = node->armed_ns;
   (void)pthread_mutex_unlock(&node->lock);
@@ -392,16 +413,24 @@ static void *run(void *context)
 
 kvf_status kvf_control_start(kvf_control *control)
 {
+  /* The engine's signals are not for this thread. */
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   control->started = pthread_create(&control->thread, NULL, run, control) == 0;
-  return control->started ? KVF_OK : KVF_SYSTEM;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (!control->started) {
+    return KVF_SYSTEM;
+  }
+  (void)pthread_setname_np(control->thread, "kvf-control");
+  return KVF_OK;
 }
 
-void kvf_control_close(kvf_control *control)
+void kvf_control_stop(kvf_control *control)
 {
-  if (control == NULL) {
-    return;
-  }
   if (control->started) {
+    control->started = false;
     atomic_store(&control->stopping, true);
     kvf_control_wake(control);
     (void)pthread_join(control->thread, NULL);
@@ -414,7 +443,16 @@ void kvf_control_close(kvf_control *control)
   }
   if (control->listener >= 0) {
     (void)close(control->listener);
+    control->listener = -1;
   }
+}
+
+void kvf_control_close(kvf_control *control)
+{
+  if (control == NULL) {
+    return;
+  }
+  kvf_control_stop(control);
   if (control->wake_fd >= 0) {
     (void)close(control->wake_fd);
   }

@@ -9,7 +9,9 @@
 KVF_MUST_USE kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message);
 /* Starts the thread: the node must be complete. */
 KVF_MUST_USE kvf_status kvf_control_start(kvf_control *control);
-/* Stops the thread, closes all connections. NULL is allowed. */
+/* Stops the thread, closes all connections. kvf_control_wake() goes on to be legal, since transports still report. */
+void kvf_control_stop(kvf_control *control);
+/* Stops it, and frees it. NULL is allowed. */
 void kvf_control_close(kvf_control *control);
 
 /* Makes the thread look at the core again. Any thread, any time before kvf_control_close(). */

@@ -14,6 +14,7 @@ kvf_status kvf_key_file_read(const char *path, kvf_key *out, char *message)
     return KVF_INVALID;
   }
   size_t bytes = fread(data, 1, sizeof(data), file);
+  bool has_more = bytes == sizeof(data) && fgetc(file) != EOF;
   bool failed = ferror(file) != 0;
   (void)fclose(file);
   if (failed) {
@@ -23,7 +24,7 @@ kvf_status kvf_key_file_read(const char *path, kvf_key *out, char *message)
   while (bytes > 0 && isspace(data[bytes - 1])) {
     bytes--;
   }
-  if (bytes < KVF_KEY_BYTES_MIN || bytes > KVF_KEY_BYTES_MAX) {
+  if (has_more || bytes < KVF_KEY_BYTES_MIN || bytes > KVF_KEY_BYTES_MAX) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "key_file %.120s: the key must have %d to %d bytes", path,
                    KVF_KEY_BYTES_MIN, KVF_KEY_BYTES_MAX);
     kvf_forget(data, sizeof(data));

@@ -203,26 +203,35 @@ static void wait_until_quiet(kvf_node *node)
   }
 }
 
-void kvf_node_close(kvf_node *node)
+/* Transports go on to report until they are closed: nothing that they say opens or closes a link after this. */
+static void disconnect_links(kvf_node *node)
 {
-  if (node == NULL) {
-    return;
-  }
-  wait_until_quiet(node);
-  kvf_control_close(node->control);
   kvf_node_link *link;
   kvf_node_link *next;
+  (void)kvf_node_enter(node);
+  node->closing = true;
   HASH_ITER(by_path, node->links, link, next)
   {
     link->link->transport->ops->disconnect(link->link);
     HASH_DELETE(by_path, node->links, link);
     free(link);
   }
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+void kvf_node_close(kvf_node *node)
+{
+  if (node == NULL) {
+    return;
+  }
+  wait_until_quiet(node);
+  kvf_control_stop(node->control);
+  disconnect_links(node);
   for (uint32_t i = 0; node->memory_set && i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
-  node->control = NULL; /* from here nothing wakes it */
   close_transports(node);
+  kvf_control_close(node->control);
   kvf_list *dial;
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));

@@ -40,8 +40,10 @@ struct kvf_node {
   kvf_core core;        /* under the lock, like all down to `control` */
   kvf_node_link *links; /* by path */
   kvf_list dials;
+  bool caller_helps; /* the thread that holds the lock is a caller's, which may copy small reads itself */
   bool small_reads;  /* some transport has reads that wait for assist() */
   bool wants_wake;   /* the control thread has something to do */
+  bool closing;      /* effects are not carried out any more */
   uint64_t armed_ns; /* until when the control thread sleeps */
 
   kvf_control *control;
@@ -59,6 +61,9 @@ struct kvf_node {
 
 /* Takes the lock; returns the time for the input that follows. */
 uint64_t kvf_node_enter(kvf_node *node);
+/* Likewise, for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must not: a copy
+ * can be stuck in the kernel, and the clock and the other peers do not wait for it. */
+uint64_t kvf_node_enter_to_help(kvf_node *node);
 /* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
 void kvf_node_leave(kvf_node *node, uint64_t now_ns);
 

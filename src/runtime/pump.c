@@ -14,6 +14,13 @@ uint64_t kvf_node_enter(kvf_node *node)
   return kvf_clock_now();
 }
 
+uint64_t kvf_node_enter_to_help(kvf_node *node)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  node->caller_helps = true;
+  return now_ns;
+}
+
 static kvf_node_link *find_link(kvf_node *node, uint32_t path)
 {
   kvf_node_link *link;
@@ -104,8 +111,8 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *acti
                    .heads = action->heads,
                    .items_count = action->items_count,
                    .items = action->items,
-                   .small = action->small};
-  node->small_reads = node->small_reads || action->small;
+                   .small = action->small && node->caller_helps};
+  node->small_reads = node->small_reads || read.small;
   entry->link->transport->ops->read(entry->link, &read);
 }
 
@@ -130,7 +137,7 @@ static void do_store(kvf_node *node, const kvf_lease_store *store)
 static void carry_out(kvf_node *node, uint64_t now_ns)
 {
   kvf_effect effect;
-  while (kvf_core_next_effect(&node->core, now_ns, &effect)) {
+  while (!node->closing && kvf_core_next_effect(&node->core, now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
         do_dial(node, now_ns, &effect.link);
@@ -174,6 +181,7 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   bool assist = node->small_reads;
   node->wants_wake = false;
   node->small_reads = false;
+  node->caller_helps = false;
   if (wake) {
     node->armed_ns = 0; /* one wake is enough until the control thread has looked */
   }

@@ -4,6 +4,11 @@
 #include "base/fence.h"
 #include "runtime/node.h"
 
+static bool is_list(const kvf_blocks *blocks)
+{
+  return blocks != NULL && blocks->ids != NULL && blocks->counts != NULL;
+}
+
 /* ---- producer ---- */
 
 kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
@@ -28,7 +33,7 @@ kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
 kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                            char *ticket, size_t capacity, size_t *ticket_bytes)
 {
-  if (lease == NULL || blocks == NULL || prompt == NULL || ticket == NULL || ticket_bytes == NULL) {
+  if (lease == NULL || !is_list(blocks) || prompt == NULL || ticket == NULL || ticket_bytes == NULL) {
     return KVF_INVALID;
   }
   kvf_ticket *content = malloc(sizeof(*content));
@@ -61,7 +66,7 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
                              uint64_t user)
 {
   uint64_t digest;
-  if (lease == NULL || blocks == NULL || prompt == NULL) {
+  if (lease == NULL || !is_list(blocks) || prompt == NULL) {
     return KVF_INVALID;
   }
   kvf_status status = check_groups(blocks);
@@ -172,7 +177,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
 {
   kvf_ticket *ticket;
   uint64_t digest = 0;
-  if (load == NULL || load->ticket == NULL || load->destination.counts == NULL) {
+  if (load == NULL || load->ticket == NULL || !is_list(&load->destination)) {
     return KVF_INVALID;
   }
   kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &ticket);
@@ -182,7 +187,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
   const kvf_blocks blocks = {.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
   status = kvf_fence_digest(&ticket->lease, &blocks, &ticket->prompt, &digest);
   if (status == KVF_OK) {
-    uint64_t now_ns = kvf_node_enter(node);
+    uint64_t now_ns = kvf_node_enter_to_help(node);
     status = kvf_core_load_start(&node->core, now_ns, ticket, digest, load);
     kvf_node_leave(node, now_ns);
   }

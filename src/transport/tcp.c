@@ -84,6 +84,7 @@ static void run_commands(kvf_tcp *tcp)
       return;
     }
     kvf_tcp_command *command = KVF_CONTAINER_OF(node, kvf_tcp_command, in_commands);
+    tcp->now_ns = now_ns(); /* a command's time begins when it comes, not when this turn did */
     command->run(tcp, command);
   }
 }

@@ -19,7 +19,7 @@
 /* Limits. What a peer can make us keep or do is bounded by these. */
 #define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
 #define KVF_TCP_REQUESTS_MAX 16  /* READs of a connection that wait; then no more is received from it */
-#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of all those READs, unless one has as many alone */
+#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of those READs: from here on, likewise */
 #define KVF_TCP_TURN_BYTES (4u << 20)                 /* one socket moves these before the others have their turn */
 #define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
 #define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
@@ -76,7 +76,7 @@ struct kvf_tcp {
   kvf_tcp_source wake;
   kvf_tcp_source listener;
   uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
-  uint64_t now_ns;          /* of this turn */
+  uint64_t now_ns;          /* of this turn, or command */
   kvf_log_limit log_limit;
   kvf_tcp_memory *memory;
   kvf_list greeting;   /* connections that have not proved their key, oldest first */

@@ -9,6 +9,12 @@
 #define CHUNK_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHUNK_BYTES_MAX)
 #define TRAILER_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_TRAILER_BYTES_MAX)
 
+/* Bytes of a system call, for a chunk's first and for later ones. The kernel passes most of a call's bytes on when it
+ * ends: of larger calls the consumer could receive nothing while we send, and the bytes would leave the cache in
+ * between. */
+#define CALL_BYTES_FIRST (128u << 10)
+#define CALL_BYTES_MAX (512u << 10)
+
 bool kvf_tcp_conn_has_room(const kvf_tcp_conn *conn)
 {
   return conn->requests_count < KVF_TCP_REQUESTS_MAX && conn->items_count < KVF_TCP_ITEMS_MAX;
@@ -126,6 +132,7 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
     return;
   }
   conn->sending = request;
+  conn->call_bytes = CALL_BYTES_FIRST;
   conn->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes};
 }
 
@@ -159,6 +166,18 @@ static void begin_what_fits(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
 }
 
+static kvf_tcp_io send_once(kvf_tcp_conn *conn, uint64_t budget_bytes)
+{
+  if (conn->sending == NULL) {
+    return kvf_tcp_send(&conn->stream, NULL, 0);
+  }
+  uint64_t bytes = conn->call_bytes < budget_bytes ? conn->call_bytes : budget_bytes;
+  if (conn->call_bytes < CALL_BYTES_MAX) {
+    conn->call_bytes *= 2;
+  }
+  return kvf_tcp_send(&conn->stream, &conn->payload, bytes);
+}
+
 bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   uint64_t budget_bytes = KVF_TCP_TURN_BYTES;
@@ -173,7 +192,7 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
       return true;
     }
     uint64_t before = conn->payload.left_bytes;
-    kvf_tcp_io io = kvf_tcp_send(&conn->stream, conn->sending == NULL ? NULL : &conn->payload, budget_bytes);
+    kvf_tcp_io io = send_once(conn, budget_bytes);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       kvf_tcp_conn_broken(tcp, conn);
       return false;

@@ -47,14 +47,15 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
 
 void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
-  int error = conn->stream.error;
-  bool was_busy = conn->sending != NULL || !kvf_list_is_empty(&conn->requests);
-  if (error == 0 && !was_busy) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_DEBUG, KVF_PEER_DOWN, NULL);
-  } else {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_PEER_DOWN,
-                       error == 0 ? "the peer left while it had reads open" : strerror(error));
+  const char *message = NULL; /* a proved peer that leaves when it is done: nothing to say */
+  if (conn->stream.error != 0) {
+    message = strerror(conn->stream.error);
+  } else if (conn->sending != NULL || !kvf_list_is_empty(&conn->requests)) {
+    message = "the peer left while it had reads open";
+  } else if (!conn->is_trusted) {
+    message = "the peer left before it had proved its key";
   }
+  kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_PEER_DOWN, message);
 }
 
 void kvf_tcp_server_reap(kvf_tcp *tcp)

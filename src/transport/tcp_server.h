@@ -37,6 +37,7 @@ typedef struct kvf_tcp_conn {
   kvf_tcp_request *sending; /* out of `requests`; its payload, or its trailer, has not left */
   kvf_chunk chunk;          /* of `sending` */
   kvf_tcp_payload payload;
+  uint64_t call_bytes; /* that the next system call sends of it at most */
 } kvf_tcp_conn;
 
 /* ---- tcp_server.c ---- */

@@ -115,8 +115,8 @@ typedef struct kvf_transport_ops {
   /* Consumer. Begins to connect; link_up() tells the outcome, later, from another thread. KVF_TRANSFER_SETUP: this peer
    * cannot be reached this way (another host, a malformed description). */
   kvf_status (*connect)(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-  /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. link_up()
-   * and link_down() do not come afterwards. */
+  /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. A
+   * link_up() or link_down() that is on its way may still come, and the link stays allocated until it has returned. */
   void (*disconnect)(kvf_link *link);
   void (*read)(kvf_link *link, const kvf_read *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */

@@ -230,6 +230,22 @@ static void identity_is_bounded(void **state)
   assert_int_equal(config.identity_fields, KVF_IDENTITY_FIELDS_MAX);
 }
 
+/* They would not pass the handshake, and could begin a log line of their own. */
+static void identity_has_no_control_characters(void **state)
+{
+  (void)state;
+  const char *const refused[] = {"\n", "a\tb", "\x1b[2J", "a\x7f", "\x01", "\x1f"};
+  kvf_config config = defaults();
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    assert_int_equal(kvf_config_identity(&config, refused[i], "v"), KVF_INVALID);
+    assert_int_equal(kvf_config_identity(&config, "n", refused[i]), KVF_INVALID);
+  }
+  assert_int_equal(config.identity_fields, 0);
+  assert_int_equal(kvf_config_identity(&config, "a name", "~\xc3\xa9 "), KVF_OK);
+  config.identity[0].value[0] = '\n';
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_INVALID);
+}
+
 static void assert_check_fails(const kvf_config *config, const char *expected_message)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -275,6 +291,13 @@ static void check_looks_at_fields_that_were_not_set_by_name(void **state)
   memset(config.transports, 't', sizeof(config.transports));
   assert_int_equal(kvf_config_check(&config, NULL), KVF_INVALID);
   config = defaults();
+  for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    char name[32];
+    assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
+    snprintf(name, sizeof(name), "field %d", i);
+    assert_int_equal(kvf_config_identity(&config, name, "v"), KVF_OK);
+  }
+  assert_check_fails(&config, "too many fields of the identity: the node adds block_tokens");
   config.identity_fields = KVF_IDENTITY_FIELDS_MAX + 1;
   assert_check_fails(&config, "the identity's fields are to be set by kvf_config_identity()");
 }
@@ -295,6 +318,7 @@ int main(void)
       cmocka_unit_test(null_arguments_are_refused),
       cmocka_unit_test(identity_is_a_set),
       cmocka_unit_test(identity_is_bounded),
+      cmocka_unit_test(identity_has_no_control_characters),
       cmocka_unit_test(check_compares_options),
       cmocka_unit_test(check_looks_at_fields_that_were_not_set_by_name),
   };

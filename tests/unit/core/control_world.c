@@ -41,7 +41,7 @@ static void open_side(control_side *side, const control_options *options, const 
   assert_int_equal(kvf_core_init(&side->core, &config, 1000 * MS), KVF_OK);
 }
 
-static void set_memory(control_side *side)
+void control_set_memory(control_side *side)
 {
   static uint8_t pool[16 * 64];
   kvf_region region = {.base = pool, .stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 1};
@@ -61,8 +61,10 @@ void control_world_open(control_world *world, const control_options *options)
   world->now_ns = 1000 * MS;
   open_side(&world->consumer, options, options->consumer_key, options->consumer_model, 'c', options->control);
   open_side(&world->producer, options, options->producer_key, "m", 'p', false);
-  set_memory(&world->consumer);
-  set_memory(&world->producer);
+  control_set_memory(&world->consumer);
+  if (!options->without_memory) {
+    control_set_memory(&world->producer);
+  }
   kvf_rank_record self = {.incarnation = world->producer.core.self.incarnation};
   self.address.ip[15] = 1;
   self.address.port = 80;

@@ -33,13 +33,15 @@ typedef struct control_options {
   const char *consumer_key; /* NULL: none */
   const char *producer_key;
   const char *consumer_model;
-  bool control; /* the consumer is a control node */
+  bool control;        /* the consumer is a control node */
+  bool without_memory; /* the producer has registered none: control_set_memory() */
   kvf_config config;
 } control_options;
 
 void control_options_init(control_options *options);
 void control_world_open(control_world *world, const control_options *options);
 void control_world_close(control_world *world);
+void control_set_memory(control_side *side);
 
 /* Carries effects and frames to and fro until nothing moves. Dials are answered by control_dial() only. */
 void control_settle(control_world *world);

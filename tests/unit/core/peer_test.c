@@ -95,6 +95,32 @@ static void refused_dial_opens_the_breaker_and_a_probe_closes_it(void **state)
   control_world_close(&world);
 }
 
+/* The probes end with the peer's use. What they found then says nothing of it much later. */
+static void unused_breaker_does_not_fail_a_new_load(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_PEER_DOWN);
+  kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
+  for (int i = 0; i < 400; i++) {
+    control_advance(&world, 1000);
+    if (world.consumer.dial_wanted) {
+      assert_true(i < 301);
+      control_dial(&world, KVF_PEER_DOWN);
+    }
+  }
+  assert_int_equal(acquire(), peer);
+  assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
+  kvf_peer_notice notice = ask_path(peer);
+  assert_int_equal(notice.kind, 0);
+  assert_true(world.consumer.dial_wanted);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  control_world_close(&world);
+}
+
 static void silent_handshake_times_out(void **state)
 {
   (void)state;
@@ -141,6 +167,52 @@ static void other_model_is_refused_and_named(void **state)
   assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
   assert_int_equal(peer_of(peer)->gone, KVF_INCOMPATIBLE);
   assert_non_null(strstr(world.consumer.last_log, "model differs"));
+  control_world_close(&world);
+}
+
+/* P8: who has not proved the key may refuse us, but is not believed for ever. */
+static void refusal_without_proof_is_not_final(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  world.held = true;
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
+  kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "x"};
+  uint8_t body[KVF_REFUSED_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
+  kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, KVF_FRAME_REFUSED, body, bytes);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.status, KVF_INCOMPATIBLE);
+  assert_int_equal(peer_of(peer)->gone, KVF_OK);
+  control_world_close(&world);
+}
+
+/* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
+static void registration_is_heard_by_those_who_came_before(void **state)
+{
+  (void)state;
+  control_options options;
+  control_options_init(&options);
+  options.without_memory = true;
+  control_world_open(&world, &options);
+  control_ticket(&world, &ticket, ids, 4);
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  kvf_peer_notice notice = ask_path(peer);
+  assert_int_equal(notice.status, KVF_TRANSFER_SETUP);
+  control_set_memory(&world.producer);
+  control_settle(&world);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  assert_int_not_equal(world.consumer.opened_path, 0);
   control_world_close(&world);
 }
 
@@ -200,6 +272,29 @@ static void unusable_transport_is_not_tried_again(void **state)
   control_world_close(&world);
 }
 
+/* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
+static void passing_failure_of_a_transport_is_tried_again(void **state)
+{
+  static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
+  (void)state;
+  for (size_t i = 0; i < 2; i++) {
+    open_world(NULL, NULL, "m");
+    uint32_t peer = acquire();
+    (void)ask_path(peer);
+    control_dial(&world, KVF_OK);
+    uint32_t path = world.consumer.opened_path;
+    kvf_core_on_link(&world.consumer.core, world.now_ns, path, causes[i]);
+    control_settle(&world);
+    assert_int_equal(world.consumer.closed_links, 1);
+    assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
+    assert_int_equal(world.consumer.opened_path, path);
+    control_advance(&world, 501);
+    (void)ask_path(peer);
+    assert_int_not_equal(world.consumer.opened_path, path);
+    control_world_close(&world);
+  }
+}
+
 static void stalled_link_has_a_breaker_of_its_own(void **state)
 {
   (void)state;
@@ -242,12 +337,16 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shakes_hands_and_opens_the_best_link),
       cmocka_unit_test(refused_dial_opens_the_breaker_and_a_probe_closes_it),
+      cmocka_unit_test(unused_breaker_does_not_fail_a_new_load),
       cmocka_unit_test(silent_handshake_times_out),
       cmocka_unit_test(wrong_key_is_refused_by_both),
       cmocka_unit_test(other_model_is_refused_and_named),
+      cmocka_unit_test(refusal_without_proof_is_not_final),
+      cmocka_unit_test(registration_is_heard_by_those_who_came_before),
       cmocka_unit_test(other_incarnation_is_a_restart),
       cmocka_unit_test(closed_connection_takes_its_links_down),
       cmocka_unit_test(unusable_transport_is_not_tried_again),
+      cmocka_unit_test(passing_failure_of_a_transport_is_tried_again),
       cmocka_unit_test(stalled_link_has_a_breaker_of_its_own),
       cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
   };

@@ -231,6 +231,22 @@ static void refuses_other_prompts_and_models(void **state)
   control_world_close(&world);
 }
 
+/* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
+static void keyless_ticket_of_another_host_is_refused(void **state)
+{
+  (void)state;
+  uint64_t id = 0;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  kvf_requests *requests = &world.consumer.core.requests;
+  ticket.rank[0].address.ip[0] = 0x20;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_BAD_TICKET);
+  assert_int_equal(requests->counters.bad_tickets, 1);
+  assert_int_equal(world.consumer.core.peers.count, 0);
+  world.consumer.core.self.key.bytes = 16;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+  control_world_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -243,6 +259,7 @@ int main(void)
       cmocka_unit_test(late_renewal_answer_does_not_end_the_telling),
       cmocka_unit_test(second_request_of_a_ticket_only_detaches_itself),
       cmocka_unit_test(refuses_other_prompts_and_models),
+      cmocka_unit_test(keyless_ticket_of_another_host_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

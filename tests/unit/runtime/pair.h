@@ -3,17 +3,31 @@
 #ifndef KVF_TESTS_PAIR_H
 #define KVF_TESTS_PAIR_H
 
+#include <pthread.h>
+
 #include "kvferry/kvferry.h"
 
 #define PAIR_BLOCKS 64
 #define PAIR_REGIONS 3
+#ifndef PAIR_BLOCK_BYTES
 #define PAIR_BLOCK_BYTES 4096
+#endif
 #define PAIR_BLOCK_TOKENS 16
+
+#define PAIR_LOG_LINES 256
+#define PAIR_LOG_BYTES 512
+
+/* The node's last log lines. */
+typedef struct pair_log {
+  pthread_mutex_t lock;
+  uint32_t count; /* that ever came */
+  char lines[PAIR_LOG_LINES][PAIR_LOG_BYTES];
+} pair_log;
 
 typedef struct pair_node {
   kvf_node *node;
   uint8_t *pool[PAIR_REGIONS];
-  char last_log[256]; /* the last warning */
+  pair_log *log;
 } pair_node;
 
 typedef struct pair {
@@ -68,6 +82,13 @@ void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_resul
 /* Waits until the producer's lease has ended; fails the test after timeout_ms. */
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms);
 uint64_t pair_stat(pair_node *n, const char *name, const char *reason);
+/* Waits until the number is at least `value`, or for a log line with all of these texts (the last may be NULL); false:
+ * not within timeout_ms. */
+bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms);
+bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms);
+bool pair_logged(pair_node *n, const char *text, const char *other_text);
+/* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
+size_t pair_count_entries(const char *path);
 uint64_t pair_now_ms(void);
 void pair_sleep_ms(uint32_t ms);
 

@@ -6,8 +6,8 @@
 #include "tcp_peer.h"
 
 #define CONSUMER_STREAMS 2
-#define CONSUMER_BLOCKS 64
-#define CONSUMER_BLOCK_BYTES 65536
+#define CONSUMER_BLOCKS 96 /* as many as the reads of a test */
+#define CONSUMER_BLOCK_BYTES UINT64_C(65536)
 
 typedef struct tcp_consumer {
   side node;

@@ -158,10 +158,11 @@ static void unasked_chunks_end_the_link(void **state)
 static void disconnect_is_legal_at_any_time(void **state)
 {
   tcp_consumer *consumer = *state;
-  for (int stage = 0; stage < 4; stage++) {
+  for (int stage = 3; stage >= 0; stage--) {
     consumer_connect(consumer);
     if (stage > 0) {
       consumer->fds[0] = peer_accept(consumer->listener);
+      consumer->fds[1] = peer_accept(consumer->listener);
     }
     if (stage > 1) {
       peer_challenge(consumer->fds[0], &consumer->spec);
@@ -171,11 +172,10 @@ static void disconnect_is_legal_at_any_time(void **state)
     }
     ops->disconnect(consumer->link);
     consumer->link = NULL;
-    if (stage > 0) {
-      peer_expect_closed(consumer->fds[0]);
-      (void)close(consumer->fds[0]);
-      consumer->fds[0] = -1;
-      (void)close(peer_accept(consumer->listener));
+    for (size_t i = 0; stage > 0 && i < CONSUMER_STREAMS; i++) {
+      peer_expect_closed(consumer->fds[i]);
+      (void)close(consumer->fds[i]);
+      consumer->fds[i] = -1;
     }
     assert_false(consumer->node.links[1].up_told);
   }

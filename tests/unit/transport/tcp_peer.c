@@ -79,10 +79,11 @@ size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capaci
   assert_int_equal(kvf_frame_header_decode(raw, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
   assert_string_equal(kvf_frame_type_name(header.type), kvf_frame_type_name(type));
   assert_true(header.body_bytes <= capacity);
-  if (header.body_bytes > 0) {
-    peer_receive(fd, body, header.body_bytes);
+  size_t bytes = header.body_bytes < capacity ? header.body_bytes : capacity;
+  if (bytes > 0) {
+    peer_receive(fd, body, bytes);
   }
-  return header.body_bytes;
+  return bytes;
 }
 
 void peer_expect_closed(int fd)

@@ -1,4 +1,5 @@
 /* What becomes of reads, with a producer that does what it likes. */
+#include <assert.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -150,9 +151,10 @@ static void more_reads_than_may_be_open_wait(void **state)
 {
   scene *s = *state;
   enum { COUNT = 3 * CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX };
+  static_assert(COUNT <= CONSUMER_BLOCKS, "each has a block of its own");
   kvf_read reads[COUNT];
   for (uint32_t i = 0; i < COUNT; i++) {
-    reads[i] = started(s, i % CONSUMER_BLOCKS, 1);
+    reads[i] = started(s, i, 1);
   }
   for (uint32_t i = 0; i < COUNT; i += CONSUMER_STREAMS) {
     if (i >= CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX) {
@@ -296,7 +298,9 @@ static void a_read_that_is_cancelled_half_way_stops_there(void **state)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 4);
+  kvf_read other = started(s, 10, 40); /* keeps the other stream busier */
   expect_asked(s, 0, &read);
+  expect_asked(s, 1, &other);
   peer_send_chunk(s->consumer->fds[0], read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
   send_payload(s, 0, CONSUMER_BLOCK_BYTES + 100);
   sleep_us(20000);
@@ -312,6 +316,8 @@ static void a_read_that_is_cancelled_half_way_stops_there(void **state)
   answer(s, 0, &next);
   expect_good(s, &next);
   assert_true(blocks_are(s, 0, 8, 0));
+  answer(s, 1, &other);
+  expect_good(s, &other);
 }
 
 static void reads_that_wait_can_be_cancelled(void **state)

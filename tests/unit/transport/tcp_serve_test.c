@@ -178,6 +178,14 @@ static void a_cancelled_read_that_waits_is_not_sent(void **state)
   expect_answer(s, 3, s->items, 1);
 }
 
+/* Not seen by ThreadSanitizer: that the old owner's bytes may still be on their way is what it is about. */
+__attribute__((no_sanitize("thread"))) static void next_owner_writes(uint8_t *block)
+{
+  for (volatile uint8_t *byte = block; byte < block + BLOCK_BYTES; byte++) {
+    *byte = 0x5a;
+  }
+}
+
 /* The consumer learns from the trailer what became of the lease while the chunk was on its way. */
 static void the_trailer_tells_what_was_after_the_last_byte(void **state)
 {
@@ -186,7 +194,7 @@ static void the_trailer_tells_what_was_after_the_last_byte(void **state)
   assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
   peer_receive(s->fd, s->payload, BLOCK_BYTES);
   node_end(&s->producer, s->lease);
-  memset(node_block(&s->producer, 0, s->lease->blocks[LARGE - 1]), 0x5a, BLOCK_BYTES);
+  next_owner_writes(node_block(&s->producer, 0, s->lease->blocks[LARGE - 1]));
   peer_receive(s->fd, s->payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
   assert_int_equal(s->payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
   kvf_data_trailer trailer = peer_receive_trailer(s->fd);

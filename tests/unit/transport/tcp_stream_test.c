@@ -69,10 +69,13 @@ static int scene_close(void **state)
 
 static void stage_text(kvf_tcp_stream *stream, const char *text)
 {
-  uint8_t *out = kvf_tcp_stage(stream, strlen(text));
+  const size_t bytes = strlen(text);
+  uint8_t *out = kvf_tcp_stage(stream, bytes);
   assert_non_null(out);
-  memcpy(out, text, strlen(text));
-  kvf_tcp_staged(stream, strlen(text));
+  for (size_t i = 0; i < bytes; i++) {
+    out[i] = (uint8_t)text[i];
+  }
+  kvf_tcp_staged(stream, bytes);
 }
 
 static void expect_moving(kvf_tcp_io io)

@@ -1,0 +1,122 @@
+"""The C library's nodes. The headers in include/kvferry/ say what each call means; this says how it looks in Python.
+
+- Structs cross as bytes: a lease (kvf_lease), a prompt (kvf_prompt), a report (kvf_report). Keep them, send them, compare
+  them; do not look into them.
+- Blocks are a tuple with one bytes object for each KV group: native uint32 block ids, BLOCK_NONE where there is none.
+- A batch takes a list and returns a list of statuses, one for each item. What happens to a transfer is data, never an
+  exception. `Error`, `TypeError`, `ValueError` and `OverflowError` mean that the call itself was wrong.
+- Calls run without the GIL. Any thread may call, except that close() refuses to run beside another call.
+"""
+
+from typing import Final, TypeAlias
+
+Lease: TypeAlias = bytes
+Prompt: TypeAlias = bytes
+Report: TypeAlias = bytes
+Blocks: TypeAlias = tuple[bytes, ...]
+Region: TypeAlias = tuple[int, int, int, int, int, int, int]
+"""(base, stride_bytes, block_bytes, blocks, heads, heads_total, group), as in kvf_region."""
+Verdict: TypeAlias = tuple[int, int, int, int, int, int]
+"""(action, status, keep_blocks, keep_tokens, recompute_tokens, retry_after_ms), as in kvf_verdict."""
+Event: TypeAlias = tuple[int, int, int, int | Report | Verdict | None]
+"""(kind, id, user, payload). The payload of EVENT_LEASE_ENDED is a LEASE_END_* cause, of EVENT_LOAD a report, of
+EVENT_VERDICT a verdict, of EVENT_QUIET None."""
+
+class Error(Exception):
+    """A call was refused; the text is for a person, `status` is a kvf_status."""
+
+    status: int
+
+class Node:
+    """A kvf_node. Closed by close(), or when the object goes."""
+
+    def __new__(cls, options: dict[str, str], identity: dict[str, str]) -> Node:
+        """Opens a node. Error: an option is unknown or its value bad (the text names it), or the system refused."""
+
+    def close(self) -> None: ...
+    def register(self, regions: list[Region]) -> None: ...
+    def address(self) -> bytes: ...
+    def set_ranks(self, records: list[bytes]) -> None: ...
+    def healthy(self) -> bool: ...
+    def poll(self) -> list[Event]:
+        """Up to 256 events. Never blocks."""
+
+    def stats(self) -> list[tuple[str, str, int, bool]]:
+        """(name, reason, value, is a gauge)."""
+
+    def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, Lease | None, int]:
+        """(status, lease, lease id)."""
+
+    def lease_release(self, lease_ids: list[int]) -> list[int]: ...
+    def ticket_make(self, lease: Lease, prompt: Prompt, blocks: Blocks) -> tuple[int, str | None]:
+        """(status, ticket)."""
+
+    def lease_publish(self, publications: list[tuple[Lease, Prompt, int, Blocks]]) -> list[int]:
+        """Items: (lease, prompt, user, blocks)."""
+
+    def lease_end(self, leases: list[Lease]) -> list[int]: ...
+    def request_open(self, ticket: str, prompt: Prompt, user: int) -> tuple[int, tuple[int, int, list[int]] | None]:
+        """(status, (request id, tokens, positions of each group))."""
+
+    def request_begin(self, request_ids: list[int]) -> list[int]: ...
+    def request_report(self, reports: list[Report]) -> list[int]: ...
+    def request_cancel(self, request_ids: list[int]) -> list[int]: ...
+    def load_start(self, loads: list[tuple[int, str, Prompt, int, int, Blocks]]) -> list[int]:
+        """Items: (request id, ticket, prompt, timeout_ms, user, destination)."""
+
+    def load_abort(self, request_ids: list[int]) -> list[int]: ...
+
+def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
+    """token_ids: native uint32s."""
+
+def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) -> Report:
+    """One rank's report, for a load that load_start() refused."""
+
+def report_merge(a: Report, b: Report) -> Report: ...
+def status_name(status: int) -> str: ...
+def options() -> list[tuple[str, str, str, str, str]]:
+    """The option table: (name, unit, default, allowed, meaning)."""
+
+VERSION: Final[str]
+BLOCK_NONE: Final[int]
+EVENT_LEASE_ENDED: Final[int]
+EVENT_LOAD: Final[int]
+EVENT_QUIET: Final[int]
+EVENT_VERDICT: Final[int]
+LEASE_END_COMPLETED: Final[int]
+LEASE_END_ABANDONED: Final[int]
+LEASE_END_EXPIRED: Final[int]
+LEASE_END_REVOKED: Final[int]
+ACTION_USE: Final[int]
+ACTION_RECOMPUTE: Final[int]
+ACTION_FAIL: Final[int]
+
+OK: Final[int]
+TRANSFER_FAILED: Final[int]
+TRANSFER_STALLED: Final[int]
+CHECKSUM: Final[int]
+CANCELLED: Final[int]
+BAD_TICKET: Final[int]
+LEASE_EXPIRED: Final[int]
+LEASE_UNKNOWN: Final[int]
+NOT_PUBLISHED: Final[int]
+DEADLINE: Final[int]
+ABORTED: Final[int]
+NO_LEASE: Final[int]
+DRAINING: Final[int]
+PEER_DOWN: Final[int]
+PEER_RESTARTED: Final[int]
+HANDSHAKE_TIMEOUT: Final[int]
+HANDSHAKE_REFUSED: Final[int]
+INCOMPATIBLE: Final[int]
+TRANSFER_SETUP: Final[int]
+PROTOCOL: Final[int]
+RANK_LOST: Final[int]
+NO_MEMORY: Final[int]
+INVALID: Final[int]
+NOT_FOUND: Final[int]
+LIMIT: Final[int]
+ADDRESS_IN_USE: Final[int]
+SYSTEM: Final[int]
+CLOSED: Final[int]
+EXISTS: Final[int]

@@ -1,0 +1,103 @@
+"""From vLLM's configuration to a node's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvferry import Error, Node, _kvferry
+
+from .identity import identity_fields
+from .layout import check_groups
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+EXTRA = "kv_connector_extra_config"
+OF_ENGINE = ("rank", "ranks", "block_tokens")
+"""Options that follow from the engine's own configuration."""
+
+
+class ConfigError(ValueError):
+    """An engine that cannot be started like this; the text says what to change."""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
+    transfer = vllm_config.kv_transfer_config
+    options = {"policy": transfer.kv_load_failure_policy}
+    for name, value in transfer.kv_connector_extra_config.items():
+        if name in OF_ENGINE:
+            raise ConfigError(f"{EXTRA}: {name} follows from the engine's configuration and cannot be set")
+        options[name] = _text(value)
+    return options
+
+
+def _check_parallel(vllm_config: VllmConfig) -> None:
+    parallel = vllm_config.parallel_config
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name) > 1:
+            raise ConfigError(f"kvferry supports tensor and data parallel engines, not {name}")
+    if vllm_config.model_config.get_total_num_kv_heads() < parallel.tensor_parallel_size:
+        raise ConfigError("kvferry needs tensor_parallel_size to be at most the model's number of KV heads")
+
+
+def _listen_of_rank(listen: str, index: int) -> str:
+    """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""
+    host, separator, port = listen.rpartition(":")
+    named = separator and port.isdigit() and (":" not in host or host.endswith("]"))
+    return f"{host}:{int(port) + index}" if named and int(port) > 0 else listen
+
+
+def _open(options: dict[str, str], vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
+    _check_parallel(vllm_config)
+    options["ranks"] = str(vllm_config.parallel_config.tensor_parallel_size)
+    options["block_tokens"] = str(check_groups(kv_cache_config))
+    try:
+        return Node(options, identity_fields(vllm_config, kv_cache_config))
+    except Error as error:
+        raise ConfigError(f"{EXTRA}: {error}") from error
+
+
+def open_control_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
+    """The scheduler's node. It takes no connections."""
+    options = _given_options(vllm_config)
+    options["listen"] = ""
+    return _open(options, vllm_config, kv_cache_config)
+
+
+def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int) -> Node:
+    """The node of one worker."""
+    options = _given_options(vllm_config)
+    parallel = vllm_config.parallel_config
+    if "listen" in options:
+        index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
+        options["listen"] = _listen_of_rank(options["listen"], index)
+    options["rank"] = str(rank)
+    return _open(options, vllm_config, kv_cache_config)
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What becomes of a request whose ticket is refused: there is no load, and so no verdict of the library's."""
+
+    policy: str
+    auto_max_recompute_tokens: int
+
+    def recompute(self, tokens: int) -> bool:
+        """Whether a prompt of so many tokens is computed here; if not, the request fails."""
+        within = tokens <= self.auto_max_recompute_tokens
+        return self.policy == "recompute" or (self.policy == "auto" and within)
+
+
+def refusals_of(vllm_config: VllmConfig) -> Refusals:
+    options = {name: initial for name, _, initial, _, _ in _kvferry.options()} | _given_options(vllm_config)
+    return Refusals(options["policy"], int(options["auto_max_recompute_tokens"]))

@@ -1,0 +1,258 @@
+"""The scheduler side of loading a prompt that another engine has computed.
+
+    OPEN ──admitted──► LOADING ──verdict, and quiet on all ranks──► done
+    REFUSED ──admitted──► FAILING ──the workers have echoed the error──► done
+
+A request is LOADING or FAILING exactly while vLLM keeps it in WAITING_FOR_REMOTE_KVS, or has aborted it there: it must
+be reported to vLLM once, and not after that.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvferry import _kvferry
+
+from .config import refusals_of
+from .layout import check_groups
+from .log import logger
+from .messages import Load, News, Orders
+from .metrics import Meter
+from .requests import pack_blocks, prompt_of, ticket_of
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+    from kvferry import Node
+
+Verdict = tuple[int, int, int, int, int, int]
+
+
+class Phase(enum.Enum):
+    OPEN = enum.auto()
+    REFUSED = enum.auto()
+    LOADING = enum.auto()
+    FAILING = enum.auto()
+
+
+@dataclass
+class Arrival:
+    """A request that came with a ticket."""
+
+    request: Request
+    phase: Phase
+    ticket: str = ""
+    prompt: bytes = b""
+    id: int = 0
+    """The library's id; 0 if it has refused the ticket."""
+    counts: tuple[int, ...] = ()
+    quiet: int = 0
+    """Ranks on which its load is quiet."""
+    verdict: Verdict | None = None
+    cancelled: bool = False
+
+
+@dataclass
+class Quarantine:
+    """Blocks that a load may still write to, and that belong to no request any more."""
+
+    blocks: list[KVCacheBlock]
+    quiet: int
+
+
+class Consumer:
+    def __init__(self, node: Node, meter: Meter, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        self._node = node
+        self._meter = meter
+        self._refusals = refusals_of(vllm_config)
+        self._kv_cache_config = kv_cache_config
+        self._block_tokens = check_groups(kv_cache_config)
+        self._all_ranks = (1 << vllm_config.parallel_config.tensor_parallel_size) - 1
+        self.manager: KVCacheManager | None = None
+        self._arrivals: dict[str, Arrival] = {}
+        self._by_id: dict[int, Arrival] = {}
+        self._quarantined: dict[int, Quarantine] = {}
+        self._load: list[Load] = []
+        self._abort: list[int] = []
+        self._fail: list[str] = []
+        self._healthy = True
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._quarantined) or any(
+            arrival.phase in (Phase.LOADING, Phase.FAILING) for arrival in self._arrivals.values())
+
+    # ---- what vLLM's scheduler says ----
+
+    def arrive(self, request: Request) -> None:
+        ticket = ticket_of(request)
+        prompt = prompt_of(request) if ticket is not None else None
+        if ticket is None or prompt is None:
+            return
+        status, info = self._node.request_open(ticket, prompt, 0)
+        if info is None:
+            self._refuse(request, status)
+            return
+        id_, _, counts = info
+        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts))
+        self._arrivals[request.request_id] = self._by_id[id_] = arrival
+
+    def _refuse(self, request: Request, status: int) -> None:
+        reason = _kvferry.status_name(status)
+        recompute = self._refusals.recompute(request.num_prompt_tokens)
+        logger.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id, reason,
+                       "it is computed here" if recompute else "it fails")
+        if recompute:
+            self._meter.add("recomputed_tokens", request.num_prompt_tokens)
+        else:
+            self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED)
+
+    def offer(self, request: Request, computed: int) -> tuple[int, bool]:
+        """How many tokens after the `computed` first ones a load would bring. Asked often: changes nothing."""
+        arrival = self._arrivals.get(request.request_id)
+        missing = request.num_prompt_tokens - computed
+        if arrival is None or arrival.phase not in (Phase.OPEN, Phase.REFUSED) or missing <= 0:
+            return 0, False
+        return missing, True
+
+    def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
+        """vLLM has given the request its blocks, and waits for `external` tokens."""
+        arrival = self._arrivals.get(request.request_id)
+        if arrival is None or arrival.phase not in (Phase.OPEN, Phase.REFUSED):
+            return
+        if external == 0:
+            self._forget(arrival)
+        elif arrival.phase is Phase.REFUSED:
+            self._start_failing(arrival)
+        else:
+            self._start_loading(arrival, blocks, request.num_prompt_tokens - external)
+
+    def _start_loading(self, arrival: Arrival, blocks: KVCacheBlocks, computed: int) -> None:
+        assert self.manager is not None
+        groups = self._kv_cache_config.select_transfer_block_ids(blocks.get_block_ids())
+        destination = pack_blocks(groups, self.manager.block_pool.null_block.block_id, arrival.counts,
+                                  first=computed // self._block_tokens)
+        arrival.phase = Phase.LOADING
+        self._node.request_begin([arrival.id])
+        self._load.append((arrival.id, arrival.ticket, arrival.prompt, 0, sum(arrival.counts), destination))
+
+    def _start_failing(self, arrival: Arrival) -> None:
+        arrival.phase = Phase.FAILING
+        self._fail.append(arrival.request.request_id)
+
+    def finish(self, request: Request) -> None:
+        """The request has ended. In LOADING and FAILING vLLM keeps its blocks until it is reported."""
+        arrival = self._arrivals.get(request.request_id)
+        if arrival is None:
+            return
+        if arrival.phase is Phase.LOADING:
+            arrival.cancelled = True
+            self._node.request_cancel([arrival.id])
+            self._abort.append(arrival.id)
+        elif arrival.phase is not Phase.FAILING:
+            self._forget(arrival)
+
+    def _forget(self, arrival: Arrival) -> None:
+        """Takes it off the books; the producer is told unless there was a verdict."""
+        del self._arrivals[arrival.request.request_id]
+        if self._by_id.pop(arrival.id, None) is not None and arrival.verdict is None:
+            self._node.request_cancel([arrival.id])
+
+    # ---- what the workers and the library say ----
+
+    def fill(self, orders: Orders) -> None:
+        orders.load, self._load = self._load, []
+        orders.abort, self._abort = self._abort, []
+        orders.fail, self._fail = self._fail, []
+
+    def take(self, news: News) -> None:
+        self._healthy = news.healthy
+        self._node.request_report(list(news.reports.values()))
+        for id_, ranks in news.quiet.items():
+            if (arrival := self._by_id.get(id_)) is not None:
+                arrival.quiet |= ranks
+            elif (quarantine := self._quarantined.get(id_)) is not None:
+                quarantine.quiet |= ranks
+                if quarantine.quiet == self._all_ranks:
+                    self._free_quarantine(id_)
+
+    def decide(self, id_: int, verdict: Verdict) -> None:
+        """The library has decided what to do with a request."""
+        arrival = self._by_id.get(id_)
+        if arrival is None:
+            return
+        arrival.verdict = verdict
+        if arrival.phase is not Phase.OPEN:
+            return
+        del self._by_id[id_]
+        if verdict[0] == _kvferry.ACTION_FAIL:
+            arrival.phase = Phase.REFUSED
+        else:
+            del self._arrivals[arrival.request.request_id]
+
+    def settle(self, echoed: Iterable[str]) -> set[str]:
+        """Requests to report to vLLM as received, each once: `echoed` are those that come back with an error."""
+        done = set()
+        for request_id in echoed:
+            arrival = self._arrivals.get(request_id)
+            if arrival is not None and arrival.phase is Phase.FAILING:
+                del self._arrivals[request_id]
+                done.add(request_id)
+        for arrival in [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]:
+            if self._settle_load(arrival):
+                done.add(arrival.request.request_id)
+        return done
+
+    def _settle_load(self, arrival: Arrival) -> bool:
+        """Acts on a load that can be acted upon; true if its request is to be reported now."""
+        quiet = arrival.quiet == self._all_ranks
+        if arrival.cancelled or arrival.verdict is None:
+            if quiet and arrival.cancelled:
+                self._forget(arrival)
+            return quiet and arrival.cancelled
+        action, status, _, keep_tokens, _, _ = arrival.verdict
+        if not quiet:
+            if action == _kvferry.ACTION_USE or (self._healthy and status != _kvferry.RANK_LOST):
+                return False
+            self._quarantine(arrival)
+            keep_tokens = 0
+        del self._by_id[arrival.id]
+        if action == _kvferry.ACTION_FAIL:
+            self._start_failing(arrival)
+            return False
+        del self._arrivals[arrival.request.request_id]
+        if action == _kvferry.ACTION_RECOMPUTE:
+            self._truncate(arrival.request, keep_tokens)
+        return True
+
+    # ---- vLLM's blocks ----
+
+    def _truncate(self, request: Request, keep_tokens: int) -> None:
+        """vLLM goes on after the first `keep_tokens` tokens, in the blocks that the request has."""
+        assert self.manager is not None
+        request.num_computed_tokens = keep_tokens
+        if keep_tokens == 0:
+            # vLLM looks for the prompt in its own cache again, and gives it blocks anew.
+            self.manager.free(request)
+        elif self._kv_cache_config.needs_kv_cache_zeroing:
+            self.manager.record_blocks_for_zeroing(request.request_id, keep_tokens)
+
+    def _quarantine(self, arrival: Arrival) -> None:
+        """The load may write to these blocks for nobody knows how long: the request goes on without them."""
+        assert self.manager is not None
+        blocks = self.manager.pop_blocks_for_free(arrival.request)
+        self._quarantined[arrival.id] = Quarantine(blocks, arrival.quiet)
+        self._abort.append(arrival.id)
+        logger.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+                     arrival.request.request_id, len(blocks))
+
+    def _free_quarantine(self, id_: int) -> None:
+        assert self.manager is not None
+        self.manager.block_pool.free_blocks(reversed(self._quarantined.pop(id_).blocks))

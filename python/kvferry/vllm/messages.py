@@ -1,0 +1,71 @@
+"""What the scheduler side and the workers tell each other, once in every engine step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from kvferry import _kvferry
+
+Publication = tuple[bytes, bytes, int, tuple[bytes, ...]]
+"""As Node.lease_publish() takes it; `user` is the lease's id."""
+
+Load = tuple[int, str, bytes, int, int, tuple[bytes, ...]]
+"""As Node.load_start() takes it; `user` is the number of positions."""
+
+
+@dataclass
+class RankAddress(KVConnectorHandshakeMetadata):
+    """Where a worker's node listens: a record for Node.set_ranks()."""
+
+    record: bytes
+
+
+@dataclass
+class Orders(KVConnectorMetadata):
+    """Scheduler side to every worker. What is ended or aborted comes before the step's memory work."""
+
+    end: list[bytes] = field(default_factory=list)
+    abort: list[int] = field(default_factory=list)
+    publish: list[Publication] = field(default_factory=list)
+    load: list[Load] = field(default_factory=list)
+    fail: list[str] = field(default_factory=list)
+    """vLLM's ids of requests to end with an error."""
+    answer: bool = False
+    """The scheduler side waits for something: answer even if there is no news."""
+
+
+@dataclass
+class News(KVConnectorWorkerMetadata):
+    """Workers to the scheduler side. Sets of ranks are bit masks, so that merging is idempotent."""
+
+    reports: dict[int, bytes] = field(default_factory=dict)
+    """By request: what the ranks found."""
+    quiet: dict[int, int] = field(default_factory=dict)
+    """By request: the ranks on which nothing writes to its blocks any more."""
+    ended: dict[int, int] = field(default_factory=dict)
+    """By lease: the ranks that have ended it."""
+    unpublished: set[int] = field(default_factory=set)
+    """Leases that some rank could not publish."""
+    healthy: bool = True
+
+    def is_empty(self) -> bool:
+        """Not __bool__: vLLM drops what is false, and an empty answer is an answer."""
+        return self.healthy and not (self.reports or self.quiet or self.ended or self.unpublished)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
+        assert isinstance(other, News)
+        merged = News(dict(self.reports), dict(self.quiet), dict(self.ended), self.unpublished | other.unpublished,
+                      self.healthy and other.healthy)
+        for request_id, report in other.reports.items():
+            mine = merged.reports.get(request_id)
+            merged.reports[request_id] = report if mine is None else _kvferry.report_merge(mine, report)
+        for mine_masks, masks in ((merged.quiet, other.quiet), (merged.ended, other.ended)):
+            for key, mask in masks.items():
+                mine_masks[key] = mine_masks.get(key, 0) | mask
+        return merged

@@ -1,0 +1,174 @@
+"""The scheduler side of handing a prompt over: reserves a lease in the step of its last tokens, makes the ticket when
+the request finishes, and says when its blocks may be freed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.request import RequestStatus
+
+from kvferry import _kvferry
+
+from .layout import check_groups, slides
+from .log import logger
+from .messages import News, Orders
+from .requests import TICKET, count_wanted, pack_blocks, prompt_of, wants_handover
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+    from kvferry import Node
+
+USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
+"""How a request finishes whose output, and ticket, somebody reads."""
+
+
+@dataclass
+class Lease:
+    id: int
+    lease: bytes
+    prompt: bytes
+    blocks: tuple[bytes, ...]
+    request_id: str
+    ended: int = 0
+    """Ranks that have ended it."""
+    ending: bool = False
+    """The ranks have been told to end it."""
+    held: bool = False
+    """The request has finished, and vLLM keeps its blocks until we say so."""
+
+
+class Producer:
+    def __init__(self, node: Node, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        self._node = node
+        self._kv_cache_config = kv_cache_config
+        self._block_tokens = check_groups(kv_cache_config)
+        self._slides = any(slides(group) for group in kv_cache_config.transfer_groups)
+        self._engine_id = vllm_config.kv_transfer_config.engine_id
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._all_ranks = (1 << self._ranks) - 1
+        self.null_block = 0
+        self._wanted: dict[str, Request] = {}
+        self._leases: dict[int, Lease] = {}
+        self._by_request: dict[str, Lease] = {}
+        self._end: list[bytes] = []
+        self._released: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._leases or self._released)
+
+    def arrive(self, request: Request) -> None:
+        # Blocks that slide out while the request goes on decoding would be freed under the lease.
+        if wants_handover(request) and not (self._slides and request.max_tokens > 1):
+            self._wanted[request.request_id] = request
+
+    def fill(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
+        for request_id in scheduler_output.preempted_req_ids or ():
+            self._abandon(request_id)
+        if self._wanted:
+            for request_id, tokens in scheduler_output.num_scheduled_tokens.items():
+                request = self._wanted.get(request_id)
+                if request is not None:
+                    self._follow(orders, scheduler_output, request, request.num_computed_tokens + tokens)
+        orders.end += self._end
+        self._end = []
+
+    def _follow(self, orders: Orders, scheduler_output: SchedulerOutput, request: Request, computed: int) -> None:
+        if request.num_computed_tokens < request.num_prompt_tokens:
+            self._abandon(request.request_id)
+        if computed >= request.num_prompt_tokens and request.request_id not in self._by_request:
+            block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request.request_id)
+            self._publish(orders, request, self._kv_cache_config.select_transfer_block_ids(block_ids))
+
+    def _publish(self, orders: Orders, request: Request, groups: tuple[list[int], ...]) -> None:
+        request_id = request.request_id
+        prompt = prompt_of(request)
+        if prompt is None:
+            del self._wanted[request_id]
+            return
+        count = cdiv(request.num_prompt_tokens, self._block_tokens)
+        blocks = pack_blocks(groups, self.null_block, [count] * len(groups))
+        status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
+        if reserved is None:
+            logger.warning("kvferry: request %s gets no ticket: %s", request_id, _kvferry.status_name(status))
+            del self._wanted[request_id]
+            return
+        lease = Lease(lease_id, reserved, prompt, blocks, request_id)
+        self._leases[lease_id] = self._by_request[request_id] = lease
+        orders.publish.append((reserved, prompt, lease_id, blocks))
+
+    def _abandon(self, request_id: str) -> None:
+        """vLLM has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""
+        lease = self._by_request.pop(request_id, None)
+        if lease is not None:
+            self._tell_end(lease)
+
+    def _tell_end(self, lease: Lease) -> None:
+        if not lease.ending:
+            lease.ending = True
+            self._end.append(lease.lease)
+
+    def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
+        """Whether vLLM keeps the blocks, and the ticket's parameters."""
+        self._wanted.pop(request.request_id, None)
+        lease = self._by_request.pop(request.request_id, None)
+        if lease is None:
+            return False, None
+        lease.held = True
+        params = None
+        if request.status in USABLE and not lease.ending and not lease.ended:
+            params = self._parameters(request, lease)
+        if params is None:
+            self._tell_end(lease)
+        return True, params
+
+    def _parameters(self, request: Request, lease: Lease) -> dict[str, Any] | None:
+        """What NixlConnector's routers expect to find, and the ticket."""
+        status, ticket = self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)
+        if ticket is None:
+            logger.warning("kvferry: request %s gets no ticket: %s", request.request_id, _kvferry.status_name(status))
+            return None
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [],
+            "remote_engine_id": self._engine_id,
+            "remote_request_id": request.request_id,
+            "remote_host": "",
+            "remote_port": 0,
+            "tp_size": self._ranks,
+            "remote_num_tokens": request.num_prompt_tokens,
+            TICKET: ticket,
+        }
+
+    def take(self, news: News) -> None:
+        for lease_id in news.unpublished:
+            if lease_id in self._leases:
+                self._tell_end(self._leases[lease_id])
+        for lease_id, ranks in news.ended.items():
+            lease = self._leases.get(lease_id)
+            if lease is not None:
+                lease.ended |= ranks
+                if lease.ended == self._all_ranks:
+                    self._release(lease)
+
+    def _release(self, lease: Lease) -> None:
+        del self._leases[lease.id]
+        self._node.lease_release([lease.id])
+        if lease.held:
+            self._released.add(lease.request_id)
+        elif self._by_request.get(lease.request_id) is lease:
+            # It ended before its request did: what is left of the request needs no ticket.
+            del self._by_request[lease.request_id]
+            self._wanted.pop(lease.request_id, None)
+
+    def take_released(self) -> set[str]:
+        """Requests whose blocks vLLM may free now; each comes once."""
+        released, self._released = self._released, set()
+        return released

@@ -1,0 +1,97 @@
+"""A worker's side: carries the scheduler side's orders to the rank's node, and the node's events back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+from kvferry import _kvferry
+
+from .config import open_rank_node
+from .layout import regions_of
+from .log import logger
+from .messages import News, Orders, RankAddress
+from .metrics import Meter, Stats
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+class Worker:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        self._kv_cache_config = kv_cache_config
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._rank = get_tensor_model_parallel_rank()
+        self._node = open_rank_node(vllm_config, kv_cache_config, self._rank)
+        self._meter = Meter(self._node, f"rank {self._rank}")
+        self._news = News()
+        self._loading: set[int] = set()
+
+    @property
+    def _bit(self) -> int:
+        return 1 << self._rank
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        regions = regions_of(kv_caches, self._kv_cache_config, self._ranks)
+        self._node.register(regions)
+        logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(regions),
+                    self._kv_cache_config.num_blocks)
+
+    def address(self) -> RankAddress:
+        return RankAddress(self._node.address())
+
+    def before_forward(self, orders: Orders) -> None:
+        """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
+        self._node.lease_end(orders.end)
+        self._node.load_abort(orders.abort)
+
+    def start_loads(self, orders: Orders) -> None:
+        for load, status in zip(orders.load, self._node.load_start(orders.load)):
+            request_id, positions = load[0], load[4]
+            if status == _kvferry.OK:
+                self._loading.add(request_id)
+            else:  # no event will come, and nothing has been written
+                self._news.reports[request_id] = _kvferry.report(request_id, self._rank, positions, 0, status)
+                self._news.quiet[request_id] = self._bit
+
+    def publish(self, orders: Orders) -> None:
+        """The step's forward is over: the bytes of its prompts are complete."""
+        for publication, status in zip(orders.publish, self._node.lease_publish(orders.publish)):
+            if status != _kvferry.OK:
+                lease_id = publication[2]
+                logger.warning("kvferry: lease %d cannot be published: %s", lease_id, _kvferry.status_name(status))
+                self._news.unpublished.add(lease_id)
+                self._news.ended[lease_id] = self._bit
+
+    def results(self, orders: Orders) -> KVConnectorTransferResults:
+        """vLLM hears of loads from the scheduler side; only an error has to start here."""
+        failed = set(orders.fail)
+        return KVConnectorTransferResults(finished_recving=set(failed), failed_recving=failed)
+
+    def _poll(self) -> None:
+        news = self._news
+        while events := self._node.poll():
+            for kind, id_, _, payload in events:
+                if kind == _kvferry.EVENT_LEASE_ENDED:
+                    news.ended[id_] = self._bit
+                elif kind == _kvferry.EVENT_LOAD:
+                    news.reports[id_] = payload
+                elif kind == _kvferry.EVENT_QUIET:
+                    news.quiet[id_] = self._bit
+                    self._loading.discard(id_)
+        news.healthy = not self._loading or self._node.healthy()
+
+    def news(self, orders: Orders) -> News | None:
+        self._poll()
+        news, self._news = self._news, News()
+        return news if orders.answer or not news.is_empty() else None
+
+    def stats(self) -> Stats | None:
+        return self._meter.read()
+
+    def close(self) -> None:
+        self._node.close()

@@ -1,0 +1,94 @@
+"""One set of engines for the whole suite: a prefill engine, and a decode engine for each way of decoding.
+
+The model is small and random: its greedy tokens differ from prompt to prompt, so that KV blocks of another prompt
+show in the answer. Run it with --connector nixl to see what other connectors do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
+
+from pd.connector import CONNECTORS, Connector, make_key  # noqa: E402
+from pd.cores import split_cores  # noqa: E402
+from pd.engine import EngineSpec  # noqa: E402
+from pd.paths import FAST, FAST_OTHER, OTHER_KEY  # noqa: E402
+from pd.prompts import numbered_prompt  # noqa: E402
+from pd.rig import Rig  # noqa: E402
+from pd.stack import Stack, log_folder  # noqa: E402
+
+LEASE_S = 2.0
+P_BLOCKS = 24
+D_BLOCKS = 64
+PROMPT_TOKENS = 150
+PROMPTS = 9
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--connector", choices=sorted(CONNECTORS), default="kvferry")
+
+
+def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
+    """D as it comes, and for our connector the others: over tcp, failing, with another key, with another model."""
+    plain = EngineSpec("D", FAST, base, cores, D_BLOCKS)
+    if name != "kvferry":
+        return [plain]
+    tcp = base.with_options(transports=["tcp"])
+    stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
+    return [
+        plain,
+        EngineSpec("D-tcp", FAST, tcp, cores, D_BLOCKS),
+        EngineSpec("D-fail", FAST, tcp.with_policy("fail"), cores, D_BLOCKS),
+        EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
+        EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS),
+    ]
+
+
+@pytest.fixture(scope="session")
+def connector(request: pytest.FixtureRequest) -> str:
+    return request.config.getoption("--connector")
+
+
+@pytest.fixture(scope="session")
+def stack(connector: str) -> Iterator[Stack]:
+    base = CONNECTORS[connector](LEASE_S)
+    p_cores, d_cores = split_cores()
+    specs = [EngineSpec("P", FAST, base, p_cores, P_BLOCKS), *decoders(connector, base, d_cores)]
+    with Stack(specs, log_folder("e2e")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rig_for(stack: Stack, connector: str) -> Callable[[str], Rig]:
+    """The rig of a decode engine, by its name."""
+    prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
+    rigs = {engine.name: Rig(stack, connector, prompts, LEASE_S, client_limit_s=30.0, consumer=engine)
+            for engine in stack.engines[1:]}
+
+    def find(name: str) -> Rig:
+        if name not in rigs:
+            pytest.skip(f"{name} is of kvferry alone")
+        return rigs[name]
+    return find
+
+
+@pytest.fixture
+def rig(rig_for: Callable[[str], Rig]) -> Rig:
+    """Over the transport that the two engines agree on."""
+    return rig_for("D")
+
+
+@pytest.fixture
+def tcp_rig(rig_for: Callable[[str], Rig]) -> Rig:
+    return rig_for("D-tcp")
+
+
+@pytest.fixture
+def fail_rig(rig_for: Callable[[str], Rig]) -> Rig:
+    """Over tcp, with the policy that answers an error instead of recomputing."""
+    return rig_for("D-fail")

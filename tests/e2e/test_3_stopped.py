@@ -1,0 +1,39 @@
+"""P is stopped after its prefill, or the client leaves while it is."""
+
+from __future__ import annotations
+
+from pd import faults, trial
+from pd.rig import Rig
+
+import expect
+
+STALL_REASONS = ("transfer_stalled", "peer_down", "transfer_failed")
+STALL_S = 1.0
+MARGIN_S = 1.5
+
+
+def test_local_reads_a_stopped_process(rig: Rig) -> None:
+    rig.warm_up()
+    expect.loaded(trial.run(rig, faults.STOPPED), len(rig.question))
+
+
+def test_tcp_notices_the_stall(tcp_rig: Rig) -> None:
+    tcp_rig.warm_up()
+    outcome = trial.run(tcp_rig, faults.STOPPED)
+    expect.recomputed(outcome, *STALL_REASONS)
+    assert outcome.reply is not None
+    assert outcome.reply.seconds < STALL_S + 1.0 + MARGIN_S
+
+
+def test_client_hangs_up(rig: Rig) -> None:
+    rig.warm_up()
+    expect.lives(trial.run(rig, faults.HUNG_UP))
+
+
+def test_client_hangs_up_over_tcp(tcp_rig: Rig) -> None:
+    tcp_rig.warm_up()
+    expect.lives(trial.run(tcp_rig, faults.HUNG_UP))
+
+
+def test_loads_go_through_again(tcp_rig: Rig) -> None:
+    tcp_rig.warm_up()

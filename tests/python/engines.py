@@ -1,0 +1,107 @@
+"""Small engines in one process: a control node, a rank node and a pool of blocks."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from kvferry import Node, _kvferry, prompt_hash
+
+BLOCK_TOKENS = 16
+BLOCK_BYTES = 4096
+LAYERS = 3
+BLOCKS = 32
+IDENTITY = {"model": "toy", "dtype": "float32"}
+LIMIT_S = 10.0
+
+
+def wait_for(what: str, ready: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+    end = time.monotonic() + limit_s
+    while not (result := ready()):
+        assert time.monotonic() < end, f"waited for {what} in vain"
+        time.sleep(0.001)
+    return result
+
+
+def pack(*groups: list[int]) -> tuple[bytes, ...]:
+    return tuple(array("I", group).tobytes() for group in groups)
+
+
+def make_prompt(tokens: int, seed: int = 1, salt: bytes = b"") -> bytes:
+    rng = random.Random(seed)
+    return prompt_hash(array("I", (rng.randrange(50000) for _ in range(tokens))).tobytes(), salt)
+
+
+class Pool:
+    """One rank's KV memory: a few layers, each with the same blocks."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.layers = [(ctypes.c_char * (BLOCKS * BLOCK_BYTES)).from_buffer(
+            bytearray(rng.randbytes(BLOCKS * BLOCK_BYTES))) for _ in range(LAYERS)]
+
+    def regions(self) -> list[tuple[int, int, int, int, int, int, int]]:
+        return [(ctypes.addressof(layer), BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0) for layer in self.layers]
+
+    def block(self, index: int) -> bytes:
+        return b"".join(layer.raw[index * BLOCK_BYTES:(index + 1) * BLOCK_BYTES] for layer in self.layers)
+
+
+class Engine:
+    def __init__(self, seed: int, identity: dict[str, str] | None = None, **options: object) -> None:
+        given = {name: str(value) for name, value in options.items()} | {"block_tokens": str(BLOCK_TOKENS)}
+        self.pool = Pool(seed)
+        self.control = Node({**given, "listen": ""}, identity or IDENTITY)
+        self.rank = Node(given, identity or IDENTITY)
+        self.rank.register(self.pool.regions())
+        self.control.set_ranks([self.rank.address()])
+        self.events: list[tuple[int, int, int, Any]] = []
+
+    def close(self) -> None:
+        self.control.close()
+        self.rank.close()
+
+    def publish(self, blocks: list[int], prompt: bytes) -> tuple[bytes, int, str]:
+        """A lease of these blocks, its id and its ticket."""
+        status, lease, lease_id = self.control.lease_reserve(len(blocks), BLOCKS)
+        assert status == _kvferry.OK and lease is not None
+        assert self.rank.lease_publish([(lease, prompt, 77, pack(blocks))]) == [_kvferry.OK]
+        status, ticket = self.control.ticket_make(lease, prompt, pack(blocks))
+        assert status == _kvferry.OK and ticket is not None
+        return lease, lease_id, ticket
+
+    def open(self, ticket: str, prompt: bytes) -> int:
+        status, info = self.control.request_open(ticket, prompt, 55)
+        assert status == _kvferry.OK and info is not None, _kvferry.status_name(status)
+        return info[0]
+
+    def load(self, ticket: str, prompt: bytes, blocks: list[int]) -> int:
+        """Begins a load of a whole ticket; the request's id."""
+        request_id = self.open(ticket, prompt)
+        assert self.control.request_begin([request_id]) == [_kvferry.OK]
+        assert self.rank.load_start([(request_id, ticket, prompt, 0, 55, pack(blocks))]) == [_kvferry.OK]
+        return request_id
+
+    def take(self, kind: int, id_: int) -> Any:
+        """Waits for an event of this kind and id, passing the rank's reports on; its payload."""
+        def find() -> tuple[Any] | None:
+            for event in [*self.control.poll(), *self.rank.poll()]:
+                self.events.append(event)
+                if event[0] == _kvferry.EVENT_LOAD:
+                    self.control.request_report([event[3]])
+            return next(((payload,) for event_kind, event_id, _, payload in self.events
+                         if (event_kind, event_id) == (kind, id_)), None)
+        return wait_for(f"event {kind} of {id_}", find)[0]
+
+    def verdict(self, request_id: int) -> tuple[int, ...]:
+        verdict = self.take(_kvferry.EVENT_VERDICT, request_id)
+        self.take(_kvferry.EVENT_QUIET, request_id)
+        return verdict
+
+    def stat(self, name: str, reason: str = "") -> int:
+        return sum(value for node in (self.control, self.rank) for stat, why, value, _ in node.stats()
+                   if (stat, why) == (name, reason))

@@ -1,0 +1,145 @@
+"""Stand-ins for a node and for vLLM's objects, as far as the connector looks at them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.request import RequestStatus
+
+from kvferry import _kvferry
+
+BLOCK_TOKENS = 32
+POOL_BLOCKS = 100
+
+
+class FakeNode:
+    """Answers as told, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.events: list[tuple[int, int, int, Any]] = []
+        self.status: dict[str, int] = {}
+        self.next_id = 100
+        self.is_healthy = True
+        self.numbers: list[tuple[str, str, int, bool]] = []
+        self.positions = [1]
+
+    def of(self, name: str) -> list[Any]:
+        """The arguments of all calls of this name; those of a batch one after the other."""
+        return [argument for call, argument in self.calls if call == name]
+
+    def _batch(self, name: str, items: list[Any]) -> list[int]:
+        self.calls += [(name, item) for item in items]
+        return [self.status.get(name, _kvferry.OK)] * len(items)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("lease_release", "lease_publish", "lease_end", "request_begin", "request_report",
+                    "request_cancel", "load_start", "load_abort"):
+            return lambda items: self._batch(name, items)
+        raise AttributeError(name)
+
+    def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, bytes | None, int]:
+        self.calls.append(("lease_reserve", (blocks, pool_blocks)))
+        if (status := self.status.get("lease_reserve", _kvferry.OK)) != _kvferry.OK:
+            return status, None, 0
+        self.next_id += 1
+        return status, b"lease %d" % self.next_id, self.next_id
+
+    def ticket_make(self, lease: bytes, prompt: bytes, blocks: tuple[bytes, ...]) -> tuple[int, str | None]:
+        self.calls.append(("ticket_make", lease))
+        status = self.status.get("ticket_make", _kvferry.OK)
+        return status, "ticket of " + lease.decode() if status == _kvferry.OK else None
+
+    def request_open(self, ticket: str, prompt: bytes, user: int) -> tuple[int, tuple[int, int, list[int]] | None]:
+        self.calls.append(("request_open", ticket))
+        if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
+            return status, None
+        self.next_id += 1
+        return status, (self.next_id, 0, self.positions)
+
+    def poll(self) -> list[tuple[int, int, int, Any]]:
+        events, self.events = self.events, []
+        return events
+
+    def stats(self) -> list[tuple[str, str, int, bool]]:
+        return self.numbers
+
+    def healthy(self) -> bool:
+        return self.is_healthy
+
+    def decide(self, id_: int, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
+        self.events.append((_kvferry.EVENT_VERDICT, id_, 0, (action, status, keep_tokens // BLOCK_TOKENS, keep_tokens,
+                                                             0, 0)))
+
+
+def spec(**fields: Any) -> FullAttentionSpec:
+    return FullAttentionSpec(**{"block_size": BLOCK_TOKENS, "num_kv_heads": 2, "head_size": 16,
+                                "dtype": torch.float32, **fields})
+
+
+def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
+    made = [KVCacheGroupSpec([f"layer.{g}.{i}" for i in range(2)], spec()) for g in range(groups)]
+    if sliding:
+        window = SlidingWindowSpec(block_size=BLOCK_TOKENS, num_kv_heads=2, head_size=16, dtype=torch.float32,
+                                   sliding_window=64)
+        made.append(KVCacheGroupSpec(["layer.sliding"], window))
+    return KVCacheConfig(num_blocks=POOL_BLOCKS, kv_cache_tensors=[], kv_cache_groups=made, kv_cache_layout="LBHNC")
+
+
+def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None) -> Any:
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy, kv_connector_extra_config=options or {},
+                                           engine_id="engine"),
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
+                                        decode_context_parallel_size=1, prefill_context_parallel_size=1,
+                                        data_parallel_rank_local=None),
+        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8))
+
+
+def request(name: str, tokens: int, **fields: Any) -> Any:
+    """A request of so many prompt tokens; `params` are its kv_transfer_params."""
+    params = fields.pop("params", None)
+    return SimpleNamespace(**{
+        "request_id": name, "prompt_token_ids": list(range(tokens)), "num_prompt_tokens": tokens,
+        "num_computed_tokens": 0, "kv_transfer_params": params, "prompt_embeds": None, "resumable": False,
+        "lora_request": None, "mm_features": [], "cache_salt": None, "max_tokens": 1,
+        "status": RequestStatus.WAITING, "abort_immediately": False, **fields})
+
+
+def step(tokens: dict[str, int] | None = None, blocks: dict[str, tuple[list[int], ...]] | None = None,
+         preempted: set[str] | None = None) -> Any:
+    """A scheduler's output: tokens scheduled by request, and all blocks of these."""
+    return SimpleNamespace(num_scheduled_tokens=tokens or {}, preempted_req_ids=preempted,
+                           kv_connector_block_state=SimpleNamespace(get_block_ids=(blocks or {}).get))
+
+
+class FakeBlocks:
+    def __init__(self, *groups: list[int]) -> None:
+        self.groups = groups
+
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        return self.groups
+
+
+class FakeManager:
+    """A KVCacheManager and its pool."""
+
+    def __init__(self) -> None:
+        self.block_pool = SimpleNamespace(null_block=SimpleNamespace(block_id=0),
+                                          free_blocks=lambda blocks: self.freed.extend(blocks))
+        self.freed: list[Any] = []
+        self.popped: list[str] = []
+        self.zeroed: list[tuple[str, int]] = []
+
+    def free(self, request: Any) -> None:
+        self.freed.append(request.request_id)
+
+    def pop_blocks_for_free(self, request: Any) -> list[str]:
+        self.popped.append(request.request_id)
+        return ["block 1", "block 2"]
+
+    def record_blocks_for_zeroing(self, request_id: str, start: int) -> None:
+        self.zeroed.append((request_id, start))

@@ -1,0 +1,180 @@
+"""Wrong calls raise, and change nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import kvferry
+import pytest
+from engines import Engine, make_prompt, pack
+from kvferry import _kvferry
+
+MakeEngine = Callable[..., Engine]
+
+
+def test_the_stub_file_names_what_the_module_has() -> None:
+    stub = Path(_kvferry.__file__).with_name("_kvferry.pyi").read_text()
+    node = stub.split("class Node:")[1].split("\ndef ")[0]
+    module = stub.replace(node, "")
+    assert set(re.findall(r"    def ([a-z]\w*)", node)) == {name for name in dir(_kvferry.Node) if name[0] != "_"}
+    named = set(re.findall(r"^(?:def|class) (\w+)", module, re.M)) | set(re.findall(r"^(\w+): Final", module, re.M))
+    assert named == {name for name in dir(_kvferry) if name[0] != "_"}
+
+
+def test_version() -> None:
+    assert kvferry.__version__ == _kvferry.VERSION == "0.1.0"
+
+
+@pytest.mark.parametrize("options, named", [
+    ({"chunk_byte": "65536"}, "chunk_byte"),
+    ({"lease_ttl_ms": "0"}, "lease_ttl_ms"),
+    ({"load_timeout_ms": "ten"}, "load_timeout_ms"),
+    ({"transports": "pigeon"}, "transports"),
+    ({"policy": "hope"}, "policy"),
+    ({"key_file": "/nowhere/key"}, "/nowhere/key"),
+    ({"listen": "0.0.0.0"}, "key"),
+])
+def test_a_bad_option_is_named(options: dict[str, str], named: str) -> None:
+    with pytest.raises(kvferry.Error, match=re.escape(named)) as caught:
+        kvferry.Node(options, {})
+    assert caught.value.status < 0
+
+
+def test_a_bad_identity_is_named() -> None:
+    with pytest.raises(kvferry.Error, match="too_long"):
+        kvferry.Node({}, {"too_long": "x" * 200})
+
+
+def test_a_port_in_use() -> None:
+    with_port = kvferry.Node({"listen": "127.0.0.1"}, {})
+    try:
+        port = next(port for port in range(20000, 21000) if _can_listen(port))
+        first = kvferry.Node({"listen": f"127.0.0.1:{port}"}, {})
+        with pytest.raises(kvferry.Error) as caught:
+            kvferry.Node({"listen": f"127.0.0.1:{port}"}, {})
+        assert caught.value.status == _kvferry.ADDRESS_IN_USE
+        first.close()
+    finally:
+        with_port.close()
+
+
+def _can_listen(port: int) -> bool:
+    try:
+        kvferry.Node({"listen": f"127.0.0.1:{port}"}, {}).close()
+    except kvferry.Error:
+        return False
+    return True
+
+
+def test_options_are_text() -> None:
+    with pytest.raises(TypeError):
+        kvferry.Node({"chunk_bytes": 65536}, {})  # type: ignore[dict-item]
+
+
+def test_a_closed_node_says_so() -> None:
+    node = kvferry.Node({}, {})
+    node.close()
+    node.close()
+    for call in (node.poll, node.stats, node.healthy, node.address):
+        with pytest.raises(kvferry.Error, match="closed") as caught:
+            call()
+        assert caught.value.status == _kvferry.CLOSED
+
+
+def test_memory_is_registered_once(engine: MakeEngine) -> None:
+    p = engine()
+    with pytest.raises(kvferry.Error) as caught:
+        p.rank.register(p.pool.regions())
+    assert caught.value.status == _kvferry.EXISTS
+
+
+def test_an_empty_region_is_refused() -> None:
+    node = kvferry.Node({}, {})
+    with pytest.raises(kvferry.Error) as caught:
+        node.register([(0, 0, 0, 0, 1, 1, 0)])
+    assert caught.value.status == _kvferry.INVALID
+    node.close()
+
+
+def test_a_control_node_has_no_address(engine: MakeEngine) -> None:
+    with pytest.raises(kvferry.Error):
+        engine().control.address()
+
+
+def test_ranks_must_be_address_records(engine: MakeEngine) -> None:
+    p = engine()
+    for records in ([], [b"?"], [p.rank.address()] * 2):
+        with pytest.raises(kvferry.Error):
+            p.control.set_ranks(records)
+    for records in ([b"x" * 200], [b""] * 65):
+        with pytest.raises(ValueError):
+            p.control.set_ranks(records)
+
+
+@pytest.mark.parametrize("call", [
+    lambda p: p.rank.lease_end([b"short"]),
+    lambda p: p.control.request_report([b"short"]),
+    lambda p: p.control.request_open("ticket", b"short", 0),
+    lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, (b"abc",))]),
+    lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, pack(*[[1]] * 17))]),
+    lambda p: _kvferry.prompt_hash(b"abc", b""),
+    lambda p: _kvferry.report(1, 64, 1, 1, 0),
+])
+def test_bytes_of_a_wrong_length(engine: MakeEngine, call: Callable[[Engine], object]) -> None:
+    with pytest.raises(ValueError):
+        call(engine())
+
+
+@pytest.mark.parametrize("call", [
+    lambda p: p.rank.lease_end([None]),
+    lambda p: p.rank.lease_end(b"no list"),
+    lambda p: p.rank.load_abort(["1"]),
+    lambda p: p.rank.load_start([(1, "ticket")]),
+    lambda p: p.rank.lease_publish([(1, 2, 3, 4)]),
+    lambda p: p.rank.register([(1, 2)]),
+])
+def test_wrong_types(engine: MakeEngine, call: Callable[[Engine], object]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        call(engine())
+
+
+def test_numbers_out_of_range(engine: MakeEngine) -> None:
+    p = engine()
+    for blocks in (-1, 1 << 32):
+        with pytest.raises(OverflowError):
+            p.control.lease_reserve(blocks, 10)
+    with pytest.raises(OverflowError):
+        p.rank.load_abort([1 << 64])
+
+
+def test_unknown_ids_are_data(engine: MakeEngine) -> None:
+    p = engine()
+    assert p.rank.load_abort([1, 2]) == [_kvferry.NOT_FOUND] * 2
+    assert p.control.lease_release([1]) == [_kvferry.NOT_FOUND]
+    assert p.control.request_begin([1]) == [_kvferry.NOT_FOUND]
+    assert p.control.request_report([_kvferry.report(1, 0, 1, 1, 0)]) == [_kvferry.NOT_FOUND]
+    assert p.rank.load_start([]) == []
+    assert p.rank.poll() == []
+
+
+def test_status_names() -> None:
+    assert _kvferry.status_name(_kvferry.LEASE_EXPIRED) == "lease_expired"
+    assert _kvferry.status_name(12345) == _kvferry.status_name(_kvferry.INVALID)
+    assert _kvferry.status_name(1 << 40) == _kvferry.status_name(_kvferry.INVALID)
+
+
+def test_a_forked_child_leaves_the_node_alone(engine: MakeEngine) -> None:
+    p = engine()
+    child = os.fork()
+    if child == 0:
+        try:
+            p.rank.poll()
+        except kvferry.Error:
+            del p
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert p.rank.poll() == []

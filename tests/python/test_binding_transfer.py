@@ -1,0 +1,148 @@
+"""Blocks from one engine to another through the binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engines import BLOCK_TOKENS, Engine, make_prompt, pack, wait_for
+from kvferry import _kvferry
+
+MakeEngine = Callable[..., Engine]
+SOURCE = [3, 9, 4, 20]
+TARGET = [1, 2, 30, 7]
+TOKENS = 4 * BLOCK_TOKENS - 5
+
+
+@pytest.mark.parametrize("transport", ["local", "tcp"])
+def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: str) -> None:
+    p, d = engine(1, transports=transport), engine(2, transports=transport)
+    prompt = make_prompt(TOKENS)
+    _, lease_id, ticket = p.publish(SOURCE, prompt)
+    bystander = d.pool.block(5)
+    request_id = d.load(ticket, prompt, TARGET)
+    action, status, keep_blocks, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
+    assert (action, status) == (_kvferry.ACTION_USE, _kvferry.OK)
+    assert (keep_blocks, keep_tokens, recompute_tokens) == (4, TOKENS, 0)
+    for source, target in zip(SOURCE, TARGET):
+        assert d.pool.block(target) == p.pool.block(source)
+    assert d.pool.block(5) == bystander
+    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_COMPLETED
+    assert (_kvferry.EVENT_LEASE_ENDED, lease_id, 77, _kvferry.LEASE_END_COMPLETED) in p.events
+    assert p.control.lease_release([lease_id]) == [_kvferry.OK]
+    assert p.control.lease_release([lease_id]) == [_kvferry.NOT_FOUND]
+    assert d.rank.poll() == [] and d.control.poll() == []
+
+
+def test_blocks_that_are_not_wanted_stay_as_they_are(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    before = d.pool.block(1)
+    request_id = d.load(ticket, prompt, [_kvferry.BLOCK_NONE, *TARGET[1:]])
+    assert d.verdict(request_id)[0] == _kvferry.ACTION_USE
+    assert d.pool.block(1) == before
+    assert d.pool.block(TARGET[3]) == p.pool.block(SOURCE[3])
+
+
+def test_an_ended_lease_is_recomputed(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    lease, lease_id, ticket = p.publish(SOURCE, prompt)
+    assert p.rank.lease_end([lease]) == [_kvferry.OK]
+    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_REVOKED
+    request_id = d.load(ticket, prompt, TARGET)
+    action, status, _, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
+    assert (action, status) == (_kvferry.ACTION_RECOMPUTE, _kvferry.LEASE_EXPIRED)
+    assert (keep_tokens, recompute_tokens) == (0, TOKENS)
+    assert d.stat("recomputed_tokens") == TOKENS
+
+
+def test_policy_fail(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2, policy="fail")
+    prompt = make_prompt(TOKENS)
+    lease, _, ticket = p.publish(SOURCE, prompt)
+    p.rank.lease_end([lease])
+    action, status, _, _, _, retry_after_ms = d.verdict(d.load(ticket, prompt, TARGET))
+    assert (action, status) == (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED)
+    assert retry_after_ms > 0
+
+
+def test_a_ticket_of_another_prompt_is_refused(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2)
+    _, _, ticket = p.publish(SOURCE, make_prompt(TOKENS))
+    for other in (make_prompt(TOKENS, seed=2), make_prompt(TOKENS, salt=b"lora")):
+        assert d.control.request_open(ticket, other, 0) == (_kvferry.BAD_TICKET, None)
+    assert d.stat("tickets_refused", "bad_ticket") == 2
+    assert d.stat("peer_dials") == 0
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda ticket: ticket[:len(ticket) // 2] + ("A" if ticket[len(ticket) // 2] != "A" else "B")
+    + ticket[len(ticket) // 2 + 1:],
+    lambda ticket: ticket[:-1],
+    lambda ticket: ticket + "A",
+    lambda ticket: "",
+    lambda ticket: "not a ticket \u2603",
+    lambda ticket: "A" * 200000,
+])
+def test_an_altered_ticket_is_refused(engine: MakeEngine, spoil: Callable[[str], str]) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    assert d.control.request_open(spoil(ticket), prompt, 0) == (_kvferry.BAD_TICKET, None)
+    load = (1, spoil(ticket), prompt, 0, 0, pack(TARGET))
+    assert d.rank.load_start([load]) == [_kvferry.BAD_TICKET]
+    assert d.stat("peer_dials") == 0
+
+
+def test_an_incompatible_engine_is_refused(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2, identity={"model": "toy", "dtype": "bfloat16"})
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    assert d.control.request_open(ticket, prompt, 0) == (_kvferry.INCOMPATIBLE, None)
+
+
+def test_an_aborted_load_ends_and_is_quiet(engine: MakeEngine) -> None:
+    p, d = engine(1, lease_ttl_ms=60000), engine(2)
+    prompt = make_prompt(TOKENS)
+    _, lease, lease_id = p.control.lease_reserve(4, 32)
+    assert lease is not None
+    _, ticket = p.control.ticket_make(lease, prompt, pack(SOURCE))
+    assert ticket is not None
+    request_id = d.load(ticket, prompt, TARGET)  # waits for the lease to be published
+    assert d.rank.load_abort([request_id]) == [_kvferry.OK]
+    assert d.control.request_cancel([request_id]) == [_kvferry.OK]
+    d.take(_kvferry.EVENT_LOAD, request_id)
+    d.take(_kvferry.EVENT_QUIET, request_id)
+    assert d.rank.load_abort([request_id]) == [_kvferry.NOT_FOUND]
+    p.rank.lease_publish([(lease, prompt, 0, pack(SOURCE))])
+    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_ABANDONED
+    wait_for("no request", lambda: d.stat("requests_open") == 0)
+
+
+def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    request_id = d.open(ticket, prompt)
+    d.control.request_begin([request_id])
+    assert d.rank.load_start([(request_id, ticket, prompt, 0, 0, pack([1, 2, 3, 9999]))]) == [_kvferry.INVALID]
+    d.control.request_report([_kvferry.report(request_id, 0, 4, 0, _kvferry.NO_MEMORY)])
+    verdict = d.take(_kvferry.EVENT_VERDICT, request_id)
+    assert verdict[:2] == (_kvferry.ACTION_RECOMPUTE, _kvferry.NO_MEMORY)
+
+
+def test_reservations_are_bounded(engine: MakeEngine) -> None:
+    p = engine(1, lease_pool_share_percent=50)
+    assert p.control.lease_reserve(16, 32)[0] == _kvferry.OK
+    assert p.control.lease_reserve(1, 32) == (_kvferry.NO_LEASE, None, 0)
+
+
+def test_reports_merge_to_the_shortest_prefix() -> None:
+    a = _kvferry.report(5, 0, 8, 8, _kvferry.OK)
+    b = _kvferry.report(5, 1, 8, 3, _kvferry.LEASE_EXPIRED)
+    merged = _kvferry.report_merge(a, b)
+    assert merged == _kvferry.report_merge(b, a) == _kvferry.report_merge(merged, a)
+    assert merged not in (a, b)

@@ -1,0 +1,290 @@
+"""The scheduler side of a decode engine: a request is reported to vLLM once, and only when its blocks are quiet."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from fakes import FakeBlocks, FakeManager, FakeNode, kv_cache_config, request, vllm_config  # noqa: E402
+from kvferry import _kvferry  # noqa: E402
+from kvferry.vllm.consumer import Consumer  # noqa: E402
+from kvferry.vllm.messages import News, Orders  # noqa: E402
+from kvferry.vllm.metrics import Meter  # noqa: E402
+
+TOKENS = 80
+PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
+USE, RECOMPUTE, FAIL = _kvferry.ACTION_USE, _kvferry.ACTION_RECOMPUTE, _kvferry.ACTION_FAIL
+NONE = _kvferry.BLOCK_NONE
+
+
+class Side:
+    """A consumer with one request, `a`."""
+
+    def __init__(self, policy: str = "recompute", ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
+                 open_status: int = _kvferry.OK, options: dict[str, Any] | None = None) -> None:
+        self.node = FakeNode()
+        self.node.status["request_open"] = open_status
+        self.node.positions = [3] * groups
+        self.meter = Meter(self.node, "control")
+        self.consumer = Consumer(self.node, self.meter, vllm_config(policy, ranks, options),
+                                 kv_cache_config(groups))
+        self.manager = self.consumer.manager = FakeManager()
+        self.a = request("a", TOKENS, params=params)
+        self.consumer.arrive(self.a)
+        self.id = self.node.next_id
+
+    def orders(self) -> Orders:
+        orders = Orders()
+        self.consumer.fill(orders)
+        return orders
+
+    def admit(self, computed: int = 0) -> Orders:
+        external, is_async = self.consumer.offer(self.a, computed)
+        assert (external, is_async) == (TOKENS - computed, True)
+        self.consumer.admit(self.a, FakeBlocks([5, 6, 7]), external)
+        self.a.num_computed_tokens = TOKENS
+        return self.orders()
+
+    def decide(self, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
+        self.consumer.decide(self.id, (action, status, 0, keep_tokens, 0, 0))
+
+    def quiet(self, ranks: int = 1, **news: Any) -> None:
+        self.consumer.take(News(quiet={self.id: ranks}, **news))
+
+    def settle(self, *echoed: str) -> set[str]:
+        return self.consumer.settle(echoed)
+
+
+def test_an_ordinary_request_is_left_alone() -> None:
+    side = Side(params={"do_remote_decode": True})
+    assert side.node.calls == []
+    assert side.consumer.offer(side.a, 0) == (0, False)
+    side.consumer.admit(side.a, FakeBlocks([1]), 0)
+    side.consumer.finish(side.a)
+    assert side.orders() == Orders() and side.settle() == set()
+
+
+def test_offering_changes_nothing() -> None:
+    side = Side()
+    before = list(side.node.calls)
+    for _ in range(3):
+        assert side.consumer.offer(side.a, 32) == (TOKENS - 32, True)
+    assert side.consumer.offer(side.a, TOKENS) == (0, False)
+    assert side.node.calls == before
+
+
+def test_a_load_is_used() -> None:
+    side = Side()
+    (load,) = side.admit(computed=32).load
+    assert load[:2] == (side.id, "a ticket")
+    assert [array("I", group).tolist() for group in load[-1]] == [[NONE, 6, 7]]
+    assert side.node.of("request_begin") == [side.id]
+    assert side.consumer.busy
+    assert side.consumer.offer(side.a, 0) == (0, False)
+    side.decide(USE)
+    assert side.settle() == set()
+    side.quiet()
+    assert side.settle() == {"a"}
+    assert side.settle() == set()
+    assert not side.consumer.busy
+    assert side.a.num_computed_tokens == TOKENS
+    side.consumer.admit(side.a, FakeBlocks([5, 6, 7]), 0)
+    side.consumer.finish(side.a)
+    assert side.node.of("request_cancel") == []
+
+
+def test_all_ranks_have_to_be_quiet() -> None:
+    side = Side(ranks=2)
+    side.admit()
+    side.decide(USE)
+    side.quiet(0b10)
+    side.quiet(0b10)
+    assert side.settle() == set()
+    side.quiet(0b01)
+    assert side.settle() == {"a"}
+
+
+def test_reports_go_to_the_library() -> None:
+    side = Side()
+    side.consumer.take(News(reports={1: b"x", 2: b"y"}))
+    assert side.node.of("request_report") == [b"x", b"y"]
+
+
+def test_a_prefix_is_kept() -> None:
+    side = Side()
+    side.admit()
+    side.quiet()
+    side.decide(RECOMPUTE, _kvferry.LEASE_EXPIRED, keep_tokens=64)
+    assert side.settle() == {"a"}
+    assert side.a.num_computed_tokens == 64
+    assert side.manager.freed == [] and side.manager.zeroed == []
+
+
+def test_nothing_is_kept() -> None:
+    side = Side()
+    side.admit()
+    side.quiet()
+    side.decide(RECOMPUTE, _kvferry.PEER_DOWN)
+    assert side.settle() == {"a"}
+    assert side.a.num_computed_tokens == 0
+    assert side.manager.freed == ["a"]
+    assert side.consumer.offer(side.a, 0) == (0, False)
+
+
+def test_a_failed_load_is_reported_after_the_echo() -> None:
+    side = Side()
+    side.admit()
+    side.quiet()
+    side.decide(FAIL, _kvferry.LEASE_EXPIRED)
+    assert side.settle() == set()
+    assert side.orders().fail == ["a"]
+    assert side.orders().fail == []
+    side.consumer.finish(side.a)  # vLLM ends it before it asks for the sets
+    assert side.settle("a") == {"a"}
+    assert side.settle("a") == set()
+    assert side.node.of("request_cancel") == []
+
+
+def test_ids_that_nobody_waits_for_are_dropped() -> None:
+    side = Side()
+    assert side.settle("stranger") == set()
+    side.admit()
+    assert side.settle("a") == set()
+
+
+def test_cancelled_before_admission() -> None:
+    side = Side()
+    side.consumer.finish(side.a)
+    assert side.node.of("request_cancel") == [side.id]
+    assert side.orders() == Orders() and side.settle() == set()
+    side.decide(USE)
+
+
+def test_cancelled_while_loading() -> None:
+    side = Side(ranks=2)
+    side.admit()
+    side.consumer.finish(side.a)
+    assert side.node.of("request_cancel") == [side.id]
+    assert side.orders().abort == [side.id]
+    side.quiet(1)
+    assert side.settle() == set() and side.consumer.busy
+    side.decide(USE)  # crossed the cancel
+    side.quiet(2)
+    assert side.settle() == {"a"}
+    assert side.settle() == set() and not side.consumer.busy
+
+
+def test_cancelled_while_failing() -> None:
+    side = Side()
+    side.admit()
+    side.quiet()
+    side.decide(FAIL, _kvferry.DEADLINE)
+    side.settle()
+    side.consumer.finish(side.a)
+    assert side.settle("a") == {"a"}
+
+
+def test_vllm_decides_not_to_load() -> None:
+    side = Side()
+    side.consumer.admit(side.a, FakeBlocks([5, 6, 7]), 0)
+    assert side.node.of("request_cancel") == [side.id]
+    assert side.orders() == Orders()
+
+
+@pytest.mark.parametrize("status", [_kvferry.BAD_TICKET, _kvferry.INCOMPATIBLE, _kvferry.NO_MEMORY])
+def test_a_refused_ticket_is_computed_here(status: int) -> None:
+    side = Side(open_status=status)
+    assert side.consumer.offer(side.a, 0) == (0, False)
+    side.consumer.finish(side.a)
+    assert side.orders() == Orders() and side.node.of("request_cancel") == []
+    stats = side.meter.read()
+    assert stats is not None and stats.data["counters"] == {"recomputed_tokens": {"": TOKENS}}
+
+
+@pytest.mark.parametrize("policy, options, fails", [
+    ("fail", {}, True),
+    ("recompute", {"policy": "fail"}, True),
+    ("fail", {"policy": "recompute"}, False),
+    ("fail", {"policy": "auto", "auto_max_recompute_tokens": TOKENS}, False),
+    ("fail", {"policy": "auto", "auto_max_recompute_tokens": TOKENS - 1}, True),
+])
+def test_a_refused_ticket_follows_the_policy(policy: str, options: dict[str, Any], fails: bool) -> None:
+    side = Side(policy, open_status=_kvferry.BAD_TICKET, options=options)
+    assert side.consumer.offer(side.a, 0) == ((TOKENS, True) if fails else (0, False))
+
+
+def test_a_refused_ticket_fails_without_a_read() -> None:
+    side = Side("fail", open_status=_kvferry.BAD_TICKET)
+    orders = side.admit()
+    assert orders.fail == ["a"] and orders.load == []
+    assert side.consumer.busy
+    assert side.settle("a") == {"a"}
+    assert side.settle("a") == set() and not side.consumer.busy
+
+
+def test_a_missing_ticket_is_a_bad_one() -> None:
+    side = Side(params={"do_remote_prefill": True}, open_status=_kvferry.BAD_TICKET)
+    assert side.node.of("request_open") == [""]
+
+
+def test_decided_before_admission() -> None:
+    side = Side()
+    side.decide(RECOMPUTE, _kvferry.LEASE_EXPIRED)
+    assert side.consumer.offer(side.a, 0) == (0, False)
+    side = Side()
+    side.decide(FAIL, _kvferry.LEASE_EXPIRED)
+    assert side.admit().fail == ["a"]
+
+
+@pytest.mark.parametrize("healthy, status", [(False, _kvferry.TRANSFER_STALLED), (True, _kvferry.RANK_LOST)])
+def test_a_load_that_does_not_become_quiet_is_quarantined(healthy: bool, status: int) -> None:
+    side = Side(ranks=2)
+    side.admit()
+    side.quiet(0b01, healthy=healthy)
+    side.decide(RECOMPUTE, status, keep_tokens=64)
+    assert side.settle() == {"a"}
+    assert side.a.num_computed_tokens == 0
+    assert side.manager.popped == ["a"] and side.orders().abort == [side.id]
+    assert side.manager.freed == ["a"] and side.consumer.busy  # "a" holds no block any more
+    side.manager.freed.clear()
+    side.quiet(0b10)
+    assert side.manager.freed == ["block 2", "block 1"]
+    side.quiet(0b10)
+    assert not side.consumer.busy
+
+
+def test_a_healthy_load_is_waited_for() -> None:
+    side = Side()
+    side.admit()
+    side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED, keep_tokens=32)
+    assert side.settle() == set() and side.manager.popped == []
+    side.quiet()
+    assert side.settle() == {"a"} and side.a.num_computed_tokens == 32
+
+
+def test_several_groups() -> None:
+    side = Side(groups=2)
+    external, _ = side.consumer.offer(side.a, 0)
+    side.consumer.admit(side.a, FakeBlocks([5, 6, 7, 99], [0, 8, 9]), external)
+    (load,) = side.orders().load
+    assert [array("I", group).tolist() for group in load[-1]] == [[5, 6, 7], [NONE, 8, 9]]
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
+    """vLLM makes up such a request, and aborts it at once, when a client has hung up."""
+    side = Side()
+    side.admit()
+    made_up = request("made up", 1, params=dict(PARAMS), abort_immediately=said)
+    side.node.status["request_open"] = _kvferry.BAD_TICKET
+    side.consumer.arrive(made_up)
+    side.consumer.finish(made_up)
+    assert len(side.node.of("request_open")) == (1 if said else 2)
+    assert side.node.of("request_cancel") == [] and side.orders() == Orders()
+    side.decide(USE)
+    side.quiet()
+    assert side.settle() == {"a"}

@@ -1,0 +1,225 @@
+"""The scheduler side of a prefill engine: leases follow their requests, and vLLM hears of each end once."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from fakes import POOL_BLOCKS, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from kvferry import _kvferry  # noqa: E402
+from kvferry.vllm.messages import News, Orders  # noqa: E402
+from kvferry.vllm.producer import Producer  # noqa: E402
+from vllm.v1.request import RequestStatus  # noqa: E402
+
+ASKS = {"do_remote_decode": True}
+TOKENS = 80
+BLOCKS = {"a": ([5, 6, 7, 8],)}
+
+
+def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
+    node = FakeNode()
+    return node, Producer(node, vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+
+
+def run_step(producer: Producer, **arguments: Any) -> Orders:
+    orders = Orders()
+    producer.fill(orders, step(**arguments))
+    return orders
+
+
+def published(producer: Producer, **fields: Any) -> tuple[Any, int]:
+    """A request whose prompt has just been published, and its lease's id."""
+    a = request("a", TOKENS, params=ASKS, **fields)
+    producer.arrive(a)
+    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    a.num_computed_tokens = TOKENS
+    return a, publication[2]
+
+
+def test_an_ordinary_request_is_left_alone() -> None:
+    node, producer = make()
+    a = request("a", TOKENS)
+    producer.arrive(a)
+    assert run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS) == Orders()
+    assert producer.finish(a) == (False, None)
+    assert node.calls == []
+
+
+def test_published_with_the_last_prompt_tokens() -> None:
+    node, producer = make()
+    a = request("a", TOKENS, params=ASKS)
+    producer.arrive(a)
+    assert not run_step(producer, tokens={"a": 48}, blocks=BLOCKS).publish
+    a.num_computed_tokens = 48
+    assert not run_step(producer, tokens={"other": 1}).publish
+    orders = run_step(producer, tokens={"a": 32}, blocks=BLOCKS)
+    assert [(lease, blocks) for lease, _, _, blocks in orders.publish] == [
+        (b"lease 101", (array("I", [5, 6, 7]).tobytes(),))]
+    assert node.of("lease_reserve") == [(3, POOL_BLOCKS)]
+    a.num_computed_tokens = TOKENS
+    assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
+
+
+def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> None:
+    node, producer = make()
+    a, lease_id = published(producer)
+    assert producer.busy
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    held, params = producer.finish(a)
+    assert held and params is not None
+    assert params["kvferry_ticket"] == "ticket of lease 101"
+    assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
+    assert producer.take_released() == set()
+    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(ended={lease_id: 1}))
+    assert producer.take_released() == {"a"}
+    assert producer.take_released() == set()
+    assert node.of("lease_release") == [lease_id]
+    assert not producer.busy
+
+
+def test_every_rank_has_to_end_it() -> None:
+    node, producer = make(ranks=2)
+    a, lease_id = published(producer)
+    a.status = RequestStatus.FINISHED_STOPPED
+    producer.finish(a)
+    producer.take(News(ended={lease_id: 0b10}))
+    producer.take(News(ended={lease_id: 0b10}))
+    assert producer.take_released() == set() and node.of("lease_release") == []
+    producer.take(News(ended={lease_id: 0b01}))
+    assert producer.take_released() == {"a"}
+
+
+@pytest.mark.parametrize("status", [RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR])
+def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> None:
+    node, producer = make()
+    a, lease_id = published(producer)
+    a.status = status
+    assert producer.finish(a) == (True, None)
+    assert node.of("ticket_make") == []
+    assert run_step(producer).end == [b"lease 101"]
+    assert run_step(producer).end == []
+    producer.take(News(ended={lease_id: 1}))
+    assert producer.take_released() == {"a"}
+
+
+def test_an_abort_before_the_last_tokens() -> None:
+    node, producer = make()
+    a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_ABORTED)
+    producer.arrive(a)
+    run_step(producer, tokens={"a": 10}, blocks=BLOCKS)
+    assert producer.finish(a) == (False, None)
+    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+
+
+def test_a_lease_that_ended_first_holds_no_blocks() -> None:
+    """It expired while the request went on decoding: vLLM must not hear of an end that it does not wait for."""
+    node, producer = make()
+    a, lease_id = published(producer, max_tokens=9)
+    producer.take(News(ended={lease_id: 1}))
+    assert producer.take_released() == set()
+    assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) == (False, None)
+    assert producer.take_released() == set()
+
+
+def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
+    node, producer = make(ranks=2)
+    a, lease_id = published(producer, max_tokens=9)
+    producer.take(News(ended={lease_id: 1}))
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) == (True, None)
+    assert run_step(producer).end == [b"lease 101"]
+    producer.take(News(ended={lease_id: 2}))
+    assert producer.take_released() == {"a"}
+
+
+def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
+    node, producer = make()
+    a, lease_id = published(producer, max_tokens=9)
+    a.num_computed_tokens = 0
+    orders = run_step(producer, preempted={"a"})
+    assert orders.end == [b"lease 101"] and not orders.publish
+    orders = run_step(producer, tokens={"a": TOKENS + 4}, blocks=BLOCKS)
+    assert [publication[0] for publication in orders.publish] == [b"lease 102"]
+    producer.take(News(ended={lease_id: 1}))
+    assert producer.take_released() == set()
+    a.status = RequestStatus.FINISHED_STOPPED
+    held, params = producer.finish(a)
+    assert held and params is not None and params["kvferry_ticket"] == "ticket of lease 102"
+
+
+def test_preempted_and_scheduled_again_in_one_step() -> None:
+    node, producer = make()
+    a, _ = published(producer, max_tokens=9)
+    a.num_computed_tokens = 0
+    orders = run_step(producer, tokens={"a": TOKENS + 2}, blocks=BLOCKS, preempted={"a"})
+    assert orders.end == [b"lease 101"]
+    assert [publication[0] for publication in orders.publish] == [b"lease 102"]
+
+
+def test_computed_again_without_a_word_of_preemption() -> None:
+    node, producer = make()
+    a, _ = published(producer, max_tokens=9)
+    a.num_computed_tokens = 0
+    assert run_step(producer, tokens={"a": 16}, blocks=BLOCKS).end == [b"lease 101"]
+
+
+def test_no_lease_no_ticket() -> None:
+    node, producer = make()
+    node.status["lease_reserve"] = _kvferry.NO_LEASE
+    a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_LENGTH_CAPPED)
+    producer.arrive(a)
+    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert producer.finish(a) == (False, None)
+
+
+def test_no_ticket_ends_the_lease() -> None:
+    node, producer = make()
+    a, _ = published(producer)
+    node.status["ticket_make"] = _kvferry.LIMIT
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) == (True, None)
+    assert run_step(producer).end == [b"lease 101"]
+
+
+def test_a_rank_that_cannot_publish_ends_the_others() -> None:
+    node, producer = make(ranks=2)
+    a, lease_id = published(producer)
+    producer.take(News(unpublished={lease_id}, ended={lease_id: 2}))
+    assert run_step(producer).end == [b"lease 101"]
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) == (True, None)
+
+
+@pytest.mark.parametrize("fields", [{"prompt_embeds": object()}, {"prompt_token_ids": None}, {"resumable": True}])
+def test_a_prompt_without_an_identity(fields: dict[str, Any]) -> None:
+    node, producer = make()
+    producer.arrive(request("a", TOKENS, params=ASKS, **fields))
+    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert node.calls == []
+
+
+def test_blocks_that_slid_out() -> None:
+    node, producer = make(sliding=True)
+    producer.arrive(request("a", TOKENS, params=ASKS))
+    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7], [0, 9, 10])}).publish
+    assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
+    assert node.of("lease_reserve") == [(5, POOL_BLOCKS)]
+
+
+def test_blocks_that_would_slide_out() -> None:
+    node, producer = make(sliding=True)
+    producer.arrive(request("a", TOKENS, params=ASKS, max_tokens=2))
+    assert not run_step(producer, tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7], [0, 9, 10])}).publish
+
+
+def test_unknown_leases_are_ignored() -> None:
+    node, producer = make()
+    producer.take(News(ended={7: 1}, unpublished={8}))
+    assert producer.take_released() == set() and node.calls == []

@@ -1,0 +1,281 @@
+"""The two sides' messages, the worker, and what they make of vLLM's configuration, layout and metrics."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch  # noqa: E402
+from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, request, spec, step, vllm_config  # noqa: E402
+from kvferry import Node, _kvferry  # noqa: E402
+from kvferry.vllm import config, scheduler, worker  # noqa: E402
+from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
+from kvferry.vllm.messages import News, Orders  # noqa: E402
+from kvferry.vllm.metrics import COUNTERS, GAUGES, Meter, PromMetrics, Stats  # noqa: E402
+from kvferry.vllm.requests import pack_blocks, prompt_of  # noqa: E402
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # noqa: E402
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec  # noqa: E402
+from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
+
+PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
+
+
+# ---- messages ----
+
+def test_news_of_ranks_merge() -> None:
+    def report(rank: int, prefix: int) -> bytes:
+        return _kvferry.report(5, rank, 4, prefix, _kvferry.OK if prefix == 4 else _kvferry.DEADLINE)
+    a = News(reports={5: report(0, 4)}, quiet={5: 1}, ended={9: 1}, unpublished={9})
+    b = News(reports={5: report(1, 2), 6: b"other"}, quiet={5: 2, 6: 2}, ended={9: 2}, healthy=False)
+    merged = a.aggregate(b)
+    assert merged.quiet == {5: 3, 6: 2} and merged.ended == {9: 3} and merged.unpublished == {9}
+    assert merged.reports == {5: _kvferry.report_merge(report(0, 4), report(1, 2)), 6: b"other"}
+    assert not merged.healthy
+    assert merged == b.aggregate(a) == merged.aggregate(a)
+    assert a.quiet == {5: 1}
+
+
+def test_an_empty_answer_reaches_the_scheduler_side() -> None:
+    assert News().is_empty() and not News(healthy=False).is_empty()
+    assert not KVConnectorOutput(kv_connector_worker_meta=News()).is_empty()
+
+
+# ---- the worker ----
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeNode, worker.Worker]:
+    node = FakeNode()
+    monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: node)
+    monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 1)
+    return node, worker.Worker(vllm_config(ranks=2), kv_cache_config())
+
+
+def test_a_worker_answers_only_when_asked_or_with_news(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    assert side.news(Orders()) is None
+    assert side.news(Orders(answer=True)) == News()
+    node.events = [(_kvferry.EVENT_LEASE_ENDED, 9, 9, 3)]
+    assert side.news(Orders()) == News(ended={9: 2})
+    assert side.news(Orders()) is None
+
+
+def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    load = (5, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2]))
+    side.start_loads(Orders(load=[load]))
+    node.is_healthy = False
+    assert side.news(Orders()) == News(healthy=False)
+    node.events = [(_kvferry.EVENT_LOAD, 5, 0, b"report"), (_kvferry.EVENT_QUIET, 5, 0, None)]
+    assert side.news(Orders()) == News(reports={5: b"report"}, quiet={5: 2})
+
+
+def test_a_load_that_cannot_start_is_reported(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    node.status["load_start"] = _kvferry.NO_MEMORY
+    side.start_loads(Orders(load=[(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1]))]))
+    assert side.news(Orders()) == News(reports={5: _kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)}, quiet={5: 2})
+
+
+def test_a_lease_that_cannot_be_published_has_ended(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    node.status["lease_publish"] = _kvferry.NO_MEMORY
+    side.publish(Orders(publish=[(b"lease", b"prompt", 9, ())]))
+    assert side.news(Orders()) == News(ended={9: 2}, unpublished={9})
+
+
+def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    side.before_forward(Orders(end=[b"lease"], abort=[5], load=[(6, "", b"", 0, 0, ())]))
+    assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
+
+
+def test_only_errors_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
+    results = rank[1].results(Orders(fail=["a"]))
+    assert (results.finished_sending, results.finished_recving, results.failed_recving) == (set(), {"a"}, {"a"})
+
+
+# ---- the scheduler ----
+
+def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = FakeNode()
+    monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: node)
+    side = scheduler.Scheduler(vllm_config(), kv_cache_config())
+    side.bind(FakeManager())
+    assert side.orders(step()) == Orders()
+    a = request("a", 20, params=PARAMS)
+    side.arrive(a)
+    side.admit(a, SimpleNamespace(get_block_ids=lambda: ([4],)), side.offer(a, 0)[0])
+    orders = side.orders(step())
+    assert len(orders.load) == 1 and orders.answer
+    node.decide(node.next_id, _kvferry.ACTION_USE)
+    output = KVConnectorOutput(kv_connector_worker_meta=News(quiet={node.next_id: 1}), finished_recving={"stranger"},
+                               finished_sending={"stranger"})
+    side.update(output)
+    assert output.finished_recving == {"a"} and output.finished_sending == set()
+    output = KVConnectorOutput()
+    side.update(output)
+    assert output.finished_recving == set()
+    assert not side.orders(step()).answer
+
+
+# ---- requests ----
+
+def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
+    lora = SimpleNamespace(lora_name="l", lora_path="/l")
+    image = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=1, length=2))
+    prompts = [prompt_of(request("a", tokens, **fields)) for tokens, fields in [
+        (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"lora_request": lora}), (20, {"mm_features": [image]}),
+        (20, {"mm_features": [image, image]})]]
+    assert len(set(prompts)) == len(prompts)
+    assert prompt_of(request("b", 20)) == prompts[0]
+
+
+# ---- configuration ----
+
+def open_rank(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> Node:
+    monkeypatch.setattr(config, "identity_fields", lambda *arguments: {})
+    return config.open_rank_node(vllm_config(options=options), kv_cache_config(), 0)
+
+
+def test_options_reach_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_rank(monkeypatch, {"lease_ttl_ms": 2000, "transports": ["tcp", "local"], "chunk_bytes": "65536"}).close()
+
+
+@pytest.mark.parametrize("options, named", [
+    ({"chunk_byte": 1}, "chunk_byte"), ({"lease_ttl_ms": -1}, "lease_ttl_ms"), ({"transports": ["x"]}, "transports"),
+    ({"ranks": 4}, "ranks"), ({"block_tokens": 4}, "block_tokens"), ({"copy_threads": True}, "copy_threads"),
+    ({"listen": "0.0.0.0"}, "0.0.0.0"),
+])
+def test_a_bad_option_stops_the_start(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(config.ConfigError, match=named):
+        open_rank(monkeypatch, options)
+
+
+@pytest.mark.parametrize("field", ["pipeline_parallel_size", "decode_context_parallel_size"])
+def test_an_engine_that_is_not_supported(field: str) -> None:
+    engine = vllm_config()
+    setattr(engine.parallel_config, field, 2)
+    with pytest.raises(config.ConfigError, match=field):
+        config.open_control_node(engine, kv_cache_config())
+
+
+def test_more_ranks_than_heads() -> None:
+    with pytest.raises(config.ConfigError, match="KV heads"):
+        config.open_control_node(vllm_config(ranks=16), kv_cache_config())
+
+
+@pytest.mark.parametrize("listen, expected", [
+    ("10.0.0.1", "10.0.0.1"), ("10.0.0.1:0", "10.0.0.1:0"), ("10.0.0.1:7000", "10.0.0.1:7003"),
+    ("[::1]:7000", "[::1]:7003"), ("[::1]", "[::1]"), ("::1", "::1"), ("", ""),
+])
+def test_ranks_of_one_host_take_ports_in_a_row(listen: str, expected: str) -> None:
+    assert config._listen_of_rank(listen, 3) == expected
+
+
+# ---- layout ----
+
+def layer(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+def test_regions_follow_the_groups() -> None:
+    both = kv_cache_config(groups=2)
+    caches = {name: layer(POOL_BLOCKS, 2, 32, 32) for group in both.kv_cache_groups for name in group.layer_names}
+    regions = regions_of(caches, both, ranks=2)
+    assert [region[0] for region in regions] == [tensor.data_ptr() for tensor in caches.values()]
+    assert [region[1:] for region in regions] == [(8192, 8192, POOL_BLOCKS, 2, 4, group) for group in (0, 0, 1, 1)]
+
+
+def test_keys_and_values_apart() -> None:
+    tensor = layer(2, POOL_BLOCKS, 2, 32, 16)
+    regions = regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
+    assert [region[0] for region in regions] == [tensor[0].data_ptr(), tensor[1].data_ptr()]
+    assert regions[0][1:] == (4096, 4096, POOL_BLOCKS, 2, 2, 0)
+
+
+@pytest.mark.parametrize("tensor, said", [
+    (layer(POOL_BLOCKS, 32, 2, 32), "heads outermost"),
+    (layer(POOL_BLOCKS + 1, 2, 32, 32), "blocks"),
+    (layer(POOL_BLOCKS, 2, 32, 64)[..., ::2], "in one piece"),
+    ([layer(1)], "not one tensor"),
+    (torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta"), "host memory"),
+])
+def test_a_layout_that_is_not_supported(tensor: Any, said: str) -> None:
+    with pytest.raises(LayoutError, match=said):
+        regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
+
+
+def test_groups_that_are_not_supported() -> None:
+    def groups(*specs: Any) -> KVCacheConfig:
+        return KVCacheConfig(num_blocks=4, kv_cache_tensors=[],
+                             kv_cache_groups=[KVCacheGroupSpec([f"l{i}"], one) for i, one in enumerate(specs)])
+    assert check_groups(groups(spec(), spec())) == 32
+    with pytest.raises(LayoutError, match="block size"):
+        check_groups(groups(spec(), spec(block_size=64)))
+    mla = MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    with pytest.raises(LayoutError, match="MLAAttentionSpec"):
+        check_groups(groups(mla))
+
+
+# ---- metrics ----
+
+def test_every_number_of_the_library_is_a_metric() -> None:
+    node = Node({}, {})
+    try:
+        names = {(name, is_gauge) for name, _, _, is_gauge in node.stats()}
+    finally:
+        node.close()
+    assert names == ({(stat, False) for metric in COUNTERS for stat in metric.stats}
+                     | {(stat, True) for metric in GAUGES for stat in metric.stats})
+
+
+def test_a_meter_says_what_is_new() -> None:
+    node = FakeNode()
+    meter = Meter(node, "rank 0")
+    assert meter.read() is None
+    node.numbers = [("loads_failed", "deadline", 2, False), ("leases_live", "", 3, True), ("chunks", "", 0, False)]
+    meter.add("recomputed_tokens", 7)
+    stats = meter.read()
+    assert stats is not None and stats.data == {
+        "counters": {"recomputed_tokens": {"": 7}, "loads_failed": {"deadline": 2}},
+        "gauges": {"leases_live": {"rank 0": 3}}}
+    assert meter.read() is None
+    node.numbers = [("loads_failed", "deadline", 5, False), ("leases_live", "", 0, True)]
+    stats = meter.read()
+    assert stats is not None and stats.data == {"counters": {"loads_failed": {"deadline": 3}},
+                                                "gauges": {"leases_live": {"rank 0": 0}}}
+
+
+def test_numbers_of_several_nodes_and_steps_add_up() -> None:
+    a = Stats(data={"counters": {"chunks": {"": 1}}, "gauges": {"leases_live": {"rank 0": 1}}})
+    b = Stats(data={"counters": {"chunks": {"": 2}}, "gauges": {"leases_live": {"rank 1": 5, "rank 0": 2}}})
+    assert a.aggregate(b).data == {"counters": {"chunks": {"": 3}},
+                                   "gauges": {"leases_live": {"rank 0": 2, "rank 1": 5}}}
+    assert a.reduce() == {"chunks": 3}
+
+
+def test_prometheus() -> None:
+    registry = CollectorRegistry()
+
+    def kind(cls: Any) -> Any:
+        return lambda **arguments: cls(registry=registry, **arguments)
+
+    prom = PromMetrics(SimpleNamespace(kv_transfer_config=None), {Counter: kind(Counter), Gauge: kind(Gauge), Histogram: kind(Histogram)}, ["model_name", "engine"], {0: ["m", "0"]})
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"model_name": "m", "engine": "0", **labels})
+
+    assert value("kvferry_recomputed_tokens_total") == 0
+    for data in ({"counters": {"recomputed_tokens": {"": 7}, "loads_failed": {"deadline": 1}, "ranks_lost": {"": 2}},
+                  "gauges": {"leases_live": {"rank 0": 1, "rank 1": 1}}},
+                 {"counters": {"tickets_refused": {"bad_ticket": 1}, "from a newer library": {"": 1}},
+                  "gauges": {"leases_live": {"rank 0": 0}}}):
+        prom.observe(data, 0)
+    assert value("kvferry_recomputed_tokens_total") == 7
+    assert [value("kvferry_load_failures_total", reason=reason) for reason in ("deadline", "rank_lost", "bad_ticket")
+            ] == [1, 2, 1]
+    assert value("kvferry_leases_live") == 1

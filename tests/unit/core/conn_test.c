@@ -1,0 +1,171 @@
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "core/conn.h"
+
+static void ids_are_never_used_again(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  uint64_t last = 0;
+  kvf_conns_init(&conns);
+  for (int i = 0; i < 100; i++) {
+    kvf_conn *conn = kvf_conns_add(&conns);
+    assert_non_null(conn);
+    assert_true(conn->id > last);
+    last = conn->id;
+    assert_ptr_equal(kvf_conns_find(&conns, last), conn);
+    if (i % 2 == 0) {
+      kvf_conns_drop(&conns, conn);
+      assert_null(kvf_conns_find(&conns, last));
+    }
+  }
+  assert_null(kvf_conns_find(&conns, 0));
+  kvf_conns_free(&conns);
+}
+
+static void frames_wait_in_order(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  uint8_t *body = NULL;
+  kvf_frame_header header;
+  kvf_conns_init(&conns);
+  kvf_conn *conn = kvf_conns_add(&conns);
+  assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
+  memset(body, 1, 3);
+  assert_null(kvf_conns_next_output(&conns)); /* not ended yet */
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PING, 3);
+  assert_int_equal(kvf_conn_frame_begin(conn, 4, &body), KVF_OK);
+  memset(body, 2, 4);
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PONG, 4);
+
+  assert_ptr_equal(kvf_conns_next_output(&conns), conn);
+  assert_null(kvf_conns_next_output(&conns));
+  const uint8_t *data = conn->outbox.data;
+  assert_int_equal(conn->outbox.bytes, 2 * KVF_FRAME_HEADER_BYTES + 7);
+  assert_int_equal(kvf_frame_header_decode(data, 100, &header), KVF_OK);
+  assert_int_equal(header.type, KVF_FRAME_PING);
+  assert_int_equal(header.body_bytes, 3);
+  assert_memory_equal(data + KVF_FRAME_HEADER_BYTES, "\1\1\1", 3);
+  data += KVF_FRAME_HEADER_BYTES + 3;
+  assert_int_equal(kvf_frame_header_decode(data, 100, &header), KVF_OK);
+  assert_int_equal(header.type, KVF_FRAME_PONG);
+  assert_memory_equal(data + KVF_FRAME_HEADER_BYTES, "\2\2\2\2", 4);
+  kvf_conns_free(&conns);
+}
+
+static void connections_take_turns(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  kvf_conn *each[3];
+  uint8_t *body;
+  kvf_conns_init(&conns);
+  for (size_t i = 0; i < 3; i++) {
+    each[i] = kvf_conns_add(&conns);
+  }
+  for (size_t i = 3; i-- > 0;) {
+    for (int twice = 0; twice < 2; twice++) {
+      assert_int_equal(kvf_conn_frame_begin(each[i], 0, &body), KVF_OK);
+      kvf_conn_frame_end(&conns, each[i], KVF_FRAME_PING, 0);
+    }
+  }
+  for (size_t i = 3; i-- > 0;) {
+    assert_ptr_equal(kvf_conns_next_output(&conns), each[i]);
+  }
+  assert_null(kvf_conns_next_output(&conns));
+  kvf_conns_free(&conns);
+}
+
+/* The last word is still sent: the connection lives until the runtime has taken it. */
+static void hanging_up_keeps_what_is_to_be_sent(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  uint8_t *body;
+  kvf_conns_init(&conns);
+  kvf_conn *conn = kvf_conns_add(&conns);
+  uint64_t id = conn->id;
+  int owner;
+  conn->session = (kvf_session *)(void *)&owner;
+  assert_int_equal(kvf_conn_frame_begin(conn, 1, &body), KVF_OK);
+  body[0] = 1;
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_REFUSED, 1);
+  kvf_conns_hang_up(&conns, conn);
+  assert_null(conn->session);
+  assert_null(conn->peer);
+  assert_ptr_equal(kvf_conns_next_output(&conns), conn);
+  assert_true(conn->hanging_up);
+  assert_int_equal(conn->outbox.bytes, KVF_FRAME_HEADER_BYTES + 1);
+  kvf_conns_drop(&conns, conn);
+  assert_null(kvf_conns_find(&conns, id));
+  assert_null(kvf_conns_next_output(&conns));
+  kvf_conns_free(&conns);
+}
+
+static void hanging_up_needs_nothing_to_be_sent(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  kvf_conns_init(&conns);
+  kvf_conn *conn = kvf_conns_add(&conns);
+  kvf_conns_hang_up(&conns, conn);
+  assert_ptr_equal(kvf_conns_next_output(&conns), conn);
+  assert_int_equal(conn->outbox.bytes, 0);
+  kvf_conns_free(&conns);
+}
+
+static void dropping_takes_it_out_of_the_queue(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  kvf_conns_init(&conns);
+  kvf_conn *gone = kvf_conns_add(&conns);
+  kvf_conn *stays = kvf_conns_add(&conns);
+  kvf_conns_hang_up(&conns, gone);
+  kvf_conns_hang_up(&conns, stays);
+  kvf_conns_drop(&conns, gone);
+  assert_ptr_equal(kvf_conns_next_output(&conns), stays);
+  assert_null(kvf_conns_next_output(&conns));
+  kvf_conns_free(&conns);
+}
+
+/* P6 */
+static void frames_past_the_limit_are_refused(void **state)
+{
+  (void)state;
+  kvf_conns conns;
+  uint8_t *body;
+  size_t frames = 0;
+  kvf_conns_init(&conns);
+  kvf_conn *conn = kvf_conns_add(&conns);
+  while (kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body) == KVF_OK) {
+    kvf_conn_frame_end(&conns, conn, KVF_FRAME_RENEW, KVF_FRAME_BODY_BYTES_MAX);
+    frames++;
+  }
+  assert_int_equal(frames, KVF_OUTBOX_BYTES_MAX / (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX));
+  assert_int_equal(kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body), KVF_LIMIT);
+  kvf_conns_free(&conns);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(ids_are_never_used_again),
+      cmocka_unit_test(frames_wait_in_order),
+      cmocka_unit_test(connections_take_turns),
+      cmocka_unit_test(hanging_up_keeps_what_is_to_be_sent),
+      cmocka_unit_test(hanging_up_needs_nothing_to_be_sent),
+      cmocka_unit_test(dropping_takes_it_out_of_the_queue),
+      cmocka_unit_test(frames_past_the_limit_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,445 @@
+/* kvf_core_load_start(): what it refuses, which ranks it reads what from, and what prefix it reports. */
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "ranks_world.h"
+
+#define POSITIONS 6
+
+static ranks_world world;
+static kvf_ticket ticket;
+static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
+
+static void open_world(const ranks_options *options)
+{
+  ranks_open(&world, options);
+  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    ranks_publish(&world, i, &ticket);
+  }
+}
+
+static void open_simple(void)
+{
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  open_world(&options);
+}
+
+static kvf_report outcome(void)
+{
+  kvf_event event;
+  assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+  assert_int_equal(event.user, 5);
+  return event.u.report;
+}
+
+static void assert_quiet(void)
+{
+  kvf_event event;
+  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(event.user, 5);
+  assert_int_equal(ranks_peers_held(&world), 0);
+}
+
+static uint32_t dialed(void)
+{
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    count += world.wires[i].dials;
+  }
+  return count;
+}
+
+/* ---- heads ---- */
+
+static void load_with(uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t consumer_rank, uint32_t heads_total)
+{
+  ranks_options options;
+  ranks_options_init(&options, producer_ranks, consumer_ranks, heads_total);
+  options.consumer_rank = consumer_rank;
+  options.groups = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_OK);
+  assert_int_equal(report.ranks_mask, UINT64_C(1) << consumer_rank);
+  assert_int_equal(report.blocks, 2 * POSITIONS);
+  assert_int_equal(report.prefix, 2 * POSITIONS);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&world, &ticket, 0, position));
+    assert_true(ranks_holds(&world, &ticket, 1, position));
+  }
+  assert_quiet();
+  ranks_close(&world);
+}
+
+/* A consumer rank gets its heads, whatever the numbers of ranks, and asks no rank that has none of them. */
+static void each_rank_gets_its_heads(void **state)
+{
+  (void)state;
+  static const uint32_t widths[] = {1, 2, 4};
+  static const uint32_t heads[] = {1, 2, 4, 8};
+  for (size_t h = 0; h < 4; h++) {
+    for (size_t p = 0; p < 3; p++) {
+      for (size_t d = 0; d < 3; d++) {
+        for (uint32_t rank = 0; rank < widths[d]; rank++) {
+          load_with(widths[p], widths[d], rank, heads[h]);
+          uint32_t parts = widths[p] > widths[d] ? widths[p] / widths[d] : 1;
+          uint32_t heads_here = heads[h] > widths[d] ? heads[h] / widths[d] : 1;
+          assert_int_equal(dialed(), parts < heads_here ? parts : heads_here);
+        }
+      }
+    }
+  }
+}
+
+static void heads_that_do_not_divide_are_incompatible(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 3);
+  options.consumer_ranks = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INCOMPATIBLE);
+  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(dialed(), 0);
+  ranks_close(&world);
+}
+
+/* ---- prefixes ---- */
+
+static void open_two_parts(uint32_t groups)
+{
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 4);
+  options.groups = groups;
+  open_world(&options);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(world.reads_count, 2 * groups * POSITIONS);
+}
+
+/* A position is good when all its parts are. */
+static void prefix_is_the_shortest_of_the_parts(void **state)
+{
+  (void)state;
+  open_two_parts(1);
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(&world, 1, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(&world, 1, 1, KVF_LEASE_EXPIRED), 1);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_LEASE_EXPIRED);
+  assert_int_equal(report.prefix, 2);
+  assert_int_equal(report.blocks, POSITIONS);
+  assert_true(ranks_holds(&world, &ticket, 0, 1));
+  assert_quiet();
+  ranks_close(&world);
+}
+
+static void one_part_is_not_enough(void **state)
+{
+  (void)state;
+  open_two_parts(1);
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_UNKNOWN), 1);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_LEASE_UNKNOWN);
+  assert_int_equal(report.prefix, 0);
+  assert_quiet();
+  ranks_close(&world);
+}
+
+/* P7: with several KV groups a prefix is of no use, however long. */
+static void prefix_of_several_groups_is_all_or_nothing(void **state)
+{
+  (void)state;
+  for (uint32_t good = 0; good <= 2 * POSITIONS; good++) {
+    open_two_parts(2);
+    assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+    assert_int_equal(ranks_complete(&world, 1, good, KVF_OK), good);
+    assert_int_equal(ranks_complete(&world, 1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
+    kvf_report report = outcome();
+    assert_int_equal(report.status, good < 2 * POSITIONS ? KVF_LEASE_EXPIRED : KVF_OK);
+    assert_int_equal(report.prefix, good < 2 * POSITIONS ? 0 : 2 * POSITIONS);
+    assert_quiet();
+    ranks_close(&world);
+  }
+}
+
+/* Groups are read side by side, so that a position's blocks come together. */
+static void groups_are_read_position_by_position(void **state)
+{
+  (void)state;
+  open_two_parts(2);
+  uint32_t seen[2] = {0};
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    uint32_t producer = world.path_producer[world.reads[i].path];
+    const kvf_read_item *item = world.reads[i].items;
+    assert_int_equal(item->position, seen[producer] / 2);
+    assert_int_equal(item->group, seen[producer] % 2);
+    assert_int_equal(item->remote_block, ids[item->group * POSITIONS + item->position]);
+    seen[producer]++;
+  }
+  assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  assert_int_equal(ranks_complete(&world, 1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  ranks_close(&world);
+}
+
+/* ---- which blocks ---- */
+
+static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32_t *counts)
+{
+  kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
+  uint64_t digest = 0;
+  kvf_load load = {.request_id = 1,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = counts, .groups = groups},
+                   .user = 5};
+  assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
+  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, digest, &load);
+  ranks_settle(&world);
+  return status;
+}
+
+static void only_wanted_blocks_are_read(void **state)
+{
+  (void)state;
+  open_simple();
+  uint32_t destination[POSITIONS] = {KVF_BLOCK_NONE, 1, KVF_BLOCK_NONE, 2, 3, KVF_BLOCK_NONE};
+  world.hold_reads = true;
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
+  assert_int_equal(world.reads_count, 3);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(outcome().prefix, 3); /* the first position that is missing; what is not wanted is good already */
+  assert_quiet();
+  ranks_close(&world);
+}
+
+static void nothing_wanted_is_done_at_once(void **state)
+{
+  (void)state;
+  open_simple();
+  uint32_t destination[POSITIONS];
+  memset(destination, 0xff, sizeof(destination));
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_OK);
+  assert_int_equal(report.prefix, POSITIONS);
+  assert_quiet();
+  assert_int_equal(dialed(), 0);
+  ranks_close(&world);
+}
+
+static void destinations_that_do_not_fit_are_refused(void **state)
+{
+  (void)state;
+  open_simple();
+  uint32_t good[POSITIONS] = {0, 1, 2, 3, 4, 5};
+  const uint32_t counts[2] = {POSITIONS - 1, 1};
+  const uint32_t more[1] = {POSITIONS + 1};
+  assert_int_equal(load_into(good, 1, counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 1, more), KVF_INVALID);
+  assert_int_equal(load_into(good, 2, counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 0, counts), KVF_INVALID);
+  good[5] = RANKS_BLOCKS; /* one past the pool */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  good[5] = RANKS_BLOCKS - 1;
+  uint32_t slid_out = ticket.ids[2];
+  ticket.ids[2] = KVF_BLOCK_NONE; /* the producer does not have it any more */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  ticket.ids[2] = slid_out;
+  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(dialed(), 0);
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_OK);
+  ranks_close(&world);
+}
+
+static void memory_must_be_registered(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  options.control = true;
+  open_world(&options);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INVALID);
+  ranks_close(&world);
+}
+
+/* A ticket of fewer groups than this engine has cannot be of its model. */
+static void groups_must_be_those_of_the_memory(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  options.groups = 2;
+  open_world(&options);
+  ticket.groups = 1;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INVALID);
+  ranks_close(&world);
+}
+
+/* ---- tickets and tables ---- */
+
+/* P8: nothing is connected to. */
+static void tickets_of_others_are_refused(void **state)
+{
+  (void)state;
+  open_simple();
+  uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
+  ticket.compat[31] ^= 1;
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_INCOMPATIBLE);
+  ticket.compat[31] ^= 1;
+  kvf_load load = {.request_id = 1,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
+  load.prompt.hash[0] ^= 1;
+  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_BAD_TICKET);
+  load.prompt = ticket.prompt;
+  load.prompt.tokens--;
+  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_BAD_TICKET);
+  ranks_settle(&world);
+  assert_int_equal(dialed(), 0);
+  assert_int_equal(world.consumer.core.peers.count, 0);
+  ranks_close(&world);
+}
+
+/* P1: a producer whose lease covers other blocks than the ticket says. */
+static void digest_must_be_that_of_the_lease(void **state)
+{
+  (void)state;
+  open_simple();
+  ticket.ids[0]++;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_BAD_TICKET);
+  assert_int_equal(report.prefix, 0);
+  ranks_close(&world);
+}
+
+static void a_request_loads_once_at_a_time(void **state)
+{
+  (void)state;
+  open_simple();
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_EXISTS);
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_EXISTS); /* its quiet has not been taken */
+  assert_int_equal(outcome().status, KVF_OK);
+  assert_quiet();
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  ranks_close(&world);
+}
+
+static void table_is_bounded_and_what_is_refused_holds_nothing(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 4);
+  options.config.loads_max = 2;
+  open_world(&options);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&world, &ticket, 2), KVF_OK);
+  assert_int_equal(ranks_peers_held(&world), 4);
+  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_peers_held(&world), 4);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.load_peers), 2);
+  ranks_close(&world);
+}
+
+/* P2 */
+static void deadline_is_the_loads_or_the_nodes(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  options.config.load_timeout_ms = 400;
+  options.config.stall_timeout_ms = 10000;
+  open_world(&options);
+  world.hold_reads = true;
+  for (uint32_t own_ms = 0; own_ms <= 250; own_ms += 250) {
+    uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
+    kvf_event event;
+    kvf_load load = {.request_id = 1,
+                     .prompt = ticket.prompt,
+                     .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
+                     .timeout_ms = own_ms,
+                     .user = 5};
+    assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_OK);
+    ranks_settle(&world);
+    ranks_advance(&world, own_ms == 0 ? 399 : own_ms - 1);
+    assert_false(ranks_event(&world, KVF_EVENT_LOAD, &event));
+    ranks_advance(&world, 2); /* the wheel's resolution */
+    assert_int_equal(outcome().status, KVF_DEADLINE);
+    assert_quiet();
+  }
+  ranks_close(&world);
+}
+
+/* ---- abort ---- */
+
+/* P4: quiet comes when the last read has ended, not before. */
+static void abort_waits_for_its_reads(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_two_parts(1);
+  world.hold_cancels = true;
+  kvf_core *core = &world.consumer.core;
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
+  assert_int_equal(outcome().status, KVF_ABORTED);
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS);
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS - 1, KVF_OK), POSITIONS - 1);
+  assert_false(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_peers_held(&world), 2);
+  assert_int_equal(ranks_complete(&world, 1, 1, KVF_CANCELLED), 1);
+  assert_quiet();
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_NOT_FOUND);
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
+  ranks_close(&world);
+}
+
+static void bad_tickets_are_counted(void **state)
+{
+  (void)state;
+  open_simple();
+  kvf_core_count_bad_ticket(&world.consumer.core);
+  assert_int_equal(world.consumer.core.bad_tickets, 1);
+  ranks_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_rank_gets_its_heads),
+      cmocka_unit_test(heads_that_do_not_divide_are_incompatible),
+      cmocka_unit_test(prefix_is_the_shortest_of_the_parts),
+      cmocka_unit_test(one_part_is_not_enough),
+      cmocka_unit_test(prefix_of_several_groups_is_all_or_nothing),
+      cmocka_unit_test(groups_are_read_position_by_position),
+      cmocka_unit_test(only_wanted_blocks_are_read),
+      cmocka_unit_test(nothing_wanted_is_done_at_once),
+      cmocka_unit_test(destinations_that_do_not_fit_are_refused),
+      cmocka_unit_test(memory_must_be_registered),
+      cmocka_unit_test(groups_must_be_those_of_the_memory),
+      cmocka_unit_test(tickets_of_others_are_refused),
+      cmocka_unit_test(digest_must_be_that_of_the_lease),
+      cmocka_unit_test(a_request_loads_once_at_a_time),
+      cmocka_unit_test(table_is_bounded_and_what_is_refused_holds_nothing),
+      cmocka_unit_test(deadline_is_the_loads_or_the_nodes),
+      cmocka_unit_test(abort_waits_for_its_reads),
+      cmocka_unit_test(bad_tickets_are_counted),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

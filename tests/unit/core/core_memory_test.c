@@ -1,0 +1,165 @@
+/* Fails the n-th allocation, for every n, of what allocates in the core. Linked with --wrap for calloc and malloc. */
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "ranks_world.h"
+
+#define POSITIONS 4
+
+void *__real_calloc(size_t count, size_t bytes);
+void *__real_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+static long allocations_left = -1; /* until one fails; below 0: none does */
+
+static bool fails_now(void)
+{
+  if (allocations_left < 0) {
+    return false;
+  }
+  allocations_left--;
+  return allocations_left < 0;
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+  return fails_now() ? NULL : __real_calloc(count, bytes);
+}
+
+void *__wrap_malloc(size_t bytes)
+{
+  return fails_now() ? NULL : __real_malloc(bytes);
+}
+
+static ranks_world world;
+static kvf_ticket ticket;
+static uint32_t ids[RANKS_BLOCKS];
+
+static void open_world(void)
+{
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 4);
+  ranks_open(&world, &options);
+  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_publish(&world, 0, &ticket);
+  ranks_publish(&world, 1, &ticket);
+}
+
+static void init(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config;
+  memset(&config, 0, sizeof(config));
+  kvf_config_init(&config.options);
+  config.options.lease_slots = 4;
+  long allocations = 0;
+  kvf_status status;
+  do {
+    allocations_left = allocations++;
+    status = kvf_core_init(&core, &config, 0);
+    allocations_left = -1;
+  } while (status == KVF_NO_MEMORY);
+  assert_int_equal(status, KVF_OK);
+  assert_true(allocations > 5);
+  kvf_core_free(&core);
+}
+
+/* On failure no event comes, and no peer is held. */
+static void load_start(void **state)
+{
+  (void)state;
+  kvf_event event;
+  kvf_core *consumer = &world.consumer.core;
+  open_world();
+  static const uint32_t destination[POSITIONS] = {0, 1, 2, 3};
+  kvf_load load = {.request_id = 1,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
+  long allocations = 0;
+  kvf_status status;
+  for (;;) {
+    allocations_left = allocations++;
+    status = kvf_core_load_start(consumer, world.now_ns, &ticket, 1, &load);
+    allocations_left = -1;
+    if (status == KVF_OK) {
+      break;
+    }
+    assert_int_equal(status, KVF_NO_MEMORY);
+    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_int_equal(HASH_CNT(by_id, consumer->load_peers), 0);
+    assert_false(kvf_core_next_event(consumer, world.now_ns, &event));
+  }
+  assert_true(allocations > 5);
+  assert_int_equal(ranks_peers_held(&world), 2);
+  ranks_close(&world);
+}
+
+static void request_open(void **state)
+{
+  (void)state;
+  kvf_requests *requests = &world.consumer.core.requests;
+  open_world();
+  uint64_t id = 0;
+  long allocations = 0;
+  kvf_status status;
+  for (;;) {
+    allocations_left = allocations++;
+    status = kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id);
+    allocations_left = -1;
+    if (status == KVF_OK) {
+      break;
+    }
+    assert_int_equal(status, KVF_NO_MEMORY);
+    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  }
+  assert_true(allocations > 3);
+  assert_int_equal(id, 1); /* none was used up */
+  ranks_close(&world);
+}
+
+/* P6: what fails while connections are made costs a connection, never the node. */
+static void a_load_survives_a_failed_allocation(void **state)
+{
+  (void)state;
+  kvf_event event;
+  uint32_t failed = 0;
+  for (long allocations = 0; allocations < 60; allocations++) {
+    open_world();
+    allocations_left = allocations;
+    kvf_status status = ranks_load(&world, &ticket, 1);
+    allocations_left = -1;
+    for (int i = 0; status == KVF_OK && i < 100 && !kvf_core_has_event(&world.consumer.core); i++) {
+      ranks_advance(&world, 500);
+    }
+    if (status == KVF_OK) {
+      assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+      failed += event.u.report.status != KVF_OK;
+      assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+    }
+    assert_int_equal(ranks_peers_held(&world), 0);
+    ranks_close(&world);
+  }
+  assert_true(failed > 0);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(init),
+      cmocka_unit_test(load_start),
+      cmocka_unit_test(request_open),
+      cmocka_unit_test(a_load_survives_a_failed_allocation),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

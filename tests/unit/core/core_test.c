@@ -1,0 +1,405 @@
+/* A node's core as a whole: its life, its memory, its engine's ranks, tickets, and whose turn it is. */
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "ranks_world.h"
+
+#define POSITIONS 4
+
+static ranks_world world;
+static kvf_ticket ticket;
+static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
+
+static void open_world(void)
+{
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  options.groups = 2;
+  ranks_open(&world, &options);
+  ranks_ticket(&world, &ticket, ids, POSITIONS);
+}
+
+static kvf_core *producer(void)
+{
+  return &world.producers[0].core;
+}
+
+static kvf_core_config config_of(uint8_t name)
+{
+  kvf_core_config config;
+  memset(&config, 0, sizeof(config));
+  kvf_config_init(&config.options);
+  memset(&config.incarnation, name, sizeof(config.incarnation));
+  memset(config.secret, name, sizeof(config.secret));
+  return config;
+}
+
+/* ---- life ---- */
+
+/* A restarted control node must not use its predecessor's ids. */
+static void first_lease_id_comes_from_the_secret(void **state)
+{
+  (void)state;
+  uint64_t first[3];
+  static const uint8_t names[] = {'a', 'a', 'b'};
+  for (size_t i = 0; i < 3; i++) {
+    kvf_core core;
+    kvf_lease lease;
+    kvf_core_config config = config_of(names[i]);
+    assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+    assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
+    first[i] = lease.id;
+    assert_true(lease.id < KVF_LEASE_ID_MAX / 2);
+    kvf_core_free(&core);
+  }
+  assert_true(first[0] == first[1]);
+  assert_true(first[0] != first[2]);
+}
+
+/* Blocks of another number of tokens do not pair. */
+static void block_tokens_are_part_of_the_identity(void **state)
+{
+  (void)state;
+  kvf_core cores[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    kvf_core_config config = config_of('a');
+    config.options.block_tokens = 16 << i;
+    assert_int_equal(kvf_core_init(&cores[i], &config, 0), KVF_OK);
+  }
+  assert_memory_not_equal(cores[0].self.compat, cores[1].self.compat, sizeof(cores[0].self.compat));
+  kvf_core_free(&cores[0]);
+  kvf_core_free(&cores[1]);
+}
+
+static void transports_keep_the_options_order(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('a');
+  (void)snprintf(config.options.transports, sizeof(config.options.transports), "tcp,local");
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  assert_int_equal(core.peers.transports_count, 2);
+  assert_string_equal(core.peers.transports[0], "tcp");
+  assert_string_equal(core.peers.transports[1], "local");
+  kvf_core_free(&core);
+}
+
+/* P8: what has been freed holds neither the key nor what nonces are made of. */
+static void secrets_are_wiped(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('s');
+  const kvf_key no_key = {0};
+  const kvf_entropy no_entropy = {0};
+  config.key.bytes = 16;
+  memset(config.key.data, 'k', 16);
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  kvf_core_free(&core);
+  assert_memory_equal(&core.self.key, &no_key, sizeof(no_key));
+  assert_memory_equal(&core.self.entropy, &no_entropy, sizeof(no_entropy));
+}
+
+/* ---- ranks and tickets ---- */
+
+static void ranks_must_be_all_and_different(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('a');
+  config.options.ranks = 3;
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  kvf_rank_record records[3] = {{.rank = 2}, {.rank = 0}, {.rank = 1}};
+  assert_int_equal(kvf_core_set_ranks(&core, records, 2), KVF_INVALID);
+  records[2].rank = 0;
+  assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_INVALID);
+  records[2].rank = 3;
+  assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_INVALID);
+  assert_int_equal(core.engine_ranks, 0);
+  records[2].rank = 1;
+  records[2].address.port = 7;
+  assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_OK);
+  assert_int_equal(core.engine_ranks, 3);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_int_equal(core.engine[i].rank, i);
+  }
+  assert_int_equal(core.engine[1].address.port, 7);
+  kvf_core_free(&core);
+}
+
+static void ticket_says_what_the_core_knows(void **state)
+{
+  (void)state;
+  open_world();
+  assert_int_equal(ticket.ranks, 1);
+  assert_memory_equal(&ticket.rank[0].incarnation, &producer()->self.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(ticket.compat, producer()->self.compat, sizeof(ticket.compat));
+  assert_int_equal(ticket.block_tokens, 16);
+  assert_int_equal(ticket.ttl_ms, 30000);
+  assert_int_equal(ticket.groups, 2);
+  assert_int_equal(ticket.counts[1], POSITIONS);
+  assert_ptr_equal(ticket.ids, ids);
+  ranks_close(&world);
+}
+
+static void ticket_needs_ranks_blocks_and_tokens(void **state)
+{
+  (void)state;
+  open_world();
+  kvf_ticket other;
+  kvf_prompt prompt = ticket.prompt;
+  kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
+  assert_int_equal(kvf_core_ticket(&world.consumer.core, &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
+  blocks.groups = 0;
+  assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
+  blocks.groups = KVF_GROUPS_MAX + 1;
+  assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_LIMIT);
+  blocks.groups = 2;
+  prompt.tokens = 0;
+  assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
+  ranks_close(&world);
+}
+
+static void lease_tokens_differ(void **state)
+{
+  (void)state;
+  open_world();
+  kvf_lease lease;
+  assert_int_equal(kvf_core_lease_reserve(producer(), 1, 0, &lease), KVF_OK);
+  assert_memory_not_equal(lease.token, ticket.lease.token, sizeof(lease.token));
+  assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_OK);
+  assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_NOT_FOUND);
+  ranks_close(&world);
+}
+
+/* ---- publication ---- */
+
+static kvf_status publish(uint32_t groups, const uint32_t *counts, const uint32_t *block_ids)
+{
+  kvf_blocks blocks = {.ids = block_ids, .counts = counts, .groups = groups};
+  return kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2);
+}
+
+static void blocks_must_be_of_the_memory(void **state)
+{
+  (void)state;
+  open_world();
+  static const uint32_t counts[] = {1, 2, 1};
+  static const uint32_t past[] = {0, 1, RANKS_BLOCKS, 0};
+  static const uint32_t good[] = {RANKS_BLOCKS - 1, KVF_BLOCK_NONE, 0, 0};
+  assert_int_equal(publish(0, counts, good), KVF_INVALID);
+  assert_int_equal(publish(3, counts, good), KVF_INVALID); /* the memory has two */
+  assert_int_equal(publish(2, counts, past), KVF_INVALID);
+  assert_int_equal(producer()->leases.live, 0);
+  assert_int_equal(publish(2, counts, good), KVF_OK);
+  ranks_close(&world);
+}
+
+/* Regions of a group may differ in length: a block must be in all of them. */
+static void smallest_region_bounds_its_group(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_lease lease;
+  kvf_welcome welcome = {.ranks = 1};
+  kvf_core_config config = config_of('a');
+  kvf_region regions[2] = {{.block_bytes = 8, .heads = 2, .heads_total = 2, .blocks = 9},
+                           {.block_bytes = 4, .heads = 2, .heads_total = 2, .blocks = 5}};
+  uint32_t count = 1;
+  uint32_t block = 5;
+  kvf_blocks blocks = {.ids = &block, .counts = &count, .groups = 1};
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID); /* no memory at all */
+  assert_int_equal(kvf_core_set_memory(&core, regions, 2, &welcome), KVF_OK);
+  assert_int_equal(core.head_bytes[0], 4 + 2);
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID);
+  block = 4;
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_OK);
+  kvf_core_free(&core);
+}
+
+/* P1, P5: the engine hears that the blocks are its own again once "over" has been stored, and once only. */
+static void blocks_come_back_after_over_is_stored(void **state)
+{
+  (void)state;
+  kvf_effect effect;
+  kvf_event event;
+  open_world();
+  ranks_publish(&world, 0, &ticket);
+  assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &ticket.lease), KVF_OK);
+  assert_false(kvf_core_has_event(producer()));
+  assert_true(kvf_core_next_effect(producer(), world.now_ns, &effect));
+  assert_int_equal(effect.kind, KVF_EFFECT_STORE);
+  assert_true(effect.store.entry.word == kvf_fence_word_over(ticket.lease.id));
+  assert_false(kvf_core_next_event(producer(), world.now_ns, &event));
+  kvf_core_on_stored(producer(), &effect.store);
+  assert_true(kvf_core_has_event(producer()));
+  assert_true(kvf_core_next_event(producer(), world.now_ns, &event));
+  assert_int_equal(event.kind, KVF_EVENT_LEASE_ENDED);
+  assert_true(event.id == ticket.lease.id);
+  assert_int_equal(event.user, 2);
+  assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
+  assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &ticket.lease), KVF_NOT_FOUND);
+  assert_false(kvf_core_next_event(producer(), world.now_ns, &event));
+  ranks_close(&world);
+}
+
+/* ---- memory ---- */
+
+static void memory_is_set_once(void **state)
+{
+  (void)state;
+  open_world();
+  kvf_welcome welcome = {0};
+  kvf_region region = {.heads = 1};
+  assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS);
+  assert_int_equal(producer()->groups, 2);
+  assert_true(kvf_core_clear_memory(producer(), world.now_ns));
+  assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS); /* P1 */
+  ranks_close(&world);
+}
+
+static void clearing_memory_ends_its_leases(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world();
+  ranks_publish(&world, 0, &ticket);
+  assert_true(kvf_core_clear_memory(producer(), world.now_ns));
+  ranks_settle(&world);
+  assert_true(world.producers[0].table[ticket.lease.slot].word == kvf_fence_word_over(ticket.lease.id));
+  assert_true(kvf_core_next_event(producer(), world.now_ns, &event));
+  assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
+  assert_int_equal(producer()->self.welcome.regions_count, 0);
+  assert_int_equal(producer()->self.welcome.transports_count, 0);
+  kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
+  assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2), KVF_INVALID);
+  assert_true(kvf_core_clear_memory(producer(), world.now_ns));
+  ranks_close(&world);
+}
+
+/* P4: the memory is in use until the last load is quiet and its owner has heard so. */
+static void clearing_memory_waits_for_loads(void **state)
+{
+  (void)state;
+  kvf_event event;
+  kvf_core *consumer = &world.consumer.core;
+  open_world();
+  ranks_publish(&world, 0, &ticket);
+  world.hold_reads = true;
+  world.hold_cancels = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_false(kvf_core_clear_memory(consumer, world.now_ns));
+  ranks_settle(&world);
+  assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+  assert_int_equal(event.u.report.status, KVF_ABORTED);
+  assert_false(kvf_core_clear_memory(consumer, world.now_ns));
+  assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_CANCELLED), 2 * POSITIONS);
+  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_true(kvf_core_clear_memory(consumer, world.now_ns));
+  assert_false(consumer->has_memory);
+  ranks_close(&world);
+}
+
+/* ---- time and events ---- */
+
+static void deadline_is_the_nearest_of_all(void **state)
+{
+  (void)state;
+  uint64_t conn_id = 0;
+  kvf_address from = {.port = 1};
+  open_world();
+  assert_true(kvf_core_next_deadline(producer()) == KVF_TIME_NEVER);
+  ranks_publish(&world, 0, &ticket);
+  uint64_t of_lease = kvf_core_next_deadline(producer());
+  assert_true(of_lease > world.now_ns && of_lease <= world.now_ns + 30000 * MS);
+  assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
+  uint64_t of_session = kvf_core_next_deadline(producer());
+  assert_true(of_session > world.now_ns && of_session <= world.now_ns + 1000 * MS);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_true(kvf_core_next_deadline(&world.consumer.core) <= world.now_ns + 500 * MS); /* its stall clock */
+  ranks_close(&world);
+}
+
+/* One input does a bounded amount of work, and what is left over is due at once. */
+static void ticks_are_bounded(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_address from = {.port = 1};
+  kvf_core_config config = config_of('a');
+  config.options.connections_max = 65536;
+  assert_int_equal(kvf_core_init(&core, &config, 1000 * MS), KVF_OK);
+  for (int i = 0; i < 3000; i++) {
+    uint64_t conn_id;
+    assert_int_equal(kvf_core_on_accepted(&core, 1000 * MS, from, &conn_id), KVF_OK);
+  }
+  uint64_t now_ns = 3000 * MS;
+  int ticks = 0;
+  while (core.sessions.counters.timed_out < 3000) {
+    uint64_t before = core.sessions.counters.timed_out;
+    assert_true(kvf_core_next_deadline(&core) <= now_ns);
+    kvf_core_tick(&core, now_ns);
+    assert_true(core.sessions.counters.timed_out - before <= 1024);
+    ticks++;
+  }
+  assert_true(ticks >= 3 && ticks < 30);
+  assert_true(kvf_core_next_deadline(&core) == KVF_TIME_NEVER);
+  kvf_core_free(&core);
+}
+
+static void events_of_a_load_come_in_order_and_once(void **state)
+{
+  (void)state;
+  kvf_event event;
+  kvf_core *consumer = &world.consumer.core;
+  open_world();
+  ranks_publish(&world, 0, &ticket);
+  assert_int_equal(ranks_load(&world, &ticket, 77), KVF_OK);
+  assert_true(kvf_core_has_event(consumer));
+  assert_true(kvf_core_next_event(consumer, world.now_ns, &event));
+  assert_int_equal(event.kind, KVF_EVENT_LOAD);
+  assert_int_equal(event.id, 77);
+  assert_int_equal(event.u.report.request_id, 77);
+  assert_true(kvf_core_has_event(consumer));
+  assert_true(kvf_core_next_event(consumer, world.now_ns, &event));
+  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.id, 77);
+  assert_false(kvf_core_has_event(consumer));
+  assert_false(kvf_core_next_event(consumer, world.now_ns, &event));
+  ranks_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(first_lease_id_comes_from_the_secret),
+      cmocka_unit_test(block_tokens_are_part_of_the_identity),
+      cmocka_unit_test(transports_keep_the_options_order),
+      cmocka_unit_test(secrets_are_wiped),
+      cmocka_unit_test(ranks_must_be_all_and_different),
+      cmocka_unit_test(ticket_says_what_the_core_knows),
+      cmocka_unit_test(ticket_needs_ranks_blocks_and_tokens),
+      cmocka_unit_test(lease_tokens_differ),
+      cmocka_unit_test(blocks_must_be_of_the_memory),
+      cmocka_unit_test(smallest_region_bounds_its_group),
+      cmocka_unit_test(blocks_come_back_after_over_is_stored),
+      cmocka_unit_test(memory_is_set_once),
+      cmocka_unit_test(clearing_memory_ends_its_leases),
+      cmocka_unit_test(clearing_memory_waits_for_loads),
+      cmocka_unit_test(deadline_is_the_nearest_of_all),
+      cmocka_unit_test(ticks_are_bounded),
+      cmocka_unit_test(events_of_a_load_come_in_order_and_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,85 @@
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "core/entropy.h"
+
+#define DRAWS 64
+
+static kvf_entropy entropy_of(uint8_t first)
+{
+  kvf_entropy entropy = {.secret = {first}};
+  return entropy;
+}
+
+static void draws_differ(void **state)
+{
+  (void)state;
+  kvf_entropy entropy = entropy_of(1);
+  uint8_t drawn[DRAWS][KVF_HASH_BYTES];
+  for (size_t i = 0; i < DRAWS; i++) {
+    assert_int_equal(kvf_entropy_draw(&entropy, drawn[i], sizeof(drawn[i])), KVF_OK);
+    for (size_t j = 0; j < i; j++) {
+      assert_memory_not_equal(drawn[i], drawn[j], sizeof(drawn[i]));
+    }
+  }
+}
+
+static void equal_secrets_draw_the_same(void **state)
+{
+  (void)state;
+  kvf_entropy a = entropy_of(1);
+  kvf_entropy b = entropy_of(1);
+  kvf_entropy other = entropy_of(2);
+  uint8_t from_a[KVF_HASH_BYTES];
+  uint8_t from_b[KVF_HASH_BYTES];
+  uint8_t from_other[KVF_HASH_BYTES];
+  for (size_t i = 0; i < DRAWS; i++) {
+    assert_int_equal(kvf_entropy_draw(&a, from_a, sizeof(from_a)), KVF_OK);
+    assert_int_equal(kvf_entropy_draw(&b, from_b, sizeof(from_b)), KVF_OK);
+    assert_int_equal(kvf_entropy_draw(&other, from_other, sizeof(from_other)), KVF_OK);
+    assert_memory_equal(from_a, from_b, sizeof(from_a));
+    assert_memory_not_equal(from_a, from_other, sizeof(from_a));
+  }
+}
+
+/* Nobody who sees a draw, a nonce say, learns the secret or the next one from it. */
+static void draws_do_not_hold_the_secret(void **state)
+{
+  (void)state;
+  kvf_entropy entropy;
+  uint8_t drawn[KVF_HASH_BYTES];
+  memset(&entropy, 0x5a, sizeof(entropy));
+  assert_int_equal(kvf_entropy_draw(&entropy, drawn, sizeof(drawn)), KVF_OK);
+  assert_memory_not_equal(drawn, entropy.secret, 4);
+}
+
+static void writes_what_was_asked_for(void **state)
+{
+  (void)state;
+  kvf_entropy entropy = entropy_of(1);
+  uint8_t drawn[KVF_HASH_BYTES] = {0};
+  const uint8_t zeros[KVF_HASH_BYTES] = {0};
+  assert_int_equal(kvf_entropy_draw(&entropy, drawn, 0), KVF_OK);
+  assert_memory_equal(drawn, zeros, sizeof(drawn));
+  assert_int_equal(kvf_entropy_draw(&entropy, drawn, 8), KVF_OK);
+  assert_memory_not_equal(drawn, zeros, 8);
+  assert_memory_equal(drawn + 8, zeros, sizeof(drawn) - 8);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(draws_differ),
+      cmocka_unit_test(equal_secrets_draw_the_same),
+      cmocka_unit_test(draws_do_not_hold_the_secret),
+      cmocka_unit_test(writes_what_was_asked_for),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

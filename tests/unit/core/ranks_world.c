@@ -1,0 +1,422 @@
+#include "ranks_world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#define BLOCK_TOKENS 16
+#define FIRST_PORT 80
+
+void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t heads_total)
+{
+  memset(options, 0, sizeof(*options));
+  options->producer_ranks = producer_ranks;
+  options->consumer_ranks = consumer_ranks;
+  options->heads_total = heads_total;
+  options->groups = 1;
+  kvf_config_init(&options->config);
+  options->config.block_tokens = BLOCK_TOKENS;
+  options->config.lease_slots = RANKS_SLOTS;
+  options->config.chunk_bytes = 1; /* one block a read */
+  options->config.chunks_in_flight = RANKS_BLOCKS * RANKS_GROUPS;
+}
+
+/* ---- nodes ---- */
+
+static void set_memory(ranks_node *node, const ranks_options *options)
+{
+  kvf_region regions[RANKS_GROUPS];
+  kvf_welcome welcome = {
+      .ranks = 1, .block_tokens = BLOCK_TOKENS, .regions_count = options->groups, .transports_count = 1};
+  welcome.regions = calloc(options->groups, sizeof(*welcome.regions));
+  for (uint32_t group = 0; group < options->groups; group++) {
+    welcome.regions[group] = (kvf_region_layout){.stride_bytes = RANKS_HEADS * sizeof(uint16_t),
+                                                 .block_bytes = node->heads * (uint32_t)sizeof(uint16_t),
+                                                 .blocks = RANKS_BLOCKS,
+                                                 .heads = node->heads,
+                                                 .heads_total = options->heads_total,
+                                                 .group = group};
+    regions[group] = (kvf_region){.base = node->pool[group],
+                                  .stride_bytes = RANKS_HEADS * sizeof(uint16_t),
+                                  .block_bytes = node->heads * (uint32_t)sizeof(uint16_t),
+                                  .blocks = RANKS_BLOCKS,
+                                  .heads = node->heads,
+                                  .heads_total = options->heads_total,
+                                  .group = group};
+  }
+  (void)snprintf(welcome.transports[0].name, sizeof(welcome.transports[0].name), "local");
+  welcome.transports[0].description = calloc(1, 1);
+  welcome.transports[0].description_bytes = 1;
+  assert_int_equal(kvf_core_set_memory(&node->core, regions, options->groups, &welcome), KVF_OK);
+}
+
+static void open_node(ranks_node *node, const ranks_options *options, uint32_t rank, uint32_t ranks, uint8_t name,
+                      bool has_memory)
+{
+  kvf_core_config config = {.options = options->config, .is_control = !has_memory};
+  config.options.rank = rank;
+  config.options.ranks = ranks;
+  memset(node, 0, sizeof(*node));
+  memset(&config.incarnation, name, sizeof(config.incarnation));
+  memset(config.secret, name, sizeof(config.secret));
+  assert_int_equal(kvf_core_init(&node->core, &config, 1000 * MS), KVF_OK);
+  node->heads = options->heads_total > ranks ? options->heads_total / ranks : 1;
+  node->first_head = rank * options->heads_total / ranks;
+  if (has_memory) {
+    set_memory(node, options);
+  }
+}
+
+static uint16_t number_of(uint32_t group, uint32_t block, uint32_t head)
+{
+  return (uint16_t)(1 + block + RANKS_BLOCKS * head + RANKS_BLOCKS * RANKS_HEADS * group);
+}
+
+static void fill_pool(ranks_node *node)
+{
+  for (uint32_t group = 0; group < RANKS_GROUPS; group++) {
+    for (uint32_t block = 0; block < RANKS_BLOCKS; block++) {
+      for (uint32_t head = 0; head < node->heads; head++) {
+        node->pool[group][block][head] = number_of(group, block, node->first_head + head);
+      }
+    }
+  }
+}
+
+void ranks_open(ranks_world *world, const ranks_options *options)
+{
+  kvf_rank_record records[RANKS_PRODUCERS];
+  memset(world, 0, sizeof(*world));
+  world->now_ns = 1000 * MS;
+  world->ranks = options->producer_ranks;
+  world->groups = options->groups;
+  open_node(&world->consumer, options, options->consumer_rank, options->consumer_ranks, 'c', !options->control);
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    ranks_node *producer = &world->producers[i];
+    open_node(producer, options, i, world->ranks, (uint8_t)('P' + i), true);
+    fill_pool(producer);
+    records[i] = (kvf_rank_record){.incarnation = producer->core.self.incarnation, .rank = i};
+    records[i].address.ip[15] = 1;
+    records[i].address.port = (uint16_t)(FIRST_PORT + i);
+  }
+  assert_int_equal(kvf_core_set_ranks(&world->producers[0].core, records, world->ranks), KVF_OK);
+}
+
+void ranks_close(ranks_world *world)
+{
+  kvf_core_free(&world->consumer.core);
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    kvf_core_free(&world->producers[i].core);
+  }
+}
+
+/* ---- reads ---- */
+
+static void copy_heads(ranks_world *world, uint32_t producer, const kvf_load_action *read)
+{
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    const kvf_read_item *item = &read->items[i];
+    memcpy(&world->consumer.pool[item->group][item->local_block][read->local_head],
+           &world->producers[producer].pool[item->group][item->remote_block][read->remote_head],
+           read->heads * sizeof(uint16_t));
+  }
+}
+
+static void end_read(ranks_world *world, const kvf_load_action *read, kvf_status status)
+{
+  uint32_t producer = world->path_producer[read->path];
+  kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
+  if (status == KVF_OK) {
+    copy_heads(world, producer, read);
+    sample.head.incarnation = world->producers[producer].core.self.incarnation;
+    sample.entry = world->producers[producer].table[read->lease.slot];
+  }
+  kvf_core_on_read_done(&world->consumer.core, world->now_ns, read->read_id, status, &sample, 0);
+}
+
+static kvf_load_action take_read(ranks_world *world, uint32_t index)
+{
+  kvf_load_action read = world->reads[index];
+  world->reads_count--;
+  memmove(&world->reads[index], &world->reads[index + 1], (world->reads_count - index) * sizeof(world->reads[0]));
+  return read;
+}
+
+static void cancel_read(ranks_world *world, uint64_t read_id)
+{
+  for (uint32_t i = 0; i < world->reads_count && !world->hold_cancels; i++) {
+    if (world->reads[i].read_id == read_id) {
+      kvf_load_action read = take_read(world, i);
+      end_read(world, &read, KVF_CANCELLED);
+      return;
+    }
+  }
+}
+
+uint32_t ranks_complete(ranks_world *world, uint32_t producer, uint32_t count, kvf_status status)
+{
+  uint32_t done = 0;
+  uint32_t next = 0;
+  while (next < world->reads_count && done < count) {
+    if (world->path_producer[world->reads[next].path] != producer) {
+      next++;
+      continue;
+    }
+    kvf_load_action read = take_read(world, next);
+    end_read(world, &read, status);
+    done++;
+  }
+  ranks_settle(world);
+  return done;
+}
+
+/* ---- effects and frames ---- */
+
+static void dial(ranks_world *world, const kvf_peer_action *action)
+{
+  uint32_t producer = (uint32_t)action->address.port - FIRST_PORT;
+  assert_true(producer < world->ranks);
+  ranks_wire *wire = &world->wires[producer];
+  kvf_address from = {.port = 9};
+  wire->dials++;
+  bool accepted = !wire->down && kvf_core_on_accepted(&world->producers[producer].core, world->now_ns, from,
+                                                      &wire->producer_id) == KVF_OK;
+  wire->consumer_id = accepted ? action->conn_id : 0;
+  kvf_core_on_dialed(&world->consumer.core, world->now_ns, action->conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
+}
+
+static void open_link(ranks_world *world, const kvf_peer_action *action)
+{
+  assert_true(action->path < RANKS_PATHS);
+  world->path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
+  kvf_core_on_link(&world->consumer.core, world->now_ns, action->path, KVF_OK);
+}
+
+static void start_read(ranks_world *world, const kvf_load_action *read)
+{
+  if (world->hold_reads) {
+    assert_true(world->reads_count < RANKS_READS);
+    world->reads[world->reads_count++] = *read;
+  } else {
+    end_read(world, read, KVF_OK);
+  }
+}
+
+static void carry_effects(ranks_world *world, ranks_node *node)
+{
+  kvf_effect effect;
+  while (kvf_core_next_effect(&node->core, world->now_ns, &effect)) {
+    switch (effect.kind) {
+      case KVF_EFFECT_DIAL:
+        dial(world, &effect.link);
+        break;
+      case KVF_EFFECT_OPEN_LINK:
+        open_link(world, &effect.link);
+        break;
+      case KVF_EFFECT_CLOSE_LINK:
+        break;
+      case KVF_EFFECT_READ:
+        start_read(world, &effect.read);
+        break;
+      case KVF_EFFECT_CANCEL:
+        cancel_read(world, effect.read.read_id);
+        break;
+      case KVF_EFFECT_STORE:
+        node->table[effect.store.slot] = effect.store.entry;
+        kvf_core_on_stored(&node->core, &effect.store);
+        break;
+    }
+  }
+}
+
+typedef struct carrier {
+  ranks_world *world;
+  ranks_node *from;
+  bool moved;
+} carrier;
+
+static void deliver(ranks_world *world, kvf_core *to, uint64_t conn_id, const kvf_core_output *output)
+{
+  const uint8_t *next = output->data;
+  const uint8_t *end = next + output->bytes;
+  while (next < end) {
+    kvf_frame_header header;
+    assert_int_equal(kvf_frame_header_decode(next, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
+    next += KVF_FRAME_HEADER_BYTES;
+    kvf_core_on_frame(to, world->now_ns, conn_id, header.type, next, header.body_bytes);
+    next += header.body_bytes;
+  }
+  if (output->hang_up) {
+    kvf_core_on_closed(to, world->now_ns, conn_id);
+  }
+}
+
+static void take_output(void *context, const kvf_core_output *output)
+{
+  carrier *c = context;
+  ranks_world *world = c->world;
+  c->moved = true;
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    ranks_wire *wire = &world->wires[i];
+    bool from_consumer = c->from == &world->consumer;
+    uint64_t id = from_consumer ? wire->consumer_id : wire->producer_id;
+    if (id != output->conn_id || (!from_consumer && c->from != &world->producers[i])) {
+      continue;
+    }
+    kvf_core *to = from_consumer ? &world->producers[i].core : &world->consumer.core;
+    deliver(world, to, from_consumer ? wire->producer_id : wire->consumer_id, output);
+    if (output->hang_up) {
+      wire->consumer_id = 0;
+      wire->producer_id = 0;
+    }
+    return;
+  }
+}
+
+static bool settle_node(ranks_world *world, ranks_node *node)
+{
+  carrier c = {.world = world, .from = node};
+  carry_effects(world, node);
+  kvf_core_take_output(&node->core, take_output, &c);
+  return c.moved;
+}
+
+void ranks_settle(ranks_world *world)
+{
+  bool moved = true;
+  while (moved) {
+    moved = settle_node(world, &world->consumer);
+    for (uint32_t i = 0; i < world->ranks; i++) {
+      moved = settle_node(world, &world->producers[i]) || moved;
+    }
+  }
+}
+
+void ranks_advance(ranks_world *world, uint64_t ms)
+{
+  world->now_ns += ms * MS;
+  kvf_core_tick(&world->consumer.core, world->now_ns);
+  for (uint32_t i = 0; i < world->ranks; i++) {
+    kvf_core_tick(&world->producers[i].core, world->now_ns);
+  }
+  ranks_settle(world);
+}
+
+void ranks_cut(ranks_world *world, uint32_t producer)
+{
+  ranks_wire *wire = &world->wires[producer];
+  if (wire->consumer_id != 0) {
+    kvf_core_on_closed(&world->consumer.core, world->now_ns, wire->consumer_id);
+    kvf_core_on_closed(&world->producers[producer].core, world->now_ns, wire->producer_id);
+  }
+  wire->consumer_id = 0;
+  wire->producer_id = 0;
+  ranks_settle(world);
+}
+
+/* ---- leases and loads ---- */
+
+void ranks_ticket(ranks_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
+{
+  kvf_lease lease;
+  kvf_prompt prompt = {.tokens = positions * BLOCK_TOKENS};
+  uint32_t counts[RANKS_GROUPS];
+  kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world->groups};
+  for (uint32_t group = 0; group < world->groups; group++) {
+    counts[group] = positions;
+    for (uint32_t i = 0; i < positions; i++) {
+      ids[group * positions + i] = (2 * i + group) % RANKS_BLOCKS;
+    }
+  }
+  kvf_core *control = &world->producers[0].core;
+  assert_int_equal(kvf_core_lease_reserve(control, positions * world->groups, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_ticket(control, &lease, &blocks, &prompt, ticket), KVF_OK);
+}
+
+static kvf_blocks blocks_of(const kvf_ticket *ticket)
+{
+  return (kvf_blocks){.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
+}
+
+static uint64_t digest_of(const kvf_ticket *ticket)
+{
+  kvf_blocks blocks = blocks_of(ticket);
+  uint64_t digest = 0;
+  assert_int_equal(kvf_fence_digest(&ticket->lease, &blocks, &ticket->prompt, &digest), KVF_OK);
+  return digest;
+}
+
+void ranks_publish(ranks_world *world, uint32_t producer, const kvf_ticket *ticket)
+{
+  kvf_blocks blocks = blocks_of(ticket);
+  assert_int_equal(
+      kvf_core_publish(&world->producers[producer].core, world->now_ns, &ticket->lease, &blocks, digest_of(ticket), 2),
+      KVF_OK);
+  ranks_settle(world);
+}
+
+uint32_t ranks_destination(uint32_t position)
+{
+  return RANKS_BLOCKS - 1 - position;
+}
+
+kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t request_id)
+{
+  uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
+  uint32_t count = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    for (uint32_t i = 0; i < ticket->counts[group]; i++) {
+      ids[count++] = ranks_destination(i);
+    }
+  }
+  kvf_load load = {.request_id = request_id,
+                   .prompt = ticket->prompt,
+                   .destination = {.ids = ids, .counts = ticket->counts, .groups = ticket->groups},
+                   .user = 5};
+  kvf_status status = kvf_core_load_start(&world->consumer.core, world->now_ns, ticket, digest_of(ticket), &load);
+  ranks_settle(world);
+  return status;
+}
+
+bool ranks_holds(const ranks_world *world, const kvf_ticket *ticket, uint32_t group, uint32_t position)
+{
+  const ranks_node *consumer = &world->consumer;
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < group; i++) {
+    first += ticket->counts[i];
+  }
+  const uint16_t *heads = consumer->pool[group][ranks_destination(position)];
+  for (uint32_t head = 0; head < consumer->heads; head++) {
+    if (heads[head] != number_of(group, ticket->ids[first + position], consumer->first_head + head)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ranks_event(ranks_world *world, kvf_event_kind kind, kvf_event *out)
+{
+  while (kvf_core_next_event(&world->consumer.core, world->now_ns, out)) {
+    ranks_settle(world);
+    if (out->kind == kind) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint32_t ranks_peers_held(const ranks_world *world)
+{
+  uint32_t held = 0;
+  for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
+    const kvf_peer *peer = world->consumer.core.peers.table[i];
+    held += peer == NULL ? 0 : peer->users;
+  }
+  return held;
+}

@@ -1,0 +1,84 @@
+/* The core of one consumer rank and the cores of all ranks of a producer, each reached over a connection of its own.
+ * Reads are carried out here, on pools in which one number stands for one head of one block. Time is a number. */
+#ifndef KVF_TESTS_RANKS_WORLD_H
+#define KVF_TESTS_RANKS_WORLD_H
+
+#include "core/core.h"
+
+#define MS KVF_NS_PER_MS
+#define RANKS_PRODUCERS 4
+#define RANKS_GROUPS 3
+#define RANKS_BLOCKS 16
+#define RANKS_HEADS 8
+#define RANKS_SLOTS 4
+#define RANKS_READS 256
+#define RANKS_PATHS 16
+
+typedef struct ranks_node {
+  kvf_core core;
+  uint32_t heads; /* of this rank */
+  uint32_t first_head;
+  uint16_t pool[RANKS_GROUPS][RANKS_BLOCKS][RANKS_HEADS];
+  kvf_fence_entry table[RANKS_SLOTS];
+} ranks_node;
+
+/* The connection between the consumer and one producer rank; ids are 0 while there is none. */
+typedef struct ranks_wire {
+  uint64_t consumer_id;
+  uint64_t producer_id;
+  bool down; /* dials fail */
+  uint32_t dials;
+} ranks_wire;
+
+typedef struct ranks_world {
+  uint64_t now_ns;
+  uint32_t ranks; /* of the producer */
+  uint32_t groups;
+  ranks_node consumer;
+  ranks_node producers[RANKS_PRODUCERS];
+  ranks_wire wires[RANKS_PRODUCERS];
+  uint32_t path_producer[RANKS_PATHS];
+  bool hold_reads;   /* ranks_complete() ends them */
+  bool hold_cancels; /* those that were cancelled too */
+  kvf_load_action reads[RANKS_READS];
+  uint32_t reads_count;
+} ranks_world;
+
+typedef struct ranks_options {
+  uint32_t producer_ranks;
+  uint32_t consumer_ranks;
+  uint32_t consumer_rank;
+  uint32_t heads_total;
+  uint32_t groups;
+  bool control; /* the consumer is a control node without memory */
+  kvf_config config;
+} ranks_options;
+
+void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t heads_total);
+void ranks_open(ranks_world *world, const ranks_options *options);
+void ranks_close(ranks_world *world);
+
+/* Carries effects and frames to and fro until nothing moves. */
+void ranks_settle(ranks_world *world);
+void ranks_advance(ranks_world *world, uint64_t ms);
+/* Both ends see the connection of this producer rank closed. */
+void ranks_cut(ranks_world *world, uint32_t producer);
+/* Ends up to `count` held reads of this producer rank, oldest first; KVF_OK copies and samples the fence. Returns how
+ * many there were. */
+uint32_t ranks_complete(ranks_world *world, uint32_t producer, uint32_t count, kvf_status status);
+
+/* A ticket for `positions` positions of each group; `ids` has room for all groups. */
+void ranks_ticket(ranks_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t positions);
+void ranks_publish(ranks_world *world, uint32_t producer, const kvf_ticket *ticket);
+
+/* Starts a load of all positions into the blocks ranks_destination() of each group. */
+kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t request_id);
+uint32_t ranks_destination(uint32_t position);
+/* Whether the consumer's heads of this position are those that the producer ranks hold. */
+bool ranks_holds(const ranks_world *world, const kvf_ticket *ticket, uint32_t group, uint32_t position);
+/* Takes events until one of this kind comes; false: none did. */
+bool ranks_event(ranks_world *world, kvf_event_kind kind, kvf_event *out);
+/* Loads' parts and requests' ranks that hold a peer. */
+uint32_t ranks_peers_held(const ranks_world *world);
+
+#endif

@@ -1,0 +1,283 @@
+/* A request whose producer has several ranks: each is told of the end, those that nobody read included (P5, P7). */
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "ranks_world.h"
+
+#define PRODUCERS 4
+#define POSITIONS 4
+
+static ranks_world world;
+static kvf_ticket ticket;
+static uint32_t ids[RANKS_BLOCKS];
+
+static void open_world(uint32_t consumer_ranks, uint32_t ttl_ms)
+{
+  ranks_options options;
+  ranks_options_init(&options, PRODUCERS, consumer_ranks, 4);
+  options.control = true;
+  options.config.lease_ttl_ms = ttl_ms;
+  ranks_open(&world, &options);
+  ranks_ticket(&world, &ticket, ids, POSITIONS);
+}
+
+static void publish_all(void)
+{
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    ranks_publish(&world, i, &ticket);
+  }
+}
+
+static kvf_requests *requests(void)
+{
+  return &world.consumer.core.requests;
+}
+
+static uint64_t open_request(void)
+{
+  uint64_t id = 0;
+  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+  ranks_settle(&world);
+  return id;
+}
+
+static void report(uint64_t id, uint32_t rank, kvf_status status, uint32_t prefix)
+{
+  kvf_report found = {
+      .request_id = id, .ranks_mask = UINT64_C(1) << rank, .blocks = POSITIONS, .prefix = prefix, .status = status};
+  assert_int_equal(kvf_requests_report(requests(), world.now_ns, &found), KVF_OK);
+  ranks_settle(&world);
+}
+
+static uint64_t loaded_request(void)
+{
+  uint64_t id = open_request();
+  assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
+  return id;
+}
+
+static uint32_t live(void)
+{
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    count += world.producers[i].core.leases.live;
+  }
+  return count;
+}
+
+/* How often this rank's lease has ended for this cause; nothing may have ended for another. */
+static uint64_t ended(uint32_t producer, kvf_lease_end_cause cause)
+{
+  const uint64_t *counts = world.producers[producer].core.leases.counters.ended;
+  for (kvf_lease_end_cause other = KVF_LEASE_END_COMPLETED; other <= KVF_LEASE_END_REVOKED; other++) {
+    assert_true(other == cause || counts[other] == 0);
+  }
+  return counts[cause];
+}
+
+static void assert_forgotten(void)
+{
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 0);
+  assert_int_equal(ranks_peers_held(&world), 0);
+}
+
+static kvf_verdict verdict(void)
+{
+  kvf_event event;
+  assert_true(ranks_event(&world, KVF_EVENT_VERDICT, &event));
+  assert_int_equal(event.user, 5);
+  return event.u.verdict;
+}
+
+/* The engine's only rank read from one producer rank; the others hold a lease all the same. */
+static void every_rank_is_told_of_completion(void **state)
+{
+  (void)state;
+  open_world(1, 30000);
+  publish_all();
+  uint64_t id = loaded_request();
+  assert_int_equal(live(), PRODUCERS);
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(live(), 0);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(ended(i, KVF_LEASE_END_COMPLETED), 1);
+  }
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+static void every_rank_is_told_of_a_cancellation(void **state)
+{
+  (void)state;
+  open_world(1, 30000);
+  publish_all();
+  uint64_t id = open_request();
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle(&world);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
+  }
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+static void every_rank_is_renewed(void **state)
+{
+  (void)state;
+  open_world(1, 300);
+  publish_all();
+  uint64_t id = open_request();
+  for (int i = 0; i < 20; i++) {
+    ranks_advance(&world, 90);
+    assert_int_equal(live(), PRODUCERS);
+  }
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(live(), 0);
+  ranks_close(&world);
+}
+
+/* One producer rank cannot be reached: the others have their blocks back, the verdict does not wait, and it is told
+ * when it can be reached again. */
+static void unreachable_rank_is_told_later(void **state)
+{
+  (void)state;
+  open_world(1, 30000);
+  publish_all();
+  world.wires[2].down = true;
+  uint64_t id = loaded_request();
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(live(), 1);
+  assert_int_equal(ended(2, KVF_LEASE_END_COMPLETED), 0);
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  world.wires[2].down = false;
+  ranks_advance(&world, 510); /* the breaker's probe */
+  ranks_advance(&world, 5000);
+  assert_int_equal(ended(2, KVF_LEASE_END_COMPLETED), 1);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(world.producers[i].core.leases.counters.late_acknowledgements, 0); /* P3: told once */
+  }
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+static void rank_that_never_comes_back_is_given_up(void **state)
+{
+  (void)state;
+  open_world(1, 300);
+  publish_all();
+  world.wires[3].down = true;
+  uint64_t id = loaded_request();
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  ranks_advance(&world, 440);
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  ranks_advance(&world, 20);
+  assert_int_equal(requests()->counters.finishes_given_up, 1);
+  assert_int_equal(ended(3, KVF_LEASE_END_EXPIRED), 1); /* by itself */
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* A rank that had not published when the end came: it hears it again, and keeps nothing. */
+static void rank_that_publishes_late_is_told_again(void **state)
+{
+  (void)state;
+  open_world(1, 3000);
+  for (uint32_t i = 0; i + 1 < PRODUCERS; i++) {
+    ranks_publish(&world, i, &ticket);
+  }
+  uint64_t id = loaded_request();
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(live(), 0);
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  ranks_publish(&world, PRODUCERS - 1, &ticket);
+  assert_int_equal(live(), 1);
+  ranks_advance(&world, 1001);
+  assert_int_equal(ended(PRODUCERS - 1, KVF_LEASE_END_COMPLETED), 1);
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* A connection that breaks while the end is under way. */
+static void end_survives_a_broken_connection(void **state)
+{
+  (void)state;
+  open_world(1, 30000);
+  publish_all();
+  uint64_t id = loaded_request();
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    ranks_cut(&world, i);
+  }
+  report(id, 0, KVF_TRANSFER_FAILED, 1);
+  assert_int_equal(live(), 0);
+  assert_int_equal(verdict().keep_blocks, 1);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* P7: all of the engine's own ranks must be in, and the shortest prefix counts. */
+static void verdict_waits_for_all_own_ranks(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(3, 30000);
+  publish_all();
+  uint64_t id = loaded_request();
+  report(id, 2, KVF_OK, POSITIONS);
+  report(id, 0, KVF_LEASE_EXPIRED, 1);
+  report(id, 0, KVF_LEASE_EXPIRED, 1); /* said twice */
+  assert_false(ranks_event(&world, KVF_EVENT_VERDICT, &event));
+  assert_int_equal(live(), PRODUCERS);
+  report(id, 1, KVF_OK, POSITIONS);
+  kvf_verdict decided = verdict();
+  assert_int_equal(decided.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(decided.status, KVF_LEASE_EXPIRED);
+  assert_int_equal(decided.keep_blocks, 1);
+  assert_int_equal(live(), 0);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* Two engines decode from one ticket: the first one's end detaches only itself, on every rank. */
+static void other_consumer_keeps_every_rank(void **state)
+{
+  (void)state;
+  open_world(1, 30000);
+  publish_all();
+  uint64_t first = open_request();
+  uint64_t second = open_request();
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, first), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(live(), PRODUCERS);
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, second), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(live(), 0);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_rank_is_told_of_completion),
+      cmocka_unit_test(every_rank_is_told_of_a_cancellation),
+      cmocka_unit_test(every_rank_is_renewed),
+      cmocka_unit_test(unreachable_rank_is_told_later),
+      cmocka_unit_test(rank_that_never_comes_back_is_given_up),
+      cmocka_unit_test(rank_that_publishes_late_is_told_again),
+      cmocka_unit_test(end_survives_a_broken_connection),
+      cmocka_unit_test(verdict_waits_for_all_own_ranks),
+      cmocka_unit_test(other_consumer_keeps_every_rank),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,397 @@
+/* The node's own thread: what it listens on, whom it accepts, how it writes to who reads slowly. */
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+#include "stranger.h"
+#include "transport/socket.h"
+#include "wire/ping_message.h"
+
+static kvf_status open_node(const pair_option *options, kvf_node **out, char *message)
+{
+  kvf_config config;
+  kvf_config_init(&config);
+  config.block_tokens = PAIR_BLOCK_TOKENS;
+  assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
+  for (; options->name != NULL; options++) {
+    assert_int_equal(kvf_config_set(&config, options->name, options->value, message), KVF_OK);
+  }
+  return kvf_node_open(&config, out, message);
+}
+
+static void assert_refused(const pair_option *options, kvf_status status, const char *said)
+{
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(open_node(options, &node, message), status);
+  assert_null(node);
+  if (strstr(message, said) == NULL) {
+    fail_msg("\"%s\" does not say \"%s\"", message, said);
+  }
+}
+
+/* ---- listening ---- */
+
+static kvf_rank_record address_of(kvf_node *node)
+{
+  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
+  size_t count = 0;
+  kvf_rank_record record;
+  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
+  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
+  return record;
+}
+
+static void port_is_chosen_and_told(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
+  kvf_node *nodes[2];
+  uint16_t ports[2];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(open_node(options, &nodes[i], message), KVF_OK);
+    kvf_rank_record record = address_of(nodes[i]);
+    assert_true(kvf_address_is_loopback(&record.address));
+    ports[i] = record.address.port;
+    assert_int_not_equal(ports[i], 0);
+  }
+  assert_int_not_equal(ports[0], ports[1]);
+  kvf_node_close(nodes[0]);
+  kvf_node_close(nodes[1]);
+}
+
+static void advertised_address_is_what_tickets_name(void **state)
+{
+  (void)state;
+  pair_option options[] = {{"advertise", "10.1.2.3"}, {NULL, NULL}};
+  kvf_node *node;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  char text[KVF_ADDRESS_TEXT_BYTES];
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  kvf_rank_record record = address_of(node);
+  assert_int_not_equal(record.address.port, 0); /* the one that it listens on */
+  record.address.port = 0;
+  kvf_address_format(&record.address, text);
+  assert_string_equal(text, "10.1.2.3:0");
+  kvf_node_close(node);
+  options[0].value = "10.1.2.3:4567"; /* a forwarded port */
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  record = address_of(node);
+  kvf_address_format(&record.address, text);
+  assert_string_equal(text, "10.1.2.3:4567");
+  kvf_node_close(node);
+}
+
+/* P8: off loopback only with a key, and never with an address that nobody can connect to. */
+static void other_addresses_need_a_key(void **state)
+{
+  (void)state;
+  char key_file[64];
+  stranger_key_file("a key of sixteen", key_file);
+  const pair_option open_to_all[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {NULL, NULL}};
+  const pair_option nameless[] = {{"listen", "0.0.0.0"}, {"key_file", key_file}, {NULL, NULL}};
+  const pair_option good[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {"key_file", key_file}, {NULL, NULL}};
+  kvf_node *node;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_refused(open_to_all, KVF_INVALID, "needs a shared key (option key_file)");
+  assert_refused(nameless, KVF_INVALID, "set the option advertise");
+  assert_int_equal(open_node(good, &node, message), KVF_OK);
+  kvf_node_close(node);
+  (void)unlink(key_file);
+}
+
+static void addresses_that_are_not_ours_are_refused(void **state)
+{
+  (void)state;
+  char key_file[64];
+  stranger_key_file("a key of sixteen", key_file);
+  const pair_option options[] = {{"listen", "192.0.2.1"}, {"key_file", key_file}, {NULL, NULL}};
+  assert_refused(options, KVF_ADDRESS_IN_USE, "192.0.2.1");
+  (void)unlink(key_file);
+}
+
+/* A control node takes no connections; it makes them. */
+static void control_node_does_not_listen(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"listen", ""}, {NULL, NULL}};
+  kvf_node *control;
+  pair_node producer;
+  pair_ticket ticket;
+  kvf_request_info info;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  uint8_t record[KVF_ADDRESS_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(open_node(options, &control, message), KVF_OK);
+  assert_int_equal(kvf_node_address(control, record, sizeof(record), &bytes), KVF_INVALID);
+  pair_open_node(&producer, NULL);
+  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  assert_int_equal(kvf_lease_end(control, &ticket.lease), KVF_NOT_FOUND); /* it has no fence to store to */
+  assert_int_equal(kvf_request_open(control, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_true(pair_wait_stat(&producer, "sessions_open", "", 1, 10000));
+  assert_int_equal(kvf_request_cancel(control, info.id), KVF_OK);
+  assert_int_equal(pair_wait_lease_end(&producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
+  kvf_node_close(control);
+  pair_close_node(&producer);
+}
+
+/* ---- descriptors ---- */
+
+typedef struct descriptors {
+  struct rlimit before;
+  int taken[256];
+  size_t count;
+} descriptors;
+
+static void take_all(descriptors *d)
+{
+  d->count = 0;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &d->before), 0);
+  const struct rlimit few = {.rlim_cur = 128, .rlim_max = d->before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+  while (d->count < 256 && (d->taken[d->count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+    d->count++;
+  }
+  assert_true(d->count > 0 && d->count < 256);
+}
+
+static void give_back(descriptors *d)
+{
+  while (d->count > 0) {
+    (void)close(d->taken[--d->count]);
+  }
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &d->before), 0);
+}
+
+/* P6: without descriptors nobody is accepted; when there are some again those who waited are. */
+static void running_out_of_descriptors_is_survived(void **state)
+{
+  (void)state;
+  descriptors d;
+  pair_node n;
+  stranger s;
+  pair_open_node(&n, NULL);
+  take_all(&d);
+  (void)close(d.taken[--d.count]); /* for the stranger's own end */
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_log(&n, "cannot accept connections: out of descriptors or memory", NULL, 10000));
+  assert_int_equal(pair_stat(&n, "sessions_accepted", ""), 0);
+  give_back(&d);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+static const pair_option patient_breaker[] = {{"handshake_timeout_ms", "10"},
+                                              {"breaker_cooldown_ms", "60000"},
+                                              {"breaker_cooldown_max_ms", "60000"},
+                                              {"lease_ttl_ms", "300"},
+                                              {NULL, NULL}};
+
+/* What this process lacks is not held against the peer. */
+static void running_out_of_descriptors_opens_no_breaker(void **state)
+{
+  (void)state;
+  descriptors d;
+  pair_node producer;
+  pair_node consumer;
+  pair_ticket ticket;
+  kvf_request_info info;
+  pair_open_node(&producer, &patient_breaker[1]);
+  pair_open_node(&consumer, &patient_breaker[1]);
+  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  take_all(&d);
+  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
+  give_back(&d);
+  assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
+  pair_close_node(&consumer);
+  pair_close_node(&producer);
+}
+
+/* ---- dialing ---- */
+
+/* The thread was away for so long that the core has given a dial up before it began. Nobody would close the connection. */
+static void abandoned_dial_does_not_begin(void **state)
+{
+  (void)state;
+  pair_node producer;
+  pair_node consumer;
+  pair_ticket ticket;
+  kvf_request_info info;
+  stranger s;
+  pair_open_node(&producer, NULL);
+  pair_open_node(&consumer, patient_breaker);
+  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  stranger_connect(&s, consumer.node, NULL);
+  (void)pthread_mutex_lock(&consumer.log->lock); /* it will stand at its next log line */
+  peer_send(s.fd, "GET / HTTP/1.1\r\n\r\n", 18);
+  assert_true(pair_wait_stat(&consumer, "sessions_refused", "protocol", 1, 10000));
+  pair_sleep_ms(20);
+  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  pair_sleep_ms(50);
+  (void)pthread_mutex_unlock(&consumer.log->lock);
+  assert_true(pair_wait_stat(&consumer, "peer_failures", "", 1, 10000));
+  pair_sleep_ms(100);
+  assert_int_equal(pair_stat(&producer, "sessions_accepted", ""), 0);
+  stranger_close(&s);
+  pair_close_node(&consumer);
+  pair_close_node(&producer);
+}
+
+/* ---- writing ---- */
+
+static size_t ping_frame(uint64_t seq, uint8_t out[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX])
+{
+  kvf_ping ping = {.seq = seq};
+  size_t bytes = 0;
+  assert_int_equal(kvf_ping_encode(&ping, out + KVF_FRAME_HEADER_BYTES, KVF_PING_BYTES_MAX, &bytes), KVF_OK);
+  kvf_frame_header_encode(KVF_FRAME_PING, (uint32_t)bytes, out);
+  return KVF_FRAME_HEADER_BYTES + bytes;
+}
+
+/* The node's end of this connection, which is in this process too. */
+static int other_end(const stranger *s)
+{
+  for (int fd = 3; fd < 1024; fd++) {
+    struct sockaddr_storage storage;
+    socklen_t length = sizeof(storage);
+    kvf_address peer;
+    char name[KVF_ADDRESS_TEXT_BYTES];
+    if (getpeername(fd, (struct sockaddr *)&storage, &length) == 0 && kvf_address_from_sockaddr(&storage, &peer)) {
+      kvf_address_format(&peer, name);
+      if (strcmp(name, s->name) == 0) {
+        return fd;
+      }
+    }
+  }
+  fail_msg("no connection from %s", s->name);
+  return -1;
+}
+
+static void shrink_buffer(int fd, int option)
+{
+  const int bytes = 65536;
+  assert_int_equal(setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof(bytes)), 0);
+}
+
+/* Waits until the node has read all that was sent to it. */
+static void wait_until_read(const stranger *s, int node_fd)
+{
+  uint64_t until_ms = pair_now_ms() + 20000;
+  int unsent = 1;
+  int unread = 1;
+  while (unsent > 0 || unread > 0) {
+    assert_true(pair_now_ms() < until_ms);
+    assert_int_equal(ioctl(s->fd, SIOCOUTQ, &unsent), 0);
+    assert_int_equal(ioctl(node_fd, FIONREAD, &unread), 0);
+  }
+}
+
+#define PINGS 100000
+#define PING_BYTES (KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX)
+
+/* More answers than the kernel takes at once: the rest waits, and comes in order. */
+static void slow_readers_get_everything(void **state)
+{
+  (void)state;
+  pair_node n;
+  stranger s;
+  kvf_welcome welcome;
+  uint8_t *pings = malloc((size_t)PINGS * PING_BYTES);
+  uint8_t *pongs = malloc((size_t)PINGS * PING_BYTES);
+  size_t bytes = 0;
+  assert_non_null(pings);
+  assert_non_null(pongs);
+  pair_open_node(&n, NULL);
+  stranger_connect(&s, n.node, NULL);
+  stranger_shake_hands(&s, &welcome);
+  int node_fd = other_end(&s);
+  shrink_buffer(node_fd, SO_SNDBUF);
+  shrink_buffer(s.fd, SO_RCVBUF);
+  kvf_welcome_free(&welcome);
+  for (uint64_t i = 0; i < PINGS; i++) {
+    bytes += ping_frame(i, pings + bytes);
+  }
+  peer_send(s.fd, pings, bytes);
+  wait_until_read(&s, node_fd);
+  peer_receive(s.fd, pongs, bytes);
+  for (uint64_t i = 0; i < PINGS; i++) { /* the same but for their type */
+    kvf_frame_header_encode(KVF_FRAME_PONG, KVF_PING_BYTES_MAX, pings + i * PING_BYTES);
+  }
+  assert_memory_equal(pings, pongs, bytes);
+  stranger_close(&s);
+  pair_close_node(&n);
+  free(pings);
+  free(pongs);
+}
+
+/* P6: who asks and asks, and never reads, is hung up on. */
+static void who_never_reads_is_hung_up_on(void **state)
+{
+  (void)state;
+  pair_node n;
+  stranger s;
+  kvf_welcome welcome;
+  uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX];
+  pair_open_node(&n, NULL);
+  stranger_connect(&s, n.node, NULL);
+  stranger_shake_hands(&s, &welcome);
+  kvf_welcome_free(&welcome);
+  uint64_t until_ms = pair_now_ms() + 60000;
+  size_t bytes = ping_frame(1, frame);
+  while (send(s.fd, frame, bytes, MSG_NOSIGNAL) > 0) {
+    assert_true(pair_now_ms() < until_ms);
+  }
+  while (pair_stat(&n, "sessions_open", "") > 0) {
+    assert_true(pair_now_ms() < until_ms);
+  }
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+/* ---- time ---- */
+
+/* The thread sleeps until the next deadline; what comes in between may need it earlier. */
+static void earlier_deadlines_wake_the_thread(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"lease_ttl_ms", "60000"}, {"lease_max_ms", "60000"}, {NULL, NULL}};
+  pair_node n;
+  stranger s;
+  pair_ticket ticket;
+  pair_open_node(&n, options);
+  pair_offer(&n, 0, 4, 1, true, &ticket); /* the next deadline is a minute away */
+  stranger_connect(&s, n.node, NULL);     /* a second */
+  assert_true(pair_wait_stat(&n, "sessions_timed_out", "", 1, 10000));
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(port_is_chosen_and_told),           cmocka_unit_test(advertised_address_is_what_tickets_name),
+      cmocka_unit_test(other_addresses_need_a_key),        cmocka_unit_test(addresses_that_are_not_ours_are_refused),
+      cmocka_unit_test(control_node_does_not_listen),      cmocka_unit_test(running_out_of_descriptors_is_survived),
+      cmocka_unit_test(abandoned_dial_does_not_begin),     cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
+      cmocka_unit_test(slow_readers_get_everything),       cmocka_unit_test(who_never_reads_is_hung_up_on),
+      cmocka_unit_test(earlier_deadlines_wake_the_thread),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,140 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "runtime/key_file.h"
+
+static char path[] = "key_file_test.XXXXXX";
+
+static int make_file(void **state)
+{
+  (void)state;
+  (void)memcpy(path + sizeof(path) - 7, "XXXXXX", 6);
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  (void)close(fd);
+  return 0;
+}
+
+static int remove_file(void **state)
+{
+  (void)state;
+  (void)unlink(path);
+  return 0;
+}
+
+static kvf_status read_of(const void *content, size_t bytes, kvf_key *key, char *message)
+{
+  FILE *file = fopen(path, "wbe");
+  assert_non_null(file);
+  assert_int_equal(fwrite(content, 1, bytes, file), bytes);
+  assert_int_equal(fclose(file), 0);
+  memset(key, 0, sizeof(*key));
+  return kvf_key_file_read(path, key, message);
+}
+
+static void assert_key(const char *content, size_t bytes, size_t key_bytes)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_key key;
+  assert_int_equal(read_of(content, bytes, &key, message), KVF_OK);
+  assert_int_equal(key.bytes, key_bytes);
+  assert_memory_equal(key.data, content, key_bytes);
+}
+
+static void assert_refused(const char *content, size_t bytes)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_key key;
+  assert_int_equal(read_of(content, bytes, &key, message), KVF_INVALID);
+  assert_int_equal(key.bytes, 0);
+  assert_non_null(strstr(message, path));
+  assert_non_null(strstr(message, "16 to 256 bytes"));
+}
+
+static void key_is_the_files_bytes(void **state)
+{
+  (void)state;
+  assert_key("0123456789abcdef", 16, 16);
+  assert_key("\0\1\2\3\4\5\6\7\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8", 16, 16); /* any bytes */
+  assert_key("  0123456789abcdef", 18, 18);                               /* white space before it is the key's */
+}
+
+/* Editors and `openssl rand -hex 32 > key` put it there; two nodes must not differ by it. */
+static void white_space_at_the_end_is_not(void **state)
+{
+  (void)state;
+  assert_key("0123456789abcdef\n", 17, 16);
+  assert_key("0123456789abcdef \t\r\n\n", 21, 16);
+  assert_refused("0123456789abcde \n", 17);
+}
+
+static void length_is_bounded(void **state)
+{
+  (void)state;
+  char content[KVF_KEY_BYTES_MAX + 100];
+  memset(content, 'k', sizeof(content));
+  assert_refused(content, 0);
+  assert_refused(content, KVF_KEY_BYTES_MIN - 1);
+  assert_key(content, KVF_KEY_BYTES_MIN, KVF_KEY_BYTES_MIN);
+  assert_key(content, KVF_KEY_BYTES_MAX, KVF_KEY_BYTES_MAX);
+  assert_refused(content, KVF_KEY_BYTES_MAX + 1);
+  assert_refused(content, KVF_KEY_BYTES_MAX + 2);
+  assert_refused(content, sizeof(content));
+}
+
+/* A long key must not be cut: both sides would then have only its beginning in common. */
+static void long_keys_are_not_cut_at_white_space(void **state)
+{
+  (void)state;
+  char content[KVF_KEY_BYTES_MAX + 100];
+  memset(content, 'k', sizeof(content));
+  memset(content + 20, '\n', KVF_KEY_BYTES_MAX);
+  assert_refused(content, sizeof(content));
+}
+
+static void unreadable_files_are_named(void **state)
+{
+  (void)state;
+  kvf_key key = {0};
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(kvf_key_file_read("/nonexistent/key", &key, message), KVF_INVALID);
+  assert_string_equal(message, "key_file /nonexistent/key: No such file or directory");
+  assert_int_equal(kvf_key_file_read("/", &key, message), KVF_INVALID);
+  assert_non_null(strstr(message, "key_file /: cannot be read"));
+  assert_int_equal(key.bytes, 0);
+}
+
+static void messages_are_bounded(void **state)
+{
+  (void)state;
+  kvf_key key = {0};
+  char message[KVF_MESSAGE_BYTES_MAX];
+  char name[1024];
+  memset(name, 'n', sizeof(name));
+  name[sizeof(name) - 1] = '\0';
+  assert_int_equal(kvf_key_file_read(name, &key, message), KVF_INVALID);
+  assert_non_null(memchr(message, 0, sizeof(message)));
+}
+
+#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_file, remove_file)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      WITH_FILE(key_is_the_files_bytes),
+      WITH_FILE(white_space_at_the_end_is_not),
+      WITH_FILE(length_is_bounded),
+      WITH_FILE(long_keys_are_not_cut_at_white_space),
+      cmocka_unit_test(unreadable_files_are_named),
+      cmocka_unit_test(messages_are_bounded),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

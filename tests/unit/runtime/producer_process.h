@@ -1,0 +1,28 @@
+/* A producer in a process of its own, which can be stopped and told to overwrite what it offered. */
+#ifndef KVF_TESTS_PRODUCER_PROCESS_H
+#define KVF_TESTS_PRODUCER_PROCESS_H
+
+#include <sys/types.h>
+
+#include "pair.h"
+
+typedef struct producer_process {
+  pid_t pid;
+  int channel;
+} producer_process;
+
+/* What main() does when it was started with the one argument "--producer". */
+int producer_process_main(void);
+
+void producer_process_start(producer_process *process, const char *transports);
+void producer_process_end(producer_process *process);
+void producer_process_stop(producer_process *process);
+void producer_process_continue(producer_process *process);
+
+/* It publishes `count` blocks with the bytes of `seed`, from its block `first` on: see pair_offer(). */
+void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
+                            pair_ticket *ticket);
+/* It takes the blocks back and writes the bytes of another seed into them. */
+void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed);
+
+#endif

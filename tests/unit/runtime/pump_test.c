@@ -1,0 +1,400 @@
+/* What goes in under the node's lock, and what comes out of it: events, wake-ups, log lines, the transports' reports.
+ */
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+#include "runtime/node.h"
+#include "stranger.h"
+
+static bool is_readable(pair_node *n)
+{
+  struct pollfd waiting = {.fd = kvf_event_fd(n->node), .events = POLLIN};
+  return poll(&waiting, 1, 0) == 1;
+}
+
+/* Publishes and ends `count` leases: as many events. */
+static void make_events(pair_node *n, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    pair_ticket ticket;
+    pair_offer(n, i, 1, i, true, &ticket);
+    assert_int_equal(kvf_lease_end(n->node, &ticket.lease), KVF_OK);
+  }
+}
+
+/* ---- events ---- */
+
+static void descriptor_is_readable_while_there_are_events(void **state)
+{
+  (void)state;
+  pair_node n;
+  kvf_event events[8];
+  pair_open_node(&n, NULL);
+  assert_false(is_readable(&n));
+  assert_int_equal(kvf_poll(n.node, events, 8), 0);
+  make_events(&n, 5);
+  assert_true(is_readable(&n));
+  assert_int_equal(kvf_poll(n.node, events, 0), 0);
+  assert_true(is_readable(&n));
+  assert_int_equal(kvf_poll(n.node, events, 2), 2);
+  assert_true(is_readable(&n)); /* three are left */
+  assert_int_equal(kvf_poll(n.node, events, 3), 3);
+  assert_false(is_readable(&n));
+  assert_int_equal(kvf_poll(n.node, events, 8), 0);
+  make_events(&n, 1); /* and again */
+  assert_true(is_readable(&n));
+  assert_int_equal(kvf_poll(n.node, events, 8), 1);
+  assert_false(is_readable(&n));
+  pair_close_node(&n);
+}
+
+/* An engine that sleeps on the descriptor is woken by what the library's own threads find out. */
+static void descriptor_wakes_a_sleeper(void **state)
+{
+  (void)state;
+  const pair_option options[] = {{"lease_ttl_ms", "100"}, {NULL, NULL}};
+  pair_node n;
+  pair_ticket ticket;
+  kvf_event event;
+  pair_open_node(&n, options);
+  pair_offer(&n, 0, 1, 1, true, &ticket);
+  struct pollfd waiting = {.fd = kvf_event_fd(n.node), .events = POLLIN};
+  assert_int_equal(poll(&waiting, 1, 10000), 1);
+  assert_int_equal(kvf_poll(n.node, &event, 1), 1);
+  assert_int_equal(event.u.lease_end, KVF_LEASE_END_EXPIRED);
+  pair_close_node(&n);
+}
+
+typedef struct poller {
+  kvf_node *node;
+  uint32_t taken;
+  atomic_bool *stop;
+} poller;
+
+static void *poll_events(void *context)
+{
+  poller *who = context;
+  kvf_event events[4];
+  while (!atomic_load(who->stop)) {
+    who->taken += (uint32_t)kvf_poll(who->node, events, 4);
+  }
+  who->taken += (uint32_t)kvf_poll(who->node, events, 4);
+  return NULL;
+}
+
+/* P3: however many threads poll, each event comes once. */
+static void each_event_comes_once(void **state)
+{
+  (void)state;
+  enum { THREADS = 3, EVENTS = 300 };
+  pair_node n;
+  pthread_t threads[THREADS];
+  poller pollers[THREADS];
+  atomic_bool stop = false;
+  pair_open_node(&n, NULL);
+  for (size_t i = 0; i < THREADS; i++) {
+    pollers[i] = (poller){.node = n.node, .stop = &stop};
+    assert_int_equal(pthread_create(&threads[i], NULL, poll_events, &pollers[i]), 0);
+  }
+  make_events(&n, EVENTS);
+  uint64_t until_ms = pair_now_ms() + 10000;
+  while (is_readable(&n) && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  atomic_store(&stop, true);
+  uint32_t taken = 0;
+  for (size_t i = 0; i < THREADS; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    taken += pollers[i].taken;
+  }
+  assert_int_equal(taken, EVENTS);
+  pair_close_node(&n);
+}
+
+/* ---- log lines ---- */
+
+typedef struct log_check {
+  _Atomic(kvf_node *) node;
+  atomic_uint lines;
+  atomic_uint under_lock; /* lines during which the lock could not be had */
+} log_check;
+
+/* Whoever holds the lock while it calls us would keep it for good. */
+static void check_lock(void *context, kvf_log_level level, const char *line)
+{
+  log_check *check = context;
+  kvf_node *node = atomic_load(&check->node);
+  (void)level;
+  (void)line;
+  atomic_fetch_add(&check->lines, 1);
+  if (node == NULL) {
+    return;
+  }
+  uint64_t until_ms = pair_now_ms() + 2000;
+  while (pthread_mutex_trylock(&node->lock) != 0) {
+    if (pair_now_ms() >= until_ms) {
+      atomic_fetch_add(&check->under_lock, 1);
+      return;
+    }
+  }
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+static void log_lines_come_under_no_lock(void **state)
+{
+  (void)state;
+  log_check check = {0};
+  kvf_config config;
+  kvf_node *node;
+  kvf_request_info info;
+  kvf_prompt prompt = {.tokens = 1};
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_config_init(&config);
+  config.log = check_lock;
+  config.log_context = &check;
+  assert_int_equal(kvf_node_open(&config, &node, message), KVF_OK);
+  atomic_store(&check.node, node);
+  assert_int_equal(kvf_request_open(node, "no ticket", 9, &prompt, NULL, 1, &info), KVF_BAD_TICKET);
+  assert_int_equal(atomic_load(&check.lines), 1);
+  int fd = stranger_dial(node); /* a line of the control thread's */
+  peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
+  peer_expect_closed(fd);
+  (void)close(fd);
+  uint64_t until_ms = pair_now_ms() + 10000;
+  while (atomic_load(&check.lines) < 2 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  assert_int_equal(atomic_load(&check.lines), 2);
+  assert_int_equal(atomic_load(&check.under_lock), 0);
+  kvf_node_close(node);
+}
+
+static void transports_log_at_the_nodes_level(void **state)
+{
+  (void)state;
+  pair_node n;
+  const pair_option options[] = {{"log_level", "warn"}, {NULL, NULL}};
+  pair_open_node(&n, options);
+  kvf_transport_host host = kvf_node_host(n.node);
+  host.log(host.context, KVF_LOG_INFO, "chatter");
+  host.log(host.context, KVF_LOG_WARN, "news");
+  assert_false(pair_logged(&n, "chatter", NULL));
+  assert_true(pair_logged(&n, "news", NULL));
+  pair_close_node(&n);
+}
+
+/* ---- what transports ask and tell ---- */
+
+static void sessions_have_a_key_while_they_last(void **state)
+{
+  (void)state;
+  pair_node n;
+  stranger s;
+  kvf_welcome welcome;
+  kvf_key key;
+  kvf_key expected;
+  pair_open_node(&n, NULL);
+  kvf_transport_host host = kvf_node_host(n.node);
+  stranger_connect(&s, n.node, NULL);
+  stranger_shake_hands(&s, &welcome);
+  uint64_t session_id = welcome.session_id;
+  kvf_welcome_free(&welcome);
+  assert_true(host.session_key(host.context, session_id, &key));
+  assert_int_equal(kvf_handshake_session_key(&s.key, s.hello, s.hello_bytes, s.challenge, s.challenge_bytes, &expected),
+                   KVF_OK);
+  assert_int_equal(key.bytes, expected.bytes);
+  assert_memory_equal(key.data, expected.data, key.bytes);
+  assert_false(host.session_key(host.context, session_id + 1, &key));
+  stranger_close(&s);
+  uint64_t until_ms = pair_now_ms() + 10000;
+  while (pair_stat(&n, "sessions_open", "") > 0 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  assert_false(host.session_key(host.context, session_id, &key));
+  pair_close_node(&n);
+}
+
+/* P8: who does not show the lease's token reads nothing of it. */
+static void reads_are_authorized_by_the_lease(void **state)
+{
+  (void)state;
+  pair_node n;
+  pair_ticket ticket;
+  pair_open_node(&n, NULL);
+  kvf_transport_host host = kvf_node_host(n.node);
+  pair_offer(&n, 3, 4, 1, false, &ticket);
+  kvf_read_item item = {.position = 2};
+  assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_NOT_PUBLISHED);
+  pair_publish(&n, &ticket);
+  assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_OK);
+  assert_int_equal(item.remote_block, ticket.blocks[2]);
+  item.position = 4;
+  assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_INVALID);
+  item.position = 2;
+  kvf_lease guessed = ticket.lease;
+  guessed.token[15] ^= 1;
+  assert_int_equal(host.authorize(host.context, &guessed, &item, 1), KVF_LEASE_UNKNOWN);
+  assert_int_equal(kvf_lease_end(n.node, &ticket.lease), KVF_OK);
+  assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_LEASE_EXPIRED);
+  pair_close_node(&n);
+}
+
+/* P3: reports on what is over already. */
+static void late_reports_are_ignored(void **state)
+{
+  (void)state;
+  pair_node n;
+  pair_open_node(&n, NULL);
+  kvf_transport_host host = kvf_node_host(n.node);
+  const kvf_read_result result = {.id = 99, .status = KVF_OK};
+  kvf_link link = {.user = 99};
+  host.read_done(host.context, &result);
+  host.read_progress(host.context, 99);
+  host.link_up(host.context, &link, KVF_OK);
+  host.link_down(host.context, &link, KVF_TRANSFER_FAILED);
+  assert_int_equal(pair_stat(&n, "late_reads", ""), 1);
+  assert_int_equal(pair_stat(&n, "peer_failures", ""), 0);
+  pair_close_node(&n);
+}
+
+/* ---- effects ---- */
+
+/* Two nodes without a transport in common. */
+static void no_common_transport_is_transfer_setup(void **state)
+{
+  (void)state;
+  const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
+  const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  pair_open_node(&p.producer, local_only);
+  pair_open_node(&p.consumer, tcp_only);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 10000, &result);
+  assert_true(result.quiet);
+  assert_int_equal(result.report.status, KVF_TRANSFER_SETUP);
+  pair_close(&p);
+}
+
+/* Reads that the caller's own thread helps with, and reads that it does not. */
+static void loads_are_the_same_inline_or_not(void **state)
+{
+  (void)state;
+  static const char *const inline_bytes[] = {"0", "1048576"};
+  for (size_t i = 0; i < 2; i++) {
+    const pair_option options[] = {{"inline_bytes", inline_bytes[i]}, {NULL, NULL}};
+    pair p;
+    pair_ticket tickets[4];
+    uint64_t ids[4] = {0};
+    pair_open(&p, options);
+    for (uint32_t j = 0; j < 4; j++) {
+      pair_offer(&p.producer, j, 8, j + 1, true, &tickets[j]);
+      assert_int_equal(pair_request(&p.consumer, &tickets[j], &tickets[j].prompt, &ids[j]), KVF_OK);
+      pair_result result;
+      assert_int_equal(pair_load(&p.consumer, &tickets[j], ids[j], 8 * j), KVF_OK);
+      pair_wait(&p.consumer, ids[j], 10000, &result);
+      assert_int_equal(result.report.status, KVF_OK);
+      for (uint32_t k = 0; k < 8; k++) {
+        assert_true(pair_holds(&p.consumer, 8 * j + k, j + 1, k));
+      }
+    }
+    pair_close(&p);
+  }
+}
+
+/* ---- stuck copies ---- */
+
+#define PAGE_BYTES 4096u
+
+/* From here whoever reads this page waits in the kernel. -1: this user may not do that. */
+static int make_page_stick(uintptr_t page)
+{
+  int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+  struct uffdio_api api = {.api = UFFD_API};
+  struct uffdio_register range = {.range = {.start = page, .len = PAGE_BYTES}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+  if (fd < 0) {
+    return -1;
+  }
+  assert_int_equal(ioctl(fd, UFFDIO_API, &api), 0);
+  assert_int_equal(ioctl(fd, UFFDIO_REGISTER, &range), 0);
+  assert_int_equal(madvise((void *)page, PAGE_BYTES, MADV_DONTNEED), 0);
+  return fd;
+}
+
+static void free_page(int fd, uintptr_t page)
+{
+  struct uffdio_range range = {.start = page, .len = PAGE_BYTES};
+  assert_int_equal(ioctl(fd, UFFDIO_UNREGISTER, &range), 0);
+  (void)close(fd);
+}
+
+/* P2: a small read that is asked again comes from the node's own thread. That one must not copy it: it has the clock. */
+static void stuck_copy_does_not_stop_the_clock(void **state)
+{
+  (void)state;
+  const pair_option options[] = {
+      {"transports", "local"}, {"load_timeout_ms", "1000"}, {"backoff_max_ms", "20"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  pair_open(&p, options);
+  pair_offer(&p.producer, 0, 8, 1, false, &ticket);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
+  uintptr_t page = ((uintptr_t)p.producer.pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+  int fd = make_page_stick(page);
+  if (fd >= 0) {
+    pair_wait(&p.consumer, id, 5000, &result);
+    bool quiet = result.quiet;
+    free_page(fd, page);
+    assert_true(result.loaded);
+    assert_int_equal(result.report.status, KVF_DEADLINE);
+    assert_false(quiet);
+    assert_true(result.decided);
+  }
+  pair_close(&p);
+  if (fd < 0) {
+    skip();
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(stuck_copy_does_not_stop_the_clock),
+      cmocka_unit_test(descriptor_is_readable_while_there_are_events),
+      cmocka_unit_test(descriptor_wakes_a_sleeper),
+      cmocka_unit_test(each_event_comes_once),
+      cmocka_unit_test(log_lines_come_under_no_lock),
+      cmocka_unit_test(transports_log_at_the_nodes_level),
+      cmocka_unit_test(sessions_have_a_key_while_they_last),
+      cmocka_unit_test(reads_are_authorized_by_the_lease),
+      cmocka_unit_test(late_reports_are_ignored),
+      cmocka_unit_test(no_common_transport_is_transfer_setup),
+      cmocka_unit_test(loads_are_the_same_inline_or_not),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

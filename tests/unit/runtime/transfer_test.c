@@ -1,0 +1,298 @@
+/* Leases, tickets, requests and loads: what the public calls refuse, and what they have done when they return. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+#include "runtime/node.h"
+
+#define COUNT 8
+
+static pair p;
+static pair_ticket ticket;
+
+static int open_pair(void **state)
+{
+  (void)state;
+  pair_open(&p, NULL);
+  pair_offer(&p.producer, 0, COUNT, 1, false, &ticket);
+  return 0;
+}
+
+static int close_pair(void **state)
+{
+  (void)state;
+  pair_close(&p);
+  return 0;
+}
+
+static kvf_blocks blocks_of_ticket(void)
+{
+  return (kvf_blocks){.ids = ticket.blocks, .counts = &ticket.count, .groups = 1};
+}
+
+static uint64_t fence_word(uint32_t slot)
+{
+  return kvf_fence_load(p.producer.node->fence_table, slot).word;
+}
+
+/* ---- mistakes ---- */
+
+static void missing_arguments_are_refused(void **state)
+{
+  (void)state;
+  kvf_node *node = p.producer.node;
+  kvf_lease lease = ticket.lease;
+  kvf_blocks blocks = blocks_of_ticket();
+  kvf_request_info info;
+  char text[8192];
+  size_t bytes = 0;
+  assert_int_equal(kvf_lease_reserve(node, 1, 0, NULL), KVF_INVALID);
+  assert_int_equal(kvf_ticket_make(node, NULL, &blocks, &ticket.prompt, text, sizeof(text), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_ticket_make(node, &lease, NULL, &ticket.prompt, text, sizeof(text), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_ticket_make(node, &lease, &blocks, NULL, text, sizeof(text), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_ticket_make(node, &lease, &blocks, &ticket.prompt, NULL, 9, &bytes), KVF_INVALID);
+  assert_int_equal(kvf_ticket_make(node, &lease, &blocks, &ticket.prompt, text, sizeof(text), NULL), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, NULL, &blocks, &ticket.prompt, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, &lease, NULL, &ticket.prompt, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, &lease, &blocks, NULL, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_end(node, NULL), KVF_INVALID);
+  assert_int_equal(kvf_request_open(node, NULL, 0, &ticket.prompt, NULL, 1, &info), KVF_INVALID);
+  assert_int_equal(kvf_request_open(node, ticket.text, ticket.bytes, NULL, NULL, 1, &info), KVF_INVALID);
+  assert_int_equal(kvf_request_open(node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 1, NULL), KVF_INVALID);
+  assert_int_equal(kvf_request_report(node, NULL), KVF_INVALID);
+  assert_int_equal(kvf_load_start(node, NULL), KVF_INVALID);
+  assert_int_equal(pair_stat(&p.producer, "requests_open", ""), 0);
+  assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
+}
+
+/* P6: an array that is not there. */
+static void missing_arrays_are_refused(void **state)
+{
+  (void)state;
+  char text[8192];
+  size_t bytes = 0;
+  const kvf_blocks no_ids = {.counts = &ticket.count, .groups = 1};
+  const kvf_blocks no_counts = {.ids = ticket.blocks, .groups = 1};
+  const kvf_blocks *const lists[] = {&no_ids, &no_counts};
+  for (size_t i = 0; i < 2; i++) {
+    kvf_load load = {.request_id = 1,
+                     .ticket = ticket.text,
+                     .ticket_bytes = ticket.bytes,
+                     .prompt = ticket.prompt,
+                     .destination = *lists[i]};
+    assert_int_equal(
+        kvf_ticket_make(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, text, sizeof(text), &bytes),
+        KVF_INVALID);
+    assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, 1), KVF_INVALID);
+    assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
+  }
+  kvf_load no_ticket = {.request_id = 1, .prompt = ticket.prompt, .destination = blocks_of_ticket()};
+  assert_int_equal(kvf_load_start(p.consumer.node, &no_ticket), KVF_INVALID);
+}
+
+static void unknown_ids_are_not_found(void **state)
+{
+  (void)state;
+  kvf_report report = {.request_id = 99, .ranks_mask = 1};
+  assert_int_equal(kvf_request_begin(p.consumer.node, 99), KVF_NOT_FOUND);
+  assert_int_equal(kvf_request_report(p.consumer.node, &report), KVF_NOT_FOUND);
+  assert_int_equal(kvf_request_cancel(p.consumer.node, 99), KVF_NOT_FOUND);
+  assert_int_equal(kvf_load_abort(p.consumer.node, 99), KVF_NOT_FOUND);
+  assert_int_equal(kvf_lease_release(p.producer.node, 99), KVF_NOT_FOUND);
+  assert_int_equal(pair_stat(&p.consumer, "late_reports", ""), 1);
+}
+
+/* ---- leases ---- */
+
+static void draining_node_takes_no_leases(void **state)
+{
+  (void)state;
+  kvf_lease lease;
+  kvf_node_drain(p.producer.node);
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &lease), KVF_DRAINING);
+  pair_publish(&p.producer, &ticket); /* what was promised before is kept */
+  assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
+}
+
+static void share_of_the_pool_is_bounded(void **state)
+{
+  (void)state;
+  kvf_lease lease;
+  assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 91, 100, &lease), KVF_NO_LEASE); /* 90 % of 100 */
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 90, 100, &lease), KVF_OK);
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 100, &lease), KVF_NO_LEASE);
+}
+
+/* P1: the word is in the memory that readers read when the call returns, not some time later. */
+static void fence_is_stored_before_the_calls_return(void **state)
+{
+  (void)state;
+  uint32_t slot = ticket.lease.slot;
+  assert_true(fence_word(slot) < kvf_fence_word_live(ticket.lease.id));
+  pair_publish(&p.producer, &ticket);
+  assert_true(fence_word(slot) == kvf_fence_word_live(ticket.lease.id));
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
+  assert_true(fence_word(slot) == kvf_fence_word_over(ticket.lease.id));
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_NOT_FOUND);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 0 + 10000), KVF_LEASE_END_REVOKED);
+}
+
+static void unregistering_stores_over_before_it_returns(void **state)
+{
+  (void)state;
+  pair_publish(&p.producer, &ticket);
+  assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+  assert_true(fence_word(ticket.lease.slot) == kvf_fence_word_over(ticket.lease.id));
+}
+
+/* What was ended before its publication must not come to life by it. */
+static void ended_lease_cannot_be_published(void **state)
+{
+  (void)state;
+  kvf_blocks blocks = blocks_of_ticket();
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_NOT_FOUND);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_EXISTS);
+  assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
+}
+
+static void publication_is_checked(void **state)
+{
+  (void)state;
+  static uint32_t counts[KVF_GROUPS_MAX + 1];
+  kvf_blocks blocks = {.ids = ticket.blocks, .counts = counts, .groups = KVF_GROUPS_MAX + 1};
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  blocks.groups = 2; /* the memory has one; together they are too many */
+  counts[0] = KVF_BLOCKS_PER_LEASE_MAX;
+  counts[1] = 1;
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  counts[0] = UINT32_MAX;
+  counts[1] = UINT32_MAX;
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  blocks = blocks_of_ticket();
+  ticket.blocks[COUNT - 1] = PAIR_BLOCKS;
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_INVALID);
+  ticket.blocks[COUNT - 1] = 0;
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_OK);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_EXISTS);
+}
+
+/* ---- tickets ---- */
+
+static void ticket_must_fit_its_prompt_and_its_room(void **state)
+{
+  (void)state;
+  char text[8192];
+  size_t bytes = 0;
+  kvf_blocks blocks = blocks_of_ticket();
+  kvf_prompt longer = ticket.prompt;
+  longer.tokens += PAIR_BLOCK_TOKENS;
+  assert_int_equal(kvf_ticket_make(p.producer.node, &ticket.lease, &blocks, &longer, text, sizeof(text), &bytes),
+                   KVF_INVALID);
+  assert_int_equal(
+      kvf_ticket_make(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, text, ticket.bytes - 1, &bytes),
+      KVF_LIMIT);
+  assert_int_equal(bytes, 0);
+  assert_int_equal(kvf_ticket_make(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, text, ticket.bytes, &bytes),
+                   KVF_OK);
+  assert_int_equal(bytes, ticket.bytes);
+  assert_memory_equal(text, ticket.text, bytes);
+}
+
+static void request_says_what_the_ticket_offers(void **state)
+{
+  (void)state;
+  kvf_request_info info;
+  uint64_t last_id = 0;
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                     KVF_OK);
+    assert_true(info.id > last_id);
+    last_id = info.id;
+    assert_int_equal(info.tokens, ticket.prompt.tokens);
+    assert_int_equal(info.groups, 1);
+    assert_int_equal(info.counts[0], COUNT);
+  }
+  assert_int_equal(pair_stat(&p.consumer, "requests_open", ""), 3);
+}
+
+/* P8: counted and logged, and nobody is connected to. */
+static void bad_tickets_go_no_further(void **state)
+{
+  (void)state;
+  kvf_request_info info = {.id = 77};
+  char text[8192];
+  static const size_t lengths[] = {0, 1, 5, 60};
+  for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+    assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, lengths[i], &ticket.prompt, NULL, 9, &info),
+                     KVF_BAD_TICKET);
+  }
+  memcpy(text, ticket.text, ticket.bytes);
+  for (size_t i = 0; i < ticket.bytes; i += 7) {
+    text[i] ^= 1;
+    assert_int_equal(kvf_request_open(p.consumer.node, text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                     KVF_BAD_TICKET);
+    text[i] ^= 1;
+  }
+  assert_int_equal(info.id, 77); /* set on success only */
+  assert_true(pair_logged(&p.consumer, "bad_ticket: malformed, altered, or signed with another key", NULL));
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 4 + (ticket.bytes + 6) / 7);
+  assert_int_equal(pair_stat(&p.consumer, "peers_known", ""), 0);
+}
+
+/* A request's own policy, and a deadline of its own. */
+static void options_of_a_request_come_before_the_nodes(void **state)
+{
+  (void)state;
+  const kvf_request_options options = {.policy = KVF_POLICY_FAIL, .load_timeout_ms = 1};
+  kvf_request_info info;
+  pair_result result;
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, &options, 9, &info),
+                   KVF_OK);
+  assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
+  assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_EXISTS);
+  assert_int_equal(pair_load(&p.consumer, &ticket, info.id, 20), KVF_OK);
+  assert_int_equal(kvf_load_abort(p.consumer.node, info.id), KVF_OK);
+  pair_wait(&p.consumer, info.id, 10000, &result);
+  assert_true(result.decided);
+  assert_int_equal(result.verdict.action, KVF_ACTION_FAIL);
+  assert_int_equal(result.verdict.status, KVF_ABORTED);
+}
+
+static void healthy_until_something_is_stuck(void **state)
+{
+  (void)state;
+  assert_true(kvf_node_healthy(p.consumer.node));
+  kvf_node_drain(p.consumer.node);
+  assert_true(kvf_node_healthy(p.consumer.node));
+}
+
+#define WITH_PAIR(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      WITH_PAIR(missing_arguments_are_refused),
+      WITH_PAIR(missing_arrays_are_refused),
+      WITH_PAIR(unknown_ids_are_not_found),
+      WITH_PAIR(draining_node_takes_no_leases),
+      WITH_PAIR(share_of_the_pool_is_bounded),
+      WITH_PAIR(fence_is_stored_before_the_calls_return),
+      WITH_PAIR(unregistering_stores_over_before_it_returns),
+      WITH_PAIR(ended_lease_cannot_be_published),
+      WITH_PAIR(publication_is_checked),
+      WITH_PAIR(ticket_must_fit_its_prompt_and_its_room),
+      WITH_PAIR(request_says_what_the_ticket_offers),
+      WITH_PAIR(bad_tickets_go_no_further),
+      WITH_PAIR(options_of_a_request_come_before_the_nodes),
+      WITH_PAIR(healthy_until_something_is_stuck),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,87 @@
+"""What a client and a proxy send: the two-step request by hand, or one request through the router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import web
+
+Ticket = dict[str, Any]
+Prompt = list[int]
+ASK_FOR_TICKET: Ticket = {
+    "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
+    "remote_block_ids": None, "remote_host": None, "remote_port": None,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Reply:
+    status: int
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    ticket: Ticket | None = None
+    seconds: float = 0.0
+    error: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    finish_reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+    def __repr__(self) -> str:
+        return f"Reply({self.in_short(200)}, {len(self.tokens)} tokens, {self.seconds:.1f} s)"
+
+    def in_short(self, width: int = 28) -> str:
+        """The status and the first words, or the reason why there are none."""
+        if self.status == web.NO_ANSWER:
+            return self.error
+        words = " ".join((self.text if self.ok else self.error).split())
+        return f"{self.status} {words[:width]}" + ("…" if len(words) > width else "")
+
+
+def completion_body(prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": "model", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0,
+        "ignore_eos": True, "return_token_ids": True,
+    }
+    return body if ticket is None else {**body, "kv_transfer_params": ticket}
+
+
+def read_reply(answer: web.Answer) -> Reply:
+    if answer.status != 200:
+        return Reply(answer.status, seconds=answer.seconds, headers=answer.headers,
+                     error=answer.error or error_text(answer.body))
+    choice = answer.body["choices"][0]
+    return Reply(200, choice["text"], choice.get("token_ids") or [], answer.body.get("kv_transfer_params"),
+                 answer.seconds, headers=answer.headers, finish_reason=choice.get("finish_reason") or "")
+
+
+def error_text(body: dict[str, Any]) -> str:
+    error = body.get("error", body)
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def complete(url: str, prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None,
+             timeout_s: float = 120.0) -> Reply:
+    return read_reply(web.post_json(url + "/v1/completions", completion_body(prompt, max_tokens, ticket), timeout_s))
+
+
+def prefill(url: str, prompt: Prompt, timeout_s: float = 120.0) -> Ticket:
+    """The first step: P computes the prompt and answers with the ticket for D."""
+    reply = complete(url, prompt, 1, ASK_FOR_TICKET, timeout_s)
+    if not reply.ok or not reply.ticket:
+        raise RuntimeError(f"P gave no ticket: {reply.in_short(200)}")
+    return reply.ticket
+
+
+def hang_up(url: str, prompt: Prompt, max_tokens: int, ticket: Ticket, after_s: float) -> None:
+    web.post_and_hang_up(url + "/v1/completions", completion_body(prompt, max_tokens, ticket), after_s)
+
+
+def tokenize(url: str, text: str) -> Prompt:
+    answer = web.post_json(url + "/tokenize", {"model": "model", "prompt": text}, timeout_s=60.0)
+    if answer.status != 200:
+        raise RuntimeError(f"tokenize: {answer.error or answer.body}")
+    return list(answer.body["tokens"])

@@ -1,0 +1,69 @@
+"""The connectors that an engine can be started with: ours, and the one that vLLM ships."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .paths import KEY
+
+
+@dataclass(frozen=True)
+class Connector:
+    """How an engine is told about its connector: a JSON configuration and environment variables."""
+
+    name: str
+    config: dict[str, Any]
+    env: dict[str, str] = field(default_factory=dict)
+
+    def with_options(self, **options: Any) -> Connector:
+        extra = {**self.config.get("kv_connector_extra_config", {}), **options}
+        return replace(self, config={**self.config, "kv_connector_extra_config": extra})
+
+    def with_policy(self, policy: str) -> Connector:
+        return replace(self, config={**self.config, "kv_load_failure_policy": policy})
+
+    def at_port(self, port: int) -> Connector:
+        """With a port of its own that stays the same when the engine is started anew."""
+        if self.name == "kvferry":
+            return self.with_options(listen=f"127.0.0.1:{port}")
+        return replace(self, env={**self.env, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)})
+
+    def as_json(self) -> str:
+        return json.dumps(self.config)
+
+
+def make_key(path: Path) -> Path:
+    """A shared key of 32 random bytes, as hexadecimal digits, readable by its owner alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32) + "\n")
+    return path
+
+
+def kvferry(lease_s: float = 30.0, **options: Any) -> Connector:
+    base = Connector("kvferry", {
+        "kv_connector": "KVFerryConnector",
+        "kv_connector_module_path": "kvferry.vllm",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+    })
+    return base.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **options)
+
+
+def nixl(lease_s: float = 30.0, **options: Any) -> Connector:
+    """NixlConnector keeps whole seconds."""
+    base = Connector("nixl", {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_buffer_device": "cpu",
+    })
+    return base.with_options(kv_lease_duration=max(1, round(lease_s)), **options)
+
+
+CONNECTORS = {"kvferry": kvferry, "nixl": nixl}

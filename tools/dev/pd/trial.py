@@ -1,0 +1,76 @@
+"""One fault, tried on a running stack, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import metrics
+from .client import Reply
+from .faults import Fault
+from .progress import say
+from .rig import RECOMPUTED, Rig
+
+FAILURES = "kvferry_load_failures_total"
+DIALS = "kvferry_peer_dials_total"
+LOADED = "vllm:external_prefix_cache_hits_total"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    fault: Fault
+    connector: str
+    reply: Reply | None
+    same_tokens: bool | None
+    recomputed: int
+    reasons: dict[str, int]
+    loaded: int
+    dials: int
+    probe: Reply
+    blocks_back_s: float | None
+
+    @property
+    def good(self) -> bool:
+        """Right tokens, or a client that left; D alive; every block back."""
+        right = self.reply is None or bool(self.same_tokens)
+        return right and self.probe.ok and self.blocks_back_s is not None
+
+
+def grown(before: metrics.Samples, after: metrics.Samples, name: str) -> int:
+    return int(metrics.total(after, name) - metrics.total(before, name))
+
+
+def new_failures(before: metrics.Samples, after: metrics.Samples) -> dict[str, int]:
+    old = metrics.by_label(before, FAILURES, "reason")
+    new = metrics.by_label(after, FAILURES, "reason")
+    return {reason: int(count - old.get(reason, 0)) for reason, count in new.items() if count > old.get(reason, 0)}
+
+
+def blocks_back(rig: Rig) -> float | None:
+    """Seconds until no block is in use on either engine; None, and both started anew, if some stay in use."""
+    try:
+        return rig.stack.wait_idle()
+    except TimeoutError as late:
+        say(f"  {late}; starting both engines anew")
+        for engine in rig.stack.engines:
+            rig.stack.restart(engine)
+        return None
+
+
+def run(rig: Rig, fault: Fault) -> Outcome:
+    expected = rig.expected(fault.asks(rig))
+    rig.settle()
+    before = rig.counters()
+    try:
+        reply = fault.inject(rig)
+        probe = rig.probe()
+    finally:
+        fault.undo(rig)
+    back_s = blocks_back(rig)
+    after = rig.counters()
+    return Outcome(
+        fault, rig.connector, reply,
+        same_tokens=reply.tokens == expected if reply is not None and reply.ok else None,
+        recomputed=grown(before, after, RECOMPUTED),
+        loaded=grown(before, after, LOADED),
+        dials=grown(before, after, DIALS),
+        reasons=new_failures(before, after), probe=probe, blocks_back_s=back_s)

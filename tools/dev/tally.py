@@ -1,0 +1,46 @@
+"""Sums up the steps of a test run; the last line is 'N passed, N failed'."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Count(NamedTuple):
+    passed: int
+    failed: int
+    skipped: int
+
+
+def count_report(report: Path) -> Count:
+    """Test cases of a JUnit file, as Meson and pytest write it."""
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    failed = sum(1 for case in cases if case.find("failure") is not None or case.find("error") is not None)
+    skipped = sum(1 for case in cases if case.find("skipped") is not None)
+    return Count(len(cases) - failed - skipped, failed, skipped)
+
+
+def count_step(code: int, report: str) -> Count:
+    """A step that failed counts at least one failure, also when it wrote no report."""
+    if report == "-":
+        return Count(int(code == 0), int(code != 0), 0)
+    counted = count_report(Path(report)) if Path(report).exists() else Count(0, 0, 0)
+    return counted if code == 0 or counted.failed else counted._replace(failed=1)
+
+
+def main(steps: Path) -> int:
+    totals = Count(0, 0, 0)
+    print()
+    for line in steps.read_text().splitlines():
+        name, code, report, seconds = line.split("\t")
+        count = count_step(int(code), report)
+        totals = Count(*(a + b for a, b in zip(totals, count)))
+        print(f"{count.passed:5} passed {count.failed:4} failed {count.skipped:4} skipped  {seconds:>4} s  {name}")
+    print(f"{totals.passed} passed, {totals.failed} failed")
+    return 1 if totals.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

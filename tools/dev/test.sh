@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# All tests and checks, one step after the other; a failing step does not stop the others.
+set -euo pipefail
+. tools/dev/common.sh
+. tools/dev/setup.sh
+
+RESULTS=$CACHE/results
+SANITIZE=(-Dbench=false --buildtype=debugoptimized)
+quick=no
+e2e=yes
+
+for option in "$@"; do
+  case $option in
+    --quick) quick=yes ;;
+    --skip-e2e) e2e=no ;;
+    *) die "test: unknown option '$option' (--quick, --skip-e2e)" ;;
+  esac
+done
+
+# step NAME REPORT COMMAND…: REPORT is the JUnit file that the command writes, or "-" where the step is one check.
+step() {
+  local name=$1 report=$2 start=$SECONDS code=0
+  shift 2
+  say ""
+  say "=== $name"
+  [ "$report" = - ] || rm -f "$report"
+  "$@" || code=$?
+  say "=== $name: $([ $code = 0 ] && echo ok || echo FAILED), $((SECONDS - start)) s"
+  printf '%s\t%s\t%s\t%s\n' "$name" "$code" "$report" "$((SECONDS - start))" >>$RESULTS/steps
+}
+
+check_format() {
+  local wrong
+  wrong=$(c_files | xargs clang-format-19 --dry-run 2>&1 | sed -n 's/^\([^:]*\):.*-Wclang-format-violations.*/\1/p' | sort -u)
+  [ -z "$wrong" ] || { printf 'not formatted (./dev format does it):\n%s\n' "$wrong"; return 1; }
+}
+
+check_tidy() {
+  run-clang-tidy-19 -quiet -p build -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
+}
+
+# meson_tests FOLDER MESON-OPTION…
+meson_tests() {
+  local folder=$1
+  build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs
+}
+
+python_tests() {
+  local folder=$1 report=$2
+  .venv/bin/python -m pytest -q --junitxml="$report" -o junit_family=xunit2 "$folder"
+}
+
+engine_tests() {
+  .venv/bin/python -m pytest -v --junitxml="$1" -o junit_family=xunit2 tests/e2e
+}
+
+rm -rf $RESULTS
+mkdir -p $RESULTS
+setup_c
+step "format" - check_format
+step "C tests" build/meson-logs/testlog.junit.xml meson_tests build
+if [ $quick = no ]; then
+  step "clang-tidy" - check_tidy
+  step "C tests, address and undefined behaviour sanitizers" build-asan/meson-logs/testlog.junit.xml \
+    meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
+  step "C tests, thread sanitizer" build-tsan/meson-logs/testlog.junit.xml \
+    meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
+  setup_all
+  step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
+  [ $e2e = no ] || step "end to end, real engines" $RESULTS/e2e.xml engine_tests $RESULTS/e2e.xml
+fi
+exec .venv/bin/python tools/dev/tally.py $RESULTS/steps
