@@ -5,7 +5,7 @@
 #                    -> wheel           setup_all
 # Needs common.sh.
 
-PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev libjansson-dev
+PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev
   clang-19 clang-format-19 clang-tidy-19)
 PIP_LOG=$CACHE/logs/pip.log
 REQUIREMENTS=tools/dev
