@@ -33,7 +33,9 @@ typedef struct bench_offer {
   char ticket[65536];
 } bench_offer;
 
-void bench_must(bool good, const char *what);
+/* Ends the program unless `good`. */
+#define bench_must(good, what) ((good) ? (void)0 : bench_give_up(what))
+_Noreturn void bench_give_up(const char *what);
 uint64_t bench_now_ns(void);
 uint8_t *bench_pool(void);
 /* `count` different blocks of a pool, in random order, the same for the same seed. */

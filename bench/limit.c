@@ -1,5 +1,6 @@
 /* What the machine can do at best: the same blocks without kvferry. */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -22,13 +23,15 @@ typedef struct worker {
   int fd; /* receivers */
 } worker;
 
+static_assert(BENCH_STREAMS <= BENCH_THREADS, "a crew has room for either");
+
 /* Threads that wait for a round, do their share, and report. */
 typedef struct crew {
   pthread_barrier_t begin;
   pthread_barrier_t end;
   atomic_bool stopping;
   uint32_t size;
-  worker workers[BENCH_THREADS > BENCH_STREAMS ? BENCH_THREADS : BENCH_STREAMS];
+  worker workers[BENCH_THREADS];
 } crew;
 
 struct bench_reader {

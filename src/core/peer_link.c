@@ -87,7 +87,8 @@ static void link_failed(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, 
   if (status == KVF_INCOMPATIBLE) {
     link->unusable = status; /* another layout: so it stays in the life of the peer's process */
   } else {
-    /* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either. */
+    /* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either.
+     */
     kvf_breaker_fail(&link->breaker, now_ns, kvf_status_describe(status)->trips_breaker ? status : KVF_TRANSFER_SETUP);
   }
   char address[KVF_ADDRESS_TEXT_BYTES];

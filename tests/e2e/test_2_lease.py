@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from pd import client, faults, metrics, trial
 from pd.client import Prompt, Reply
@@ -33,24 +33,28 @@ def test_no_consumer_ever_comes(rig: Rig) -> None:
 
 
 def preempted_while_published(rig: Rig) -> Reply:
-    """Three requests outgrow P's pool while they generate; the last one, already published, has to make room. Short
-    enough that its next lease, made when it is computed again, is live when it finishes."""
+    """Three requests outgrow P's pool while they generate; the last one, already published, has to make room. They wait
+    together before a stopped P, so that none of them is done before another begins."""
     before = metrics.total(rig.producer.samples(), PREEMPTIONS)
-    others = [in_background(rig, two_prompts[:256], max_tokens=60)
-              for two_prompts in (rig.fillers[0] + rig.fillers[1], rig.fillers[2] + rig.fillers[3])]
-    first_step = client.complete(rig.producer.url, rig.question, 24, client.ASK_FOR_TICKET)
-    for other in others:
-        other.join()
+    rig.producer.process.pause()
+    with ThreadPoolExecutor() as clients:
+        others = [send(clients, rig, two_prompts[:256], 60)
+                  for two_prompts in (rig.fillers[0] + rig.fillers[1], rig.fillers[2] + rig.fillers[3])]
+        first_step = send(clients, rig, rig.question, 24, client.ASK_FOR_TICKET)
+        rig.producer.process.resume()
+        assert all(other.result().ok for other in others)
     assert metrics.total(rig.producer.samples(), PREEMPTIONS) > before, "nothing was preempted"
-    assert first_step.ticket, first_step.in_short(200)
-    return rig.decode(rig.question, first_step.ticket)
+    ticket = first_step.result().ticket
+    assert ticket, first_step.result().in_short(200)
+    return rig.decode(rig.question, ticket)
 
 
-def in_background(rig: Rig, prompt: Prompt, max_tokens: int) -> threading.Thread:
-    thread = threading.Thread(target=client.complete, args=(rig.producer.url, prompt, max_tokens))
-    thread.start()
+def send(clients: ThreadPoolExecutor, rig: Rig, prompt: Prompt, max_tokens: int,
+         ask: client.Ticket | None = None) -> Future[Reply]:
+    """In the order of the calls: a connection each, which waits for P."""
+    reply = clients.submit(client.complete, rig.producer.url, prompt, max_tokens, ask)
     time.sleep(0.05)
-    return thread
+    return reply
 
 
 def test_published_request_is_preempted(rig: Rig) -> None:

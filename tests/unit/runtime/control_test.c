@@ -225,7 +225,7 @@ static void running_out_of_descriptors_opens_no_breaker(void **state)
 
 /* ---- dialing ---- */
 
-/* The thread was away for so long that the core has given a dial up before it began. Nobody would close the connection. */
+/* The thread was away until the core had given a dial up. Nobody would close the connection. */
 static void abandoned_dial_does_not_begin(void **state)
 {
   (void)state;
@@ -386,11 +386,16 @@ static void earlier_deadlines_wake_the_thread(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(port_is_chosen_and_told),           cmocka_unit_test(advertised_address_is_what_tickets_name),
-      cmocka_unit_test(other_addresses_need_a_key),        cmocka_unit_test(addresses_that_are_not_ours_are_refused),
-      cmocka_unit_test(control_node_does_not_listen),      cmocka_unit_test(running_out_of_descriptors_is_survived),
-      cmocka_unit_test(abandoned_dial_does_not_begin),     cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
-      cmocka_unit_test(slow_readers_get_everything),       cmocka_unit_test(who_never_reads_is_hung_up_on),
+      cmocka_unit_test(port_is_chosen_and_told),
+      cmocka_unit_test(advertised_address_is_what_tickets_name),
+      cmocka_unit_test(other_addresses_need_a_key),
+      cmocka_unit_test(addresses_that_are_not_ours_are_refused),
+      cmocka_unit_test(control_node_does_not_listen),
+      cmocka_unit_test(running_out_of_descriptors_is_survived),
+      cmocka_unit_test(abandoned_dial_does_not_begin),
+      cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
+      cmocka_unit_test(slow_readers_get_everything),
+      cmocka_unit_test(who_never_reads_is_hung_up_on),
       cmocka_unit_test(earlier_deadlines_wake_the_thread),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

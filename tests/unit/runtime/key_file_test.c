@@ -16,7 +16,7 @@ static char path[] = "key_file_test.XXXXXX";
 static int make_file(void **state)
 {
   (void)state;
-  (void)memcpy(path + sizeof(path) - 7, "XXXXXX", 6);
+  (void)snprintf(path, sizeof(path), "key_file_test.XXXXXX");
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   (void)close(fd);

@@ -349,7 +349,7 @@ static void free_page(int fd, uintptr_t page)
   (void)close(fd);
 }
 
-/* P2: a small read that is asked again comes from the node's own thread. That one must not copy it: it has the clock. */
+/* P2: a small read that is asked again comes from the node's own thread, which has the clock and must not copy it. */
 static void stuck_copy_does_not_stop_the_clock(void **state)
 {
   (void)state;
@@ -360,7 +360,7 @@ static void stuck_copy_does_not_stop_the_clock(void **state)
   pair_result result;
   uint64_t id = 0;
   pair_open(&p, options);
-  pair_offer(&p.producer, 0, 8, 1, false, &ticket);
+  pair_offer(&p.producer, 0, 4, 1, false, &ticket);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
   assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
