@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
+#include <string.h>
 
 kvf_mutant kvf_mutant_active;
 
@@ -13,7 +13,7 @@ typedef struct description {
   const char *what;
 } description;
 
-static const description descriptions[KVF_MUTANT_COUNT] = {{"none", "", ""},
+static const description descriptions[KVF_MUTANT_COUNT] = {{"NONE", "", ""},
 #define DESCRIPTION(name, promise, what) {#name, promise, what},
                                                            KVF_MUTANTS(DESCRIPTION)
 #undef DESCRIPTION
@@ -37,7 +37,7 @@ const char *kvf_mutant_what(kvf_mutant mutant)
 bool kvf_mutant_choose(const char *name)
 {
   for (size_t i = 0; i < KVF_MUTANT_COUNT; i++) {
-    if (strcasecmp(descriptions[i].name, name) == 0) {
+    if (strcmp(descriptions[i].name, name) == 0) {
       kvf_mutant_active = (kvf_mutant)i;
       return true;
     }

@@ -25,7 +25,7 @@ typedef enum kvf_mutant {
 
 extern kvf_mutant kvf_mutant_active;
 
-/* As above, in any case for kvf_mutant_choose(); "none" for KVF_MUTANT_NONE. */
+/* As above; "NONE" for KVF_MUTANT_NONE. */
 const char *kvf_mutant_name(kvf_mutant mutant);
 const char *kvf_mutant_promise(kvf_mutant mutant);
 const char *kvf_mutant_what(kvf_mutant mutant);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <openssl/crypto.h>
 
@@ -126,7 +127,9 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, 
       .session_id = link->session_id, .stream = (uint16_t)(path - link->paths), .streams = (uint16_t)link->paths_count};
   size_t bytes = 0;
   uint8_t *out = kvf_tcp_stage(&path->stream, KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX);
-  if (out == NULL || kvf_data_hello_proof(&link->session_key, &challenge, &hello, hello.proof) != KVF_OK ||
+  if (out == NULL || getentropy(hello.nonce, sizeof(hello.nonce)) != 0 ||
+      kvf_data_hello_proof(&link->session_key, &challenge, &hello, hello.proof) != KVF_OK ||
+      kvf_data_ready_proof(&link->session_key, &challenge, &hello, path->ready_proof) != KVF_OK ||
       kvf_data_hello_encode(&hello, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_HELLO_BYTES_MAX, &bytes) != KVF_OK) {
     kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "no proof could be made");
     return false;
@@ -137,11 +140,17 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, 
   return kvf_tcp_path_flush(tcp, path);
 }
 
-static bool on_ready(kvf_tcp *tcp, kvf_tcp_path *path, size_t body_bytes)
+static bool on_ready(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
 {
   kvf_tcp_link *link = path->link;
-  if (kvf_data_ready_decode(body_bytes) != KVF_OK) {
+  kvf_data_ready ready;
+  if (kvf_data_ready_decode(body, body_bytes, &ready) != KVF_OK) {
     return protocol_error(tcp, path, "malformed data_ready");
+  }
+  if (!kvf_equal_secret(ready.proof, path->ready_proof, sizeof(ready.proof))) {
+    kvf_tcp_link_fail(tcp, link, KVF_HANDSHAKE_REFUSED, KVF_HANDSHAKE_REFUSED,
+                      "whoever listens there has not proved the session's key");
+    return false;
   }
   path->state = KVF_TCP_PATH_CHUNK;
   link->ready_count++;
@@ -164,7 +173,7 @@ static bool on_frame(kvf_tcp *tcp, kvf_tcp_path *path, kvf_frame_type type, cons
     return on_challenge(tcp, path, body, body_bytes);
   }
   if (path->state == KVF_TCP_PATH_READY && type == KVF_FRAME_DATA_READY) {
-    return on_ready(tcp, path, body_bytes);
+    return on_ready(tcp, path, body, body_bytes);
   }
   if (path->state == KVF_TCP_PATH_CHUNK && type == KVF_FRAME_CHUNK) {
     return kvf_tcp_path_on_chunk(tcp, path, body, body_bytes);

@@ -32,9 +32,10 @@ typedef struct kvf_tcp_path {
   kvf_tcp_link *link;
   kvf_tcp_path_state state;
   kvf_tcp_stream stream;
-  bool is_blocked;  /* the kernel takes nothing more now */
-  kvf_list waiting; /* reads whose READ has not been staged */
-  kvf_list sent;    /* reads in the order of their READs: the first is answered next */
+  uint8_t ready_proof[KVF_HASH_BYTES]; /* what the producer must answer */
+  bool is_blocked;                     /* the kernel takes nothing more now */
+  kvf_list waiting;                    /* reads whose READ has not been staged */
+  kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
   uint32_t sent_count;
   uint64_t open_bytes;     /* of all of them */
   kvf_tcp_payload payload; /* of the first in `sent`, in state PAYLOAD */

@@ -134,13 +134,15 @@ static bool make_room(kvf_tcp *tcp)
   return false;
 }
 
-static bool proof_is_good(kvf_tcp *tcp, const kvf_tcp_conn *conn, const kvf_data_hello *hello)
+/* Whether the consumer has proved the session's key; if so *ready is our proof of it. */
+static bool prove(kvf_tcp *tcp, const kvf_tcp_conn *conn, const kvf_data_hello *hello, kvf_data_ready *ready)
 {
   kvf_key key;
   uint8_t proof[KVF_HASH_BYTES];
   bool good = tcp->host.session_key(tcp->host.context, hello->session_id, &key) &&
               kvf_data_hello_proof(&key, &conn->challenge, hello, proof) == KVF_OK &&
-              kvf_equal_secret(proof, hello->proof, sizeof(proof));
+              kvf_equal_secret(proof, hello->proof, sizeof(proof)) &&
+              kvf_data_ready_proof(&key, &conn->challenge, hello, ready->proof) == KVF_OK;
   OPENSSL_cleanse(&key, sizeof(key));
   return good;
 }
@@ -156,6 +158,16 @@ static void stage_frame(kvf_tcp_conn *conn, kvf_frame_type type, const void *bod
   kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
 }
 
+static void stage_ready(kvf_tcp_conn *conn, const kvf_data_ready *ready)
+{
+  uint8_t body[KVF_DATA_READY_BYTES_MAX];
+  size_t body_bytes = 0;
+  kvf_status encoded = kvf_data_ready_encode(ready, body, sizeof(body), &body_bytes);
+  assert(encoded == KVF_OK);
+  (void)encoded;
+  stage_frame(conn, KVF_FRAME_DATA_READY, body, body_bytes);
+}
+
 static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_t body_bytes)
 {
   kvf_data_hello hello;
@@ -163,7 +175,8 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed data_hello");
     return false;
   }
-  if (!proof_is_good(tcp, conn, &hello)) {
+  kvf_data_ready ready;
+  if (!prove(tcp, conn, &hello, &ready)) {
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_REFUSED, "unknown session, or wrong proof of its key");
     return false;
   }
@@ -180,7 +193,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
   conn->is_trusted = true;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);
-  stage_frame(conn, KVF_FRAME_DATA_READY, NULL, 0);
+  stage_ready(conn, &ready);
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include "wire/frame.h"
 
 #define LABEL_DATA_HELLO "kvferry data hello"
+#define LABEL_DATA_READY "kvferry data ready"
 
 _Static_assert(KVF_BLOCKS_PER_LEASE_MAX <= 65536, "positions travel in 16 bits");
 /* Runs of ordered positions that cannot be joined have a gap between them; each group may begin one more. */
@@ -45,6 +46,7 @@ static void put_hello_head(kvf_encoder *encoder, const kvf_data_hello *hello)
   kvf_put_u64(encoder, hello->session_id);
   kvf_put_u16(encoder, hello->stream);
   kvf_put_u16(encoder, hello->streams);
+  kvf_put_bytes(encoder, hello->nonce, sizeof(hello->nonce));
 }
 
 kvf_status kvf_data_hello_encode(const kvf_data_hello *hello, void *body, size_t capacity, size_t *body_bytes)
@@ -67,6 +69,7 @@ kvf_status kvf_data_hello_decode(const void *body, size_t body_bytes, kvf_data_h
   hello.session_id = kvf_get_u64(&decoder);
   hello.stream = kvf_get_u16(&decoder);
   hello.streams = kvf_get_u16(&decoder);
+  kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
   kvf_get_bytes(&decoder, hello.proof, sizeof(hello.proof));
   if (kvf_decoder_end(&decoder) != KVF_OK || !hello_is_valid(&hello)) {
     return KVF_PROTOCOL;
@@ -75,21 +78,49 @@ kvf_status kvf_data_hello_decode(const void *body, size_t body_bytes, kvf_data_h
   return KVF_OK;
 }
 
-kvf_status kvf_data_hello_proof(const kvf_key *session_key, const kvf_data_challenge *challenge,
-                                const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES])
+static kvf_status prove(const kvf_key *session_key, const char *label, const kvf_data_challenge *challenge,
+                        const kvf_data_hello *hello, kvf_span more, uint8_t out[KVF_HASH_BYTES])
 {
   uint8_t head[KVF_DATA_HELLO_BYTES_MAX - KVF_HASH_BYTES];
   kvf_encoder encoder;
   kvf_encoder_init(&encoder, head, sizeof(head));
   put_hello_head(&encoder, hello);
   const kvf_span spans[] = {
-      {LABEL_DATA_HELLO, strlen(LABEL_DATA_HELLO)}, {challenge->nonce, sizeof(challenge->nonce)}, {head, sizeof(head)}};
+      {label, strlen(label)}, {challenge->nonce, sizeof(challenge->nonce)}, {head, sizeof(head)}, more};
   return kvf_hmac(session_key, spans, sizeof(spans) / sizeof(spans[0]), out);
 }
 
-kvf_status kvf_data_ready_decode(size_t body_bytes)
+kvf_status kvf_data_hello_proof(const kvf_key *session_key, const kvf_data_challenge *challenge,
+                                const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES])
 {
-  return body_bytes == 0 ? KVF_OK : KVF_PROTOCOL;
+  return prove(session_key, LABEL_DATA_HELLO, challenge, hello, (kvf_span){hello->proof, 0}, out);
+}
+
+kvf_status kvf_data_ready_proof(const kvf_key *session_key, const kvf_data_challenge *challenge,
+                                const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES])
+{
+  return prove(session_key, LABEL_DATA_READY, challenge, hello, (kvf_span){hello->proof, sizeof(hello->proof)}, out);
+}
+
+kvf_status kvf_data_ready_encode(const kvf_data_ready *ready, void *body, size_t capacity, size_t *body_bytes)
+{
+  kvf_encoder encoder;
+  kvf_encoder_init(&encoder, body, capacity);
+  kvf_put_bytes(&encoder, ready->proof, sizeof(ready->proof));
+  return kvf_encoder_end(&encoder, body_bytes);
+}
+
+kvf_status kvf_data_ready_decode(const void *body, size_t body_bytes, kvf_data_ready *out)
+{
+  kvf_data_ready ready;
+  kvf_decoder decoder;
+  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_get_bytes(&decoder, ready.proof, sizeof(ready.proof));
+  kvf_status status = kvf_decoder_end(&decoder);
+  if (status == KVF_OK) {
+    *out = ready;
+  }
+  return status;
 }
 
 kvf_status kvf_data_chunk_encode(const kvf_data_chunk *chunk, void *body, size_t capacity, size_t *body_bytes)

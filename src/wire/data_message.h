@@ -1,8 +1,8 @@
 /* Messages of the tcp transport's data connections. The client is the consumer's rank, who dialed.
  *
  *   client  ◄── DATA_CHALLENGE     a nonce
- *           DATA_HELLO ──►         the session and stream, and the proof of the session's key
- *           ◄── DATA_READY         (an empty body)
+ *           DATA_HELLO ──►         the session and stream, a nonce, and the proof of the session's key
+ *           ◄── DATA_READY         the producer's proof: READs, with a lease's token, go to nobody else
  *           READ ──►               blocks of a lease
  *           ◄── CHUNK payload TRAILER, or a CHUNK with a status other than KVF_OK and nothing after it
  *           CANCEL ──►             a read is not wanted any more
@@ -20,7 +20,8 @@
 #define KVF_DATA_STREAMS_MAX 64 /* data connections of one session */
 
 #define KVF_DATA_CHALLENGE_BYTES_MAX 32
-#define KVF_DATA_HELLO_BYTES_MAX 44
+#define KVF_DATA_HELLO_BYTES_MAX 76
+#define KVF_DATA_READY_BYTES_MAX KVF_HASH_BYTES
 #define KVF_DATA_READ_HEAD_BYTES 48
 #define KVF_DATA_READ_RUN_BYTES 5
 #define KVF_DATA_CHUNK_BYTES_MAX 20
@@ -39,6 +40,7 @@ typedef struct kvf_data_hello {
   uint64_t session_id;
   uint16_t stream;  /* below `streams` */
   uint16_t streams; /* 1 to KVF_DATA_STREAMS_MAX */
+  uint8_t nonce[KVF_DATA_NONCE_BYTES];
   uint8_t proof[KVF_HASH_BYTES];
 } kvf_data_hello;
 
@@ -51,8 +53,17 @@ KVF_MUST_USE kvf_status kvf_data_hello_decode(const void *body, size_t body_byte
 KVF_MUST_USE kvf_status kvf_data_hello_proof(const kvf_key *session_key, const kvf_data_challenge *challenge,
                                              const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES]);
 
-/* DATA_READY. KVF_PROTOCOL: its body is not empty. */
-KVF_MUST_USE kvf_status kvf_data_ready_decode(size_t body_bytes);
+typedef struct kvf_data_ready {
+  uint8_t proof[KVF_HASH_BYTES];
+} kvf_data_ready;
+
+KVF_MUST_USE kvf_status kvf_data_ready_encode(const kvf_data_ready *ready, void *body, size_t capacity,
+                                              size_t *body_bytes);
+KVF_MUST_USE kvf_status kvf_data_ready_decode(const void *body, size_t body_bytes, kvf_data_ready *out);
+
+/* What ready->proof must be: a MAC over the challenge and all of `hello`. As kvf_data_hello_proof(). */
+KVF_MUST_USE kvf_status kvf_data_ready_proof(const kvf_key *session_key, const kvf_data_challenge *challenge,
+                                             const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES]);
 
 /* READ, without its items. */
 typedef struct kvf_data_read {

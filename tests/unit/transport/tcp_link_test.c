@@ -38,12 +38,12 @@ static void a_link_is_up_when_all_streams_are_proved(void **state)
   consumer_connect(consumer);
   consumer->fds[0] = peer_accept(consumer->listener);
   consumer->fds[1] = peer_accept(consumer->listener);
-  peer_challenge(consumer->fds[0], &consumer->spec);
-  peer_challenge(consumer->fds[1], &consumer->spec);
-  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, NULL, 0);
+  kvf_data_ready first = peer_challenge(consumer->fds[0], &consumer->spec);
+  kvf_data_ready second = peer_challenge(consumer->fds[1], &consumer->spec);
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, &first, sizeof(first));
   sleep_us(20000);
   assert_false(consumer->node.links[1].up_told);
-  peer_send_frame(consumer->fds[1], KVF_FRAME_DATA_READY, NULL, 0);
+  peer_send_frame(consumer->fds[1], KVF_FRAME_DATA_READY, &second, sizeof(second));
   assert_int_equal(consumer_wait_up(consumer), KVF_OK);
 }
 
@@ -127,9 +127,23 @@ static void nonsense_in_the_handshake_ends_it(void **state)
 
   consumer_connect(consumer);
   consumer->fds[0] = peer_accept(consumer->listener);
-  peer_challenge(consumer->fds[0], &consumer->spec);
+  (void)peer_challenge(consumer->fds[0], &consumer->spec);
   peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, "x", 1);
   expect_protocol_error(consumer, "malformed data_ready");
+}
+
+/* P8: somebody else has taken the producer's port. No READ, and so no lease's token, goes to him. */
+static void a_producer_without_the_session_key_gets_no_read(void **state)
+{
+  tcp_consumer *consumer = *state;
+  consumer_connect(consumer);
+  consumer->fds[0] = peer_accept(consumer->listener);
+  kvf_data_ready ready = peer_challenge(consumer->fds[0], &consumer->spec);
+  ready.proof[0] ^= 1;
+  peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, &ready, sizeof(ready));
+  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_REFUSED);
+  peer_expect_closed(consumer->fds[0]);
+  assert_true(node_has_logged(&consumer->node, "has not proved the session's key"));
 }
 
 static void a_link_that_was_up_fails_once(void **state)
@@ -164,11 +178,12 @@ static void disconnect_is_legal_at_any_time(void **state)
       consumer->fds[0] = peer_accept(consumer->listener);
       consumer->fds[1] = peer_accept(consumer->listener);
     }
+    kvf_data_ready ready = {0};
     if (stage > 1) {
-      peer_challenge(consumer->fds[0], &consumer->spec);
+      ready = peer_challenge(consumer->fds[0], &consumer->spec);
     }
     if (stage > 2) {
-      peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, NULL, 0);
+      peer_send_frame(consumer->fds[0], KVF_FRAME_DATA_READY, &ready, sizeof(ready));
     }
     ops->disconnect(consumer->link);
     consumer->link = NULL;
@@ -208,6 +223,7 @@ int main(void)
       CASE(a_producer_that_hangs_up_first_is_down, open_patient),
       CASE(a_producer_that_hangs_up_on_the_proof_has_refused, open_patient),
       CASE(nonsense_in_the_handshake_ends_it, open_patient),
+      CASE(a_producer_without_the_session_key_gets_no_read, open_patient),
       CASE(a_link_that_was_up_fails_once, open_patient),
       CASE(unasked_chunks_end_the_link, open_patient),
       CASE(disconnect_is_legal_at_any_time, open_patient),

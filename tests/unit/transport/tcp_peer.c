@@ -147,7 +147,8 @@ int peer_connect_proved(const kvf_link_spec *spec)
 {
   int fd = peer_connect(spec->description, spec->description_bytes);
   peer_hello(fd, spec->session_id, &spec->session_key);
-  assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, NULL, 0), 0);
+  uint8_t body[KVF_DATA_READY_BYTES_MAX];
+  assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, body, sizeof(body)), sizeof(body));
   return fd;
 }
 
@@ -217,8 +218,9 @@ int peer_accept(int listener)
   return fd;
 }
 
-void peer_challenge(int fd, const kvf_link_spec *spec)
+kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
 {
+  kvf_data_ready ready;
   kvf_data_challenge challenge = {.nonce = {1, 2, 3}};
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   uint8_t proof[KVF_HASH_BYTES];
@@ -231,14 +233,16 @@ void peer_challenge(int fd, const kvf_link_spec *spec)
   assert_int_equal(hello.session_id, spec->session_id);
   assert_int_equal(kvf_data_hello_proof(&spec->session_key, &challenge, &hello, proof), KVF_OK);
   assert_memory_equal(proof, hello.proof, sizeof(proof));
+  assert_int_equal(kvf_data_ready_proof(&spec->session_key, &challenge, &hello, ready.proof), KVF_OK);
+  return ready;
 }
 
 void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams)
 {
   for (size_t i = 0; i < streams; i++) {
     fds[i] = peer_accept(listener);
-    peer_challenge(fds[i], spec);
-    peer_send_frame(fds[i], KVF_FRAME_DATA_READY, NULL, 0);
+    kvf_data_ready ready = peer_challenge(fds[i], spec);
+    peer_send_frame(fds[i], KVF_FRAME_DATA_READY, &ready, sizeof(ready));
   }
 }
 

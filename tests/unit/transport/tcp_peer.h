@@ -37,8 +37,8 @@ kvf_data_trailer peer_receive_trailer(int fd);
 /* Listens at a free port of loopback, for a description of this incarnation. */
 int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes);
 int peer_accept(int listener);
-/* Sends a challenge; checks the client's proof. */
-void peer_challenge(int fd, const kvf_link_spec *spec);
+/* Sends a challenge; checks the client's proof. Returns what a producer with the key answers. */
+kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec);
 /* Accepts `streams` connections and does the whole handshake with each. */
 void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams);
 /* Receives a READ; *items has room for `capacity`. */

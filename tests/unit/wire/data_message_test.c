@@ -4,6 +4,7 @@
 
 DECODER(data_challenge)
 DECODER(data_hello)
+DECODER(data_ready)
 DECODER(data_chunk)
 DECODER(data_trailer)
 DECODER(data_cancel)
@@ -31,6 +32,7 @@ static void test_hello_round_trip(void **state)
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   size_t bytes = 0;
   fill(hello.proof, sizeof(hello.proof), 1);
+  fill(hello.nonce, sizeof(hello.nonce), 2);
   CHECK_CAPACITY(data_hello, &hello, KVF_DATA_HELLO_BYTES_MAX);
   assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   check_length(decode_data_hello, body, bytes);
@@ -39,6 +41,7 @@ static void test_hello_round_trip(void **state)
   assert_int_equal(back.stream, hello.stream);
   assert_int_equal(back.streams, hello.streams);
   assert_memory_equal(back.proof, hello.proof, sizeof(hello.proof));
+  assert_memory_equal(back.nonce, hello.nonce, sizeof(hello.nonce));
 }
 
 static void test_hello_rules(void **state)
@@ -61,41 +64,60 @@ static void test_hello_rules(void **state)
   }
 }
 
-static void test_proof_binds_everything(void **state)
+typedef kvf_status (*prove_fn)(const kvf_key *session_key, const kvf_data_challenge *challenge,
+                               const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES]);
+
+static void test_proofs_bind_everything(void **state)
 {
   (void)state;
+  static const prove_fn proves[2] = {kvf_data_hello_proof, kvf_data_ready_proof};
   kvf_key keys[2] = {{.data = "session one", .bytes = 11}, {.data = "session two", .bytes = 11}};
   kvf_data_challenge challenges[2] = {{.nonce = {1}}, {.nonce = {2}}};
-  kvf_data_hello hellos[4] = {{.session_id = 1, .stream = 0, .streams = 2},
+  kvf_data_hello hellos[5] = {{.session_id = 1, .stream = 0, .streams = 2},
                               {.session_id = 2, .stream = 0, .streams = 2},
                               {.session_id = 1, .stream = 1, .streams = 2},
-                              {.session_id = 1, .stream = 0, .streams = 3}};
-  uint8_t proofs[2 * 2 * 4][KVF_HASH_BYTES];
-  size_t count = 0;
-  for (size_t key = 0; key < 2; key++) {
-    for (size_t challenge = 0; challenge < 2; challenge++) {
-      for (size_t hello = 0; hello < 4; hello++) {
-        assert_int_equal(kvf_data_hello_proof(&keys[key], &challenges[challenge], &hellos[hello], proofs[count]),
-                         KVF_OK);
-        for (size_t other = 0; other < count; other++) {
-          assert_memory_not_equal(proofs[count], proofs[other], KVF_HASH_BYTES);
-        }
-        count++;
-      }
+                              {.session_id = 1, .stream = 0, .streams = 3},
+                              {.session_id = 1, .stream = 0, .streams = 2, .nonce = {1}}};
+  uint8_t proofs[2 * 2 * 2 * 5][KVF_HASH_BYTES];
+  for (size_t i = 0; i < sizeof(proofs) / sizeof(proofs[0]); i++) {
+    assert_int_equal(proves[i % 2](&keys[i / 2 % 2], &challenges[i / 4 % 2], &hellos[i / 8], proofs[i]), KVF_OK);
+    for (size_t other = 0; other < i; other++) {
+      assert_memory_not_equal(proofs[i], proofs[other], KVF_HASH_BYTES);
     }
   }
-  /* The proof itself is not part of what is proved. */
-  uint8_t again[KVF_HASH_BYTES];
-  fill(hellos[0].proof, sizeof(hellos[0].proof), 1);
-  assert_int_equal(kvf_data_hello_proof(&keys[0], &challenges[0], &hellos[0], again), KVF_OK);
-  assert_memory_equal(again, proofs[0], KVF_HASH_BYTES);
 }
 
-static void test_ready(void **state)
+/* The consumer's proof is not part of what it proves, but of what the producer does. */
+static void test_ready_proves_the_hello_proof(void **state)
 {
   (void)state;
-  assert_int_equal(kvf_data_ready_decode(0), KVF_OK);
-  assert_int_equal(kvf_data_ready_decode(1), KVF_PROTOCOL);
+  kvf_key key = {.data = "session", .bytes = 7};
+  kvf_data_challenge challenge = {.nonce = {1}};
+  kvf_data_hello hello = {.session_id = 1, .stream = 0, .streams = 2};
+  kvf_data_hello proved = hello;
+  uint8_t proofs[2][KVF_HASH_BYTES];
+  fill(proved.proof, sizeof(proved.proof), 1);
+  assert_int_equal(kvf_data_hello_proof(&key, &challenge, &hello, proofs[0]), KVF_OK);
+  assert_int_equal(kvf_data_hello_proof(&key, &challenge, &proved, proofs[1]), KVF_OK);
+  assert_memory_equal(proofs[0], proofs[1], KVF_HASH_BYTES);
+  assert_int_equal(kvf_data_ready_proof(&key, &challenge, &hello, proofs[0]), KVF_OK);
+  assert_int_equal(kvf_data_ready_proof(&key, &challenge, &proved, proofs[1]), KVF_OK);
+  assert_memory_not_equal(proofs[0], proofs[1], KVF_HASH_BYTES);
+}
+
+static void test_ready_round_trip(void **state)
+{
+  (void)state;
+  kvf_data_ready ready;
+  kvf_data_ready back;
+  uint8_t body[KVF_DATA_READY_BYTES_MAX];
+  size_t bytes = 0;
+  fill(ready.proof, sizeof(ready.proof), 1);
+  CHECK_CAPACITY(data_ready, &ready, KVF_DATA_READY_BYTES_MAX);
+  assert_int_equal(kvf_data_ready_encode(&ready, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_data_ready, body, bytes);
+  assert_int_equal(kvf_data_ready_decode(body, bytes, &back), KVF_OK);
+  assert_memory_equal(&back, &ready, sizeof(ready));
 }
 
 static void test_chunk_round_trip(void **state)
@@ -181,8 +203,9 @@ int main(void)
       cmocka_unit_test(test_challenge_round_trip),
       cmocka_unit_test(test_hello_round_trip),
       cmocka_unit_test(test_hello_rules),
-      cmocka_unit_test(test_proof_binds_everything),
-      cmocka_unit_test(test_ready),
+      cmocka_unit_test(test_proofs_bind_everything),
+      cmocka_unit_test(test_ready_proves_the_hello_proof),
+      cmocka_unit_test(test_ready_round_trip),
       cmocka_unit_test(test_chunk_round_trip),
       cmocka_unit_test(test_chunk_rules),
       cmocka_unit_test(test_trailer_round_trip),

@@ -39,6 +39,7 @@ SAME_AGAIN(lease_states)
 SAME_AGAIN(ping)
 SAME_AGAIN(data_challenge)
 SAME_AGAIN(data_hello)
+SAME_AGAIN(data_ready)
 SAME_AGAIN(data_chunk)
 SAME_AGAIN(data_trailer)
 SAME_AGAIN(data_cancel)
@@ -295,6 +296,7 @@ static const struct {
                 {"ping", seed_8, take_ping},
                 {"data_challenge", seed_32, take_data_challenge},
                 {"data_hello", seed_data_hello, take_data_hello},
+                {"data_ready", seed_32, take_data_ready},
                 {"data_read", seed_read, take_read},
                 {"data_chunk", seed_chunk, take_data_chunk},
                 {"data_trailer", seed_trailer, take_data_trailer},
