@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
-    """D as it comes, and for our connector the others: over tcp, failing, with another key, with another model."""
+    """D as it comes, and for our connector the others: over tcp, failing, with another key, with another model, and
+    two with a planted bug each."""
     plain = EngineSpec("D", FAST, base, cores, D_BLOCKS)
     if name != "kvferry":
         return [plain]
@@ -46,6 +47,8 @@ def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
         EngineSpec("D-fail", FAST, tcp.with_policy("fail"), cores, D_BLOCKS),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
         EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS),
+        EngineSpec("D-fence", FAST, base.with_mutant("FENCE_UNCHECKED"), cores, D_BLOCKS),
+        EngineSpec("D-prompt", FAST, base.with_mutant("PROMPT_UNCHECKED"), cores, D_BLOCKS),
     ]
 
 

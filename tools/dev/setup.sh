@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# Sourced. Set-up in layers, so that the C tests need no engine:
+# Sourced. Set-up in layers, so that the C tests need no engine, and who serves needs no planted bugs:
 #   packages -> venv -> C build         setup_c
 #                    -> engine, models  setup_all
 #                    -> wheel           setup_all
+#                       -> mutants      setup_tests
 # Needs common.sh.
 
 PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev
@@ -100,6 +101,18 @@ setup_wheel() {
     "building and installing the Python package (half a minute)" install_wheel
 }
 
+# The Python package with the planted bugs built in (src/base/mutant.h), beside the real one: for PYTHONPATH.
+install_mutants() {
+  rm -rf $CACHE/mutants
+  pip_install --no-build-isolation --no-deps --target $CACHE/mutants -Csetup-args=-Dmutants=true .
+}
+
+setup_mutants() {
+  [ -d $CACHE/mutants ] || rm -f $STAMPS/mutants
+  once mutants "$(hash_of meson.build meson_options.txt pyproject.toml include src python)" \
+    "building the Python package with planted bugs (half a minute)" install_mutants
+}
+
 # build_c FOLDER MESON-OPTION…: configures once, compiles what changed.
 build_c() {
   local folder=$1
@@ -128,4 +141,9 @@ setup_c() {
 setup_all() {
   PATH=$PWD/.venv/bin:$PATH
   locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel'
+}
+
+setup_tests() {
+  setup_all
+  locked setup_mutants
 }

@@ -59,7 +59,7 @@ if [ $quick = no ]; then
     meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
   step "C tests, thread sanitizer" build-tsan/meson-logs/testlog.junit.xml \
     meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
-  setup_all
+  setup_tests
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
   [ $e2e = no ] || step "end to end, real engines" $RESULTS/e2e.xml engine_tests $RESULTS/e2e.xml
 fi
