@@ -9,6 +9,7 @@ void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t coold
   assert(cooldown_ns <= cooldown_max_ns);
   breaker->cooldown_min_ns = cooldown_ns;
   breaker->cooldown_max_ns = cooldown_max_ns;
+  breaker->patient_ns = 0;
   kvf_breaker_succeed(breaker);
 }
 
@@ -52,6 +53,17 @@ void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
           breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
       enter_open(breaker, now_ns, cause);
       break;
+  }
+}
+
+void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
+{
+  assert(breaker->state == KVF_BREAKER_CLOSED);
+  bool again = now_ns < breaker->patient_ns;
+  breaker->patient_ns = kvf_time_add(now_ns, breaker->cooldown_max_ns);
+  enter_open(breaker, now_ns, cause);
+  if (!again) {
+    breaker->probe_after_ns = now_ns;
   }
 }
 

@@ -23,6 +23,7 @@ typedef struct kvf_breaker {
   uint64_t cooldown_max_ns;
   uint64_t cooldown_ns;    /* of the current, or next, opening */
   uint64_t probe_after_ns; /* KVF_TIME_NEVER while closed */
+  uint64_t patient_ns;     /* until when a loss counts as any failure */
 } kvf_breaker;
 
 /* Closed. Cooldowns grow from cooldown_ns to cooldown_max_ns (cooldown_ns <= cooldown_max_ns). */
@@ -41,6 +42,11 @@ void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns);
 /* An attempt, or the probe, has failed. While closed only statuses that trip a breaker open it; in half-open any status
  * does. While open there is no effect: these are attempts that began before it opened. */
 void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
+
+/* A path that worked has broken. Opens for a probe at once, since most often only that connection was lost; but as any
+ * failure does when the last such loss is less than the longest cooldown ago, so that loads do not follow a path that
+ * breaks again and again. While closed only. */
+void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
 /* The peer works. Closes; the next opening has the shortest cooldown again. */
 void kvf_breaker_succeed(kvf_breaker *breaker);

@@ -81,21 +81,21 @@ static kvf_peer_link *find(kvf_peers *peers, uint32_t path)
   return link;
 }
 
-static void link_failed(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
+/* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either. */
+static kvf_status breaker_cause(kvf_status status)
+{
+  return kvf_status_describe(status)->trips_breaker ? status : KVF_TRANSFER_SETUP;
+}
+
+static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
 {
   peers->counters.failures++;
-  if (status == KVF_INCOMPATIBLE) {
-    link->unusable = status; /* another layout: so it stays in the life of the peer's process */
-  } else {
-    /* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either.
-     */
-    kvf_breaker_fail(&link->breaker, now_ns, kvf_status_describe(status)->trips_breaker ? status : KVF_TRANSFER_SETUP);
-  }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&link->peer->key.address, address);
   kvf_self_log(peers->self, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
                peers->transports[link->transport], address, kvf_status_name(status));
   kvf_peer_drop_link(peers, link);
+  kvf_peer_advance(peers, now_ns, link->peer);
 }
 
 void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
@@ -107,18 +107,23 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_sta
   if (status == KVF_OK) {
     link->state = KVF_LINK_UP;
     kvf_breaker_succeed(&link->breaker);
-  } else {
-    link_failed(peers, now_ns, link, status);
+    kvf_peer_advance(peers, now_ns, link->peer);
+    return;
   }
-  kvf_peer_advance(peers, now_ns, link->peer);
+  if (status == KVF_INCOMPATIBLE) {
+    link->unusable = status; /* another layout: so it stays in the life of the peer's process */
+  } else {
+    kvf_breaker_fail(&link->breaker, now_ns, breaker_cause(status));
+  }
+  give_up(peers, now_ns, link, status);
 }
 
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
 {
   kvf_peer_link *link = find(peers, path);
   if (link != NULL && link->state == KVF_LINK_UP) {
-    link_failed(peers, now_ns, link, status);
-    kvf_peer_advance(peers, now_ns, link->peer);
+    kvf_breaker_lose(&link->breaker, now_ns, breaker_cause(status));
+    give_up(peers, now_ns, link, status);
   }
 }
 
@@ -132,8 +137,8 @@ void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bo
   if (silent) {
     kvf_peer_fail(peers, now_ns, link->peer, KVF_TRANSFER_STALLED, "no byte and no answer to a ping");
   } else {
-    link_failed(peers, now_ns, link, KVF_TRANSFER_STALLED);
-    kvf_peer_advance(peers, now_ns, link->peer);
+    kvf_breaker_fail(&link->breaker, now_ns, KVF_TRANSFER_STALLED);
+    give_up(peers, now_ns, link, KVF_TRANSFER_STALLED);
   }
 }
 

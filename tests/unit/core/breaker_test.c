@@ -118,6 +118,25 @@ static void lost_probe_is_followed_by_another(void **state)
   assert_true(kvf_breaker_wants_probe(&breaker, 1450));
 }
 
+static void lost_path_is_probed_at_once_but_not_twice(void **state)
+{
+  (void)state;
+  kvf_breaker breaker = closed();
+  kvf_breaker_lose(&breaker, 0, KVF_PEER_DOWN);
+  assert_false(kvf_breaker_allows(&breaker));
+  assert_int_equal(kvf_breaker_cause(&breaker), KVF_PEER_DOWN);
+  assert_true(kvf_breaker_wants_probe(&breaker, 0));
+  kvf_breaker_probing(&breaker, 0);
+  kvf_breaker_succeed(&breaker);
+  kvf_breaker_lose(&breaker, 349, KVF_PEER_DOWN);
+  assert_false(kvf_breaker_wants_probe(&breaker, 448));
+  assert_true(kvf_breaker_wants_probe(&breaker, 449));
+  kvf_breaker_probing(&breaker, 449);
+  kvf_breaker_succeed(&breaker);
+  kvf_breaker_lose(&breaker, 349 + 350, KVF_PEER_DOWN);
+  assert_true(kvf_breaker_wants_probe(&breaker, 349 + 350));
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -129,6 +148,7 @@ int main(void)
       cmocka_unit_test(cooldown_doubles_up_to_the_longest),
       cmocka_unit_test(any_failure_of_the_probe_reopens),
       cmocka_unit_test(lost_probe_is_followed_by_another),
+      cmocka_unit_test(lost_path_is_probed_at_once_but_not_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

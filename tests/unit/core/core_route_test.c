@@ -278,21 +278,33 @@ static void reads_come_back_to_their_load(void **state)
   control_world_close(&world);
 }
 
-/* A link that fails takes its reads with it. There is no other here, and its breaker is open: that ends the load. */
-static void link_down_is_heard_by_the_load(void **state)
+static void lose_link(void)
+{
+  kvf_core_on_link_down(consumer(), world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
+  control_settle(&world);
+  kvf_core_on_read_done(consumer(), world.now_ns, world.consumer.last_read.read_id, KVF_PEER_DOWN, NULL, 0);
+  control_settle(&world);
+}
+
+/* A link that breaks takes its reads with it. They are asked for again over a new one; there is no third. */
+static void lost_link_is_opened_anew_once(void **state)
 {
   (void)state;
   kvf_event event;
   open_read();
-  kvf_core_on_link_down(consumer(), world.now_ns, world.consumer.opened_path, KVF_TRANSFER_FAILED);
-  control_settle(&world);
+  uint32_t first = world.consumer.opened_path;
+  lose_link();
   assert_int_equal(world.consumer.closed_links, 1);
-  kvf_core_on_read_done(consumer(), world.now_ns, world.consumer.last_read.read_id, KVF_TRANSFER_FAILED, NULL, 0);
-  control_settle(&world);
   assert_false(next_event(&event));
   control_advance(&world, 20); /* its backoff */
-  assert_outcome(KVF_TRANSFER_FAILED);
-  assert_int_equal(world.consumer.reads, 1);
+  assert_int_not_equal(world.consumer.opened_path, first);
+  kvf_core_on_link(consumer(), world.now_ns, world.consumer.opened_path, KVF_OK);
+  control_settle(&world);
+  assert_int_equal(world.consumer.reads, 2);
+  lose_link();
+  control_advance(&world, 40);
+  assert_outcome(KVF_PEER_DOWN);
+  assert_int_equal(world.consumer.reads, 2);
   control_world_close(&world);
 }
 
@@ -374,7 +386,7 @@ int main(void)
       cmocka_unit_test(failed_dial_ends_the_load),
       cmocka_unit_test(failed_link_ends_the_load),
       cmocka_unit_test(reads_come_back_to_their_load),
-      cmocka_unit_test(link_down_is_heard_by_the_load),
+      cmocka_unit_test(lost_link_is_opened_anew_once),
       cmocka_unit_test(pings_and_pongs_find_the_stalled_path),
       cmocka_unit_test(silent_peer_is_given_up_with_its_path),
       cmocka_unit_test(progress_puts_the_stall_off),
