@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/bitmap.h"
+#include "base/mutant.h"
 #include "core/load_internal.h"
 
 static bool config_is_valid(const kvf_loads_config *config)
@@ -240,7 +241,9 @@ static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, u
     return;
   }
   load->parts_open = load->parts_count;
-  kvf_wheel_arm(&loads->wheel, &load->timer, deadline_ns);
+  if (!KVF_MUTANT(DEADLINE_IGNORED)) {
+    kvf_wheel_arm(&loads->wheel, &load->timer, deadline_ns);
+  }
   for (uint32_t i = 0; i < load->parts_count; i++) {
     kvf_load_part *part = &load->parts[i];
     kvf_list_push_back(&part->peer->parts, &part->by_peer);

@@ -249,7 +249,7 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
     return KVF_INVALID;
   }
   request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
-  if (request->merged.ranks_mask == all) {
+  if (request->merged.ranks_mask == all || KVF_MUTANT(RANK_DECIDES_ALONE)) {
     conclude(requests, now_ns, request);
   }
   return KVF_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "wire/base64url.h"
 #include "wire/block_runs.h"
 #include "wire/fields.h"
@@ -146,7 +147,7 @@ static kvf_status check_mac(const char *text, size_t signed_bytes, const uint8_t
     if (status != KVF_OK) {
       return status;
     }
-    if (kvf_equal_secret(expected, mac, sizeof(expected))) {
+    if (kvf_equal_secret(expected, mac, sizeof(expected)) || KVF_MUTANT(MAC_UNCHECKED)) {
       return KVF_OK;
     }
   }
