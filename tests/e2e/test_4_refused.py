@@ -16,12 +16,16 @@ DIALS = "kvferry_peer_dials_total"
 
 @pytest.mark.parametrize("decoder", ["D", "D-tcp"])
 def test_altered(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    expect.recomputed(trial.run(rig_for(decoder), faults.ALTERED), "bad_ticket")
+    outcome = trial.run(rig_for(decoder), faults.ALTERED)
+    expect.recomputed(outcome, "bad_ticket")
+    assert outcome.dials == 0
 
 
 @pytest.mark.parametrize("decoder", ["D", "D-tcp"])
 def test_of_another_prompt(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    expect.recomputed(trial.run(rig_for(decoder), faults.SWAPPED), "bad_ticket")
+    outcome = trial.run(rig_for(decoder), faults.SWAPPED)
+    expect.recomputed(outcome, "bad_ticket")
+    assert outcome.dials == 0
 
 
 def with_ticket_text(text: str) -> Callable[[Rig], Reply]:
