@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "base/mutant.h"
 #include "base/time.h"
 
 /* How often a sample is taken again because the entry changed meanwhile. */
@@ -162,6 +163,24 @@ kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_
     out->entry = again;
   }
   return KVF_OK;
+}
+
+kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
+                                const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out)
+{
+  *bytes = 0;
+  kvf_status status = kvf_local_sample(copy->pid, table, lease->slot, out);
+  bool live = status == KVF_OK && out->entry.word == kvf_fence_word_live(lease->id);
+  if (!live && !KVF_MUTANT(COPIED_UNPUBLISHED)) {
+    return status;
+  }
+  /* Keeps the copies after the sample that let them begin. */
+  atomic_thread_fence(memory_order_acquire);
+  status = kvf_local_copy_chunk(copy, chunk, bytes);
+  if (status != KVF_OK || KVF_MUTANT(FENCE_READ_FIRST)) {
+    return status;
+  }
+  return kvf_local_sample(copy->pid, table, lease->slot, out);
 }
 
 int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,

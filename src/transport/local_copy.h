@@ -29,6 +29,12 @@ KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const k
  * thread has made. Errors as above. */
 KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
 
+/* Copies a chunk of a lease between two samples of its fence. The last one taken is *out, on KVF_OK: unless the first
+ * said that the lease is live, nothing is copied; bytes that were read before it was published are another's, and the
+ * second would not tell. */
+KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
+                                             const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out);
+
 /* Reads a cookie and the head of the fence table in one call, so that both are of one process. Returns 0 or an errno.
  */
 KVF_MUST_USE int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,

@@ -132,11 +132,7 @@ static kvf_status copy_and_sample(kvf_local_read *read, kvf_read_result *result)
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_local_copy_chunk(&copy, &chunk, &result->bytes);
-  if (status != KVF_OK) {
-    return status;
-  }
-  return kvf_local_sample(link->pid, link->table, request->lease.slot, &result->sample);
+  return kvf_local_copy_lease(&copy, &chunk, link->table, &request->lease, &result->bytes, &result->sample);
 }
 
 void kvf_local_read_run(kvf_local *local, kvf_local_read *read)

@@ -6,8 +6,10 @@
  *
  * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after
  * which nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status
- * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied; the transport does not
- * judge it. cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened before.
+ * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied, and its first byte was
+ * copied after the lease had been found live: where it had not, nothing was copied and the sample says so. The host
+ * judges the sample. cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened
+ * before.
  */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
 #define KVF_TRANSPORT_TRANSPORT_H

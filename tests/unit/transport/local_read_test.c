@@ -14,7 +14,7 @@
 #include "transport/local.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
-static atomic_bool hold; /* copies wait for `go` */
+static atomic_bool hold; /* copies of blocks wait for `go` */
 static sem_t held;       /* posted by each copy that waits */
 static sem_t go;
 static atomic_bool no_memory; /* malloc() fails */
@@ -29,7 +29,8 @@ void *__wrap_malloc(size_t bytes);
 ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags)
 {
-  if (atomic_load(&hold)) {
+  bool is_sample = local[0].iov_len == sizeof(kvf_fence_head);
+  if (!is_sample && atomic_load(&hold)) {
     (void)sem_post(&held);
     while (sem_wait(&go) != 0) {
     }
@@ -150,30 +151,20 @@ static void a_copy_that_is_cancelled_ends_after_its_call(void **state)
   assert_false(is_copied(scene, 2));
 }
 
-static void small_reads_wait_for_assist(void **state)
-{
-  test_scene *scene = *state;
-  kvf_read small = read_of(scene, 1);
-  small.small = true;
-  ops->read(scene->link, &small);
-  sleep_us(2000);
-  assert_false(node_is_done(&scene->node, small.id));
-  ops->assist(scene->node.transport);
-  assert_true(node_is_done(&scene->node, small.id));
-  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
-  assert_true(is_copied(scene, 1));
-  ops->assist(scene->node.transport);
-}
-
-static void small_reads_need_no_worker(void **state)
+/* The worker is held: one that is awake may take a small read before its caller does. */
+static void small_reads_wait_for_assist_not_for_a_worker(void **state)
 {
   test_scene *scene = *state;
   const kvf_read stuck = hold_worker(scene);
   kvf_read small = read_of(scene, 1);
   small.small = true;
   ops->read(scene->link, &small);
+  assert_false(node_is_done(&scene->node, small.id));
   ops->assist(scene->node.transport);
   assert_true(node_is_done(&scene->node, small.id));
+  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
+  assert_true(is_copied(scene, 1));
+  ops->assist(scene->node.transport);
   (void)sem_post(&go);
   assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
 }
@@ -283,8 +274,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck),
       SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call),
-      SCENE_TEST(small_reads_wait_for_assist),
-      SCENE_TEST(small_reads_need_no_worker),
+      SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker),
       SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too),
       SCENE_TEST(a_cancelled_small_read_needs_no_assist),
       SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory),
