@@ -1,10 +1,8 @@
 #include "transport/fence_memory.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -101,66 +99,6 @@ static void too_large_a_table_is_no_memory(void **state)
   assert_null(table);
 }
 
-/* ---- litmus ---- */
-
-#define WORDS 64
-#define LITMUS_LEASES 20000
-
-typedef struct litmus_world {
-  void *table;
-  _Atomic uint64_t block[WORDS]; /* each word is the id of the lease that owns the block */
-  atomic_bool over;
-} litmus_world;
-
-static void *litmus_producer(void *argument)
-{
-  litmus_world *world = argument;
-  for (uint64_t id = 1; id <= LITMUS_LEASES; id++) {
-    for (size_t i = 0; i < WORDS; i++) {
-      atomic_store_explicit(&world->block[i], id, memory_order_relaxed);
-    }
-    kvf_fence_store_live(world->table, 0, (kvf_fence_entry){kvf_fence_word_live(id), id * 3});
-    for (volatile int i = 0; i < 300; i++) {
-    }
-    kvf_fence_store_over(world->table, 0, (kvf_fence_entry){kvf_fence_word_over(id), 0});
-  }
-  atomic_store(&world->over, true);
-  return NULL;
-}
-
-/* A lease that is live before the copy and after it: every word that was copied is the lease's. */
-static void live_after_the_copy_means_own_bytes(void **state)
-{
-  (void)state;
-  litmus_world *world = calloc(1, sizeof(*world));
-  assert_non_null(world);
-  world->table = open_table();
-  pthread_t thread;
-  uint32_t good = 0;
-  assert_int_equal(pthread_create(&thread, NULL, litmus_producer, world), 0);
-  while (!atomic_load(&world->over)) {
-    uint64_t copy[WORDS];
-    kvf_fence_entry before = kvf_fence_load(world->table, 0);
-    for (size_t i = 0; i < WORDS; i++) {
-      copy[i] = atomic_load_explicit(&world->block[i], memory_order_relaxed);
-    }
-    kvf_fence_entry after = kvf_fence_load(world->table, 0);
-    if (before.word % 2 == 0 || before.word != after.word) {
-      continue;
-    }
-    uint64_t id = after.word / 2;
-    assert_int_equal(after.digest, id * 3);
-    for (size_t i = 0; i < WORDS; i++) {
-      assert_int_equal(copy[i], id);
-    }
-    good++;
-  }
-  (void)pthread_join(thread, NULL);
-  assert_true(good > 0);
-  kvf_fence_table_close(world->table, SLOTS);
-  free(world);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -169,7 +107,6 @@ int main(void)
       cmocka_unit_test(an_entry_lies_where_remote_readers_look),
       cmocka_unit_test(a_forked_child_does_not_have_it),
       cmocka_unit_test(too_large_a_table_is_no_memory),
-      cmocka_unit_test(live_after_the_copy_means_own_bytes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
