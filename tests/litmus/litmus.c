@@ -18,7 +18,7 @@
 #define ROUNDS_PER_LOOK 64
 /* A run goes on past its time, up to this, until it has seen at least so many leases of each kind: a machine may give
  * two threads one processor for a while. */
-#define SECONDS_MAX 120
+#define SECONDS_MAX 120ul
 #define LIVE_MIN 200
 #define OVER_MIN 10
 

@@ -37,7 +37,7 @@
 #define LITMUS_REGIONS 2
 #define LITMUS_BLOCKS 4
 #define LITMUS_BLOCK_BYTES 512
-#define LITMUS_REGION_WORDS (LITMUS_BLOCKS * LITMUS_BLOCK_BYTES / sizeof(uint64_t))
+#define LITMUS_REGION_WORDS ((size_t)LITMUS_BLOCKS * LITMUS_BLOCK_BYTES / sizeof(uint64_t))
 #define LITMUS_WORDS (LITMUS_REGIONS * LITMUS_REGION_WORDS)
 
 /* What producer and reader share: threads of a process, or processes (then mapped by both). */

@@ -367,6 +367,7 @@ static void stuck_copy_does_not_stop_the_clock(void **state)
   uintptr_t page = ((uintptr_t)p.producer.pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
   int fd = make_page_stick(page);
   if (fd >= 0) {
+    pair_publish(&p.producer, &ticket);
     pair_wait(&p.consumer, id, 5000, &result);
     bool quiet = result.quiet;
     free_page(fd, page);

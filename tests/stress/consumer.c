@@ -1,0 +1,243 @@
+/* A decode engine: loads, aborts, checks. */
+#include "stress.h"
+
+#define EVENTS 16
+
+/* With the site's lock. */
+static stress_load *find_load(stress_site *site, uint64_t id)
+{
+  for (uint32_t i = 0; i < STRESS_LOADS; i++) {
+    if (site->loads[i].id == id) {
+      return &site->loads[i];
+    }
+  }
+  return NULL;
+}
+
+/* With the site's lock: forgets it when nothing of it can come any more. */
+static void forget_if_done(stress_load *load)
+{
+  if ((load->quiet || !load->started) && (load->decided || load->cancelled)) {
+    load->id = 0;
+  }
+}
+
+static void cancel(stress_site *site, uint64_t id)
+{
+  (void)pthread_mutex_lock(&site->lock); /* around the call: no verdict may be polled after it */
+  (void)kvf_request_cancel(site->node, id);
+  stress_load *load = find_load(site, id);
+  if (load != NULL) {
+    load->cancelled = true;
+    forget_if_done(load);
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+}
+
+static void give_up(stress_site *site, kvf_prng *prng, uint64_t id)
+{
+  stress_sleep_us(kvf_prng_below(prng, 2000));
+  if (stress_one_in(prng, 2)) {
+    cancel(site, id);
+  }
+  (void)kvf_load_abort(site->node, id);
+  if (stress_one_in(prng, 2)) {
+    (void)kvf_load_abort(site->node, id);
+    cancel(site, id);
+  }
+}
+
+static bool note_load(stress_site *site, const stress_load *load)
+{
+  (void)pthread_mutex_lock(&site->lock);
+  stress_load *entry = find_load(site, 0);
+  if (entry != NULL) {
+    *entry = *load;
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  return entry != NULL;
+}
+
+/* The load was not started: its blocks are the engine's, and only the request is left. */
+static void not_started(stress_site *site, const stress_load *load, kvf_status status)
+{
+  if (status != KVF_INVALID && status != KVF_NO_MEMORY) { /* no memory registered just now; too many peers */
+    stress_fail("P6", "load: %s", kvf_status_name(status));
+  }
+  (void)pthread_mutex_lock(&site->lock);
+  stress_load *entry = find_load(site, load->id);
+  if (entry != NULL) {
+    entry->started = false;
+    forget_if_done(entry);
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  stress_blocks_give(site, load->blocks, load->count);
+  cancel(site, load->id);
+}
+
+static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket, stress_load *load)
+{
+  const kvf_load request = {.request_id = load->id,
+                            .ticket = ticket->text,
+                            .ticket_bytes = ticket->bytes,
+                            .prompt = stress_prompt(ticket->seed, ticket->count),
+                            .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
+                            .user = load->id ^ 2};
+  load->started = true;
+  load->begin_ms = stress_now_ms();
+  if (!note_load(site, load)) {
+    stress_blocks_give(site, load->blocks, load->count);
+    (void)kvf_request_cancel(site->node, load->id);
+    return;
+  }
+  kvf_status status = kvf_request_begin(site->node, load->id);
+  if (status == KVF_OK) {
+    status = kvf_load_start(site->node, &request);
+  }
+  if (status != KVF_OK) {
+    not_started(site, load, status);
+  } else if (stress_one_in(prng, 4)) {
+    give_up(site, prng, load->id);
+  }
+}
+
+static void consume_one(stress_site *site, kvf_prng *prng)
+{
+  stress_ticket ticket;
+  stress_load load = {.id = 0};
+  kvf_request_info info;
+  if (!stress_take(prng, &ticket)) {
+    return;
+  }
+  bool forged = stress_one_in(prng, 16);
+  kvf_prompt prompt = stress_prompt(forged ? ticket.seed + 2 : ticket.seed, ticket.count);
+  load.seed = ticket.seed;
+  load.count = ticket.count;
+  if (!stress_blocks_take(site, prng, load.count, load.blocks)) {
+    return;
+  }
+  kvf_status status = kvf_request_open(site->node, ticket.text, ticket.bytes, &prompt, NULL, ticket.seed, &info);
+  if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY) {
+    stress_fail("P8", "request: %s", kvf_status_name(status));
+  }
+  if (status != KVF_OK) {
+    stress_blocks_give(site, load.blocks, load.count);
+    return;
+  }
+  load.id = info.id;
+  start(site, prng, &ticket, &load);
+}
+
+void *stress_consume(void *context)
+{
+  stress_site *site = context;
+  kvf_prng prng = stress_prng();
+  while (!atomic_load(&stress_stop)) {
+    (void)pthread_rwlock_rdlock(&site->life);
+    consume_one(site, &prng);
+    (void)pthread_rwlock_unlock(&site->life);
+    stress_sleep_us(kvf_prng_below(&prng, 1000));
+  }
+  return NULL;
+}
+
+/* ---- events; all with the site's lock ---- */
+
+static void check_bytes(const stress_site *site, const stress_load *load, const char *when)
+{
+  for (uint32_t i = 0; i < load->prefix; i++) {
+    if (!stress_holds(site, load->blocks[i], load->seed, i)) {
+      stress_fail("P1", "block %u of %u good ones is not the prompt's, %s", i, load->prefix, when);
+      return;
+    }
+  }
+}
+
+static void on_load(stress_site *site, stress_load *load, const kvf_event *event)
+{
+  const kvf_report *report = &event->u.report;
+  if (load->loaded || event->user != (load->id ^ 2)) {
+    stress_fail("P3", "a second outcome");
+  }
+  if (report->prefix > load->count || (report->status == KVF_OK) != (report->prefix == load->count)) {
+    stress_fail("P3", "%u of %u blocks are good, and the status is %s", report->prefix, load->count,
+                kvf_status_name(report->status));
+    return;
+  }
+  load->loaded = true;
+  load->prefix = report->prefix;
+  check_bytes(site, load, "at the outcome");
+  (void)kvf_request_report(site->node, report);
+  atomic_fetch_add(&site->outcomes, 1);
+  atomic_fetch_add(&site->good, report->status == KVF_OK);
+}
+
+static void on_quiet(stress_site *site, stress_load *load)
+{
+  if (!load->loaded || load->quiet) {
+    stress_fail("P3", "quiet twice, or before the outcome");
+    return;
+  }
+  check_bytes(site, load, "when quiet");
+  load->quiet = true;
+  for (uint32_t i = 0; i < load->count; i++) {
+    stress_fill(site, load->blocks[i], 0, 0);
+    site->used[load->blocks[i]] = false;
+  }
+}
+
+static void on_event(stress_site *site, const kvf_event *event)
+{
+  stress_load *load = find_load(site, event->id);
+  if (load == NULL) {
+    stress_fail("P3", "an event of kind %d of a load that is over", (int)event->kind);
+    return;
+  }
+  if (event->kind == KVF_EVENT_LOAD) {
+    on_load(site, load, event);
+  } else if (event->kind == KVF_EVENT_QUIET) {
+    on_quiet(site, load);
+  } else if (event->kind == KVF_EVENT_VERDICT) {
+    if (load->decided || load->cancelled || event->user != load->seed) {
+      stress_fail("P3", "a second verdict, or one after cancel");
+    }
+    load->decided = true;
+  } else {
+    stress_fail("P3", "a consumer has an event of kind %d", (int)event->kind);
+  }
+  forget_if_done(load);
+}
+
+static void check_deadlines(stress_site *site)
+{
+  const uint64_t now_ms = stress_now_ms();
+  for (uint32_t i = 0; i < STRESS_LOADS; i++) {
+    const stress_load *load = &site->loads[i];
+    if (load->id != 0 && now_ms > load->begin_ms + STRESS_LOAD_TIMEOUT_MS + STRESS_PATIENCE_MS) {
+      stress_fail("P2", "a load goes on for ever (outcome %d, quiet %d, verdict %d)", load->loaded, load->quiet,
+                  load->decided);
+    }
+  }
+}
+
+void *stress_consume_poll(void *context)
+{
+  stress_site *site = context;
+  while (!atomic_load(&stress_stop) || !stress_is_idle(site, false)) {
+    kvf_event events[EVENTS];
+    (void)pthread_rwlock_rdlock(&site->life);
+    (void)pthread_mutex_lock(&site->lock);
+    size_t count = kvf_poll(site->node, events, EVENTS);
+    for (size_t i = 0; i < count; i++) {
+      on_event(site, &events[i]);
+    }
+    check_deadlines(site);
+    (void)pthread_mutex_unlock(&site->lock);
+    (void)pthread_rwlock_unlock(&site->life);
+    stress_sleep_us(count == 0 ? 300 : 0);
+    if (atomic_load(&stress_wrong) > 0) {
+      break;
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,168 @@
+/* A prefill engine: publishes, ends early, uses blocks again at once. */
+#include "stress.h"
+
+#define EVENTS 16
+
+/* With the site's lock. */
+static stress_lease *find_lease(stress_site *site, uint64_t id)
+{
+  for (uint32_t i = 0; i < STRESS_LEASES; i++) {
+    if (site->leases[i].lease.id == id) {
+      return &site->leases[i];
+    }
+  }
+  return NULL;
+}
+
+static bool note_lease(stress_site *site, const stress_lease *lease)
+{
+  (void)pthread_mutex_lock(&site->lock);
+  stress_lease *entry = find_lease(site, 0);
+  if (entry != NULL) {
+    *entry = *lease;
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  return entry != NULL;
+}
+
+static void fill(stress_site *site, const stress_lease *lease, uint64_t seed)
+{
+  for (uint32_t i = 0; i < lease->count; i++) {
+    stress_fill(site, lease->blocks[i], seed, i);
+  }
+}
+
+/* Never published: no event will come. */
+static void drop_lease(stress_site *site, const stress_lease *lease)
+{
+  (void)pthread_mutex_lock(&site->lock);
+  find_lease(site, lease->lease.id)->lease.id = 0;
+  (void)pthread_mutex_unlock(&site->lock);
+  (void)kvf_lease_release(site->node, lease->lease.id);
+  stress_blocks_give(site, lease->blocks, lease->count);
+}
+
+/* The engine takes the blocks back: when lease_end() has returned it may write to them. */
+static void end_early(stress_site *site, kvf_prng *prng, const stress_lease *lease)
+{
+  stress_sleep_us(kvf_prng_below(prng, 3000));
+  (void)kvf_lease_end(site->node, &lease->lease);
+  (void)pthread_mutex_lock(&site->lock);
+  const stress_lease *entry = find_lease(site, lease->lease.id);
+  if (entry != NULL) { /* else: it has ended, and its blocks may be another's by now */
+    fill(site, lease, stress_new_seed(prng));
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+}
+
+/* The ticket leaves before, or after, the bytes are there. */
+static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease, const stress_ticket *ticket)
+{
+  const kvf_blocks blocks = {.ids = lease->blocks, .counts = &lease->count, .groups = 1};
+  const kvf_prompt prompt = stress_prompt(ticket->seed, ticket->count);
+  bool early = stress_one_in(prng, 3);
+  if (early) {
+    stress_offer(ticket);
+    stress_sleep_us(kvf_prng_below(prng, 1000));
+  }
+  fill(site, lease, ticket->seed);
+  kvf_status status = kvf_lease_publish(site->node, &lease->lease, &blocks, &prompt, lease->lease.id ^ 1);
+  if (status != KVF_OK) {
+    if (status != KVF_INVALID) { /* the memory is not registered just now */
+      stress_fail("P6", "publish: %s", kvf_status_name(status));
+    }
+    drop_lease(site, lease);
+    return;
+  }
+  if (!early) {
+    stress_offer(ticket);
+  }
+  if (stress_one_in(prng, 3)) {
+    end_early(site, prng, lease);
+  }
+}
+
+static void produce_one(stress_site *site, kvf_prng *prng)
+{
+  stress_lease lease = {.count = 1 + (uint32_t)kvf_prng_below(prng, STRESS_TICKET_BLOCKS)};
+  stress_ticket ticket = {.seed = stress_new_seed(prng), .count = lease.count};
+  size_t bytes = 0;
+  if (!stress_blocks_take(site, prng, lease.count, lease.blocks)) {
+    return;
+  }
+  kvf_status status = kvf_lease_reserve(site->node, lease.count, STRESS_BLOCKS, &lease.lease);
+  if (status != KVF_OK || !note_lease(site, &lease)) {
+    if (status == KVF_OK) {
+      (void)kvf_lease_release(site->node, lease.lease.id);
+    } else if (status != KVF_NO_LEASE) {
+      stress_fail("P6", "reserve: %s", kvf_status_name(status));
+    }
+    stress_blocks_give(site, lease.blocks, lease.count);
+    return;
+  }
+  const kvf_blocks blocks = {.ids = lease.blocks, .counts = &lease.count, .groups = 1};
+  const kvf_prompt prompt = stress_prompt(ticket.seed, ticket.count);
+  status = kvf_ticket_make(site->node, &lease.lease, &blocks, &prompt, ticket.text, sizeof(ticket.text), &bytes);
+  if (status != KVF_OK) {
+    stress_fail("P6", "ticket: %s", kvf_status_name(status));
+    drop_lease(site, &lease);
+    return;
+  }
+  ticket.bytes = (uint32_t)bytes;
+  publish(site, prng, &lease, &ticket);
+}
+
+void *stress_produce(void *context)
+{
+  stress_site *site = context;
+  kvf_prng prng = stress_prng();
+  while (!atomic_load(&stress_stop)) {
+    (void)pthread_rwlock_rdlock(&site->life);
+    produce_one(site, &prng);
+    (void)pthread_rwlock_unlock(&site->life);
+    stress_sleep_us(kvf_prng_below(&prng, 1000));
+  }
+  return NULL;
+}
+
+static void on_ended(stress_site *site, const kvf_event *event)
+{
+  stress_lease ended = {.count = 0};
+  (void)pthread_mutex_lock(&site->lock);
+  stress_lease *entry = find_lease(site, event->id);
+  if (entry != NULL) {
+    ended = *entry;
+    entry->lease.id = 0;
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  if (entry == NULL || event->user != (event->id ^ 1)) {
+    stress_fail("P3", "lease %llu has ended twice, or never was", (unsigned long long)event->id);
+    return;
+  }
+  (void)kvf_lease_release(site->node, ended.lease.id);
+  stress_blocks_give(site, ended.blocks, ended.count);
+  atomic_fetch_add(&site->lease_ends, 1);
+}
+
+void *stress_produce_poll(void *context)
+{
+  stress_site *site = context;
+  while (!atomic_load(&stress_stop) || !stress_is_idle(site, false)) {
+    kvf_event events[EVENTS];
+    (void)pthread_rwlock_rdlock(&site->life);
+    size_t count = kvf_poll(site->node, events, EVENTS);
+    for (size_t i = 0; i < count; i++) {
+      if (events[i].kind == KVF_EVENT_LEASE_ENDED) {
+        on_ended(site, &events[i]);
+      } else {
+        stress_fail("P3", "a producer has an event of kind %d", (int)events[i].kind);
+      }
+    }
+    (void)pthread_rwlock_unlock(&site->life);
+    stress_sleep_us(count == 0 ? 300 : 0);
+    if (atomic_load(&stress_wrong) > 0) {
+      break;
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,282 @@
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "stress.h"
+
+/* ---- memory ---- */
+
+static uint64_t word_of(uint64_t seed, uint32_t position, uint32_t region, uint32_t i)
+{
+  return seed * UINT64_C(0x9e3779b97f4a7c15) + ((uint64_t)position << 40) + ((uint64_t)region << 32) + i;
+}
+
+/* Not a race: an engine may write to the blocks of a lease that it has ended while a reader still copies them. */
+__attribute__((no_sanitize("thread"))) void stress_fill(stress_site *site, uint32_t block, uint64_t seed,
+                                                        uint32_t position)
+{
+  for (uint32_t region = 0; region < STRESS_REGIONS; region++) {
+    uint64_t *words = &site->pool[region][(size_t)block * STRESS_BLOCK_WORDS];
+    for (uint32_t i = 0; i < STRESS_BLOCK_WORDS; i++) {
+      words[i] = word_of(seed, position, region, i);
+    }
+  }
+}
+
+bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32_t position)
+{
+  for (uint32_t region = 0; region < STRESS_REGIONS; region++) {
+    const uint64_t *words = &site->pool[region][(size_t)block * STRESS_BLOCK_WORDS];
+    for (uint32_t i = 0; i < STRESS_BLOCK_WORDS; i++) {
+      if (words[i] != word_of(seed, position, region, i)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks)
+{
+  uint32_t found = 0;
+  uint32_t first = (uint32_t)kvf_prng_below(prng, STRESS_BLOCKS);
+  (void)pthread_mutex_lock(&site->lock);
+  for (uint32_t i = 0; i < STRESS_BLOCKS && found < count; i++) {
+    uint32_t block = (first + i) % STRESS_BLOCKS;
+    if (!site->used[block]) {
+      blocks[found++] = block;
+    }
+  }
+  bool enough = found == count;
+  for (uint32_t i = 0; i < count && enough; i++) {
+    site->used[blocks[i]] = true;
+    if (site->consumer && !stress_holds(site, blocks[i], 0, 0)) {
+      stress_fail("P4", "block %u was written to after it had become quiet", blocks[i]);
+    }
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  return enough;
+}
+
+/* With the lock. */
+static void give(stress_site *site, const uint32_t *blocks, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    stress_fill(site, blocks[i], 0, 0);
+    site->used[blocks[i]] = false;
+  }
+}
+
+void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t count)
+{
+  (void)pthread_mutex_lock(&site->lock);
+  give(site, blocks, count);
+  (void)pthread_mutex_unlock(&site->lock);
+}
+
+/* ---- the node ---- */
+
+static void drop_line(void *context, kvf_log_level level, const char *line)
+{
+  (void)context;
+  (void)level;
+  (void)line;
+}
+
+static uint16_t free_port(void)
+{
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t bytes = sizeof(address);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  uint16_t port = 0;
+  void *any = &address;
+  if (fd >= 0 && bind(fd, any, bytes) == 0 && getsockname(fd, any, &bytes) == 0) {
+    port = ntohs(address.sin_port);
+  }
+  (void)close(fd);
+  return port;
+}
+
+static kvf_status configure(const stress_site *site, bool any_port, kvf_config *config)
+{
+  char listen[32];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", any_port ? 0u : (unsigned)site->port);
+  const char *const options[][2] = {
+      {"listen", listen},
+      {"transports", site->transports},
+      {"block_tokens", "16"},
+      {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
+      {"stall_timeout_ms", "200"},
+      {"quiet_timeout_ms", "1000"},
+      {"handshake_timeout_ms", "300"},
+      {"breaker_cooldown_ms", "5"},
+      {"breaker_cooldown_max_ms", "50"},
+      {"backoff_min_ms", "1"},
+      {"backoff_max_ms", "20"},
+      {"lease_slots", "64"},
+      {"lease_ttl_ms", "300"},
+      {"lease_max_ms", "2000"},
+      {"chunk_bytes", "16384"},
+      {"inline_bytes", "40000"},
+      {"connections_max", "24"},
+      {"idle_timeout_ms", "400"},
+  };
+  kvf_config_init(config);
+  config->log = drop_line;
+  kvf_status status = kvf_config_identity(config, "model", "stress");
+  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]) && status == KVF_OK; i++) {
+    status = kvf_config_set(config, options[i][0], options[i][1], message);
+  }
+  return status;
+}
+
+static kvf_status register_pool(stress_site *site)
+{
+  kvf_region regions[STRESS_REGIONS];
+  for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
+    regions[i] = (kvf_region){.base = site->pool[i],
+                              .stride_bytes = STRESS_BLOCK_BYTES,
+                              .block_bytes = STRESS_BLOCK_BYTES,
+                              .blocks = STRESS_BLOCKS,
+                              .heads = 4,
+                              .heads_total = 4};
+  }
+  return kvf_node_register(site->node, regions, STRESS_REGIONS);
+}
+
+static kvf_status introduce(stress_site *site)
+{
+  uint8_t record[KVF_ADDRESS_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_status status = kvf_node_address(site->node, record, sizeof(record), &bytes);
+  return status == KVF_OK ? kvf_node_set_ranks(site->node, record, &bytes, 1) : status;
+}
+
+static bool open_node(stress_site *site)
+{
+  kvf_config config;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_status status = configure(site, false, &config);
+  if (status == KVF_OK) {
+    status = kvf_node_open(&config, &site->node, message);
+  }
+  if (status == KVF_ADDRESS_IN_USE && configure(site, true, &config) == KVF_OK) {
+    status = kvf_node_open(&config, &site->node, message); /* somebody else has the port meanwhile */
+  }
+  if (status == KVF_OK) {
+    status = register_pool(site);
+  }
+  if (status == KVF_OK) {
+    status = introduce(site);
+  }
+  if (status != KVF_OK) {
+    stress_fail("P6", "a node does not open: %s %s", kvf_status_name(status), message);
+  }
+  return status == KVF_OK;
+}
+
+bool stress_site_open(stress_site *site, const char *transports, bool consumer)
+{
+  pthread_rwlockattr_t kind;
+  *site = (stress_site){.transports = transports, .consumer = consumer, .port = free_port()};
+  (void)pthread_rwlockattr_init(&kind);
+  (void)pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+  (void)pthread_rwlock_init(&site->life, &kind);
+  (void)pthread_rwlockattr_destroy(&kind);
+  (void)pthread_mutex_init(&site->lock, NULL);
+  for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
+    site->pool[i] = calloc(STRESS_BLOCKS, STRESS_BLOCK_BYTES);
+    if (site->pool[i] == NULL) {
+      return false;
+    }
+  }
+  for (uint32_t i = 0; i < STRESS_BLOCKS; i++) {
+    stress_fill(site, i, 0, 0);
+  }
+  return open_node(site);
+}
+
+void stress_site_close(stress_site *site)
+{
+  kvf_node_close(site->node);
+  for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
+    free(site->pool[i]);
+  }
+  (void)pthread_mutex_destroy(&site->lock);
+  (void)pthread_rwlock_destroy(&site->life);
+}
+
+void stress_site_restart(stress_site *site)
+{
+  (void)pthread_rwlock_wrlock(&site->life);
+  kvf_node_close(site->node);
+  site->node = NULL;
+  (void)pthread_mutex_lock(&site->lock);
+  for (uint32_t i = 0; i < STRESS_BLOCKS; i++) {
+    give(site, &i, 1);
+  }
+  memset(site->leases, 0, sizeof(site->leases));
+  memset(site->loads, 0, sizeof(site->loads));
+  (void)pthread_mutex_unlock(&site->lock);
+  (void)open_node(site);
+  atomic_fetch_add(&site->restarts, 1);
+  (void)pthread_rwlock_unlock(&site->life);
+}
+
+void stress_site_unregister(stress_site *site, kvf_prng *prng)
+{
+  const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
+  (void)pthread_rwlock_rdlock(&site->life);
+  kvf_status status = kvf_node_unregister(site->node);
+  while (status == KVF_DEADLINE && stress_now_ms() < until_ms) {
+    stress_sleep_us(200);
+    status = kvf_node_unregister(site->node);
+  }
+  if (status != KVF_OK) {
+    stress_fail("P4", "memory is not let go of: %s", kvf_status_name(status));
+  }
+  stress_sleep_us(kvf_prng_below(prng, 2000));
+  (void)pthread_rwlock_unlock(&site->life);
+  stress_site_restart(site); /* memory is registered once in a node's life */
+}
+
+uint64_t stress_site_stat(stress_site *site, const char *name)
+{
+  kvf_stat stats[KVF_STATS_MAX];
+  uint64_t value = 0;
+  size_t count = kvf_stats(site->node, stats, KVF_STATS_MAX);
+  for (size_t i = 0; i < count; i++) {
+    value += strcmp(stats[i].name, name) == 0 ? stats[i].value : 0;
+  }
+  return value;
+}
+
+bool stress_is_idle(stress_site *site, bool complain)
+{
+  uint32_t leases = 0;
+  uint32_t loads = 0;
+  (void)pthread_rwlock_rdlock(&site->life);
+  (void)pthread_mutex_lock(&site->lock);
+  for (uint32_t i = 0; i < STRESS_LEASES; i++) {
+    leases += site->leases[i].lease.id != 0;
+  }
+  for (uint32_t i = 0; i < STRESS_LOADS; i++) {
+    loads += site->loads[i].id != 0;
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  uint64_t live = stress_site_stat(site, "leases_live");
+  bool idle = leases == 0 && loads == 0 && live == 0;
+  if (complain && !idle) {
+    stress_fail("P5", "%u leases and %u loads do not end; the node counts %llu live leases", leases, loads,
+                (unsigned long long)live);
+  }
+  if (complain && !kvf_node_healthy(site->node)) {
+    stress_fail("P4", "a node is not healthy though all its loads are quiet");
+  }
+  (void)pthread_rwlock_unlock(&site->life);
+  return idle;
+}

@@ -1,0 +1,152 @@
+/* Many threads on the public interface of several nodes in one process, and one more in a child process, while faults
+ * rain: leases that end early, aborts, nodes closed and opened again on the same address, connections cut, strangers, a
+ * producer process that is stopped or killed. Meant to be run with TSan. What must hold all the while:
+ *
+ *   P1  bytes that a load calls good are those of its prompt
+ *   P2  an outcome comes by the load's deadline (with room for a busy machine)
+ *   P3  one outcome, one quiet, at most one verdict, one end of a lease
+ *   P4  after quiet nothing writes to the destination
+ *   P5  every lease ends
+ *   P6  no call fails in a way that it does not document; in the end descriptors, threads and memory are as before */
+#ifndef KVF_TESTS_STRESS_H
+#define KVF_TESTS_STRESS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/prng.h"
+#include "kvferry/kvferry.h"
+
+#define STRESS_BLOCKS 32
+#define STRESS_REGIONS 2
+#define STRESS_BLOCK_WORDS 1024
+#define STRESS_BLOCK_BYTES ((uint32_t)(STRESS_BLOCK_WORDS * sizeof(uint64_t)))
+#define STRESS_BLOCK_TOKENS 16
+#define STRESS_TICKET_BLOCKS 6
+#define STRESS_TICKET_BYTES 2048
+#define STRESS_LEASES 64
+#define STRESS_LOADS 64
+
+#define STRESS_LOAD_TIMEOUT_MS 1500
+/* How much later than it should something may come before it counts as never: a machine under load, and TSan. */
+#define STRESS_PATIENCE_MS 20000
+
+/* ---- stress.c: what all share ---- */
+
+extern atomic_bool stress_stop;  /* the rain is over */
+extern atomic_uint stress_wrong; /* promises seen broken */
+
+/* Says which promise was broken, once; the run ends. */
+void stress_fail(const char *promise, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+uint64_t stress_now_ms(void);
+void stress_sleep_us(uint64_t us);
+/* A generator of its own for a thread. */
+kvf_prng stress_prng(void);
+void stress_seed(uint64_t seed);
+static inline bool stress_one_in(kvf_prng *prng, uint64_t n)
+{
+  return kvf_prng_below(prng, n) == 0;
+}
+
+/* ---- ticket.c: prompts, their bytes, and the tickets on their way to a consumer ---- */
+
+typedef struct stress_ticket {
+  uint64_t seed; /* of the prompt */
+  uint32_t count;
+  uint32_t bytes;
+  char text[STRESS_TICKET_BYTES];
+} stress_ticket;
+
+uint64_t stress_new_seed(kvf_prng *prng);
+kvf_prompt stress_prompt(uint64_t seed, uint32_t count);
+
+/* Any consumer may take it, several may take the same. */
+void stress_offer(const stress_ticket *ticket);
+/* False: there is none. */
+bool stress_take(kvf_prng *prng, stress_ticket *out);
+
+/* ---- site.c: a node, its engine's memory, and how it is restarted ---- */
+
+typedef struct stress_lease {
+  kvf_lease lease; /* id 0: unused */
+  uint32_t count;
+  uint32_t blocks[STRESS_TICKET_BLOCKS];
+  bool ended; /* by the engine, before the event */
+} stress_lease;
+
+typedef struct stress_load {
+  uint64_t id; /* 0: unused */
+  uint64_t seed;
+  uint64_t begin_ms;
+  uint32_t count;
+  uint32_t blocks[STRESS_TICKET_BLOCKS];
+  uint32_t prefix;
+  bool started; /* else its blocks are the engine's */
+  bool loaded;
+  bool quiet;
+  bool decided;
+  bool cancelled;
+} stress_load;
+
+typedef struct stress_site {
+  const char *transports;
+  bool consumer;
+  uint16_t port; /* the same after each restart */
+
+  pthread_rwlock_t life; /* held for writing while the node is closed and opened; else for reading around each call */
+  kvf_node *node;        /* NULL: it could not be opened */
+
+  pthread_mutex_t lock; /* the engine's: all below. May be held around calls, never taken before `life`. */
+  uint64_t *pool[STRESS_REGIONS];
+  bool used[STRESS_BLOCKS];
+  stress_lease leases[STRESS_LEASES];
+  stress_load loads[STRESS_LOADS];
+
+  atomic_ullong outcomes;
+  atomic_ullong good; /* loads of all their blocks */
+  atomic_ullong lease_ends;
+  atomic_ullong restarts;
+} stress_site;
+
+/* False: no memory, or no node. */
+bool stress_site_open(stress_site *site, const char *transports, bool consumer);
+void stress_site_close(stress_site *site);
+/* Closes the node; all its blocks are the engine's again, and are scribbled on; opens it. */
+void stress_site_restart(stress_site *site);
+/* Unregisters the memory, waits until that is done, and restarts the node. */
+void stress_site_unregister(stress_site *site, kvf_prng *prng);
+
+/* Takes free blocks. False: there are not so many. For a consumer: nothing has written to them since they were quiet.
+ */
+bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks);
+void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t count);
+/* The bytes of the prompt's block at that position, or those of nobody (seed 0). */
+void stress_fill(stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
+bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
+
+uint64_t stress_site_stat(stress_site *site, const char *name);
+
+/* ---- the threads; each runs until stress_stop, those that poll until their site is idle ---- */
+
+void *stress_produce(void *site);
+void *stress_produce_poll(void *site);
+void *stress_consume(void *site);
+void *stress_consume_poll(void *site);
+void *stress_look(void *sites); /* statistics and the like */
+void *stress_rain(void *sites); /* faults */
+void *stress_child(void *unused);
+/* The child process. */
+int stress_child_main(void);
+
+/* All sites of the parent, for stress_look() and stress_rain(). */
+typedef struct stress_sites {
+  stress_site *site;
+  uint32_t count;
+} stress_sites;
+
+/* False as long as something is open there. Says what, if `complain`. */
+bool stress_is_idle(stress_site *site, bool complain);
+
+#endif

@@ -1,0 +1,52 @@
+#include <string.h>
+
+#include "stress.h"
+
+#define BOARD_TICKETS 32
+
+/* The last tickets that were made. */
+static struct {
+  pthread_mutex_t lock;
+  uint64_t count; /* that ever came */
+  stress_ticket tickets[BOARD_TICKETS];
+} board = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+uint64_t stress_new_seed(kvf_prng *prng)
+{
+  return kvf_prng_next(prng) | 1; /* 0 is nobody's */
+}
+
+kvf_prompt stress_prompt(uint64_t seed, uint32_t count)
+{
+  uint32_t ids[STRESS_TICKET_BLOCKS * STRESS_BLOCK_TOKENS];
+  kvf_prng prng = {seed};
+  kvf_prompt prompt = {.tokens = 0};
+  for (uint32_t i = 0; i < count * STRESS_BLOCK_TOKENS; i++) {
+    ids[i] = (uint32_t)kvf_prng_next(&prng);
+  }
+  if (kvf_prompt_hash(ids, count * STRESS_BLOCK_TOKENS, NULL, 0, &prompt) != KVF_OK) {
+    stress_fail("P6", "a prompt cannot be hashed");
+  }
+  return prompt;
+}
+
+void stress_offer(const stress_ticket *ticket)
+{
+  (void)pthread_mutex_lock(&board.lock);
+  board.tickets[board.count % BOARD_TICKETS] = *ticket;
+  board.count++;
+  (void)pthread_mutex_unlock(&board.lock);
+}
+
+/* Mostly the newest ones, so that many are still good. */
+bool stress_take(kvf_prng *prng, stress_ticket *out)
+{
+  (void)pthread_mutex_lock(&board.lock);
+  uint64_t back = kvf_prng_below(prng, stress_one_in(prng, 4) ? BOARD_TICKETS : 3);
+  bool found = back < board.count;
+  if (found) {
+    *out = board.tickets[(board.count - 1 - back) % BOARD_TICKETS];
+  }
+  (void)pthread_mutex_unlock(&board.lock);
+  return found;
+}
