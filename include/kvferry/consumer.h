@@ -66,9 +66,9 @@ typedef struct kvf_load {
 /* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may
  * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producer does. A load of
  * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
- * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or positions
- * that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_MEMORY: loads_max loads are
- * open. */
+ * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or named
+ * twice in its group, or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet.
+ * KVF_NO_MEMORY: loads_max loads are open. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome

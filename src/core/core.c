@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitmap.h"
 #include "base/options.h"
 #include "core/core_internal.h"
 
@@ -112,11 +113,20 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   return status;
 }
 
+static void free_named(kvf_core *core)
+{
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    free(core->named[group]);
+    core->named[group] = NULL;
+  }
+}
+
 void kvf_core_free(kvf_core *core)
 {
   kvf_load_peers *held;
   kvf_load_peers *next;
   kvf_loads_destroy(core->loads);
+  free_named(core);
   HASH_ITER(by_id, core->load_peers, held, next)
   {
     HASH_DELETE(by_id, core->load_peers, held);
@@ -135,16 +145,9 @@ void kvf_core_free(kvf_core *core)
 
 /* ---- memory and engine ---- */
 
-kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
+/* What the core has to know of the regions: for each group, how large a head and how many blocks. */
+static kvf_status measure_groups(kvf_core *core, const kvf_region *regions, uint32_t count)
 {
-  if (core->had_memory) {
-    return KVF_EXISTS;
-  }
-  kvf_welcome_free(&core->self.welcome);
-  core->self.welcome = *welcome;
-  core->has_memory = true;
-  core->had_memory = true;
-  kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   core->groups = 0;
   core->heads_total = regions[0].heads_total;
   memset(core->head_bytes, 0, sizeof(core->head_bytes));
@@ -156,6 +159,30 @@ kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32
         first || regions[i].blocks < core->group_blocks[group] ? regions[i].blocks : core->group_blocks[group];
     core->groups = group + 1 > core->groups ? group + 1 : core->groups;
   }
+  for (uint32_t group = 0; group < core->groups; group++) {
+    core->named[group] = calloc(kvf_bitmap_words(core->group_blocks[group]), sizeof(uint64_t));
+    if (core->named[group] == NULL) {
+      free_named(core);
+      return KVF_NO_MEMORY;
+    }
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
+{
+  if (core->had_memory) {
+    return KVF_EXISTS;
+  }
+  kvf_status status = measure_groups(core, regions, count);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_welcome_free(&core->self.welcome);
+  core->self.welcome = *welcome;
+  core->has_memory = true;
+  core->had_memory = true;
+  kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   return KVF_OK;
 }
 

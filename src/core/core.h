@@ -57,6 +57,7 @@ typedef struct kvf_core {
   uint32_t groups;
   uint64_t head_bytes[KVF_GROUPS_MAX];
   uint32_t group_blocks[KVF_GROUPS_MAX];
+  uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
   uint32_t heads_total;
   uint64_t bad_tickets;
 } kvf_core;
@@ -69,7 +70,8 @@ void kvf_core_free(kvf_core *core);
 /* ---- API calls: see the public headers ---- */
 
 /* `welcome` describes the memory to peers; it is copied, its allocations become the core's. KVF_EXISTS: the core has
- * memory or, even if it was cleared, had some: other memory is another node's, whose incarnation tells peers so. */
+ * memory or, even if it was cleared, had some: other memory is another node's, whose incarnation tells peers so.
+ * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count,
                                             kvf_welcome *welcome);
 /* Ends all leases and aborts all loads; true once nothing is left of either. */
@@ -101,6 +103,8 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
                        size_t body_bytes);
 /* What came is not a frame, or a larger one than the connection may send. */
 void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
+/* The other side does not read: more waits to be sent than the runtime keeps. kvf_core_on_closed() follows. */
+void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
 /* The socket is closed, by the other side or by an error. The id is gone. */
 void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
 /* The largest frame body that this connection may send now. */

@@ -1,11 +1,37 @@
 #include <stdlib.h>
 
+#include "base/bitmap.h"
 #include "core/core_internal.h"
 #include "core/parts.h"
 
 void kvf_core_count_bad_ticket(kvf_core *core)
 {
   core->bad_tickets++;
+}
+
+/* Two positions in one block: neither could be good. The ids must be in range. */
+static bool names_a_block_twice(const kvf_core *core, const kvf_blocks *destination)
+{
+  bool twice = false;
+  for (int pass = 0; pass < 2; pass++) { /* sets the bits, then takes them back */
+    size_t next = 0;
+    for (uint32_t group = 0; group < destination->groups; group++) {
+      uint64_t *named = core->named[group];
+      for (uint32_t i = 0; i < destination->counts[group]; i++, next++) {
+        uint32_t block = destination->ids[next];
+        if (block == KVF_BLOCK_NONE) {
+          continue;
+        }
+        twice = twice || (pass == 0 && kvf_bitmap_get(named, block));
+        if (pass == 0) {
+          kvf_bitmap_set(named, block);
+        } else {
+          kvf_bitmap_clear(named, block);
+        }
+      }
+    }
+  }
+  return twice;
 }
 
 /* Whether the load's positions are those of the ticket, and its blocks this rank's. */
@@ -26,7 +52,7 @@ static kvf_status check_destination(const kvf_core *core, const kvf_ticket *tick
       }
     }
   }
-  return KVF_OK;
+  return names_a_block_twice(core, destination) ? KVF_INVALID : KVF_OK;
 }
 
 /* The wanted blocks, by position and then group, so that the groups' prefixes grow together. */

@@ -57,6 +57,14 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
   }
 }
 
+void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
+{
+  const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  if (conn != NULL && conn->session != NULL) {
+    kvf_session_on_unread(&core->sessions, conn->session, now_ns);
+  } /* else: a peer that does not read does not answer either, which is found out */
+}
+
 void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);

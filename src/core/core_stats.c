@@ -96,6 +96,7 @@ static void put_peers(writer *to, const kvf_core *core)
   counter(to, "sessions_timed_out", sessions->timed_out);
   counter(to, "sessions_abandoned", sessions->abandoned);
   counter(to, "sessions_evicted", sessions->evicted);
+  counter(to, "sessions_unread", sessions->unread);
 }
 
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)

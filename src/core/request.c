@@ -292,7 +292,6 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
     on_deadline(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
-    requests->counters.finishes_given_up++;
     kvf_request_give_up(requests, now_ns, request);
   } else if (now_ns >= request->renew_ns) {
     kvf_request_tell(requests, now_ns, request);

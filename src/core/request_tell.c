@@ -66,6 +66,7 @@ static void free_if_done(kvf_requests *requests, uint64_t now_ns, kvf_request *r
 void kvf_request_give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
+    requests->counters.finishes_given_up += !request->ranks[i].told;
     request->ranks[i].told = true;
     kvf_list_remove(&request->ranks[i].due);
   }

@@ -366,6 +366,9 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   if (status == KVF_PROTOCOL) {
     on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
   } else if (status != KVF_OK) {
+    if (status == KVF_LIMIT) {
+      kvf_session_on_unread(sessions, session, now_ns);
+    }
     end_session(sessions, session);
   } else {
     kvf_list_remove(&session->used);
@@ -412,6 +415,12 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
     log_end(sessions, session, now_ns, KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN, "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
+}
+
+void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
+{
+  sessions->counters.unread++;
+  log_end(sessions, session, now_ns, KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
 }
 
 bool kvf_session_is_trusted(const kvf_session *session)

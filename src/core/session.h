@@ -41,6 +41,7 @@ typedef struct kvf_session_counters {
   uint64_t abandoned; /* by their peer, before the handshake had ended */
   uint64_t evicted;
   uint64_t protocol_errors;
+  uint64_t unread; /* their peer asked and asked, and did not read the answers */
 } kvf_session_counters;
 
 typedef struct kvf_sessions {
@@ -78,6 +79,8 @@ void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint
 /* The socket closed, or the session's timer went off. Frees the session. */
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
+/* More waits to be sent to its peer than may. The session is as it was: its connection is about to be closed. */
+void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns);
 
 /* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
 bool kvf_session_is_trusted(const kvf_session *session);

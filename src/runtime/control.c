@@ -147,6 +147,9 @@ static void close_socket(kvf_control *control, kvf_control_socket *socket)
   if (socket->connecting) {
     kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, KVF_PEER_DOWN);
   } else {
+    if (socket->unread) {
+      kvf_core_on_unread(&node->core, now_ns, socket->conn_id);
+    }
     kvf_core_on_closed(&node->core, now_ns, socket->conn_id);
   }
   kvf_node_leave(node, now_ns);
@@ -185,8 +188,10 @@ static void take_output(void *context, const kvf_core_output *output)
   if (socket == NULL) {
     return; /* a dial that was given up before it began, or that failed at once */
   }
-  if (kvf_control_socket_queue(socket, output->data, output->bytes) != KVF_OK) {
+  kvf_status status = kvf_control_socket_queue(socket, output->data, output->bytes);
+  if (status != KVF_OK) {
     socket->broken = true;
+    socket->unread = status == KVF_LIMIT;
   }
   if (output->hang_up) {
     socket->told = true;

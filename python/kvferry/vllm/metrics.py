@@ -60,8 +60,8 @@ COUNTERS = (
     Metric("breaker_refusals", "Loads refused at once because their peer had failed before.", ("breaker_refusals",)),
     Metric("sessions_accepted", "Connections from other engines.", ("sessions_accepted",)),
     Metric("sessions_refused", "Connections refused.", ("sessions_refused",), "reason"),
-    Metric("sessions_dropped", "Connections that ended before their handshake, were silent, or had to make room.",
-           ("sessions_abandoned", "sessions_timed_out", "sessions_evicted")),
+    Metric("sessions_dropped", "Connections that ended before their handshake, were silent, did not read, or had to "
+           "make room.", ("sessions_abandoned", "sessions_timed_out", "sessions_evicted", "sessions_unread")),
 )
 
 GAUGES = (

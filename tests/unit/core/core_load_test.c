@@ -253,6 +253,10 @@ static void destinations_that_do_not_fit_are_refused(void **state)
   good[5] = RANKS_BLOCKS; /* one past the pool */
   assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
   good[5] = RANKS_BLOCKS - 1;
+  good[1] = good[4]; /* two positions in one block */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  good[1] = 1;
   uint32_t slid_out = ticket.ids[2];
   ticket.ids[2] = KVF_BLOCK_NONE; /* the producer does not have it any more */
   assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);

@@ -74,6 +74,31 @@ static void init(void **state)
   kvf_core_free(&core);
 }
 
+/* The caller keeps what it gave, and may try again. */
+static void set_memory(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config;
+  memset(&config, 0, sizeof(config));
+  kvf_config_init(&config.options);
+  config.options.lease_slots = 4;
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  const kvf_region regions[2] = {
+      {.block_bytes = 64, .stride_bytes = 64, .blocks = 100, .heads = 1, .heads_total = 1, .group = 0},
+      {.block_bytes = 64, .stride_bytes = 64, .blocks = 10, .heads = 1, .heads_total = 1, .group = 1}};
+  kvf_welcome welcome = {0};
+  for (long allocations = 0; allocations < 2; allocations++) {
+    allocations_left = allocations;
+    kvf_status status = kvf_core_set_memory(&core, regions, 2, &welcome);
+    allocations_left = -1;
+    assert_int_equal(status, KVF_NO_MEMORY);
+    assert_false(core.has_memory);
+  }
+  assert_int_equal(kvf_core_set_memory(&core, regions, 2, &welcome), KVF_OK);
+  kvf_core_free(&core);
+}
+
 /* On failure no event comes, and no peer is held. */
 static void load_start(void **state)
 {
@@ -157,6 +182,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(init),
+      cmocka_unit_test(set_memory),
       cmocka_unit_test(load_start),
       cmocka_unit_test(request_open),
       cmocka_unit_test(a_load_survives_a_failed_allocation),

@@ -179,6 +179,7 @@ static void counters_are_not_mixed_up(void **state)
       {"sessions_timed_out", "", &sessions->timed_out},
       {"sessions_abandoned", "", &sessions->abandoned},
       {"sessions_evicted", "", &sessions->evicted},
+      {"sessions_unread", "", &sessions->unread},
       {"leases_published", "", &leases->published},
       {"leases_ended", "completed", &leases->ended[KVF_LEASE_END_COMPLETED]},
       {"leases_ended", "abandoned", &leases->ended[KVF_LEASE_END_ABANDONED]},

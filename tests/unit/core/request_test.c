@@ -165,6 +165,30 @@ static void gives_up_when_the_lease_must_be_over(void **state)
   control_world_close(&world);
 }
 
+/* The engine may take its time with the verdict: a producer that has answered is not given up for that. */
+static void heard_end_is_not_given_up(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 300);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  control_dial(&world, KVF_OK);
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4};
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  control_settle(&world);
+  assert_int_equal(live(), 0);
+  for (int i = 0; i < 10; i++) {
+    control_advance(&world, 100);
+  }
+  assert_int_equal(requests->counters.finishes_given_up, 0);
+  assert_true(next_verdict(&event));
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  control_world_close(&world);
+}
+
 /* The answer to a renewal that was under way must not pass for the answer to the end. */
 static void late_renewal_answer_does_not_end_the_telling(void **state)
 {
@@ -256,6 +280,7 @@ int main(void)
       cmocka_unit_test(silent_rank_is_lost_at_the_deadline),
       cmocka_unit_test(tells_the_end_until_it_is_heard),
       cmocka_unit_test(gives_up_when_the_lease_must_be_over),
+      cmocka_unit_test(heard_end_is_not_given_up),
       cmocka_unit_test(late_renewal_answer_does_not_end_the_telling),
       cmocka_unit_test(second_request_of_a_ticket_only_detaches_itself),
       cmocka_unit_test(refuses_other_prompts_and_models),

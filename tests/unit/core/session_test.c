@@ -10,6 +10,7 @@
 /* clang-format on */
 
 #include "control_world.h"
+#include "wire/ping_message.h"
 
 static control_world world;
 
@@ -117,6 +118,31 @@ static void proof_of_another_key_is_refused(void **state)
   control_world_close(&world);
 }
 
+/* P6: answers that nobody takes away do not heap up. */
+static void who_does_not_read_is_hung_up_on(void **state)
+{
+  (void)state;
+  open_world(64);
+  uint64_t conn_id = accept_one();
+  kvf_sessions *sessions = &world.producer.core.sessions;
+  kvf_session *session = kvf_conns_find(&world.producer.core.conns, conn_id)->session;
+  HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
+  session->state = KVF_SESSION_OPEN; /* as if it had proved its key */
+  kvf_list_remove(&session->used);
+  kvf_list_push_back(&sessions->open, &session->used);
+  sessions->unproven_count--;
+  sessions->open_count++;
+  uint8_t ping[KVF_PING_BYTES_MAX] = {1};
+  for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && sessions->open_count > 0; i++) {
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PING, ping, sizeof(ping));
+  }
+  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(sessions->counters.unread, 1);
+  assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
+  assert_int_equal(hang_ups(), 1);
+  control_world_close(&world);
+}
+
 static void unknown_versions_are_refused(void **state)
 {
   (void)state;
@@ -138,6 +164,7 @@ int main(void)
       cmocka_unit_test(silent_connection_is_closed),     cmocka_unit_test(strangers_cannot_take_all_places),
       cmocka_unit_test(anything_but_a_hello_is_refused), cmocka_unit_test(untrusted_frames_have_a_small_limit),
       cmocka_unit_test(proof_of_another_key_is_refused), cmocka_unit_test(unknown_versions_are_refused),
+      cmocka_unit_test(who_does_not_read_is_hung_up_on),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
