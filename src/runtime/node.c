@@ -289,10 +289,26 @@ size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
   return count;
 }
 
+/* The core knows nothing of data connections. */
+static size_t connection_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
+{
+  size_t count = 0;
+  if (count < capacity) {
+    out[count++] = (kvf_stat){.name = "data_connections_accepted", .reason = "", .value = node->connections_accepted};
+  }
+  for (size_t i = 0; i < KVF_NODE_REASONS && count < capacity; i++) {
+    out[count++] = (kvf_stat){.name = "data_connections_ended",
+                              .reason = kvf_status_name(kvf_node_reasons[i]),
+                              .value = node->connections_ended[i]};
+  }
+  return count;
+}
+
 size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_stats(&node->core, out, capacity);
+  count += connection_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
   return count;
 }

@@ -29,6 +29,10 @@ typedef struct kvf_node_link {
 
 typedef struct kvf_control kvf_control; /* control.c */
 
+/* Why transports end a consumer's connection: kvf_node_reasons[]; what is none of the others counts as the last. */
+#define KVF_NODE_REASONS 8
+extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
+
 struct kvf_node {
   kvf_config config;
   kvf_key key;
@@ -49,6 +53,8 @@ struct kvf_node {
   kvf_control *control;
   uint32_t transports_count; /* set once, at open */
   kvf_transport *transports[KVF_TRANSPORTS_MAX];
+  uint64_t connections_accepted; /* by the transports; under the lock, like the next */
+  uint64_t connections_ended[KVF_NODE_REASONS];
   void *fence_table; /* config.lease_slots entries */
   kvf_region *regions;
   uint32_t regions_count;

@@ -251,6 +251,31 @@ static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_i
   return status;
 }
 
+const kvf_status kvf_node_reasons[KVF_NODE_REASONS] = {KVF_HANDSHAKE_REFUSED,
+                                                       KVF_HANDSHAKE_TIMEOUT,
+                                                       KVF_PROTOCOL,
+                                                       KVF_PEER_DOWN,
+                                                       KVF_LIMIT,
+                                                       KVF_NO_MEMORY,
+                                                       KVF_CLOSED,
+                                                       KVF_SYSTEM};
+
+static void on_connection(void *context, kvf_status why)
+{
+  kvf_node *node = context;
+  size_t reason = 0;
+  while (reason < KVF_NODE_REASONS - 1 && kvf_node_reasons[reason] != why) {
+    reason++;
+  }
+  (void)pthread_mutex_lock(&node->lock);
+  if (why == KVF_OK) {
+    node->connections_accepted++;
+  } else {
+    node->connections_ended[reason]++;
+  }
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 static void on_log(void *context, kvf_log_level level, const char *line)
 {
   kvf_node *node = context;
@@ -268,5 +293,6 @@ kvf_transport_host kvf_node_host(kvf_node *node)
                               .link_down = on_link_down,
                               .session_key = on_session_key,
                               .authorize = on_authorize,
+                              .connection = on_connection,
                               .log = on_log};
 }

@@ -60,6 +60,9 @@ bool kvf_tcp_on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
                                .items_count = read.items_count};
   kvf_data_read_items(&read, request->items);
   kvf_list_init(&request->in_requests);
+  if (conn->requests_count == 0) {
+    conn->taken_ns = tcp->now_ns;
+  }
   kvf_list_push_back(&conn->requests, &request->in_requests);
   conn->requests_count++;
   conn->items_count += request->items_count;
@@ -192,12 +195,16 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
       return true;
     }
     uint64_t before = conn->payload.left_bytes;
+    size_t unsent = kvf_tcp_unsent_bytes(&conn->stream);
     kvf_tcp_io io = send_once(conn, budget_bytes);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       kvf_tcp_conn_broken(tcp, conn);
       return false;
     }
     budget_bytes -= before - conn->payload.left_bytes;
+    if (conn->payload.left_bytes < before || kvf_tcp_unsent_bytes(&conn->stream) < unsent) {
+      conn->taken_ns = tcp->now_ns;
+    }
     bool sent = conn->payload.left_bytes == 0 && kvf_tcp_unsent_bytes(&conn->stream) == 0;
     if (conn->sending != NULL && sent) {
       end_sending(tcp, conn);

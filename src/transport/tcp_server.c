@@ -34,6 +34,7 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
   assert(conn->stream.fd >= 0);
   if (message != NULL) {
     kvf_tcp_log(tcp, level, why, &conn->peer, "connection closed: %s", message);
+    tcp->host.connection(tcp->host.context, why);
   }
   kvf_tcp_stream_close(&conn->stream);
   if (conn->is_trusted) {
@@ -118,6 +119,13 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 
 /* ---- frames ---- */
 
+/* It has answers to take and takes nothing: stopped, gone without a word, or hostile. */
+static bool is_stuck(const kvf_tcp *tcp, const kvf_tcp_conn *conn)
+{
+  uint64_t patience_ns = kvf_ms_to_ns(tcp->config.handshake_timeout_ms);
+  return conn->requests_count > 0 && tcp->now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
+}
+
 /* Makes room for one more proved connection. False: all others are busy. */
 static bool make_room(kvf_tcp *tcp)
 {
@@ -128,6 +136,10 @@ static bool make_room(kvf_tcp *tcp)
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
     if (conn->sending == NULL && kvf_list_is_empty(&conn->requests)) {
       kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_LIMIT, "connections_max is reached, and it was idle longest");
+      return true;
+    }
+    if (is_stuck(tcp, conn)) {
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and it takes nothing");
       return true;
     }
   }
@@ -282,11 +294,19 @@ static void conn_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 
 /* ---- accepting ---- */
 
+static void no_room(kvf_tcp *tcp, const kvf_address *peer)
+{
+  kvf_tcp_log(tcp, KVF_LOG_ERROR, KVF_NO_MEMORY, peer, "connection closed: no memory for it");
+  tcp->host.connection(tcp->host.context, KVF_NO_MEMORY);
+}
+
 static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
 {
+  tcp->host.connection(tcp->host.context, KVF_OK);
   kvf_tcp_conn *conn = calloc(1, sizeof(*conn));
   if (conn == NULL) {
     (void)close(fd);
+    no_room(tcp, peer);
     return;
   }
   kvf_list_init(&conn->in_conns);
@@ -296,6 +316,7 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   conn->deadline_ns = kvf_time_add(tcp->now_ns, kvf_ms_to_ns(tcp->config.handshake_timeout_ms));
   if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES) != KVF_OK) {
     free(conn);
+    no_room(tcp, peer);
     return;
   }
   if (tcp->greeting_count > tcp->config.connections_max / KVF_TCP_GREETING_SHARE) {

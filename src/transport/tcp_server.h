@@ -29,6 +29,7 @@ typedef struct kvf_tcp_conn {
   bool is_full;         /* no READ more is taken until one has been answered */
   bool is_blocked;      /* there is more to send than the kernel, or this turn, takes */
   uint64_t deadline_ns; /* of the proof */
+  uint64_t taken_ns;    /* when it last took some of its answers, or asked for the first */
   kvf_data_challenge challenge;
 
   kvf_list requests;
@@ -42,7 +43,7 @@ typedef struct kvf_tcp_conn {
 
 /* ---- tcp_server.c ---- */
 
-/* Closes it and says why (NULL: not worth a line). It is freed at the end of the turn. */
+/* Closes it, says why and has it counted (NULL: not worth either). It is freed at the end of the turn. */
 void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message);
 /* The kernel could not send or receive. */
 void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn);

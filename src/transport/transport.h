@@ -58,6 +58,9 @@ typedef struct kvf_transport_host {
   /* Producer side. Whether this lease is live with this token; if so, turns positions into block ids
    * (items[i].remote_block). KVF_LEASE_UNKNOWN, KVF_LEASE_EXPIRED, KVF_NOT_PUBLISHED or KVF_INVALID (position). */
   kvf_status (*authorize)(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count);
+  /* Producer side, to be counted: a consumer's connection was accepted (KVF_OK), or was ended for this reason. Not told
+   * of a consumer that leaves when it has nothing open, and when the transport closes. */
+  void (*connection)(void *context, kvf_status why);
   /* For log lines of its own; takes a formatted line. */
   void (*log)(void *context, kvf_log_level level, const char *line);
 } kvf_transport_host;

@@ -161,6 +161,19 @@ static kvf_status host_authorize(void *context, const kvf_lease *lease, kvf_read
   return status;
 }
 
+static void host_connection(void *context, kvf_status why)
+{
+  side *node = context;
+  (void)pthread_mutex_lock(&node->lock);
+  if (why == KVF_OK) {
+    node->connections_accepted++;
+  } else {
+    node->connections_ended++;
+    node->connection_ended = why;
+  }
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 static void host_log(void *context, kvf_log_level level, const char *line)
 {
   side *node = context;
@@ -303,6 +316,7 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
       .link_down = host_link_down,
       .session_key = host_session_key,
       .authorize = host_authorize,
+      .connection = host_connection,
       .log = host_log,
   };
   kvf_transport_config own = *config;

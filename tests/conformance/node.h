@@ -64,7 +64,10 @@ typedef struct side {
   node_read_record *reads;                /* by id */
   char lines[NODE_LINES_MAX][KVF_MESSAGE_BYTES_MAX];
   uint32_t lines_count;
-  const char *fault; /* a promise that the transport has broken */
+  uint32_t connections_accepted;
+  uint32_t connections_ended;
+  kvf_status connection_ended; /* the last one */
+  const char *fault;           /* a promise that the transport has broken */
 } side;
 
 /* What a producer tells: what the control handshake would carry. */

@@ -62,6 +62,9 @@ COUNTERS = (
     Metric("sessions_refused", "Connections refused.", ("sessions_refused",), "reason"),
     Metric("sessions_dropped", "Connections that ended before their handshake, were silent, did not read, or had to "
            "make room.", ("sessions_abandoned", "sessions_timed_out", "sessions_evicted", "sessions_unread")),
+    Metric("data_connections_accepted", "Connections for blocks from other engines.", ("data_connections_accepted",)),
+    Metric("data_connections_ended", "Of these, those that were ended, or left with reads open.",
+           ("data_connections_ended",), "reason"),
 )
 
 GAUGES = (

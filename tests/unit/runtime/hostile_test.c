@@ -432,7 +432,7 @@ static void connect_data(world *w, stranger *control, stranger *data)
   stranger_find_name(data);
 }
 
-static void attack_data(world *w, void (*attack)(stranger *data), const char *cause)
+static void attack_data(world *w, void (*attack)(stranger *data), const char *reason, const char *cause)
 {
   stranger control;
   stranger data;
@@ -443,6 +443,7 @@ static void attack_data(world *w, void (*attack)(stranger *data), const char *ca
     stranger_close(&data);
   }
   assert_logged(w, &data, cause);
+  assert_counted(w, "data_connections_ended", reason, 1);
   stranger_close(&control);
   assert_undisturbed(w);
 }
@@ -491,42 +492,42 @@ static void break_off(stranger *data)
 
 static void data_garbage(void **state)
 {
-  attack_data(*state, send_garbage, "not a frame, or one that is too long");
+  attack_data(*state, send_garbage, "protocol", "not a frame, or one that is too long");
 }
 
 static void data_oversized_length(void **state)
 {
-  attack_data(*state, send_long_frame, "not a frame, or one that is too long");
+  attack_data(*state, send_long_frame, "protocol", "not a frame, or one that is too long");
 }
 
 static void data_wrong_type(void **state)
 {
-  attack_data(*state, send_read_first, "unexpected frame read before its handshake");
+  attack_data(*state, send_read_first, "protocol", "unexpected frame read before its handshake");
 }
 
 static void data_malformed_hello(void **state)
 {
-  attack_data(*state, send_malformed_hello, "malformed data_hello");
+  attack_data(*state, send_malformed_hello, "protocol", "malformed data_hello");
 }
 
 static void data_wrong_proof(void **state)
 {
-  attack_data(*state, send_wrong_proof, "unknown session, or wrong proof of its key");
+  attack_data(*state, send_wrong_proof, "handshake_refused", "unknown session, or wrong proof of its key");
 }
 
 static void data_silence(void **state)
 {
-  attack_data(*state, send_nothing, "it did not prove its key in time");
+  attack_data(*state, send_nothing, "handshake_timeout", "it did not prove its key in time");
 }
 
 static void data_truncated_frame(void **state)
 {
-  attack_data(*state, break_off, "the peer left before it had proved its key");
+  attack_data(*state, break_off, "peer_down", "the peer left before it had proved its key");
 }
 
 static void data_reset(void **state)
 {
-  attack_data(*state, stranger_reset, "Connection reset by peer");
+  attack_data(*state, stranger_reset, "peer_down", "Connection reset by peer");
 }
 
 #define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
