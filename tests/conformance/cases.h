@@ -37,4 +37,12 @@ void describe_without_room(void **state);
 void memory_set_twice(void **state);
 void nothing_left_behind(void **state);
 
+/* cases_fault.c: with a fault transport (fault_transport.h) around it. */
+void fault_every_status(void **state);
+void fault_at_random(void **state);
+void fault_stalled_reads(void **state);
+void fault_link_down_at_every_event(void **state);
+void fault_in_every_operation(void **state);
+void fault_late_news_of_links(void **state);
+
 #endif

@@ -7,94 +7,19 @@
 #include <cmocka.h>
 
 #include "base/prng.h"
-#include "base/time.h"
 #include "cases.h"
-#include "pair.h"
-#include "transport/fence_memory.h"
+#include "volley.h"
 
 #define ROUNDS 100
-#define READS 4
-#define BLOCKS 64
-#define BLOCK_BYTES 131072
-#define NEXT_OWNER 0x5A
-/* A cancelled read ends much sooner; a machine that is busy may take its time. */
-#define CANCEL_NS (5 * KVF_NS_PER_S)
-
-/* READS reads that together fetch a whole lease into the consumer's first BLOCKS blocks. */
-typedef struct read_volley {
-  side *consumer;
-  kvf_read reads[READS];
-  kvf_read_item *items;
-} read_volley;
-
-static read_volley volley_start(side *consumer, kvf_link *link, const node_lease *lease)
-{
-  read_volley volley = {.consumer = consumer};
-  uint32_t count;
-  volley.items = node_items(consumer, lease, 0, &count);
-  for (uint32_t i = 0; i < READS; i++) {
-    volley.reads[i] = node_read(consumer);
-    volley.reads[i].lease = lease->lease;
-    volley.reads[i].items = &volley.items[(size_t)i * (BLOCKS / READS)];
-    volley.reads[i].items_count = BLOCKS / READS;
-    consumer->ops->read(link, &volley.reads[i]);
-  }
-  return volley;
-}
-
-static void volley_cancel(const read_volley *volley, kvf_link *link)
-{
-  for (uint32_t i = 0; i < READS; i++) {
-    volley->consumer->ops->cancel(link, volley->reads[i].id);
-  }
-}
-
-/* Waits for all; those that say so must have the right bytes. Then the blocks get their next owner. */
-static void volley_end(read_volley *volley, const node_shape *producer)
-{
-  uint64_t begun_ns = now_ns();
-  for (uint32_t i = 0; i < READS; i++) {
-    kvf_read_result result = node_wait(volley->consumer, volley->reads[i].id);
-    assert_true(result.status != KVF_OK || pair_bytes_match(volley->consumer, producer, &volley->reads[i]));
-  }
-  assert_true(now_ns() - begun_ns < CANCEL_NS);
-  free(volley->items);
-  memset(node_block(volley->consumer, 0, 0), NEXT_OWNER, (size_t)BLOCKS * BLOCK_BYTES);
-}
-
-static bool next_owner_is_alone(const side *consumer)
-{
-  const uint8_t *bytes = node_block(consumer, 0, 0);
-  return bytes[0] == NEXT_OWNER && memcmp(bytes, bytes + 1, (size_t)BLOCKS * BLOCK_BYTES - 1) == 0;
-}
-
-/* The link still works, or a new one does: reads one block into the block after the volleys'. */
-static void probe(side *consumer, kvf_link **link, const node_introduction *introduction, const node_lease *lease)
-{
-  for (int tries = 0;; tries++) {
-    const kvf_read_item item = {0, 1, lease->blocks[1], BLOCKS};
-    kvf_read read = node_read(consumer);
-    read.lease = lease->lease;
-    read.items = &item;
-    read.items_count = 1;
-    if (node_read_now(consumer, *link, &read).status == KVF_OK) {
-      assert_true(pair_bytes_match(consumer, &introduction->shape, &read));
-      return;
-    }
-    assert_true(tries == 0);
-    consumer->ops->disconnect(*link);
-    *link = node_connect_ok(consumer, introduction);
-  }
-}
 
 static node_shape producer_shape(void)
 {
-  return node_shape_simple(BLOCKS, BLOCK_BYTES);
+  return node_shape_simple(VOLLEY_BLOCKS, VOLLEY_BLOCK_BYTES);
 }
 
 static node_shape consumer_shape(void)
 {
-  return node_shape_simple(BLOCKS + 1, BLOCK_BYTES);
+  return node_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
 }
 
 void cancel_at_random_times(void **state)
@@ -110,7 +35,7 @@ void cancel_at_random_times(void **state)
     volley_cancel(&volley, two->link);
     volley_cancel(&volley, two->link);
     volley_end(&volley, &producer);
-    probe(&two->consumer, &two->link, &two->introduction, lease);
+    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
     assert_true(next_owner_is_alone(&two->consumer));
   }
   pair_close(two);
@@ -124,10 +49,10 @@ void cancel_of_unknown_reads(void **state)
   pair *two = pair_open(traits, &producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   traits->ops->cancel(two->link, 77);
-  probe(&two->consumer, &two->link, &two->introduction, lease);
+  volley_probe(&two->consumer, &two->link, &two->introduction, lease);
   traits->ops->cancel(two->link, two->consumer.last_read_id);
   traits->ops->cancel(two->link, 0);
-  probe(&two->consumer, &two->link, &two->introduction, lease);
+  volley_probe(&two->consumer, &two->link, &two->introduction, lease);
   pair_close(two);
 }
 
@@ -157,12 +82,12 @@ void producer_stopped(void **state)
       process_continue(process);
       link = node_connect_ok(consumer, &process->introduction);
     }
-    probe(consumer, &link, &process->introduction, &process->lease);
+    volley_probe(consumer, &link, &process->introduction, &process->lease);
     assert_true(next_owner_is_alone(consumer));
   }
   if (traits->reads_stopped_producer) {
     process_stop(process);
-    probe(consumer, &link, &process->introduction, &process->lease);
+    volley_probe(consumer, &link, &process->introduction, &process->lease);
     process_continue(process);
   }
   traits->ops->disconnect(link);
@@ -190,7 +115,7 @@ void producer_killed(void **state)
     assert_int_equal(node_wait_down(consumer, link), KVF_PEER_DOWN);
     volley_end(&volley, &shape);
 
-    const kvf_read_item item = {0, 0, process->lease.blocks[0], BLOCKS};
+    const kvf_read_item item = {0, 0, process->lease.blocks[0], VOLLEY_BLOCKS};
     kvf_read late = node_read(consumer);
     late.lease = process->lease.lease;
     late.items = &item;
@@ -244,7 +169,7 @@ void producer_clears_memory(void **state)
     traits->ops->clear_memory(two->producer.transport);
     two->producer.memory_set = false;
     /* Whoever still reads it now, crashes or gets an error. */
-    assert_int_equal(mprotect(two->producer.regions[0].base, (size_t)BLOCKS * BLOCK_BYTES, PROT_NONE), 0);
+    assert_int_equal(mprotect(two->producer.regions[0].base, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES, PROT_NONE), 0);
     volley_end(&volley, &producer);
     pair_close(two);
   }

@@ -50,5 +50,14 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(memory_set_twice),
       CASE(nothing_left_behind),
   };
-  return cmocka_run_group_tests_name(traits->ops->name, tests, NULL, NULL);
+  const struct CMUnitTest faults[] = {
+      CASE(fault_every_status),       CASE(fault_at_random),
+      CASE(fault_stalled_reads),      CASE(fault_link_down_at_every_event),
+      CASE(fault_in_every_operation), CASE(fault_late_news_of_links),
+  };
+  int failed = cmocka_run_group_tests_name(traits->ops->name, tests, NULL, NULL);
+  if (traits->has_faults) {
+    failed += cmocka_run_group_tests_name("faults", faults, NULL, NULL);
+  }
+  return failed;
 }

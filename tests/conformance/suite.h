@@ -11,6 +11,7 @@ typedef struct conformance_traits {
   bool producer_checks_lease;   /* a read of a lease that is not live or not known is refused before any byte */
   bool producer_checks_session; /* a connection must show the session's key */
   bool reads_stopped_producer;  /* nothing of the producer but its memory is needed */
+  bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 
 /* Runs all cases, or those whose name contains argv[1]. Returns the exit status. The same executable is also the
