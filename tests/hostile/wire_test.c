@@ -1,0 +1,155 @@
+/* Whole nodes over a network that fails at any byte of the conversation, on the control and on the data connections:
+ * resets, ends, garbage, a peer that vanishes without a word, and one byte in 10 ms. Each load ends in time in right
+ * bytes or with a typed reason; afterwards loads succeed again; a consumer beside notices nothing; nothing is left. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "proxy.h"
+#include "world.h"
+
+/* Left over of what is kept for a while by design: log lines, tables that have grown. */
+#define SLACK_BYTES 65536
+/* A load's end may be later than its deadline by what a busy machine takes. */
+#define LATE_MS 3000
+
+static const pair_option options[] = {
+    {"transports", "tcp"},       {"handshake_timeout_ms", "200"}, {"stall_timeout_ms", "200"},
+    {"load_timeout_ms", "1500"}, {"breaker_cooldown_ms", "10"},   {"breaker_cooldown_max_ms", "20"},
+    {"chunk_bytes", "16384"},    {"lease_ttl_ms", "5000"},        {NULL, NULL}};
+/* The consumer beside must not take a slow machine for a stall. */
+static const pair_option patient[] = {
+    {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+
+typedef struct scene {
+  pair_node producer;
+  beside beside;
+  costs before;
+} scene;
+
+static int open_scene(void **state)
+{
+  scene *s = calloc(1, sizeof(*s));
+  assert_non_null(s);
+  pair_open_node(&s->producer, options);
+  beside_start(&s->beside, &s->producer, patient);
+  proxy_start();
+  s->before = costs_now();
+  *state = s;
+  return 0;
+}
+
+static int close_scene(void **state)
+{
+  scene *s = *state;
+  proxy_stop();
+  beside_stop(&s->beside);
+  pair_close_node(&s->producer);
+  free(s);
+  return 0;
+}
+
+static uint64_t failures(pair_node *n, kvf_status status)
+{
+  return pair_stat(n, "loads_failed", kvf_status_name(status));
+}
+
+/* One load with the network as planned from its first connection on. False: the plan's moment did not come. */
+static bool load_over(scene *s, const proxy_plan *plan, uint32_t seed)
+{
+  pair_node consumer;
+  outcome out;
+  char address[32];
+  (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)world_control_port(&s->producer));
+  pair_open_node(&consumer, options);
+  proxy_set(plan);
+  proxy_arm(world_control_port(&s->producer));
+  world_load(&s->producer, &consumer, seed, &out);
+  bool came = proxy_count() > 0;
+  assert_int_equal(out.started, KVF_OK);
+  if (out.took_ms > WORLD_LOAD_TIMEOUT_MS + LATE_MS) {
+    fail_msg("mode %d line %d after %llu: %s after %llu ms", (int)plan->mode, (int)plan->line,
+             (unsigned long long)plan->after_bytes, kvf_status_name(out.status), (unsigned long long)out.took_ms);
+  }
+  assert_true(came || out.status == KVF_OK);
+  if (out.status != KVF_OK) {
+    assert_int_equal(failures(&consumer, out.status), 1);
+    assert_true(pair_wait_log(&consumer, kvf_status_name(out.status), address, WORLD_PATIENCE_MS));
+  }
+  const proxy_plan pass = {.mode = PROXY_PASS};
+  proxy_set(&pass);
+  world_expect_recovery(&s->producer, &consumer, seed + 1);
+  pair_close_node(&consumer);
+  proxy_disarm();
+  return came;
+}
+
+/* Every few bytes of the handshake, and some of what comes later. */
+static void sweep(scene *s, proxy_mode mode, proxy_line line, bool to_consumer)
+{
+  uint32_t seed = 1;
+  uint64_t step = 37;
+  proxy_plan plan = {.mode = mode, .line = line, .to_consumer = to_consumer};
+  while (load_over(s, &plan, seed)) {
+    seed = (seed + 2) % 900;
+    plan.after_bytes += step;
+    step = plan.after_bytes > 150 ? step * 3 : step;
+  }
+  assert_true(plan.after_bytes > 37);
+  beside_expect_undisturbed(&s->beside);
+  costs_expect(s->before, SLACK_BYTES);
+}
+
+static void sweep_all(scene *s, proxy_mode mode)
+{
+  for (int way = 0; way < 4; way++) {
+    sweep(s, mode, way < 2 ? PROXY_CONTROL : PROXY_DATA, way % 2 == 0);
+  }
+}
+
+static void resets(void **state)
+{
+  sweep_all(*state, PROXY_RESET);
+}
+
+static void ends_of_streams(void **state)
+{
+  sweep_all(*state, PROXY_CLOSE);
+}
+
+static void garbage(void **state)
+{
+  sweep_all(*state, PROXY_GARBAGE);
+}
+
+static void peers_that_vanish(void **state)
+{
+  sweep_all(*state, PROXY_VANISH);
+}
+
+static void slow_drips(void **state)
+{
+  sweep_all(*state, PROXY_DRIP);
+}
+
+#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
+
+/* All, or those whose name contains argv[1]. */
+int main(int argc, char **argv)
+{
+  char filter[64] = "*";
+  if (argc > 1) {
+    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
+  }
+  cmocka_set_test_filter(filter);
+  const struct CMUnitTest tests[] = {
+      IN_SCENE(resets), IN_SCENE(ends_of_streams), IN_SCENE(garbage), IN_SCENE(peers_that_vanish), IN_SCENE(slow_drips),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
