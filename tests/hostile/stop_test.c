@@ -1,0 +1,185 @@
+/* A producer in another process that is stopped or killed at any moment of a load, for both transports, while a
+ * consumer beside loads from another producer. The load ends in time in right bytes, or with a typed reason that is
+ * logged with the peer and counted; when the producer goes on, or another takes its place, loads succeed; and all
+ * descriptors, threads and memory are given back. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "../unit/runtime/producer_process.h"
+#include "base/prng.h"
+#include "world.h"
+
+#define ROUNDS 25
+#define SLACK_BYTES 131072
+#define LATE_MS 3000
+#define MOMENT_US 1500 /* about what connecting and loading take */
+
+static const char *transports;
+static pthread_t striker;
+
+typedef struct strike {
+  pid_t pid;
+  int signal;
+  uint32_t after_us;
+} strike;
+
+static void *strike_later(void *context)
+{
+  const strike *s = context;
+  (void)usleep(s->after_us);
+  (void)kill(s->pid, s->signal);
+  return NULL;
+}
+
+static void open_consumer(pair_node *n)
+{
+  const pair_option options[] = {{"transports", transports},    {"handshake_timeout_ms", "200"},
+                                 {"stall_timeout_ms", "200"},   {"load_timeout_ms", "1500"},
+                                 {"breaker_cooldown_ms", "10"}, {"breaker_cooldown_max_ms", "20"},
+                                 {"chunk_bytes", "16384"},      {NULL, NULL}};
+  pair_open_node(n, options);
+}
+
+/* A load during which the signal comes. Returns its status. */
+static kvf_status load_struck(pair_node *consumer, producer_process *process, int signal, uint32_t after_us,
+                              uint32_t seed)
+{
+  pair_ticket ticket;
+  outcome out;
+  strike s = {.pid = process->pid, .signal = signal, .after_us = after_us};
+  producer_process_offer(process, 1, WORLD_BLOCKS, seed, &ticket);
+  assert_int_equal(pthread_create(&striker, NULL, strike_later, &s), 0);
+  world_load_ticket(consumer, &ticket, seed, &out);
+  (void)pthread_join(striker, NULL);
+  assert_int_equal(out.started, KVF_OK);
+  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+  if (out.status != KVF_OK) {
+    assert_true(pair_stat(consumer, "loads_failed", kvf_status_name(out.status)) > 0);
+    assert_true(pair_wait_log(consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS));
+  }
+  return out.status;
+}
+
+static void expect_served(pair_node *consumer, producer_process *process, uint32_t seed)
+{
+  outcome out = {.status = KVF_PEER_DOWN};
+  uint64_t until_ms = pair_now_ms() + WORLD_PATIENCE_MS;
+  do {
+    pair_ticket ticket;
+    assert_true(pair_now_ms() < until_ms);
+    producer_process_offer(process, 1, WORLD_BLOCKS, seed, &ticket);
+    world_load_ticket(consumer, &ticket, seed, &out);
+    pair_sleep_ms(5);
+  } while (out.started != KVF_OK || out.status != KVF_OK);
+}
+
+static void with_neighbours(void (*rounds)(void))
+{
+  pair_node producer;
+  beside b;
+  const pair_option patient[] = {
+      {"transports", transports}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  pair_open_node(&producer, patient);
+  beside_start(&b, &producer, patient);
+  costs before = costs_now();
+  rounds();
+  beside_expect_undisturbed(&b);
+  costs_expect(before, SLACK_BYTES);
+  beside_stop(&b);
+  pair_close_node(&producer);
+}
+
+static void stop_rounds(void)
+{
+  kvf_prng prng = {3};
+  producer_process process;
+  pair_node consumer;
+  uint32_t failed = 0;
+  producer_process_start(&process, transports);
+  open_consumer(&consumer);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    kvf_status status =
+        load_struck(&consumer, &process, SIGSTOP, (uint32_t)kvf_prng_below(&prng, MOMENT_US), 2 * i + 1);
+    failed += status != KVF_OK;
+    producer_process_continue(&process);
+    expect_served(&consumer, &process, 2 * i + 2);
+  }
+  assert_true(failed > 0 || strcmp(transports, "local") == 0); /* whose memory can be read while it stands still */
+  pair_close_node(&consumer);
+  producer_process_end(&process);
+}
+
+static void kill_rounds(void)
+{
+  kvf_prng prng = {5};
+  pair_node consumer;
+  uint32_t failed = 0;
+  open_consumer(&consumer);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    producer_process process;
+    int status = 0;
+    producer_process_start(&process, transports);
+    if (i % 2 == 0) { /* it knows the producer already */
+      expect_served(&consumer, &process, 2 * i + 2);
+    }
+    failed +=
+        load_struck(&consumer, &process, SIGKILL, (uint32_t)kvf_prng_below(&prng, MOMENT_US), 2 * i + 1) != KVF_OK;
+    assert_int_equal(waitpid(process.pid, &status, 0), process.pid);
+    assert_true(WIFSIGNALED(status));
+    (void)close(process.channel);
+  }
+  assert_true(failed > 0);
+  pair_close_node(&consumer);
+}
+
+static void stopped_tcp(void **state)
+{
+  (void)state;
+  transports = "tcp";
+  with_neighbours(stop_rounds);
+}
+
+static void stopped_local(void **state)
+{
+  (void)state;
+  transports = "local";
+  with_neighbours(stop_rounds);
+}
+
+static void killed_tcp(void **state)
+{
+  (void)state;
+  transports = "tcp";
+  with_neighbours(kill_rounds);
+}
+
+static void killed_local(void **state)
+{
+  (void)state;
+  transports = "local";
+  with_neighbours(kill_rounds);
+}
+
+int main(int argc, char **argv)
+{
+  if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
+    return producer_process_main();
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(stopped_tcp),
+      cmocka_unit_test(stopped_local),
+      cmocka_unit_test(killed_tcp),
+      cmocka_unit_test(killed_local),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
