@@ -1,0 +1,235 @@
+/* Crowds and bores at a producer's two ports: 10,000 connections that say nothing, 10,000 that say nonsense, peers that
+ * prove the key and then send nothing, and peers that prove it, ask, and never read. Memory and descriptors are bounded
+ * while they are there and given back afterwards, each is counted, and a consumer beside notices nothing. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "../unit/runtime/stranger.h"
+#include "transport/socket.h"
+#include "wire/address.h"
+#include "world.h"
+
+#define CROWD 10000
+#define SPARE_DESCRIPTORS 512 /* of the process, besides the crowd's */
+#define CONNECTIONS_MAX 64
+#define SLACK_BYTES 131072
+/* What CONNECTIONS_MAX connections on each of two ports may take. */
+#define CROWD_BYTES_MAX (CONNECTIONS_MAX * 2 * 65536)
+#define BORES 8
+
+typedef struct scene {
+  pair_node producer;
+  beside beside;
+  costs before;
+  size_t crowd;
+  int fds[CROWD];
+} scene;
+
+/* As many descriptors as this process may have; returns how large the crowd can be. */
+static size_t raise_descriptors(void)
+{
+  struct rlimit limit;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_cur < CROWD + SPARE_DESCRIPTORS) {
+    limit.rlim_cur = limit.rlim_max < CROWD + SPARE_DESCRIPTORS ? limit.rlim_max : CROWD + SPARE_DESCRIPTORS;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  if (limit.rlim_cur >= CROWD + SPARE_DESCRIPTORS) {
+    return CROWD;
+  }
+  size_t crowd = (size_t)limit.rlim_cur - SPARE_DESCRIPTORS;
+  print_message("only %zu connections instead of %d: RLIMIT_NOFILE\n", crowd, CROWD);
+  return crowd;
+}
+
+static int open_scene(void **state)
+{
+  scene *s = calloc(1, sizeof(*s));
+  const pair_option options[] = {{"transports", "tcp"},
+                                 {"connections_max", "64"},
+                                 {"handshake_timeout_ms", "500"},
+                                 {"idle_timeout_ms", "700"},
+                                 {NULL, NULL}};
+  const pair_option patient[] = {
+      {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  assert_non_null(s);
+  s->crowd = raise_descriptors();
+  pair_open_node(&s->producer, options);
+  beside_start(&s->beside, &s->producer, patient);
+  s->before = costs_now();
+  *state = s;
+  return 0;
+}
+
+static int close_scene(void **state)
+{
+  scene *s = *state;
+  beside_stop(&s->beside);
+  pair_close_node(&s->producer);
+  free(s);
+  return 0;
+}
+
+static void expect_as_before(scene *s)
+{
+  beside_expect_undisturbed(&s->beside);
+  costs_expect(s->before, SLACK_BYTES);
+}
+
+/* Where the data port is, as a session of the stranger's is told. */
+static kvf_address data_port(scene *s)
+{
+  stranger control;
+  kvf_welcome welcome;
+  kvf_address at;
+  uint16_t port = 0;
+  stranger_connect(&control, s->producer.node, NULL);
+  stranger_shake_hands(&control, &welcome);
+  assert_int_equal(welcome.transports_count, 1);
+  memcpy(&port, welcome.transports[0].description + 4, sizeof(port)); /* little-endian, like what runs this */
+  kvf_welcome_free(&welcome);
+  stranger_close(&control);
+  assert_int_equal(kvf_address_parse("127.0.0.1", port, &at), KVF_OK);
+  return at;
+}
+
+static kvf_address control_port(scene *s)
+{
+  kvf_address at;
+  assert_int_equal(kvf_address_parse("127.0.0.1", world_control_port(&s->producer), &at), KVF_OK);
+  return at;
+}
+
+/* Connects them all. `say` may be NULL. */
+static void gather(scene *s, const kvf_address *at, const char *say)
+{
+  struct sockaddr_storage storage;
+  socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
+  uint64_t until_ms = pair_now_ms() + 4 * WORLD_PATIENCE_MS;
+  for (size_t i = 0; i < s->crowd; i++) {
+    s->fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(s->fds[i] >= 0);
+    if (connect(s->fds[i], (const struct sockaddr *)&storage, bytes) != 0) {
+      fail_msg("connection %zu: %s", i, strerror(errno));
+    }
+    if (say != NULL) {
+      (void)send(s->fds[i], say, strlen(say), MSG_NOSIGNAL);
+    }
+    assert_true(pair_now_ms() < until_ms);
+  }
+}
+
+static void expect_bounded(const scene *s)
+{
+  costs now = costs_now();
+  assert_true(now.descriptors <= s->before.descriptors + s->crowd + 2 * CONNECTIONS_MAX + 2);
+  assert_int_equal(now.threads, s->before.threads);
+  assert_true(now.memory_bytes <= s->before.memory_bytes + CROWD_BYTES_MAX);
+}
+
+/* Each of them sees its end, which the producer caused. */
+static void see_off(scene *s)
+{
+  for (size_t i = 0; i < s->crowd; i++) {
+    peer_expect_closed(s->fds[i]);
+    (void)close(s->fds[i]);
+  }
+}
+
+static uint64_t ended(scene *s, const char *reason)
+{
+  return pair_stat(&s->producer, "data_connections_ended", reason);
+}
+
+static void crowd_at_the_control_port(void **state)
+{
+  scene *s = *state;
+  uint64_t accepted = pair_stat(&s->producer, "sessions_accepted", "");
+  const kvf_address at = control_port(s);
+  gather(s, &at, NULL);
+  expect_bounded(s);
+  see_off(s);
+  expect_as_before(s);
+  assert_int_equal(pair_stat(&s->producer, "sessions_accepted", ""), accepted + s->crowd);
+  assert_int_equal(pair_stat(&s->producer, "sessions_evicted", "") + pair_stat(&s->producer, "sessions_timed_out", ""),
+                   s->crowd);
+}
+
+static void nonsense_at_the_control_port(void **state)
+{
+  scene *s = *state;
+  const kvf_address at = control_port(s);
+  gather(s, &at, "GET / HTTP/1.1\r\n\r\n");
+  expect_bounded(s);
+  see_off(s);
+  expect_as_before(s);
+  assert_int_equal(
+      pair_stat(&s->producer, "sessions_refused", "protocol") + pair_stat(&s->producer, "sessions_evicted", ""),
+      s->crowd);
+}
+
+static void crowd_at_the_data_port(void **state)
+{
+  scene *s = *state;
+  uint64_t accepted = pair_stat(&s->producer, "data_connections_accepted", "");
+  const kvf_address at = data_port(s);
+  gather(s, &at, NULL);
+  expect_bounded(s);
+  see_off(s);
+  expect_as_before(s);
+  assert_int_equal(pair_stat(&s->producer, "data_connections_accepted", ""), accepted + s->crowd);
+  assert_int_equal(ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
+}
+
+static void nonsense_at_the_data_port(void **state)
+{
+  scene *s = *state;
+  const kvf_address at = data_port(s);
+  gather(s, &at, "GET / HTTP/1.1\r\n\r\n");
+  expect_bounded(s);
+  see_off(s);
+  expect_as_before(s);
+  assert_int_equal(ended(s, "protocol") + ended(s, "limit"), s->crowd);
+}
+
+/* They proved the key, and that was all: closed when they have been idle for too long. */
+static void proved_and_silent(void **state)
+{
+  scene *s = *state;
+  stranger bores[BORES];
+  for (size_t i = 0; i < BORES; i++) {
+    kvf_welcome welcome;
+    stranger_connect(&bores[i], s->producer.node, NULL);
+    stranger_shake_hands(&bores[i], &welcome);
+    kvf_welcome_free(&welcome);
+  }
+  for (size_t i = 0; i < BORES; i++) {
+    peer_expect_closed(bores[i].fd);
+    stranger_close(&bores[i]);
+  }
+  expect_as_before(s);
+  assert_true(pair_stat(&s->producer, "sessions_timed_out", "") >= BORES);
+}
+
+#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      IN_SCENE(crowd_at_the_control_port), IN_SCENE(nonsense_at_the_control_port),
+      IN_SCENE(crowd_at_the_data_port),    IN_SCENE(nonsense_at_the_data_port),
+      IN_SCENE(proved_and_silent),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
