@@ -279,7 +279,6 @@ static bool is_final(kvf_status status)
     case KVF_LEASE_UNKNOWN:
     case KVF_BAD_TICKET:
     case KVF_PEER_RESTARTED:
-    case KVF_INVALID:
     case KVF_INCOMPATIBLE:
       return true;
     default:
@@ -317,6 +316,9 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   if (part->load->state != KVF_LOAD_IS_OPEN) {
     kvf_load_settle(loads, part->load);
     return;
+  }
+  if (status == KVF_INVALID) {
+    status = KVF_BAD_TICKET; /* ours were checked at the start: it is the peer that has no such blocks */
   }
   if (status == KVF_OK) {
     clock_progress(loads, now_ns, part);

@@ -49,14 +49,15 @@ void kvf_load_decide(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, kv
   assert(load->state == KVF_LOAD_IS_OPEN);
   assert((status == KVF_OK) == (load->parts_open == 0));
   load->state = KVF_LOAD_IS_DECIDED;
-  load->report.status = status;
+  /* A load's outcome is never "the call was wrong", whatever a transport says. */
+  load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
   for (uint32_t i = 0; i < load->parts_count; i++) {
     if (load->parts[i].state != KVF_PART_DONE) {
       kvf_part_stop(loads, &load->parts[i]);
     }
   }
-  count_outcome(loads, status);
+  count_outcome(loads, (kvf_status)load->report.status);
   kvf_list_push_back(&loads->events, &load->event);
   kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_add(now_ns, loads->config.quiet_timeout_ns));
   kvf_load_settle(loads, load);

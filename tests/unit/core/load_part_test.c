@@ -57,8 +57,8 @@ static void retryable_statuses(void **state)
 static void final_statuses(void **state)
 {
   world *w = *state;
-  const kvf_status statuses[] = {KVF_LEASE_EXPIRED,  KVF_LEASE_UNKNOWN, KVF_BAD_TICKET,
-                                 KVF_PEER_RESTARTED, KVF_INVALID,       KVF_INCOMPATIBLE};
+  const kvf_status statuses[] = {KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED,
+                                 KVF_INCOMPATIBLE};
   for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
     world_spec(w, 500 + i, 1, "1");
     world_start(w, 0);
@@ -181,6 +181,35 @@ static void pauses_grow_until_a_success(void **state)
   world_not_published(w, 70, 1, 5);
   world_tick(w, 80);
   expect(w, 80, "read 6 over 11: 4");
+}
+
+/* What this node was called with was right when the load began: a failure has another reason, which is counted. */
+static void outcome_is_never_the_callers_mistake(void **state)
+{
+  world *w = *state;
+  world_spec(w, 500, 1, "1");
+  world_start(w, 0);
+  expect(w, 0, "want 1");
+  world_path(w, 0, 1, 11);
+  world_trace(w, 0);
+  world_failed(w, 0, 1, KVF_INVALID); /* the producer has no such block */
+  expect(w, 0, "outcome 500 bad_ticket 0/1; quiet 500");
+  const kvf_status statuses[] = {KVF_INVALID, KVF_LIMIT, KVF_CLOSED, (kvf_status)-12345};
+  for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+    char text[128];
+    world_spec(w, 600 + i, 1, "1");
+    world_start(w, 0);
+    expect(w, 0, "want 1");
+    kvf_loads_on_path(w->loads, 0, 1, 0, statuses[i]);
+    (void)snprintf(text, sizeof(text), "outcome %d transfer_failed 0/1; quiet %d", (int)(600 + i), (int)(600 + i));
+    expect(w, 0, text);
+  }
+  uint64_t counted = 0;
+  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_LOAD_STATUSES_MAX; i++) {
+    bool shown = kvf_status_at(i)->lost != KVF_LOST_CALL;
+    counted += shown ? kvf_loads_stats(w->loads)->outcomes[i] : 0;
+  }
+  assert_int_equal(counted, 5);
 }
 
 /* ---- paths ---- */
@@ -504,6 +533,7 @@ int main(void)
       world_test(never_published),
       world_test(path_lost_while_not_published),
       world_test(pauses_grow_until_a_success),
+      world_test(outcome_is_never_the_callers_mistake),
       world_test(path_refused),
       world_test(first_trouble_is_remembered),
       world_test(trouble_that_is_over_is_forgotten),
