@@ -1,0 +1,277 @@
+/* Whole nodes on a transport that fails in every way it may (tests/conformance/fault_transport.h). P1 to P4 for each
+ * load, whatever the transport says and however late; loads succeed again when the faults end; nothing is left. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "base/prng.h"
+#include "fault_transport.h"
+#include "world.h"
+
+#define ROUNDS 120
+#define SLACK_BYTES 65536
+#define LATE_MS 3000
+#define QUARANTINE 0x77
+
+static const char *transports;
+
+typedef struct scene {
+  pair_node producer;
+  pair_node consumer;
+  costs before;
+} scene;
+
+static void open_node(pair_node *n)
+{
+  const pair_option options[] = {{"transports", transports},
+                                 {"handshake_timeout_ms", "300"},
+                                 {"stall_timeout_ms", "150"},
+                                 {"load_timeout_ms", "1500"},
+                                 {"quiet_timeout_ms", "300"},
+                                 {"breaker_cooldown_ms", "5"},
+                                 {"breaker_cooldown_max_ms", "10"},
+                                 {"backoff_min_ms", "1"},
+                                 {"backoff_max_ms", "20"},
+                                 {"chunk_bytes", "16384"},
+                                 {NULL, NULL}};
+  pair_open_node(n, options);
+}
+
+static int open_scene(void **state)
+{
+  scene *s = calloc(1, sizeof(*s));
+  assert_non_null(s);
+  fault_plan_set(NULL);
+  s->before = costs_now();
+  open_node(&s->producer);
+  open_node(&s->consumer);
+  *state = s;
+  return 0;
+}
+
+static int close_scene(void **state)
+{
+  scene *s = *state;
+  fault_plan_set(NULL);
+  pair_close_node(&s->consumer);
+  pair_close_node(&s->producer);
+  costs_expect(s->before, SLACK_BYTES);
+  free(s);
+  return 0;
+}
+
+/* A load under the plan, and then good ones. Returns the first one's status. */
+static kvf_status load_under(scene *s, const fault_plan *plan, uint32_t seed)
+{
+  outcome out;
+  fault_plan_set(plan);
+  world_load(&s->producer, &s->consumer, seed, &out);
+  assert_int_equal(out.started, KVF_OK);
+  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+  if (out.status != KVF_OK) {
+    assert_true(pair_stat(&s->consumer, "loads_failed", kvf_status_name(out.status)) > 0);
+    assert_true(pair_wait_log(&s->consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS));
+  }
+  fault_plan_set(NULL);
+  world_expect_recovery(&s->producer, &s->consumer, seed + 1);
+  assert_true(kvf_node_healthy(s->consumer.node));
+  return out.status;
+}
+
+/* What is for ever ends the load with a reason; what is only now and then costs a retry. */
+static void every_status(void **state)
+{
+  scene *s = *state;
+  for (uint32_t i = 0; i < 2 * fault_statuses_count; i++) {
+    fault_plan plan = {.seed = i, .status = fault_statuses[i / 2]};
+    fault_kind kind = i % 2 == 0 ? FAULT_FAIL : FAULT_REFUSE;
+    plan.permille[kind] = 1000;
+    assert_int_not_equal(load_under(s, &plan, 4 * i + 1), KVF_OK);
+    plan.permille[kind] = 200;
+    (void)load_under(s, &plan, 4 * i + 3);
+  }
+}
+
+static void everything_at_random(void **state)
+{
+  scene *s = *state;
+  kvf_prng prng = {7};
+  uint32_t good = 0;
+  for (uint32_t round = 0; round < ROUNDS; round++) {
+    fault_plan plan = {.seed = round, .late_us_max = 100000};
+    for (fault_kind kind = FAULT_LATE; kind < FAULT_KINDS; kind++) {
+      plan.permille[kind] = (uint32_t)kvf_prng_below(&prng, 150);
+    }
+    plan.down_after = round % 2 == 0 ? 0 : 1 + (uint32_t)kvf_prng_below(&prng, 20);
+    plan.link_up_us = round % 4 == 0 ? 20000 : 0;
+    good += load_under(s, &plan, 2 * round + 1) == KVF_OK;
+  }
+  assert_true(good > ROUNDS / 4); /* retries are worth something */
+}
+
+static void links_down_at_every_event(void **state)
+{
+  scene *s = *state;
+  for (uint32_t event = 1; event <= 16; event++) {
+    const fault_plan plan = {.seed = event, .permille = {[FAULT_LATE] = 300}, .late_us_max = 2000, .down_after = event};
+    (void)load_under(s, &plan, 2 * event);
+  }
+}
+
+static void links_that_do_not_come_up(void **state)
+{
+  scene *s = *state;
+  for (uint32_t i = 0; i < 2 * fault_statuses_count; i++) {
+    fault_plan plan = {.seed = i};
+    *(i % 2 == 0 ? &plan.connect : &plan.link_up) = fault_statuses[i / 2];
+    pair_close_node(&s->consumer); /* one that knows no link yet */
+    open_node(&s->consumer);
+    assert_int_not_equal(load_under(s, &plan, 2 * i + 1), KVF_OK);
+  }
+  const fault_plan never = {.link_up_us = 4000000};
+  pair_close_node(&s->consumer);
+  open_node(&s->consumer);
+  assert_int_not_equal(load_under(s, &never, 1), KVF_OK);
+}
+
+/* P4, P2: cancels that the transport takes its time with. The outcome does not wait, quiet does, and by then no byte
+ * comes any more. */
+static void aborts_that_take_long(void **state)
+{
+  scene *s = *state;
+  kvf_prng prng = {11};
+  for (uint32_t round = 0; round < ROUNDS / 2; round++) {
+    const fault_plan plan = {.seed = round,
+                             .permille = {[FAULT_NO_STOP] = 400, [FAULT_LATE] = 300, [FAULT_STALL] = 200},
+                             .late_us_max = 30000};
+    pair_ticket ticket;
+    pair_result result;
+    uint64_t id = 0;
+    fault_plan_set(&plan);
+    pair_offer(&s->producer, 17, WORLD_BLOCKS, round, true, &ticket);
+    assert_int_equal(pair_request(&s->consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+    assert_int_equal(pair_load(&s->consumer, &ticket, id, 20), KVF_OK);
+    pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
+    (void)kvf_load_abort(s->consumer.node, id);
+    pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
+    assert_true(result.loaded && result.quiet && result.decided);
+    for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+      memset(s->consumer.pool[region] + 20 * PAIR_BLOCK_BYTES, QUARANTINE, (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES);
+    }
+    pair_sleep_ms(5);
+    for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+      const uint8_t *bytes = s->consumer.pool[region] + 20 * PAIR_BLOCK_BYTES;
+      assert_true(bytes[0] == QUARANTINE && memcmp(bytes, bytes + 1, (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES - 1) == 0);
+    }
+    (void)kvf_lease_end(s->producer.node, &ticket.lease);
+    (void)kvf_lease_release(s->producer.node, ticket.lease.id);
+  }
+  fault_plan_set(NULL);
+  world_expect_recovery(&s->producer, &s->consumer, 5);
+}
+
+/* A node that cannot be opened, or registered, says so, leaves nothing, and can be tried again. */
+static void nodes_that_cannot_open(void **state)
+{
+  scene *s = *state;
+  costs before = costs_now();
+  for (size_t i = 0; i < 3 * fault_statuses_count; i++) {
+    kvf_status status = fault_statuses[i / 3];
+    fault_plan plan = {0};
+    *(i % 3 == 0 ? &plan.open : i % 3 == 1 ? &plan.set_memory : &plan.describe) = status;
+    fault_plan_set(&plan);
+    kvf_config config;
+    kvf_node *node = NULL;
+    char message[KVF_MESSAGE_BYTES_MAX];
+    kvf_region region = {.base = s->consumer.pool[0],
+                         .stride_bytes = PAIR_BLOCK_BYTES,
+                         .block_bytes = PAIR_BLOCK_BYTES,
+                         .blocks = PAIR_BLOCKS,
+                         .heads = 1,
+                         .heads_total = 1};
+    kvf_config_init(&config);
+    assert_int_equal(kvf_config_set(&config, "transports", transports, message), KVF_OK);
+    if (i % 3 == 0) {
+      assert_int_equal(kvf_node_open(&config, &node, message), status);
+      assert_null(node);
+      assert_true(message[0] != '\0');
+    } else {
+      assert_int_equal(kvf_node_open(&config, &node, message), KVF_OK);
+      assert_int_equal(kvf_node_register(node, &region, 1), status);
+      fault_plan_set(NULL);
+      assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
+      kvf_node_close(node);
+    }
+  }
+  fault_plan_set(NULL);
+  costs_expect(before, SLACK_BYTES);
+}
+
+/* What a producer says of its transports may be wrong in any bit. */
+static void garbled_descriptions(void **state)
+{
+  scene *s = *state;
+  if (strstr(transports, "local") != NULL) {
+    skip(); /* a local description holds addresses, which are the word of whoever has the key */
+  }
+  for (uint32_t seed = 0; seed < 40; seed++) {
+    const fault_plan plan = {.seed = seed, .describes_garbage = true};
+    pair_node producer;
+    outcome out;
+    fault_plan_set(&plan);
+    open_node(&producer);
+    world_load(&producer, &s->consumer, seed, &out);
+    assert_int_equal(out.started, KVF_OK);
+    assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+    fault_plan_set(NULL);
+    pair_close_node(&producer);
+  }
+  world_expect_recovery(&s->producer, &s->consumer, 5);
+}
+
+#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
+
+/* What a process allocates once, it has after this. */
+static void warm_up(void)
+{
+  scene s;
+  open_node(&s.producer);
+  open_node(&s.consumer);
+  world_expect_recovery(&s.producer, &s.consumer, 1);
+  pair_close_node(&s.consumer);
+  pair_close_node(&s.producer);
+}
+
+static int set_up(void **state)
+{
+  (void)state;
+  warm_up();
+  return 0;
+}
+
+/* The transport, and optionally a part of tests' names. */
+int main(int argc, char **argv)
+{
+  transports = argc > 1 ? argv[1] : "tcp";
+  char filter[64] = "*";
+  if (argc > 2) {
+    (void)snprintf(filter, sizeof(filter), "*%s*", argv[2]);
+  }
+  cmocka_set_test_filter(filter);
+  const struct CMUnitTest tests[] = {
+      IN_SCENE(every_status),
+      IN_SCENE(everything_at_random),
+      IN_SCENE(links_down_at_every_event),
+      IN_SCENE(links_that_do_not_come_up),
+      IN_SCENE(aborts_that_take_long),
+      IN_SCENE(nodes_that_cannot_open),
+      IN_SCENE(garbled_descriptions),
+  };
+  return cmocka_run_group_tests_name(transports, tests, set_up, NULL);
+}
