@@ -80,10 +80,10 @@ static void put_payload(kvf_encoder *encoder, const kvf_ticket *ticket)
   for (uint32_t group = 0; group < ticket->groups; group++) {
     kvf_put_u32(encoder, ticket->counts[group]);
   }
-  const uint32_t *ids = ticket->ids;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    kvf_put_block_runs(encoder, ids, ticket->counts[group]);
-    ids += ticket->counts[group];
+  size_t next = 0;
+  for (uint32_t group = 0; group < ticket->groups && ticket->counts[group] > 0; group++) {
+    kvf_put_block_runs(encoder, ticket->ids + next, ticket->counts[group]);
+    next += ticket->counts[group];
   }
 }
 
@@ -187,10 +187,10 @@ static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
       return KVF_NO_MEMORY;
     }
   }
-  uint32_t *ids = ticket->ids;
-  for (uint32_t group = 0; group < ticket->groups && !decoder->failed; group++) {
-    kvf_get_block_runs(decoder, ids, ticket->counts[group]);
-    ids += ticket->counts[group];
+  size_t next = 0; /* without blocks there are no ids to point into; all groups have the same number */
+  for (uint32_t group = 0; group < ticket->groups && ticket->counts[group] > 0 && !decoder->failed; group++) {
+    kvf_get_block_runs(decoder, ticket->ids + next, ticket->counts[group]);
+    next += ticket->counts[group];
   }
   return kvf_decoder_end(decoder) == KVF_OK ? KVF_OK : KVF_BAD_TICKET;
 }
