@@ -1,0 +1,500 @@
+/* The accepting side of control connections: a whole core, strangers and holders of the key, in the tape's order. All
+ * may send any bytes, cut anywhere; holders of the key also send what only they can.
+ *
+ * Checked: a stranger is never trusted, is sent no more than the handshake, and neither ends a lease nor lengthens its
+ * life; whatever ends a lease has a cause that this file has seen; each lease is given back once, after its fence entry
+ * has been stored; sessions are bounded; at the end nothing is left. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/prng.h"
+#include "wire/handshake_message.h"
+#include "wire/lease_message.h"
+#include "wire/ping_message.h"
+#include "wires.h"
+
+#define MS KVF_NS_PER_MS
+#define LEASES_MAX 12
+#define SLOTS 4
+#define FRAME_BYTES_MAX 2048
+
+/* All that a stranger may ever be sent: a challenge, and why it is refused. */
+#define STRANGER_OUT_BYTES_MAX (2 * KVF_FRAME_HEADER_BYTES + KVF_CHALLENGE_BYTES_MAX + KVF_REFUSED_BYTES_MAX)
+
+typedef struct lease_model {
+  kvf_lease lease;
+  uint64_t renewed_ns; /* by a holder of the key; at first: when it was published */
+  uint64_t published_ns;
+  bool completed; /* a holder of the key has said so, with the lease's token */
+  bool aborted;
+  bool revoked;
+  bool over_stored;
+  bool given_back;
+} lease_model;
+
+static kvf_core core;
+static kvf_core_config config;
+static wires all;
+static lease_model leases[LEASES_MAX];
+static uint32_t leases_count;
+static kvf_lease_store held[SLOTS]; /* stores that have not been reported */
+static bool is_held[SLOTS];
+static bool hold_stores;
+
+/* ---- what the core wants ---- */
+
+static void stored(const kvf_lease_store *store)
+{
+  for (uint32_t i = 0; i < leases_count; i++) {
+    lease_model *model = &leases[i];
+    model->over_stored = model->over_stored ||
+                         (model->lease.slot == store->slot && store->entry.word > kvf_fence_word_live(model->lease.id));
+  }
+  kvf_core_on_stored(&core, store);
+}
+
+static void on_ended(const kvf_event *event)
+{
+  fuzz_check(event->kind == KVF_EVENT_LEASE_ENDED && event->user < leases_count);
+  lease_model *model = &leases[event->user];
+  fuzz_check(event->id == model->lease.id && !model->given_back && model->over_stored);
+  model->given_back = true;
+  const kvf_config *options = &core.self.config;
+  switch (event->u.lease_end) {
+    case KVF_LEASE_END_COMPLETED:
+      fuzz_check(model->completed);
+      break;
+    case KVF_LEASE_END_ABANDONED:
+      fuzz_check(model->aborted);
+      break;
+    case KVF_LEASE_END_EXPIRED:
+      fuzz_check(all.now_ns >= model->published_ns + kvf_ms_to_ns(options->lease_ttl_ms));
+      break;
+    case KVF_LEASE_END_REVOKED:
+      fuzz_check(model->revoked);
+      break;
+    default:
+      fuzz_fail(__FILE__, __LINE__, "a cause that there is not");
+  }
+  fuzz_check(kvf_core_lease_release(&core, model->lease.id) == KVF_OK);
+}
+
+static void settle(void)
+{
+  kvf_effect effect;
+  kvf_event event;
+  while (kvf_core_next_effect(&core, all.now_ns, &effect)) {
+    fuzz_check(effect.kind == KVF_EFFECT_STORE && effect.store.slot < SLOTS); /* nobody makes this node dial or read */
+    fuzz_check(!is_held[effect.store.slot]);
+    if (hold_stores) {
+      held[effect.store.slot] = effect.store;
+      is_held[effect.store.slot] = true;
+    } else {
+      stored(&effect.store);
+    }
+  }
+  while (kvf_core_next_event(&core, all.now_ns, &event)) {
+    on_ended(&event);
+  }
+}
+
+static void release_stores(void)
+{
+  hold_stores = false;
+  for (uint32_t slot = 0; slot < SLOTS; slot++) {
+    if (is_held[slot]) {
+      is_held[slot] = false;
+      stored(&held[slot]);
+    }
+  }
+  wires_settle(&all);
+}
+
+/* ---- what goes by ---- */
+
+static lease_model *find_lease(const kvf_lease *lease)
+{
+  for (uint32_t i = 0; i < leases_count; i++) {
+    const kvf_lease *own = &leases[i].lease;
+    if (own->id == lease->id && own->slot == lease->slot && memcmp(own->token, lease->token, sizeof(own->token)) == 0) {
+      return &leases[i];
+    }
+  }
+  return NULL;
+}
+
+/* Notes what a holder of the key has said of leases. */
+static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  static kvf_renew renew;
+  static kvf_finish finish;
+  if (!from->has_key || !from->welcomed) {
+    return;
+  }
+  if (type == KVF_FRAME_RENEW && kvf_renew_decode(body, bytes, &renew) == KVF_OK) {
+    for (uint32_t i = 0; i < renew.count; i++) {
+      lease_model *model = find_lease(&renew.items[i].lease);
+      if (model != NULL) {
+        model->renewed_ns = all.now_ns;
+      }
+    }
+  }
+  if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK) {
+    for (uint32_t i = 0; i < finish.count; i++) {
+      lease_model *model = find_lease(&finish.items[i].lease);
+      if (model != NULL) {
+        bool completed = finish.items[i].kind == KVF_FINISH_COMPLETED;
+        model->completed = model->completed || completed;
+        model->aborted = model->aborted || !completed;
+      }
+    }
+  }
+}
+
+static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  (void)body;
+  (void)bytes;
+  bool handshake = type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_REFUSED;
+  fuzz_check(handshake || to->has_key);
+  fuzz_check(handshake || type == KVF_FRAME_WELCOME || type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_PONG);
+}
+
+static void check_world(void)
+{
+  uint32_t trusted = 0;
+  for (size_t i = 0; i < WIRES_MAX; i++) {
+    const wire *each = &all.list[i];
+    if (each->conn_id == 0) {
+      continue;
+    }
+    bool is_trusted = kvf_core_frame_limit(&core, each->conn_id) == KVF_FRAME_BODY_BYTES_MAX;
+    trusted += is_trusted;
+    fuzz_check(is_trusted == each->welcomed && (each->has_key || !is_trusted));
+    fuzz_check(each->has_key || each->out_bytes <= STRANGER_OUT_BYTES_MAX);
+  }
+  fuzz_check(core.sessions.open_count == trusted);
+  fuzz_check(core.sessions.open_count + core.sessions.unproven_count <= config.options.connections_max);
+  for (uint32_t i = 0; i < leases_count; i++) {
+    const lease_model *model = &leases[i];
+    if (kvf_lease_table_authorize(&core.leases, all.now_ns, &model->lease, NULL, 0) == KVF_OK) {
+      fuzz_check(!model->given_back && !model->over_stored && !model->revoked);
+      fuzz_check(all.now_ns < model->renewed_ns + kvf_ms_to_ns(config.options.lease_ttl_ms));
+      fuzz_check(all.now_ns < model->published_ns + kvf_ms_to_ns(config.options.lease_max_ms));
+    }
+  }
+}
+
+/* ---- what happens ---- */
+
+static void publish(fuzz_tape *tape)
+{
+  kvf_lease lease;
+  uint32_t ids[] = {3, 5};
+  uint32_t count = 2;
+  kvf_blocks blocks = {.ids = ids, .counts = &count, .groups = 1};
+  bool other_token = fuzz_choose(tape, 8) == 7; /* a ticket of which another rank's lease has the same id and slot */
+  if (leases_count == LEASES_MAX || kvf_core_lease_reserve(&core, count, 0, &lease) != KVF_OK) {
+    return;
+  }
+  lease.token[0] ^= other_token ? 1 : 0;
+  leases[leases_count] = (lease_model){.lease = lease, .renewed_ns = all.now_ns, .published_ns = all.now_ns};
+  leases_count++;
+  fuzz_check(kvf_core_publish(&core, all.now_ns, &lease, &blocks, 9, leases_count - 1) == KVF_OK);
+}
+
+static void revoke(fuzz_tape *tape)
+{
+  if (leases_count > 0) {
+    lease_model *model = &leases[fuzz_u8(tape) % leases_count];
+    model->revoked = true;
+    (void)kvf_core_lease_end(&core, all.now_ns, &model->lease);
+  }
+}
+
+static wire *accept_wire(bool has_key)
+{
+  uint64_t conn_id = 0;
+  kvf_address from = {.ip = {[15] = 1}, .port = 9};
+  for (size_t i = 0; i < WIRES_MAX; i++) {
+    if (all.list[i].conn_id == 0) {
+      fuzz_check(kvf_core_on_accepted(&core, all.now_ns, from, &conn_id) == KVF_OK);
+      wire *added = wires_add(&all, conn_id, has_key);
+      wires_settle(&all);
+      return added;
+    }
+  }
+  return NULL;
+}
+
+static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
+{
+  size_t bytes = 0;
+  kvf_hello hello = {.version_min = 1, .version_max = 1, .role = KVF_ROLE_CONTROL, .expected = config.incarnation};
+  uint8_t choices = fuzz_u8(tape);
+  hello.role = (choices & 1) != 0 ? KVF_ROLE_RANK : KVF_ROLE_CONTROL;
+  hello.client.bytes[0] = (choices >> 1) & 1; /* one of two consumers */
+  hello.version_max = (choices & 4) != 0 ? 7 : 1;
+  fuzz_check(kvf_handshake_key_id(&config.key, hello.key_id) == KVF_OK); /* anyone on the way can have seen it */
+  hello.key_id[0] ^= (choices & 0xf0) == 0xf0 ? 1 : 0;
+  fuzz_check(kvf_hello_encode(&hello, body, KVF_HELLO_BYTES_MAX, &bytes) == KVF_OK);
+  return bytes;
+}
+
+/* With the key, or with another; `stolen` is a proof of another connection. */
+static void send_proof(wire *from, const kvf_key *key, const wire *stolen, size_t cut)
+{
+  static kvf_proof proof;
+  static uint8_t body[KVF_PROOF_BYTES_MAX];
+  size_t bytes = 0;
+  if (stolen != NULL) {
+    wires_feed_frame(&all, from, KVF_FRAME_PROOF, stolen->proof, stolen->proof_bytes, cut);
+    return;
+  }
+  proof = (kvf_proof){.identity_count = core.self.config.identity_fields};
+  memcpy(proof.identity, core.self.config.identity, sizeof(proof.identity));
+  if (from->challenge_bytes == KVF_CHALLENGE_BYTES_MAX && from->hello_bytes == KVF_HELLO_BYTES_MAX) {
+    fuzz_check(kvf_handshake_client_proof(key, from->hello, from->hello_bytes, from->challenge, from->challenge_bytes,
+                                          proof.proof) == KVF_OK);
+  }
+  fuzz_check(kvf_proof_encode(&proof, body, sizeof(body), &bytes) == KVF_OK);
+  wires_feed_frame(&all, from, KVF_FRAME_PROOF, body, bytes, cut);
+}
+
+static wire *some_wire(fuzz_tape *tape)
+{
+  wire *chosen = &all.list[fuzz_choose(tape, WIRES_MAX)];
+  return chosen->conn_id == 0 ? NULL : chosen;
+}
+
+/* A proper handshake up to, and perhaps with, the proof. */
+static void shake_hands(fuzz_tape *tape, bool has_key)
+{
+  uint8_t body[KVF_HELLO_BYTES_MAX];
+  static const kvf_key other = {"another key, as long", 20};
+  size_t bytes = make_hello(tape, body);
+  wire *from = accept_wire(has_key);
+  if (from == NULL) {
+    return;
+  }
+  uint64_t conn_id = from->conn_id;
+  wires_feed_frame(&all, from, KVF_FRAME_HELLO, body, bytes, 0);
+  unsigned next = fuzz_choose(tape, 4);
+  if (from->conn_id != conn_id || next == 3) {
+    return;
+  }
+  const wire *stolen = has_key || next != 1 ? NULL : some_wire(tape);
+  send_proof(from, has_key ? &config.key : &other, stolen, 0);
+}
+
+/* A lease as a message names it: one of ours, perhaps damaged. */
+static kvf_lease name_lease(fuzz_tape *tape)
+{
+  kvf_lease lease = {0};
+  uint8_t choice = fuzz_u8(tape);
+  if (leases_count > 0) {
+    lease = leases[(choice & 15) % leases_count].lease;
+  }
+  switch (choice >> 4) {
+    case 13:
+      lease.token[fuzz_choose(tape, sizeof(lease.token))] ^= 1;
+      break;
+    case 14:
+      lease.slot = fuzz_u32(tape);
+      break;
+    case 15:
+      lease.id = (lease.id + fuzz_u8(tape)) % KVF_LEASE_ID_MAX;
+      break;
+    default:
+      break;
+  }
+  return lease;
+}
+
+static void speak_of_leases(fuzz_tape *tape, wire *from)
+{
+  static kvf_renew renew;
+  static kvf_finish finish;
+  static uint8_t body[KVF_FINISH_BYTES_MAX];
+  size_t bytes = 0;
+  uint8_t choice = fuzz_u8(tape);
+  bool is_renew = (choice & 1) == 0;
+  uint32_t count = 1 + ((choice >> 1) & 7);
+  size_t cut = choice >> 4;
+  for (uint32_t i = 0; i < count; i++) {
+    kvf_lease lease = name_lease(tape);
+    uint8_t who = fuzz_u8(tape);
+    renew.items[i] = (kvf_renew_item){.lease = lease, .request_id = who & 7};
+    finish.items[i] = (kvf_finish_item){.lease = lease,
+                                        .request_id = who & 7,
+                                        .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED,
+                                        .reader = (uint16_t)((who >> 4) & 1),
+                                        .readers = (uint16_t)(2 + ((who >> 5) & 3))};
+    finish.items[i].readers = (who & 0x80) != 0 ? finish.items[i].readers : finish.items[i].reader + 1;
+  }
+  renew.count = count;
+  finish.count = count;
+  if (is_renew) {
+    fuzz_check(kvf_renew_encode(&renew, body, sizeof(body), &bytes) == KVF_OK);
+  } else {
+    fuzz_check(kvf_finish_encode(&finish, body, sizeof(body), &bytes) == KVF_OK);
+  }
+  wires_feed_frame(&all, from, is_renew ? KVF_FRAME_RENEW : KVF_FRAME_FINISH, body, bytes, cut);
+}
+
+static void send_something(fuzz_tape *tape, unsigned what)
+{
+  wire *from = some_wire(tape);
+  size_t got;
+  uint8_t body[KVF_HELLO_BYTES_MAX] = {0};
+  if (from == NULL) {
+    return;
+  }
+  size_t cut = fuzz_u8(tape);
+  const uint8_t *bytes;
+  switch (what) {
+    case 0: /* any bytes */
+      bytes = fuzz_bytes(tape, fuzz_u16(tape) % FRAME_BYTES_MAX, &got);
+      wires_feed(&all, from, bytes, got, cut);
+      break;
+    case 1: { /* a frame of any type and body */
+      kvf_frame_type type = (kvf_frame_type)(1 + fuzz_choose(tape, KVF_FRAME_PONG));
+      bytes = fuzz_bytes(tape, fuzz_u16(tape) % FRAME_BYTES_MAX, &got);
+      wires_feed_frame(&all, from, type, bytes, got, cut);
+      break;
+    }
+    case 2:
+      got = make_hello(tape, body);
+      wires_feed_frame(&all, from, KVF_FRAME_HELLO, body, got, cut);
+      break;
+    case 3:
+      send_proof(from, from->has_key ? &config.key : &(kvf_key){{0}, 0}, NULL, cut);
+      break;
+    case 4:
+      wires_feed_frame(&all, from, KVF_FRAME_PING, body, KVF_PING_BYTES_MAX, cut);
+      break;
+    default:
+      speak_of_leases(tape, from);
+      break;
+  }
+}
+
+static void step(fuzz_tape *tape)
+{
+  uint8_t op = fuzz_u8(tape);
+  switch (op % 16) {
+    case 0:
+      all.now_ns += fuzz_u8(tape) * 8 * MS;
+      kvf_core_tick(&core, all.now_ns);
+      break;
+    case 1:
+      (void)accept_wire((op & 0x80) != 0);
+      break;
+    case 2:
+      shake_hands(tape, false);
+      break;
+    case 3:
+    case 4:
+      shake_hands(tape, true);
+      break;
+    case 5:
+      publish(tape);
+      break;
+    case 6:
+      revoke(tape);
+      break;
+    case 7:
+      hold_stores = true;
+      break;
+    case 8:
+      release_stores();
+      break;
+    case 9: {
+      wire *gone = some_wire(tape);
+      if (gone != NULL) {
+        wires_close(&all, gone);
+      }
+      break;
+    }
+    default:
+      send_something(tape, op % 16 - 10u);
+      break;
+  }
+  wires_settle(&all);
+}
+
+static void open_world(void)
+{
+  memset(&all, 0, sizeof(all));
+  memset(is_held, 0, sizeof(is_held));
+  all.core = &core;
+  all.now_ns = 1000 * MS;
+  all.on_in = on_in;
+  all.on_out = on_out;
+  all.settle = settle;
+  leases_count = 0;
+  hold_stores = false;
+  wires_core_config(&config, "the key of the cluster", 'p');
+  fuzz_check(kvf_core_init(&core, &config, all.now_ns) == KVF_OK);
+  wires_set_memory(&core);
+}
+
+/* Everyone leaves, all leases run out. */
+static void close_world(void)
+{
+  wires_close_all(&all);
+  release_stores();
+  all.now_ns += kvf_ms_to_ns(config.options.lease_max_ms);
+  kvf_core_tick(&core, all.now_ns);
+  wires_settle(&all);
+  check_world();
+  for (uint32_t i = 0; i < leases_count; i++) {
+    fuzz_check(leases[i].given_back);
+  }
+  fuzz_check(core.conns.by_id == NULL && core.sessions.open_count == 0 && core.sessions.unproven_count == 0);
+  fuzz_check(core.leases.held == 0 && kvf_lease_slots_live(&core.slots) == 0);
+  kvf_core_free(&core);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+  static bool is_warm;
+  if (!is_warm) { /* what OpenSSL allocates once */
+    fuzz_tape none = {0};
+    open_world();
+    shake_hands(&none, true);
+    close_world();
+    is_warm = true;
+  }
+  fuzz_tape tape = {.data = data, .bytes = bytes};
+  size_t heap = fuzz_heap_bytes();
+  open_world();
+  while (!fuzz_is_over(&tape)) {
+    step(&tape);
+    check_world();
+  }
+  close_world();
+  fuzz_check(fuzz_heap_bytes() == heap);
+  return 0;
+}
+
+/* A lease that is renewed and completed; one that is aborted while stores are held; strangers at every door. */
+bool fuzz_seed(unsigned i, fuzz_seed_out *out)
+{
+  static const struct {
+    const char *tape;
+    size_t bytes;
+  } seeds[] = {
+      {"\x05\x00\x03\x01\x00\x0f\x00\x00\x00\x00\x00\x0f\x00\x00\x01\x00\x00", 17},
+      {"\x05\x00\x05\x00\x03\x00\x00\x07\x0f\x00\x00\x03\x00\x08\x01\x00\x08\x00\x40\x09\x00", 21},
+      {"\x03\x00\x00\x05\x00\x02\x00\x00\x02\x00\x01\x00\x02\x00\x03\x0b\x01\x00\x05\x04\x00\x01\x02\x03\x04", 25},
+      {"\x01\x0a\x00\x01\x10\x00GET / HTTP/1.1\r\n\x01\x0c\x00\x00\x00\x0d\x00\x00\x0e\x00\x00", 33},
+      {"\x03\x01\x00\x0e\x00\x02\x0e\x00\x00\x05\x00\x06\x00\x00\xff\x00\xff", 17},
+      {"\x01\x01\x01\x01\x03\x00\x00\x03\x00\x00\x03\x00\x00\x03\x00\x00\x03\x00\x00\x03\x00\x00", 22},
+  };
+  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
+    return false;
+  }
+  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
+  return true;
+}

@@ -1,0 +1,92 @@
+/* Runs a target without libFuzzer, in any build: its seeds, then every file that is named, or that lies in a folder
+ * that is named. `--write-seeds FOLDER` writes the seeds there instead. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "fuzz.h"
+
+#define FILE_BYTES_MAX (1u << 20)
+#define PATH_BYTES 4096
+
+static unsigned inputs;
+
+/* Memory with not one byte to spare, so that the address sanitizer sees an access past the end. */
+static void run(const uint8_t *data, size_t bytes)
+{
+  uint8_t *exact = malloc(bytes == 0 ? 1 : bytes);
+  fuzz_check(exact != NULL);
+  if (bytes > 0) {
+    memcpy(exact, data, bytes);
+  }
+  fuzz_check(LLVMFuzzerTestOneInput(exact, bytes) == 0);
+  free(exact);
+  inputs++;
+}
+
+static void run_file(const char *path)
+{
+  static uint8_t data[FILE_BYTES_MAX];
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    perror(path);
+    exit(2);
+  }
+  size_t bytes = fread(data, 1, sizeof(data), file);
+  (void)fclose(file);
+  (void)fprintf(stderr, "%s\n", path); /* the last line says which one it was */
+  run(data, bytes);
+}
+
+static void run_path(const char *path)
+{
+  struct stat about;
+  if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
+    run_file(path);
+    return;
+  }
+  struct dirent **entries = NULL;
+  int count = scandir(path, &entries, NULL, alphasort);
+  for (int i = 0; i < count; i++) {
+    char inner[PATH_BYTES];
+    int bytes = snprintf(inner, sizeof(inner), "%s/%s", path, entries[i]->d_name);
+    if (entries[i]->d_name[0] != '.' && bytes < (int)sizeof(inner)) {
+      run_path(inner);
+    }
+    free(entries[i]);
+  }
+  free(entries);
+}
+
+static void write_seed(const char *folder, unsigned i, const fuzz_seed_out *seed)
+{
+  char path[PATH_BYTES];
+  fuzz_check(snprintf(path, sizeof(path), "%s/seed-%u", folder, i) < (int)sizeof(path));
+  FILE *file = fopen(path, "wb");
+  if (file == NULL || fwrite(seed->data, 1, seed->bytes, file) != seed->bytes || fclose(file) != 0) {
+    perror(path);
+    exit(2);
+  }
+}
+
+int main(int argc, char **argv)
+{
+  static uint8_t room[FUZZ_SEED_BYTES_MAX];
+  const char *folder = argc == 3 && strcmp(argv[1], "--write-seeds") == 0 ? argv[2] : NULL;
+  fuzz_seed_out seed = {.data = room};
+  for (unsigned i = 0; fuzz_seed(i, &seed); i++) {
+    if (folder != NULL) {
+      write_seed(folder, i, &seed);
+    } else {
+      run(seed.data, seed.bytes);
+    }
+    seed.bytes = 0;
+  }
+  for (int i = 1; i < argc && folder == NULL; i++) {
+    run_path(argv[i]);
+  }
+  (void)fprintf(stderr, "%u inputs\n", inputs);
+  return 0;
+}

@@ -1,0 +1,160 @@
+/* Tickets. The first byte says what the rest is: a text as a client sends it; or a payload, sealed here as only a
+ * holder of the key could; or a good ticket and where to damage it. A ticket has one text: what decodes is what encode
+ * writes. What only a stranger can have written never decodes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "wire/base64url.h"
+#include "wire/ticket.h"
+
+#define IDS 12
+
+static char again[KVF_TICKET_BYTES_MAX];
+static const kvf_key keys[2] = {{"a key of 16 bytes", 16}, {{0}, 0}};
+
+static void check_taken(const kvf_ticket *ticket)
+{
+  uint64_t blocks = 0;
+  fuzz_check(ticket->ranks > 0 && ticket->ranks <= KVF_RANKS_MAX);
+  fuzz_check(ticket->groups > 0 && ticket->groups <= KVF_GROUPS_MAX);
+  fuzz_check(ticket->block_tokens > 0 && ticket->ttl_ms > 0 && ticket->lease.id <= KVF_LEASE_ID_MAX);
+  for (uint32_t i = 0; i < ticket->ranks; i++) {
+    fuzz_check(ticket->rank[i].rank == i && ticket->rank[i].address.port != 0);
+  }
+  for (uint32_t i = 0; i < ticket->groups; i++) {
+    blocks += ticket->counts[i];
+    fuzz_check(ticket->counts[i] == kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens));
+  }
+  fuzz_check(blocks <= KVF_BLOCKS_PER_LEASE_MAX);
+}
+
+static bool take(const char *text, size_t bytes)
+{
+  kvf_ticket ticket;
+  size_t again_bytes = 0;
+  kvf_status status = kvf_ticket_decode(text, bytes, keys, 2, &ticket);
+  fuzz_check(status == KVF_OK || status == KVF_BAD_TICKET);
+  if (status != KVF_OK) {
+    return false;
+  }
+  check_taken(&ticket);
+  fuzz_check(kvf_ticket_encode(&ticket, &keys[0], again, sizeof(again), &again_bytes) == KVF_OK);
+  fuzz_check(again_bytes == bytes && memcmp(again, text, bytes) == 0);
+  kvf_ticket_free(&ticket);
+  return true;
+}
+
+static void take_sealed(const uint8_t *payload, size_t bytes, const kvf_key *key)
+{
+  static char text[KVF_TICKET_BYTES_MAX];
+  uint8_t mac[KVF_HASH_BYTES];
+  size_t at = 5 + kvf_base64url_text_bytes(bytes);
+  if (at + 44 > sizeof(text)) {
+    return;
+  }
+  memcpy(text, "kvf1.", 5);
+  kvf_base64url_encode(payload, bytes, text + 5);
+  const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
+  fuzz_check(kvf_hmac(key, spans, 2, mac) == KVF_OK);
+  text[at] = '.';
+  kvf_base64url_encode(mac, sizeof(mac), text + at + 1);
+  bool taken = take(text, at + 44);
+  fuzz_check(!taken || key->bytes > 0); /* a mere checksum opens no door where there is a key */
+}
+
+static size_t some_text(char *text)
+{
+  uint32_t ids[IDS] = {7, 8, 9, 3, 100000, 100001, KVF_BLOCK_NONE, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 20, 21, 22};
+  kvf_ticket ticket = {.ranks = 2,
+                       .lease = {.id = UINT64_C(0x0102030405060708), .slot = 9},
+                       .prompt = {.tokens = 90},
+                       .block_tokens = 16,
+                       .ttl_ms = 30000,
+                       .groups = 2,
+                       .counts = {6, 6},
+                       .ids = ids};
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < ticket.ranks; i++) {
+    ticket.rank[i].rank = i;
+    ticket.rank[i].address.port = (uint16_t)(4000 + i);
+  }
+  fuzz_check(kvf_ticket_encode(&ticket, &keys[0], text, KVF_TICKET_BYTES_MAX, &bytes) == KVF_OK);
+  return bytes;
+}
+
+/* Any change of any bytes of a good text. */
+static void take_damaged(fuzz_tape *tape)
+{
+  char text[1024];
+  char good[1024];
+  size_t bytes = some_text(text);
+  memcpy(good, text, bytes);
+  for (unsigned i = 0; i < 8 && !fuzz_is_over(tape); i++) {
+    size_t at = fuzz_u16(tape) % bytes;
+    text[at] = (char)(text[at] ^ fuzz_u8(tape));
+  }
+  size_t cut = fuzz_u8(tape);
+  bool changed = memcmp(text, good, bytes) != 0 || cut > 0;
+  fuzz_check(take(text, bytes - (cut < bytes ? cut : bytes)) != changed);
+}
+
+static void take_base64(const char *text, size_t bytes)
+{
+  uint8_t *data = malloc(kvf_base64url_data_bytes(bytes) + 1);
+  fuzz_check(data != NULL && bytes < sizeof(again));
+  if (kvf_base64url_decode(text, bytes, data)) {
+    size_t data_bytes = kvf_base64url_data_bytes(bytes);
+    fuzz_check(kvf_base64url_text_bytes(data_bytes) == bytes);
+    kvf_base64url_encode(data, data_bytes, again);
+    fuzz_check(memcmp(again, text, bytes) == 0);
+  }
+  free(data);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+  if (bytes == 0 || bytes > KVF_TICKET_BYTES_MAX) {
+    return 0;
+  }
+  fuzz_tape rest = {.data = data + 1, .bytes = bytes - 1};
+  switch (data[0] % 5) {
+    case 0:
+      (void)take((const char *)rest.data, rest.bytes);
+      break;
+    case 1:
+      take_sealed(rest.data, rest.bytes, &keys[0]);
+      break;
+    case 2:
+      take_sealed(rest.data, rest.bytes, &keys[1]);
+      break;
+    case 3:
+      take_damaged(&rest);
+      break;
+    default:
+      take_base64((const char *)rest.data, rest.bytes);
+      break;
+  }
+  return 0;
+}
+
+bool fuzz_seed(unsigned i, fuzz_seed_out *out)
+{
+  static char text[KVF_TICKET_BYTES_MAX];
+  uint8_t payload[1024];
+  size_t bytes = some_text(text);
+  size_t payload_bytes = kvf_base64url_data_bytes(bytes - 49);
+  if (i >= 5) {
+    return false;
+  }
+  fuzz_put_u8(out, i);
+  if (i == 0 || i == 4) {
+    fuzz_put(out, text + (i == 4 ? 5 : 0), bytes - (i == 4 ? 49 : 0));
+  } else if (i == 3) {
+    fuzz_put(out, "\x20\x00\x01", 3);
+  } else {
+    fuzz_check(kvf_base64url_decode(text + 5, bytes - 49, payload));
+    fuzz_put(out, payload, payload_bytes);
+  }
+  return true;
+}

@@ -1,0 +1,343 @@
+/* Every decoder of messages and records. The first byte names the decoder, the rest is the body.
+ *
+ * What a decoder takes, the encoder writes again: the same bytes, or, where a message has several forms, bytes that
+ * decode to the same message. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "wire/address.h"
+#include "wire/data_message.h"
+#include "wire/frame.h"
+#include "wire/handshake_message.h"
+#include "wire/lease_message.h"
+#include "wire/ping_message.h"
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+static uint8_t again[KVF_READ_ITEMS_MAX * KVF_DATA_READ_RUN_BYTES + KVF_DATA_READ_HEAD_BYTES];
+
+#define SAME_AGAIN(name)                                                                       \
+  static void take_##name(const uint8_t *body, size_t bytes)                                   \
+  {                                                                                            \
+    static kvf_##name message;                                                                 \
+    size_t again_bytes = 0;                                                                    \
+    kvf_status status = kvf_##name##_decode(body, bytes, &message);                            \
+    fuzz_check(status == KVF_OK || status == KVF_PROTOCOL);                                    \
+    if (status == KVF_OK) {                                                                    \
+      fuzz_check(kvf_##name##_encode(&message, again, sizeof(again), &again_bytes) == KVF_OK); \
+      fuzz_check(again_bytes == bytes && memcmp(again, body, bytes) == 0);                     \
+    }                                                                                          \
+  }
+
+SAME_AGAIN(hello)
+SAME_AGAIN(challenge)
+SAME_AGAIN(proof)
+SAME_AGAIN(refused)
+SAME_AGAIN(renew)
+SAME_AGAIN(finish)
+SAME_AGAIN(lease_states)
+SAME_AGAIN(ping)
+SAME_AGAIN(data_challenge)
+SAME_AGAIN(data_hello)
+SAME_AGAIN(data_chunk)
+SAME_AGAIN(data_trailer)
+SAME_AGAIN(data_cancel)
+
+static void check_same_welcome(const kvf_welcome *a, const kvf_welcome *b)
+{
+  fuzz_check(a->session_id == b->session_id && a->rank == b->rank && a->ranks == b->ranks);
+  fuzz_check(a->block_tokens == b->block_tokens && a->regions_count == b->regions_count);
+  for (uint32_t i = 0; i < a->regions_count; i++) {
+    const kvf_region_layout *x = &a->regions[i];
+    const kvf_region_layout *y = &b->regions[i];
+    fuzz_check(x->stride_bytes == y->stride_bytes && x->block_bytes == y->block_bytes && x->blocks == y->blocks);
+    fuzz_check(x->heads == y->heads && x->heads_total == y->heads_total && x->group == y->group);
+  }
+  fuzz_check(a->transports_count == b->transports_count);
+  for (uint32_t i = 0; i < a->transports_count; i++) {
+    const kvf_transport_offer *x = &a->transports[i];
+    const kvf_transport_offer *y = &b->transports[i];
+    fuzz_check(strcmp(x->name, y->name) == 0 && x->description_bytes == y->description_bytes);
+    fuzz_check(x->description_bytes == 0 || memcmp(x->description, y->description, x->description_bytes) == 0);
+  }
+}
+
+/* Its runs of equal regions may be split in several ways. */
+static void take_welcome(const uint8_t *body, size_t bytes)
+{
+  kvf_welcome welcome;
+  kvf_welcome second;
+  size_t again_bytes = 0;
+  if (kvf_welcome_decode(body, bytes, &welcome) != KVF_OK) {
+    return;
+  }
+  fuzz_check(welcome.regions_count <= KVF_REGIONS_MAX && welcome.transports_count <= KVF_TRANSPORTS_MAX);
+  fuzz_check(kvf_region_layouts_are_valid(welcome.regions, welcome.regions_count));
+  size_t room = kvf_welcome_bytes_max(&welcome);
+  fuzz_check(room <= KVF_FRAME_BODY_BYTES_MAX);
+  fuzz_check(kvf_welcome_encode(&welcome, again, room, &again_bytes) == KVF_OK && again_bytes <= bytes);
+  fuzz_check(kvf_welcome_decode(again, again_bytes, &second) == KVF_OK);
+  check_same_welcome(&welcome, &second);
+  kvf_welcome_free(&second);
+  kvf_welcome_free(&welcome);
+}
+
+/* So may a read's runs of positions. */
+static void take_read(const uint8_t *body, size_t bytes)
+{
+  static kvf_read_item items[2][KVF_READ_ITEMS_MAX];
+  kvf_data_read reads[2];
+  size_t again_bytes = 0;
+  if (kvf_data_read_decode(body, bytes, &reads[0]) != KVF_OK) {
+    return;
+  }
+  uint32_t count = reads[0].items_count;
+  fuzz_check(count > 0 && count <= KVF_READ_ITEMS_MAX);
+  kvf_data_read_items(&reads[0], items[0]);
+  fuzz_check(kvf_data_read_encode(&reads[0], items[0], again, sizeof(again), &again_bytes) == KVF_OK);
+  fuzz_check(again_bytes <= bytes && kvf_data_read_decode(again, again_bytes, &reads[1]) == KVF_OK);
+  fuzz_check(reads[1].items_count == count && reads[1].read_id == reads[0].read_id);
+  fuzz_check(reads[1].remote_head == reads[0].remote_head && reads[1].heads == reads[0].heads);
+  fuzz_check(memcmp(&reads[1].lease, &reads[0].lease, sizeof(reads[0].lease)) == 0);
+  kvf_data_read_items(&reads[1], items[1]);
+  fuzz_check(memcmp(items[0], items[1], count * sizeof(items[0][0])) == 0);
+}
+
+static void take_frame(const uint8_t *body, size_t bytes)
+{
+  const uint32_t limits[] = {KVF_FRAME_BODY_BYTES_MAX, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX};
+  for (size_t i = 0; bytes == KVF_FRAME_HEADER_BYTES && i < COUNT_OF(limits); i++) {
+    kvf_frame_header header;
+    if (kvf_frame_header_decode(body, limits[i], &header) == KVF_OK) {
+      fuzz_check(header.body_bytes <= limits[i]);
+      fuzz_check(strcmp(kvf_frame_type_name(header.type), "unknown") != 0);
+      kvf_frame_header_encode(header.type, header.body_bytes, again);
+      fuzz_check(memcmp(again, body, bytes) == 0);
+    }
+  }
+}
+
+static void take_record(const uint8_t *body, size_t bytes)
+{
+  kvf_rank_record record;
+  size_t again_bytes = 0;
+  if (kvf_rank_record_decode(body, bytes, &record) == KVF_OK) {
+    fuzz_check(kvf_rank_record_encode(&record, again, sizeof(again), &again_bytes) == KVF_OK);
+    fuzz_check(again_bytes == bytes && memcmp(again, body, bytes) == 0);
+  }
+}
+
+/* A record around any fields: its checksum is the last of it. */
+static void take_record_fields(const uint8_t *body, size_t bytes)
+{
+  uint8_t record[KVF_RANK_RECORD_BYTES] = {0};
+  uint8_t checksum[KVF_HASH_BYTES];
+  size_t fields_bytes = sizeof(record) - 8;
+  kvf_span fields = {record, fields_bytes};
+  memcpy(record, body, bytes < fields_bytes ? bytes : fields_bytes);
+  fuzz_check(kvf_sha256(&fields, 1, checksum) == KVF_OK);
+  memcpy(record + fields_bytes, checksum, sizeof(record) - fields_bytes);
+  take_record(record, sizeof(record));
+}
+
+/* What an address prints, it reads again. */
+static void take_address(const uint8_t *body, size_t bytes)
+{
+  char text[512];
+  char printed[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address address;
+  kvf_address second;
+  size_t length = bytes < sizeof(text) - 1 ? bytes : sizeof(text) - 1;
+  memcpy(text, body, length);
+  text[length] = '\0';
+  if (kvf_address_parse(text, 7, &address) == KVF_OK) {
+    kvf_address_format(&address, printed);
+    fuzz_check(kvf_address_parse(printed, 0, &second) == KVF_OK);
+    fuzz_check(memcmp(address.ip, second.ip, sizeof(address.ip)) == 0 && address.port == second.port);
+  }
+}
+
+/* ---- seeds ---- */
+
+static size_t seed_hello(uint8_t *out)
+{
+  kvf_hello hello = {.version_min = 1, .version_max = 3, .role = KVF_ROLE_RANK, .rank = 5};
+  size_t bytes = 0;
+  fuzz_check(kvf_hello_encode(&hello, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_challenge(uint8_t *out)
+{
+  kvf_challenge challenge = {.version = 1, .nonce = {1, 2, 3}};
+  size_t bytes = 0;
+  fuzz_check(kvf_challenge_encode(&challenge, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_proof(uint8_t *out)
+{
+  static kvf_proof proof = {.identity_count = 2, .identity = {{"dtype", "float32"}, {"model", "small"}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_proof_encode(&proof, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_refused(uint8_t *out)
+{
+  kvf_refused refused = {.status = KVF_DRAINING, .message = "not now"};
+  size_t bytes = 0;
+  fuzz_check(kvf_refused_encode(&refused, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_welcome(uint8_t *out)
+{
+  kvf_region_layout regions[3];
+  for (uint32_t i = 0; i < COUNT_OF(regions); i++) {
+    regions[i] = (kvf_region_layout){
+        .stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 2, .heads_total = 2, .group = i / 2};
+  }
+  uint8_t description[] = {1, 2, 3};
+  kvf_welcome welcome = {.session_id = 77,
+                         .rank = 1,
+                         .ranks = 2,
+                         .block_tokens = 16,
+                         .regions_count = COUNT_OF(regions),
+                         .regions = regions,
+                         .transports_count = 2,
+                         .transports = {{.name = "local", .description = description, .description_bytes = 3},
+                                        {.name = "tcp", .description = description, .description_bytes = 2}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_welcome_encode(&welcome, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_renew(uint8_t *out)
+{
+  static kvf_renew renew = {.seq = 1, .count = 2, .items = {{.lease = {.id = 1}}, {.lease = {.id = 2}}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_renew_encode(&renew, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_finish(uint8_t *out)
+{
+  static kvf_finish finish = {
+      .seq = 1, .count = 2, .items = {{.kind = 1, .reader = 0, .readers = 2}, {.kind = 2, .reader = 1, .readers = 2}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_finish_encode(&finish, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_states(uint8_t *out)
+{
+  static kvf_lease_states states = {
+      .seq = 1, .count = 2, .items = {{.lease_id = 1, .state = 1}, {.lease_id = 2, .state = 4}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_lease_states_encode(&states, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_ones(uint8_t *out, size_t bytes)
+{
+  memset(out, 1, bytes);
+  return bytes;
+}
+
+static size_t seed_8(uint8_t *out)
+{
+  return seed_ones(out, 8);
+}
+
+static size_t seed_24(uint8_t *out)
+{
+  return seed_ones(out, KVF_DATA_TRAILER_BYTES_MAX);
+}
+
+static size_t seed_32(uint8_t *out)
+{
+  return seed_ones(out, 32);
+}
+
+static size_t seed_data_hello(uint8_t *out)
+{
+  kvf_data_hello hello = {.session_id = 1, .stream = 1, .streams = 4};
+  size_t bytes = 0;
+  fuzz_check(kvf_data_hello_encode(&hello, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_read(uint8_t *out)
+{
+  kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 4};
+  kvf_read_item items[] = {{.group = 0, .position = 5},
+                           {.group = 0, .position = 6},
+                           {.group = 1, .position = 7},
+                           {.group = 1, .position = 9}};
+  size_t bytes = 0;
+  fuzz_check(kvf_data_read_encode(&read, items, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_chunk(uint8_t *out)
+{
+  kvf_data_chunk chunk = {.read_id = 1, .status = KVF_OK, .payload_bytes = 9};
+  size_t bytes = 0;
+  fuzz_check(kvf_data_chunk_encode(&chunk, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_frame(uint8_t *out)
+{
+  kvf_frame_header_encode(KVF_FRAME_READ, 100, out);
+  return KVF_FRAME_HEADER_BYTES;
+}
+
+static size_t seed_record(uint8_t *out)
+{
+  kvf_rank_record record = {.address = {.port = 1}, .rank = 3};
+  size_t bytes = 0;
+  fuzz_check(kvf_rank_record_encode(&record, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_address(uint8_t *out)
+{
+  static const char text[] = "[::ffff:127.0.0.1]:65535";
+  memcpy(out, text, sizeof(text) - 1);
+  return sizeof(text) - 1;
+}
+
+/* The order is the corpus': new ones go to the end. */
+static const struct {
+  void (*take)(const uint8_t *body, size_t bytes);
+  size_t (*seed)(uint8_t *out);
+} decoders[] = {
+    {take_hello, seed_hello},       {take_challenge, seed_challenge},   {take_proof, seed_proof},
+    {take_refused, seed_refused},   {take_welcome, seed_welcome},       {take_renew, seed_renew},
+    {take_finish, seed_finish},     {take_lease_states, seed_states},   {take_ping, seed_8},
+    {take_data_challenge, seed_32}, {take_data_hello, seed_data_hello}, {take_read, seed_read},
+    {take_data_chunk, seed_chunk},  {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
+    {take_frame, seed_frame},       {take_record, seed_record},         {take_record_fields, seed_record},
+    {take_address, seed_address},
+};
+
+bool fuzz_seed(unsigned i, fuzz_seed_out *out)
+{
+  if (i >= COUNT_OF(decoders)) {
+    return false;
+  }
+  fuzz_put_u8(out, i);
+  fuzz_put(out, again, decoders[i].seed(again));
+  return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+  if (bytes > 0) {
+    decoders[data[0] % COUNT_OF(decoders)].take(data + 1, bytes - 1);
+  }
+  return 0;
+}
