@@ -1,0 +1,581 @@
+/* The tcp transport's server: strangers and holders of the session's key, in the tape's order, with any bytes.
+ *
+ * Checked: who has not proved the key is never trusted and is sent a challenge and nothing else; what a connection may
+ * hold is bounded; every READ of a proved consumer is answered, in order, once; what is sent is the bytes of the
+ * lease's own blocks, whole, and the trailer is the fence's; at the end no connection, memory or descriptor is left. */
+#include "transport/tcp_server.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "tcp_world.h"
+#include "transport/fence_memory.h"
+
+#define LEASES 3
+#define POSITIONS 3
+#define READS_MAX 512
+#define SENT_BYTES_MAX 16384
+#define RECEIVED_BYTES_MAX 64
+#define STRANGER_OUT_BYTES_MAX (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHALLENGE_BYTES_MAX)
+
+typedef enum lease_state { NOT_PUBLISHED, LIVE, OVER } lease_state;
+
+typedef struct lease_model {
+  kvf_lease lease;
+  lease_state state;
+  uint32_t blocks[POSITIONS];
+} lease_model;
+
+/* A READ as it was sent: its frame's body, in the consumer's `sent`. */
+typedef struct sent_read {
+  size_t at;
+  size_t bytes;
+} sent_read;
+
+typedef enum expects { CHALLENGE, READY, CHUNK, PAYLOAD, TRAILER } expects;
+
+typedef struct consumer {
+  bool has_key;
+  bool proved; /* with the right proof, as its first frame */
+  bool broken; /* has sent what is not to be answered, or could not send all: what comes is not to be foreseen */
+  expects state;
+  uint64_t out_bytes; /* that the transport has sent */
+  kvf_data_challenge challenge;
+  uint8_t received[RECEIVED_BYTES_MAX]; /* a part of a frame */
+  size_t received_bytes;
+
+  uint8_t sent[SENT_BYTES_MAX]; /* since the proof */
+  size_t sent_bytes;
+  size_t parsed_bytes;
+  sent_read reads[READS_MAX];
+  uint32_t reads_count;
+  uint32_t answered;
+
+  /* The payload that comes. */
+  kvf_data_read read;
+  uint32_t item;
+  uint32_t region;
+  uint32_t offset;
+  uint64_t payload_left;
+} consumer;
+
+static fuzz_tape tape;
+static consumer consumers[TCP_ENDS_MAX];
+static lease_model leases[LEASES];
+static kvf_read_item items[KVF_READ_ITEMS_MAX]; /* of the read whose payload comes, of one consumer at a time */
+static const consumer *items_of;
+static unsigned closing_phase;
+
+static consumer *consumer_of(const tcp_end *end)
+{
+  return &consumers[end - tcp.ends];
+}
+
+/* ---- leases ---- */
+
+static kvf_status authorize(void *context, const kvf_lease *lease, kvf_read_item *wanted, uint32_t count)
+{
+  (void)context;
+  const lease_model *model = NULL;
+  for (size_t i = 0; i < LEASES; i++) {
+    bool same = memcmp(&leases[i].lease, lease, sizeof(*lease)) == 0;
+    model = same ? &leases[i] : model;
+  }
+  if (model == NULL || model->state != LIVE) {
+    return model == NULL ? KVF_LEASE_UNKNOWN : model->state == NOT_PUBLISHED ? KVF_NOT_PUBLISHED : KVF_LEASE_EXPIRED;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    if (wanted[i].group > 1 || wanted[i].position >= POSITIONS) {
+      return KVF_INVALID;
+    }
+    wanted[i].remote_block = model->blocks[wanted[i].position];
+  }
+  return KVF_OK;
+}
+
+static void next_state(lease_model *model)
+{
+  kvf_fence_entry entry = {.word = kvf_fence_word_live(model->lease.id), .digest = model->lease.id ^ 5};
+  if (model->state == NOT_PUBLISHED) {
+    kvf_fence_store_live(tcp.table, model->lease.slot, entry);
+    model->state = LIVE;
+  } else if (model->state == LIVE) {
+    entry.word = kvf_fence_word_over(model->lease.id);
+    kvf_fence_store_over(tcp.table, model->lease.slot, entry);
+    model->state = OVER;
+  }
+}
+
+/* ---- what the transport sends ---- */
+
+static const kvf_region_layout *layout_of(const consumer *c)
+{
+  return &tcp.layouts[c->region];
+}
+
+/* Moves on to the next region of the item's group, or to the next item's first. */
+static void next_piece(consumer *c)
+{
+  c->offset = 0;
+  do {
+    c->region++;
+    if (c->region == TCP_REGIONS) {
+      c->region = 0;
+      c->item++;
+    }
+  } while (c->item < c->read.items_count && layout_of(c)->group != items[c->item].group);
+}
+
+static const lease_model *lease_of(const kvf_lease *lease)
+{
+  for (size_t i = 0; i < LEASES; i++) {
+    if (memcmp(&leases[i].lease, lease, sizeof(*lease)) == 0) {
+      return &leases[i];
+    }
+  }
+  fuzz_fail(__FILE__, __LINE__, "a lease that there is");
+}
+
+static void load_items(consumer *c)
+{
+  const sent_read *answered = &c->reads[c->answered];
+  fuzz_check(kvf_data_read_decode(c->sent + answered->at, answered->bytes, &c->read) == KVF_OK);
+  if (items_of != c || c->item == 0) {
+    kvf_data_read_items(&c->read, items);
+    items_of = c;
+  }
+}
+
+static uint64_t payload_bytes(const consumer *c)
+{
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < c->read.items_count; i++) {
+    uint32_t regions = items[i].group == 0 ? 2 : 1;
+    bytes += (uint64_t)regions * c->read.heads * (TCP_BLOCK_BYTES / TCP_HEADS);
+  }
+  return bytes;
+}
+
+static void on_chunk(consumer *c, const uint8_t *body, size_t bytes)
+{
+  kvf_data_chunk chunk;
+  fuzz_check(kvf_data_chunk_decode(body, bytes, &chunk) == KVF_OK);
+  fuzz_check(c->proved && c->answered < c->reads_count);
+  c->item = 0;
+  load_items(c);
+  fuzz_check(chunk.read_id == c->read.read_id);
+  if (chunk.status != KVF_OK) {
+    fuzz_check(chunk.payload_bytes == 0);
+    c->answered++;
+    return;
+  }
+  fuzz_check(lease_of(&c->read.lease)->state != NOT_PUBLISHED);
+  fuzz_check(c->read.remote_head + c->read.heads <= TCP_HEADS && chunk.payload_bytes == payload_bytes(c));
+  c->region = 0;
+  c->offset = 0;
+  if (layout_of(c)->group != items[0].group) {
+    next_piece(c);
+  }
+  c->payload_left = chunk.payload_bytes;
+  c->state = PAYLOAD;
+}
+
+static size_t on_payload(consumer *c, const uint8_t *data, size_t bytes)
+{
+  size_t taken = 0;
+  load_items(c);
+  uint32_t head_bytes = TCP_BLOCK_BYTES / TCP_HEADS;
+  const lease_model *model = lease_of(&c->read.lease);
+  while (taken < bytes && c->payload_left > 0) {
+    fuzz_check(c->item < c->read.items_count);
+    uint32_t block = model->blocks[items[c->item].position];
+    size_t at = block * TCP_STRIDE_BYTES + c->read.remote_head * head_bytes + c->offset;
+    fuzz_check(data[taken] == tcp_pattern(c->region, at));
+    taken++;
+    c->payload_left--;
+    c->offset++;
+    if (c->offset == c->read.heads * head_bytes) {
+      next_piece(c);
+    }
+  }
+  if (c->payload_left == 0) {
+    c->state = TRAILER;
+  }
+  return taken;
+}
+
+static void on_trailer(consumer *c, const uint8_t *body, size_t bytes)
+{
+  kvf_data_trailer trailer;
+  fuzz_check(kvf_data_trailer_decode(body, bytes, &trailer) == KVF_OK);
+  fuzz_check(trailer.read_id == c->read.read_id);
+  kvf_fence_entry entry = kvf_fence_load(tcp.table, c->read.lease.slot);
+  fuzz_check(trailer.word <= entry.word && trailer.word >= kvf_fence_word_live(c->read.lease.id));
+  c->answered++;
+  c->state = CHUNK;
+}
+
+static void on_frame(consumer *c, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  if (c->state == CHALLENGE) {
+    fuzz_check(type == KVF_FRAME_DATA_CHALLENGE);
+    fuzz_check(kvf_data_challenge_decode(body, bytes, &c->challenge) == KVF_OK);
+    c->state = READY;
+  } else if (c->state == READY) {
+    fuzz_check(type == KVF_FRAME_DATA_READY && bytes == 0 && c->proved);
+    c->state = CHUNK;
+  } else if (c->state == CHUNK) {
+    fuzz_check(type == KVF_FRAME_CHUNK);
+    on_chunk(c, body, bytes);
+  } else {
+    fuzz_check(c->state == TRAILER && type == KVF_FRAME_TRAILER);
+    on_trailer(c, body, bytes);
+  }
+}
+
+static void on_bytes(tcp_end *from, const uint8_t *data, size_t bytes)
+{
+  consumer *c = consumer_of(from);
+  c->out_bytes += bytes;
+  while (bytes > 0) {
+    if (c->state == PAYLOAD) {
+      size_t taken = on_payload(c, data, bytes);
+      data += taken;
+      bytes -= taken;
+      continue;
+    }
+    c->received[c->received_bytes++] = *data++;
+    bytes--;
+    kvf_frame_header header;
+    if (c->received_bytes < KVF_FRAME_HEADER_BYTES) {
+      continue;
+    }
+    fuzz_check(kvf_frame_header_decode(c->received, RECEIVED_BYTES_MAX - KVF_FRAME_HEADER_BYTES, &header) == KVF_OK);
+    if (c->received_bytes == KVF_FRAME_HEADER_BYTES + header.body_bytes) {
+      c->received_bytes = 0;
+      on_frame(c, header.type, c->received + KVF_FRAME_HEADER_BYTES, header.body_bytes);
+    }
+  }
+}
+
+/* ---- what consumers send ---- */
+
+/* Finds the READs in what has been sent since the proof. */
+static void parse_sent(consumer *c)
+{
+  while (!c->broken && c->sent_bytes - c->parsed_bytes >= KVF_FRAME_HEADER_BYTES) {
+    kvf_frame_header header;
+    kvf_data_read read;
+    kvf_data_cancel cancel;
+    const uint8_t *frame = c->sent + c->parsed_bytes;
+    if (kvf_frame_header_decode(frame, KVF_FRAME_BODY_BYTES_MAX, &header) != KVF_OK) {
+      c->broken = true;
+      return;
+    }
+    size_t whole = KVF_FRAME_HEADER_BYTES + header.body_bytes;
+    if (c->sent_bytes - c->parsed_bytes < whole) {
+      return;
+    }
+    const uint8_t *body = frame + KVF_FRAME_HEADER_BYTES;
+    if (header.type == KVF_FRAME_READ && kvf_data_read_decode(body, header.body_bytes, &read) == KVF_OK) {
+      fuzz_check(c->reads_count < READS_MAX);
+      c->reads[c->reads_count++] = (sent_read){c->parsed_bytes + KVF_FRAME_HEADER_BYTES, header.body_bytes};
+    } else if (header.type != KVF_FRAME_CANCEL || kvf_data_cancel_decode(body, header.body_bytes, &cancel) != KVF_OK) {
+      c->broken = true;
+    }
+    c->parsed_bytes += whole;
+  }
+}
+
+static void send_bytes(tcp_end *end, const void *data, size_t bytes)
+{
+  consumer *c = consumer_of(end);
+  if (bytes > SENT_BYTES_MAX - c->sent_bytes) {
+    return;
+  }
+  size_t sent = tcp_send_bytes(end, data, bytes);
+  if (c->proved) {
+    memcpy(c->sent + c->sent_bytes, data, sent);
+    c->sent_bytes += sent;
+    parse_sent(c);
+  } else if (sent > 0) {
+    c->broken = true; /* whatever it was, a proof comes too late */
+  }
+  c->broken = c->broken || sent < bytes;
+}
+
+static void send_frame(tcp_end *end, kvf_frame_type type, const void *body, size_t bytes)
+{
+  static uint8_t frame[SENT_BYTES_MAX];
+  if (KVF_FRAME_HEADER_BYTES + bytes <= sizeof(frame)) {
+    kvf_frame_header_encode(type, (uint32_t)bytes, frame);
+    memcpy(frame + KVF_FRAME_HEADER_BYTES, body, bytes);
+    send_bytes(end, frame, KVF_FRAME_HEADER_BYTES + bytes);
+  }
+}
+
+/* The right one if the consumer has the key, else one that it could make. */
+static void send_hello(tcp_end *end)
+{
+  consumer *c = consumer_of(end);
+  uint8_t choice = fuzz_u8(&tape);
+  kvf_key key = tcp.session_key;
+  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_data_hello hello = {.session_id = TCP_SESSION_ID, .stream = choice & 1, .streams = 2};
+  key.data[0] ^= c->has_key ? 0 : 1;
+  hello.session_id += (choice & 0xf0) == 0xf0 ? 1 : 0;
+  fuzz_check(kvf_data_hello_proof(&key, &c->challenge, &hello, hello.proof) == KVF_OK);
+  fuzz_check(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes) == KVF_OK);
+  bool good = c->has_key && c->state == READY && !c->broken && !c->proved && hello.session_id == TCP_SESSION_ID;
+  send_frame(end, KVF_FRAME_DATA_HELLO, body, bytes);
+  if (good) {
+    c->proved = true;
+    c->broken = false;
+  }
+}
+
+static kvf_lease name_lease(void)
+{
+  uint8_t choice = fuzz_u8(&tape);
+  kvf_lease lease = leases[choice % LEASES].lease;
+  if (choice >> 5 == 5) {
+    lease.token[choice & 15] ^= 1;
+  } else if (choice >> 5 == 6) {
+    lease.slot = fuzz_u32(&tape);
+  } else if (choice >> 5 == 7) {
+    lease.id += fuzz_u8(&tape);
+  }
+  return lease;
+}
+
+static void send_read(tcp_end *end)
+{
+  static kvf_read_item wanted[64];
+  uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
+  size_t bytes = 0;
+  kvf_data_read read = {.read_id = 1 + (fuzz_u8(&tape) & 7), .lease = name_lease()};
+  uint8_t choice = fuzz_u8(&tape);
+  read.remote_head = choice & 1;
+  read.heads = 1 + ((choice >> 1) & 1);
+  read.items_count = 1 + (choice >> 2);
+  for (uint32_t i = 0; i < read.items_count; i++) {
+    uint8_t which = fuzz_u8(&tape);
+    wanted[i] = (kvf_read_item){.group = (which >> 2) & 1, .position = which & 3};
+    wanted[i].position = wanted[i].position == POSITIONS && which < 0xe0 ? 0 : wanted[i].position;
+  }
+  fuzz_check(kvf_data_read_encode(&read, wanted, body, sizeof(body), &bytes) == KVF_OK);
+  send_frame(end, KVF_FRAME_READ, body, bytes);
+}
+
+static void send_cancel(tcp_end *end)
+{
+  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_data_cancel cancel = {.read_id = 1 + (fuzz_u8(&tape) & 7)};
+  fuzz_check(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes) == KVF_OK);
+  send_frame(end, KVF_FRAME_CANCEL, body, bytes);
+}
+
+static void connect_one(bool has_key)
+{
+  tcp_end *end = tcp_dial();
+  if (end != NULL) {
+    memset(consumer_of(end), 0, sizeof(consumer));
+    consumer_of(end)->has_key = has_key;
+  }
+}
+
+static tcp_end *some_end(void)
+{
+  tcp_end *end = &tcp.ends[fuzz_choose(&tape, TCP_ENDS_MAX)];
+  return end->fd < 0 ? NULL : end;
+}
+
+static void send_something(unsigned what)
+{
+  size_t got;
+  tcp_end *end = some_end();
+  if (end == NULL) {
+    return;
+  }
+  switch (what) {
+    case 0: {
+      const uint8_t *bytes = fuzz_bytes(&tape, fuzz_u16(&tape) % 1024, &got);
+      send_bytes(end, bytes, got);
+      break;
+    }
+    case 1: {
+      kvf_frame_type type = (kvf_frame_type)(KVF_FRAME_DATA_CHALLENGE + fuzz_choose(&tape, 7));
+      const uint8_t *bytes = fuzz_bytes(&tape, fuzz_u16(&tape) % 1024, &got);
+      send_frame(end, type, bytes, got);
+      break;
+    }
+    case 2:
+      send_hello(end);
+      break;
+    case 3:
+      send_cancel(end);
+      break;
+    case 4:
+      end->is_deaf = !end->is_deaf;
+      break;
+    case 5:
+      tcp_hang_up(end);
+      break;
+    case 6:
+      (void)shutdown(end->fd, SHUT_WR);
+      consumer_of(end)->broken = true;
+      break;
+    default:
+      send_read(end);
+      break;
+  }
+}
+
+static void step(void)
+{
+  uint8_t op = fuzz_u8(&tape) % 16;
+  switch (op) {
+    case 0: /* the transport does what it can */
+      break;
+    case 1:
+      tcp.now_ns += fuzz_u8(&tape) * KVF_NS_PER_MS;
+      break;
+    case 2:
+      connect_one(false);
+      break;
+    case 3:
+      connect_one(true);
+      break;
+    case 4:
+      next_state(&leases[fuzz_choose(&tape, LEASES)]);
+      break;
+    default:
+      send_something(op - 5u);
+      break;
+  }
+}
+
+/* ---- checks ---- */
+
+static void check_conn(const kvf_tcp_conn *conn)
+{
+  const tcp_end *end = tcp_end_of(conn->stream.fd);
+  if (end != NULL) {
+    const consumer *c = &consumers[end - tcp.ends];
+    fuzz_check(!conn->is_trusted || c->proved);
+    fuzz_check(c->proved || c->out_bytes <= STRANGER_OUT_BYTES_MAX);
+  }
+  fuzz_check(conn->stream.out.capacity <= 512);
+  fuzz_check(conn->stream.in.capacity <= (conn->is_trusted ? KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX : 128));
+  fuzz_check(conn->requests_count <= KVF_TCP_REQUESTS_MAX);
+  fuzz_check(conn->items_count < KVF_TCP_ITEMS_MAX + KVF_READ_ITEMS_MAX);
+}
+
+static void check_world(void)
+{
+  const kvf_tcp *server = tcp.tcp;
+  uint32_t limit = server->config.connections_max;
+  fuzz_check(server->greeting_count <= limit / KVF_TCP_GREETING_SHARE + 1 && server->serving_count <= limit);
+  const kvf_list *lists[] = {&server->greeting, &server->serving};
+  for (size_t i = 0; i < 2; i++) {
+    for (const kvf_list *node = lists[i]->next; node != lists[i]; node = node->next) {
+      const kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+      fuzz_check(conn->is_trusted == (i == 1));
+      check_conn(conn);
+    }
+  }
+}
+
+/* Nothing moves any more: whoever has asked properly has been answered. */
+static void check_answered(void)
+{
+  for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
+    const consumer *c = &consumers[i];
+    if (tcp.ends[i].fd >= 0 && !tcp.ends[i].is_closed && c->proved && !c->broken) {
+      fuzz_check(c->answered == c->reads_count && c->state == CHUNK);
+    }
+  }
+}
+
+static bool turn(bool idle)
+{
+  check_world();
+  if (!fuzz_is_over(&tape)) {
+    step();
+    return true;
+  }
+  for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
+    idle = idle && !tcp.ends[i].is_deaf;
+    tcp.ends[i].is_deaf = false;
+  }
+  if (!idle) {
+    return true;
+  }
+  if (closing_phase == 0) {
+    check_answered();
+    for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
+      tcp_hang_up(&tcp.ends[i]);
+    }
+  }
+  closing_phase++;
+  if (closing_phase < 3) {
+    return true;
+  }
+  fuzz_check(tcp.tcp->greeting_count == 0 && tcp.tcp->serving_count == 0);
+  return false;
+}
+
+/* ---- */
+
+static void run_tape(const uint8_t *data, size_t bytes)
+{
+  static const kvf_transport_host host = {.authorize = authorize};
+  tape = (fuzz_tape){.data = data, .bytes = bytes};
+  closing_phase = 0;
+  items_of = NULL;
+  for (uint32_t i = 0; i < LEASES; i++) {
+    leases[i] = (lease_model){.lease = {.id = 100 + i, .slot = i, .token = {(uint8_t)(i + 1)}},
+                              .blocks = {i, 7 - i, (3 + i) % TCP_BLOCKS}};
+  }
+  tcp.turn = turn;
+  tcp.on_bytes = on_bytes;
+  tcp_world_run(true, &host);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+  static bool is_warm;
+  if (!is_warm) { /* what OpenSSL allocates once */
+    uint8_t digest[KVF_HASH_BYTES];
+    kvf_span span = {"", 0};
+    kvf_key key = {.data = "k", .bytes = 1};
+    fuzz_check(kvf_hmac(&key, &span, 1, digest) == KVF_OK && kvf_sha256(&span, 1, digest) == KVF_OK);
+    is_warm = true;
+  }
+  run_tape(data, bytes);
+  return 0;
+}
+
+/* A consumer that is served; one whose lease ends, who is slow, cancels and leaves; strangers. */
+bool fuzz_seed(unsigned i, fuzz_seed_out *out)
+{
+  static const struct {
+    const char *tape;
+    size_t bytes;
+  } seeds[] = {
+      {"\x04\x00\x03\x00\x00\x07\x00\x00\x0c\x00\x00\x00\x0e\x00\x01\x02\x00\x00", 18},
+      {"\x04\x01\x03\x00\x07\x00\x01\x09\x00\x0c\x00\x00\x01\xf2\x00\x04\x01\x0c\x00\x01\x01\x00\x02\x04\x01\x08\x00"
+       "\x00\x0c\x00\x00\x09\x00\x00\x0a\x00",
+       36},
+      {"\x02\x02\x02\x00\x07\x00\x00\x07\x01\x00\x05\x02\x10\x00GET / HTTP/1.1\r\n\x01\x65", 32},
+      {"\x03\x00\x07\x00\x00\x06\x00\x03\x09\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0b\x00", 21},
+  };
+  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
+    return false;
+  }
+  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
+  return true;
+}
