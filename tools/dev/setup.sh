@@ -7,7 +7,7 @@
 # Needs common.sh.
 
 PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev
-  clang-19 clang-format-19 clang-tidy-19)
+  clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 PIP_LOG=$CACHE/logs/pip.log
 REQUIREMENTS=tools/dev
 
@@ -122,6 +122,13 @@ build_c() {
     { tail -n 20 "$CACHE/logs/$folder.log" >&2; rm -rf "$folder"; return 1; }
   say "compiling $folder …"
   .venv/bin/ninja -C "$folder" --quiet
+}
+
+# The fuzz targets: with libFuzzer, and as plain programs that replay an input, both under the sanitizers.
+build_fuzz() {
+  [ -f build-fuzz/build.ninja ] || local -x CC=clang-19
+  build_c build-fuzz -Dfuzz=true -Dtests=false -Dbench=false -Ddefault_library=static --buildtype=debugoptimized \
+    -Db_sanitize=address,undefined -Db_lundef=false
 }
 
 # One set-up at a time in a checkout.

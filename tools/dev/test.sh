@@ -40,6 +40,10 @@ meson_tests() {
   build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs "${suites[@]}"
 }
 
+fuzz() {
+  build_fuzz && .venv/bin/python tools/dev/fuzz.py "$@"
+}
+
 python_tests() {
   local folder=$1 report=$2
   .venv/bin/python -m pytest -q --junitxml="$report" -o junit_family=xunit2 "$folder"
@@ -59,6 +63,7 @@ if [ $quick = no ]; then
     meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
   step "C tests, thread sanitizer" build-tsan/meson-logs/testlog.junit.xml \
     meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
+  step "fuzzing, 30 s a target" - fuzz --seconds 30
   setup_tests
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
   [ $e2e = no ] || step "end to end, real engines" $RESULTS/e2e.xml engine_tests $RESULTS/e2e.xml

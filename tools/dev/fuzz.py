@@ -1,0 +1,147 @@
+"""Runs the fuzz targets of build-fuzz, prints a table, and fails with a command that replays what was found."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+BUILD = Path("build-fuzz/tests/fuzz")
+KEPT = Path("tests/fuzz/corpus")
+CACHE = Path(".cache/fuzz")
+
+# Of the kept inputs of one target: they are in the repository, and every test run replays them.
+KEPT_FILES_MAX = 200
+KEPT_BYTES_MAX = 200_000
+
+# One input may take and use so much; beyond it, it is a finding.
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=4096", "-len_control=20"]
+
+
+class Outcome(NamedTuple):
+    target: str
+    runs: int
+    runs_per_s: int
+    coverage: int
+    new_inputs: int
+    code: int
+    found: list[Path]
+
+
+def target_names() -> list[str]:
+    return sorted(path.name.removeprefix("fuzz_") for path in BUILD.glob("fuzz_*") if path.is_file())
+
+
+def program(kind: str, target: str) -> str:
+    return str(BUILD / f"{kind}_{target}")
+
+
+def folder(target: str, name: str) -> Path:
+    path = CACHE / target / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def number(pattern: str, text: str) -> int:
+    found = re.findall(pattern, text)
+    return int(found[-1]) if found else 0
+
+
+def artifacts(target: str) -> set[Path]:
+    """What libFuzzer has written of findings; slow units are none."""
+    return {path for path in folder(target, "found").iterdir() if not path.name.startswith("slow-unit-")}
+
+
+def fuzz(target: str, seconds: int) -> Outcome:
+    inputs = folder(target, "inputs")
+    before = artifacts(target)
+    subprocess.run([program("replay", target), "--write-seeds", inputs], check=True, stderr=subprocess.DEVNULL)
+    (KEPT / target).mkdir(parents=True, exist_ok=True)
+    command = [program("fuzz", target), f"-max_total_time={seconds}", "-print_final_stats=1", *LIMITS]
+    command += [f"-artifact_prefix={folder(target, 'found')}/", str(inputs), str(KEPT / target)]
+    log = CACHE / target / "log"
+    with log.open("w") as out:
+        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+    text = log.read_text(errors="replace")
+    return Outcome(
+        target,
+        number(r"stat::number_of_executed_units: (\d+)", text),
+        number(r"stat::average_exec_per_sec: +(\d+)", text),
+        number(r"\bcov: (\d+)", text),
+        number(r"stat::new_units_added: +(\d+)", text),
+        code,
+        sorted(artifacts(target) - before),
+    )
+
+
+def keep(target: str) -> str:
+    """Makes the kept inputs the smallest ones that cover what all known inputs cover. Hits are not counted: otherwise
+    there would be thousands."""
+    merged = CACHE / target / "merged"
+    shutil.rmtree(merged, ignore_errors=True)
+    merged.mkdir()
+    command = [program("fuzz", target), "-set_cover_merge=1", "-use_counters=0", *LIMITS]
+    command += [str(merged), str(KEPT / target), str(folder(target, "inputs"))]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for path in (KEPT / target).iterdir():
+        path.unlink()
+    files, kept_bytes = 0, 0
+    for path in sorted(merged.iterdir(), key=lambda each: (each.stat().st_size, each.name)):
+        size = path.stat().st_size
+        if files < KEPT_FILES_MAX and kept_bytes + size <= KEPT_BYTES_MAX:
+            shutil.copyfile(path, KEPT / target / path.name)
+            files, kept_bytes = files + 1, kept_bytes + size
+    left_out = sum(1 for _ in merged.iterdir()) - files
+    return f"{target}: {files} inputs, {kept_bytes} bytes" + (f"; {left_out} left out" if left_out else "")
+
+
+def print_table(outcomes: list[Outcome]) -> None:
+    print(f"{'target':12} {'runs':>9} {'runs/s':>8} {'coverage':>9} {'new inputs':>11} {'findings':>9}")
+    for each in outcomes:
+        findings = max(len(each.found), int(each.code != 0))
+        print(
+            f"{each.target:12} {each.runs:9} {each.runs_per_s:8} {each.coverage:9} {each.new_inputs:11} {findings:9}"
+        )
+
+
+def print_findings(outcomes: list[Outcome]) -> None:
+    for each in outcomes:
+        if each.code == 0:
+            continue
+        lines = (CACHE / each.target / "log").read_text(errors="replace").splitlines()
+        said = [line for line in lines if re.search(r"broken: |ERROR: |runtime error: |SUMMARY: ", line)]
+        print(f"\n{each.target}: exit status {each.code}; see {CACHE / each.target / 'log'}")
+        print("\n".join(f"  {line.strip()}" for line in said[:4]))
+        for path in each.found:
+            print(f"  replay: {shlex.join([program('replay', each.target), str(path)])}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=30, help="for each target (30)")
+    parser.add_argument("--target", action="append", choices=target_names(), help="only this one; may be repeated")
+    parser.add_argument("--keep", action="store_true", help="afterwards keep what covers more in tests/fuzz/corpus")
+    arguments = parser.parse_args()
+    targets = arguments.target or target_names()
+    os.environ.setdefault("ASAN_OPTIONS", "quarantine_size_mb=64:detect_stack_use_after_return=0")
+    os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+    with concurrent.futures.ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        outcomes = list(pool.map(lambda target: fuzz(target, arguments.seconds), targets))
+        print_table(outcomes)
+        print_findings(outcomes)
+        if arguments.keep:
+            print("\nkept:")
+            for line in pool.map(keep, targets):
+                print(f"  {line}")
+    return int(any(each.code != 0 for each in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
