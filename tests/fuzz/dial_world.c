@@ -1,0 +1,230 @@
+#include "dial_world.h"
+
+#include <string.h>
+
+#define SLACK_NS (20 * MS) /* the core is ticked at least that often where time counts */
+
+dial_world world;
+
+kvf_incarnation dial_incarnation(uint32_t producer)
+{
+  kvf_incarnation incarnation;
+  memset(&incarnation, 'P' + (int)producer, sizeof(incarnation));
+  return incarnation;
+}
+
+kvf_lease dial_lease(uint32_t load)
+{
+  return (kvf_lease){.id = 100 + load, .slot = load, .token = {(uint8_t)load}};
+}
+
+/* ---- what the core wants ---- */
+
+static void start_dial(const kvf_peer_action *action)
+{
+  uint32_t producer = (uint32_t)action->address.port - FIRST_PORT;
+  fuzz_check(producer < PRODUCERS && world.is_named[producer]);
+  for (size_t i = 0; i < WIRES_MAX; i++) {
+    if (world.dials[i] == 0) {
+      world.dials[i] = action->conn_id;
+      return;
+    }
+  }
+  kvf_core_on_dialed(&world.core, world.all.now_ns, action->conn_id, KVF_PEER_DOWN);
+}
+
+static void open_path(const kvf_peer_action *action)
+{
+  uint32_t producer = (uint32_t)action->address.port - FIRST_PORT;
+  kvf_incarnation incarnation = dial_incarnation(producer);
+  fuzz_check(memcmp(&action->incarnation, &incarnation, sizeof(incarnation)) == 0);
+  fuzz_check(action->welcome->transports_count > 0 && world.open_paths_count < WIRES_MAX);
+  world.open_paths[world.open_paths_count++] = action->path;
+  if (world.open_paths_count == WIRES_MAX) {
+    kvf_core_on_link(&world.core, world.all.now_ns, world.open_paths[--world.open_paths_count], KVF_TRANSFER_SETUP);
+  }
+}
+
+static void start_read(const kvf_load_action *action)
+{
+  uint32_t load = (uint32_t)(action->lease.id - 100);
+  fuzz_check(action->lease.id >= 100 && load < world.loads_count && !world.loads[load].is_quiet &&
+             !world.loads[load].has_outcome);
+  read_model *place = NULL;
+  for (size_t i = 0; i < READS_MAX; i++) {
+    place = world.reads[i].read_id == 0 ? &world.reads[i] : place;
+  }
+  fuzz_check(place != NULL && action->items_count <= POSITIONS);
+  for (uint32_t i = 0; i < action->items_count; i++) {
+    uint32_t position = action->items[i].position;
+    fuzz_check(position < POSITIONS && world.loads[load].wanted[position] && !world.loads[load].good[position]);
+    for (size_t k = 0; k < READS_MAX; k++) {
+      for (uint32_t n = 0; world.reads[k].read_id != 0 && world.reads[k].load == load && n < world.reads[k].count;
+           n++) {
+        fuzz_check(world.reads[k].positions[n] != position);
+      }
+    }
+    place->positions[i] = position;
+  }
+  place->read_id = action->read_id;
+  place->load = load;
+  place->count = action->items_count;
+}
+
+void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *sample, bool is_good)
+{
+  uint64_t read_id = read->read_id;
+  for (uint32_t i = 0; is_good && i < read->count; i++) {
+    world.loads[read->load].good[read->positions[i]] = true;
+  }
+  read->read_id = 0;
+  kvf_core_on_read_done(&world.core, world.all.now_ns, read_id, status, sample, 0);
+}
+
+static void cancel_read(uint64_t read_id)
+{
+  for (size_t i = 0; i < READS_MAX; i++) {
+    if (world.reads[i].read_id == read_id && read_id % 2 == 0) { /* the others end when the tape says so */
+      dial_end_read(&world.reads[i], KVF_CANCELLED, NULL, false);
+      return;
+    }
+  }
+}
+
+static void on_load(const kvf_event *event)
+{
+  fuzz_check(event->user < world.loads_count);
+  load_model *load = &world.loads[event->user];
+  if (event->kind == KVF_EVENT_QUIET) {
+    fuzz_check(load->has_outcome && !load->is_quiet);
+    load->is_quiet = true;
+    for (size_t i = 0; i < READS_MAX; i++) {
+      fuzz_check(world.reads[i].read_id == 0 || world.reads[i].load != event->user);
+    }
+    return;
+  }
+  const kvf_report *report = &event->u.report;
+  fuzz_check(!load->has_outcome && report->blocks == POSITIONS && report->prefix <= POSITIONS);
+  load->has_outcome = true;
+  for (uint32_t i = 0; i < report->prefix; i++) {
+    fuzz_check(!load->wanted[i] || load->good[i]);
+  }
+  fuzz_check(report->status != KVF_OK || report->prefix == POSITIONS);
+}
+
+static void on_verdict(const kvf_event *event)
+{
+  fuzz_check(event->user < world.requests_count);
+  request_model *request = &world.requests[event->user];
+  fuzz_check(request->id == event->id && request->begun && !request->cancelled && !request->has_verdict);
+  request->has_verdict = true;
+  fuzz_check(event->u.verdict.keep_blocks <= POSITIONS);
+}
+
+static void settle(void)
+{
+  kvf_effect effect;
+  kvf_event event;
+  while (kvf_core_next_effect(&world.core, world.all.now_ns, &effect)) {
+    switch (effect.kind) {
+      case KVF_EFFECT_DIAL:
+        start_dial(&effect.link);
+        break;
+      case KVF_EFFECT_OPEN_LINK:
+        open_path(&effect.link);
+        break;
+      case KVF_EFFECT_READ:
+        start_read(&effect.read);
+        break;
+      case KVF_EFFECT_CANCEL:
+        cancel_read(effect.read.read_id);
+        break;
+      case KVF_EFFECT_CLOSE_LINK:
+        break;
+      case KVF_EFFECT_STORE:
+        fuzz_fail(__FILE__, __LINE__, "a fence store of a node that publishes nothing");
+    }
+  }
+  while (kvf_core_next_event(&world.core, world.all.now_ns, &event)) {
+    if (event.kind == KVF_EVENT_VERDICT) {
+      on_verdict(&event);
+    } else {
+      on_load(&event);
+    }
+  }
+}
+
+static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  (void)from;
+  (void)type;
+  (void)body;
+  (void)bytes;
+}
+
+static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  (void)body;
+  (void)bytes;
+  fuzz_check(type == KVF_FRAME_HELLO || to->has_key);
+  fuzz_check(type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF || type == KVF_FRAME_RENEW ||
+             type == KVF_FRAME_FINISH || type == KVF_FRAME_PING);
+}
+
+void dial_check(void)
+{
+  for (size_t i = 0; i < WIRES_MAX; i++) {
+    const wire *each = &world.all.list[i];
+    if (each->conn_id != 0 && !each->has_key) {
+      fuzz_check(kvf_core_frame_limit(&world.core, each->conn_id) == KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
+    }
+  }
+  for (uint32_t i = 0; i < world.loads_count; i++) {
+    fuzz_check(world.loads[i].has_outcome || world.all.now_ns <= world.loads[i].deadline_ns + SLACK_NS);
+  }
+  for (uint32_t i = 0; i < world.requests_count; i++) {
+    const request_model *request = &world.requests[i];
+    bool waits = request->begun && !request->cancelled && !request->has_verdict;
+    fuzz_check(!waits || world.all.now_ns <= request->verdict_by_ns + SLACK_NS);
+  }
+}
+
+void dial_pass(uint64_t ns)
+{
+  world.all.now_ns += ns;
+  kvf_core_tick(&world.core, world.all.now_ns);
+  wires_settle(&world.all);
+}
+
+void dial_open(void)
+{
+  memset(&world.all, 0, sizeof(world.all));
+  memset(world.dials, 0, sizeof(world.dials));
+  memset(world.is_named, 0, sizeof(world.is_named));
+  memset(world.reads, 0, sizeof(world.reads));
+  world.all.core = &world.core;
+  world.all.now_ns = 1000 * MS;
+  world.all.on_in = on_in;
+  world.all.on_out = on_out;
+  world.all.settle = settle;
+  world.loads_count = 0;
+  world.requests_count = 0;
+  world.open_paths_count = 0;
+  wires_core_config(&world.config, "the key of the cluster", 'c');
+  world.config.options.chunk_bytes = WIRES_BLOCK_BYTES; /* one block a read */
+  fuzz_check(kvf_core_init(&world.core, &world.config, world.all.now_ns) == KVF_OK);
+  wires_set_memory(&world.core);
+}
+
+bool dial_is_settled(void)
+{
+  bool settled = true;
+  for (uint32_t i = 0; i < world.loads_count; i++) {
+    settled = settled && world.loads[i].has_outcome && world.loads[i].is_quiet;
+  }
+  for (uint32_t i = 0; i < world.requests_count; i++) {
+    const request_model *request = &world.requests[i];
+    settled = settled && (!request->begun || request->cancelled || request->has_verdict);
+  }
+  return settled;
+}

@@ -1,0 +1,72 @@
+/* The world of the target `dial`: a core, what it wants of its surroundings, and the model that says what it may do. */
+#ifndef KVF_TESTS_FUZZ_DIAL_WORLD_H
+#define KVF_TESTS_FUZZ_DIAL_WORLD_H
+
+#include "fuzz.h"
+#include "wires.h"
+
+#define MS KVF_NS_PER_MS
+#define PRODUCERS 3
+#define LOADS_MAX 12
+#define REQUESTS_MAX 8
+#define READS_MAX 64
+#define POSITIONS 4
+#define BLOCK_TOKENS 16
+#define DIGEST 9
+#define FIRST_PORT 80
+
+typedef struct load_model {
+  uint64_t deadline_ns;
+  uint32_t producer;
+  bool wanted[POSITIONS];
+  bool good[POSITIONS];
+  bool has_outcome;
+  bool is_quiet;
+} load_model;
+
+typedef struct read_model {
+  uint64_t read_id; /* 0: not in use */
+  uint32_t load;
+  uint32_t count;
+  uint32_t positions[POSITIONS];
+} read_model;
+
+typedef struct request_model {
+  uint64_t id;
+  bool begun;
+  bool cancelled;
+  bool has_verdict;
+  uint64_t verdict_by_ns;
+} request_model;
+
+typedef struct dial_world {
+  kvf_core core;
+  kvf_core_config config;
+  wires all;
+  uint64_t dials[WIRES_MAX]; /* that wait for an answer; 0: none */
+  bool is_named[PRODUCERS];  /* by an accepted ticket */
+  uint32_t open_paths[WIRES_MAX];
+  uint32_t open_paths_count;
+  load_model loads[LOADS_MAX];
+  uint32_t loads_count;
+  read_model reads[READS_MAX];
+  request_model requests[REQUESTS_MAX];
+  uint32_t requests_count;
+} dial_world;
+
+extern dial_world world;
+
+kvf_incarnation dial_incarnation(uint32_t producer);
+kvf_lease dial_lease(uint32_t load);
+
+void dial_open(void);
+/* Everything that must hold after each step. */
+void dial_check(void);
+/* Time goes by; at most 10 ms, where time counts. */
+void dial_pass(uint64_t ns);
+/* The read is over; `is_good`: with a live fence's sample. */
+void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *sample, bool is_good);
+/* Whether every load is quiet and every request has what it waits for. */
+bool dial_is_settled(void);
+
+#endif
