@@ -384,7 +384,7 @@ static void step(fuzz_tape *tape)
   uint8_t op = fuzz_u8(tape);
   switch (op % 16) {
     case 0:
-      all.now_ns += fuzz_u8(tape) * 8 * MS;
+      all.now_ns += fuzz_u8(tape) * UINT64_C(8) * MS;
       kvf_core_tick(&core, all.now_ns);
       break;
     case 1:

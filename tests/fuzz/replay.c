@@ -16,6 +16,7 @@ static unsigned inputs;
 /* Memory with not one byte to spare, so that the address sanitizer sees an access past the end. */
 static void run(const uint8_t *data, size_t bytes)
 {
+  fuzz_check(bytes <= FILE_BYTES_MAX);
   uint8_t *exact = malloc(bytes == 0 ? 1 : bytes);
   fuzz_check(exact != NULL);
   if (bytes > 0) {

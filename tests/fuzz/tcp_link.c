@@ -1,8 +1,10 @@
-/* The tcp transport's client: links to a producer who answers as the tape says, in any pieces, and may have gone mad.
+/* The tcp transport's client: links to a producer who answers as the tape says, in any pieces, and may have gone mad,
+ * or be a stranger.
  *
- * Checked: a link is told up once, and down at most once after that; each read is done once; the bytes that it was to
- * fetch, and no others, change while it is open, and none after it is done (P4); a read that is good had all its bytes,
- * and its sample is what the producer's trailer said; at the end no link, memory or descriptor is left. */
+ * Checked: who cannot prove the session's key hears of no lease; a link is told up once, and down at most once after
+ * that; each read is done once; the bytes that it was to fetch, and no others, change while it is open, and none after
+ * it is done (P4); a read that is good had all its bytes, and its sample is what the producer's trailer said; at the
+ * end no link, memory or descriptor is left. */
 #include <string.h>
 #include <sys/socket.h>
 
@@ -27,6 +29,9 @@ typedef struct read_model {
 
 /* The producer's side of one path. */
 typedef struct producer {
+  bool has_key; /* of the session; else it cannot answer HELLO, and must never hear a lease's token */
+  bool has_hello;
+  kvf_data_hello hello;
   kvf_data_challenge challenge;
   bool has_challenged;
   bool is_clean; /* it has sent only what belongs to the protocol, whole */
@@ -49,6 +54,7 @@ static uint64_t link_user; /* of the last link */
 static bool told_up;       /* of it: whichever way */
 static bool is_up;
 static bool is_over;
+static bool have_key; /* those who are connected to next */
 
 /* ---- the host ---- */
 
@@ -59,8 +65,8 @@ static void accept_bytes(const read_model *model)
     const kvf_read_item *item = &model->items[i];
     for (uint32_t region = 0; region < TCP_REGIONS; region++) {
       if (tcp.regions[region].group == item->group) {
-        size_t at = item->local_block * TCP_STRIDE_BYTES + model->read.local_head * HEAD_BYTES;
-        memcpy(shadow[region] + at, tcp.memory[region] + at, model->read.heads * HEAD_BYTES);
+        size_t at = (size_t)item->local_block * TCP_STRIDE_BYTES + (size_t)model->read.local_head * HEAD_BYTES;
+        memcpy(shadow[region] + at, tcp.memory[region] + at, (size_t)model->read.heads * HEAD_BYTES);
       }
     }
   }
@@ -86,7 +92,7 @@ static void check_payload(const read_model *model)
   uint64_t at = 0;
   for (uint32_t i = 0; i < model->read.items_count; i++) {
     for (uint32_t region = 0; region < TCP_REGIONS; region++) {
-      const uint8_t *to = tcp.memory[region] + model->items[i].local_block * TCP_STRIDE_BYTES;
+      const uint8_t *to = tcp.memory[region] + (size_t)model->items[i].local_block * TCP_STRIDE_BYTES;
       for (uint32_t k = 0; tcp.regions[region].group == model->items[i].group && k < model->read.heads * HEAD_BYTES;
            k++) {
         fuzz_check(to[model->read.local_head * HEAD_BYTES + k] == payload_byte(model->read.id, at++));
@@ -146,14 +152,15 @@ static void link_down(void *context, kvf_link *which, kvf_status status)
 
 /* ---- what the transport sends ---- */
 
-static void on_hello(const producer *p, const uint8_t *body, size_t bytes)
+static void on_hello(producer *p, const uint8_t *body, size_t bytes)
 {
-  kvf_data_hello hello;
   uint8_t proof[KVF_HASH_BYTES];
-  fuzz_check(kvf_data_hello_decode(body, bytes, &hello) == KVF_OK && hello.session_id == TCP_SESSION_ID);
+  fuzz_check(!p->has_hello && kvf_data_hello_decode(body, bytes, &p->hello) == KVF_OK);
+  fuzz_check(p->hello.session_id == TCP_SESSION_ID);
+  p->has_hello = true;
   if (p->has_challenged && p->is_clean) {
-    fuzz_check(kvf_data_hello_proof(&tcp.session_key, &p->challenge, &hello, proof) == KVF_OK);
-    fuzz_check(memcmp(proof, hello.proof, sizeof(proof)) == 0);
+    fuzz_check(kvf_data_hello_proof(&tcp.session_key, &p->challenge, &p->hello, proof) == KVF_OK);
+    fuzz_check(memcmp(proof, p->hello.proof, sizeof(proof)) == 0);
   }
 }
 
@@ -181,7 +188,7 @@ static void on_frame(producer *p, kvf_frame_type type, const uint8_t *body, size
       on_hello(p, body, bytes);
       break;
     case KVF_FRAME_READ:
-      fuzz_check(is_up);
+      fuzz_check(is_up && p->has_key);
       on_read(p, body, bytes);
       break;
     case KVF_FRAME_CANCEL:
@@ -212,7 +219,7 @@ static void on_bytes(tcp_end *from, const uint8_t *data, size_t bytes)
 
 static void on_connect(tcp_end *end)
 {
-  producers[end - tcp.ends] = (producer){.is_clean = true};
+  producers[end - tcp.ends] = (producer){.is_clean = true, .has_key = have_key};
 }
 
 /* ---- what the node does ---- */
@@ -292,7 +299,7 @@ static void start_read(void)
     if (!is_taken(group, block)) {
       model->items[model->read.items_count++] = (kvf_read_item){
           .group = group, .position = block * 3, .remote_block = TCP_BLOCKS - 1 - block, .local_block = block};
-      model->bytes += (group == 0 ? 2u : 1u) * model->read.heads * HEAD_BYTES;
+      model->bytes += (uint64_t)(group == 0 ? 2 : 1) * model->read.heads * HEAD_BYTES;
     }
   }
   if (model->read.items_count > 0) {
@@ -320,6 +327,21 @@ static void send_challenge(tcp_end *end, producer *p)
   p->has_challenged = true;
   fuzz_check(kvf_data_challenge_encode(&p->challenge, body, sizeof(body), &bytes) == KVF_OK);
   send_frame(end, KVF_FRAME_DATA_CHALLENGE, body, bytes);
+}
+
+/* The right proof, if it has the key. */
+static void send_ready(tcp_end *end, producer *p)
+{
+  kvf_data_ready ready = {.proof = {0}};
+  uint8_t body[KVF_DATA_READY_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_key key = tcp.session_key;
+  key.data[0] ^= p->has_key ? 0 : 1;
+  if (p->has_hello) {
+    fuzz_check(kvf_data_ready_proof(&key, &p->challenge, &p->hello, ready.proof) == KVF_OK);
+  }
+  fuzz_check(kvf_data_ready_encode(&ready, body, sizeof(body), &bytes) == KVF_OK);
+  send_frame(end, KVF_FRAME_DATA_READY, body, bytes);
 }
 
 static void send_chunk(tcp_end *end, producer *p)
@@ -404,7 +426,7 @@ static void act_on_end(unsigned what)
       send_challenge(end, p);
       break;
     case 1:
-      send_frame(end, KVF_FRAME_DATA_READY, "", 0);
+      send_ready(end, p);
       break;
     case 2: /* the whole answer */
       send_chunk(end, p);
@@ -447,7 +469,9 @@ static void step(void)
       tcp.now_ns += fuzz_u8(&tape) * KVF_NS_PER_MS;
       break;
     case 2:
-      tcp.refuse_connects = (fuzz_u8(&tape) & 0x80) != 0;
+      op = fuzz_u8(&tape);
+      tcp.refuse_connects = (op & 0x80) != 0;
+      have_key = (op & 1) == 0;
       connect_link();
       break;
     case 3:

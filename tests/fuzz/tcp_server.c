@@ -42,6 +42,7 @@ typedef struct consumer {
   expects state;
   uint64_t out_bytes; /* that the transport has sent */
   kvf_data_challenge challenge;
+  uint8_t ready_proof[KVF_HASH_BYTES];  /* that the server must answer */
   uint8_t received[RECEIVED_BYTES_MAX]; /* a part of a frame */
   size_t received_bytes;
 
@@ -223,7 +224,10 @@ static void on_frame(consumer *c, kvf_frame_type type, const uint8_t *body, size
     fuzz_check(kvf_data_challenge_decode(body, bytes, &c->challenge) == KVF_OK);
     c->state = READY;
   } else if (c->state == READY) {
-    fuzz_check(type == KVF_FRAME_DATA_READY && bytes == 0 && c->proved);
+    kvf_data_ready ready;
+    fuzz_check(type == KVF_FRAME_DATA_READY && c->proved);
+    fuzz_check(kvf_data_ready_decode(body, bytes, &ready) == KVF_OK);
+    fuzz_check(memcmp(ready.proof, c->ready_proof, sizeof(ready.proof)) == 0);
     c->state = CHUNK;
   } else if (c->state == CHUNK) {
     fuzz_check(type == KVF_FRAME_CHUNK);
@@ -328,6 +332,7 @@ static void send_hello(tcp_end *end)
   hello.session_id += (choice & 0xf0) == 0xf0 ? 1 : 0;
   fuzz_check(kvf_data_hello_proof(&key, &c->challenge, &hello, hello.proof) == KVF_OK);
   fuzz_check(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes) == KVF_OK);
+  fuzz_check(kvf_data_ready_proof(&key, &c->challenge, &hello, c->ready_proof) == KVF_OK);
   bool good = c->has_key && c->state == READY && !c->broken && !c->proved && hello.session_id == TCP_SESSION_ID;
   send_frame(end, KVF_FRAME_DATA_HELLO, body, bytes);
   if (good) {

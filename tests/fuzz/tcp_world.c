@@ -216,7 +216,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int capacity, int time
 
 uint8_t tcp_pattern(uint32_t region, size_t offset)
 {
-  return (uint8_t)(1 + (region * 101 + offset * 7 + offset / 256) % 251);
+  return (uint8_t)(1 + ((size_t)region * 101 + offset * 7 + offset / 256) % 251);
 }
 
 static void init_memory(void)

@@ -1,6 +1,7 @@
 /* Tickets. The first byte says what the rest is: a text as a client sends it; or a payload, sealed here as only a
  * holder of the key could; or a good ticket and where to damage it. A ticket has one text: what decodes is what encode
  * writes. What only a stranger can have written never decodes. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +54,7 @@ static void take_sealed(const uint8_t *payload, size_t bytes, const kvf_key *key
   if (at + 44 > sizeof(text)) {
     return;
   }
-  memcpy(text, "kvf1.", 5);
+  (void)snprintf(text, sizeof(text), "kvf1.");
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   fuzz_check(kvf_hmac(key, spans, 2, mac) == KVF_OK);

@@ -40,6 +40,7 @@ SAME_AGAIN(lease_states)
 SAME_AGAIN(ping)
 SAME_AGAIN(data_challenge)
 SAME_AGAIN(data_hello)
+SAME_AGAIN(data_ready)
 SAME_AGAIN(data_chunk)
 SAME_AGAIN(data_trailer)
 SAME_AGAIN(data_cancel)
@@ -321,7 +322,7 @@ static const struct {
     {take_data_challenge, seed_32}, {take_data_hello, seed_data_hello}, {take_read, seed_read},
     {take_data_chunk, seed_chunk},  {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},       {take_record, seed_record},         {take_record_fields, seed_record},
-    {take_address, seed_address},
+    {take_address, seed_address},   {take_data_ready, seed_32},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
