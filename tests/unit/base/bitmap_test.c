@@ -48,12 +48,25 @@ static void prefix_ends_at_the_first_gap(void **state)
   assert_int_equal(kvf_bitmap_prefix(words, 0), 0);
 }
 
+static void first_bit_that_is_set(void **state)
+{
+  (void)state;
+  uint64_t words[2] = {0};
+  assert_int_equal(kvf_bitmap_first(words, 100), 100);
+  kvf_bitmap_set(words, 101);
+  assert_int_equal(kvf_bitmap_first(words, 101), 101); /* past the last */
+  assert_int_equal(kvf_bitmap_first(words, 102), 101);
+  kvf_bitmap_set(words, 63);
+  assert_int_equal(kvf_bitmap_first(words, 102), 63);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(words_are_rounded_up),
       cmocka_unit_test(bits_are_independent),
       cmocka_unit_test(prefix_ends_at_the_first_gap),
+      cmocka_unit_test(first_bit_that_is_set),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,371 @@
+/* What a recovery table refuses, and that it then has not changed. Linked with --wrap=calloc: the n-th allocation
+ * fails, for every n, and none is made after kvf_recovery_open(). */
+#include "recovery_world.h"
+
+void *__real_calloc(size_t count, size_t bytes); /* NOLINT(bugprone-reserved-identifier): the linker's names */
+void *__wrap_calloc(size_t count, size_t bytes); /* NOLINT(bugprone-reserved-identifier) */
+
+static uint32_t allocations_left = UINT32_MAX;
+static uint32_t allocations;
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+  if (allocations == allocations_left) {
+    return NULL;
+  }
+  allocations++;
+  return __real_calloc(count, bytes);
+}
+
+static void every_allocation_can_fail(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = NULL;
+  for (uint32_t n = 0; recovery == NULL; n++) {
+    allocations = 0;
+    allocations_left = n;
+    kvf_status status = kvf_recovery_open(&world_options, &recovery);
+    assert_int_equal(status, recovery == NULL ? KVF_NO_MEMORY : KVF_OK);
+    assert_true(n < 100);
+  }
+  for (uint64_t id = 0; id < REQUESTS; id++) {
+    world_admit(recovery, id);
+    world_over(recovery, id, BOTH, 1, KVF_PEER_DOWN);
+  }
+  kvf_recovery_event event;
+  kvf_recovery_error error;
+  while (kvf_recovery_next_event(recovery, &event) || kvf_recovery_drain_errors(recovery, &error, 1) > 0) {
+  }
+  allocations_left = UINT32_MAX;
+  kvf_recovery_close(recovery);
+  kvf_recovery_close(NULL);
+}
+
+static void try_open(kvf_recovery_options options, kvf_status expected)
+{
+  kvf_recovery *recovery = (kvf_recovery *)&options;
+  assert_int_equal(kvf_recovery_open(&options, &recovery), expected);
+  assert_true((recovery != NULL) == (expected == KVF_OK));
+  kvf_recovery_close(recovery);
+}
+
+static void options_out_of_range(void **state)
+{
+  (void)state;
+  kvf_recovery_options options = world_options;
+  options.ranks = 0;
+  try_open(options, KVF_INVALID);
+  options.ranks = KVF_RANKS_MAX;
+  try_open(options, KVF_OK);
+  options.ranks = KVF_RANKS_MAX + 1;
+  try_open(options, KVF_LIMIT);
+  options = world_options;
+  options.block_tokens = 0;
+  try_open(options, KVF_INVALID);
+  options = world_options;
+  options.requests_max = 0;
+  try_open(options, KVF_INVALID);
+  options.requests_max = KVF_RECOVERY_REQUESTS_MAX;
+  try_open(options, KVF_OK);
+  options.requests_max = KVF_RECOVERY_REQUESTS_MAX + 1;
+  try_open(options, KVF_LIMIT);
+  options = world_options;
+  options.groups = 0;
+  try_open(options, KVF_INVALID);
+  options.groups = 2;
+  try_open(options, KVF_INVALID); /* the second pool is empty */
+  options.pool_blocks[1] = KVF_RECOVERY_BLOCKS_MAX - POOL + 1;
+  try_open(options, KVF_LIMIT);
+  options.groups = KVF_GROUPS_MAX + 1;
+  try_open(options, KVF_LIMIT);
+}
+
+typedef struct admission {
+  uint32_t ids[POSITIONS + 1];
+  uint32_t counts[2];
+  kvf_recovery_request request;
+} admission;
+
+static void try_admit(const admission *a, kvf_status expected)
+{
+  kvf_recovery *recovery = world_open();
+  kvf_recovery_request request = a->request;
+  request.blocks.ids = a->ids;
+  request.blocks.counts = a->counts;
+  assert_int_equal(kvf_recovery_admit(recovery, &request), expected);
+  assert_int_equal(world_stats(recovery).admitted, expected == KVF_OK);
+  assert_int_equal(world_stats(recovery).open, expected == KVF_OK);
+  kvf_recovery_close(recovery);
+}
+
+static void admissions_out_of_range(void **state)
+{
+  (void)state;
+  const admission good = {
+      .ids = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 5, 6, 7, POOL - 1},
+      .counts = {POSITIONS},
+      .request = {.blocks = {.groups = 1}, .local_prefix_tokens = 32, .tokens = TOKENS - 15, .prompt_tokens = TOKENS},
+  };
+  try_admit(&good, KVF_OK);
+  admission a = good;
+  a.request.local_prefix_tokens = 31; /* not whole blocks */
+  try_admit(&a, KVF_INVALID);
+  a.request.local_prefix_tokens = 48; /* its last block is loaded over */
+  try_admit(&a, KVF_INVALID);
+  a.request.local_prefix_tokens = TOKENS;
+  try_admit(&a, KVF_INVALID);
+  a = good;
+  a.request.tokens = TOKENS + 1;
+  try_admit(&a, KVF_INVALID);
+  a.request.prompt_tokens = TOKENS + 1;
+  try_admit(&a, KVF_INVALID); /* one position is missing */
+  a.counts[0]++;
+  a.ids[POSITIONS] = POOL; /* out of the pool */
+  try_admit(&a, KVF_INVALID);
+  a.ids[POSITIONS] = 7; /* twice */
+  try_admit(&a, KVF_EXISTS);
+  a.ids[POSITIONS] = 0;
+  try_admit(&a, KVF_OK);
+  a = good;
+  a.request.bars = KVF_BAR_USED; /* the table's own */
+  try_admit(&a, KVF_INVALID);
+  a = good;
+  a.request.blocks.groups = 2;
+  try_admit(&a, KVF_INVALID);
+  a = good;
+  a.request.tokens = KVF_BLOCKS_PER_LEASE_MAX * BLOCK_TOKENS + 1;
+  a.request.prompt_tokens = UINT32_MAX;
+  try_admit(&a, KVF_LIMIT);
+}
+
+static void table_full_and_ids_taken(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = world_open();
+  for (uint64_t id = 0; id < REQUESTS; id++) {
+    world_admit(recovery, id);
+    assert_int_equal(world_try_admit(recovery, id, 0), KVF_EXISTS);
+  }
+  assert_int_equal(world_try_admit(recovery, REQUESTS, 0), KVF_NO_MEMORY);
+  world_good(recovery, 3, BOTH);
+  assert_int_equal(kvf_recovery_end(recovery, 3), KVF_OK);
+  assert_int_equal(world_try_admit(recovery, REQUESTS, 0), KVF_NO_MEMORY); /* its blocks are not released yet */
+  world_event(recovery, KVF_RECOVERY_RELEASE, 3);
+  world_admit(recovery, REQUESTS);
+  kvf_recovery_close(recovery);
+}
+
+static void try_report(uint64_t ranks_mask, uint32_t blocks, uint32_t prefix, kvf_status status, kvf_status expected)
+{
+  kvf_recovery *recovery = world_open();
+  world_admit(recovery, 1);
+  const kvf_report report = {
+      .request_id = 1, .ranks_mask = ranks_mask, .blocks = blocks, .prefix = prefix, .status = status};
+  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_report(recovery, &report), expected);
+  if (expected != KVF_OK) {
+    world_silent(recovery);
+    world_outcome(recovery, 1, BOTH, LOADED_BLOCKS, KVF_OK);
+    world_event(recovery, KVF_RECOVERY_READY, 1);
+  }
+  kvf_recovery_close(recovery);
+}
+
+static void reports_that_contradict_themselves(void **state)
+{
+  (void)state;
+  try_report(BOTH, POSITIONS, 3, KVF_PEER_DOWN, KVF_OK);
+  try_report(0, POSITIONS, 3, KVF_PEER_DOWN, KVF_INVALID);
+  try_report(4, POSITIONS, 3, KVF_PEER_DOWN, KVF_INVALID);
+  try_report(BOTH, POSITIONS - 1, 3, KVF_PEER_DOWN, KVF_INVALID);
+  try_report(BOTH, POSITIONS, POSITIONS + 1, KVF_PEER_DOWN, KVF_INVALID);
+  try_report(BOTH, POSITIONS, POSITIONS - 1, KVF_OK, KVF_INVALID);
+}
+
+static void a_status_of_a_newer_version_is_not_trusted(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = world_open();
+  world_admit(recovery, 1);
+  world_over(recovery, 1, BOTH, 2, (kvf_status)-9999);
+  assert_int_equal(world_terminate(recovery, 1, KVF_BAR_UNSAFE).status, KVF_INVALID);
+  kvf_recovery_close(recovery);
+}
+
+static void what_is_of_no_request(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = world_open();
+  world_admit(recovery, 1);
+  const kvf_report report = world_report(2, BOTH, 1, KVF_PEER_DOWN);
+  const kvf_verdict verdict = {.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN};
+  const uint32_t ids[] = {LOADED_BLOCKS, POOL};
+  assert_int_equal(kvf_recovery_report(recovery, &report), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_verdict(recovery, 2, &verdict), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_quiet(recovery, 2, BOTH), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_quiet(recovery, 1, 4), KVF_INVALID);
+  assert_int_equal(kvf_recovery_bar(recovery, 2, KVF_BAR_BEAMS), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_bar(recovery, 1, KVF_BAR_POLICY), KVF_INVALID);
+  assert_int_equal(kvf_recovery_report_blocks(recovery, 2, 0, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
+  assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 1, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
+  assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 0, ids, 1, KVF_OK), KVF_INVALID);
+  assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 0, ids, 2, KVF_PEER_DOWN), KVF_INVALID);
+  world_outcome(recovery, 1, 2, LOADED_BLOCKS, KVF_OK);
+  world_silent(recovery); /* rank 0 has not been heard: the last of these changed nothing either */
+  kvf_recovery_close(recovery);
+}
+
+/* ---- verdicts of a control node ---- */
+
+static kvf_recovery *with_verdict(kvf_verdict verdict, kvf_status expected)
+{
+  kvf_recovery *recovery = world_open();
+  world_admit(recovery, 1);
+  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), expected);
+  if (expected != KVF_OK) {
+    world_silent(recovery);
+  }
+  return recovery;
+}
+
+static void verdict_speaks_for_all_ranks(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = with_verdict((kvf_verdict){.action = KVF_ACTION_USE}, KVF_OK);
+  world_event(recovery, KVF_RECOVERY_READY, 1);
+  kvf_recovery_close(recovery);
+  recovery = with_verdict(
+      (kvf_verdict){.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN, .keep_blocks = LOCAL_BLOCKS + 3}, KVF_OK);
+  assert_int_equal(world_rewind(recovery, 1, 3).status, KVF_PEER_DOWN);
+  kvf_recovery_close(recovery);
+  recovery = with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN}, KVF_OK);
+  assert_int_equal(world_terminate(recovery, 1, KVF_BAR_POLICY).status, KVF_PEER_DOWN);
+  kvf_recovery_close(recovery);
+  recovery = with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_RANK_LOST}, KVF_OK);
+  world_terminate(recovery, 1, KVF_BAR_POLICY | KVF_BAR_UNSAFE);
+  kvf_recovery_close(recovery);
+}
+
+static void verdicts_that_contradict_themselves(void **state)
+{
+  (void)state;
+  const kvf_verdict verdicts[] = {
+      {.action = KVF_ACTION_USE, .status = KVF_PEER_DOWN},
+      {.action = KVF_ACTION_RECOMPUTE, .status = KVF_OK, .keep_blocks = 1},
+      {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN, .keep_blocks = POSITIONS},
+      {.action = KVF_ACTION_FAIL, .status = KVF_OK},
+      {.action = (kvf_action)4, .status = KVF_PEER_DOWN},
+  };
+  for (size_t i = 0; i < sizeof(verdicts) / sizeof(verdicts[0]); i++) {
+    kvf_recovery_close(with_verdict(verdicts[i], KVF_INVALID));
+  }
+}
+
+/* ---- several groups, nothing to load ---- */
+
+/* Groups do not cover the same tokens with the same blocks: all is kept or nothing. */
+static void groups_are_all_or_nothing(void **state)
+{
+  (void)state;
+  kvf_recovery_options options = world_options;
+  options.groups = 3;
+  options.pool_blocks[1] = options.pool_blocks[2] = POOL;
+  const uint32_t ids[] = {KVF_BLOCK_NONE, 1, 2, KVF_BLOCK_NONE, 1, 3, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 63};
+  const uint32_t counts[] = {3, 3, 3};
+  const uint32_t failed[] = {3};
+  for (int round = 0; round < 3; round++) {
+    kvf_recovery *recovery;
+    kvf_recovery_event event;
+    kvf_recovery_error errors[8];
+    assert_int_equal(kvf_recovery_open(&options, &recovery), KVF_OK);
+    const kvf_recovery_request request = {
+        .request_id = 1, .blocks = {ids, counts, 3}, .local_prefix_tokens = 16, .tokens = 40, .prompt_tokens = 40};
+    assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
+    assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+    kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 9};
+    kvf_verdict verdict = {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN};
+    if (round == 2) {
+      assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), KVF_OK);
+    } else {
+      assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
+    }
+    if (round == 1) {
+      assert_int_equal(kvf_recovery_report_blocks(recovery, 1, 1, failed, 1, KVF_CHECKSUM), KVF_OK);
+    }
+    assert_true(kvf_recovery_next_event(recovery, &event));
+    assert_int_equal(event.kind, round == 0 ? KVF_RECOVERY_READY : KVF_RECOVERY_REWIND);
+    assert_int_equal(event.computed_tokens, round == 0 ? 40 : 16);
+    assert_int_equal(event.recompute_tokens, round == 0 ? 0 : 24);
+    assert_int_equal(event.confirmed_blocks, round == 0 ? 2 : 0);
+    assert_int_equal(kvf_recovery_drain_errors(recovery, errors, 8), round == 0 ? 0 : 5);
+    if (round > 0) {
+      assert_int_equal(errors[3].group, 1);
+      assert_int_equal(errors[3].block_id, 3);
+      assert_int_equal(errors[3].position, 2);
+      assert_int_equal(errors[4].group, 2);
+      assert_int_equal(errors[4].block_id, 63);
+    }
+    kvf_recovery_close(recovery);
+  }
+}
+
+/* A rank that fails a load of nothing has lost nothing. */
+static void loads_of_no_blocks(void **state)
+{
+  (void)state;
+  const uint32_t ids[] = {KVF_BLOCK_NONE};
+  const uint32_t counts[] = {1};
+  for (uint32_t blocks = 0; blocks <= 1; blocks++) {
+    kvf_recovery *recovery = world_open();
+    const uint32_t tokens = blocks * BLOCK_TOKENS;
+    const kvf_recovery_request request = {.request_id = 1,
+                                          .user = 101,
+                                          .blocks = {ids, blocks == 0 ? (const uint32_t[]){0} : counts, 1},
+                                          .local_prefix_tokens = tokens,
+                                          .tokens = tokens,
+                                          .prompt_tokens = 20};
+    assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
+    const kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = blocks, .status = KVF_PEER_DOWN};
+    assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
+    assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+    kvf_recovery_event event = world_event(recovery, KVF_RECOVERY_READY, 1);
+    assert_int_equal(event.computed_tokens, tokens);
+    assert_int_equal(event.status, KVF_OK);
+    world_event(recovery, KVF_RECOVERY_RELEASE, 1);
+    world_end_and_close(recovery, 1);
+  }
+}
+
+static void bars_have_names(void **state)
+{
+  (void)state;
+  const char *names[] = {"generated", "published", "blocks_gone", "beams", "no_context",
+                         "too_long",  "unsafe",    "policy",      "used"};
+  const uint32_t bars[] = {KVF_BAR_GENERATED, KVF_BAR_PUBLISHED, KVF_BAR_BLOCKS_GONE, KVF_BAR_BEAMS, KVF_BAR_NO_CONTEXT,
+                           KVF_BAR_TOO_LONG,  KVF_BAR_UNSAFE,    KVF_BAR_POLICY,      KVF_BAR_USED};
+  for (size_t i = 0; i < 9; i++) {
+    assert_string_equal(kvf_rewind_bar_name(bars[i]), names[i]);
+    assert_string_equal(kvf_rewind_bar_name(bars[i] | KVF_BAR_USED), names[i]);
+  }
+  assert_string_equal(kvf_rewind_bar_name(0), "none");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_allocation_can_fail),
+      cmocka_unit_test(options_out_of_range),
+      cmocka_unit_test(admissions_out_of_range),
+      cmocka_unit_test(table_full_and_ids_taken),
+      cmocka_unit_test(reports_that_contradict_themselves),
+      cmocka_unit_test(a_status_of_a_newer_version_is_not_trusted),
+      cmocka_unit_test(what_is_of_no_request),
+      cmocka_unit_test(verdict_speaks_for_all_ranks),
+      cmocka_unit_test(verdicts_that_contradict_themselves),
+      cmocka_unit_test(groups_are_all_or_nothing),
+      cmocka_unit_test(loads_of_no_blocks),
+      cmocka_unit_test(bars_have_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,137 @@
+/* A recovery table of an engine with two ranks and blocks of 16 tokens, and short ways to say what happens to it. */
+#ifndef TESTS_RECOVERY_WORLD_H
+#define TESTS_RECOVERY_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kvferry/consumer.h"
+#include "kvferry/recovery.h"
+
+enum { BLOCK_TOKENS = 16, POOL = 64, REQUESTS = 8, LOCAL_BLOCKS = 2, LOADED_BLOCKS = 4, BOTH = 3 };
+enum { POSITIONS = LOCAL_BLOCKS + LOADED_BLOCKS, TOKENS = POSITIONS * BLOCK_TOKENS, PROMPT = TOKENS + 5 };
+
+static const kvf_recovery_options world_options = {
+    .ranks = 2, .block_tokens = BLOCK_TOKENS, .requests_max = REQUESTS, .groups = 1, .pool_blocks = {POOL}};
+
+static inline kvf_recovery *world_open(void)
+{
+  kvf_recovery *recovery;
+  assert_int_equal(kvf_recovery_open(&world_options, &recovery), KVF_OK);
+  return recovery;
+}
+
+/* Two blocks of local prefix, and four loaded into blocks 4 * id to 4 * id + 3. */
+static inline kvf_status world_try_admit(kvf_recovery *recovery, uint64_t id, uint32_t bars)
+{
+  uint32_t ids[POSITIONS];
+  const uint32_t counts[] = {POSITIONS};
+  for (uint32_t i = 0; i < POSITIONS; i++) {
+    ids[i] = i < LOCAL_BLOCKS ? KVF_BLOCK_NONE : (uint32_t)id * LOADED_BLOCKS + i - LOCAL_BLOCKS;
+  }
+  return kvf_recovery_admit(recovery, &(kvf_recovery_request){.request_id = id,
+                                                              .user = 100 + id,
+                                                              .blocks = {ids, counts, 1},
+                                                              .local_prefix_tokens = LOCAL_BLOCKS * BLOCK_TOKENS,
+                                                              .tokens = TOKENS,
+                                                              .prompt_tokens = PROMPT,
+                                                              .bars = bars});
+}
+
+static inline void world_admit(kvf_recovery *recovery, uint64_t id)
+{
+  assert_int_equal(world_try_admit(recovery, id, 0), KVF_OK);
+}
+
+static inline kvf_report world_report(uint64_t id, uint64_t ranks_mask, uint32_t loaded, kvf_status status)
+{
+  return (kvf_report){.request_id = id,
+                      .ranks_mask = ranks_mask,
+                      .blocks = POSITIONS,
+                      .prefix = LOCAL_BLOCKS + loaded,
+                      .status = status};
+}
+
+/* `loaded` of the blocks are good on the ranks. */
+static inline void world_outcome(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask, uint32_t loaded,
+                                 kvf_status status)
+{
+  kvf_report report = world_report(id, ranks_mask, loaded, status);
+  assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
+}
+
+/* The outcome of a load that is over and quiet. */
+static inline void world_over(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask, uint32_t loaded,
+                              kvf_status status)
+{
+  world_outcome(recovery, id, ranks_mask, loaded, status);
+  assert_int_equal(kvf_recovery_quiet(recovery, id, ranks_mask), KVF_OK);
+}
+
+static inline void world_good(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask)
+{
+  world_over(recovery, id, ranks_mask, LOADED_BLOCKS, KVF_OK);
+}
+
+static inline void world_silent(kvf_recovery *recovery)
+{
+  kvf_recovery_event event;
+  assert_false(kvf_recovery_next_event(recovery, &event));
+}
+
+static inline kvf_recovery_event world_event(kvf_recovery *recovery, kvf_recovery_event_kind kind, uint64_t id)
+{
+  kvf_recovery_event event = {0};
+  assert_true(kvf_recovery_next_event(recovery, &event));
+  assert_int_equal(event.kind, kind);
+  assert_int_equal(event.request_id, id);
+  assert_int_equal(event.user, 100 + id);
+  return event;
+}
+
+static inline kvf_recovery_event world_rewind(kvf_recovery *recovery, uint64_t id, uint32_t confirmed)
+{
+  kvf_recovery_event event = world_event(recovery, KVF_RECOVERY_REWIND, id);
+  assert_int_equal(event.confirmed_blocks, confirmed);
+  assert_int_equal(event.computed_tokens, (LOCAL_BLOCKS + confirmed) * BLOCK_TOKENS);
+  assert_int_equal(event.recompute_tokens, (LOADED_BLOCKS - confirmed) * BLOCK_TOKENS);
+  assert_int_equal(event.bars, 0);
+  return event;
+}
+
+static inline kvf_recovery_event world_terminate(kvf_recovery *recovery, uint64_t id, uint32_t bars)
+{
+  kvf_recovery_event event = world_event(recovery, KVF_RECOVERY_TERMINATE, id);
+  assert_int_equal(event.bars, bars);
+  return event;
+}
+
+static inline kvf_recovery_stats world_stats(const kvf_recovery *recovery)
+{
+  kvf_recovery_stats stats;
+  kvf_recovery_get_stats(recovery, &stats);
+  return stats;
+}
+
+/* Nothing is in the table, and what came in has gone out once. */
+static inline void world_close_empty(kvf_recovery *recovery)
+{
+  kvf_recovery_stats stats = world_stats(recovery);
+  world_silent(recovery);
+  assert_int_equal(stats.open, 0);
+  assert_int_equal(stats.loading, 0);
+  assert_int_equal(stats.released, stats.admitted);
+  kvf_recovery_close(recovery);
+}
+
+static inline void world_end_and_close(kvf_recovery *recovery, uint64_t id)
+{
+  assert_int_equal(kvf_recovery_end(recovery, id), KVF_OK);
+  world_close_empty(recovery);
+}
+
+#endif
