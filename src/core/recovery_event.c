@@ -31,7 +31,7 @@ static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_
 {
   uint32_t bars = entry->bars | bars_to_all(entry);
   uint32_t most = recovery->options.recompute_max_tokens;
-  if (most != 0 && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
+  if (most != 0 && !is_complete(recovery, entry) && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
     bars |= KVF_BAR_TOO_LONG;
   }
   return entry->told == NOTHING ? bars : bars | KVF_BAR_USED;
