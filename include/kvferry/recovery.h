@@ -107,7 +107,8 @@ KVF_API kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report 
 
 /* The same for transports that say which blocks have failed, whosever they are: `count` block ids of `group` on `rank`.
  * Each request that has one of them gets a report of that rank: all before its first failed block is good, the rest is
- * not. Blocks of no request are ignored. KVF_INVALID: a rank, group or block id out of range, or `why` is no failure:
+ * not. Blocks of no request are ignored; so call this before the rank is reported quiet, since later the blocks may be
+ * another request's. KVF_INVALID: a rank, group or block id out of range, or `why` is no failure:
  * nothing has changed. */
 KVF_API kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uint32_t group,
                                               const uint32_t *block_ids, size_t count, kvf_status why);

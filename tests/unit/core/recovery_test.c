@@ -289,6 +289,30 @@ static void block_lost_after_the_rewind_terminates(void **state)
   world_end_and_close(recovery, 1);
 }
 
+/* Blocks that wait to be drained when more are lost come once too. */
+static void errors_of_two_failures_are_drained_once(void **state)
+{
+  (void)state;
+  for (size_t before = 0; before <= 2; before++) {
+    kvf_recovery *recovery = world_open();
+    kvf_recovery_error errors[POOL];
+    world_admit(recovery, 1);
+    world_over(recovery, 1, BOTH, 2, KVF_PEER_DOWN);
+    world_rewind(recovery, 1, 2);
+    world_event(recovery, KVF_RECOVERY_RELEASE, 1);
+    assert_int_equal(kvf_recovery_drain_errors(recovery, errors, before), before);
+    world_outcome(recovery, 1, 1, 0, KVF_CHECKSUM);
+    world_terminate(recovery, 1, KVF_BAR_USED);
+    assert_int_equal(kvf_recovery_drain_errors(recovery, errors + before, POOL), LOADED_BLOCKS - before);
+    uint32_t seen = 0;
+    for (size_t i = 0; i < LOADED_BLOCKS; i++) {
+      seen |= 1u << (errors[i].block_id - LOADED_BLOCKS);
+    }
+    assert_int_equal(seen, 15);
+    world_end_and_close(recovery, 1);
+  }
+}
+
 static void failed_blocks_of_all_ranks_map_to_their_requests(void **state)
 {
   (void)state;
@@ -328,6 +352,14 @@ static void no_event_before_all_ranks_are_in(void **state)
   world_silent(recovery); /* rank 0 has its outcome; it may still write */
   assert_int_equal(kvf_recovery_quiet(recovery, 1, 1), KVF_OK);
   world_rewind(recovery, 1, 1);
+  world_event(recovery, KVF_RECOVERY_RELEASE, 1);
+  world_admit(recovery, 2);
+  assert_int_equal(kvf_recovery_quiet(recovery, 2, BOTH), KVF_OK);
+  world_silent(recovery);
+  world_outcome(recovery, 2, 1, 1, KVF_TRANSFER_FAILED);
+  world_silent(recovery); /* what rank 1 has is on its way */
+  world_outcome(recovery, 2, 2, 0, KVF_TRANSFER_FAILED);
+  world_rewind(recovery, 2, 0);
   kvf_recovery_close(recovery);
 }
 
@@ -529,6 +561,7 @@ int main(void)
       cmocka_unit_test(every_failure_releases_once),
       cmocka_unit_test(one_local_recompute_event_for_a_request),
       cmocka_unit_test(block_lost_after_the_rewind_terminates),
+      cmocka_unit_test(errors_of_two_failures_are_drained_once),
       cmocka_unit_test(failed_blocks_of_all_ranks_map_to_their_requests),
       cmocka_unit_test(no_event_before_all_ranks_are_in),
       cmocka_unit_test(tables_of_all_ranks_say_the_same),
