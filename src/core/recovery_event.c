@@ -1,8 +1,10 @@
 /* What a recovery table has to say of a request, decided when it is asked. */
+#include <assert.h>
+
 #include "base/bitmap.h"
 #include "core/recovery_internal.h"
 
-#define NOTHING ((kvf_recovery_event_kind)0)
+#define NOTHING 0u
 
 static bool is_quiet(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
@@ -37,8 +39,8 @@ static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_
   return entry->told == NOTHING ? bars : bars | KVF_BAR_USED;
 }
 
-/* READY, REWIND or TERMINATE, if it is time for one. */
-static kvf_recovery_event_kind next_decision(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
+/* KVF_RECOVERY_READY, REWIND or TERMINATE, if it is time for one. */
+static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
   if (entry->ended || entry->told == KVF_RECOVERY_TERMINATE) {
     return NOTHING;
@@ -59,9 +61,9 @@ static kvf_recovery_event_kind next_decision(const kvf_recovery *recovery, const
   return complete ? KVF_RECOVERY_READY : KVF_RECOVERY_REWIND;
 }
 
-static kvf_recovery_event_kind next_kind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
+static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  kvf_recovery_event_kind decision = next_decision(recovery, entry);
+  uint32_t decision = next_decision(recovery, entry);
   if (decision != NOTHING) {
     return decision;
   }
@@ -144,7 +146,10 @@ bool kvf_recovery_next_event(kvf_recovery *recovery, kvf_recovery_event *out)
     return false;
   }
   kvf_recovery_entry *entry = &recovery->entries[kvf_bitmap_first(recovery->due, recovery->options.requests_max)];
-  kvf_recovery_event event = {.kind = next_kind(recovery, entry), .request_id = entry->request_id, .user = entry->user};
+  uint32_t kind = next_kind(recovery, entry);
+  assert(kind != NOTHING);
+  kvf_recovery_event event = {
+      .kind = (kvf_recovery_event_kind)kind, .request_id = entry->request_id, .user = entry->user};
   tell(recovery, entry, &event);
   kvf_recovery_review(recovery, entry);
   *out = event;

@@ -18,11 +18,11 @@ typedef struct kvf_recovery_entry {
   uint32_t local_blocks;
   uint32_t positions; /* of all groups */
   uint32_t bars;
-  uint32_t kept;                /* leading blocks of each group that the engine was told are good */
-  uint32_t first_block;         /* of its loaded blocks */
-  uint32_t error_block;         /* the next one to look at for kvf_recovery_drain_errors() */
-  uint32_t next;                /* of the same bucket, or free */
-  kvf_recovery_event_kind told; /* 0, or READY, REWIND or TERMINATE */
+  uint32_t kept;        /* leading blocks of each group that the engine was told are good */
+  uint32_t first_block; /* of its loaded blocks */
+  uint32_t error_block; /* the next one to look at for kvf_recovery_drain_errors() */
+  uint32_t next;        /* of the same bucket, or free */
+  uint32_t told;        /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
   bool ended;
   bool abort_told;
   bool released;

@@ -50,7 +50,7 @@ typedef struct engine_request {
   uint32_t prefix;
   bool unsafe;
   /* What they said. */
-  kvf_recovery_event_kind told;
+  uint32_t told; /* kvf_recovery_event_kind, or 0 */
   uint32_t kept;
   uint32_t computed_tokens;
   uint32_t recomputed_tokens; /* of those that were to be loaded */

@@ -85,7 +85,7 @@ static inline void world_silent(kvf_recovery *recovery)
 
 static inline kvf_recovery_event world_event(kvf_recovery *recovery, kvf_recovery_event_kind kind, uint64_t id)
 {
-  kvf_recovery_event event = {0};
+  kvf_recovery_event event;
   assert_true(kvf_recovery_next_event(recovery, &event));
   assert_int_equal(event.kind, kind);
   assert_int_equal(event.request_id, id);
