@@ -142,7 +142,7 @@ kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
   return KVF_OK;
 }
 
-/* What all ranks have, by the verdict; prefix counts positions of all groups only if all are good. */
+/* What all ranks have, by the verdict. */
 static kvf_status report_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry, const kvf_verdict *verdict,
                             kvf_report *out)
 {
@@ -155,7 +155,7 @@ static kvf_status report_of(const kvf_recovery *recovery, const kvf_recovery_ent
       out->prefix = entry->positions;
       return verdict->status == KVF_OK ? KVF_OK : KVF_INVALID;
     case KVF_ACTION_RECOMPUTE:
-      out->prefix = recovery->options.groups == 1 ? verdict->keep_blocks : 0;
+      out->prefix = verdict->keep_blocks;
       return verdict->status != KVF_OK && verdict->keep_blocks < entry->positions ? KVF_OK : KVF_INVALID;
     case KVF_ACTION_FAIL:
       return verdict->status != KVF_OK ? KVF_OK : KVF_INVALID;

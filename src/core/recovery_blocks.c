@@ -61,7 +61,7 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
     status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
                                                          .blocks = entry->positions,
-                                                         .prefix = recovery->options.groups == 1 ? block->position : 0,
+                                                         .prefix = block->position,
                                                          .status = why});
   }
   return status;

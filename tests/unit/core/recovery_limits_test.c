@@ -140,6 +140,24 @@ static void admissions_out_of_range(void **state)
   try_admit(&a, KVF_LIMIT);
 }
 
+/* The blocks before the one that has an owner are not kept by a request that was not admitted. */
+static void refused_admission_leaves_no_block_behind(void **state)
+{
+  (void)state;
+  kvf_recovery *recovery = world_open();
+  const uint32_t ids[] = {20, 22, 21, 20, 23};
+  const uint32_t counts[] = {3};
+  kvf_recovery_request request = {.request_id = 1, .blocks = {ids + 1, counts, 1}, .tokens = 48, .prompt_tokens = 48};
+  assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK); /* 22, 21, 20 */
+  request.request_id = 2;
+  request.blocks.ids = ids + 2;
+  assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_EXISTS); /* 21, 20, 23 */
+  const uint32_t others[] = {23, 24, 25};
+  request.blocks.ids = others;
+  assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
+  kvf_recovery_close(recovery);
+}
+
 static void table_full_and_ids_taken(void **state)
 {
   (void)state;
@@ -385,6 +403,7 @@ int main(void)
       cmocka_unit_test(every_allocation_can_fail),
       cmocka_unit_test(options_out_of_range),
       cmocka_unit_test(admissions_out_of_range),
+      cmocka_unit_test(refused_admission_leaves_no_block_behind),
       cmocka_unit_test(table_full_and_ids_taken),
       cmocka_unit_test(reports_that_contradict_themselves),
       cmocka_unit_test(a_status_of_a_newer_version_is_not_trusted),
