@@ -141,4 +141,14 @@ static inline uint32_t load_blocks(const engine_request *request)
   return (request->tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
 }
 
+/* Local prefix from the cache, the other blocks from the pool; false if there are not enough. */
+bool engine_take_blocks(engine *e, engine_request *request);
+void engine_give_back(engine *e, engine_request *request, uint32_t blocks);
+/* Enters the whole blocks of a request that has been computed into the cache. */
+void engine_publish(engine *e, const engine_request *request);
+
+void engine_start_loads(engine *e, engine_request *request);
+/* One thing that a rank does for its load: writes a block, has its outcome, becomes quiet. */
+void engine_step_load(engine *e, engine_request *request, uint32_t rank);
+
 #endif
