@@ -136,6 +136,7 @@ static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, in
 static void remove_socket(kvf_control *control, kvf_control_socket *socket)
 {
   HASH_DELETE(by_id, control->sockets, socket);
+  watch(control, socket->fd, 0, 0, EPOLL_CTL_DEL);
   kvf_control_socket_free(socket);
 }
 
@@ -447,7 +448,7 @@ void kvf_control_stop(kvf_control *control)
     remove_socket(control, socket);
   }
   if (control->listener >= 0) {
-    (void)close(control->listener);
+    kvf_socket_close(control->listener);
     control->listener = -1;
   }
 }

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "transport/socket.h"
+
 #define IN_BYTES_MIN 4096u
 
 kvf_control_socket *kvf_control_socket_new(uint64_t conn_id, int fd, bool connecting)
@@ -22,7 +24,7 @@ kvf_control_socket *kvf_control_socket_new(uint64_t conn_id, int fd, bool connec
 void kvf_control_socket_free(kvf_control_socket *socket)
 {
   if (socket->fd >= 0) {
-    (void)close(socket->fd);
+    kvf_socket_close(socket->fd);
   }
   free(socket->in);
   free(socket->out);

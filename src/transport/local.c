@@ -133,7 +133,7 @@ static bool keep_retired(kvf_local *local)
     if (node == NULL) {
       break;
     }
-    kvf_local_link_free(KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
+    kvf_local_link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
   }
   bool over = local->workers_gone && kvf_list_is_empty(&local->links) && local->refused_count == 0;
   (void)pthread_mutex_unlock(&local->lock);

@@ -116,7 +116,7 @@ void kvf_local_link_died(kvf_local *local, kvf_local_link *link);
 /* With the lock: a read of the link is over. */
 void kvf_local_link_drop(kvf_local *local, kvf_local_link *link);
 /* With the lock: frees a link that is in no list but `links`. */
-void kvf_local_link_free(kvf_local_link *link);
+void kvf_local_link_free(kvf_local *local, kvf_local_link *link);
 
 /* local_read.c: operations, and what the threads do with reads. */
 void kvf_local_read_start(kvf_link *base, const kvf_read *request);

@@ -88,10 +88,12 @@ void kvf_local_link_drop(kvf_local *local, kvf_local_link *link)
   }
 }
 
-void kvf_local_link_free(kvf_local_link *link)
+void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
 {
   kvf_list_remove(&link->in_links);
   if (link->pidfd >= 0) {
+    /* Closing is not enough: a forked child's copy would keep it watched, and name this link when the peer ends. */
+    (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
     (void)close(link->pidfd);
   }
   if (link->memory != NULL) {

@@ -205,6 +205,12 @@ int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes)
   return fd;
 }
 
+void kvf_socket_close(int fd)
+{
+  (void)shutdown(fd, SHUT_RDWR);
+  (void)close(fd);
+}
+
 int kvf_socket_error(int fd)
 {
   int error = 0;

@@ -37,6 +37,11 @@ int kvf_socket_accept(int listener, kvf_address *peer);
  * kernel's buffers, 0 leaves them to the kernel. -1 with errno: it failed at once. */
 int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes);
 
+/* Ends the connection, or the listening, and closes the descriptor. A child that was forked and has not called exec()
+ * holds a copy of the descriptor: the other side must see the end all the same. Such a copy also keeps what is being
+ * watched by epoll: take it off first. */
+void kvf_socket_close(int fd);
+
 /* The descriptor's pending error, 0 if none. */
 int kvf_socket_error(int fd);
 

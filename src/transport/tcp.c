@@ -127,6 +127,15 @@ bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events
   return true;
 }
 
+void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source)
+{
+  if (stream->fd >= 0 && source->events != 0) {
+    (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
+    source->events = 0;
+  }
+  kvf_tcp_stream_close(stream);
+}
+
 static void woken(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
   (void)source;
@@ -228,7 +237,9 @@ static void close_fd(int fd)
 
 static void close_fds(kvf_tcp *tcp)
 {
-  close_fd(tcp->listener_fd);
+  if (tcp->listener_fd >= 0) {
+    kvf_socket_close(tcp->listener_fd);
+  }
   close_fd(tcp->wake_fd);
   close_fd(tcp->epoll_fd);
 }

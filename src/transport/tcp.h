@@ -113,6 +113,8 @@ void kvf_tcp_post(kvf_tcp *tcp, kvf_tcp_command *command);
 void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
+/* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */
+void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source);
 void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
 /* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed, or of another incarnation. */
 KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,

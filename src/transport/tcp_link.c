@@ -31,7 +31,8 @@ static bool is_wanted(kvf_tcp *tcp, kvf_tcp_link *link)
 static void close_paths(kvf_tcp_link *link)
 {
   for (uint32_t i = 0; i < link->paths_count; i++) {
-    kvf_tcp_stream_close(&link->paths[i].stream);
+    kvf_tcp_path *path = &link->paths[i];
+    kvf_tcp_close(kvf_tcp_of(link->base.transport), &path->stream, &path->source);
   }
 }
 

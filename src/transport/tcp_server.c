@@ -36,7 +36,7 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
     kvf_tcp_log(tcp, level, why, &conn->peer, "connection closed: %s", message);
     tcp->host.connection(tcp->host.context, why);
   }
-  kvf_tcp_stream_close(&conn->stream);
+  kvf_tcp_close(tcp, &conn->stream, &conn->source);
   if (conn->is_trusted) {
     tcp->serving_count--;
   } else {

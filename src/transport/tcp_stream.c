@@ -8,6 +8,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "transport/socket.h"
+
 #define SCRATCH_BYTES 65536
 
 kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes)
@@ -26,7 +28,7 @@ kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, 
 void kvf_tcp_stream_close(kvf_tcp_stream *stream)
 {
   if (stream->fd >= 0) {
-    (void)close(stream->fd);
+    kvf_socket_close(stream->fd);
     stream->fd = -1;
   }
 }

@@ -36,6 +36,7 @@ void session_of_another(void **state);
 void describe_without_room(void **state);
 void memory_set_twice(void **state);
 void nothing_left_behind(void **state);
+void forked_child_keeps_nothing(void **state);
 
 /* cases_fault.c: with a fault transport (fault_transport.h) around it. */
 void fault_every_status(void **state);

@@ -1,8 +1,13 @@
 #include <dirent.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -224,4 +229,38 @@ void nothing_left_behind(void **state)
   }
   assert_true(comes_back_to("/proc/self/fd", fds));
   assert_true(comes_back_to("/proc/self/task", threads));
+}
+
+/* A child that was forked while a link was up has a copy of its descriptors, and keeps them as long as it lives. */
+void forked_child_keeps_nothing(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape shape = node_shape_simple(8, 4096);
+  side *consumer = allocate(sizeof(*consumer));
+  producer_process *process = allocate(sizeof(*process));
+  node_open(consumer, traits->ops, &shape, SEED + 1);
+  process_start(process, &shape);
+  kvf_link *link = node_connect_ok(consumer, &process->introduction);
+  pid_t child = fork();
+  if (child == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)pause();
+    _exit(0);
+  }
+  traits->ops->disconnect(link);
+  sleep_us(50000); /* so that nothing is left of it */
+  process_kill(process);
+  struct timespec before;
+  struct timespec after;
+  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  sleep_us(500000);
+  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+  assert_true(used_us < 100000); /* nobody is told, again and again, of what is not there any more */
+  assert_int_equal(kill(child, SIGKILL), 0);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+  process_end(process);
+  node_close(consumer);
+  free(process);
+  free(consumer);
 }

@@ -49,6 +49,7 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(describe_without_room),
       CASE(memory_set_twice),
       CASE(nothing_left_behind),
+      CASE(forked_child_keeps_nothing),
   };
   const struct CMUnitTest faults[] = {
       CASE(fault_every_status),       CASE(fault_at_random),

@@ -1,12 +1,16 @@
 /* The node's own thread: what it listens on, whom it accepts, how it writes to who reads slowly. */
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* clang-format off */
@@ -379,6 +383,38 @@ static void who_never_reads_is_hung_up_on(void **state)
   pair_close_node(&n);
 }
 
+/* A child that was forked has copies of both ends and of the listener: who is hung up on sees it all the same, the
+ * thread is not told of him again, and nobody can connect to a node that is closed. */
+static void forked_child_keeps_nothing_open(void **state)
+{
+  (void)state;
+  pair_node n;
+  stranger s;
+  struct sockaddr_storage at;
+  socklen_t bytes = sizeof(at);
+  pair_open_node(&n, NULL);
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
+  assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)pause();
+    _exit(0);
+  }
+  peer_send(s.fd, "GET / HTTP/1.1\r\n\r\n", 18);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_at_rest();
+  pair_close_node(&n);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (const struct sockaddr *)&at, bytes), -1);
+  assert_int_equal(errno, ECONNREFUSED);
+  (void)close(fd);
+  assert_int_equal(kill(child, SIGKILL), 0);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 /* ---- time ---- */
 
 /* The thread sleeps until the next deadline; what comes in between may need it earlier. */
@@ -401,17 +437,12 @@ static void earlier_deadlines_wake_the_thread(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(port_is_chosen_and_told),
-      cmocka_unit_test(advertised_address_is_what_tickets_name),
-      cmocka_unit_test(other_addresses_need_a_key),
-      cmocka_unit_test(addresses_that_are_not_ours_are_refused),
-      cmocka_unit_test(control_node_does_not_listen),
-      cmocka_unit_test(running_out_of_descriptors_is_survived),
-      cmocka_unit_test(abandoned_dial_does_not_begin),
-      cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
-      cmocka_unit_test(slow_readers_get_everything),
-      cmocka_unit_test(who_never_reads_is_hung_up_on),
-      cmocka_unit_test(earlier_deadlines_wake_the_thread),
+      cmocka_unit_test(port_is_chosen_and_told),         cmocka_unit_test(advertised_address_is_what_tickets_name),
+      cmocka_unit_test(other_addresses_need_a_key),      cmocka_unit_test(addresses_that_are_not_ours_are_refused),
+      cmocka_unit_test(control_node_does_not_listen),    cmocka_unit_test(running_out_of_descriptors_is_survived),
+      cmocka_unit_test(abandoned_dial_does_not_begin),   cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
+      cmocka_unit_test(slow_readers_get_everything),     cmocka_unit_test(who_never_reads_is_hung_up_on),
+      cmocka_unit_test(forked_child_keeps_nothing_open), cmocka_unit_test(earlier_deadlines_wake_the_thread),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,11 +3,14 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -292,6 +295,42 @@ static void a_lack_of_descriptors_passes(void **state)
   scene_close(s);
 }
 
+/* A child that was forked has copies of both ends and of the listener: who is thrown out sees it all the same, the
+ * thread is not told of him again, and nobody can connect to a port that is not served any more. */
+static void a_forked_child_keeps_nothing_open(void **state)
+{
+  (void)state;
+  scene *s = scene_open(8, 5000);
+  uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
+  int fd = stranger(s);
+  (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
+  pid_t child = fork();
+  if (child == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)pause();
+    _exit(0);
+  }
+  peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
+  peer_expect_closed(fd);
+  (void)close(fd);
+  expect_rest();
+  kvf_address at;
+  uint16_t port;
+  assert_int_equal(kvf_tcp_description_read(s->introduction.description, s->introduction.description_bytes,
+                                            &s->introduction.incarnation, &port),
+                   KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", port, &at), KVF_OK);
+  scene_close(s);
+  struct sockaddr_storage storage;
+  socklen_t bytes = kvf_address_to_sockaddr(&at, &storage);
+  fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(connect(fd, (const struct sockaddr *)&storage, bytes), -1);
+  assert_int_equal(errno, ECONNREFUSED);
+  (void)close(fd);
+  assert_int_equal(kill(child, SIGKILL), 0);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -303,6 +342,7 @@ int main(void)
       cmocka_unit_test(the_longest_idle_consumer_makes_room),
       cmocka_unit_test(busy_consumers_make_room_only_when_stuck),
       cmocka_unit_test(a_lack_of_descriptors_passes),
+      cmocka_unit_test(a_forked_child_keeps_nothing_open),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
