@@ -332,10 +332,10 @@ static void send_hello(tcp_end *end)
   hello.session_id += (choice & 0xf0) == 0xf0 ? 1 : 0;
   fuzz_check(kvf_data_hello_proof(&key, &c->challenge, &hello, hello.proof) == KVF_OK);
   fuzz_check(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes) == KVF_OK);
-  fuzz_check(kvf_data_ready_proof(&key, &c->challenge, &hello, c->ready_proof) == KVF_OK);
   bool good = c->has_key && c->state == READY && !c->broken && !c->proved && hello.session_id == TCP_SESSION_ID;
   send_frame(end, KVF_FRAME_DATA_HELLO, body, bytes);
   if (good) {
+    fuzz_check(kvf_data_ready_proof(&key, &c->challenge, &hello, c->ready_proof) == KVF_OK);
     c->proved = true;
     c->broken = false;
   }
