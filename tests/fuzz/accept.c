@@ -18,6 +18,11 @@
 #define SLOTS 4
 #define FRAME_BYTES_MAX 2048
 
+/* Consumers that the model tells apart; what others say may end a lease as soon as they have said it. */
+#define CLIENTS 2
+#define REQUESTS 8
+#define READERS_MAX 7
+
 /* All that a stranger may ever be sent: a challenge, and why it is refused. */
 #define STRANGER_OUT_BYTES_MAX (2 * KVF_FRAME_HEADER_BYTES + KVF_CHALLENGE_BYTES_MAX + KVF_REFUSED_BYTES_MAX)
 
@@ -25,8 +30,9 @@ typedef struct lease_model {
   kvf_lease lease;
   uint64_t renewed_ns; /* by a holder of the key; at first: when it was published */
   uint64_t published_ns;
-  bool completed; /* a holder of the key has said so, with the lease's token */
-  bool aborted;
+  uint8_t acknowledged[CLIENTS][REQUESTS][READERS_MAX + 1]; /* a bit for each reader, by the number of readers */
+  bool completed; /* a consumer's readers have all acknowledged, with the lease's token */
+  bool aborted;   /* one has aborted, likewise */
   bool revoked;
   bool over_stored;
   bool given_back;
@@ -123,6 +129,24 @@ static lease_model *find_lease(const kvf_lease *lease)
   return NULL;
 }
 
+static void note_acknowledgement(lease_model *model, const wire *from, const kvf_finish_item *item)
+{
+  kvf_hello hello;
+  kvf_incarnation rest;
+  fuzz_check(kvf_hello_decode(from->hello, from->hello_bytes, &hello) == KVF_OK);
+  uint8_t client = hello.client.bytes[0];
+  hello.client.bytes[0] = 0;
+  memset(&rest, 0, sizeof(rest));
+  bool is_known = client < CLIENTS && memcmp(&hello.client, &rest, sizeof(rest)) == 0;
+  if (!is_known || item->request_id >= REQUESTS || item->readers > READERS_MAX) {
+    model->completed = true;
+    return;
+  }
+  uint8_t *readers = &model->acknowledged[client][item->request_id][item->readers];
+  *readers |= (uint8_t)(1u << item->reader);
+  model->completed = model->completed || *readers == (1u << item->readers) - 1;
+}
+
 /* Notes what a holder of the key has said of leases. */
 static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
@@ -143,9 +167,11 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
     for (uint32_t i = 0; i < finish.count; i++) {
       lease_model *model = find_lease(&finish.items[i].lease);
       if (model != NULL) {
-        bool completed = finish.items[i].kind == KVF_FINISH_COMPLETED;
-        model->completed = model->completed || completed;
-        model->aborted = model->aborted || !completed;
+        if (finish.items[i].kind == KVF_FINISH_COMPLETED) {
+          note_acknowledgement(model, from, &finish.items[i]);
+        } else {
+          model->aborted = true;
+        }
       }
     }
   }

@@ -175,7 +175,7 @@ void dial_check(void)
 {
   for (size_t i = 0; i < WIRES_MAX; i++) {
     const wire *each = &world.all.list[i];
-    if (each->conn_id != 0 && !each->has_key) {
+    if (each->conn_id != 0 && (!each->has_key || each->is_other)) {
       fuzz_check(kvf_core_frame_limit(&world.core, each->conn_id) == KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
     }
   }

@@ -2,7 +2,7 @@
 
 #include "wire/lease_message.h"
 
-size_t server_challenge(fuzz_tape *tape, const wire *from, const kvf_key *key, uint8_t body[SERVER_BODY_BYTES])
+size_t server_challenge(fuzz_tape *tape, wire *from, const kvf_key *key, uint8_t body[SERVER_BODY_BYTES])
 {
   static const kvf_key other = {"another key, as long", 20};
   size_t bytes = 0;
@@ -13,7 +13,8 @@ size_t server_challenge(fuzz_tape *tape, const wire *from, const kvf_key *key, u
     return 0;
   }
   challenge.server = hello.expected;
-  challenge.server.bytes[0] ^= (choice & 0xf0) == 0xe0 ? 1 : 0; /* another process */
+  challenge.server.bytes[0] ^= (choice & 0xf0) == 0xe0 ? 1 : 0;
+  from->is_other = from->is_other || (from->challenge_bytes == 0 && (choice & 0xf0) == 0xe0);
   fuzz_check(kvf_handshake_server_proof(from->has_key ? key : &other, from->hello, from->hello_bytes, &challenge,
                                         challenge.proof) == KVF_OK);
   fuzz_check(kvf_challenge_encode(&challenge, body, SERVER_BODY_BYTES, &bytes) == KVF_OK);

@@ -9,7 +9,7 @@
 #define SERVER_BODY_BYTES 16384
 
 /* Right if the wire has the key. */
-size_t server_challenge(fuzz_tape *tape, const wire *from, const kvf_key *key, uint8_t body[SERVER_BODY_BYTES]);
+size_t server_challenge(fuzz_tape *tape, wire *from, const kvf_key *key, uint8_t body[SERVER_BODY_BYTES]);
 size_t server_welcome(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES]);
 size_t server_refused(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES]);
 /* Of these requests, each with a lease of the id `first_lease_id` plus its place. */

@@ -25,6 +25,7 @@ typedef struct wire {
   uint8_t proof[KVF_PROOF_BYTES_MAX];
   size_t proof_bytes;
   bool welcomed;
+  bool is_other; /* who answers is not the process that was dialed */
 } wire;
 
 typedef struct wires {
