@@ -22,7 +22,8 @@ typedef struct read_model {
   kvf_read read;
   kvf_read_item items[ITEMS_MAX];
   uint64_t bytes;
-  uint64_t word; /* of the trailer that was sent for it; 0: none */
+  uint64_t word;       /* of the trailer that was sent for it; 0: none */
+  bool has_other_size; /* says the chunk that was sent for it */
   bool is_started;
   bool is_done;
 } read_model;
@@ -123,7 +124,7 @@ static void read_done(void *context, const kvf_read_result *result)
     fuzz_check(result->bytes == model->bytes && is_up);
     fuzz_check(result->sample.head.magic == KVF_FENCE_MAGIC);
     if (all_are_clean()) {
-      fuzz_check(result->sample.entry.word == model->word);
+      fuzz_check(result->sample.entry.word == model->word && !model->has_other_size);
       check_payload(model);
     }
   }
@@ -353,12 +354,14 @@ static void send_chunk(tcp_end *end, producer *p)
   if (p->queue_first == p->queue_count || p->payload_left > 0) {
     return;
   }
-  const read_model *model = &reads[p->queue[p->queue_first] - 1];
+  read_model *model = &reads[p->queue[p->queue_first] - 1];
   kvf_data_chunk chunk = {.read_id = model->read.id, .payload_bytes = model->bytes};
-  if (choice >= 0xf0) { /* another read, or another size */
-    chunk.read_id += choice & 1;
-    chunk.payload_bytes += (choice >> 1) & 7;
+  if (choice >= 0xf8) { /* another read's */
+    chunk.read_id++;
     p->is_clean = false;
+  } else if (choice >= 0xf0) {
+    chunk.payload_bytes += 1 + (choice & 7);
+    model->has_other_size = true;
   } else if (choice >= 0xe0) {
     chunk.status = statuses[choice & 3];
     chunk.payload_bytes = 0;
@@ -373,7 +376,11 @@ static void send_chunk(tcp_end *end, producer *p)
 static void send_payload(tcp_end *end, producer *p, uint64_t wanted)
 {
   uint8_t data[1024];
-  uint64_t bytes = wanted < p->payload_left ? wanted : p->payload_left;
+  if (p->payload_left == 0) {
+    return;
+  }
+  uint64_t asked_left = reads[p->queue[p->queue_first] - 1].bytes - p->payload_sent;
+  uint64_t bytes = wanted < asked_left ? wanted : asked_left;
   bytes = bytes < sizeof(data) ? bytes : sizeof(data);
   for (uint64_t i = 0; i < bytes; i++) {
     data[i] = payload_byte(p->queue[p->queue_first], p->payload_sent + i);
@@ -391,14 +398,15 @@ static void send_trailer(tcp_end *end, producer *p)
   if (p->queue_first == p->queue_count) {
     return;
   }
-  p->is_clean = p->is_clean && p->payload_left == 0 && p->payload_sent > 0 && choice < 0xf0;
   uint64_t read_id = p->queue[p->queue_first];
+  p->is_clean = p->is_clean && p->payload_sent == reads[read_id - 1].bytes && choice < 0xf0;
   kvf_data_trailer trailer = {.read_id = read_id + (choice >= 0xf0), .word = 15u + (choice & 1), .digest = 4};
   reads[read_id - 1].word = trailer.word;
   fuzz_check(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes) == KVF_OK);
   send_frame(end, KVF_FRAME_TRAILER, body, bytes);
   p->queue_first++;
   p->payload_sent = 0;
+  p->payload_left = 0;
 }
 
 static void send_any(tcp_end *end, producer *p, bool is_frame)

@@ -3,265 +3,17 @@
  * Checked: who has not proved the key is never trusted and is sent a challenge and nothing else; what a connection may
  * hold is bounded; every READ of a proved consumer is answered, in order, once; what is sent is the bytes of the
  * lease's own blocks, whole, and the trailer is the fence's; at the end no connection, memory or descriptor is left. */
-#include "transport/tcp_server.h"
+#include "tcp_served.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "tcp_world.h"
-#include "transport/fence_memory.h"
-
-#define LEASES 3
-#define POSITIONS 3
-#define READS_MAX 512
-#define SENT_BYTES_MAX 16384
-#define RECEIVED_BYTES_MAX 64
 #define STRANGER_OUT_BYTES_MAX (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHALLENGE_BYTES_MAX)
 
-typedef enum lease_state { NOT_PUBLISHED, LIVE, OVER } lease_state;
-
-typedef struct lease_model {
-  kvf_lease lease;
-  lease_state state;
-  uint32_t blocks[POSITIONS];
-} lease_model;
-
-/* A READ as it was sent: its frame's body, in the consumer's `sent`. */
-typedef struct sent_read {
-  size_t at;
-  size_t bytes;
-} sent_read;
-
-typedef enum expects { CHALLENGE, READY, CHUNK, PAYLOAD, TRAILER } expects;
-
-typedef struct consumer {
-  bool has_key;
-  bool proved; /* with the right proof, as its first frame */
-  bool broken; /* has sent what is not to be answered, or could not send all: what comes is not to be foreseen */
-  expects state;
-  uint64_t out_bytes; /* that the transport has sent */
-  kvf_data_challenge challenge;
-  uint8_t ready_proof[KVF_HASH_BYTES];  /* that the server must answer */
-  uint8_t received[RECEIVED_BYTES_MAX]; /* a part of a frame */
-  size_t received_bytes;
-
-  uint8_t sent[SENT_BYTES_MAX]; /* since the proof */
-  size_t sent_bytes;
-  size_t parsed_bytes;
-  sent_read reads[READS_MAX];
-  uint32_t reads_count;
-  uint32_t answered;
-
-  /* The payload that comes. */
-  kvf_data_read read;
-  uint32_t item;
-  uint32_t region;
-  uint32_t offset;
-  uint64_t payload_left;
-} consumer;
-
 static fuzz_tape tape;
-static consumer consumers[TCP_ENDS_MAX];
-static lease_model leases[LEASES];
-static kvf_read_item items[KVF_READ_ITEMS_MAX]; /* of the read whose payload comes, of one consumer at a time */
-static const consumer *items_of;
 static unsigned closing_phase;
-
-static consumer *consumer_of(const tcp_end *end)
-{
-  return &consumers[end - tcp.ends];
-}
-
-/* ---- leases ---- */
-
-static kvf_status authorize(void *context, const kvf_lease *lease, kvf_read_item *wanted, uint32_t count)
-{
-  (void)context;
-  const lease_model *model = NULL;
-  for (size_t i = 0; i < LEASES; i++) {
-    bool same = memcmp(&leases[i].lease, lease, sizeof(*lease)) == 0;
-    model = same ? &leases[i] : model;
-  }
-  if (model == NULL || model->state != LIVE) {
-    return model == NULL ? KVF_LEASE_UNKNOWN : model->state == NOT_PUBLISHED ? KVF_NOT_PUBLISHED : KVF_LEASE_EXPIRED;
-  }
-  for (uint32_t i = 0; i < count; i++) {
-    if (wanted[i].group > 1 || wanted[i].position >= POSITIONS) {
-      return KVF_INVALID;
-    }
-    wanted[i].remote_block = model->blocks[wanted[i].position];
-  }
-  return KVF_OK;
-}
-
-static void next_state(lease_model *model)
-{
-  kvf_fence_entry entry = {.word = kvf_fence_word_live(model->lease.id), .digest = model->lease.id ^ 5};
-  if (model->state == NOT_PUBLISHED) {
-    kvf_fence_store_live(tcp.table, model->lease.slot, entry);
-    model->state = LIVE;
-  } else if (model->state == LIVE) {
-    entry.word = kvf_fence_word_over(model->lease.id);
-    kvf_fence_store_over(tcp.table, model->lease.slot, entry);
-    model->state = OVER;
-  }
-}
-
-/* ---- what the transport sends ---- */
-
-static const kvf_region_layout *layout_of(const consumer *c)
-{
-  return &tcp.layouts[c->region];
-}
-
-/* Moves on to the next region of the item's group, or to the next item's first. */
-static void next_piece(consumer *c)
-{
-  c->offset = 0;
-  do {
-    c->region++;
-    if (c->region == TCP_REGIONS) {
-      c->region = 0;
-      c->item++;
-    }
-  } while (c->item < c->read.items_count && layout_of(c)->group != items[c->item].group);
-}
-
-static const lease_model *lease_of(const kvf_lease *lease)
-{
-  for (size_t i = 0; i < LEASES; i++) {
-    if (memcmp(&leases[i].lease, lease, sizeof(*lease)) == 0) {
-      return &leases[i];
-    }
-  }
-  fuzz_fail(__FILE__, __LINE__, "a lease that there is");
-}
-
-static void load_items(consumer *c)
-{
-  const sent_read *answered = &c->reads[c->answered];
-  fuzz_check(kvf_data_read_decode(c->sent + answered->at, answered->bytes, &c->read) == KVF_OK);
-  if (items_of != c || c->item == 0) {
-    kvf_data_read_items(&c->read, items);
-    items_of = c;
-  }
-}
-
-static uint64_t payload_bytes(const consumer *c)
-{
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < c->read.items_count; i++) {
-    uint32_t regions = items[i].group == 0 ? 2 : 1;
-    bytes += (uint64_t)regions * c->read.heads * (TCP_BLOCK_BYTES / TCP_HEADS);
-  }
-  return bytes;
-}
-
-static void on_chunk(consumer *c, const uint8_t *body, size_t bytes)
-{
-  kvf_data_chunk chunk;
-  fuzz_check(kvf_data_chunk_decode(body, bytes, &chunk) == KVF_OK);
-  fuzz_check(c->proved && c->answered < c->reads_count);
-  c->item = 0;
-  load_items(c);
-  fuzz_check(chunk.read_id == c->read.read_id);
-  if (chunk.status != KVF_OK) {
-    fuzz_check(chunk.payload_bytes == 0);
-    c->answered++;
-    return;
-  }
-  fuzz_check(lease_of(&c->read.lease)->state != NOT_PUBLISHED);
-  fuzz_check(c->read.remote_head + c->read.heads <= TCP_HEADS && chunk.payload_bytes == payload_bytes(c));
-  c->region = 0;
-  c->offset = 0;
-  if (layout_of(c)->group != items[0].group) {
-    next_piece(c);
-  }
-  c->payload_left = chunk.payload_bytes;
-  c->state = PAYLOAD;
-}
-
-static size_t on_payload(consumer *c, const uint8_t *data, size_t bytes)
-{
-  size_t taken = 0;
-  load_items(c);
-  uint32_t head_bytes = TCP_BLOCK_BYTES / TCP_HEADS;
-  const lease_model *model = lease_of(&c->read.lease);
-  while (taken < bytes && c->payload_left > 0) {
-    fuzz_check(c->item < c->read.items_count);
-    uint32_t block = model->blocks[items[c->item].position];
-    size_t at = block * TCP_STRIDE_BYTES + c->read.remote_head * head_bytes + c->offset;
-    fuzz_check(data[taken] == tcp_pattern(c->region, at));
-    taken++;
-    c->payload_left--;
-    c->offset++;
-    if (c->offset == c->read.heads * head_bytes) {
-      next_piece(c);
-    }
-  }
-  if (c->payload_left == 0) {
-    c->state = TRAILER;
-  }
-  return taken;
-}
-
-static void on_trailer(consumer *c, const uint8_t *body, size_t bytes)
-{
-  kvf_data_trailer trailer;
-  fuzz_check(kvf_data_trailer_decode(body, bytes, &trailer) == KVF_OK);
-  fuzz_check(trailer.read_id == c->read.read_id);
-  kvf_fence_entry entry = kvf_fence_load(tcp.table, c->read.lease.slot);
-  fuzz_check(trailer.word <= entry.word && trailer.word >= kvf_fence_word_live(c->read.lease.id));
-  c->answered++;
-  c->state = CHUNK;
-}
-
-static void on_frame(consumer *c, kvf_frame_type type, const uint8_t *body, size_t bytes)
-{
-  if (c->state == CHALLENGE) {
-    fuzz_check(type == KVF_FRAME_DATA_CHALLENGE);
-    fuzz_check(kvf_data_challenge_decode(body, bytes, &c->challenge) == KVF_OK);
-    c->state = READY;
-  } else if (c->state == READY) {
-    kvf_data_ready ready;
-    fuzz_check(type == KVF_FRAME_DATA_READY && c->proved);
-    fuzz_check(kvf_data_ready_decode(body, bytes, &ready) == KVF_OK);
-    fuzz_check(memcmp(ready.proof, c->ready_proof, sizeof(ready.proof)) == 0);
-    c->state = CHUNK;
-  } else if (c->state == CHUNK) {
-    fuzz_check(type == KVF_FRAME_CHUNK);
-    on_chunk(c, body, bytes);
-  } else {
-    fuzz_check(c->state == TRAILER && type == KVF_FRAME_TRAILER);
-    on_trailer(c, body, bytes);
-  }
-}
-
-static void on_bytes(tcp_end *from, const uint8_t *data, size_t bytes)
-{
-  consumer *c = consumer_of(from);
-  c->out_bytes += bytes;
-  while (bytes > 0) {
-    if (c->state == PAYLOAD) {
-      size_t taken = on_payload(c, data, bytes);
-      data += taken;
-      bytes -= taken;
-      continue;
-    }
-    c->received[c->received_bytes++] = *data++;
-    bytes--;
-    kvf_frame_header header;
-    if (c->received_bytes < KVF_FRAME_HEADER_BYTES) {
-      continue;
-    }
-    fuzz_check(kvf_frame_header_decode(c->received, RECEIVED_BYTES_MAX - KVF_FRAME_HEADER_BYTES, &header) == KVF_OK);
-    if (c->received_bytes == KVF_FRAME_HEADER_BYTES + header.body_bytes) {
-      c->received_bytes = 0;
-      on_frame(c, header.type, c->received + KVF_FRAME_HEADER_BYTES, header.body_bytes);
-    }
-  }
-}
+static unsigned proved_count; /* of the whole run */
+static bool in_pieces;        /* what is sent in this step */
 
 /* ---- what consumers send ---- */
 
@@ -292,10 +44,11 @@ static void parse_sent(consumer *c)
   }
 }
 
-static void send_bytes(tcp_end *end, const void *data, size_t bytes)
+static void send_now(tcp_end *end, const void *data, size_t bytes)
 {
   consumer *c = consumer_of(end);
   if (bytes > SENT_BYTES_MAX - c->sent_bytes) {
+    c->broken = true;
     return;
   }
   size_t sent = tcp_send_bytes(end, data, bytes);
@@ -307,6 +60,29 @@ static void send_bytes(tcp_end *end, const void *data, size_t bytes)
     c->broken = true; /* whatever it was, a proof comes too late */
   }
   c->broken = c->broken || sent < bytes;
+}
+
+static void send_held(tcp_end *end)
+{
+  consumer *c = consumer_of(end);
+  size_t bytes = c->held_bytes;
+  c->held_bytes = 0;
+  if (bytes > 0) {
+    send_now(end, c->held, bytes);
+  }
+}
+
+static void send_bytes(tcp_end *end, const uint8_t *data, size_t bytes)
+{
+  consumer *c = consumer_of(end);
+  send_held(end);
+  size_t now = in_pieces && c->proved ? fuzz_u8(&tape) : bytes;
+  if (now < bytes && bytes - now <= HELD_BYTES_MAX) {
+    c->held_bytes = bytes - now;
+    memcpy(c->held, data + now, bytes - now);
+    bytes = now;
+  }
+  send_now(end, data, bytes);
 }
 
 static void send_frame(tcp_end *end, kvf_frame_type type, const void *body, size_t bytes)
@@ -338,6 +114,7 @@ static void send_hello(tcp_end *end)
     fuzz_check(kvf_data_ready_proof(&key, &c->challenge, &hello, c->ready_proof) == KVF_OK);
     c->proved = true;
     c->broken = false;
+    proved_count++;
   }
 }
 
@@ -441,7 +218,9 @@ static void send_something(unsigned what)
 
 static void step(void)
 {
-  uint8_t op = fuzz_u8(&tape) % 16;
+  uint8_t op = fuzz_u8(&tape);
+  in_pieces = op >= 0x80;
+  op %= 16;
   switch (op) {
     case 0: /* the transport does what it can */
       break;
@@ -455,7 +234,7 @@ static void step(void)
       connect_one(true);
       break;
     case 4:
-      next_state(&leases[fuzz_choose(&tape, LEASES)]);
+      served_next_state(&leases[fuzz_choose(&tape, LEASES)]);
       break;
     default:
       send_something(op - 5u);
@@ -502,6 +281,9 @@ static void check_answered(void)
     if (tcp.ends[i].fd >= 0 && !tcp.ends[i].is_closed && c->proved && !c->broken) {
       fuzz_check(c->answered == c->reads_count && c->state == CHUNK);
     }
+    /* Nobody who behaves is thrown out, unless there are too many. */
+    bool is_behaved = tcp.ends[i].fd >= 0 && c->state > READY && !c->broken;
+    fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->config.connections_max);
   }
 }
 
@@ -513,8 +295,12 @@ static bool turn(bool idle)
     return true;
   }
   for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
-    idle = idle && !tcp.ends[i].is_deaf;
+    idle = idle && !tcp.ends[i].is_deaf && consumers[i].held_bytes == 0;
     tcp.ends[i].is_deaf = false;
+    if (tcp.ends[i].fd >= 0) {
+      send_held(&tcp.ends[i]);
+    }
+    consumers[i].held_bytes = 0;
   }
   if (!idle) {
     return true;
@@ -537,16 +323,13 @@ static bool turn(bool idle)
 
 static void run_tape(const uint8_t *data, size_t bytes)
 {
-  static const kvf_transport_host host = {.authorize = authorize};
+  static const kvf_transport_host host = {.authorize = served_authorize};
   tape = (fuzz_tape){.data = data, .bytes = bytes};
   closing_phase = 0;
-  items_of = NULL;
-  for (uint32_t i = 0; i < LEASES; i++) {
-    leases[i] = (lease_model){.lease = {.id = 100 + i, .slot = i, .token = {(uint8_t)(i + 1)}},
-                              .blocks = {i, 7 - i, (3 + i) % TCP_BLOCKS}};
-  }
+  proved_count = 0;
+  served_init();
   tcp.turn = turn;
-  tcp.on_bytes = on_bytes;
+  tcp.on_bytes = served_on_bytes;
   tcp_world_run(true, &host);
 }
 
