@@ -1,0 +1,393 @@
+/* A consumer engine: takes up a ticket, finds blocks, loads on each rank, reports to its control node, and uses or frees
+ * the blocks when the library lets go of them. */
+#include <string.h>
+
+#include "world.h"
+
+#define BLOCKS_RETRY_NS (15 * SIM_MS)
+#define BLOCKS_TRIES 20
+#define WATCH_SLACK_NS (3 * SIM_MS)
+#define USE_NS (5 * SIM_MS)
+
+static void on_blocks(sim_world *world, const sim_event *event);
+static void on_load(sim_world *world, const sim_event *event);
+static void on_report(sim_world *world, const sim_event *event);
+static void on_abort(sim_world *world, const sim_event *event);
+static void on_load_watch(sim_world *world, const sim_event *event);
+static void on_verdict_watch(sim_world *world, const sim_event *event);
+static void on_used(sim_world *world, const sim_event *event);
+
+uint32_t sim_job_index(const sim_world *world, const sim_job *job)
+{
+  return (uint32_t)(job - world->jobs);
+}
+
+/* Messages within an engine: b is the rank. */
+static void tell(sim_world *world, const sim_job *job, sim_event_fn fn, uint32_t rank, uint64_t after_ns)
+{
+  sim_push(world, world->now_ns + after_ns, fn, sim_job_index(world, job), rank, job->life);
+}
+
+/* The job that the event is for, NULL if its engine has gone. */
+static sim_job *job_of(sim_world *world, const sim_event *event)
+{
+  sim_job *job = &world->jobs[event->a];
+  return world->engines[job->engine].life == event->c && world->engines[job->engine].state != SIM_ENGINE_DOWN &&
+                 job->state != SIM_JOB_OVER
+             ? job
+             : NULL;
+}
+
+static sim_node *rank_of(sim_world *world, const sim_job *job, uint32_t rank)
+{
+  return &world->nodes[job->engine * SIM_NODES_EACH + rank];
+}
+
+static sim_node *control_of(sim_world *world, const sim_job *job)
+{
+  return &world->nodes[world->engines[job->engine].control];
+}
+
+sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t prompt, const char *ticket, uint32_t ticket_bytes)
+{
+  if (world->jobs_count == SIM_JOBS_MAX) {
+    return NULL;
+  }
+  sim_job *job = &world->jobs[world->jobs_count++];
+  memset(job, 0, offsetof(sim_job, ticket));
+  job->engine = engine->index;
+  job->prompt = prompt;
+  job->ticket_bytes = ticket_bytes;
+  memcpy(job->ticket, ticket, ticket_bytes);
+  return job;
+}
+
+/* ---- from the ticket to the loads ---- */
+
+void sim_job_arrive(sim_world *world, sim_job *job)
+{
+  sim_engine *engine = &world->engines[job->engine];
+  sim_node *control = &world->nodes[engine->control];
+  job->life = engine->life;
+  job->options = (kvf_request_options){.policy = world->config.policy,
+                                       .auto_max_recompute_tokens = world->config.auto_max_recompute_tokens,
+                                       .load_timeout_ms = world->config.load_timeout_ms};
+  kvf_status status = sim_request_open(world, control, job);
+  sim_note(world, control->index, "job % opens request %: $", sim_job_index(world, job), job->info.id,
+           (uint64_t)(int64_t)status);
+  if (status != KVF_OK) {
+    job->state = SIM_JOB_OVER;
+    return;
+  }
+  job->state = SIM_JOB_OPEN;
+  tell(world, job, on_blocks, 0, sim_lag(world, SIM_FAULT_SLOW, 200 * SIM_MS));
+}
+
+static void begin(sim_world *world, sim_job *job)
+{
+  const sim_engine *engine = &world->engines[job->engine];
+  sim_node *control = control_of(world, job);
+  uint64_t now_ns = sim_node_enter(world, control);
+  kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
+  sim_node_leave(world, control);
+  sim_note(world, control->index, "job % begins: $", sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
+  if (status != KVF_OK) {
+    sim_fail(world, "P3", "job %u cannot begin: %s", sim_job_index(world, job), kvf_status_name(status));
+    return;
+  }
+  job->state = SIM_JOB_LOADING;
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    tell(world, job, on_load, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  }
+  tell(world, job, on_verdict_watch, 0,
+       kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.quiet_timeout_ms) + WATCH_SLACK_NS);
+}
+
+static void on_blocks(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || job->state != SIM_JOB_OPEN || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  sim_engine *engine = &world->engines[job->engine];
+  if (!sim_blocks_take(world, engine, prompt->positions, event->a, job->ids)) {
+    if (event->b == BLOCKS_TRIES) {
+      sim_job_cancel(world, job);
+    } else {
+      tell(world, job, on_blocks, event->b + 1, BLOCKS_RETRY_NS);
+    }
+    return;
+  }
+  job->has_blocks = true;
+  job->skip = sim_choose(&world->tape, 8) == 7 ? sim_choose(&world->tape, prompt->positions + 1) : 0;
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+      uint32_t position = i % prompt->positions;
+      sim_node *node = rank_of(world, job, rank);
+      if (position < job->skip) {
+        sim_write_block(world, node, i / prompt->positions, job->ids[i], prompt, position);
+      } else {
+        sim_scribble(world, node, i / prompt->positions, job->ids[i]);
+      }
+    }
+  }
+  begin(world, job);
+}
+
+static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_status status)
+{
+  sim_load *load = &job->load[rank];
+  load->state = SIM_LOAD_REFUSED;
+  load->report = (kvf_report){.request_id = job->info.id,
+                              .ranks_mask = UINT64_C(1) << rank,
+                              .blocks = sim_prompt_at(job->prompt)->positions * world->groups,
+                              .prefix = 0,
+                              .status = status};
+  tell(world, job, on_report, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+}
+
+static void on_load(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *node = rank_of(world, job, event->b);
+  if (job->cancelled || job->state != SIM_JOB_LOADING) {
+    job->load[event->b].state = SIM_LOAD_REFUSED; /* nothing to do any more */
+    sim_job_advance(world, job);
+    return;
+  }
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  uint32_t ids[SIM_IDS_MAX];
+  uint32_t counts[SIM_GROUPS_MAX];
+  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+    ids[i] = i % prompt->positions < job->skip ? KVF_BLOCK_NONE : job->ids[i];
+    counts[i / prompt->positions] = prompt->positions;
+  }
+  const kvf_blocks destination = {.ids = ids, .counts = counts, .groups = world->groups};
+  kvf_status status = sim_load_start(world, node, job, &destination);
+  sim_note(world, node->index, "job % starts to load: $", event->a, (uint64_t)(int64_t)status, 0);
+  if (status != KVF_OK) {
+    refuse_load(world, job, event->b, status);
+    return;
+  }
+  sim_load *load = &job->load[event->b];
+  load->state = SIM_LOAD_OPEN;
+  load->deadline_ns = world->now_ns + kvf_ms_to_ns(job->options.load_timeout_ms);
+  tell(world, job, on_load_watch, event->b, load->deadline_ns + WATCH_SLACK_NS - world->now_ns);
+}
+
+/* ---- what comes of them ---- */
+
+void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *node, uint32_t prefix, const char *when)
+{
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  uint32_t positions = prompt->positions;
+  uint32_t good = world->groups == 1 ? prefix : prefix / world->groups;
+  if (good > positions || (world->groups > 1 && prefix != 0 && good != positions)) {
+    sim_fail(world, "P1", "node %u: job %u has a prefix of %u of %u blocks", node->index, sim_job_index(world, job),
+             prefix, positions * world->groups);
+    return;
+  }
+  for (uint32_t i = 0; i < world->groups * positions; i++) {
+    if (i % positions < good &&
+        !sim_block_holds(world, node, i / positions, job->ids[i], prompt, i % positions)) {
+      sim_fail(world, "P1", "node %u: job %u %s: block %u at position %u of group %u is not the prompt's", node->index,
+               sim_job_index(world, job), when, job->ids[i], i % positions, i / positions);
+      return;
+    }
+  }
+}
+
+static void on_outcome(sim_world *world, sim_job *job, sim_node *node, const kvf_report *report)
+{
+  sim_load *load = &job->load[node->rank];
+  sim_note(world, node->index, "load of job % has its outcome: prefix %, $", sim_job_index(world, job), report->prefix,
+           (uint64_t)(int64_t)report->status);
+  if (load->state != SIM_LOAD_OPEN || report->ranks_mask != UINT64_C(1) << node->rank) {
+    sim_fail(world, "P3", "node %u: a second or unfounded outcome of job %u", node->index, sim_job_index(world, job));
+    return;
+  }
+  load->state = SIM_LOAD_DECIDED;
+  load->report = *report;
+  world->result->loads++;
+  sim_job_check_prefix(world, job, node, report->prefix, "is loaded");
+  if (sim_strikes(world, SIM_FAULT_REPORT, 6)) {
+    return; /* the worker's message is lost */
+  }
+  tell(world, job, on_report, node->rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  if (sim_strikes(world, SIM_FAULT_REPORT, 3)) {
+    tell(world, job, on_report, node->rank, sim_lag(world, SIM_FAULT_REPORT, 20 * SIM_MS));
+  }
+}
+
+static void on_quiet(sim_world *world, sim_job *job, const sim_node *node)
+{
+  sim_load *load = &job->load[node->rank];
+  sim_note(world, node->index, "load of job % is quiet", sim_job_index(world, job), 0, 0);
+  if (load->state != SIM_LOAD_DECIDED) {
+    sim_fail(world, "P3", "node %u: a second quiet of job %u, or one before its outcome", node->index,
+             sim_job_index(world, job));
+    return;
+  }
+  if (load->reads > 0) {
+    sim_fail(world, "P4", "node %u: job %u is quiet with %u reads in flight", node->index, sim_job_index(world, job),
+             load->reads);
+  }
+  load->state = SIM_LOAD_QUIET;
+  sim_job_advance(world, job);
+}
+
+void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event)
+{
+  sim_job *job = event->user < world->jobs_count ? &world->jobs[event->user] : NULL;
+  if (job == NULL || job->info.id != event->id || job->engine != node->index / SIM_NODES_EACH) {
+    sim_fail(world, "P3", "node %u: an event of request %llu, which is not known", node->index,
+             (unsigned long long)event->id);
+  } else if (event->kind == KVF_EVENT_LOAD) {
+    on_outcome(world, job, node, &event->u.report);
+  } else {
+    on_quiet(world, job, node);
+  }
+}
+
+/* P2: the outcome is there by the deadline, once the node has looked at the clock. */
+static void on_load_watch(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  if (job->load[event->b].state == SIM_LOAD_OPEN) {
+    sim_node_catch_up(world, rank_of(world, job, event->b));
+  }
+  if (job->load[event->b].state == SIM_LOAD_OPEN) {
+    sim_fail(world, "P2", "node %u: job %u has no outcome at its deadline", rank_of(world, job, event->b)->index,
+             event->a);
+  }
+}
+
+static void on_verdict_watch(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  if (job->state == SIM_JOB_LOADING) {
+    sim_node_catch_up(world, control_of(world, job));
+  }
+  if (job->state == SIM_JOB_LOADING) {
+    sim_fail(world, "P2", "job %u has no verdict at its deadline", event->a);
+  }
+}
+
+static void on_report(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *control = control_of(world, job);
+  kvf_report report = job->load[event->b].report;
+  uint32_t other = sim_choose(&world->tape, 4) == 3 ? sim_choose(&world->tape, SIM_RANKS_MAX) : event->b;
+  if (sim_may(world, SIM_FAULT_REPORT) && job->load[other].was_reported) {
+    report = kvf_report_merge(job->load[other].report, report);
+  }
+  uint64_t now_ns = sim_node_enter(world, control);
+  kvf_status status = kvf_requests_report(&control->core.requests, now_ns, &report);
+  job->load[event->b].was_reported = job->load[event->b].was_reported || status == KVF_OK;
+  sim_node_leave(world, control);
+  sim_note(world, control->index, "job %: report of rank %: $", event->a, event->b, (uint64_t)(int64_t)status);
+}
+
+/* ---- the end ---- */
+
+void sim_job_cancel(sim_world *world, sim_job *job)
+{
+  sim_node *control = control_of(world, job);
+  if (job->state != SIM_JOB_OPEN && job->state != SIM_JOB_LOADING) {
+    return;
+  }
+  uint64_t now_ns = sim_node_enter(world, control);
+  kvf_status status = kvf_requests_cancel(&control->core.requests, now_ns, job->info.id);
+  sim_node_leave(world, control);
+  sim_note(world, control->index, "job % is cancelled: $", sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
+  if (status != KVF_OK) {
+    sim_fail(world, "P3", "job %u cannot be cancelled: %s", sim_job_index(world, job), kvf_status_name(status));
+  }
+  job->cancelled = true;
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks && job->state == SIM_JOB_LOADING; rank++) {
+    tell(world, job, on_abort, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  }
+  job->state = SIM_JOB_DECIDED;
+  sim_job_advance(world, job);
+}
+
+static void on_abort(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *node = rank_of(world, job, event->b);
+  if (job->load[event->b].state == SIM_LOAD_OPEN || job->load[event->b].state == SIM_LOAD_DECIDED) {
+    uint64_t now_ns = sim_node_enter(world, node);
+    (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
+    sim_node_leave(world, node);
+  }
+}
+
+/* The engine computes what is missing, decodes for a while, and lets the blocks go. */
+void sim_job_advance(sim_world *world, sim_job *job)
+{
+  const sim_engine *engine = &world->engines[job->engine];
+  if (job->state != SIM_JOB_DECIDED) {
+    return;
+  }
+  for (uint32_t rank = 0; rank < engine->ranks && job->has_blocks; rank++) {
+    sim_load_state state = job->load[rank].state;
+    if (state != SIM_LOAD_QUIET && state != SIM_LOAD_REFUSED) {
+      return;
+    }
+  }
+  if (!job->has_blocks || job->cancelled || job->verdict.action == KVF_ACTION_FAIL) {
+    job->state = SIM_JOB_OVER;
+    sim_blocks_give(world, &world->engines[job->engine], sim_job_index(world, job));
+    return;
+  }
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+      if (job->verdict.action == KVF_ACTION_RECOMPUTE && i % prompt->positions >= job->verdict.keep_blocks) {
+        sim_write_block(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i], prompt,
+                        i % prompt->positions);
+      }
+    }
+  }
+  tell(world, job, on_used, 0, USE_NS);
+}
+
+static void on_used(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    sim_job_check_prefix(world, job, rank_of(world, job, rank), sim_prompt_at(job->prompt)->positions * world->groups,
+                         "was used");
+  }
+  job->state = SIM_JOB_OVER;
+  sim_blocks_give(world, &world->engines[job->engine], event->a);
+}
+
+void sim_jobs_drop_engine(sim_world *world, uint32_t engine)
+{
+  for (uint32_t i = 0; i < world->jobs_count; i++) {
+    if (world->jobs[i].engine == engine && world->jobs[i].life == world->engines[engine].life) {
+      world->jobs[i].state = SIM_JOB_OVER;
+    }
+  }
+}

@@ -1,0 +1,212 @@
+/* A producer engine: takes blocks, reserves a lease, hands out a ticket, fills and publishes on each rank, and uses the
+ * blocks for something else the moment it may. */
+#include "world.h"
+
+#define ALL(engine) ((1u << (engine)->ranks) - 1)
+
+static void on_publish(sim_world *world, const sim_event *event);
+static void on_preempt(sim_world *world, const sim_event *event);
+
+static kvf_blocks blocks_of(const sim_world *world, const sim_offer *offer, uint32_t counts[SIM_GROUPS_MAX])
+{
+  for (uint32_t group = 0; group < world->groups; group++) {
+    counts[group] = sim_prompt_at(offer->prompt)->positions;
+  }
+  return (kvf_blocks){.ids = offer->ids, .counts = counts, .groups = world->groups};
+}
+
+static sim_node *rank_of(sim_world *world, const sim_offer *offer, uint32_t rank)
+{
+  return &world->nodes[offer->engine * SIM_NODES_EACH + rank];
+}
+
+/* All ranks have let go: the lease's slot and its blocks are free. */
+static void give_back(sim_world *world, sim_offer *offer)
+{
+  sim_engine *engine = &world->engines[offer->engine];
+  sim_node *control = &world->nodes[engine->control];
+  uint32_t index = (uint32_t)(offer - world->offers);
+  (void)sim_node_enter(world, control);
+  kvf_status status = kvf_core_lease_release(&control->core, offer->lease.id);
+  sim_node_leave(world, control);
+  if (status != KVF_OK) {
+    sim_fail(world, "P3", "lease %llu cannot be released: %s", (unsigned long long)offer->lease.id,
+             kvf_status_name(status));
+  }
+  sim_note(world, engine->control, "lease % of offer % is given back", offer->lease.id, index, 0);
+  offer->is_over = true;
+  sim_blocks_give(world, engine, index);
+}
+
+/* The rank may use the blocks again, and does so at once. */
+static void free_on_rank(sim_world *world, sim_offer *offer, uint32_t rank)
+{
+  const sim_prompt *prompt = sim_prompt_at(offer->prompt);
+  if ((offer->freed & 1u << rank) != 0) {
+    return;
+  }
+  offer->freed |= 1u << rank;
+  for (uint32_t group = 0; group < world->groups; group++) {
+    for (uint32_t i = 0; i < prompt->positions; i++) {
+      sim_scribble(world, rank_of(world, offer, rank), group, offer->ids[group * prompt->positions + i]);
+    }
+  }
+}
+
+static void give_back_if_done(sim_world *world, sim_offer *offer)
+{
+  uint32_t all = ALL(&world->engines[offer->engine]);
+  /* A rank that has published tells of the end in an event, however it came to it. */
+  if (!offer->is_over && offer->freed == all && (offer->published & ~offer->ended) == 0) {
+    give_back(world, offer);
+  }
+}
+
+static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer)
+{
+  sim_node *control = &world->nodes[engine->control];
+  uint32_t counts[SIM_GROUPS_MAX];
+  kvf_blocks blocks = blocks_of(world, offer, counts);
+  (void)sim_node_enter(world, control);
+  kvf_status status = kvf_core_lease_reserve(&control->core, counts[0] * world->groups,
+                                             (uint64_t)engine->blocks * world->groups, &offer->lease);
+  sim_node_leave(world, control);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = sim_ticket_make(world, control, &offer->lease, &blocks, &sim_prompt_at(offer->prompt)->identity,
+                           offer->ticket, &offer->ticket_bytes);
+  if (status != KVF_OK) {
+    (void)sim_node_enter(world, control);
+    (void)kvf_core_lease_release(&control->core, offer->lease.id);
+    sim_node_leave(world, control);
+  }
+  return status;
+}
+
+uint32_t sim_offer_make(sim_world *world, sim_engine *engine, uint32_t prompt)
+{
+  uint32_t index = world->offers_count;
+  if (index == SIM_OFFERS_MAX || !engine->is_ready || engine->state != SIM_ENGINE_UP) {
+    return SIM_NOBODY;
+  }
+  sim_offer *offer = &world->offers[index];
+  *offer = (sim_offer){.engine = engine->index, .life = engine->life, .prompt = prompt};
+  if (!sim_blocks_take(world, engine, sim_prompt_at(prompt)->positions, index, offer->ids)) {
+    return SIM_NOBODY;
+  }
+  kvf_status status = reserve(world, engine, offer);
+  sim_note(world, engine->control, "offers prompt % with lease %: $", prompt, offer->lease.id,
+           (uint64_t)(int64_t)status);
+  if (status != KVF_OK) {
+    sim_blocks_give(world, engine, index);
+    return SIM_NOBODY;
+  }
+  world->offers_count++;
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    sim_push(world, world->now_ns + world->delay_ns + sim_lag(world, SIM_FAULT_SLOW, 60 * SIM_MS), on_publish, index,
+             rank, engine->life);
+  }
+  return index;
+}
+
+/* The offer that a message of the scheduler to a rank is about, NULL if its engine has gone. */
+static sim_offer *offer_of(sim_world *world, const sim_event *event)
+{
+  sim_offer *offer = &world->offers[event->a];
+  return world->engines[offer->engine].life == event->c && !offer->is_over ? offer : NULL;
+}
+
+static void on_publish(sim_world *world, const sim_event *event)
+{
+  sim_offer *offer = offer_of(world, event);
+  if (offer == NULL || sim_waits(world, offer->engine, event)) {
+    return;
+  }
+  const sim_prompt *prompt = sim_prompt_at(offer->prompt);
+  sim_node *node = rank_of(world, offer, event->b);
+  bool was_ended = (offer->freed & 1u << event->b) != 0;
+  uint32_t counts[SIM_GROUPS_MAX];
+  kvf_blocks blocks = blocks_of(world, offer, counts);
+  uint64_t digest = 0;
+  for (uint32_t i = 0; i < world->groups * prompt->positions && !was_ended; i++) {
+    sim_write_block(world, node, i / prompt->positions, offer->ids[i], prompt, i % prompt->positions);
+  }
+  uint64_t now_ns = sim_node_enter(world, node);
+  kvf_status status = kvf_fence_digest(&offer->lease, &blocks, &prompt->identity, &digest);
+  if (status == KVF_OK) {
+    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a);
+  }
+  if (status == KVF_OK) {
+    offer->published |= 1u << event->b;
+  }
+  sim_node_leave(world, node);
+  sim_note(world, node->index, "publishes lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
+  if (status == KVF_OK && was_ended) {
+    sim_fail(world, "P1", "node %u: lease %llu can be published after its end", node->index,
+             (unsigned long long)offer->lease.id);
+  } else if (status != KVF_OK && !was_ended) {
+    sim_offer_preempt(world, event->a); /* no consumer could get it whole */
+  }
+}
+
+void sim_offer_preempt(sim_world *world, uint32_t index)
+{
+  sim_offer *offer = &world->offers[index];
+  const sim_engine *engine = &world->engines[offer->engine];
+  if (offer->is_over || offer->preempted) {
+    return;
+  }
+  offer->preempted = true;
+  sim_note(world, engine->control, "preempts offer %, lease %", index, offer->lease.id, 0);
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    sim_push(world, world->now_ns + sim_lag(world, SIM_FAULT_DELAY, 2 * SIM_MS), on_preempt, index, rank, offer->life);
+  }
+}
+
+static void on_preempt(sim_world *world, const sim_event *event)
+{
+  sim_offer *offer = offer_of(world, event);
+  if (offer == NULL || sim_waits(world, offer->engine, event)) {
+    return;
+  }
+  sim_node *node = rank_of(world, offer, event->b);
+  uint64_t now_ns = sim_node_enter(world, node);
+  kvf_status status = kvf_core_lease_end(&node->core, now_ns, &offer->lease);
+  sim_node_leave(world, node);
+  sim_note(world, node->index, "ends lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
+  if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {
+    sim_fail(world, "P1", "node %u: lease %llu was ended, but the fence does not say so", node->index,
+             (unsigned long long)offer->lease.id);
+  }
+  free_on_rank(world, offer, event->b);
+  give_back_if_done(world, offer);
+}
+
+void sim_offer_on_event(sim_world *world, sim_node *node, const kvf_event *event)
+{
+  sim_offer *offer = event->user < world->offers_count ? &world->offers[event->user] : NULL;
+  uint32_t bit = 1u << node->rank;
+  sim_note(world, node->index, "lease % has ended, cause %", event->id, event->u.lease_end, 0);
+  if (offer == NULL || event->id != offer->lease.id || (offer->published & bit) == 0 || (offer->ended & bit) != 0) {
+    sim_fail(world, "P3", "node %u: a second or unfounded end of lease %llu", node->index,
+             (unsigned long long)event->id);
+    return;
+  }
+  if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {
+    sim_fail(world, "P1", "node %u: the blocks of lease %llu come back before over is stored", node->index,
+             (unsigned long long)event->id);
+  }
+  offer->ended |= bit;
+  free_on_rank(world, offer, node->rank);
+  give_back_if_done(world, offer);
+}
+
+void sim_offers_drop_engine(sim_world *world, uint32_t engine)
+{
+  for (uint32_t i = 0; i < world->offers_count; i++) {
+    if (world->offers[i].engine == engine && world->offers[i].life == world->engines[engine].life) {
+      world->offers[i].is_over = true;
+    }
+  }
+}

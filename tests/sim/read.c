@@ -1,0 +1,364 @@
+/* A read takes time: slices are copied at different moments, the fence is looked at after the last one, and the report
+ * comes after that. It may fail, stand still, or go on for a while after it was cancelled. */
+#include <string.h>
+
+#include "world.h"
+
+static void on_read(sim_world *world, const sim_event *event);
+
+static void schedule(sim_world *world, const sim_read *read, uint64_t at_ns)
+{
+  sim_push(world, at_ns, on_read, (uint32_t)(read - world->reads), 0, read->serial);
+}
+
+static uint64_t step_ns(sim_world *world)
+{
+  static const uint64_t steps_ns[] = {SIM_MS / 10, SIM_MS / 100, SIM_MS, 5 * SIM_MS, 15 * SIM_MS};
+  return steps_ns[sim_may(world, SIM_FAULT_DELAY) ? sim_choose(&world->tape, 5) : 0];
+}
+
+static uint8_t head_bits(const sim_read *read)
+{
+  return (uint8_t)(((1u << read->heads) - 1) << read->local_head);
+}
+
+/* P4: the blocks are this load's, and no other read writes to them. */
+static void claim_blocks(sim_world *world, const sim_read *read)
+{
+  const sim_engine *engine = sim_engine_of(world, read->node);
+  sim_node *node = &world->nodes[read->node];
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    const kvf_read_item *item = &read->items[i];
+    if (item->group >= world->groups || item->local_block >= engine->blocks ||
+        engine->owner[item->group][item->local_block] != read->job + 1) {
+      sim_fail(world, "P4", "node %u: read %llu writes to block %u, which is not its load's", read->node,
+               (unsigned long long)read->id, item->local_block);
+      return;
+    }
+    if ((node->writing[item->group][item->local_block] & head_bits(read)) != 0) {
+      sim_fail(world, "P4", "node %u: two reads write to block %u at a time", read->node, item->local_block);
+      return;
+    }
+    node->writing[item->group][item->local_block] |= head_bits(read);
+  }
+}
+
+/* The job whose load this is: the core does not say, but its blocks do. */
+static uint32_t job_of(const sim_world *world, const sim_node *node, const kvf_load_action *action)
+{
+  const sim_engine *engine = &world->engines[node->index / SIM_NODES_EACH];
+  const kvf_read_item *item = &action->items[0];
+  if (action->items_count == 0 || item->group >= world->groups || item->local_block >= engine->blocks) {
+    return SIM_NOBODY;
+  }
+  uint32_t owner = engine->owner[item->group][item->local_block];
+  return owner == 0 ? SIM_NOBODY : owner - 1;
+}
+
+static sim_read *new_read(sim_world *world)
+{
+  for (uint32_t i = 0; i < SIM_READS_MAX; i++) {
+    if (!world->reads[i].used) {
+      world->reads_end = i < world->reads_end ? world->reads_end : i + 1;
+      world->reads[i].serial++;
+      return &world->reads[i];
+    }
+  }
+  sim_fail(world, "SIM", "more than %d reads", SIM_READS_MAX);
+  return NULL;
+}
+
+static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_load_action *action)
+{
+  const sim_link *link = sim_link_find(world, node->index, action->path);
+  uint32_t job = job_of(world, node, action);
+  if (job == SIM_NOBODY || action->items_count > SIM_IDS_MAX || action->heads == 0 ||
+      action->local_head + action->heads > node->heads) {
+    sim_fail(world, "P4", "node %u: read %llu writes to what is no load's", node->index,
+             (unsigned long long)action->read_id);
+    return false;
+  }
+  uint32_t serial = read->serial;
+  *read = (sim_read){.used = true,
+                     .serial = serial,
+                     .id = action->read_id,
+                     .node = node->index,
+                     .life = sim_engine_of(world, node->index)->life,
+                     .path = action->path,
+                     .job = job,
+                     .lease = action->lease,
+                     .remote_head = action->remote_head,
+                     .local_head = action->local_head,
+                     .heads = action->heads,
+                     .items_count = action->items_count,
+                     .progress_ns = world->now_ns,
+                     .peer = SIM_NOBODY,
+                     .status = KVF_CANCELLED};
+  memcpy(read->items, action->items, action->items_count * sizeof(read->items[0]));
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    read->pieces += read->heads * (world->regions - read->items[i].group + world->groups - 1) / world->groups;
+  }
+  if (link != NULL) {
+    read->is_tcp = link->is_tcp;
+    read->peer = link->peer;
+    read->peer_life = link->peer_life;
+    read->status = link->up ? KVF_OK : KVF_TRANSFER_SETUP;
+  }
+  return true;
+}
+
+void sim_read_start(sim_world *world, sim_node *node, const kvf_load_action *action)
+{
+  sim_read *read = new_read(world);
+  if (read == NULL || !fill(world, node, read, action)) {
+    return;
+  }
+  sim_note(world, node->index, "read % begins: % blocks of lease %", read->id, read->items_count, read->lease.id);
+  world->jobs[read->job].load[node->rank].reads++;
+  claim_blocks(world, read);
+  if (read->status != KVF_OK) {
+    read->phase = SIM_READ_ENDING;
+  }
+  read->still = sim_strikes(world, SIM_FAULT_STALL, 6);
+  read->stuck = read->still && sim_strikes(world, SIM_FAULT_STUCK, 3);
+  schedule(world, read, world->now_ns + step_ns(world));
+}
+
+void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
+{
+  for (uint32_t i = 0; i < world->reads_end; i++) {
+    sim_read *read = &world->reads[i];
+    if (read->used && read->node == node && read->id == read_id && !read->cancelled) {
+      sim_note(world, node, "read % is cancelled", read_id, 0, 0);
+      read->cancelled = true;
+      if (read->still && !read->stuck) {
+        read->still = false;
+        schedule(world, read, world->now_ns + step_ns(world));
+      }
+    }
+  }
+}
+
+void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t path)
+{
+  for (uint32_t i = 0; i < world->reads_end; i++) {
+    if (world->reads[i].used && world->reads[i].node == node && world->reads[i].path == path) {
+      sim_read_cancel(world, node, world->reads[i].id);
+    }
+  }
+}
+
+void sim_reads_drop_node(sim_world *world, uint32_t node)
+{
+  for (uint32_t i = 0; i < world->reads_end; i++) {
+    if (world->reads[i].node == node) {
+      world->reads[i].used = false;
+    }
+  }
+}
+
+void sim_reads_heal(sim_world *world)
+{
+  for (uint32_t i = 0; i < world->reads_end; i++) {
+    sim_read *read = &world->reads[i];
+    if (read->used && read->still) {
+      read->still = false;
+      read->stuck = false;
+      schedule(world, read, world->now_ns + step_ns(world));
+    }
+  }
+}
+
+/* ---- steps ---- */
+
+static void end(sim_world *world, sim_read *read)
+{
+  sim_node *node = &world->nodes[read->node];
+  sim_load *load = &world->jobs[read->job].load[node->rank];
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    node->writing[read->items[i].group][read->items[i].local_block] &= (uint8_t)~head_bits(read);
+  }
+  read->used = false;
+  load->reads--;
+  sim_note(world, node->index, "read % ends: $, fence word %", read->id, (uint64_t)(int64_t)read->status,
+           read->sample.entry.word);
+  uint64_t now_ns = sim_node_enter(world, node);
+  kvf_core_on_read_done(&node->core, now_ns, read->id, read->status, &read->sample,
+                        (uint64_t)read->piece * sizeof(uint64_t));
+  sim_node_leave(world, node);
+}
+
+/* The producer's node if the read still reaches it. A reader that does not notice that the process is another one
+ * reads that one's memory. */
+static sim_node *source(sim_world *world, const sim_read *read)
+{
+  sim_node *peer = &world->nodes[read->peer];
+  bool same_life = sim_engine_of(world, read->peer)->life == read->peer_life;
+  bool reaches = same_life || (!read->is_tcp && sim_may(world, SIM_FAULT_REUSED_PID));
+  return peer->is_up && peer->has_memory && reaches ? peer : NULL;
+}
+
+/* P4: the load whose blocks are written to is not quiet. */
+static bool may_write(sim_world *world, const sim_read *read, const kvf_read_item *item)
+{
+  const sim_engine *engine = sim_engine_of(world, read->node);
+  const sim_load *load = &world->jobs[read->job].load[world->nodes[read->node].rank];
+  if (engine->owner[item->group][item->local_block] == read->job + 1 &&
+      (load->state == SIM_LOAD_OPEN || load->state == SIM_LOAD_DECIDED || load->state == SIM_LOAD_NONE)) {
+    return true;
+  }
+  sim_fail(world, "P4", "node %u: read %llu writes to block %u after its load was quiet", read->node,
+           (unsigned long long)read->id, item->local_block);
+  return false;
+}
+
+static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, uint32_t count)
+{
+  sim_node *to = &world->nodes[read->node];
+  uint32_t piece = 0;
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    const kvf_read_item *item = &read->items[i];
+    for (uint32_t region = item->group; region < world->regions; region += world->groups) {
+      for (uint32_t head = 0; head < read->heads; head++, piece++) {
+        if (piece < read->piece || piece >= read->piece + count) {
+          continue;
+        }
+        if (!may_write(world, read, item) || item->remote_block >= SIM_BLOCKS_MAX ||
+            read->remote_head + head >= SIM_HEADS_MAX) {
+          return;
+        }
+        to->pool[region][item->local_block][read->local_head + head] =
+            from->pool[region][item->remote_block][read->remote_head + head];
+      }
+    }
+  }
+  read->piece += count;
+  read->progress_ns = world->now_ns;
+}
+
+/* What the producer's side of tcp asks its core before it sends. */
+static kvf_status authorize(sim_world *world, sim_read *read, sim_node *peer)
+{
+  kvf_read_item items[SIM_IDS_MAX];
+  memcpy(items, read->items, sizeof(items));
+  uint64_t now_ns = sim_node_enter(world, peer);
+  kvf_status status =
+      kvf_lease_table_authorize(&peer->core.leases, now_ns, &read->lease, items, read->items_count);
+  sim_node_leave(world, peer);
+  for (uint32_t i = 0; status == KVF_OK && i < read->items_count; i++) {
+    read->items[i].remote_block = items[i].remote_block;
+  }
+  return status;
+}
+
+/* What `local` looks at before its first byte: bytes that are copied while they are still being made must not be taken
+ * for the lease's when it is published in the meantime. */
+static kvf_status look_before(const sim_read *read, const sim_node *peer)
+{
+  bool published = peer->table[read->lease.slot % SIM_SLOTS_MAX].word >= kvf_fence_word_live(read->lease.id);
+  return published ? KVF_OK : KVF_NOT_PUBLISHED;
+}
+
+static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
+{
+  read->sample.head =
+      (kvf_fence_head){.magic = KVF_FENCE_MAGIC, .incarnation = peer->core.self.incarnation, .slots = SIM_SLOTS_MAX};
+  read->sample.entry = peer->table[read->lease.slot % SIM_SLOTS_MAX];
+  sim_note(world, read->node, "read % looks at the fence: word %", read->id, read->sample.entry.word, 0);
+}
+
+static void copy_some(sim_world *world, sim_read *read, const sim_node *peer)
+{
+  uint32_t left = read->pieces - read->piece;
+  uint32_t count = left;
+  if (left > 1 && !world->healed && sim_choose(&world->tape, 3) != 0) {
+    count = 1 + sim_choose(&world->tape, left);
+  }
+  copy_pieces(world, read, peer, count);
+  if (read->piece < read->pieces) {
+    sim_note(world, read->node, "read % has copied % of % slices", read->id, read->piece, read->pieces);
+    if (!read->cancelled) {
+      uint64_t now_ns = sim_node_enter(world, &world->nodes[read->node]);
+      kvf_core_on_read_progress(&world->nodes[read->node].core, now_ns, read->id);
+      sim_node_leave(world, &world->nodes[read->node]);
+    }
+  } else {
+    read->phase = SIM_READ_COPIED;
+  }
+}
+
+static void step(sim_world *world, sim_read *read, sim_node *peer)
+{
+  switch (read->phase) {
+    case SIM_READ_ASKED:
+      read->status = read->is_tcp ? authorize(world, read, peer) : look_before(read, peer);
+      read->phase = read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
+      break;
+    case SIM_READ_COPYING:
+      copy_some(world, read, peer);
+      break;
+    case SIM_READ_COPIED:
+      take_sample(world, read, peer);
+      read->phase = SIM_READ_ENDING;
+      break;
+    case SIM_READ_ENDING:
+      break;
+  }
+}
+
+/* True if the way from the producer is closed for now: the event comes again. */
+static bool is_held_up(sim_world *world, const sim_read *read, const sim_event *event)
+{
+  uint32_t to = read->node / SIM_NODES_EACH;
+  if (sim_waits(world, to, event)) {
+    return true;
+  }
+  uint32_t from = read->peer / SIM_NODES_EACH;
+  if (!read->is_tcp || read->cancelled || read->phase == SIM_READ_ENDING) {
+    return false;
+  }
+  if (sim_waits(world, from, event)) {
+    return true;
+  }
+  uint64_t until_ns = world->blocked_until_ns[from][to];
+  if (until_ns > world->now_ns) {
+    schedule(world, read, until_ns);
+    return true;
+  }
+  const sim_engine *engine = &world->engines[from];
+  if (engine->is_silent && engine->state == SIM_ENGINE_DOWN) {
+    schedule(world, read, world->now_ns + 20 * SIM_MS); /* no byte and no reset will come */
+    return true;
+  }
+  return false;
+}
+
+static void on_read(sim_world *world, const sim_event *event)
+{
+  sim_read *read = &world->reads[event->a];
+  if (!read->used || read->serial != event->c || read->still || is_held_up(world, read, event)) {
+    return;
+  }
+  bool at_end = read->phase == SIM_READ_ENDING;
+  if (read->cancelled && !at_end && !sim_strikes(world, SIM_FAULT_STALL, 2)) {
+    read->status = KVF_CANCELLED;
+    at_end = true;
+  }
+  if (!at_end) {
+    sim_node *peer = source(world, read);
+    if (peer == NULL) {
+      read->status = read->is_tcp ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED;
+      at_end = true;
+    } else if (sim_strikes(world, SIM_FAULT_READ, 12)) {
+      read->status = KVF_TRANSFER_FAILED;
+      at_end = true;
+    } else {
+      step(world, read, peer);
+    }
+  }
+  if (at_end) {
+    end(world, read);
+  } else if (read->used) {
+    schedule(world, read, world->now_ns + step_ns(world));
+  }
+}

@@ -1,0 +1,282 @@
+/* The application and the router: what is asked of the cluster, and when; then the end of all faults, a time to settle,
+ * and requests that must be served. */
+#include <string.h>
+
+#include "alloc.h"
+#include "world.h"
+
+#define STEPS_MAX 60
+#define SCRIPT_OFFERS_MAX (SIM_OFFERS_MAX - SIM_SIDE_MAX * SIM_SIDE_MAX)
+#define SCRIPT_JOBS_MAX (SIM_JOBS_MAX - SIM_SIDE_MAX * SIM_SIDE_MAX)
+#define PROBE_EVERY_NS (120 * SIM_MS)
+#define PROBE_PROMPT 0
+
+static void on_step(sim_world *world, const sim_event *event);
+static void on_ticket(sim_world *world, const sim_event *event);
+static void on_settled(sim_world *world, const sim_event *event);
+static void on_probe(sim_world *world, const sim_event *event);
+static void on_end(sim_world *world, const sim_event *event);
+
+void sim_script_start(sim_world *world)
+{
+  sim_push(world, 10 * SIM_MS, on_step, 0, 0, 0);
+}
+
+/* ---- requests ---- */
+
+/* The router has the ticket: it goes to the consumer. */
+static void send_ticket(sim_world *world, uint32_t consumer, uint32_t prompt, const char *ticket, uint32_t bytes,
+                        bool probe, uint32_t tries)
+{
+  sim_job *job = sim_job_new(world, &world->engines[consumer], prompt, ticket, bytes);
+  if (job != NULL) {
+    job->probe = probe;
+    job->tries = tries;
+    sim_push(world, world->now_ns + world->delay_ns + sim_lag(world, SIM_FAULT_SLOW, 400 * SIM_MS), on_ticket,
+             sim_job_index(world, job), 0, 0);
+  }
+}
+
+static void on_ticket(sim_world *world, const sim_event *event)
+{
+  sim_job *job = &world->jobs[event->a];
+  const sim_engine *engine = &world->engines[job->engine];
+  if (sim_waits(world, job->engine, event)) {
+    return;
+  }
+  if (engine->state != SIM_ENGINE_UP || !engine->is_ready) {
+    job->state = SIM_JOB_OVER; /* the router hears so, and so does the client */
+    return;
+  }
+  sim_job_arrive(world, job);
+}
+
+void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe, uint32_t tries)
+{
+  sim_engine *engine = &world->engines[producer];
+  if (engine->paused_until_ns > world->now_ns || (!probe && world->offers_count >= SCRIPT_OFFERS_MAX) ||
+      (!probe && world->jobs_count >= SCRIPT_JOBS_MAX)) {
+    return;
+  }
+  uint32_t offer = sim_offer_make(world, engine, prompt);
+  if (offer != SIM_NOBODY) {
+    send_ticket(world, consumer, prompt, world->offers[offer].ticket, world->offers[offer].ticket_bytes, probe, tries);
+  } else if (probe && !engine->drains) {
+    sim_fail(world, "P5", "engine %u has no blocks or no lease, although nothing uses any", producer);
+  }
+}
+
+static void submit_any(sim_world *world)
+{
+  sim_tape *tape = &world->tape;
+  uint32_t producer = sim_choose(tape, world->producers);
+  uint32_t consumer = world->producers + sim_choose(tape, world->engines_count - world->producers);
+  sim_submit(world, producer, consumer, sim_choose(tape, SIM_PROMPTS), false, 0);
+}
+
+static void cancel_any(sim_world *world)
+{
+  if (world->jobs_count > 0) {
+    uint32_t back = sim_choose(&world->tape, world->jobs_count < 6 ? world->jobs_count : 6);
+    sim_job *job = &world->jobs[world->jobs_count - 1 - back];
+    const sim_engine *engine = &world->engines[job->engine];
+    if (engine->life == job->life && engine->state == SIM_ENGINE_UP && engine->paused_until_ns <= world->now_ns) {
+      sim_job_cancel(world, job);
+    }
+  }
+}
+
+static void preempt_any(sim_world *world)
+{
+  if (world->offers_count > 0) {
+    uint32_t back = sim_choose(&world->tape, world->offers_count < 4 ? world->offers_count : 4);
+    sim_offer_preempt(world, world->offers_count - 1 - back);
+  }
+}
+
+/* ---- tickets that should not be there ---- */
+
+static const sim_offer *any_offer(sim_world *world)
+{
+  uint32_t back = sim_choose(&world->tape, world->offers_count < 16 ? world->offers_count : 16);
+  return world->offers_count == 0 ? NULL : &world->offers[world->offers_count - 1 - back];
+}
+
+static void replay_any(sim_world *world)
+{
+  const sim_offer *offer = any_offer(world);
+  uint32_t consumer = world->producers + sim_choose(&world->tape, world->engines_count - world->producers);
+  if (offer != NULL && world->jobs_count < SCRIPT_JOBS_MAX) {
+    sim_note(world, SIM_NOBODY, "the ticket of lease % comes again", offer->lease.id, 0, 0);
+    send_ticket(world, consumer, offer->prompt, offer->ticket, offer->ticket_bytes, false, 0);
+  }
+}
+
+/* Alters the job's ticket, or its prompt; false if that changes nothing. */
+static bool forge(sim_world *world, sim_job *job)
+{
+  sim_tape *tape = &world->tape;
+  uint32_t at = (sim_choose(tape, 256) << 8 | sim_choose(tape, 256)) % job->ticket_bytes;
+  char before = job->ticket[at];
+  kvf_ticket content;
+  kvf_key other = {.bytes = 5, .data = "other"};
+  size_t bytes = 0;
+  switch (sim_choose(tape, 4)) {
+    case 0:
+      job->prompt = (job->prompt + 1 + sim_choose(tape, SIM_PROMPTS - 1)) % SIM_PROMPTS;
+      return true;
+    case 1:
+      job->ticket[at] = (char)(before ^ (1 << sim_choose(tape, 7)));
+      return job->ticket[at] != before;
+    case 2:
+      job->ticket_bytes = at;
+      return true;
+    default:
+      if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
+        return false;
+      }
+      bool good = kvf_ticket_encode(&content, &other, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+      job->ticket_bytes = (uint32_t)bytes;
+      kvf_ticket_free(&content);
+      return good;
+  }
+}
+
+/* P8: it is refused, by the control node and by a rank, and nothing is connected to. */
+static void forge_any(sim_world *world)
+{
+  const sim_offer *offer = any_offer(world);
+  uint32_t consumer = world->producers + sim_choose(&world->tape, world->engines_count - world->producers);
+  sim_engine *engine = &world->engines[consumer];
+  if (offer == NULL || world->jobs_count >= SCRIPT_JOBS_MAX || engine->state != SIM_ENGINE_UP || !engine->is_ready ||
+      engine->paused_until_ns > world->now_ns) {
+    return;
+  }
+  sim_job *job = sim_job_new(world, engine, offer->prompt, offer->ticket, offer->ticket_bytes);
+  job->state = SIM_JOB_OVER;
+  if (!forge(world, job)) {
+    return;
+  }
+  uint32_t ids[SIM_IDS_MAX] = {0};
+  uint32_t counts[SIM_GROUPS_MAX];
+  for (uint32_t i = 0; i < world->groups; i++) {
+    counts[i] = sim_prompt_at(offer->prompt)->positions;
+  }
+  for (uint32_t i = 0; i < SIM_IDS_MAX; i++) {
+    ids[i] = i % engine->blocks;
+  }
+  const kvf_blocks destination = {.ids = ids, .counts = counts, .groups = world->groups};
+  sim_node *control = &world->nodes[engine->control];
+  uint64_t dials = control->core.peers.counters.dials;
+  kvf_status status = sim_request_open(world, control, job);
+  if (status == KVF_OK || control->core.peers.counters.dials != dials) {
+    sim_fail(world, "P8", "engine %u takes up a ticket that was altered or is of another prompt", consumer);
+    return;
+  }
+  job->info.id = UINT64_MAX;
+  sim_node *rank = &world->nodes[consumer * SIM_NODES_EACH];
+  kvf_status loaded = sim_load_start(world, rank, job, &destination);
+  sim_note(world, control->index, "refuses a forged ticket: $, rank: $", (uint64_t)(int64_t)status,
+           (uint64_t)(int64_t)loaded, 0);
+  if (loaded == KVF_OK) {
+    sim_fail(world, "P8", "node %u loads by a ticket that was altered or is of another prompt", rank->index);
+  }
+}
+
+/* ---- steps ---- */
+
+static void act(sim_world *world)
+{
+  uint32_t action = sim_choose(&world->tape, 16);
+  if (action == 6 && sim_may(world, SIM_FAULT_PREEMPT)) {
+    preempt_any(world);
+  } else if (action == 7 && sim_may(world, SIM_FAULT_CANCEL)) {
+    cancel_any(world);
+  } else if (action == 8 && sim_may(world, SIM_FAULT_REPLAY)) {
+    replay_any(world);
+  } else if (action == 9 && sim_may(world, SIM_FAULT_FORGE)) {
+    forge_any(world);
+  } else if (action == 10 && sim_may(world, SIM_FAULT_STRANGER)) {
+    sim_stranger_come(world);
+  } else if (action > 10) {
+    sim_fault_any(world);
+  } else {
+    submit_any(world);
+  }
+}
+
+static uint64_t pause_ns(sim_world *world)
+{
+  uint64_t ttl_ns = kvf_ms_to_ns(world->config.lease_ttl_ms);
+  const uint64_t pauses_ns[] = {SIM_MS, SIM_MS / 10, 3 * SIM_MS, 8 * SIM_MS, 20 * SIM_MS, 60 * SIM_MS, ttl_ns / 3, 0};
+  return pauses_ns[sim_choose(&world->tape, 8)];
+}
+
+static uint64_t latest(const sim_world *world)
+{
+  uint64_t at_ns = world->now_ns;
+  for (uint32_t i = 0; i < world->engines_count; i++) {
+    at_ns = world->engines[i].paused_until_ns > at_ns ? world->engines[i].paused_until_ns : at_ns;
+    for (uint32_t j = 0; j < world->engines_count; j++) {
+      at_ns = world->blocked_until_ns[i][j] > at_ns ? world->blocked_until_ns[i][j] : at_ns;
+    }
+  }
+  return at_ns;
+}
+
+/* How long everything may go on by itself once nothing goes wrong any more. */
+static uint64_t settling_ns(const sim_world *world)
+{
+  const kvf_config *config = &world->config;
+  return 1200 * SIM_MS + kvf_ms_to_ns(config->load_timeout_ms) + kvf_ms_to_ns(config->quiet_timeout_ms) +
+         kvf_ms_to_ns(config->lease_ttl_ms) * 5 / 2 + kvf_ms_to_ns(config->handshake_timeout_ms) +
+         kvf_ms_to_ns(config->breaker_cooldown_max_ms) * 2;
+}
+
+static void on_step(sim_world *world, const sim_event *event)
+{
+  if (sim_tape_is_over(&world->tape) || event->b == STEPS_MAX) {
+    sim_faults_end(world);
+    if (event->b == 0) {
+      submit_any(world);
+    }
+    sim_push(world, latest(world) + settling_ns(world), on_settled, 0, 0, 0);
+    return;
+  }
+  act(world);
+  sim_push(world, world->now_ns + pause_ns(world), on_step, 0, event->b + 1, 0);
+}
+
+/* ---- the healed world ---- */
+
+static void on_settled(sim_world *world, const sim_event *event)
+{
+  (void)event;
+  sim_note(world, SIM_NOBODY, "the world has settled", 0, 0, 0);
+  sim_check_rest(world);
+  sim_push(world, world->now_ns, on_probe, 0, world->producers, 0);
+}
+
+static void on_probe(sim_world *world, const sim_event *event)
+{
+  sim_submit(world, event->a, event->b, PROBE_PROMPT, true, 0);
+  uint32_t consumer = event->b + 1 < world->engines_count ? event->b + 1 : world->producers;
+  uint32_t producer = event->a + (consumer == world->producers);
+  if (producer < world->producers) {
+    sim_push(world, world->now_ns + PROBE_EVERY_NS, on_probe, producer, consumer, 0);
+  } else {
+    sim_push(world, world->now_ns + settling_ns(world), on_end, 0, 0, 0);
+  }
+}
+
+static void on_end(sim_world *world, const sim_event *event)
+{
+  (void)event;
+  sim_check_rest(world);
+  for (uint32_t i = 0; i < world->jobs_count; i++) {
+    if (world->jobs[i].probe && !world->jobs[i].had_verdict) {
+      sim_fail(world, "P2", "job %u: nothing is wrong any more, but it is not even taken up", i);
+    }
+  }
+  world->queue.count = 0; /* the world ends */
+}

@@ -1,0 +1,39 @@
+/* The choice tape: every choice of a run is the next byte of a tape. Past its end each choice is 0, and 0 is always the
+ * most benign one, so that deleting and zeroing bytes makes a run simpler. */
+#ifndef KVF_SIM_TAPE_H
+#define KVF_SIM_TAPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of a seed's tape. */
+#define SIM_TAPE_BYTES 640
+
+typedef struct sim_tape {
+  const uint8_t *data;
+  size_t bytes;
+  size_t at;
+} sim_tape;
+
+static inline bool sim_tape_is_over(const sim_tape *tape)
+{
+  return tape->at >= tape->bytes;
+}
+
+/* A number below `count`, which is 1 to 256. */
+static inline uint32_t sim_choose(sim_tape *tape, uint32_t count)
+{
+  return sim_tape_is_over(tape) ? 0 : tape->data[tape->at++] % count;
+}
+
+/* True once in `count` times. */
+static inline bool sim_chance(sim_tape *tape, uint32_t count)
+{
+  return sim_choose(tape, count) == count - 1;
+}
+
+/* The tape of a seed. */
+void sim_tape_of_seed(uint64_t seed, uint8_t data[SIM_TAPE_BYTES]);
+
+#endif

@@ -1,0 +1,69 @@
+/* The public calls that code and decode tickets outside the core, as src/runtime/transfer.c does them. */
+#include "alloc.h"
+#include "world.h"
+
+kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
+                           const kvf_prompt *prompt, char *ticket, uint32_t *ticket_bytes)
+{
+  kvf_ticket content;
+  size_t bytes = 0;
+  (void)sim_node_enter(world, node);
+  kvf_status status = kvf_core_ticket(&node->core, lease, blocks, prompt, &content);
+  if (status == KVF_OK) {
+    status = kvf_ticket_encode(&content, &world->key, ticket, SIM_TICKET_BYTES, &bytes);
+  }
+  sim_node_leave(world, node);
+  *ticket_bytes = (uint32_t)bytes;
+  return status;
+}
+
+static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *job, kvf_ticket *out)
+{
+  kvf_status status = kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, out);
+  if (status == KVF_BAD_TICKET) {
+    kvf_core_count_bad_ticket(&node->core);
+  }
+  return status;
+}
+
+kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
+{
+  kvf_ticket ticket;
+  uint64_t id = 0;
+  uint64_t now_ns = sim_node_enter(world, node);
+  kvf_status status = decode(world, node, job, &ticket);
+  if (status == KVF_OK) {
+    status = kvf_requests_open(&node->core.requests, now_ns, &ticket, &sim_prompt_at(job->prompt)->identity,
+                               &job->options, sim_job_index(world, job), &id);
+    job->info = (kvf_request_info){.id = id, .tokens = ticket.prompt.tokens, .groups = ticket.groups};
+    for (uint32_t group = 0; group < ticket.groups && group < KVF_GROUPS_MAX; group++) {
+      job->info.counts[group] = ticket.counts[group];
+    }
+    kvf_ticket_free(&ticket);
+  }
+  sim_node_leave(world, node);
+  return status;
+}
+
+kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination)
+{
+  kvf_ticket ticket;
+  uint64_t digest = 0;
+  uint64_t now_ns = sim_node_enter(world, node);
+  kvf_status status = decode(world, node, job, &ticket);
+  if (status == KVF_OK) {
+    const kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
+    kvf_load load = {.request_id = job->info.id,
+                     .prompt = sim_prompt_at(job->prompt)->identity,
+                     .destination = *destination,
+                     .timeout_ms = job->options.load_timeout_ms,
+                     .user = sim_job_index(world, job)};
+    status = kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest);
+    if (status == KVF_OK) {
+      status = kvf_core_load_start(&node->core, now_ns, &ticket, digest, &load);
+    }
+    kvf_ticket_free(&ticket);
+  }
+  sim_node_leave(world, node);
+  return status;
+}

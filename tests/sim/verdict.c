@@ -1,0 +1,99 @@
+/* The control node's verdict, held against what the ranks reported (P7), and the client that comes again. */
+#include "world.h"
+
+#define RETRIES 2
+
+typedef struct expected {
+  bool all_reported;
+  bool all_good;        /* every block on every rank, and nothing went wrong */
+  bool recompute_is_ok; /* no rank has a reason against it */
+  uint32_t prefix;
+} expected;
+
+static expected expect(const sim_world *world, const sim_job *job)
+{
+  const sim_engine *engine = &world->engines[job->engine];
+  expected out = {.all_reported = true, .all_good = true, .recompute_is_ok = true, .prefix = UINT32_MAX};
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    const sim_load *load = &job->load[rank];
+    if (!load->was_reported) {
+      out.all_reported = false;
+      continue;
+    }
+    out.prefix = load->report.prefix < out.prefix ? load->report.prefix : out.prefix;
+    out.all_good = out.all_good && load->report.status == KVF_OK;
+    out.recompute_is_ok = out.recompute_is_ok && kvf_status_describe(load->report.status)->recompute_safe;
+  }
+  return out;
+}
+
+static const char *what_is_wrong(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
+{
+  expected want = expect(world, job);
+  uint32_t blocks = sim_prompt_at(job->prompt)->positions * world->groups;
+  uint32_t keep = world->groups == 1 ? want.prefix : 0;
+  switch (verdict->action) {
+    case KVF_ACTION_USE:
+      return want.all_reported && want.prefix == blocks ? NULL : "uses blocks that a rank does not have";
+    case KVF_ACTION_RECOMPUTE:
+      if (!want.all_reported) {
+        return "decides before all ranks have reported";
+      }
+      return verdict->keep_blocks == keep && want.prefix < blocks ? NULL : "does not keep the shortest prefix";
+    case KVF_ACTION_FAIL:
+      if (want.all_reported && want.all_good) {
+        return "fails what is whole";
+      }
+      return want.all_reported && want.recompute_is_ok && job->options.policy == KVF_POLICY_RECOMPUTE
+                 ? "fails what could be recomputed"
+                 : NULL;
+  }
+  return "is no action";
+}
+
+static uint32_t kept_positions(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
+{
+  if (verdict->action == KVF_ACTION_USE) {
+    return sim_prompt_at(job->prompt)->positions * world->groups;
+  }
+  return verdict->action == KVF_ACTION_RECOMPUTE ? verdict->keep_blocks : 0;
+}
+
+static uint32_t any_producer(sim_world *world)
+{
+  return sim_choose(&world->tape, world->producers);
+}
+
+void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event)
+{
+  sim_job *job = event->user < world->jobs_count ? &world->jobs[event->user] : NULL;
+  const kvf_verdict *verdict = &event->u.verdict;
+  sim_note(world, node->index, "verdict on job %: action %, $", event->user, verdict->action,
+           (uint64_t)(int64_t)verdict->status);
+  if (job == NULL || job->info.id != event->id || job->state != SIM_JOB_LOADING || job->had_verdict) {
+    sim_fail(world, "P3", "node %u: a second or unfounded verdict on request %llu", node->index,
+             (unsigned long long)event->id);
+    return;
+  }
+  job->had_verdict = true;
+  job->verdict = *verdict;
+  const char *wrong = what_is_wrong(world, job, verdict);
+  if (wrong != NULL) {
+    sim_fail(world, "P7", "node %u: the verdict on job %llu %s: keeps %u blocks, %s", node->index,
+             (unsigned long long)event->user, wrong, verdict->keep_blocks, kvf_status_name(verdict->status));
+  }
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    sim_job_check_prefix(world, job, &world->nodes[job->engine * SIM_NODES_EACH + rank],
+                         kept_positions(world, job, verdict), "is decided");
+  }
+  job->state = SIM_JOB_DECIDED;
+  world->result->used += verdict->action == KVF_ACTION_USE;
+  if (job->probe && verdict->action != KVF_ACTION_USE) {
+    sim_fail(world, "P2", "job %llu: nothing is wrong any more, but its load fails: %s",
+             (unsigned long long)event->user, kvf_status_name(verdict->status));
+  }
+  if (verdict->action == KVF_ACTION_FAIL && !world->healed && job->tries < RETRIES) {
+    sim_submit(world, any_producer(world), job->engine, job->prompt, false, job->tries + 1);
+  }
+  sim_job_advance(world, job);
+}
