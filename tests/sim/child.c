@@ -1,0 +1,57 @@
+#include "child.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A run takes milliseconds. */
+#define RUN_SECONDS_MAX 30
+
+void *sim_shared(size_t bytes)
+{
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return memory == MAP_FAILED ? NULL : memory;
+}
+
+bool sim_child_crash(int wait_status, kvf_sim_result *result)
+{
+  if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0) {
+    return false;
+  }
+  result->found = true;
+  (void)snprintf(result->promise, sizeof(result->promise), "P6");
+  if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGALRM) {
+    (void)snprintf(result->text, sizeof(result->text), "the run does not end");
+  } else if (WIFSIGNALED(wait_status)) {
+    (void)snprintf(result->text, sizeof(result->text), "the process dies: %s", strsignal(WTERMSIG(wait_status)));
+  } else {
+    (void)snprintf(result->text, sizeof(result->text), "the process ends itself: status %d", WEXITSTATUS(wait_status));
+  }
+  return true;
+}
+
+void sim_child_run(const uint8_t *tape, size_t bytes, FILE *trace, kvf_sim_result *result)
+{
+  static kvf_sim_result *shared;
+  int status = 0;
+  if (shared == NULL) {
+    shared = sim_shared(sizeof(*shared));
+  }
+  *shared = (kvf_sim_result){0};
+  (void)fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    (void)alarm(RUN_SECONDS_MAX);
+    if (trace == NULL) {
+      (void)freopen("/dev/null", "w", stderr);
+    }
+    (void)kvf_sim_run(tape, bytes, trace, shared);
+    (void)fflush(NULL);
+    _exit(0);
+  }
+  (void)waitpid(child, &status, 0);
+  *result = *shared;
+  (void)sim_child_crash(status, result);
+}
