@@ -48,17 +48,19 @@ static sim_node *control_of(sim_world *world, const sim_job *job)
   return &world->nodes[world->engines[job->engine].control];
 }
 
-sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t prompt, const char *ticket, uint32_t ticket_bytes)
+sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer)
 {
+  const sim_offer *from = &world->offers[offer];
   if (world->jobs_count == SIM_JOBS_MAX) {
     return NULL;
   }
   sim_job *job = &world->jobs[world->jobs_count++];
   memset(job, 0, offsetof(sim_job, ticket));
   job->engine = engine->index;
-  job->prompt = prompt;
-  job->ticket_bytes = ticket_bytes;
-  memcpy(job->ticket, ticket, ticket_bytes);
+  job->offer = offer;
+  job->prompt = from->prompt;
+  job->ticket_bytes = from->ticket_bytes;
+  memcpy(job->ticket, from->ticket, from->ticket_bytes);
   return job;
 }
 
@@ -214,6 +216,9 @@ static void on_outcome(sim_world *world, sim_job *job, sim_node *node, const kvf
   load->report = *report;
   world->result->loads++;
   sim_job_check_prefix(world, job, node, report->prefix, "is loaded");
+  if (job->offer == SIM_NOBODY && report->prefix > job->skip && job->skip < sim_prompt_at(job->prompt)->positions) {
+    sim_fail(world, "P1", "node %u: blocks count as loaded by a ticket that does not name the lease's", node->index);
+  }
   if (sim_strikes(world, SIM_FAULT_REPORT, 6)) {
     return; /* the worker's message is lost */
   }

@@ -33,6 +33,13 @@ static void fill_random(uint8_t *out, size_t bytes, uint64_t seed)
   }
 }
 
+kvf_incarnation sim_incarnation(uint32_t node, uint32_t life)
+{
+  kvf_incarnation incarnation;
+  fill_random(incarnation.bytes, sizeof(incarnation.bytes), (uint64_t)node << 32 | life);
+  return incarnation;
+}
+
 static void start_node(sim_world *world, const sim_engine *engine, sim_node *node)
 {
   kvf_core_config *config = &world->core_config;
@@ -42,7 +49,7 @@ static void start_node(sim_world *world, const sim_engine *engine, sim_node *nod
   config->options.ranks = engine->ranks;
   config->is_control = !node->is_rank;
   config->key = world->key;
-  fill_random(config->incarnation.bytes, sizeof(config->incarnation.bytes), seed);
+  config->incarnation = sim_incarnation(node->index, engine->life);
   fill_random(config->secret, sizeof(config->secret), ~seed);
   node->is_up = true;
   node->has_memory = false;

@@ -60,7 +60,7 @@ sim_conn *sim_conn_new(sim_world *world)
       conn->silent = false;
       conn->serial = serial;
       conn->stranger = SIM_STRANGER_NONE;
-      conn->stranger_said = false;
+      conn->said = 0;
       for (uint32_t end = 0; end < 2; end++) {
         conn->end[end] = (sim_end){.node = SIM_NOBODY};
         conn->pipe[end].bytes = 0;
@@ -270,6 +270,8 @@ static void on_accept(sim_world *world, const sim_event *event)
   sim_note(world, node->index, "accepts connection %: $", conn_id, (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
     sim_conn_close_end(world, conn, 1);
+  } else if (conn->stranger == SIM_STRANGER_FOREIGN) {
+    sim_foreign_start(world, conn);
   } else if (conn->stranger != SIM_STRANGER_NONE) {
     sim_stranger_hear(world, conn);
   }
@@ -355,19 +357,23 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
     sim_alloc_leave();
     return false;
   }
+  static uint8_t body[SIM_PIPE_BYTES];
+  memcpy(body, pipe->data + KVF_FRAME_HEADER_BYTES, header.body_bytes);
+  sim_watch_before(world, node, conn_id);
   sim_note(world, node->index, "gets frame % of % bytes on connection %", header.type, header.body_bytes, conn_id);
-  kvf_core_on_frame(&node->core, now_ns, conn_id, header.type, pipe->data + KVF_FRAME_HEADER_BYTES, header.body_bytes);
+  kvf_core_on_frame(&node->core, now_ns, conn_id, header.type, body, header.body_bytes);
   pipe->arrived -= whole;
   pipe->bytes -= whole;
   memmove(pipe->data, pipe->data + whole, pipe->bytes);
   sim_node_leave(world, node);
+  sim_watch_after(world, conn, node, header.type, body, header.body_bytes);
   return true;
 }
 
 static void take_frames(sim_world *world, sim_conn *conn, uint32_t end, sim_node *node)
 {
   uint32_t serial = conn->serial;
-  bool is_stranger = conn->stranger != SIM_STRANGER_NONE;
+  bool is_stranger = conn->stranger != SIM_STRANGER_NONE && conn->stranger != SIM_STRANGER_FOREIGN;
   bool more = true;
   while (more && !world->failed && conn->used && conn->serial == serial && conn->end[end].open) {
     if (is_stranger) {
@@ -405,6 +411,8 @@ static void on_arrival(sim_world *world, const sim_event *event)
   uint32_t serial = conn->serial;
   if (node != NULL) {
     take_frames(world, conn, end, node);
+  } else if (conn->stranger == SIM_STRANGER_FOREIGN) {
+    sim_foreign_hear(world, conn);
   } else if (conn->end[end].node == SIM_NOBODY) {
     pipe->arrived = 0;
     pipe->bytes -= piece;

@@ -74,6 +74,9 @@ static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer
   if (status != KVF_OK) {
     return status;
   }
+  if (engine->drains) {
+    sim_fail(world, "P5", "engine %u gives a lease although it drains", engine->index);
+  }
   status = sim_ticket_make(world, control, &offer->lease, &blocks, &sim_prompt_at(offer->prompt)->identity,
                            offer->ticket, &offer->ticket_bytes);
   if (status != KVF_OK) {
@@ -139,6 +142,7 @@ static void on_publish(sim_world *world, const sim_event *event)
   }
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
+    sim_watch_published(world, offer, event->b);
   }
   sim_node_leave(world, node);
   sim_note(world, node->index, "publishes lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
@@ -198,6 +202,7 @@ void sim_offer_on_event(sim_world *world, sim_node *node, const kvf_event *event
              (unsigned long long)event->id);
   }
   offer->ended |= bit;
+  sim_watch_end(world, node, offer, event->u.lease_end);
   free_on_rank(world, offer, node->rank);
   give_back_if_done(world, offer);
 }

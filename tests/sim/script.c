@@ -24,17 +24,10 @@ void sim_script_start(sim_world *world)
 
 /* ---- requests ---- */
 
-/* The router has the ticket: it goes to the consumer. */
-static void send_ticket(sim_world *world, uint32_t consumer, uint32_t prompt, const char *ticket, uint32_t bytes,
-                        bool probe, uint32_t tries)
+void sim_job_send(sim_world *world, const sim_job *job)
 {
-  sim_job *job = sim_job_new(world, &world->engines[consumer], prompt, ticket, bytes);
-  if (job != NULL) {
-    job->probe = probe;
-    job->tries = tries;
-    sim_push(world, world->now_ns + world->delay_ns + sim_lag(world, SIM_FAULT_SLOW, 400 * SIM_MS), on_ticket,
-             sim_job_index(world, job), 0, 0);
-  }
+  sim_push(world, world->now_ns + world->delay_ns + sim_lag(world, SIM_FAULT_SLOW, 400 * SIM_MS), on_ticket,
+           sim_job_index(world, job), 0, 0);
 }
 
 static void on_ticket(sim_world *world, const sim_event *event)
@@ -59,8 +52,11 @@ void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t
     return;
   }
   uint32_t offer = sim_offer_make(world, engine, prompt);
-  if (offer != SIM_NOBODY) {
-    send_ticket(world, consumer, prompt, world->offers[offer].ticket, world->offers[offer].ticket_bytes, probe, tries);
+  sim_job *job = offer == SIM_NOBODY ? NULL : sim_job_new(world, &world->engines[consumer], offer);
+  if (job != NULL) {
+    job->probe = probe;
+    job->tries = tries;
+    sim_job_send(world, job);
   } else if (probe && !engine->drains) {
     sim_fail(world, "P5", "engine %u has no blocks or no lease, although nothing uses any", producer);
   }
@@ -94,95 +90,6 @@ static void preempt_any(sim_world *world)
   }
 }
 
-/* ---- tickets that should not be there ---- */
-
-static const sim_offer *any_offer(sim_world *world)
-{
-  uint32_t back = sim_choose(&world->tape, world->offers_count < 16 ? world->offers_count : 16);
-  return world->offers_count == 0 ? NULL : &world->offers[world->offers_count - 1 - back];
-}
-
-static void replay_any(sim_world *world)
-{
-  const sim_offer *offer = any_offer(world);
-  uint32_t consumer = world->producers + sim_choose(&world->tape, world->engines_count - world->producers);
-  if (offer != NULL && world->jobs_count < SCRIPT_JOBS_MAX) {
-    sim_note(world, SIM_NOBODY, "the ticket of lease % comes again", offer->lease.id, 0, 0);
-    send_ticket(world, consumer, offer->prompt, offer->ticket, offer->ticket_bytes, false, 0);
-  }
-}
-
-/* Alters the job's ticket, or its prompt; false if that changes nothing. */
-static bool forge(sim_world *world, sim_job *job)
-{
-  sim_tape *tape = &world->tape;
-  uint32_t at = (sim_choose(tape, 256) << 8 | sim_choose(tape, 256)) % job->ticket_bytes;
-  char before = job->ticket[at];
-  kvf_ticket content;
-  kvf_key other = {.bytes = 5, .data = "other"};
-  size_t bytes = 0;
-  switch (sim_choose(tape, 4)) {
-    case 0:
-      job->prompt = (job->prompt + 1 + sim_choose(tape, SIM_PROMPTS - 1)) % SIM_PROMPTS;
-      return true;
-    case 1:
-      job->ticket[at] = (char)(before ^ (1 << sim_choose(tape, 7)));
-      return job->ticket[at] != before;
-    case 2:
-      job->ticket_bytes = at;
-      return true;
-    default:
-      if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
-        return false;
-      }
-      bool good = kvf_ticket_encode(&content, &other, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
-      job->ticket_bytes = (uint32_t)bytes;
-      kvf_ticket_free(&content);
-      return good;
-  }
-}
-
-/* P8: it is refused, by the control node and by a rank, and nothing is connected to. */
-static void forge_any(sim_world *world)
-{
-  const sim_offer *offer = any_offer(world);
-  uint32_t consumer = world->producers + sim_choose(&world->tape, world->engines_count - world->producers);
-  sim_engine *engine = &world->engines[consumer];
-  if (offer == NULL || world->jobs_count >= SCRIPT_JOBS_MAX || engine->state != SIM_ENGINE_UP || !engine->is_ready ||
-      engine->paused_until_ns > world->now_ns) {
-    return;
-  }
-  sim_job *job = sim_job_new(world, engine, offer->prompt, offer->ticket, offer->ticket_bytes);
-  job->state = SIM_JOB_OVER;
-  if (!forge(world, job)) {
-    return;
-  }
-  uint32_t ids[SIM_IDS_MAX] = {0};
-  uint32_t counts[SIM_GROUPS_MAX];
-  for (uint32_t i = 0; i < world->groups; i++) {
-    counts[i] = sim_prompt_at(offer->prompt)->positions;
-  }
-  for (uint32_t i = 0; i < SIM_IDS_MAX; i++) {
-    ids[i] = i % engine->blocks;
-  }
-  const kvf_blocks destination = {.ids = ids, .counts = counts, .groups = world->groups};
-  sim_node *control = &world->nodes[engine->control];
-  uint64_t dials = control->core.peers.counters.dials;
-  kvf_status status = sim_request_open(world, control, job);
-  if (status == KVF_OK || control->core.peers.counters.dials != dials) {
-    sim_fail(world, "P8", "engine %u takes up a ticket that was altered or is of another prompt", consumer);
-    return;
-  }
-  job->info.id = UINT64_MAX;
-  sim_node *rank = &world->nodes[consumer * SIM_NODES_EACH];
-  kvf_status loaded = sim_load_start(world, rank, job, &destination);
-  sim_note(world, control->index, "refuses a forged ticket: $, rank: $", (uint64_t)(int64_t)status,
-           (uint64_t)(int64_t)loaded, 0);
-  if (loaded == KVF_OK) {
-    sim_fail(world, "P8", "node %u loads by a ticket that was altered or is of another prompt", rank->index);
-  }
-}
-
 /* ---- steps ---- */
 
 static void act(sim_world *world)
@@ -193,12 +100,14 @@ static void act(sim_world *world)
   } else if (action == 7 && sim_may(world, SIM_FAULT_CANCEL)) {
     cancel_any(world);
   } else if (action == 8 && sim_may(world, SIM_FAULT_REPLAY)) {
-    replay_any(world);
+    sim_replay_any(world, SCRIPT_JOBS_MAX);
   } else if (action == 9 && sim_may(world, SIM_FAULT_FORGE)) {
-    forge_any(world);
+    sim_forge_any(world, SCRIPT_JOBS_MAX);
   } else if (action == 10 && sim_may(world, SIM_FAULT_STRANGER)) {
     sim_stranger_come(world);
-  } else if (action > 10) {
+  } else if (action == 11 && sim_may(world, SIM_FAULT_FOREIGN) && world->offers_count < SCRIPT_OFFERS_MAX) {
+    sim_foreign_come(world);
+  } else if (action > 11) {
     sim_fault_any(world);
   } else {
     submit_any(world);

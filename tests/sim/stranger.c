@@ -165,13 +165,13 @@ void sim_stranger_hear(sim_world *world, sim_conn *conn)
       say_finish(world, conn);
       break;
     case SIM_STRANGER_OTHER_KEY:
-      if (conn->pipe[0].fin || conn->stranger_said) {
+      if (conn->pipe[0].fin || conn->said > 0) {
         say_proof(world, conn);
         say_finish(world, conn);
       } else {
         say_hello(world, conn);
       }
-      conn->stranger_said = true;
+      conn->said++;
       break;
     default:
       break;

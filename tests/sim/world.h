@@ -63,6 +63,7 @@ typedef enum sim_fault {
   SIM_FAULT_SLOW,        /* blocks are published late, tickets arrive late */
   SIM_FAULT_REUSED_PID,  /* a reader does not notice that another process has the memory */
   SIM_FAULT_DRAIN,       /* producers stop to give leases */
+  SIM_FAULT_FOREIGN,     /* consumers of another make come */
   SIM_FAULT_COUNT
 } sim_fault;
 
@@ -163,6 +164,9 @@ typedef struct sim_offer {
   uint32_t published; /* ranks, as bits: */
   uint32_t ended;     /* the event has come */
   uint32_t freed;     /* the rank may use the blocks */
+  uint64_t until_ns[SIM_RANKS_MAX];        /* the lease's life: it cannot last longer ... */
+  uint64_t until_surely_ns[SIM_RANKS_MAX]; /* ... and must not run out earlier */
+  uint64_t until_max_ns[SIM_RANKS_MAX];
   uint32_t ticket_bytes;
   char ticket[SIM_TICKET_BYTES];
 } sim_offer;
@@ -197,6 +201,8 @@ typedef struct sim_job {
   uint32_t life;
   uint32_t prompt;
   uint32_t tries;
+  uint32_t offer;    /* whose ticket it has; SIM_NOBODY: a tampered one, signed with the key */
+  uint32_t attached; /* producer ranks, as bits, that have said so */
   bool probe; /* of the healed world: must be served */
   bool cancelled;
   bool has_blocks;
@@ -233,7 +239,8 @@ typedef enum sim_stranger_kind {
   SIM_STRANGER_GARBAGE,
   SIM_STRANGER_FRAMES,   /* right frames at the wrong time, naming real leases */
   SIM_STRANGER_REPLAY,   /* what it has heard of another handshake */
-  SIM_STRANGER_OTHER_KEY /* a handshake with a key of its own */
+  SIM_STRANGER_OTHER_KEY, /* a handshake with a key of its own */
+  SIM_STRANGER_FOREIGN    /* none: foreign.c */
 } sim_stranger_kind;
 
 /* end[0] dialed, end[1] accepts; pipe[i] leads to end[i]. */
@@ -243,7 +250,8 @@ typedef struct sim_conn {
   bool silent; /* an end is gone and nothing will ever say so */
   uint32_t serial;
   sim_stranger_kind stranger;
-  bool stranger_said;
+  uint32_t said;  /* times that the stranger has spoken */
+  uint32_t offer; /* that a foreign consumer comes for */
   sim_end end[2];
   sim_pipe pipe[2];
 } sim_conn;
@@ -279,6 +287,8 @@ struct sim_world {
   sim_offer offers[SIM_OFFERS_MAX];
   uint32_t jobs_count;
   sim_job jobs[SIM_JOBS_MAX];
+  uint64_t ended_before; /* leases that consumers had ended, see watch.c */
+  bool is_heard;         /* the frame that a node takes */
   uint32_t heard_bytes; /* a consumer's side of a handshake, as a stranger has heard it */
   uint8_t heard[512];
   uint64_t junk;
@@ -310,6 +320,8 @@ void sim_engine_start(sim_world *world, sim_engine *engine);
 void sim_engine_kill(sim_world *world, sim_engine *engine);
 void sim_engine_stop(sim_world *world, sim_engine *engine);
 void sim_on_start(sim_world *world, const sim_event *event);
+/* Of a node in one of its lives. */
+kvf_incarnation sim_incarnation(uint32_t node, uint32_t life);
 /* True if the engine is paused: then the event comes again when it goes on. */
 bool sim_waits(sim_world *world, uint32_t engine, const sim_event *event);
 
@@ -373,7 +385,8 @@ void sim_offer_on_event(sim_world *world, sim_node *node, const kvf_event *event
 void sim_offers_drop_engine(sim_world *world, uint32_t engine);
 
 /* ---- consumer.c, verdict.c ---- */
-sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t prompt, const char *ticket, uint32_t ticket_bytes);
+/* A job that has the offer's ticket; NULL if there are too many. */
+sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer);
 /* The ticket reaches the engine. */
 void sim_job_arrive(sim_world *world, sim_job *job);
 void sim_job_cancel(sim_world *world, sim_job *job);
@@ -386,6 +399,18 @@ uint32_t sim_job_index(const sim_world *world, const sim_job *job);
 void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *node, uint32_t prefix,
                           const char *when);
 
+/* ---- watch.c: around each frame that a node takes, after its effects ---- */
+void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id);
+void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf_frame_type type, const uint8_t *body,
+                     size_t bytes);
+void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank);
+void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offer, kvf_lease_end_cause cause);
+
+/* ---- foreign.c ---- */
+void sim_foreign_come(sim_world *world);
+void sim_foreign_start(sim_world *world, sim_conn *conn);
+void sim_foreign_hear(sim_world *world, sim_conn *conn);
+
 /* ---- ticket.c: the public calls that code tickets ---- */
 kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
                            const kvf_prompt *prompt, char *ticket, uint32_t *ticket_bytes);
@@ -393,6 +418,11 @@ kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job);
 kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination);
 
 /* ---- script.c, faults.c, stranger.c ---- */
+/* The router has the job's ticket: it goes to the consumer. */
+void sim_job_send(sim_world *world, const sim_job *job);
+/* P8: a ticket that was altered, or comes with another prompt. */
+void sim_forge_any(sim_world *world, uint32_t jobs_max);
+void sim_replay_any(sim_world *world, uint32_t jobs_max);
 void sim_script_start(sim_world *world);
 void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe, uint32_t tries);
 void sim_fault_any(sim_world *world);
