@@ -8,30 +8,34 @@
 #include <stdbool.h>
 
 /* Name, the promise that it breaks, what it does. */
-#define KVF_MUTANTS(X)                                                                             \
-  X(DIGEST_UNCHECKED, "P1", "the fence's digest is not compared")                                  \
-  X(OVER_UNSTORED, "P1", "a lease's blocks are given back, and its fence still says live")         \
-  X(SLOT_ID_REUSED, "P1", "the id of a released lease is given to another one")                    \
-  X(FENCE_UNCHECKED, "P1", "blocks count as loaded whatever the fence said after they were read")  \
-  X(FENCE_READ_FIRST, "P1", "local: the fence is sampled before the blocks are copied, not after") \
-  X(COPIED_UNPUBLISHED, "P1", "local: blocks are copied though their lease may not be live yet")   \
-  X(OVER_AFTER_FREE, "P1", "litmus: a lease's blocks are used again before over is stored")        \
-  X(LIVE_UNORDERED, "P1", "the live word may be seen before bytes that were streamed")             \
-  X(DIGEST_STORED_LATE, "P1", "the live word is stored before the digest that belongs to it")      \
-  X(DEADLINE_IGNORED, "P2", "a load's deadline passes unnoticed")                                  \
-  X(BREAKER_STAYS_OPEN, "P2", "an open breaker is never probed")                                   \
-  X(SECOND_OUTCOME, "P3", "a load that is not quiet with its outcome reports it again")            \
-  X(FINISH_COUNTED_TWICE, "P3", "acknowledgements are counted, whichever reader they are of")      \
-  X(FINISH_ACROSS_CONSUMERS, "P3", "acknowledgements of two consumers are counted together")       \
-  X(RENEWED_AFTER_EXPIRY, "P3", "a renewal that comes too late is accepted")                       \
-  X(CANCEL_IS_QUIET, "P4", "a read that was cancelled counts as ended")                            \
-  X(LEASE_NEVER_EXPIRES, "P5", "a lease that nobody comes for is kept for ever")                   \
-  X(MERGE_LONGEST, "P7", "the longest prefix of the ranks is used, not the shortest")              \
-  X(RANK_DECIDES_ALONE, "P7", "the first rank's report decides")                                   \
-  X(MAC_UNCHECKED, "P8", "a ticket's MAC is not compared")                                         \
-  X(PROOF_UNCHECKED, "P8", "whoever connects is taken to have the key")                            \
-  X(TOKEN_UNCHECKED, "P8", "a lease's token is not compared")                                      \
-  X(RESTART_UNNOTICED, "P8", "another incarnation is taken for the one that made the ticket")      \
+#define KVF_MUTANTS(X)                                                                                         \
+  X(DIGEST_UNCHECKED, "P1", "the fence's digest is not compared")                                              \
+  X(OVER_UNSTORED, "P1", "a lease's blocks are given back, and its fence still says live")                     \
+  X(SLOT_ID_REUSED, "P1", "the id of a released lease is given to another one")                                \
+  X(FENCE_UNCHECKED, "P1", "blocks count as loaded whatever the fence said after they were read")              \
+  X(FENCE_READ_FIRST, "P1", "local: the fence is sampled before the blocks are copied, not after")             \
+  X(COPIED_UNPUBLISHED, "P1", "local: blocks are copied though their lease may not be live yet")               \
+  X(OVER_AFTER_FREE, "P1", "a lease's blocks are used again before over is stored (litmus, simulated engine)") \
+  X(LIVE_UNORDERED, "P1", "the live word may be seen before bytes that were streamed")                         \
+  X(DIGEST_STORED_LATE, "P1", "the live word is stored before the digest that belongs to it")                  \
+  X(PUBLISHED_EARLY, "P1", "simulated engine: a lease is published before its bytes are there")                \
+  X(PREEMPTED_UNENDED, "P1", "simulated engine: preempted blocks are used again under a live lease")           \
+  X(WALL_CLOCK, "P2", "simulated engine: time is the wall clock's, which is set back")                         \
+  X(DEADLINE_IGNORED, "P2", "a load's deadline passes unnoticed")                                              \
+  X(BREAKER_STAYS_OPEN, "P2", "an open breaker is never probed")                                               \
+  X(SECOND_OUTCOME, "P3", "a load that is not quiet with its outcome reports it again")                        \
+  X(FINISH_COUNTED_TWICE, "P3", "acknowledgements are counted, whichever reader they are of")                  \
+  X(FINISH_ACROSS_CONSUMERS, "P3", "acknowledgements of two consumers are counted together")                   \
+  X(RENEWED_AFTER_EXPIRY, "P3", "a renewal that comes too late is accepted")                                   \
+  X(CANCEL_IS_QUIET, "P4", "a read that was cancelled counts as ended")                                        \
+  X(ATTEMPT_NOT_QUIET, "P4", "simulated engine: a cancelled read is reported ended while it still writes")     \
+  X(LEASE_NEVER_EXPIRES, "P5", "a lease that nobody comes for is kept for ever")                               \
+  X(MERGE_LONGEST, "P7", "the longest prefix of the ranks is used, not the shortest")                          \
+  X(RANK_DECIDES_ALONE, "P7", "the first rank's report decides")                                               \
+  X(MAC_UNCHECKED, "P8", "a ticket's MAC is not compared")                                                     \
+  X(PROOF_UNCHECKED, "P8", "whoever connects is taken to have the key")                                        \
+  X(TOKEN_UNCHECKED, "P8", "a lease's token is not compared")                                                  \
+  X(RESTART_UNNOTICED, "P8", "another incarnation is taken for the one that made the ticket")                  \
   X(PROMPT_UNCHECKED, "P8", "a ticket is good for any prompt")
 
 typedef enum kvf_mutant {

@@ -1,5 +1,5 @@
-/* A consumer engine: takes up a ticket, finds blocks, loads on each rank, reports to its control node, and uses or frees
- * the blocks when the library lets go of them. */
+/* A consumer engine: takes up a ticket, finds blocks, loads on each rank, reports to its control node, and uses or
+ * frees the blocks when the library lets go of them. */
 #include <string.h>
 
 #include "world.h"
@@ -15,6 +15,7 @@ static void on_report(sim_world *world, const sim_event *event);
 static void on_abort(sim_world *world, const sim_event *event);
 static void on_load_watch(sim_world *world, const sim_event *event);
 static void on_verdict_watch(sim_world *world, const sim_event *event);
+static void on_quiet_watch(sim_world *world, const sim_event *event);
 static void on_used(sim_world *world, const sim_event *event);
 
 uint32_t sim_job_index(const sim_world *world, const sim_job *job)
@@ -175,6 +176,9 @@ static void on_load(sim_world *world, const sim_event *event)
     refuse_load(world, job, event->b, status);
     return;
   }
+  if (kvf_loads_stats(node->core.loads)->open > world->config.loads_max) {
+    sim_fail(world, "P6", "node %u has more loads than it may", node->index);
+  }
   sim_load *load = &job->load[event->b];
   load->state = SIM_LOAD_OPEN;
   load->deadline_ns = world->now_ns + kvf_ms_to_ns(job->options.load_timeout_ms);
@@ -194,8 +198,7 @@ void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *
     return;
   }
   for (uint32_t i = 0; i < world->groups * positions; i++) {
-    if (i % positions < good &&
-        !sim_block_holds(world, node, i / positions, job->ids[i], prompt, i % positions)) {
+    if (i % positions < good && !sim_block_holds(world, node, i / positions, job->ids[i], prompt, i % positions)) {
       sim_fail(world, "P1", "node %u: job %u %s: block %u at position %u of group %u is not the prompt's", node->index,
                sim_job_index(world, job), when, job->ids[i], i % positions, i / positions);
       return;
@@ -214,6 +217,7 @@ static void on_outcome(sim_world *world, sim_job *job, sim_node *node, const kvf
   }
   load->state = SIM_LOAD_DECIDED;
   load->report = *report;
+  tell(world, job, on_quiet_watch, node->rank, kvf_ms_to_ns(world->config.quiet_timeout_ms) + WATCH_SLACK_NS);
   world->result->loads++;
   sim_job_check_prefix(world, job, node, report->prefix, "is loaded");
   if (job->offer == SIM_NOBODY && report->prefix > job->skip && job->skip < sim_prompt_at(job->prompt)->positions) {
@@ -271,6 +275,22 @@ static void on_load_watch(sim_world *world, const sim_event *event)
   if (job->load[event->b].state == SIM_LOAD_OPEN) {
     sim_fail(world, "P2", "node %u: job %u has no outcome at its deadline", rank_of(world, job, event->b)->index,
              event->a);
+  }
+}
+
+/* P4: blocks that a copy keeps for too long are told of. */
+static void on_quiet_watch(sim_world *world, const sim_event *event)
+{
+  sim_job *job = job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *node = rank_of(world, job, event->b);
+  if (job->load[event->b].state == SIM_LOAD_DECIDED) {
+    sim_node_catch_up(world, node);
+  }
+  if (job->load[event->b].state == SIM_LOAD_DECIDED && kvf_loads_healthy(node->core.loads)) {
+    sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not quiet", node->index, event->a);
   }
 }
 

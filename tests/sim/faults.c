@@ -11,7 +11,7 @@ static uint64_t duration_ns(sim_world *world)
 {
   const uint64_t ttl_ns = kvf_ms_to_ns(world->config.lease_ttl_ms);
   const uint64_t stall_ns = kvf_ms_to_ns(world->config.stall_timeout_ms);
-  const uint64_t durations_ns[] = {5 * SIM_MS, 30 * SIM_MS,   stall_ns / 2 + SIM_MS,
+  const uint64_t durations_ns[] = {5 * SIM_MS,   30 * SIM_MS,     stall_ns / 2 + SIM_MS,
                                    3 * stall_ns, ttl_ns + SIM_MS, kvf_ms_to_ns(world->config.load_timeout_ms)};
   return durations_ns[sim_choose(&world->tape, 6)];
 }
@@ -43,7 +43,8 @@ static void partition_any(sim_world *world)
 static void pause_any(sim_world *world)
 {
   sim_engine *engine = any_engine(world);
-  engine->paused_until_ns = world->now_ns + duration_ns(world);
+  uint64_t until_ns = world->now_ns + duration_ns(world);
+  engine->paused_until_ns = until_ns > engine->paused_until_ns ? until_ns : engine->paused_until_ns;
   sim_note(world, SIM_NOBODY, "engine % is paused until %", engine->index, engine->paused_until_ns, 0);
 }
 

@@ -1,5 +1,5 @@
-/* A consumer of another make, with the key: its readers acknowledge each for itself, and more than once, as the protocol
- * allows and our own control node never does. */
+/* A consumer of another make, with the key: its readers acknowledge each for itself, and more than once, as the
+ * protocol allows and our own control node never does. */
 #include <string.h>
 
 #include "wire/handshake_message.h"

@@ -196,10 +196,8 @@ void sim_dial(sim_world *world, sim_node *node, const kvf_peer_action *action)
   }
   sim_conn *conn = sim_conn_new(world);
   if (conn != NULL) {
-    conn->end[0] = (sim_end){.node = node->index,
-                             .life = sim_engine_of(world, node->index)->life,
-                             .open = true,
-                             .conn_id = action->conn_id};
+    conn->end[0] = (sim_end){
+        .node = node->index, .life = sim_engine_of(world, node->index)->life, .open = true, .conn_id = action->conn_id};
     conn->end[1].node = target;
     sim_conn_connect(world, conn);
   }
@@ -267,6 +265,11 @@ static void on_accept(sim_world *world, const sim_event *event)
   conn->end[1].conn_id = conn_id;
   sim_node_leave(world, node);
   sim_stranger_after(world, node);
+  const kvf_sessions *sessions = &node->core.sessions;
+  if (sessions->unproven_count + sessions->open_count > world->config.connections_max ||
+      sessions->unproven_count > world->config.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1) {
+    sim_fail(world, "P6", "node %u holds more connections than it may", node->index);
+  }
   sim_note(world, node->index, "accepts connection %: $", conn_id, (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
     sim_conn_close_end(world, conn, 1);

@@ -1,15 +1,27 @@
 /* Drives one core as src/runtime does: an input, then its effects; frames and events later, in turns of their own. */
 #include "alloc.h"
+#include "base/mutant.h"
 #include "world.h"
+
+#define WALL_CLOCK_SET_AT_NS (100 * SIM_MS)
+#define WALL_CLOCK_STEP_NS (20 * KVF_NS_PER_S)
 
 static void on_tick(sim_world *world, const sim_event *event);
 static void on_poll(sim_world *world, const sim_event *event);
 static void on_output(sim_world *world, const sim_event *event);
 
+/* The engine's own clock. */
+static uint64_t now_of(const sim_world *world, const sim_engine *engine)
+{
+  uint64_t now_ns = world->now_ns + engine->clock_ns;
+  bool is_set_back = KVF_MUTANT(WALL_CLOCK) && world->now_ns > WALL_CLOCK_SET_AT_NS;
+  return is_set_back ? kvf_time_until(WALL_CLOCK_STEP_NS, now_ns) : now_ns;
+}
+
 uint64_t sim_node_enter(sim_world *world, sim_node *node)
 {
   sim_alloc_enter();
-  return world->now_ns + sim_engine_of(world, node->index)->clock_ns;
+  return now_of(world, sim_engine_of(world, node->index));
 }
 
 static void carry_out(sim_world *world, sim_node *node, const kvf_effect *effect)
@@ -44,8 +56,7 @@ static void arm(sim_world *world, sim_node *node)
   if (deadline_ns == KVF_TIME_NEVER) {
     return;
   }
-  uint64_t at_ns = kvf_time_until(engine->clock_ns, deadline_ns);
-  at_ns = at_ns < world->now_ns ? world->now_ns : at_ns;
+  uint64_t at_ns = kvf_time_add(world->now_ns, kvf_time_until(now_of(world, engine), deadline_ns));
   at_ns += world->healed ? 0 : engine->late_ns;
   if (at_ns < node->tick_at_ns) {
     node->tick_at_ns = at_ns;
@@ -56,7 +67,7 @@ static void arm(sim_world *world, sim_node *node)
 void sim_node_leave(sim_world *world, sim_node *node)
 {
   const sim_engine *engine = sim_engine_of(world, node->index);
-  uint64_t now_ns = world->now_ns + engine->clock_ns;
+  uint64_t now_ns = now_of(world, engine);
   kvf_effect effect;
   while (!world->failed && kvf_core_next_effect(&node->core, now_ns, &effect)) {
     carry_out(world, node, &effect);

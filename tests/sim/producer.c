@@ -1,5 +1,6 @@
 /* A producer engine: takes blocks, reserves a lease, hands out a ticket, fills and publishes on each rank, and uses the
  * blocks for something else the moment it may. */
+#include "base/mutant.h"
 #include "world.h"
 
 #define ALL(engine) ((1u << (engine)->ranks) - 1)
@@ -74,8 +75,9 @@ static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer
   if (status != KVF_OK) {
     return status;
   }
-  if (engine->drains) {
-    sim_fail(world, "P5", "engine %u gives a lease although it drains", engine->index);
+  uint64_t share = (uint64_t)world->config.lease_pool_share_percent * engine->blocks * world->groups;
+  if (engine->drains || control->core.slots.blocks * 100 > share) {
+    sim_fail(world, "P5", "engine %u gives a lease although it drains or has given its share", engine->index);
   }
   status = sim_ticket_make(world, control, &offer->lease, &blocks, &sim_prompt_at(offer->prompt)->identity,
                            offer->ticket, &offer->ticket_bytes);
@@ -120,6 +122,23 @@ static sim_offer *offer_of(sim_world *world, const sim_event *event)
   return world->engines[offer->engine].life == event->c && !offer->is_over ? offer : NULL;
 }
 
+static void compute(sim_world *world, const sim_offer *offer, sim_node *node)
+{
+  const sim_prompt *prompt = sim_prompt_at(offer->prompt);
+  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+    sim_write_block(world, node, i / prompt->positions, offer->ids[i], prompt, i % prompt->positions);
+  }
+}
+
+/* Of a planted bug: after the lease was published. */
+static void on_computed(sim_world *world, const sim_event *event)
+{
+  const sim_offer *offer = offer_of(world, event);
+  if (offer != NULL && (offer->freed & 1u << event->b) == 0) {
+    compute(world, offer, rank_of(world, offer, event->b));
+  }
+}
+
 static void on_publish(sim_world *world, const sim_event *event)
 {
   sim_offer *offer = offer_of(world, event);
@@ -132,8 +151,10 @@ static void on_publish(sim_world *world, const sim_event *event)
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   uint64_t digest = 0;
-  for (uint32_t i = 0; i < world->groups * prompt->positions && !was_ended; i++) {
-    sim_write_block(world, node, i / prompt->positions, offer->ids[i], prompt, i % prompt->positions);
+  if (!was_ended && !KVF_MUTANT(PUBLISHED_EARLY)) {
+    compute(world, offer, node);
+  } else if (!was_ended) {
+    sim_push(world, world->now_ns + SIM_MS, on_computed, event->a, event->b, event->c);
   }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_fence_digest(&offer->lease, &blocks, &prompt->identity, &digest);
@@ -175,6 +196,10 @@ static void on_preempt(sim_world *world, const sim_event *event)
     return;
   }
   sim_node *node = rank_of(world, offer, event->b);
+  if (KVF_MUTANT(PREEMPTED_UNENDED)) {
+    free_on_rank(world, offer, event->b);
+    return;
+  }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_core_lease_end(&node->core, now_ns, &offer->lease);
   sim_node_leave(world, node);

@@ -2,9 +2,14 @@
  * comes after that. It may fail, stand still, or go on for a while after it was cancelled. */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "world.h"
 
+/* How long after its time a node may look at the clock. */
+#define STALL_SLACK_NS (12 * SIM_MS)
+
 static void on_read(sim_world *world, const sim_event *event);
+static void on_stall_watch(sim_world *world, const sim_event *event);
 
 static void schedule(sim_world *world, const sim_read *read, uint64_t at_ns)
 {
@@ -91,7 +96,6 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
                      .local_head = action->local_head,
                      .heads = action->heads,
                      .items_count = action->items_count,
-                     .progress_ns = world->now_ns,
                      .peer = SIM_NOBODY,
                      .status = KVF_CANCELLED};
   memcpy(read->items, action->items, action->items_count * sizeof(read->items[0]));
@@ -105,6 +109,43 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
     read->status = link->up ? KVF_OK : KVF_TRANSFER_SETUP;
   }
   return true;
+}
+
+/* The stall clock is one for all reads of a load from one producer rank. */
+static uint64_t *progress_of(sim_world *world, const sim_read *read)
+{
+  return &world->jobs[read->job].load[world->nodes[read->node].rank].progress_ns[read->peer % SIM_NODES_EACH];
+}
+
+static void progressed(sim_world *world, const sim_read *read)
+{
+  if (read->peer != SIM_NOBODY) {
+    *progress_of(world, read) = world->now_ns;
+  }
+}
+
+static void watch_stall(sim_world *world, const sim_read *read, uint64_t since_ns)
+{
+  sim_push(world, since_ns + 2 * kvf_ms_to_ns(world->config.stall_timeout_ms) + STALL_SLACK_NS, on_stall_watch,
+           (uint32_t)(read - world->reads), 0, read->serial);
+}
+
+/* P2: a read without a byte is cancelled in time. */
+static void on_stall_watch(sim_world *world, const sim_event *event)
+{
+  const sim_read *read = &world->reads[event->a];
+  if (!read->used || read->serial != event->c || read->cancelled || !read->still) {
+    return;
+  }
+  const sim_engine *engine = sim_engine_of(world, read->node);
+  uint64_t since_ns = *progress_of(world, read);
+  since_ns = since_ns < engine->paused_until_ns ? engine->paused_until_ns : since_ns;
+  if (world->now_ns < since_ns + 2 * kvf_ms_to_ns(world->config.stall_timeout_ms) + STALL_SLACK_NS) {
+    watch_stall(world, read, since_ns);
+  } else {
+    sim_fail(world, "P2", "node %u: read %llu stands still and nobody notices", read->node,
+             (unsigned long long)read->id);
+  }
 }
 
 void sim_read_start(sim_world *world, sim_node *node, const kvf_load_action *action)
@@ -121,7 +162,23 @@ void sim_read_start(sim_world *world, sim_node *node, const kvf_load_action *act
   }
   read->still = sim_strikes(world, SIM_FAULT_STALL, 6);
   read->stuck = read->still && sim_strikes(world, SIM_FAULT_STUCK, 3);
+  progressed(world, read);
+  if (read->still) {
+    watch_stall(world, read, world->now_ns);
+  }
   schedule(world, read, world->now_ns + step_ns(world));
+}
+
+/* Of a planted bug: the report comes, the copy goes on. */
+static void on_false_end(sim_world *world, const sim_event *event)
+{
+  const sim_read *read = &world->reads[event->a];
+  if (read->used && read->serial == event->c) {
+    sim_node *node = &world->nodes[read->node];
+    uint64_t now_ns = sim_node_enter(world, node);
+    kvf_core_on_read_done(&node->core, now_ns, read->id, KVF_CANCELLED, NULL, 0);
+    sim_node_leave(world, node);
+  }
 }
 
 void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
@@ -131,6 +188,9 @@ void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
     if (read->used && read->node == node && read->id == read_id && !read->cancelled) {
       sim_note(world, node, "read % is cancelled", read_id, 0, 0);
       read->cancelled = true;
+      if (KVF_MUTANT(ATTEMPT_NOT_QUIET)) {
+        sim_push(world, world->now_ns, on_false_end, (uint32_t)(read - world->reads), 0, read->serial);
+      }
       if (read->still && !read->stuck) {
         read->still = false;
         schedule(world, read, world->now_ns + step_ns(world));
@@ -179,6 +239,7 @@ static void end(sim_world *world, sim_read *read)
     node->writing[read->items[i].group][read->items[i].local_block] &= (uint8_t)~head_bits(read);
   }
   read->used = false;
+  progressed(world, read);
   load->reads--;
   sim_note(world, node->index, "read % ends: $, fence word %", read->id, (uint64_t)(int64_t)read->status,
            read->sample.entry.word);
@@ -223,8 +284,7 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
         if (piece < read->piece || piece >= read->piece + count) {
           continue;
         }
-        if (!may_write(world, read, item) || item->remote_block >= SIM_BLOCKS_MAX ||
-            read->remote_head + head >= SIM_HEADS_MAX) {
+        if (!may_write(world, read, item)) {
           return;
         }
         to->pool[region][item->local_block][read->local_head + head] =
@@ -233,7 +293,6 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
     }
   }
   read->piece += count;
-  read->progress_ns = world->now_ns;
 }
 
 /* What the producer's side of tcp asks its core before it sends. */
@@ -242,21 +301,12 @@ static kvf_status authorize(sim_world *world, sim_read *read, sim_node *peer)
   kvf_read_item items[SIM_IDS_MAX];
   memcpy(items, read->items, sizeof(items));
   uint64_t now_ns = sim_node_enter(world, peer);
-  kvf_status status =
-      kvf_lease_table_authorize(&peer->core.leases, now_ns, &read->lease, items, read->items_count);
+  kvf_status status = kvf_lease_table_authorize(&peer->core.leases, now_ns, &read->lease, items, read->items_count);
   sim_node_leave(world, peer);
   for (uint32_t i = 0; status == KVF_OK && i < read->items_count; i++) {
     read->items[i].remote_block = items[i].remote_block;
   }
   return status;
-}
-
-/* What `local` looks at before its first byte: bytes that are copied while they are still being made must not be taken
- * for the lease's when it is published in the meantime. */
-static kvf_status look_before(const sim_read *read, const sim_node *peer)
-{
-  bool published = peer->table[read->lease.slot % SIM_SLOTS_MAX].word >= kvf_fence_word_live(read->lease.id);
-  return published ? KVF_OK : KVF_NOT_PUBLISHED;
 }
 
 static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
@@ -265,6 +315,33 @@ static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
       (kvf_fence_head){.magic = KVF_FENCE_MAGIC, .incarnation = peer->core.self.incarnation, .slots = SIM_SLOTS_MAX};
   read->sample.entry = peer->table[read->lease.slot % SIM_SLOTS_MAX];
   sim_note(world, read->node, "read % looks at the fence: word %", read->id, read->sample.entry.word, 0);
+}
+
+/* `local` looks at the fence before its first byte, too: what is not live yet may still be being made. */
+static void look_before(sim_world *world, sim_read *read, const sim_node *peer)
+{
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    if (read->items[i].remote_block >= world->engines[read->peer / SIM_NODES_EACH].blocks ||
+        read->remote_head + read->heads > peer->heads) {
+      read->status = KVF_INVALID; /* as kvf_chunk_check() says */
+    }
+  }
+  take_sample(world, read, peer);
+  bool live = read->sample.entry.word == kvf_fence_word_live(read->lease.id) || KVF_MUTANT(COPIED_UNPUBLISHED);
+  read->phase = live && read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
+}
+
+static void ask(sim_world *world, sim_read *read, sim_node *peer)
+{
+  if (read->is_tcp) {
+    read->status = authorize(world, read, peer);
+    read->phase = read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
+  } else {
+    look_before(world, read, peer);
+  }
+  if (read->phase == SIM_READ_COPYING && KVF_MUTANT(FENCE_READ_FIRST)) {
+    take_sample(world, read, peer);
+  }
 }
 
 static void copy_some(sim_world *world, sim_read *read, const sim_node *peer)
@@ -280,6 +357,7 @@ static void copy_some(sim_world *world, sim_read *read, const sim_node *peer)
     if (!read->cancelled) {
       uint64_t now_ns = sim_node_enter(world, &world->nodes[read->node]);
       kvf_core_on_read_progress(&world->nodes[read->node].core, now_ns, read->id);
+      progressed(world, read);
       sim_node_leave(world, &world->nodes[read->node]);
     }
   } else {
@@ -291,14 +369,15 @@ static void step(sim_world *world, sim_read *read, sim_node *peer)
 {
   switch (read->phase) {
     case SIM_READ_ASKED:
-      read->status = read->is_tcp ? authorize(world, read, peer) : look_before(read, peer);
-      read->phase = read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
+      ask(world, read, peer);
       break;
     case SIM_READ_COPYING:
       copy_some(world, read, peer);
       break;
     case SIM_READ_COPIED:
-      take_sample(world, read, peer);
+      if (!KVF_MUTANT(FENCE_READ_FIRST)) {
+        take_sample(world, read, peer);
+      }
       read->phase = SIM_READ_ENDING;
       break;
     case SIM_READ_ENDING:

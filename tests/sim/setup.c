@@ -1,5 +1,5 @@
-/* The shape of a world: engines, ranks, heads, options, clocks, and which faults it has. All zeros: one producer and one
- * consumer of one rank each, nothing goes wrong. */
+/* The shape of a world: engines, ranks, heads, options, clocks, and which faults it has. All zeros: one producer and
+ * one consumer of one rank each, nothing goes wrong. */
 #include <stdio.h>
 #include <string.h>
 

@@ -7,6 +7,7 @@
 
 #define FRAME_TYPE_AT 4
 #define PROOF_MAC_BYTES 32
+#define CROWD 8
 
 static uint64_t sessions_before;
 static uint64_t ended_before;
@@ -68,7 +69,7 @@ void sim_stranger_overhear(sim_world *world, sim_conn *conn, uint32_t to, uint8_
 
 /* ---- what it says itself ---- */
 
-void sim_stranger_come(sim_world *world)
+static void come(sim_world *world)
 {
   sim_tape *tape = &world->tape;
   const sim_engine *engine = &world->engines[sim_choose(tape, world->engines_count)];
@@ -81,6 +82,13 @@ void sim_stranger_come(sim_world *world)
   conn->end[1].node = engine->index * SIM_NODES_EACH + sim_choose(tape, engine->ranks);
   sim_note(world, conn->end[1].node, "a stranger of kind % comes", conn->stranger, 0, 0);
   sim_conn_connect(world, conn);
+}
+
+void sim_stranger_come(sim_world *world)
+{
+  for (uint32_t i = sim_choose(&world->tape, 4) == 3 ? CROWD : 1; i > 0; i--) {
+    come(world);
+  }
 }
 
 static void say(sim_world *world, sim_conn *conn, kvf_frame_type type, const uint8_t *body, size_t bytes)

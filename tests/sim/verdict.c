@@ -2,6 +2,7 @@
 #include "world.h"
 
 #define RETRIES 2
+#define PROBE_BACK_NS (60 * SIM_MS)
 
 typedef struct expected {
   bool all_reported;
@@ -64,6 +65,14 @@ static uint32_t any_producer(sim_world *world)
   return sim_choose(&world->tape, world->producers);
 }
 
+/* P5: told that the consumer has all it needs, the producer does not wait for the lease to run out. */
+static void on_probe_over(sim_world *world, const sim_event *event)
+{
+  if (!world->offers[event->a].is_over) {
+    sim_fail(world, "P5", "offer %u: nothing is wrong any more, but its blocks do not come back at once", event->a);
+  }
+}
+
 void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event)
 {
   sim_job *job = event->user < world->jobs_count ? &world->jobs[event->user] : NULL;
@@ -91,6 +100,9 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
   if (job->probe && verdict->action != KVF_ACTION_USE) {
     sim_fail(world, "P2", "job %llu: nothing is wrong any more, but its load fails: %s",
              (unsigned long long)event->user, kvf_status_name(verdict->status));
+  }
+  if (job->probe) {
+    sim_push(world, world->now_ns + PROBE_BACK_NS, on_probe_over, job->offer, 0, 0);
   }
   if (verdict->action == KVF_ACTION_FAIL && !world->healed && job->tries < RETRIES) {
     sim_submit(world, any_producer(world), job->engine, job->prompt, false, job->tries + 1);

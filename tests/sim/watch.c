@@ -24,8 +24,7 @@ static sim_offer *offer_of(sim_world *world, const sim_node *node, const kvf_lea
 
 static bool has_token(const sim_offer *offer, const kvf_lease *lease)
 {
-  return offer->lease.slot == lease->slot &&
-         memcmp(offer->lease.token, lease->token, sizeof(lease->token)) == 0;
+  return offer->lease.slot == lease->slot && memcmp(offer->lease.token, lease->token, sizeof(lease->token)) == 0;
 }
 
 /* The request as its control node sees it: it needs the lease until it is decided or cancelled. */
@@ -58,8 +57,8 @@ static sim_job *job_of(sim_world *world, uint32_t node, uint64_t request_id)
 void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank)
 {
   offer->until_max_ns[rank] = world->now_ns + kvf_ms_to_ns(world->config.lease_max_ms);
-  offer->until_ns[rank] = kvf_time_min(world->now_ns + kvf_ms_to_ns(world->config.lease_ttl_ms),
-                                       offer->until_max_ns[rank]);
+  offer->until_ns[rank] =
+      kvf_time_min(world->now_ns + kvf_ms_to_ns(world->config.lease_ttl_ms), offer->until_max_ns[rank]);
   offer->until_surely_ns[rank] = offer->until_ns[rank];
 }
 

@@ -38,32 +38,32 @@
 
 /* What may go wrong in this world. */
 typedef enum sim_fault {
-  SIM_FAULT_DELAY,       /* messages take different times */
-  SIM_FAULT_PARTIAL,     /* streams arrive in pieces */
-  SIM_FAULT_RESET,       /* control connections are reset */
-  SIM_FAULT_PARTITION,   /* one way or both */
-  SIM_FAULT_SILENT,      /* hosts die without a word */
-  SIM_FAULT_PAUSE,       /* engines stop for a while */
-  SIM_FAULT_KILL,        /* engines are killed, and restarted */
-  SIM_FAULT_STOP,        /* engines are shut down, and restarted */
-  SIM_FAULT_PREEMPT,     /* producers take blocks back */
-  SIM_FAULT_CANCEL,      /* clients hang up */
-  SIM_FAULT_READ,        /* reads fail */
-  SIM_FAULT_STALL,       /* reads stand still */
-  SIM_FAULT_STUCK,       /* ... and do not even end when they are cancelled */
-  SIM_FAULT_LINK,        /* links cannot be opened, or go down */
-  SIM_FAULT_REPORT,      /* reports of ranks get lost, come twice or merged */
-  SIM_FAULT_REPLAY,      /* tickets come again */
-  SIM_FAULT_FORGE,       /* tickets are altered, or come with another prompt */
-  SIM_FAULT_STRANGER,    /* somebody without the key connects */
-  SIM_FAULT_ALTER,       /* handshakes are altered on their way */
-  SIM_FAULT_TABLES,      /* tables are small */
-  SIM_FAULT_ALLOCATION,  /* allocations fail */
-  SIM_FAULT_LATE,        /* engines look at the clock and at events late */
-  SIM_FAULT_SLOW,        /* blocks are published late, tickets arrive late */
-  SIM_FAULT_REUSED_PID,  /* a reader does not notice that another process has the memory */
-  SIM_FAULT_DRAIN,       /* producers stop to give leases */
-  SIM_FAULT_FOREIGN,     /* consumers of another make come */
+  SIM_FAULT_DELAY,      /* messages take different times */
+  SIM_FAULT_PARTIAL,    /* streams arrive in pieces */
+  SIM_FAULT_RESET,      /* control connections are reset */
+  SIM_FAULT_PARTITION,  /* one way or both */
+  SIM_FAULT_SILENT,     /* hosts die without a word */
+  SIM_FAULT_PAUSE,      /* engines stop for a while */
+  SIM_FAULT_KILL,       /* engines are killed, and restarted */
+  SIM_FAULT_STOP,       /* engines are shut down, and restarted */
+  SIM_FAULT_PREEMPT,    /* producers take blocks back */
+  SIM_FAULT_CANCEL,     /* clients hang up */
+  SIM_FAULT_READ,       /* reads fail */
+  SIM_FAULT_STALL,      /* reads stand still */
+  SIM_FAULT_STUCK,      /* ... and do not even end when they are cancelled */
+  SIM_FAULT_LINK,       /* links cannot be opened, or go down */
+  SIM_FAULT_REPORT,     /* reports of ranks get lost, come twice or merged */
+  SIM_FAULT_REPLAY,     /* tickets come again */
+  SIM_FAULT_FORGE,      /* tickets are altered, or come with another prompt */
+  SIM_FAULT_STRANGER,   /* somebody without the key connects */
+  SIM_FAULT_ALTER,      /* handshakes are altered on their way */
+  SIM_FAULT_TABLES,     /* tables are small */
+  SIM_FAULT_ALLOCATION, /* allocations fail */
+  SIM_FAULT_LATE,       /* engines look at the clock and at events late */
+  SIM_FAULT_SLOW,       /* blocks are published late, tickets arrive late */
+  SIM_FAULT_REUSED_PID, /* a reader does not notice that another process has the memory */
+  SIM_FAULT_DRAIN,      /* producers stop to give leases */
+  SIM_FAULT_FOREIGN,    /* consumers of another make come */
   SIM_FAULT_COUNT
 } sim_fault;
 
@@ -90,8 +90,8 @@ typedef enum sim_read_phase { SIM_READ_ASKED, SIM_READ_COPYING, SIM_READ_COPIED,
 typedef struct sim_read {
   bool used;
   bool cancelled;
-  bool still;  /* stands still until it is cancelled */
-  bool stuck;  /* or until the faults end */
+  bool still; /* stands still until it is cancelled */
+  bool stuck; /* or until the faults end */
   bool is_tcp;
   uint32_t serial;
   sim_read_phase phase;
@@ -110,7 +110,6 @@ typedef struct sim_read {
   kvf_read_item items[SIM_IDS_MAX];
   uint32_t pieces;
   uint32_t piece;
-  uint64_t progress_ns;
   kvf_status status;
   kvf_fence_sample sample;
 } sim_read;
@@ -161,9 +160,9 @@ typedef struct sim_offer {
   bool is_over; /* given back, or its engine is gone */
   bool preempted;
   uint32_t ids[SIM_IDS_MAX];
-  uint32_t published; /* ranks, as bits: */
-  uint32_t ended;     /* the event has come */
-  uint32_t freed;     /* the rank may use the blocks */
+  uint32_t published;                      /* ranks, as bits: */
+  uint32_t ended;                          /* the event has come */
+  uint32_t freed;                          /* the rank may use the blocks */
   uint64_t until_ns[SIM_RANKS_MAX];        /* the lease's life: it cannot last longer ... */
   uint64_t until_surely_ns[SIM_RANKS_MAX]; /* ... and must not run out earlier */
   uint64_t until_max_ns[SIM_RANKS_MAX];
@@ -184,6 +183,7 @@ typedef struct sim_load {
   bool was_reported; /* the control node has taken its report in time */
   uint32_t reads;    /* in flight */
   uint64_t deadline_ns;
+  uint64_t progress_ns[SIM_RANKS_MAX]; /* by the producer's rank */
   kvf_report report;
 } sim_load;
 
@@ -203,7 +203,7 @@ typedef struct sim_job {
   uint32_t tries;
   uint32_t offer;    /* whose ticket it has; SIM_NOBODY: a tampered one, signed with the key */
   uint32_t attached; /* producer ranks, as bits, that have said so */
-  bool probe; /* of the healed world: must be served */
+  bool probe;        /* of the healed world: must be served */
   bool cancelled;
   bool has_blocks;
   bool had_verdict;
@@ -237,8 +237,8 @@ typedef enum sim_stranger_kind {
   SIM_STRANGER_NONE,
   SIM_STRANGER_MUTE,
   SIM_STRANGER_GARBAGE,
-  SIM_STRANGER_FRAMES,   /* right frames at the wrong time, naming real leases */
-  SIM_STRANGER_REPLAY,   /* what it has heard of another handshake */
+  SIM_STRANGER_FRAMES,    /* right frames at the wrong time, naming real leases */
+  SIM_STRANGER_REPLAY,    /* what it has heard of another handshake */
   SIM_STRANGER_OTHER_KEY, /* a handshake with a key of its own */
   SIM_STRANGER_FOREIGN    /* none: foreign.c */
 } sim_stranger_kind;
@@ -289,7 +289,7 @@ struct sim_world {
   sim_job jobs[SIM_JOBS_MAX];
   uint64_t ended_before; /* leases that consumers had ended, see watch.c */
   bool is_heard;         /* the frame that a node takes */
-  uint32_t heard_bytes; /* a consumer's side of a handshake, as a stranger has heard it */
+  uint32_t heard_bytes;  /* a consumer's side of a handshake, as a stranger has heard it */
   uint8_t heard[512];
   uint64_t junk;
   sim_queue queue;
