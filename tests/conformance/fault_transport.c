@@ -1,6 +1,7 @@
 #include "fault_transport.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -360,7 +361,7 @@ static kvf_status fault_open(const kvf_transport_ops *ops, const kvf_transport_o
   const fault_plan plan = plan_now();
   *out = NULL;
   if (plan.open != KVF_OK) {
-    (void)strcpy(message, "planned");
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "planned");
     return plan.open;
   }
   fault_transport *fault = allocate_zeroed(sizeof(*fault));
@@ -545,13 +546,11 @@ static void fault_cancel(kvf_link *base, uint64_t read_id)
   const fault_plan plan = plan_now();
   (void)pthread_mutex_lock(&fault->lock);
   fault_read *read = find_read(fault, read_id);
-  if (read == NULL) {
-    fault->inner->ops->cancel(link->inner, read_id);
-  } else if (!read->passed && !read->told) {
+  if (read != NULL && !read->passed && !read->told) {
     push_end(fault, read, KVF_CANCELLED);
-  } else if (read->passed && read->kind == FAULT_NO_STOP) {
+  } else if (read != NULL && read->passed && read->kind == FAULT_NO_STOP) {
     push(fault, NEWS_CANCEL, link, late_us(fault, &plan))->result.id = read_id;
-  } else if (read->passed) {
+  } else if (read == NULL || read->passed) {
     fault->inner->ops->cancel(link->inner, read_id);
   }
   on_event(fault, link);

@@ -169,7 +169,7 @@ static void forward(conn *c, int end)
 static void receive(conn *c, int end)
 {
   direction *d = &c->directions[end];
-  ssize_t got = recv(c->fds[end], d->bytes, sizeof(d->bytes), 0);
+  ssize_t got = recv(c->fds[end], d->bytes, sizeof(d->bytes), MSG_DONTWAIT); /* NOLINT: does not block */
   d->first = 0;
   d->end = got > 0 ? (size_t)got : 0;
   if (got == 0) {

@@ -162,11 +162,12 @@ static void aborts_that_take_long(void **state)
     pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
     assert_true(result.loaded && result.quiet && result.decided);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
-      memset(s->consumer.pool[region] + 20 * PAIR_BLOCK_BYTES, QUARANTINE, (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES);
+      memset(s->consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES, QUARANTINE,
+             (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES);
     }
     pair_sleep_ms(5);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
-      const uint8_t *bytes = s->consumer.pool[region] + 20 * PAIR_BLOCK_BYTES;
+      const uint8_t *bytes = s->consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES;
       assert_true(bytes[0] == QUARANTINE && memcmp(bytes, bytes + 1, (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES - 1) == 0);
     }
     (void)kvf_lease_end(s->producer.node, &ticket.lease);
