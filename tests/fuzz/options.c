@@ -185,7 +185,7 @@ static void put_text(fuzz_seed_out *out, const char *text)
   fuzz_put(out, text, strlen(text));
 }
 
-/* Every option set to its default, and to what the table says is allowed, read as far as it is a value; then the rest.
+/* Every option set to its default, to what the table says is allowed, and to what is not; then the rest.
  */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
@@ -200,6 +200,16 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out)
     fuzz_put_u8(out, 4);
     fuzz_put_u8(out, i);
     put_text(out, allowed);
+    const char *most = strstr(info->allowed, " to ");
+    if (most != NULL) {
+      (void)snprintf(allowed, sizeof(allowed), "%lu", strtoul(most + 4, NULL, 10) + 1);
+      fuzz_put_u8(out, 4);
+      fuzz_put_u8(out, i);
+      put_text(out, most + 4);
+      fuzz_put_u8(out, 4);
+      fuzz_put_u8(out, i);
+      put_text(out, allowed);
+    }
   } else if (i == count) {
     fuzz_put_u8(out, 1);
     put_text(out, "dtype");

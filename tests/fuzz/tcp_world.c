@@ -248,6 +248,12 @@ static bool session_key(void *context, uint64_t session_id, kvf_key *out)
   return session_id == TCP_SESSION_ID;
 }
 
+static void take_connection(void *context, kvf_status why)
+{
+  (void)context;
+  fuzz_check(kvf_status_name(why)[0] != '\0');
+}
+
 static void take_log(void *context, kvf_log_level level, const char *line)
 {
   (void)context;
@@ -273,6 +279,7 @@ static void run(bool listens, const kvf_transport_host *given)
                                  .listen = "127.0.0.1"};
   kvf_transport_host host = *given;
   host.session_key = session_key;
+  host.connection = take_connection;
   host.log = take_log;
   config.listen[0] = listens ? '1' : '\0';
   tcp.session_key.bytes = 32;
