@@ -185,8 +185,7 @@ static void put_text(fuzz_seed_out *out, const char *text)
   fuzz_put(out, text, strlen(text));
 }
 
-/* Every option set to its default, to what the table says is allowed, and to what is not; then the rest.
- */
+/* Every option set to its default, to what the table allows, and to what it does not; then the rest. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
   unsigned count = options_count();
