@@ -42,18 +42,29 @@ void kvf_log_limit_init(kvf_log_limit *limit, uint32_t lines_per_s)
   limit->lines_per_s = lines_per_s;
 }
 
-bool kvf_log_limit_allows(kvf_log_limit *limit, uint32_t key, uint64_t now_ns, uint32_t *left_out)
+static void begin_second(kvf_log_limit_slot *slot, uint64_t now_ns)
 {
-  kvf_log_limit_slot *slot = &limit->slots[key % KVF_LOG_LIMIT_SLOTS];
   if (kvf_time_until(slot->second_began_ns, now_ns) >= KVF_NS_PER_S) {
     slot->second_began_ns = now_ns;
     slot->written = 0;
   }
-  if (slot->written >= limit->lines_per_s) {
+}
+
+bool kvf_log_limit_allows(kvf_log_limit *limit, uint32_t key, uint64_t now_ns, uint32_t *left_out)
+{
+  kvf_log_limit_slot *slot = &limit->slots[key % KVF_LOG_LIMIT_SLOTS];
+  begin_second(&limit->all, now_ns);
+  begin_second(slot, now_ns);
+  if (slot->key != key) {
+    slot->key = key;
+    slot->written = 0;
+  }
+  if (slot->written >= limit->lines_per_s || limit->all.written >= limit->lines_per_s * KVF_LOG_LIMIT_SLOTS) {
     slot->left_out += slot->left_out < UINT32_MAX;
     return false;
   }
   slot->written++;
+  limit->all.written++;
   *left_out = slot->left_out;
   slot->left_out = 0;
   return true;

@@ -28,15 +28,17 @@ void kvf_log_clean(char *text);
 #define KVF_LOG_LIMIT_SLOTS 64
 
 typedef struct kvf_log_limit_slot {
+  uint32_t key;
   uint64_t second_began_ns;
   uint32_t written; /* lines since then */
   uint32_t left_out;
 } kvf_log_limit_slot;
 
-/* Bounds the lines per second and key. Keys are small ids (a reason, a peer's index); those that are equal modulo
- * KVF_LOG_LIMIT_SLOTS share one limit. */
+/* Bounds the lines per second and key, and those of all keys to KVF_LOG_LIMIT_SLOTS times as many. Of keys that are
+ * equal modulo KVF_LOG_LIMIT_SLOTS one at a time is counted: the first line of each is always written. */
 typedef struct kvf_log_limit {
   uint32_t lines_per_s;
+  kvf_log_limit_slot all;
   kvf_log_limit_slot slots[KVF_LOG_LIMIT_SLOTS];
 } kvf_log_limit;
 

@@ -113,7 +113,24 @@ static void keys_have_limits_of_their_own(void **state)
   assert_true(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_false(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_true(kvf_log_limit_allows(&limit, 2, 0, &left_out));
-  assert_false(kvf_log_limit_allows(&limit, 1 + KVF_LOG_LIMIT_SLOTS, 0, &left_out));
+}
+
+/* Two keys in one slot: each one's first line is written, and both together cannot write without end. */
+static void keys_of_one_slot_do_not_silence_each_other(void **state)
+{
+  (void)state;
+  kvf_log_limit limit;
+  uint32_t left_out = 0;
+  uint32_t written = 0;
+  kvf_log_limit_init(&limit, 1);
+  assert_true(kvf_log_limit_allows(&limit, 1, 0, &left_out));
+  assert_false(kvf_log_limit_allows(&limit, 1, 0, &left_out));
+  assert_true(kvf_log_limit_allows(&limit, 1 + KVF_LOG_LIMIT_SLOTS, 0, &left_out));
+  assert_int_equal(left_out, 1);
+  for (uint32_t i = 0; i < 1000; i++) {
+    written += kvf_log_limit_allows(&limit, 1 + i % 2 * KVF_LOG_LIMIT_SLOTS, 0, &left_out);
+  }
+  assert_int_equal(written, KVF_LOG_LIMIT_SLOTS - 2);
 }
 
 int main(void)
@@ -127,6 +144,7 @@ int main(void)
       cmocka_unit_test(utf8_stays_but_for_its_controls),
       cmocka_unit_test(limit_counts_what_it_leaves_out),
       cmocka_unit_test(keys_have_limits_of_their_own),
+      cmocka_unit_test(keys_of_one_slot_do_not_silence_each_other),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
