@@ -265,7 +265,13 @@ bool stress_is_idle(stress_site *site, bool complain)
     leases += site->leases[i].lease.id != 0;
   }
   for (uint32_t i = 0; i < STRESS_LOADS; i++) {
-    loads += site->loads[i].id != 0;
+    const stress_load *load = &site->loads[i];
+    loads += load->id != 0;
+    if (complain && load->id != 0) {
+      (void)fprintf(stderr, "load %llu: started %d, outcome %d, quiet %d, verdict %d, cancelled %d\n",
+                    (unsigned long long)load->id, load->started, load->loaded, load->quiet, load->decided,
+                    load->cancelled);
+    }
   }
   (void)pthread_mutex_unlock(&site->lock);
   uint64_t live = stress_site_stat(site, "leases_live");

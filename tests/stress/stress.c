@@ -100,7 +100,7 @@ static void settle(stress_site *sites, thread_list *pollers)
     }
     stress_sleep_us(5000);
   }
-  for (uint32_t i = 0; i < SITES; i++) {
+  for (uint32_t i = 0; i < SITES && atomic_load(&stress_wrong) == 0; i++) {
     (void)stress_is_idle(&sites[i], true);
   }
   join(pollers);

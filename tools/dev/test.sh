@@ -40,6 +40,12 @@ meson_tests() {
   build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs "${suites[@]}"
 }
 
+# The tests that must fail with a planted bug.
+mutant_tests() {
+  build_c build-mutants -Dbench=false -Dmutants=true &&
+    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite litmus
+}
+
 fuzz() {
   build_fuzz && .venv/bin/python tools/dev/fuzz.py "$@"
 }
@@ -64,6 +70,7 @@ if [ $quick = no ]; then
     meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
   step "C tests, thread sanitizer" build-tsan/meson-logs/testlog.junit.xml \
     meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
+  step "planted bugs" build-mutants/meson-logs/testlog.junit.xml mutant_tests
   step "fuzzing, 30 s a target" - fuzz --seconds 30
   setup_tests
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
