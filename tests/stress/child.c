@@ -45,9 +45,9 @@ int stress_child_main(void)
     stress_sleep_us(OFFER_PAUSE_US);
   }
   atomic_store(&stress_stop, true);
-  for (size_t i = 0; i < 2; i++) {
-    (void)pthread_join(threads[i], NULL);
-  }
+  (void)pthread_join(threads[0], NULL);
+  atomic_store(&stress_last, true);
+  (void)pthread_join(threads[1], NULL);
   stress_site_close(&site);
   return atomic_load(&stress_wrong) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -223,7 +223,7 @@ static void check_deadlines(stress_site *site)
 void *stress_consume_poll(void *context)
 {
   stress_site *site = context;
-  while (!atomic_load(&stress_stop) || !stress_is_idle(site, false)) {
+  while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
     (void)pthread_mutex_lock(&site->lock);

@@ -147,7 +147,7 @@ static void on_ended(stress_site *site, const kvf_event *event)
 void *stress_produce_poll(void *context)
 {
   stress_site *site = context;
-  while (!atomic_load(&stress_stop) || !stress_is_idle(site, false)) {
+  while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
     size_t count = kvf_poll(site->node, events, EVENTS);

@@ -18,6 +18,7 @@
 #define HEAP_SLACK_BYTES 262144
 
 atomic_bool stress_stop;
+atomic_bool stress_last;
 atomic_uint stress_wrong;
 static atomic_ullong next_seed;
 
@@ -132,6 +133,7 @@ static bool run(uint64_t ms)
   thread_list pollers = {.count = 0};
   const uint64_t begin_ms = stress_now_ms();
   atomic_store(&stress_stop, false);
+  atomic_store(&stress_last, false);
   for (uint32_t i = 0; i < SITES; i++) {
     if (!stress_site_open(&sites[i], transports[i], i >= 2)) {
       return false;
@@ -148,6 +150,7 @@ static bool run(uint64_t ms)
   }
   atomic_store(&stress_stop, true);
   join(&engines);
+  atomic_store(&stress_last, true);
   settle(sites, &pollers);
   tell(sites, stress_now_ms() - begin_ms);
   for (uint32_t i = 0; i < SITES; i++) {
@@ -171,7 +174,10 @@ static uint64_t count_entries(const char *path)
 {
   uint64_t count = 0;
   DIR *directory = opendir(path);
-  while (directory != NULL && readdir(directory) != NULL) {
+  if (directory == NULL) {
+    return 0;
+  }
+  while (readdir(directory) != NULL) {
     count++;
   }
   (void)closedir(directory);

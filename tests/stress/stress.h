@@ -34,7 +34,8 @@
 
 /* ---- stress.c: what all share ---- */
 
-extern atomic_bool stress_stop;  /* the rain is over */
+extern atomic_bool stress_stop;  /* the rain is over: engines begin nothing more */
+extern atomic_bool stress_last;  /* they have begun the last of it: who polls goes when nothing is open */
 extern atomic_uint stress_wrong; /* promises seen broken */
 
 /* Says which promise was broken, once; the run ends. */
@@ -128,14 +129,14 @@ bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32
 
 uint64_t stress_site_stat(stress_site *site, const char *name);
 
-/* ---- the threads; each runs until stress_stop, those that poll until their site is idle ---- */
+/* ---- the threads; each runs until stress_stop, those that poll until stress_last and their site is idle ---- */
 
-void *stress_produce(void *site);
-void *stress_produce_poll(void *site);
-void *stress_consume(void *site);
-void *stress_consume_poll(void *site);
-void *stress_look(void *sites); /* statistics and the like */
-void *stress_rain(void *sites); /* faults */
+void *stress_produce(void *context);      /* a stress_site */
+void *stress_produce_poll(void *context); /* a stress_site */
+void *stress_consume(void *context);      /* a stress_site */
+void *stress_consume_poll(void *context); /* a stress_site */
+void *stress_look(void *context);         /* statistics and the like, of a stress_sites */
+void *stress_rain(void *context);         /* faults, of a stress_sites */
 void *stress_child(void *unused);
 /* The child process. */
 int stress_child_main(void);
