@@ -61,6 +61,13 @@ __attribute__((no_sanitize("thread"))) static void fill(litmus_world *world, uin
   }
 }
 
+static void pass_time(kvf_prng *prng)
+{
+  uint64_t turns = kvf_prng_below(prng, UINT64_C(1) << kvf_prng_below(prng, LIFE_BITS));
+  for (volatile uint64_t i = 0; i < turns; i++) {
+  }
+}
+
 static void live(litmus_world *world, uint64_t lease_id, kvf_prng *prng)
 {
   if (world->handover) {
@@ -69,9 +76,7 @@ static void live(litmus_world *world, uint64_t lease_id, kvf_prng *prng)
     }
     return;
   }
-  uint64_t turns = kvf_prng_below(prng, UINT64_C(1) << kvf_prng_below(prng, LIFE_BITS));
-  for (volatile uint64_t i = 0; i < turns; i++) {
-  }
+  pass_time(prng);
 }
 
 static void end(litmus_world *world, uint64_t lease_id)
@@ -87,6 +92,7 @@ static void produce(litmus_world *world)
     if (world->handover) {
       fill_plainly(world, id);
     } else {
+      pass_time(&prng); /* for readers that come too early */
       fill(world, id, kvf_prng_below(&prng, 2) == 0);
     }
     if (KVF_MUTANT(OVER_AFTER_FREE)) {
