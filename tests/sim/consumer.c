@@ -60,6 +60,7 @@ sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer)
   job->engine = engine->index;
   job->offer = offer;
   job->prompt = from->prompt;
+  job->is_other = world->engines[from->engine].is_other;
   job->ticket_bytes = from->ticket_bytes;
   memcpy(job->ticket, from->ticket, from->ticket_bytes);
   return job;
@@ -80,6 +81,11 @@ void sim_job_arrive(sim_world *world, sim_job *job)
            (uint64_t)(int64_t)status);
   if (status != KVF_OK) {
     job->state = SIM_JOB_OVER;
+    return;
+  }
+  if (engine->is_other != job->is_other) {
+    sim_fail(world, "P1", "job %u: engine %u takes up a ticket of another model", sim_job_index(world, job),
+             engine->index);
     return;
   }
   job->state = SIM_JOB_OPEN;

@@ -48,6 +48,9 @@ static void start_node(sim_world *world, const sim_engine *engine, sim_node *nod
   config->options.rank = node->is_rank ? node->rank : 0;
   config->options.ranks = engine->ranks;
   config->is_control = !node->is_rank;
+  if (kvf_config_identity(&config->options, "model", engine->is_other ? "b" : "a") != KVF_OK) {
+    sim_fail(world, "SIM", "the options have no room for the model's name");
+  }
   config->key = world->key;
   config->incarnation = sim_incarnation(node->index, engine->life);
   fill_random(config->secret, sizeof(config->secret), ~seed);
@@ -118,13 +121,16 @@ static void set_ranks(sim_world *world, sim_engine *engine)
 static void on_memory(sim_world *world, const sim_event *event)
 {
   sim_engine *engine = &world->engines[event->a];
+  bool was_ready = engine->is_ready;
   if (engine->life != event->c || engine->state != SIM_ENGINE_UP || sim_waits(world, event->a, event)) {
     return;
   }
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     set_memory(world, &world->nodes[event->a * SIM_NODES_EACH + rank]);
   }
-  set_ranks(world, engine);
+  if (!was_ready) {
+    set_ranks(world, engine);
+  }
   engine->is_ready = true;
   sim_note(world, engine->control, "engine is ready", 0, 0, 0);
 }
@@ -141,6 +147,10 @@ void sim_engine_start(sim_world *world, sim_engine *engine)
     if (node->is_rank || node->is_control) {
       start_node(world, engine, node);
     }
+  }
+  if (engine->is_producer && sim_strikes(world, SIM_FAULT_SLOW, 2)) {
+    set_ranks(world, engine); /* its tickets are out before its memory is registered */
+    engine->is_ready = true;
   }
   sim_note(world, engine->control, "engine starts, life %, % ranks, % blocks", engine->life, engine->ranks,
            engine->blocks);

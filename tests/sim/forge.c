@@ -2,6 +2,8 @@
 #include "alloc.h"
 #include "world.h"
 
+#define REPLAYS 6
+
 static uint32_t any_offer(sim_world *world)
 {
   uint32_t back = sim_choose(&world->tape, world->offers_count < 16 ? world->offers_count + 1 : 16);
@@ -17,11 +19,27 @@ void sim_replay_any(sim_world *world, uint32_t jobs_max)
 {
   uint32_t offer = any_offer(world);
   sim_engine *consumer = any_consumer(world);
-  sim_job *job = offer == SIM_NOBODY || world->jobs_count >= jobs_max ? NULL : sim_job_new(world, consumer, offer);
-  if (job != NULL) {
-    sim_note(world, SIM_NOBODY, "the ticket of offer % comes again", offer, 0, 0);
-    sim_job_send(world, job);
+  for (uint32_t i = sim_choose(&world->tape, 4) == 3 ? REPLAYS : 1; i > 0; i--) {
+    if (offer != SIM_NOBODY && world->jobs_count < jobs_max) {
+      sim_note(world, SIM_NOBODY, "the ticket of offer % comes again", offer, 0, 0);
+      sim_job_send(world, sim_job_new(world, consumer, offer));
+    }
   }
+}
+
+/* Without a key anybody can make a ticket, but none that names another host. */
+static bool lead_away(const sim_world *world, sim_job *job)
+{
+  kvf_ticket content;
+  size_t bytes = 0;
+  if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
+    return false;
+  }
+  content.rank[content.ranks - 1].address.ip[12] = 10;
+  bool good = kvf_ticket_encode(&content, &world->key, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+  job->ticket_bytes = (uint32_t)bytes;
+  kvf_ticket_free(&content);
+  return good;
 }
 
 /* Alters the job's ticket, or its prompt; false if that changes nothing. */
@@ -33,7 +51,7 @@ static bool forge(sim_world *world, sim_job *job)
   kvf_ticket content;
   kvf_key other = {.bytes = 5, .data = "other"};
   size_t bytes = 0;
-  switch (sim_choose(tape, 4)) {
+  switch (sim_choose(tape, world->has_key ? 4 : 5)) {
     case 0:
       job->prompt = (job->prompt + 1 + sim_choose(tape, SIM_PROMPTS - 1)) % SIM_PROMPTS;
       return true;
@@ -43,6 +61,8 @@ static bool forge(sim_world *world, sim_job *job)
     case 2:
       job->ticket_bytes = at;
       return true;
+    case 4:
+      return lead_away(world, job);
     default:
       if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
         return false;
@@ -68,7 +88,7 @@ static bool tamper(sim_world *world, sim_job *job, uint32_t blocks)
     content.lease.token[sim_choose(tape, sizeof(content.lease.token))] ^= (uint8_t)(1 << sim_choose(tape, 8));
   } else {
     uint32_t at = sim_choose(tape, content.counts[0]);
-    content.ids[at] = (content.ids[at] + 1 + sim_choose(tape, blocks - 1)) % blocks;
+    content.ids[at] = (content.ids[at] + 1 + sim_choose(tape, blocks + 1)) % (blocks + 2); /* some are of no pool */
   }
   bool good = kvf_ticket_encode(&content, &world->key, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
   job->ticket_bytes = (uint32_t)bytes;

@@ -29,6 +29,7 @@ bool sim_is_blocked(const sim_world *world, uint32_t from_engine, uint32_t to_en
          world->blocked_until_ns[from_engine][to_engine] > world->now_ns;
 }
 
+/* Of SIM_ENGINES_MAX: a stranger. */
 static uint32_t engine_at(const sim_end *end)
 {
   return end->node == SIM_NOBODY ? SIM_ENGINES_MAX : end->node / SIM_NODES_EACH;
@@ -148,6 +149,18 @@ static void on_reset(sim_world *world, const sim_event *event)
   }
 }
 
+/* Its own bytes wait, and no more are taken. */
+static void on_unread(sim_world *world, const sim_event *event)
+{
+  sim_conn *conn = conn_of(world, event);
+  sim_node *node = conn == NULL ? NULL : node_at(world, &conn->end[event->b]);
+  if (node != NULL) {
+    uint64_t now_ns = sim_node_enter(world, node);
+    kvf_core_on_unread(&node->core, now_ns, conn->end[event->b].conn_id);
+    sim_node_leave(world, node);
+  }
+}
+
 void sim_conn_reset(sim_world *world, sim_conn *conn)
 {
   for (uint32_t end = 0; end < 2; end++) {
@@ -235,12 +248,18 @@ static void on_dial(sim_world *world, const sim_event *event)
     push_conn(world, world->now_ns + DIAL_AGAIN_NS, on_dial, conn, 0);
     return;
   }
+  if (!world->nodes[target].is_up && conn->end[0].node != SIM_NOBODY && sim_strikes(world, SIM_FAULT_STRANGER, 3)) {
+    conn->stranger = SIM_STRANGER_IMPOSTOR; /* another process has its port */
+    conn->end[1] = (sim_end){.node = SIM_NOBODY, .open = true};
+    tell_dialed(world, conn, KVF_OK);
+    return;
+  }
   if (!world->nodes[target].is_up || !world->nodes[target].is_rank || sim_strikes(world, SIM_FAULT_RESET, 8)) {
     if (conn->end[0].node == SIM_NOBODY) {
       conn->end[0].open = false;
       free_if_closed(conn);
     } else {
-      tell_dialed(world, conn, KVF_PEER_DOWN);
+      tell_dialed(world, conn, sim_strikes(world, SIM_FAULT_ALLOCATION, 4) ? KVF_NO_MEMORY : KVF_PEER_DOWN);
     }
     return;
   }
@@ -295,8 +314,10 @@ void sim_conn_send(sim_world *world, sim_conn *conn, uint32_t to, const uint8_t 
     }
     return;
   }
-  if (bytes > SIM_PIPE_BYTES - pipe->bytes) {
+  uint32_t most = sim_may(world, SIM_FAULT_TABLES) ? SIM_PIPE_BYTES / 8 : SIM_PIPE_BYTES;
+  if (bytes > most || pipe->bytes > most - bytes) {
     sim_conn_reset(world, conn); /* as the runtime does with who does not read */
+    push_conn(world, world->now_ns, on_unread, conn, 1 - to);
     return;
   }
   memcpy(pipe->data + pipe->bytes, data, bytes);
@@ -376,7 +397,7 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
 static void take_frames(sim_world *world, sim_conn *conn, uint32_t end, sim_node *node)
 {
   uint32_t serial = conn->serial;
-  bool is_stranger = conn->stranger != SIM_STRANGER_NONE && conn->stranger != SIM_STRANGER_FOREIGN;
+  bool is_stranger = conn->end[0].node == SIM_NOBODY && conn->stranger != SIM_STRANGER_FOREIGN;
   bool more = true;
   while (more && !world->failed && conn->used && conn->serial == serial && conn->end[end].open) {
     if (is_stranger) {

@@ -3,6 +3,7 @@
 #include "base/mutant.h"
 #include "world.h"
 
+#define MEMORY_POLL_NS (5 * SIM_MS)
 #define ALL(engine) ((1u << (engine)->ranks) - 1)
 
 static void on_publish(sim_world *world, const sim_event *event);
@@ -148,6 +149,10 @@ static void on_publish(sim_world *world, const sim_event *event)
   const sim_prompt *prompt = sim_prompt_at(offer->prompt);
   sim_node *node = rank_of(world, offer, event->b);
   bool was_ended = (offer->freed & 1u << event->b) != 0;
+  if (!node->has_memory) {
+    sim_push(world, world->now_ns + MEMORY_POLL_NS, on_publish, event->a, event->b, event->c);
+    return;
+  }
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   uint64_t digest = 0;

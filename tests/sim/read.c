@@ -18,8 +18,8 @@ static void schedule(sim_world *world, const sim_read *read, uint64_t at_ns)
 
 static uint64_t step_ns(sim_world *world)
 {
-  static const uint64_t steps_ns[] = {SIM_MS / 10, SIM_MS / 100, SIM_MS, 5 * SIM_MS, 15 * SIM_MS};
-  return steps_ns[sim_may(world, SIM_FAULT_DELAY) ? sim_choose(&world->tape, 5) : 0];
+  static const uint64_t steps_ns[] = {SIM_MS / 10, SIM_MS / 100, SIM_MS, 5 * SIM_MS, 15 * SIM_MS, 50 * SIM_MS};
+  return steps_ns[sim_may(world, SIM_FAULT_DELAY) ? sim_choose(&world->tape, 6) : 0];
 }
 
 static uint8_t head_bits(const sim_read *read)
@@ -429,7 +429,8 @@ static void on_read(sim_world *world, const sim_event *event)
       read->status = read->is_tcp ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED;
       at_end = true;
     } else if (sim_strikes(world, SIM_FAULT_READ, 12)) {
-      read->status = KVF_TRANSFER_FAILED;
+      static const kvf_status troubles[] = {KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_CHECKSUM, KVF_NO_MEMORY};
+      read->status = troubles[sim_choose(&world->tape, 4)];
       at_end = true;
     } else {
       step(world, read, peer);

@@ -168,7 +168,9 @@ static void on_settled(sim_world *world, const sim_event *event)
 
 static void on_probe(sim_world *world, const sim_event *event)
 {
-  sim_submit(world, event->a, event->b, PROBE_PROMPT, true, 0);
+  if (world->engines[event->a].is_other == world->engines[event->b].is_other) {
+    sim_submit(world, event->a, event->b, PROBE_PROMPT, true, 0);
+  }
   uint32_t consumer = event->b + 1 < world->engines_count ? event->b + 1 : world->producers;
   uint32_t producer = event->a + (consumer == world->producers);
   if (producer < world->producers) {

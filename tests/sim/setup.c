@@ -123,6 +123,8 @@ static void choose_options(sim_world *world)
   static const kvf_policy policies[] = {KVF_POLICY_RECOMPUTE, KVF_POLICY_FAIL, KVF_POLICY_AUTO, KVF_POLICY_RECOMPUTE};
   config->policy = policies[sim_choose(tape, 4)];
   config->auto_max_recompute_tokens = 8;
+  static const uint32_t budgets[] = {0, 0, 8, 100};
+  config->recompute_budget_tokens_per_s = choose_of(tape, budgets);
   config->log_level = KVF_LOG_INFO;
   world->core_config.logger = (kvf_logger){.level = KVF_LOG_INFO};
   if (world->trace != NULL) {
@@ -163,6 +165,7 @@ static void choose_engine(sim_world *world, uint32_t index)
   engine->clock_ns = choose_clock(&world->tape);
   engine->blocks = SIM_POSITIONS_MAX + sim_choose(&world->tape, SIM_BLOCKS_MAX - SIM_POSITIONS_MAX + 1);
   engine->late_ns = sim_may(world, SIM_FAULT_LATE) ? late_ns[sim_choose(&world->tape, 4)] : 0;
+  engine->is_other = sim_may(world, SIM_FAULT_FORGE) && sim_choose(&world->tape, 8) == 7;
   bool is_joint = engine->ranks == 1 && sim_choose(&world->tape, 4) == 1;
   engine->control = index * SIM_NODES_EACH + (is_joint ? 0 : SIM_RANKS_MAX);
   for (uint32_t i = 0; i < SIM_NODES_EACH; i++) {

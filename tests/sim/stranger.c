@@ -158,10 +158,45 @@ static void say_proof(sim_world *world, sim_conn *conn)
   }
 }
 
+/* What an impostor says to who dials: it has no key, and may have heard anything. */
+static void answer(sim_world *world, sim_conn *conn)
+{
+  uint8_t frame[KVF_FRAME_HEADER_BYTES + 256];
+  size_t bytes = 0;
+  kvf_frame_type type = KVF_FRAME_REFUSED;
+  kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "go away"};
+  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION,
+                             .server = sim_incarnation(sim_choose(&world->tape, SIM_NODES_MAX), 1)};
+  kvf_status status = KVF_OK;
+  switch (sim_choose(&world->tape, 4)) {
+    case 0:
+      return;
+    case 1:
+      status = kvf_refused_encode(&refused, frame + KVF_FRAME_HEADER_BYTES, 256, &bytes);
+      break;
+    case 2:
+      type = KVF_FRAME_CHALLENGE;
+      status = kvf_challenge_encode(&challenge, frame + KVF_FRAME_HEADER_BYTES, 256, &bytes);
+      break;
+    default:
+      type = KVF_FRAME_WELCOME;
+      bytes = 1 + sim_choose(&world->tape, 100);
+      memset(frame + KVF_FRAME_HEADER_BYTES, (int)sim_choose(&world->tape, 256), bytes);
+      break;
+  }
+  if (status == KVF_OK) {
+    kvf_frame_header_encode(type, (uint32_t)bytes, frame);
+    sim_conn_send(world, conn, 0, frame, (uint32_t)(KVF_FRAME_HEADER_BYTES + bytes));
+  }
+}
+
 /* The first time it is connected, later something has come from the node. */
 void sim_stranger_hear(sim_world *world, sim_conn *conn)
 {
   switch (conn->stranger) {
+    case SIM_STRANGER_IMPOSTOR:
+      answer(world, conn);
+      break;
     case SIM_STRANGER_GARBAGE:
       say_garbage(world, conn);
       break;

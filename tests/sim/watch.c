@@ -133,6 +133,14 @@ static void on_state(sim_world *world, const sim_conn *conn, const sim_node *nod
 }
 
 /* P8: the process that answers is the one that the ticket names. */
+static void check_impostor(sim_world *world, const sim_conn *conn, sim_node *node)
+{
+  const kvf_conn *own = kvf_conns_find(&node->core.conns, conn->end[0].conn_id);
+  if (own != NULL && own->peer != NULL && kvf_peer_is_trusted(own->peer)) {
+    sim_fail(world, "P8", "node %u trusts one who does not have the key", node->index);
+  }
+}
+
 static void on_welcome(sim_world *world, const sim_conn *conn, sim_node *node)
 {
   const kvf_conn *own = kvf_conns_find(&node->core.conns, conn->end[0].conn_id);
@@ -158,6 +166,10 @@ void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf
 {
   if (!world->is_heard) {
     return; /* the core has let go of the connection */
+  }
+  if (conn->stranger == SIM_STRANGER_IMPOSTOR) {
+    check_impostor(world, conn, node);
+    return;
   }
   if (type == KVF_FRAME_RENEW && kvf_renew_decode(body, bytes, &renew) == KVF_OK) {
     for (uint32_t i = 0; i < renew.count; i++) {

@@ -26,7 +26,7 @@
 #define SIM_SLOTS_MAX 8
 #define SIM_BLOCK_TOKENS 4
 #define SIM_PROMPTS 8
-#define SIM_CONNS_MAX 192
+#define SIM_CONNS_MAX 448
 #define SIM_PIPE_BYTES 8192
 #define SIM_LINKS_MAX 192
 #define SIM_READS_MAX 256
@@ -137,6 +137,7 @@ typedef enum sim_engine_state { SIM_ENGINE_DOWN, SIM_ENGINE_UP, SIM_ENGINE_STOPP
 typedef struct sim_engine {
   uint32_t index;
   bool is_producer;
+  bool is_other;  /* runs another model */
   bool is_silent; /* the host does not even refuse connections */
   bool drains;
   sim_engine_state state;
@@ -203,6 +204,7 @@ typedef struct sim_job {
   uint32_t tries;
   uint32_t offer;    /* whose ticket it has; SIM_NOBODY: a tampered one, signed with the key */
   uint32_t attached; /* producer ranks, as bits, that have said so */
+  bool is_other;     /* its ticket is of another model */
   bool probe;        /* of the healed world: must be served */
   bool cancelled;
   bool has_blocks;
@@ -240,6 +242,7 @@ typedef enum sim_stranger_kind {
   SIM_STRANGER_FRAMES,    /* right frames at the wrong time, naming real leases */
   SIM_STRANGER_REPLAY,    /* what it has heard of another handshake */
   SIM_STRANGER_OTHER_KEY, /* a handshake with a key of its own */
+  SIM_STRANGER_IMPOSTOR,  /* listens where a node has been */
   SIM_STRANGER_FOREIGN    /* none: foreign.c */
 } sim_stranger_kind;
 
