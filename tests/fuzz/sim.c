@@ -1,6 +1,7 @@
 /* The simulator's tape: whole clusters, whose checkers say what must hold (tests/sim). */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/prng.h"
 #include "fuzz.h"
@@ -9,7 +10,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
   kvf_sim_result result;
-  if (kvf_sim_run(data, bytes, NULL, &result) != 0) {
+  /* "SIM": the input makes a world that is larger than the simulator is built for. */
+  if (kvf_sim_run(data, bytes, NULL, &result) != 0 && strcmp(result.promise, "SIM") != 0) {
     (void)fprintf(stderr, "broken: %s: %s\n", result.promise, result.text);
     abort();
   }

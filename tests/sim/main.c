@@ -156,7 +156,7 @@ static void print_trace(const uint8_t *tape, size_t bytes, long most)
     printf("...\n");
     (void)fgets(line, sizeof(line), file);
   } else {
-    rewind(file);
+    (void)fseek(file, 0, SEEK_SET);
   }
   while (fgets(line, sizeof(line), file) != NULL) {
     (void)fputs(line, stdout);

@@ -144,7 +144,7 @@ static uint32_t choose_small(sim_tape *tape, uint32_t most)
 static uint32_t choose_ranks(sim_world *world)
 {
   uint32_t ranks = choose_small(&world->tape, SIM_RANKS_MAX);
-  while (ranks < world->heads_total && world->heads_total % ranks != 0) {
+  while (ranks > 1 && ranks < world->heads_total && world->heads_total % ranks != 0) {
     ranks--;
   }
   return ranks;

@@ -383,7 +383,7 @@ void sim_reads_heal(sim_world *world);
 /* ---- producer.c ---- */
 /* The offer's index; SIM_NOBODY: no blocks or no lease. */
 uint32_t sim_offer_make(sim_world *world, sim_engine *engine, uint32_t prompt);
-void sim_offer_preempt(sim_world *world, uint32_t offer);
+void sim_offer_preempt(sim_world *world, uint32_t index);
 void sim_offer_on_event(sim_world *world, sim_node *node, const kvf_event *event);
 void sim_offers_drop_engine(sim_world *world, uint32_t engine);
 
