@@ -98,6 +98,9 @@ static void begin(sim_world *world, sim_job *job)
   sim_node *control = control_of(world, job);
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 4)) {
+    sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_EXISTS);
+  }
   sim_node_leave(world, control);
   sim_note(world, control->index, "job % begins: $", sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
@@ -184,6 +187,9 @@ static void on_load(sim_world *world, const sim_event *event)
   }
   if (kvf_loads_stats(node->core.loads)->open > world->config.loads_max) {
     sim_fail(world, "P6", "node %u has more loads than it may", node->index);
+  }
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 4) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
+    sim_expect(world, "load_start", sim_load_start(world, node, job, &destination), KVF_EXISTS);
   }
   sim_load *load = &job->load[event->b];
   load->state = SIM_LOAD_OPEN;
@@ -343,6 +349,10 @@ void sim_job_cancel(sim_world *world, sim_job *job)
   }
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_cancel(&control->core.requests, now_ns, job->info.id);
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 2)) {
+    sim_expect(world, "cancel", kvf_requests_cancel(&control->core.requests, now_ns, job->info.id), KVF_NOT_FOUND);
+    sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_NOT_FOUND);
+  }
   sim_node_leave(world, control);
   sim_note(world, control->index, "job % is cancelled: $", sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
@@ -365,6 +375,7 @@ static void on_abort(sim_world *world, const sim_event *event)
   sim_node *node = rank_of(world, job, event->b);
   if (job->load[event->b].state == SIM_LOAD_OPEN || job->load[event->b].state == SIM_LOAD_DECIDED) {
     uint64_t now_ns = sim_node_enter(world, node);
+    (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
     (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
     sim_node_leave(world, node);
   }

@@ -17,7 +17,7 @@ sim_engine *sim_engine_of(sim_world *world, uint32_t node)
 
 bool sim_waits(sim_world *world, uint32_t engine, const sim_event *event)
 {
-  uint64_t until_ns = world->engines[engine].paused_until_ns;
+  uint64_t until_ns = engine < SIM_ENGINES_MAX ? world->engines[engine].paused_until_ns : 0;
   if (until_ns <= world->now_ns) {
     return false;
   }

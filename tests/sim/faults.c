@@ -92,7 +92,7 @@ static void break_any_link(sim_world *world)
 static void starve(sim_world *world)
 {
   uint32_t skip = sim_choose(&world->tape, 32);
-  sim_alloc_fail(skip, 1 + sim_choose(&world->tape, 3));
+  sim_alloc_fail(skip, 1 + sim_choose(&world->tape, 6));
 }
 
 void sim_fault_any(sim_world *world)

@@ -30,6 +30,9 @@ static void give_back(sim_world *world, sim_offer *offer)
   uint32_t index = (uint32_t)(offer - world->offers);
   (void)sim_node_enter(world, control);
   kvf_status status = kvf_core_lease_release(&control->core, offer->lease.id);
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 3)) {
+    sim_expect(world, "release", kvf_core_lease_release(&control->core, offer->lease.id), KVF_NOT_FOUND);
+  }
   sim_node_leave(world, control);
   if (status != KVF_OK) {
     sim_fail(world, "P3", "lease %llu cannot be released: %s", (unsigned long long)offer->lease.id,
@@ -169,6 +172,10 @@ static void on_publish(sim_world *world, const sim_event *event)
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
     sim_watch_published(world, offer, event->b);
+    if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
+      sim_expect(world, "publish", kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a),
+                 KVF_EXISTS);
+    }
   }
   sim_node_leave(world, node);
   sim_note(world, node->index, "publishes lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
@@ -207,6 +214,9 @@ static void on_preempt(sim_world *world, const sim_event *event)
   }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_core_lease_end(&node->core, now_ns, &offer->lease);
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 2)) {
+    sim_expect(world, "lease_end", kvf_core_lease_end(&node->core, now_ns, &offer->lease), KVF_NOT_FOUND);
+  }
   sim_node_leave(world, node);
   sim_note(world, node->index, "ends lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
   if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {

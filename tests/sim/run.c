@@ -35,6 +35,13 @@ void sim_fail(sim_world *world, const char *promise, const char *format, ...)
   }
 }
 
+void sim_expect(sim_world *world, const char *call, kvf_status status, kvf_status expected)
+{
+  if (status != expected) {
+    sim_fail(world, "P3", "%s, called again, answers %s", call, kvf_status_name(status));
+  }
+}
+
 bool sim_may(const sim_world *world, sim_fault fault)
 {
   return !world->healed && (world->faults & 1u << fault) != 0;

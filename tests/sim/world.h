@@ -63,6 +63,7 @@ typedef enum sim_fault {
   SIM_FAULT_SLOW,       /* blocks are published late, tickets arrive late */
   SIM_FAULT_REUSED_PID, /* a reader does not notice that another process has the memory */
   SIM_FAULT_DRAIN,      /* producers stop to give leases */
+  SIM_FAULT_AGAIN,      /* engines call twice */
   SIM_FAULT_FOREIGN,    /* consumers of another make come */
   SIM_FAULT_COUNT
 } sim_fault;
@@ -309,6 +310,9 @@ bool sim_strikes(sim_world *world, sim_fault fault, uint32_t count);
 /* Some time between 0 and `most_ns`, 0 without the fault. */
 uint64_t sim_lag(sim_world *world, sim_fault fault, uint64_t most_ns);
 
+/* P3: a call that comes again has this answer. */
+void sim_expect(sim_world *world, const char *call, kvf_status status, kvf_status expected);
+
 /* ---- trace.c: '%' in `what` stands for a, b and c in turn, '$' for one of them as a status ---- */
 void sim_note(sim_world *world, uint32_t node, const char *what, uint64_t a, uint64_t b, uint64_t c);
 void sim_log_line(void *context, kvf_log_level level, const char *line);
@@ -325,7 +329,7 @@ void sim_engine_stop(sim_world *world, sim_engine *engine);
 void sim_on_start(sim_world *world, const sim_event *event);
 /* Of a node in one of its lives. */
 kvf_incarnation sim_incarnation(uint32_t node, uint32_t life);
-/* True if the engine is paused: then the event comes again when it goes on. */
+/* True if the engine is paused: then the event comes again when it goes on. SIM_ENGINES_MAX, a stranger, never is. */
 bool sim_waits(sim_world *world, uint32_t engine, const sim_event *event);
 
 /* ---- node.c ---- */
