@@ -4,6 +4,9 @@
 
 #include "sim.h"
 
+/* From here this process may run for seconds, far longer than a run needs; then it dies of it. */
+void sim_child_limit_run(void);
+
 /* Zeroed memory that children share with their parent; NULL if there is none. */
 void *sim_shared(size_t bytes);
 

@@ -35,7 +35,7 @@ static void look_for(const char *name, const sim_mutants_task *task, unsigned st
     _exit(1);
   }
   for (out->seeds = 1; out->seeds <= task->seeds_max; out->seeds++) {
-    (void)alarm(30);
+    sim_child_limit_run();
     sim_tape_of_seed(task->first + start * task->seeds_max + out->seeds - 1, tape);
     if (kvf_sim_run(tape, sizeof(tape), NULL, &out->result) != 0) {
       break;

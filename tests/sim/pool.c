@@ -13,7 +13,6 @@
 #include "tape.h"
 
 #define JOBS_MAX 256
-#define SEED_SECONDS_MAX 30
 
 /* What the workers share with their parent. */
 typedef struct board {
@@ -55,7 +54,7 @@ static void work(board *shared, const sim_pool_task *task, unsigned job)
       break;
     }
     shared->current[job] = task->first + index;
-    (void)alarm(SEED_SECONDS_MAX);
+    sim_child_limit_run();
     sim_tape_of_seed(task->first + index, tape);
     if (kvf_sim_run(tape, sizeof(tape), NULL, &result) != 0) {
       add_finding(shared, task->first + index, &result);
