@@ -58,7 +58,7 @@ struct kvf_peer {
   kvf_peer_state state;
   kvf_conn *conn;
   kvf_breaker breaker;
-  kvf_status gone; /* why this incarnation can never serve us; KVF_OK while it might */
+  kvf_status gone; /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
   kvf_timer timer;
   kvf_list used;     /* in kvf_peers.used, least recently used first */
   kvf_list action;   /* in kvf_peers.actions while the runtime has something to do */

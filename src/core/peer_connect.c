@@ -87,10 +87,10 @@ void kvf_peer_fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status
   kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
                kvf_status_name(status), what);
   peers->counters.failures++;
-  bool proved = kvf_peer_is_trusted(peer);
   kvf_peer_disconnect(peers, peer);
-  if (status == KVF_PEER_RESTARTED || (status == KVF_INCOMPATIBLE && proved)) {
-    peer->gone = status; /* neither changes in the life of that process */
+  if (status == KVF_PEER_RESTARTED) {
+    /* For ever: the proof covers the incarnation. A refusal it does not cover, nor the fields that are refused. */
+    peer->gone = status;
   } else {
     peers->counters.breaker_opened++;
     kvf_breaker_fail(&peer->breaker, now_ns, status);

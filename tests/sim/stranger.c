@@ -6,7 +6,6 @@
 #include "world.h"
 
 #define FRAME_TYPE_AT 4
-#define PROOF_MAC_BYTES 32
 #define CROWD 8
 
 static uint64_t sessions_before;
@@ -57,10 +56,10 @@ void sim_stranger_overhear(sim_world *world, sim_conn *conn, uint32_t to, uint8_
   if (to == 1 && (type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF)) {
     remember(world, data, bytes);
   }
-  if ((type == KVF_FRAME_HELLO || type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_PROOF) &&
+  if ((type == KVF_FRAME_HELLO || type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_PROOF ||
+       type == KVF_FRAME_REFUSED) &&
       sim_strikes(world, SIM_FAULT_ALTER, 6)) {
     uint32_t most = bytes - KVF_FRAME_HEADER_BYTES;
-    most = most > PROOF_MAC_BYTES && type == KVF_FRAME_PROOF ? PROOF_MAC_BYTES : most;
     uint32_t at = KVF_FRAME_HEADER_BYTES + sim_choose(&world->tape, most);
     sim_note(world, SIM_NOBODY, "frame % is altered at byte %", type, at, 0);
     data[at] ^= (uint8_t)(1 << sim_choose(&world->tape, 8));
