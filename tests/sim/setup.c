@@ -1,5 +1,6 @@
 /* The shape of a world: engines, ranks, heads, options, clocks, and which faults it has. All zeros: one producer and
  * one consumer of one rank each, nothing goes wrong. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -135,8 +136,8 @@ static void choose_options(sim_world *world)
 /* Small numbers far more often than large ones: a world of many nodes costs time. */
 static uint32_t choose_small(sim_tape *tape, uint32_t most)
 {
-  static const uint8_t likely[16] = {1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 4, 4};
-  uint32_t number = likely[sim_choose(tape, 16)];
+  static const uint8_t likely[16] = {0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3};
+  uint32_t number = 1u + likely[sim_choose(tape, 16)];
   return number > most ? most : number;
 }
 
@@ -162,6 +163,7 @@ static void choose_engine(sim_world *world, uint32_t index)
   sim_engine *engine = &world->engines[index];
   *engine = (sim_engine){.index = index, .is_producer = index < world->producers};
   engine->ranks = choose_ranks(world);
+  assert(engine->ranks > 0);
   engine->clock_ns = choose_clock(&world->tape);
   engine->blocks = SIM_POSITIONS_MAX + sim_choose(&world->tape, SIM_BLOCKS_MAX - SIM_POSITIONS_MAX + 1);
   engine->late_ns = sim_may(world, SIM_FAULT_LATE) ? late_ns[sim_choose(&world->tape, 4)] : 0;
