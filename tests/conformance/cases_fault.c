@@ -82,7 +82,7 @@ void fault_at_random(void **state)
   kvf_prng prng = {37};
   for (uint64_t round = 0; round < ROUNDS; round++) {
     fault_plan plan = {.seed = round, .permille = {0, 150, 150, 150, 150, 150}, .late_us_max = LATE_US};
-    plan.down_after = round % 3 == 0 ? 1 + (uint32_t)kvf_prng_below(&prng, 3 * VOLLEY_READS) : 0;
+    plan.down_after = round % 3 == 0 ? 1 + (uint32_t)kvf_prng_below(&prng, UINT64_C(3) * VOLLEY_READS) : 0;
     fault_plan_set(&plan);
     read_volley volley = volley_start(&two->consumer, two->link, lease);
     sleep_us(kvf_prng_below(&prng, LATE_US));

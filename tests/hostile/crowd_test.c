@@ -25,7 +25,7 @@
 #define CONNECTIONS_MAX 64
 #define SLACK_BYTES 131072
 /* What CONNECTIONS_MAX connections on each of two ports may take. */
-#define CROWD_BYTES_MAX (CONNECTIONS_MAX * 2 * 65536)
+#define CROWD_BYTES_MAX ((size_t)CONNECTIONS_MAX * 2 * 65536)
 #define BORES 8
 
 typedef struct scene {
@@ -116,7 +116,7 @@ static void gather(scene *s, const kvf_address *at, const char *say)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
-  uint64_t until_ms = pair_now_ms() + 4 * WORLD_PATIENCE_MS;
+  uint64_t until_ms = pair_now_ms() + UINT64_C(4) * WORLD_PATIENCE_MS;
   for (size_t i = 0; i < s->crowd; i++) {
     s->fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(s->fds[i] >= 0);
@@ -133,7 +133,7 @@ static void gather(scene *s, const kvf_address *at, const char *say)
 static void expect_bounded(const scene *s)
 {
   costs now = costs_now();
-  assert_true(now.descriptors <= s->before.descriptors + s->crowd + 2 * CONNECTIONS_MAX + 2);
+  assert_true(now.descriptors <= s->before.descriptors + s->crowd + (size_t)2 * CONNECTIONS_MAX + 2);
   assert_int_equal(now.threads, s->before.threads);
   assert_true(now.memory_bytes <= s->before.memory_bytes + CROWD_BYTES_MAX);
 }

@@ -194,7 +194,7 @@ static void outcome_is_never_the_callers_mistake(void **state)
   world_trace(w, 0);
   world_failed(w, 0, 1, KVF_INVALID); /* the producer has no such block */
   expect(w, 0, "outcome 500 bad_ticket 0/1; quiet 500");
-  const kvf_status statuses[] = {KVF_INVALID, KVF_LIMIT, KVF_CLOSED, (kvf_status)-12345};
+  const int statuses[] = {KVF_INVALID, KVF_LIMIT, KVF_CLOSED, -12345}; /* the last is no enumerator */
   for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
     char text[128];
     world_spec(w, 600 + i, 1, "1");
