@@ -21,6 +21,9 @@ typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line)
 
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
 
+/* The status that an HTTP server in front of the engine gives a request that failed. */
+typedef enum kvf_error_status { KVF_ERROR_STATUS_500, KVF_ERROR_STATUS_503 } kvf_error_status;
+
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
 #define KVF_TRANSPORTS_MAX 4
@@ -72,6 +75,7 @@ typedef struct kvf_config {
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t recompute_budget_tokens_per_s;
+  kvf_error_status error_status;
 
   kvf_log_level log_level;
   kvf_log_fn log; /* NULL: standard error */

@@ -24,6 +24,7 @@ typedef struct kvf_request_info {
   uint32_t tokens; /* tokens whose KV the ticket offers */
   uint32_t groups;
   uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
+  char peer[KVF_HOST_BYTES_MAX];   /* control address of the producer's first rank, as text: for logs and errors */
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
@@ -35,6 +36,12 @@ typedef struct kvf_request_info {
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
+
+/* Control node: what to do with a prompt of `tokens` tokens whose ticket kvf_request_open() has refused with `status`:
+ * the verdict of a load that brought nothing, by the same policy and out of the same budget. `options` as there. There
+ * is no request and no event. KVF_INVALID: a NULL argument. *out is set on success only. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t tokens,
+                                                    const kvf_request_options *options, kvf_verdict *out);
 
 /* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then
  * plus quiet_timeout_ms, whatever the ranks do. KVF_NOT_FOUND: cancelled or decided. KVF_EXISTS: has begun. */

@@ -530,17 +530,21 @@ static PyObject *node_healthy(node_object *self, PyObject *unused)
 
 /* ---- events and numbers ---- */
 
+static PyObject *verdict_object(const kvf_verdict *verdict)
+{
+  return Py_BuildValue("(iiIIII)", (int)verdict->action, (int)verdict->status, verdict->keep_blocks,
+                       verdict->keep_tokens, verdict->recompute_tokens, verdict->retry_after_ms);
+}
+
 static PyObject *event_payload(const kvf_event *event)
 {
-  const kvf_verdict *verdict = &event->u.verdict;
   switch (event->kind) {
     case KVF_EVENT_LEASE_ENDED:
       return PyLong_FromLong((long)event->u.lease_end);
     case KVF_EVENT_LOAD:
       return struct_object(&event->u.report, sizeof(event->u.report));
     case KVF_EVENT_VERDICT:
-      return Py_BuildValue("(iiIIII)", (int)verdict->action, (int)verdict->status, verdict->keep_blocks,
-                           verdict->keep_tokens, verdict->recompute_tokens, verdict->retry_after_ms);
+      return verdict_object(&event->u.verdict);
     case KVF_EVENT_QUIET:
       break;
   }
@@ -754,7 +758,8 @@ static PyObject *count_object(const void *item)
 static PyObject *request_info_object(const kvf_request_info *info)
 {
   PyObject *counts = make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
-  return counts == NULL ? NULL : Py_BuildValue("(KIN)", (unsigned long long)info->id, info->tokens, counts);
+  return counts == NULL ? NULL
+                        : Py_BuildValue("(KINs)", (unsigned long long)info->id, info->tokens, counts, info->peer);
 }
 
 static PyObject *node_request_open(node_object *self, PyObject *args)
@@ -772,6 +777,30 @@ static PyObject *node_request_open(node_object *self, PyObject *args)
   }
   PyObject *info = status == KVF_OK ? request_info_object(&order.info) : Py_NewRef(Py_None);
   return info == NULL ? NULL : Py_BuildValue("(iN)", (int)status, info);
+}
+
+typedef struct refusal {
+  int status;
+  uint32_t tokens;
+  kvf_verdict verdict;
+} refusal;
+
+static kvf_status call_request_refused(kvf_node *node, void *arguments)
+{
+  refusal *refused = arguments;
+  return kvf_request_refused(node, kvf_status_describe(refused->status)->status, refused->tokens, NULL,
+                             &refused->verdict);
+}
+
+static PyObject *node_request_refused(node_object *self, PyObject *args)
+{
+  refusal refused = {.status = KVF_OK};
+  kvf_status status = KVF_OK;
+  if (!PyArg_ParseTuple(args, "iO&:request_refused", &refused.status, to_u32, &refused.tokens) ||
+      !call_node(self, call_request_refused, &refused, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? verdict_object(&refused.verdict) : node_raise(self, status, NULL);
 }
 
 static kvf_status call_request_begin(kvf_node *node, void *item)
@@ -910,14 +939,28 @@ static PyObject *module_report_merge(PyObject *module, PyObject *args)
   return struct_object(&merged, sizeof(merged));
 }
 
-static PyObject *module_status_name(PyObject *module, PyObject *value)
+/* NULL with an exception set if `value` is no number. */
+static const kvf_status_info *status_info(PyObject *value)
 {
-  (void)module;
   long status = PyLong_AsLong(value);
   if (PyErr_Occurred() != NULL) {
     return NULL;
   }
-  return PyUnicode_FromString(kvf_status_name(status >= INT_MIN && status <= INT_MAX ? (int)status : 1));
+  return kvf_status_describe(status >= INT_MIN && status <= INT_MAX ? (int)status : 1);
+}
+
+static PyObject *module_status_name(PyObject *module, PyObject *value)
+{
+  (void)module;
+  const kvf_status_info *info = status_info(value);
+  return info == NULL ? NULL : PyUnicode_FromString(info->name);
+}
+
+static PyObject *module_status_meaning(PyObject *module, PyObject *value)
+{
+  (void)module;
+  const kvf_status_info *info = status_info(value);
+  return info == NULL ? NULL : PyUnicode_FromString(info->meaning);
 }
 
 static PyObject *module_options(PyObject *module, PyObject *unused)
@@ -955,6 +998,7 @@ static PyMethodDef node_methods[] = {
     METHOD("lease_publish", node_lease_publish, METH_O),
     METHOD("lease_end", node_lease_end, METH_O),
     METHOD("request_open", node_request_open, METH_VARARGS),
+    METHOD("request_refused", node_request_refused, METH_VARARGS),
     METHOD("request_begin", node_request_begin, METH_O),
     METHOD("request_report", node_request_report, METH_O),
     METHOD("request_cancel", node_request_cancel, METH_O),
@@ -968,6 +1012,7 @@ static PyMethodDef module_methods[] = {
     METHOD("report", module_report, METH_VARARGS),
     METHOD("report_merge", module_report_merge, METH_VARARGS),
     METHOD("status_name", module_status_name, METH_O),
+    METHOD("status_meaning", module_status_meaning, METH_O),
     METHOD("options", module_options, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };

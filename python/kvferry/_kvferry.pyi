@@ -55,8 +55,12 @@ class Node:
         """Items: (lease, prompt, user, blocks)."""
 
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
-    def request_open(self, ticket: str, prompt: Prompt, user: int) -> tuple[int, tuple[int, int, list[int]] | None]:
-        """(status, (request id, tokens, positions of each group))."""
+    def request_open(self, ticket: str, prompt: Prompt,
+                     user: int) -> tuple[int, tuple[int, int, list[int], str] | None]:
+        """(status, (request id, tokens, positions of each group, the producer's address))."""
+
+    def request_refused(self, status: int, tokens: int) -> Verdict:
+        """What to do with a prompt whose ticket request_open() has refused."""
 
     def request_begin(self, request_ids: list[int]) -> list[int]: ...
     def request_report(self, reports: list[Report]) -> list[int]: ...
@@ -74,6 +78,9 @@ def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) ->
 
 def report_merge(a: Report, b: Report) -> Report: ...
 def status_name(status: int) -> str: ...
+def status_meaning(status: int) -> str:
+    """One sentence for a person."""
+
 def options() -> list[tuple[str, str, str, str, str]]:
     """The option table: (name, unit, default, allowed, meaning)."""
 

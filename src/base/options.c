@@ -12,6 +12,7 @@ typedef enum option_type {
   TYPE_PATH,
   TYPE_TRANSPORTS,
   TYPE_POLICY,
+  TYPE_ERROR_STATUS,
   TYPE_LOG_LEVEL
 } option_type;
 
@@ -81,6 +82,8 @@ static const kvf_option table[] = {
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
     NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
            "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
+    TEXT(error_status, TYPE_ERROR_STATUS, "500", "500 or 503",
+         "HTTP status of the error that the client of a failed request gets."),
 
     TEXT(log_level, TYPE_LOG_LEVEL, "info", "error, warn, info or debug", "How much is logged."),
 };
@@ -89,6 +92,7 @@ static const kvf_option table[] = {
 
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
+static const char *const error_status_names[] = {[KVF_ERROR_STATUS_500] = "500", [KVF_ERROR_STATUS_503] = "503"};
 static const char *const log_level_names[] = {
     [KVF_LOG_ERROR] = "error", [KVF_LOG_WARN] = "warn", [KVF_LOG_INFO] = "info", [KVF_LOG_DEBUG] = "debug"};
 static const char *const transport_names[] = {"local", "tcp"};
@@ -97,7 +101,8 @@ static const char *const transport_names[] = {"local", "tcp"};
 
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
-_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
+_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_error_status) == sizeof(uint32_t) &&
+                   sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
 
 /* ---- values ---- */
@@ -218,6 +223,7 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_transport_list(text);
     case TYPE_NUMBER:
     case TYPE_POLICY:
+    case TYPE_ERROR_STATUS:
     case TYPE_LOG_LEVEL:
       break;
   }
@@ -241,6 +247,9 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
       break;
     case TYPE_POLICY:
       good = parse_choice(policy_names, COUNT_OF(policy_names), value, &number);
+      break;
+    case TYPE_ERROR_STATUS:
+      good = parse_choice(error_status_names, COUNT_OF(error_status_names), value, &number);
       break;
     case TYPE_LOG_LEVEL:
       good = parse_choice(log_level_names, COUNT_OF(log_level_names), value, &number);
@@ -427,6 +436,8 @@ static bool check_option(const kvf_option *option, const kvf_config *config, cha
   uint32_t max = option->max;
   if (option->type == TYPE_POLICY) {
     max = COUNT_OF(policy_names) - 1;
+  } else if (option->type == TYPE_ERROR_STATUS) {
+    max = COUNT_OF(error_status_names) - 1;
   } else if (option->type == TYPE_LOG_LEVEL) {
     max = COUNT_OF(log_level_names) - 1;
   }

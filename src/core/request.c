@@ -112,10 +112,17 @@ static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_req
   return KVF_OK;
 }
 
+static kvf_request_options options_or_own(const kvf_requests *requests, const kvf_request_options *options)
+{
+  const kvf_config *config = &requests->self->config;
+  return options != NULL
+             ? *options
+             : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+}
+
 static void fill(const kvf_requests *requests, kvf_request *request, const kvf_ticket *ticket,
                  const kvf_request_options *options, uint64_t user)
 {
-  const kvf_config *config = &requests->self->config;
   request->user = user;
   request->lease = ticket->lease;
   request->ttl_ns = kvf_ms_to_ns(ticket->ttl_ms);
@@ -125,9 +132,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   for (uint32_t group = 0; group < ticket->groups; group++) {
     request->positions += ticket->counts[group];
   }
-  request->options = options != NULL ? *options
-                                     : (kvf_request_options){config->policy, config->auto_max_recompute_tokens,
-                                                             config->load_timeout_ms};
+  request->options = options_or_own(requests, options);
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
 }
@@ -188,15 +193,13 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   return KVF_OK;
 }
 
-static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+/* Adds the policy, the budget and the jitter to what is known of a load. */
+static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_request_options *options,
+                          kvf_policy_input input)
 {
-  kvf_policy_input input = {.policy = request->options.policy,
-                            .auto_max_recompute_tokens = request->options.auto_max_recompute_tokens,
-                            .report = request->merged,
-                            .groups = request->groups,
-                            .block_tokens = request->block_tokens,
-                            .tokens = request->tokens,
-                            .jitter = kvf_prng_next(&requests->prng)};
+  input.policy = options->policy;
+  input.auto_max_recompute_tokens = options->auto_max_recompute_tokens;
+  input.jitter = kvf_prng_next(&requests->prng);
   uint32_t recompute_tokens = kvf_policy_recompute_tokens(&input);
   input.budget_wait_ns = kvf_budget_wait_ns(&requests->budget, now_ns, recompute_tokens);
   kvf_verdict verdict = kvf_policy_decide(&input);
@@ -218,7 +221,11 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, kvf_request *
 
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  request->verdict = decide(requests, now_ns, request);
+  request->verdict = decide(requests, now_ns, &request->options,
+                            (kvf_policy_input){.report = request->merged,
+                                               .groups = request->groups,
+                                               .block_tokens = request->block_tokens,
+                                               .tokens = request->tokens});
   request->verdict_pending = true;
   kvf_list_push_back(&requests->events, &request->event);
   if (request->verdict.action != KVF_ACTION_USE) {
@@ -233,6 +240,18 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   }
   /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
   kvf_request_finish(requests, now_ns, request, true);
+}
+
+kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
+                                 const kvf_request_options *options)
+{
+  const kvf_request_options chosen = options_or_own(requests, options);
+  const uint32_t block_tokens = requests->self->config.block_tokens;
+  const uint32_t blocks = tokens / block_tokens + (tokens % block_tokens != 0);
+  return decide(
+      requests, now_ns, &chosen,
+      (kvf_policy_input){
+          .report = {.blocks = blocks, .status = status}, .groups = 1, .block_tokens = block_tokens, .tokens = tokens});
 }
 
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)

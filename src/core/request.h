@@ -95,6 +95,9 @@ KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64
 KVF_MUST_USE kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                                           const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user,
                                           uint64_t *id);
+/* kvf_request_refused() of kvferry/consumer.h. */
+kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
+                                 const kvf_request_options *options);
 KVF_MUST_USE kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id);
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report);
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id);

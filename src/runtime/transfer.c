@@ -4,6 +4,8 @@
 #include "base/fence.h"
 #include "runtime/node.h"
 
+_Static_assert(KVF_ADDRESS_TEXT_BYTES <= KVF_HOST_BYTES_MAX, "kvf_request_info.peer");
+
 static bool is_list(const kvf_blocks *blocks)
 {
   return blocks != NULL && blocks->ids != NULL && blocks->counts != NULL;
@@ -141,9 +143,22 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
     for (uint32_t group = 0; group < content->groups; group++) {
       info->counts[group] = content->counts[group];
     }
+    kvf_address_format(&content->rank[0].address, info->peer);
   }
   drop_ticket(content);
   return status;
+}
+
+kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t tokens, const kvf_request_options *options,
+                               kvf_verdict *out)
+{
+  if (out == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  *out = kvf_requests_refused(&node->core.requests, now_ns, status, tokens, options);
+  kvf_node_leave(node, now_ns);
+  return KVF_OK;
 }
 
 kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)

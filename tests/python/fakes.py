@@ -13,6 +13,7 @@ from kvferry import _kvferry
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
+PEER = "10.0.0.1:7000"
 
 
 class FakeNode:
@@ -26,6 +27,7 @@ class FakeNode:
         self.is_healthy = True
         self.numbers: list[tuple[str, str, int, bool]] = []
         self.positions = [1]
+        self.refusal = (_kvferry.ACTION_RECOMPUTE, _kvferry.BAD_TICKET, 0, 0, 0, 0)
 
     def of(self, name: str) -> list[Any]:
         """The arguments of all calls of this name; those of a batch one after the other."""
@@ -53,12 +55,16 @@ class FakeNode:
         status = self.status.get("ticket_make", _kvferry.OK)
         return status, "ticket of " + lease.decode() if status == _kvferry.OK else None
 
-    def request_open(self, ticket: str, prompt: bytes, user: int) -> tuple[int, tuple[int, int, list[int]] | None]:
+    def request_refused(self, status: int, tokens: int) -> tuple[int, int, int, int, int, int]:
+        self.calls.append(("request_refused", (status, tokens)))
+        return self.refusal
+
+    def request_open(self, ticket: str, prompt: bytes, user: int) -> tuple[int, tuple[int, int, list[int], str] | None]:
         self.calls.append(("request_open", ticket))
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
             return status, None
         self.next_id += 1
-        return status, (self.next_id, 0, self.positions)
+        return status, (self.next_id, 0, self.positions, PEER)
 
     def poll(self) -> list[tuple[int, int, int, Any]]:
         events, self.events = self.events, []
@@ -114,6 +120,14 @@ def step(tokens: dict[str, int] | None = None, blocks: dict[str, tuple[list[int]
     """A scheduler's output: tokens scheduled by request, and all blocks of these."""
     return SimpleNamespace(num_scheduled_tokens=tokens or {}, preempted_req_ids=preempted,
                            kv_connector_block_state=SimpleNamespace(get_block_ids=(blocks or {}).get))
+
+
+class FakeFailures:
+    def __init__(self) -> None:
+        self.recorded: list[tuple[str, tuple[int, ...], str | None]] = []
+
+    def record(self, request_id: str, verdict: tuple[int, ...], peer: str | None) -> None:
+        self.recorded.append((request_id, verdict, peer))
 
 
 class FakeBlocks:

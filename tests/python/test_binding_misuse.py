@@ -160,6 +160,13 @@ def test_unknown_ids_are_data(engine: MakeEngine) -> None:
     assert p.rank.poll() == []
 
 
+def test_status_meanings() -> None:
+    assert _kvferry.status_meaning(_kvferry.LEASE_EXPIRED) == "The producer has taken the blocks back."
+    assert _kvferry.status_meaning(12345) == _kvferry.status_meaning(_kvferry.INVALID)
+    with pytest.raises(TypeError):
+        _kvferry.status_meaning("x")  # type: ignore[arg-type]
+
+
 def test_status_names() -> None:
     assert _kvferry.status_name(_kvferry.LEASE_EXPIRED) == "lease_expired"
     assert _kvferry.status_name(12345) == _kvferry.status_name(_kvferry.INVALID)

@@ -69,6 +69,36 @@ def test_policy_fail(engine: MakeEngine) -> None:
     assert retry_after_ms > 0
 
 
+@pytest.mark.parametrize("options, tokens, action", [
+    ({"policy": "fail"}, 1, _kvferry.ACTION_FAIL),
+    ({"policy": "recompute"}, 100000, _kvferry.ACTION_RECOMPUTE),
+    ({"policy": "auto", "auto_max_recompute_tokens": 64}, 64, _kvferry.ACTION_RECOMPUTE),
+    ({"policy": "auto", "auto_max_recompute_tokens": 64}, 65, _kvferry.ACTION_FAIL),
+    ({"policy": "recompute", "recompute_budget_tokens_per_s": 1}, 64, _kvferry.ACTION_RECOMPUTE),
+])
+def test_a_refused_ticket_follows_the_policy(engine: MakeEngine, options: dict[str, object], tokens: int,
+                                             action: int) -> None:
+    d = engine(**options)
+    verdict = d.control.request_refused(_kvferry.BAD_TICKET, tokens)
+    assert verdict[:2] == (action, _kvferry.BAD_TICKET)
+    assert verdict[4] == (tokens if action == _kvferry.ACTION_RECOMPUTE else 0)
+    assert (500 <= verdict[5] <= 1500) == (action == _kvferry.ACTION_FAIL)
+    assert d.stat("recomputed_tokens") == verdict[4]
+
+
+def test_a_refused_ticket_comes_out_of_the_budget(engine: MakeEngine) -> None:
+    d = engine(recompute_budget_tokens_per_s=100)
+    actions = [d.control.request_refused(_kvferry.BAD_TICKET, 90)[0] for _ in range(20)]
+    assert actions[0] == _kvferry.ACTION_RECOMPUTE and actions[-1] == _kvferry.ACTION_FAIL
+
+
+def test_the_producer_is_named(engine: MakeEngine) -> None:
+    p, d, prompt = engine(), engine(2), make_prompt(32)
+    _, _, ticket = p.publish([0, 1], prompt)
+    _, info = d.control.request_open(ticket, prompt, 0)
+    assert info is not None and info[3].startswith("127.0.0.1:")
+
+
 def test_a_ticket_of_another_prompt_is_refused(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
     _, _, ticket = p.publish(SOURCE, make_prompt(TOKENS))

@@ -9,11 +9,19 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeManager, FakeNode, kv_cache_config, request, vllm_config  # noqa: E402
+from fakes import (  # noqa: E402
+    PEER,
+    FakeBlocks,
+    FakeFailures,
+    FakeManager,
+    FakeNode,
+    kv_cache_config,
+    request,
+    vllm_config,
+)
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.metrics import Meter  # noqa: E402
 
 TOKENS = 80
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -24,14 +32,14 @@ NONE = _kvferry.BLOCK_NONE
 class Side:
     """A consumer with one request, `a`."""
 
-    def __init__(self, policy: str = "recompute", ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
-                 open_status: int = _kvferry.OK, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
+                 open_status: int = _kvferry.OK, refusal: tuple[int, ...] | None = None) -> None:
         self.node = FakeNode()
+        self.node.refusal = refusal or self.node.refusal
         self.node.status["request_open"] = open_status
         self.node.positions = [3] * groups
-        self.meter = Meter(self.node, "control")
-        self.consumer = Consumer(self.node, self.meter, vllm_config(policy, ranks, options),
-                                 kv_cache_config(groups))
+        self.failures = FakeFailures()
+        self.consumer = Consumer(self.node, self.failures, vllm_config(ranks=ranks), kv_cache_config(groups))
         self.manager = self.consumer.manager = FakeManager()
         self.a = request("a", TOKENS, params=params)
         self.consumer.arrive(self.a)
@@ -140,7 +148,9 @@ def test_a_failed_load_is_reported_after_the_echo() -> None:
     side.admit()
     side.quiet()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
+    assert side.failures.recorded == []
     assert side.settle() == set()
+    assert side.failures.recorded == [("a", (FAIL, _kvferry.LEASE_EXPIRED, 0, 0, 0, 0), PEER)]
     assert side.orders().fail == ["a"]
     assert side.orders().fail == []
     side.consumer.finish(side.a)  # vLLM ends it before it asks for the sets
@@ -201,25 +211,14 @@ def test_a_refused_ticket_is_computed_here(status: int) -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side.consumer.finish(side.a)
     assert side.orders() == Orders() and side.node.of("request_cancel") == []
-    stats = side.meter.read()
-    assert stats is not None and stats.data["counters"] == {"recomputed_tokens": {"": TOKENS}}
-
-
-@pytest.mark.parametrize("policy, options, fails", [
-    ("fail", {}, True),
-    ("recompute", {"policy": "fail"}, True),
-    ("fail", {"policy": "recompute"}, False),
-    ("fail", {"policy": "auto", "auto_max_recompute_tokens": TOKENS}, False),
-    ("fail", {"policy": "auto", "auto_max_recompute_tokens": TOKENS - 1}, True),
-])
-def test_a_refused_ticket_follows_the_policy(policy: str, options: dict[str, Any], fails: bool) -> None:
-    side = Side(policy, open_status=_kvferry.BAD_TICKET, options=options)
-    assert side.consumer.offer(side.a, 0) == ((TOKENS, True) if fails else (0, False))
+    assert side.node.of("request_refused") == [(status, TOKENS)] and side.failures.recorded == []
 
 
 def test_a_refused_ticket_fails_without_a_read() -> None:
-    side = Side("fail", open_status=_kvferry.BAD_TICKET)
+    refusal = (FAIL, _kvferry.BAD_TICKET, 0, 0, 0, 700)
+    side = Side(open_status=_kvferry.BAD_TICKET, refusal=refusal)
     orders = side.admit()
+    assert side.failures.recorded == [("a", refusal, None)]
     assert orders.fail == ["a"] and orders.load == []
     assert side.consumer.busy
     assert side.settle("a") == {"a"}
@@ -238,6 +237,7 @@ def test_decided_before_admission() -> None:
     side = Side()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
     assert side.admit().fail == ["a"]
+    assert [failure[0] for failure in side.failures.recorded] == ["a"]
 
 
 @pytest.mark.parametrize("healthy, status", [(False, _kvferry.TRANSFER_STALLED), (True, _kvferry.RANK_LOST)])

@@ -10,7 +10,17 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, request, spec, step, vllm_config  # noqa: E402
+from fakes import (  # noqa: E402
+    POOL_BLOCKS,
+    FakeFailures,
+    FakeManager,
+    FakeNode,
+    kv_cache_config,
+    request,
+    spec,
+    step,
+    vllm_config,
+)
 from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm import config, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
@@ -103,6 +113,7 @@ def test_only_errors_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> N
 def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode()
     monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: node)
+    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.bind(FakeManager())
     assert side.orders(step()) == Orders()
@@ -176,6 +187,11 @@ def test_ranks_of_one_host_take_ports_in_a_row(listen: str, expected: str) -> No
     assert config._listen_of_rank(listen, 3) == expected
 
 
+@pytest.mark.parametrize("options, status", [({}, 500), ({"error_status": 503}, 503)])
+def test_status_of_errors(options: dict[str, Any], status: int) -> None:
+    assert config.error_status_of(vllm_config(options=options)) == status
+
+
 # ---- layout ----
 
 def layer(*shape: int) -> torch.Tensor:
@@ -238,11 +254,9 @@ def test_a_meter_says_what_is_new() -> None:
     meter = Meter(node, "rank 0")
     assert meter.read() is None
     node.numbers = [("loads_failed", "deadline", 2, False), ("leases_live", "", 3, True), ("chunks", "", 0, False)]
-    meter.add("recomputed_tokens", 7)
     stats = meter.read()
     assert stats is not None and stats.data == {
-        "counters": {"recomputed_tokens": {"": 7}, "loads_failed": {"deadline": 2}},
-        "gauges": {"leases_live": {"rank 0": 3}}}
+        "counters": {"loads_failed": {"deadline": 2}}, "gauges": {"leases_live": {"rank 0": 3}}}
     assert meter.read() is None
     node.numbers = [("loads_failed", "deadline", 5, False), ("leases_live", "", 0, True)]
     stats = meter.read()

@@ -4,9 +4,12 @@
                            "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
                            "kv_connector_extra_config": {"lease_ttl_ms": 30000}}'
 
+and, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
+
 Every decision is made in the C library; these modules translate between its words and vLLM's.
 """
 
 from .connector import KVFerryConnector
+from .middleware import KVErrors
 
-__all__ = ["KVFerryConnector"]
+__all__ = ["KVErrors", "KVFerryConnector"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvferry import Error, Node, _kvferry
@@ -85,19 +84,7 @@ def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank
     return _open(options, vllm_config, kv_cache_config)
 
 
-@dataclass(frozen=True)
-class Refusals:
-    """What becomes of a request whose ticket is refused: there is no load, and so no verdict of the library's."""
-
-    policy: str
-    auto_max_recompute_tokens: int
-
-    def recompute(self, tokens: int) -> bool:
-        """Whether a prompt of so many tokens is computed here; if not, the request fails."""
-        within = tokens <= self.auto_max_recompute_tokens
-        return self.policy == "recompute" or (self.policy == "auto" and within)
-
-
-def refusals_of(vllm_config: VllmConfig) -> Refusals:
+def error_status_of(vllm_config: VllmConfig) -> int:
+    """The HTTP status of a request that has failed."""
     options = {name: initial for name, _, initial, _, _ in _kvferry.options()} | _given_options(vllm_config)
-    return Refusals(options["policy"], int(options["auto_max_recompute_tokens"]))
+    return int(options["error_status"])

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from kvferry import _kvferry
 
-from .config import refusals_of
+from .failures import Failures
 from .layout import check_groups
 from .log import logger
 from .messages import Load, News, Orders
-from .metrics import Meter
 from .requests import pack_blocks, prompt_of, ticket_of
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from kvferry import Node
-
-Verdict = tuple[int, int, int, int, int, int]
+    from kvferry._kvferry import Verdict
 
 
 class Phase(enum.Enum):
@@ -53,6 +51,8 @@ class Arrival:
     id: int = 0
     """The library's id; 0 if it has refused the ticket."""
     counts: tuple[int, ...] = ()
+    peer: str | None = None
+    """The producer's address, if the ticket was good."""
     quiet: int = 0
     """Ranks on which its load is quiet."""
     verdict: Verdict | None = None
@@ -68,10 +68,9 @@ class Quarantine:
 
 
 class Consumer:
-    def __init__(self, node: Node, meter: Meter, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, node: Node, failures: Failures, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._node = node
-        self._meter = meter
-        self._refusals = refusals_of(vllm_config)
+        self._failures = failures
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
         self._all_ranks = (1 << vllm_config.parallel_config.tensor_parallel_size) - 1
@@ -100,19 +99,17 @@ class Consumer:
         if info is None:
             self._refuse(request, status)
             return
-        id_, _, counts = info
-        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts))
+        id_, _, counts, peer = info
+        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts), peer)
         self._arrivals[request.request_id] = self._by_id[id_] = arrival
 
     def _refuse(self, request: Request, status: int) -> None:
-        reason = _kvferry.status_name(status)
-        recompute = self._refusals.recompute(request.num_prompt_tokens)
-        logger.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id, reason,
-                       "it is computed here" if recompute else "it fails")
-        if recompute:
-            self._meter.add("recomputed_tokens", request.num_prompt_tokens)
-        else:
-            self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED)
+        verdict = self._node.request_refused(status, request.num_prompt_tokens)
+        fails = verdict[0] == _kvferry.ACTION_FAIL
+        logger.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id,
+                       _kvferry.status_name(status), "it fails" if fails else "it is computed here")
+        if fails:
+            self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict)
 
     def offer(self, request: Request, computed: int) -> tuple[int, bool]:
         """How many tokens after the `computed` first ones a load would bring. Asked often: changes nothing."""
@@ -144,7 +141,9 @@ class Consumer:
         self._load.append((arrival.id, arrival.ticket, arrival.prompt, 0, sum(arrival.counts), destination))
 
     def _start_failing(self, arrival: Arrival) -> None:
+        assert arrival.verdict is not None
         arrival.phase = Phase.FAILING
+        self._failures.record(arrival.request.request_id, arrival.verdict, arrival.peer)
         self._fail.append(arrival.request.request_id)
 
     def finish(self, request: Request) -> None:

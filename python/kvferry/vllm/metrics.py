@@ -29,7 +29,7 @@ class Metric(NamedTuple):
 
 COUNTERS = (
     Metric("requests", "Requests that came with a good ticket.", ("requests_opened",)),
-    Metric("verdicts", "What was decided about loads.", ("verdicts",), "action"),
+    Metric("verdicts", "What was decided about loads and refused tickets.", ("verdicts",), "action"),
     Metric("loads", "Loads that brought all their blocks, on each rank.", ("loads_done",)),
     Metric("load_failures", "Loads that did not bring all their blocks, on each rank, and refused tickets.",
            ("loads_failed", "tickets_refused", "ranks_lost"), "reason"),
@@ -122,18 +122,10 @@ class Meter:
         self._node = node
         self._name = name
         self._seen: dict[tuple[str, str], int] = {}
-        self._extra: dict[tuple[str, str], int] = {}
-
-    def add(self, name: str, increase: int) -> None:
-        """Counts what the library cannot know of."""
-        self._extra[name, ""] = self._extra.get((name, ""), 0) + increase
 
     def read(self) -> Stats | None:
         """What has changed since the last read; None if nothing has."""
         stats = Stats()
-        for (name, reason), increase in self._extra.items():
-            stats.count(name, reason, increase)
-        self._extra = {}
         for name, reason, value, is_gauge in self._node.stats():
             old = self._seen.get((name, reason), 0)
             if value == old:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 
-from .config import open_control_node
+from .config import error_status_of, open_control_node
 from .consumer import Consumer
+from .failures import Failures
 from .messages import News, Orders, RankAddress
 from .metrics import Meter, Stats
 from .producer import Producer
@@ -26,7 +27,8 @@ class Scheduler:
         self._node = open_control_node(vllm_config, kv_cache_config)
         self._meter = Meter(self._node, "control")
         self._producer = Producer(self._node, vllm_config, kv_cache_config)
-        self._consumer = Consumer(self._node, self._meter, vllm_config, kv_cache_config)
+        self._failures = Failures(error_status_of(vllm_config))
+        self._consumer = Consumer(self._node, self._failures, vllm_config, kv_cache_config)
 
     def bind(self, manager: KVCacheManager) -> None:
         self._consumer.manager = manager
@@ -79,4 +81,5 @@ class Scheduler:
         return self._meter.read()
 
     def close(self) -> None:
+        self._failures.close()
         self._node.close()

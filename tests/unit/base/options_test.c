@@ -68,7 +68,7 @@ static void every_option_takes_its_default(void **state)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 32);
+  assert_int_equal(count, 33);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -108,6 +108,10 @@ static void choices_are_named(void **state)
   kvf_config config = defaults();
   assert_int_equal(kvf_config_set(&config, "policy", "auto", NULL), KVF_OK);
   assert_int_equal(config.policy, KVF_POLICY_AUTO);
+  assert_int_equal(config.error_status, KVF_ERROR_STATUS_500);
+  assert_int_equal(kvf_config_set(&config, "error_status", "503", NULL), KVF_OK);
+  assert_int_equal(config.error_status, KVF_ERROR_STATUS_503);
+  assert_refused("error_status", "502", KVF_INVALID, "error_status = \"502\" is not allowed: it must be 500 or 503");
   assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
   assert_int_equal(config.log_level, KVF_LOG_ERROR);
   assert_refused("policy", "Auto", KVF_INVALID, "policy = \"Auto\" is not allowed: it must be fail, recompute or auto");
@@ -283,6 +287,10 @@ static void check_looks_at_fields_that_were_not_set_by_name(void **state)
   const uint32_t no_policy = 3;
   memcpy(&config.policy, &no_policy, sizeof(no_policy));
   assert_check_fails(&config, "policy = \"3\" is not allowed: it must be fail, recompute or auto");
+  config = defaults();
+  const uint32_t no_error_status = 2;
+  memcpy(&config.error_status, &no_error_status, sizeof(no_error_status));
+  assert_check_fails(&config, "error_status = \"2\" is not allowed: it must be 500 or 503");
   config = defaults();
   const uint32_t no_level = 4;
   memcpy(&config.log_level, &no_level, sizeof(no_level));

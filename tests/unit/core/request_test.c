@@ -111,6 +111,31 @@ static void fails_by_policy(void **state)
   control_world_close(&world);
 }
 
+/* There is no load, so nothing of it is good; policy, budget and counters are those of a load. */
+static void refused_tickets_follow_the_policy(void **state)
+{
+  (void)state;
+  const kvf_request_options own = {.policy = KVF_POLICY_AUTO, .auto_max_recompute_tokens = 33};
+  open_world(KVF_POLICY_FAIL, 30000);
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_verdict verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 33, NULL);
+  assert_int_equal(verdict.action, KVF_ACTION_FAIL);
+  assert_int_equal(verdict.status, KVF_BAD_TICKET);
+  assert_in_range(verdict.retry_after_ms, 500, 1500);
+  assert_int_equal(requests->counters.failed, 1);
+  verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 33, &own);
+  assert_int_equal(verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(verdict.keep_tokens, 0);
+  assert_int_equal(verdict.recompute_tokens, 33);
+  assert_int_equal(requests->counters.recomputed_tokens, 33);
+  verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 34, &own);
+  assert_int_equal(verdict.action, KVF_ACTION_FAIL);
+  verdict = kvf_requests_refused(requests, world.now_ns, KVF_LIMIT, 33, &own); /* a caller's mistake: not safe */
+  assert_int_equal(verdict.action, KVF_ACTION_FAIL);
+  assert_int_equal(verdict.retry_after_ms, 0);
+  control_world_close(&world);
+}
+
 /* P2, P7: a rank that never reports. */
 static void silent_rank_is_lost_at_the_deadline(void **state)
 {
@@ -277,6 +302,7 @@ int main(void)
       cmocka_unit_test(renews_while_it_waits),
       cmocka_unit_test(decides_once_when_all_ranks_are_in),
       cmocka_unit_test(fails_by_policy),
+      cmocka_unit_test(refused_tickets_follow_the_policy),
       cmocka_unit_test(silent_rank_is_lost_at_the_deadline),
       cmocka_unit_test(tells_the_end_until_it_is_heard),
       cmocka_unit_test(gives_up_when_the_lease_must_be_over),

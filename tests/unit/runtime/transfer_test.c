@@ -65,6 +65,7 @@ static void missing_arguments_are_refused(void **state)
   assert_int_equal(kvf_lease_end(node, NULL), KVF_INVALID);
   assert_int_equal(kvf_request_open(node, NULL, 0, &ticket.prompt, NULL, 1, &info), KVF_INVALID);
   assert_int_equal(kvf_request_open(node, ticket.text, ticket.bytes, NULL, NULL, 1, &info), KVF_INVALID);
+  assert_int_equal(kvf_request_refused(node, KVF_BAD_TICKET, 1, NULL, NULL), KVF_INVALID);
   assert_int_equal(kvf_request_open(node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 1, NULL), KVF_INVALID);
   assert_int_equal(kvf_request_report(node, NULL), KVF_INVALID);
   assert_int_equal(kvf_load_start(node, NULL), KVF_INVALID);
@@ -219,6 +220,7 @@ static void request_says_what_the_ticket_offers(void **state)
     assert_int_equal(info.tokens, ticket.prompt.tokens);
     assert_int_equal(info.groups, 1);
     assert_int_equal(info.counts[0], COUNT);
+    assert_non_null(strstr(info.peer, "127.0.0.1:"));
   }
   assert_int_equal(pair_stat(&p.consumer, "requests_open", ""), 3);
 }
