@@ -13,14 +13,19 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from fastapi import FastAPI, Request  # noqa: E402
+from fastapi.responses import StreamingResponse  # noqa: E402
+from fastapi.testclient import TestClient  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import KVErrors, error_folder, failures, middleware  # noqa: E402
-from vllm.entrypoints.generate.base.protocol import DeltaMessage  # noqa: E402
+from vllm.entrypoints.generate.base.protocol import DeltaMessage, RequestResponseMetadata  # noqa: E402
 from vllm.entrypoints.openai.chat_completion.protocol import (  # noqa: E402
     ChatCompletionResponseStreamChoice,
     ChatCompletionStreamResponse,
 )
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response  # noqa: E402
+from vllm.entrypoints.serve.exception_handling.handlers.vllm_error import generation_error_handler  # noqa: E402
+from vllm.entrypoints.serve.middleware.x_request_id import XRequestIdMiddleware  # noqa: E402
 from vllm.exceptions import GenerationError  # noqa: E402
 
 Message = dict[str, Any]
@@ -268,3 +273,33 @@ def test_chat_streams_open_with_a_role_and_no_content() -> None:
 
 def test_an_engines_error_is_an_internal_one() -> None:
     assert VLLM_ERROR["error"]["code"] == 500
+
+
+@pytest.mark.parametrize("path", ["/plain", "/stream"])
+def test_inside_vllms_web_framework(engine: failures.Failures, path: str) -> None:
+    """What a handler leaves in its request's state is where the middleware looks, whatever lies between."""
+    app = FastAPI()
+    app.add_middleware(XRequestIdMiddleware)
+    app.add_middleware(KVErrors)
+    app.exception_handler(GenerationError)(generation_error_handler)
+
+    def fail_request(request: Request) -> None:
+        request.state.request_metadata = RequestResponseMetadata(request_id="cmpl-a")
+        fail(engine)()
+
+    @app.post("/plain")
+    async def plain_request(request: Request) -> None:
+        fail_request(request)
+        raise GenerationError("Internal server error")
+
+    @app.post("/stream")
+    async def stream_request(request: Request) -> StreamingResponse:
+        async def chunks() -> Any:
+            fail_request(request)
+            for chunk in (ROLE, ERROR_EVENT, DONE):
+                yield chunk
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    reply = TestClient(app).post(path, headers={"X-Request-Id": "a"})
+    assert reply.status_code == 500 and reply.json() == TYPED
+    assert reply.headers["retry-after-ms"] == "730" and reply.headers["x-request-id"] == "a"
