@@ -27,24 +27,29 @@ P_BLOCKS = 24
 D_BLOCKS = 64
 PROMPT_TOKENS = 150
 PROMPTS = 9
+TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--connector", choices=sorted(CONNECTORS), default="kvferry")
+    parser.addoption("--decoders", help="start only these of the decode engines, D among them: D,D-fail")
 
 
 def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
-    """D as it comes, and for our connector the others: over tcp, failing, with another key, with another model, and
-    two with a planted bug each."""
+    """D as it comes, and for our connector the others: over tcp, failing, failing with several API servers and no stats,
+    with another key, with another model, and two with a planted bug each."""
     plain = EngineSpec("D", FAST, base, cores, D_BLOCKS)
     if name != "kvferry":
         return [plain]
     tcp = base.with_options(transports=["tcp"])
+    failing = tcp.with_policy("fail")
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
         plain,
         EngineSpec("D-tcp", FAST, tcp, cores, D_BLOCKS),
-        EngineSpec("D-fail", FAST, tcp.with_policy("fail"), cores, D_BLOCKS),
+        EngineSpec("D-fail", FAST, failing, cores, D_BLOCKS, args=TYPED_ERRORS),
+        EngineSpec("D-servers", FAST, failing.with_options(error_status=503), cores, D_BLOCKS,
+                   args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
         EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS),
         EngineSpec("D-fence", FAST, base.with_mutant("FENCE_UNCHECKED"), cores, D_BLOCKS),
@@ -58,11 +63,12 @@ def connector(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(connector: str) -> Iterator[Stack]:
+def stack(connector: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
     base = CONNECTORS[connector](LEASE_S)
     p_cores, d_cores = split_cores()
-    specs = [EngineSpec("P", FAST, base, p_cores, P_BLOCKS), *decoders(connector, base, d_cores)]
-    with Stack(specs, log_folder("e2e")) as running:
+    wanted = request.config.getoption("--decoders")
+    chosen = [spec for spec in decoders(connector, base, d_cores) if wanted is None or spec.name in wanted.split(",")]
+    with Stack([EngineSpec("P", FAST, base, p_cores, P_BLOCKS), *chosen], log_folder("e2e")) as running:
         yield running
 
 
@@ -75,7 +81,7 @@ def rig_for(stack: Stack, connector: str) -> Callable[[str], Rig]:
 
     def find(name: str) -> Rig:
         if name not in rigs:
-            pytest.skip(f"{name} is of kvferry alone")
+            pytest.skip(f"{name} is of kvferry alone, or was not wanted")
         return rigs[name]
     return find
 

@@ -14,6 +14,7 @@ from .process import Process
 
 BLOCK_TOKENS = 32
 HOST = "127.0.0.1"
+SEVERAL_SERVERS = Path(__file__).with_name("servers.py")
 
 
 class EngineError(RuntimeError):
@@ -29,6 +30,7 @@ class EngineSpec:
     blocks: int = 64
     max_tokens: int = 512
     args: tuple[str, ...] = ()
+    api_servers: int = 1
 
 
 def engine_env(spec: EngineSpec) -> dict[str, str]:
@@ -45,8 +47,11 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
 
 
 def engine_argv(spec: EngineSpec, port: int) -> list[str]:
+    program = ["-m", "vllm.entrypoints.openai.api_server"]
+    if spec.api_servers > 1:
+        program = [str(SEVERAL_SERVERS), "--api-server-count", str(spec.api_servers)]
     return [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        sys.executable, *program,
         "--model", str(spec.model), "--served-model-name", "model",
         "--host", HOST, "--port", str(port),
         "--enforce-eager", "--dtype", "float32",
