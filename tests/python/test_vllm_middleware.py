@@ -259,6 +259,17 @@ def test_websockets_pass() -> None:
     assert called == [({"type": "websocket"}, "receive", "send")]
 
 
+def test_the_end_of_an_api_server_removes_what_killed_engines_left(engine: failures.Failures, tmp_path: Path) -> None:
+    left = tmp_path / "1-2.errors"
+    left.write_bytes(b"")
+
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        assert left.exists()
+
+    asyncio.run(KVErrors(app)({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
+    assert not left.exists() and len(list(tmp_path.iterdir())) == 1
+
+
 def test_the_folder_is_that_of_the_engines() -> None:
     assert middleware.errors_folder is error_folder.errors_folder is failures.errors_folder
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from .error_folder import Engines, errors_folder
+from .error_folder import Engines, errors_folder, sweep
 from .failures import Reply, reply_of
 from .log import logger
 
@@ -38,11 +38,20 @@ class KVErrors:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
+            if scope["type"] == "lifespan":
+                self._leave()
             return
         # vLLM leaves a request's id in the state, which has to be the same object all the way down.
         gate = _Gate(self, scope.setdefault("state", {}), send)
         await self._app(scope, receive, gate)
         await gate.end()
+
+    def _leave(self) -> None:
+        """vLLM's API server kills its engine, which could not remove its file, before it ends itself."""
+        try:
+            sweep(errors_folder())
+        except OSError as error:
+            logger.warning("kvferry: files of failures may be left: %s", error)
 
     def reply_to(self, state: Message, since_ns: int) -> Reply | None:
         """None if the request has not failed for a transfer."""
