@@ -17,7 +17,11 @@ kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out)
     return KVF_LIMIT;
   }
   if (outbox->bytes + bytes > outbox->capacity) {
-    size_t capacity = outbox->bytes + bytes < KEEP_BYTES ? KEEP_BYTES : outbox->bytes + bytes;
+    /* Doubled, so that many small frames are not copied again for each. */
+    size_t capacity = outbox->capacity == 0 ? KEEP_BYTES : 2 * outbox->capacity;
+    while (capacity < outbox->bytes + bytes) {
+      capacity *= 2;
+    }
     uint8_t *data = realloc(outbox->data, capacity);
     if (data == NULL) {
       return KVF_NO_MEMORY;
