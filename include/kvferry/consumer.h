@@ -12,11 +12,22 @@
 extern "C" {
 #endif
 
+/* The options that a request may have of its own. */
 typedef struct kvf_request_options {
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t load_timeout_ms;
 } kvf_request_options;
+
+/* Fills *options with the node's own. Any thread. */
+KVF_API void kvf_request_options_init(const kvf_node *node, kvf_request_options *options);
+
+/* Sets one of them from text that may come from the engine's client: name and value as for kvf_config_set(), but
+ * load_timeout_ms can only be made shorter, since it is the engine's blocks that a load holds. On failure *options is
+ * unchanged, and `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) says what is allowed: send it to the client.
+ * KVF_NOT_FOUND: not an option of a request. KVF_INVALID: the value. Any thread. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_options_set(kvf_request_options *options, const char *name,
+                                                        const char *value, char *message);
 
 /* What a ticket says, for the engine's block allocation. */
 typedef struct kvf_request_info {
@@ -24,6 +35,7 @@ typedef struct kvf_request_info {
   uint32_t tokens; /* tokens whose KV the ticket offers */
   uint32_t groups;
   uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
+  uint32_t load_timeout_ms;        /* of the request's options: give it to the ranks' kvf_load */
   char peer[KVF_HOST_BYTES_MAX];   /* control address of the producer's first rank, as text: for logs and errors */
 } kvf_request_info;
 

@@ -61,7 +61,8 @@ static PyObject *struct_object(const void *data, size_t bytes)
 static PyObject *raise_status(PyObject *error, kvf_status status, const char *message)
 {
   const char *text = message != NULL && message[0] != '\0' ? message : kvf_status_describe(status)->meaning;
-  PyObject *value = PyObject_CallFunction(error, "s", text);
+  PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); /* cut anywhere */
+  PyObject *value = words != NULL ? PyObject_CallFunction(error, "N", words) : NULL;
   PyObject *number = value != NULL ? PyLong_FromLong(status) : NULL;
   if (number != NULL && PyObject_SetAttrString(value, "status", number) == 0) {
     PyErr_SetObject(error, value);
@@ -297,9 +298,10 @@ static int to_block_table(PyObject *groups, void *out)
 
 /* ---- a node's life ---- */
 
-typedef bool (*set_field)(PyObject *error, kvf_config *config, const char *name, const char *value);
+/* Sets one field of a kvf_config or kvf_request_options. */
+typedef bool (*set_field)(PyObject *error, void *fields, const char *name, const char *value);
 
-static bool set_option(PyObject *error, kvf_config *config, const char *name, const char *value)
+static bool set_option(PyObject *error, void *config, const char *name, const char *value)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = kvf_config_set(config, name, value, message);
@@ -309,7 +311,7 @@ static bool set_option(PyObject *error, kvf_config *config, const char *name, co
   return status == KVF_OK;
 }
 
-static bool set_identity(PyObject *error, kvf_config *config, const char *name, const char *value)
+static bool set_identity(PyObject *error, void *config, const char *name, const char *value)
 {
   kvf_status status = kvf_config_identity(config, name, value);
   if (status != KVF_OK) {
@@ -321,15 +323,16 @@ static bool set_identity(PyObject *error, kvf_config *config, const char *name, 
   return status == KVF_OK;
 }
 
-static bool set_all(PyObject *error, kvf_config *config, PyObject *fields, set_field set)
+/* All of a dict's names and values. */
+static bool set_all(PyObject *error, void *fields, PyObject *values, set_field set)
 {
   PyObject *name = NULL;
   PyObject *value = NULL;
   Py_ssize_t position = 0;
-  while (PyDict_Next(fields, &position, &name, &value)) {
+  while (PyDict_Next(values, &position, &name, &value)) {
     const char *name_text = PyUnicode_AsUTF8AndSize(name, NULL);
     const char *value_text = name_text != NULL ? PyUnicode_AsUTF8AndSize(value, NULL) : NULL;
-    if (value_text == NULL || !set(error, config, name_text, value_text)) {
+    if (value_text == NULL || !set(error, fields, name_text, value_text)) {
       return false;
     }
   }
@@ -736,10 +739,36 @@ static PyObject *node_lease_end(node_object *self, PyObject *list)
 
 /* ---- consumer ---- */
 
+static kvf_status call_request_options_init(kvf_node *node, void *options)
+{
+  kvf_request_options_init(node, options);
+  return KVF_OK;
+}
+
+static bool set_request_option(PyObject *error, void *options, const char *name, const char *value)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_status status = kvf_request_options_set(options, name, value, message);
+  if (status != KVF_OK) {
+    (void)raise_status(error, status, message);
+  }
+  return status == KVF_OK;
+}
+
+/* The node's own options, and what a dict changes about them. */
+static bool read_request_options(node_object *self, PyObject *changes, kvf_request_options *out)
+{
+  const module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+  kvf_status status = KVF_OK;
+  return state != NULL && call_node(self, call_request_options_init, out, &status) &&
+         set_all(state->error, out, changes, set_request_option);
+}
+
 typedef struct request_order {
   const char *ticket;
   size_t bytes;
   kvf_prompt prompt;
+  kvf_request_options options;
   uint64_t user;
   kvf_request_info info;
 } request_order;
@@ -747,7 +776,8 @@ typedef struct request_order {
 static kvf_status call_request_open(kvf_node *node, void *arguments)
 {
   request_order *order = arguments;
-  return kvf_request_open(node, order->ticket, order->bytes, &order->prompt, NULL, order->user, &order->info);
+  return kvf_request_open(node, order->ticket, order->bytes, &order->prompt, &order->options, order->user,
+                          &order->info);
 }
 
 static PyObject *count_object(const void *item)
@@ -759,7 +789,8 @@ static PyObject *request_info_object(const kvf_request_info *info)
 {
   PyObject *counts = make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
   return counts == NULL ? NULL
-                        : Py_BuildValue("(KINs)", (unsigned long long)info->id, info->tokens, counts, info->peer);
+                        : Py_BuildValue("(KINsI)", (unsigned long long)info->id, info->tokens, counts, info->peer,
+                                        info->load_timeout_ms);
 }
 
 static PyObject *node_request_open(node_object *self, PyObject *args)
@@ -767,8 +798,10 @@ static PyObject *node_request_open(node_object *self, PyObject *args)
   request_order order = {.bytes = 0};
   Py_ssize_t bytes = 0;
   kvf_status status = KVF_OK;
-  if (!PyArg_ParseTuple(args, "s#O&O&:request_open", &order.ticket, &bytes, to_prompt, &order.prompt, to_u64,
-                        &order.user)) {
+  PyObject *options = NULL;
+  if (!PyArg_ParseTuple(args, "s#O&O&O!:request_open", &order.ticket, &bytes, to_prompt, &order.prompt, to_u64,
+                        &order.user, &PyDict_Type, &options) ||
+      !read_request_options(self, options, &order.options)) {
     return NULL;
   }
   order.bytes = (size_t)bytes;
@@ -782,13 +815,14 @@ static PyObject *node_request_open(node_object *self, PyObject *args)
 typedef struct refusal {
   int status;
   uint32_t tokens;
+  kvf_request_options options;
   kvf_verdict verdict;
 } refusal;
 
 static kvf_status call_request_refused(kvf_node *node, void *arguments)
 {
   refusal *refused = arguments;
-  return kvf_request_refused(node, kvf_status_describe(refused->status)->status, refused->tokens, NULL,
+  return kvf_request_refused(node, kvf_status_describe(refused->status)->status, refused->tokens, &refused->options,
                              &refused->verdict);
 }
 
@@ -796,7 +830,10 @@ static PyObject *node_request_refused(node_object *self, PyObject *args)
 {
   refusal refused = {.status = KVF_OK};
   kvf_status status = KVF_OK;
-  if (!PyArg_ParseTuple(args, "iO&:request_refused", &refused.status, to_u32, &refused.tokens) ||
+  PyObject *options = NULL;
+  if (!PyArg_ParseTuple(args, "iO&O!:request_refused", &refused.status, to_u32, &refused.tokens, &PyDict_Type,
+                        &options) ||
+      !read_request_options(self, options, &refused.options) ||
       !call_node(self, call_request_refused, &refused, &status)) {
     return NULL;
   }

@@ -55,11 +55,12 @@ class Node:
         """Items: (lease, prompt, user, blocks)."""
 
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
-    def request_open(self, ticket: str, prompt: Prompt,
-                     user: int) -> tuple[int, tuple[int, int, list[int], str] | None]:
-        """(status, (request id, tokens, positions of each group, the producer's address))."""
+    def request_open(self, ticket: str, prompt: Prompt, user: int,
+                     options: dict[str, str]) -> tuple[int, tuple[int, int, list[int], str, int] | None]:
+        """(status, (request id, tokens, positions of each group, the producer's address, load timeout in ms)). `options`
+        are those in which the request differs from the node. Error: a bad one (the text names it)."""
 
-    def request_refused(self, status: int, tokens: int) -> Verdict:
+    def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Verdict:
         """What to do with a prompt whose ticket request_open() has refused."""
 
     def request_begin(self, request_ids: list[int]) -> list[int]: ...

@@ -27,6 +27,7 @@ P_BLOCKS = 24
 D_BLOCKS = 64
 PROMPT_TOKENS = 150
 PROMPTS = 9
+BUDGET_TOKENS_PER_S = 50
 TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
 
 
@@ -42,7 +43,7 @@ def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
     if name != "kvferry":
         return [plain]
     tcp = base.with_options(transports=["tcp"])
-    failing = tcp.with_policy("fail")
+    failing = tcp.with_policy("fail").with_options(recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
         plain,
@@ -101,3 +102,9 @@ def tcp_rig(rig_for: Callable[[str], Rig]) -> Rig:
 def fail_rig(rig_for: Callable[[str], Rig]) -> Rig:
     """Over tcp, with the policy that answers an error instead of recomputing."""
     return rig_for("D-fail")
+
+
+@pytest.fixture
+def budget_tokens_per_s() -> int:
+    """Of the decode engines that fail."""
+    return BUDGET_TOKENS_PER_S

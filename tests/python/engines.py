@@ -75,7 +75,7 @@ class Engine:
         return lease, lease_id, ticket
 
     def open(self, ticket: str, prompt: bytes) -> int:
-        status, info = self.control.request_open(ticket, prompt, 55)
+        status, info = self.control.request_open(ticket, prompt, 55, {})
         assert status == _kvferry.OK and info is not None, _kvferry.status_name(status)
         return info[0]
 

@@ -9,7 +9,7 @@ import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
-from kvferry import _kvferry
+from kvferry import Error, _kvferry
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
@@ -55,16 +55,20 @@ class FakeNode:
         status = self.status.get("ticket_make", _kvferry.OK)
         return status, "ticket of " + lease.decode() if status == _kvferry.OK else None
 
-    def request_refused(self, status: int, tokens: int) -> tuple[int, int, int, int, int, int]:
-        self.calls.append(("request_refused", (status, tokens)))
+    def request_refused(self, status: int, tokens: int,
+                        options: dict[str, str]) -> tuple[int, int, int, int, int, int]:
+        self.calls.append(("request_refused", (status, tokens, options)))
         return self.refusal
 
-    def request_open(self, ticket: str, prompt: bytes, user: int) -> tuple[int, tuple[int, int, list[int], str] | None]:
+    def request_open(self, ticket: str, prompt: bytes, user: int,
+                     options: dict[str, str]) -> tuple[int, tuple[int, int, list[int], str, int] | None]:
         self.calls.append(("request_open", ticket))
+        if "bad" in options:
+            raise Error("bad is not an option of a request")
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
             return status, None
         self.next_id += 1
-        return status, (self.next_id, 0, self.positions, PEER)
+        return status, (self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0)))
 
     def poll(self) -> list[tuple[int, int, int, Any]]:
         events, self.events = self.events, []
@@ -125,9 +129,12 @@ def step(tokens: dict[str, int] | None = None, blocks: dict[str, tuple[list[int]
 class FakeFailures:
     def __init__(self) -> None:
         self.recorded: list[tuple[str, tuple[int, ...], str | None]] = []
+        self.mistakes: list[str] = []
 
-    def record(self, request_id: str, verdict: tuple[int, ...], peer: str | None) -> None:
+    def record(self, request_id: str, verdict: tuple[int, ...], peer: str | None, mistake: str | None = None) -> None:
         self.recorded.append((request_id, verdict, peer))
+        if mistake is not None:
+            self.mistakes.append(mistake)
 
 
 class FakeBlocks:

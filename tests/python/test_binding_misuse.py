@@ -117,7 +117,7 @@ def test_ranks_must_be_address_records(engine: MakeEngine) -> None:
 @pytest.mark.parametrize("call", [
     lambda p: p.rank.lease_end([b"short"]),
     lambda p: p.control.request_report([b"short"]),
-    lambda p: p.control.request_open("ticket", b"short", 0),
+    lambda p: p.control.request_open("ticket", b"short", 0, {}),
     lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, (b"abc",))]),
     lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, pack(*[[1]] * 17))]),
     lambda p: _kvferry.prompt_hash(b"abc", b""),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from engines import BLOCK_TOKENS, Engine, make_prompt, pack, wait_for
-from kvferry import _kvferry
+from kvferry import Error, _kvferry
 
 MakeEngine = Callable[..., Engine]
 SOURCE = [3, 9, 4, 20]
@@ -79,7 +80,7 @@ def test_policy_fail(engine: MakeEngine) -> None:
 def test_a_refused_ticket_follows_the_policy(engine: MakeEngine, options: dict[str, object], tokens: int,
                                              action: int) -> None:
     d = engine(**options)
-    verdict = d.control.request_refused(_kvferry.BAD_TICKET, tokens)
+    verdict = d.control.request_refused(_kvferry.BAD_TICKET, tokens, {})
     assert verdict[:2] == (action, _kvferry.BAD_TICKET)
     assert verdict[4] == (tokens if action == _kvferry.ACTION_RECOMPUTE else 0)
     assert (500 <= verdict[5] <= 1500) == (action == _kvferry.ACTION_FAIL)
@@ -88,14 +89,53 @@ def test_a_refused_ticket_follows_the_policy(engine: MakeEngine, options: dict[s
 
 def test_a_refused_ticket_comes_out_of_the_budget(engine: MakeEngine) -> None:
     d = engine(recompute_budget_tokens_per_s=100)
-    actions = [d.control.request_refused(_kvferry.BAD_TICKET, 90)[0] for _ in range(20)]
+    actions = [d.control.request_refused(_kvferry.BAD_TICKET, 90, {})[0] for _ in range(20)]
     assert actions[0] == _kvferry.ACTION_RECOMPUTE and actions[-1] == _kvferry.ACTION_FAIL
+
+
+@pytest.mark.parametrize("options, tokens, action", [
+    ({"policy": "fail"}, 1, _kvferry.ACTION_FAIL),
+    ({"policy": "auto"}, 64, _kvferry.ACTION_RECOMPUTE),
+    ({"policy": "auto"}, 65, _kvferry.ACTION_FAIL),
+    ({"policy": "auto", "auto_max_recompute_tokens": "100"}, 65, _kvferry.ACTION_RECOMPUTE),
+])
+def test_a_request_may_differ_from_its_engine(engine: MakeEngine, options: dict[str, str], tokens: int,
+                                              action: int) -> None:
+    d = engine(policy="recompute", auto_max_recompute_tokens=64)
+    assert d.control.request_refused(_kvferry.BAD_TICKET, tokens, options)[0] == action
+    assert d.control.request_refused(_kvferry.BAD_TICKET, tokens, {})[0] == _kvferry.ACTION_RECOMPUTE
+
+
+def test_options_of_an_open_request(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2, policy="recompute", load_timeout_ms=5000)
+    prompt = make_prompt(TOKENS)
+    lease, _, ticket = p.publish(SOURCE, prompt)
+    p.rank.lease_end([lease])
+    status, info = d.control.request_open(ticket, prompt, 0, {"policy": "fail", "load_timeout_ms": "700"})
+    assert status == _kvferry.OK and info is not None and info[4] == 700
+    d.control.request_begin([info[0]])
+    assert d.rank.load_start([(info[0], ticket, prompt, info[4], 55, pack(TARGET))]) == [_kvferry.OK]
+    assert d.verdict(info[0])[:2] == (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED)
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"policy": "maybe"}, 'policy = "maybe" is not allowed'),
+    ({"load_timeout_ms": "5001"}, "at most the engine's, 5000"),
+    ({"key_file": "/key"}, '"key_file" is not an option of a request'),
+])
+def test_bad_options_of_a_request(engine: MakeEngine, options: dict[str, str], said: str) -> None:
+    d = engine(load_timeout_ms=5000)
+    for call in (lambda: d.control.request_open("ticket", make_prompt(TOKENS), 0, options),
+                 lambda: d.control.request_refused(_kvferry.BAD_TICKET, 1, options)):
+        with pytest.raises(Error, match=re.escape(said)):
+            call()
+    assert d.stat("requests_open") == 0
 
 
 def test_the_producer_is_named(engine: MakeEngine) -> None:
     p, d, prompt = engine(), engine(2), make_prompt(32)
     _, _, ticket = p.publish([0, 1], prompt)
-    _, info = d.control.request_open(ticket, prompt, 0)
+    _, info = d.control.request_open(ticket, prompt, 0, {})
     assert info is not None and info[3].startswith("127.0.0.1:")
 
 
@@ -103,7 +143,7 @@ def test_a_ticket_of_another_prompt_is_refused(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
     _, _, ticket = p.publish(SOURCE, make_prompt(TOKENS))
     for other in (make_prompt(TOKENS, seed=2), make_prompt(TOKENS, salt=b"lora")):
-        assert d.control.request_open(ticket, other, 0) == (_kvferry.BAD_TICKET, None)
+        assert d.control.request_open(ticket, other, 0, {}) == (_kvferry.BAD_TICKET, None)
     assert d.stat("tickets_refused", "bad_ticket") == 2
     assert d.stat("peer_dials") == 0
 
@@ -121,7 +161,7 @@ def test_an_altered_ticket_is_refused(engine: MakeEngine, spoil: Callable[[str],
     p, d = engine(1), engine(2)
     prompt = make_prompt(TOKENS)
     _, _, ticket = p.publish(SOURCE, prompt)
-    assert d.control.request_open(spoil(ticket), prompt, 0) == (_kvferry.BAD_TICKET, None)
+    assert d.control.request_open(spoil(ticket), prompt, 0, {}) == (_kvferry.BAD_TICKET, None)
     load = (1, spoil(ticket), prompt, 0, 0, pack(TARGET))
     assert d.rank.load_start([load]) == [_kvferry.BAD_TICKET]
     assert d.stat("peer_dials") == 0
@@ -131,7 +171,7 @@ def test_an_incompatible_engine_is_refused(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2, identity={"model": "toy", "dtype": "bfloat16"})
     prompt = make_prompt(TOKENS)
     _, _, ticket = p.publish(SOURCE, prompt)
-    assert d.control.request_open(ticket, prompt, 0) == (_kvferry.INCOMPATIBLE, None)
+    assert d.control.request_open(ticket, prompt, 0, {}) == (_kvferry.INCOMPATIBLE, None)
 
 
 def test_an_aborted_load_ends_and_is_quiet(engine: MakeEngine) -> None:

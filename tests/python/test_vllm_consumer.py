@@ -211,7 +211,7 @@ def test_a_refused_ticket_is_computed_here(status: int) -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side.consumer.finish(side.a)
     assert side.orders() == Orders() and side.node.of("request_cancel") == []
-    assert side.node.of("request_refused") == [(status, TOKENS)] and side.failures.recorded == []
+    assert side.node.of("request_refused") == [(status, TOKENS, {})] and side.failures.recorded == []
 
 
 def test_a_refused_ticket_fails_without_a_read() -> None:
@@ -288,3 +288,28 @@ def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
     side.decide(USE)
     side.quiet()
     assert side.settle() == {"a"}
+
+
+def test_a_request_has_options_of_its_own() -> None:
+    side = Side(params={**PARAMS, "kvferry_options": {"load_timeout_ms": 1500}})
+    (load,) = side.admit().load
+    assert load[3] == 1500
+    refused = Side(params={**PARAMS, "kvferry_options": {"policy": "fail", "auto_max_recompute_tokens": 7}},
+                   open_status=_kvferry.BAD_TICKET)
+    assert refused.node.of("request_refused") == [
+        (_kvferry.BAD_TICKET, TOKENS, {"policy": "fail", "auto_max_recompute_tokens": "7"})]
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"bad": 1}, "kvferry_options: bad is not an option of a request"),
+    (["policy", "fail"], "kvferry_options: not an object of names and values"),
+    ("fail", "kvferry_options: not an object of names and values"),
+])
+def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
+    refusal = (FAIL, _kvferry.INVALID, 0, 0, 0, 0)
+    side = Side(params={**PARAMS, "kvferry_options": options}, refusal=refusal)
+    orders = side.admit()
+    assert orders.fail == ["a"] and orders.load == []
+    assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
+    assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
+    assert side.settle("a") == {"a"} and not side.consumer.busy

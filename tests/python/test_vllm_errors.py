@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,22 @@ def test_a_failure_that_may_not_be_retried() -> None:
     reply = failures.reply_of(failures.failure_text(verdict, None, 500))
     assert reply.status == 500 and reply.headers == [(b"x-should-retry", b"false")]
     assert reply.error["retryable"] is False and reply.error["peer"] is None
+
+
+def test_a_mistake_of_the_client() -> None:
+    verdict = (_kvferry.ACTION_FAIL, _kvferry.INVALID, 0, 0, 0, 0)
+    reply = failures.reply_of(failures.failure_text(verdict, None, 503, "kvferry_options: no"))
+    assert reply.status == 400 and reply.error["message"] == "kvferry_options: no"
+
+
+@pytest.mark.parametrize("character", ["x", '"', "\N{SNOWMAN}", "\N{GRINNING FACE}"])
+def test_every_mistake_fits(character: str) -> None:
+    with closing(_kvferry.Node({"listen": ""}, {})) as node:
+        for options in ({character * 300: "1"}, {"policy": character * 300}, {"load_timeout_ms": character * 300}):
+            with pytest.raises(_kvferry.Error) as refused:
+                node.request_refused(_kvferry.BAD_TICKET, 1, options)
+            text = failures.failure_text((3, _kvferry.INVALID, 0, 0, 0, 0), None, 503, f"kvferry_options: {refused.value}")
+            assert len(text) <= TEXT_BYTES_MAX
 
 
 def test_every_reason_fits() -> None:

@@ -82,6 +82,16 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     assert not producer.busy
 
 
+def test_options_go_with_the_ticket() -> None:
+    """The decode engine reads them; a router knows only what comes back from the prefill engine."""
+    _, producer = make()
+    a, _ = published(producer)
+    a.kv_transfer_params = {**a.kv_transfer_params, "kvferry_options": {"policy": "fail"}, "else": 1}
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    _, params = producer.finish(a)
+    assert params is not None and params["kvferry_options"] == {"policy": "fail"} and "else" not in params
+
+
 def test_every_rank_has_to_end_it() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer)

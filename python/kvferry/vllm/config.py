@@ -22,7 +22,8 @@ class ConfigError(ValueError):
     """An engine that cannot be started like this; the text says what to change."""
 
 
-def _text(value: Any) -> str:
+def option_text(value: Any) -> str:
+    """An option's value, as the library takes it, from one of JSON's."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
@@ -36,7 +37,7 @@ def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
     for name, value in transfer.kv_connector_extra_config.items():
         if name in OF_ENGINE:
             raise ConfigError(f"{EXTRA}: {name} follows from the engine's configuration and cannot be set")
-        options[name] = _text(value)
+        options[name] = option_text(value)
     return options
 
 

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvferry import _kvferry
+from kvferry import Error, _kvferry
 
 from .failures import Failures
 from .layout import check_groups
 from .log import logger
 from .messages import Load, News, Orders
-from .requests import pack_blocks, prompt_of, ticket_of
+from .requests import OPTIONS, options_of, pack_blocks, prompt_of, ticket_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -53,6 +53,9 @@ class Arrival:
     counts: tuple[int, ...] = ()
     peer: str | None = None
     """The producer's address, if the ticket was good."""
+    load_timeout_ms: int = 0
+    mistake: str | None = None
+    """What is wrong with the request itself."""
     quiet: int = 0
     """Ranks on which its load is quiet."""
     verdict: Verdict | None = None
@@ -95,16 +98,27 @@ class Consumer:
         prompt = prompt_of(request) if ticket is not None else None
         if ticket is None or prompt is None:
             return
-        status, info = self._node.request_open(ticket, prompt, 0)
-        if info is None:
-            self._refuse(request, status)
+        try:
+            options = options_of(request)
+            status, info = self._node.request_open(ticket, prompt, 0, options)
+        except (Error, ValueError) as error:
+            self._reject(request, f"{OPTIONS}: {error}")
             return
-        id_, _, counts, peer = info
-        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts), peer)
+        if info is None:
+            self._refuse(request, status, options)
+            return
+        id_, _, counts, peer, load_timeout_ms = info
+        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts), peer, load_timeout_ms)
         self._arrivals[request.request_id] = self._by_id[id_] = arrival
 
-    def _refuse(self, request: Request, status: int) -> None:
-        verdict = self._node.request_refused(status, request.num_prompt_tokens)
+    def _reject(self, request: Request, mistake: str) -> None:
+        """Nothing can be done about it but by whoever has made the request."""
+        logger.warning("kvferry: request %s fails: %s", request.request_id, mistake)
+        verdict = self._node.request_refused(_kvferry.INVALID, request.num_prompt_tokens, {})
+        self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict, mistake=mistake)
+
+    def _refuse(self, request: Request, status: int, options: dict[str, str]) -> None:
+        verdict = self._node.request_refused(status, request.num_prompt_tokens, options)
         fails = verdict[0] == _kvferry.ACTION_FAIL
         logger.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id,
                        _kvferry.status_name(status), "it fails" if fails else "it is computed here")
@@ -138,12 +152,13 @@ class Consumer:
                                   first=computed // self._block_tokens)
         arrival.phase = Phase.LOADING
         self._node.request_begin([arrival.id])
-        self._load.append((arrival.id, arrival.ticket, arrival.prompt, 0, sum(arrival.counts), destination))
+        self._load.append((arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms,
+                           sum(arrival.counts), destination))
 
     def _start_failing(self, arrival: Arrival) -> None:
         assert arrival.verdict is not None
         arrival.phase = Phase.FAILING
-        self._failures.record(arrival.request.request_id, arrival.verdict, arrival.peer)
+        self._failures.record(arrival.request.request_id, arrival.verdict, arrival.peer, arrival.mistake)
         self._fail.append(arrival.request.request_id)
 
     def finish(self, request: Request) -> None:

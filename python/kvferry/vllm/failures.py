@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvferry._kvferry import Verdict
 
 ERROR_TYPE = "kv_transfer_error"
+BAD_REQUEST = 400
 
 
 class Reply(NamedTuple):
@@ -31,11 +32,11 @@ class Reply(NamedTuple):
         return json.dumps({"error": self.error}).encode()
 
 
-def failure_text(verdict: Verdict, peer: str | None, http_status: int) -> bytes:
-    """One failure as it lies in the engine's file."""
+def failure_text(verdict: Verdict, peer: str | None, http_status: int, mistake: str | None = None) -> bytes:
+    """One failure as it lies in the engine's file. A `mistake` is the client's, whatever the engine's errors are."""
     _, status, _, _, _, retry_after_ms = verdict
-    return json.dumps([http_status, retry_after_ms, _kvferry.status_name(status), peer,
-                       _kvferry.status_meaning(status)]).encode()
+    return json.dumps([BAD_REQUEST if mistake else http_status, retry_after_ms, _kvferry.status_name(status), peer,
+                       mistake or _kvferry.status_meaning(status)]).encode()
 
 
 def reply_of(text: bytes) -> Reply:
@@ -63,10 +64,10 @@ class Failures:
         except OSError as error:
             logger.warning("kvferry: clients of failed requests will not hear why: %s", error)
 
-    def record(self, request_id: str, verdict: Verdict, peer: str | None) -> None:
+    def record(self, request_id: str, verdict: Verdict, peer: str | None, mistake: str | None = None) -> None:
         """To be called before vLLM hears that the request has failed."""
         if self._file is not None:
-            self._file.ring.write(request_id, failure_text(verdict, peer, self._http_status))
+            self._file.ring.write(request_id, failure_text(verdict, peer, self._http_status, mistake))
 
     def close(self) -> None:
         if self._file is not None:

@@ -14,7 +14,7 @@ from kvferry import _kvferry
 from .layout import check_groups, slides
 from .log import logger
 from .messages import News, Orders
-from .requests import TICKET, count_wanted, pack_blocks, prompt_of, wants_handover
+from .requests import OPTIONS, TICKET, count_wanted, pack_blocks, prompt_of, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -135,6 +135,7 @@ class Producer:
             logger.warning("kvferry: request %s gets no ticket: %s", request.request_id, _kvferry.status_name(status))
             return None
         return {
+            **self._options_for_consumer(request),
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_block_ids": [],
@@ -146,6 +147,12 @@ class Producer:
             "remote_num_tokens": request.num_prompt_tokens,
             TICKET: ticket,
         }
+
+    @staticmethod
+    def _options_for_consumer(request: Request) -> dict[str, Any]:
+        """A router hands the client's parameters to the prefill engine, and to the decode engine those that come back."""
+        params = request.kv_transfer_params or {}
+        return {OPTIONS: params[OPTIONS]} if OPTIONS in params else {}
 
     def take(self, news: News) -> None:
         for lease_id in news.unpublished:

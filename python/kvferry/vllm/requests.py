@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 from kvferry import _kvferry
 
+from .config import option_text
+
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 TICKET = "kvferry_ticket"
-"""The field of kv_transfer_params that a consumer uses; the others are for the router."""
+"""The field of kv_transfer_params that a consumer needs; the others are for the router."""
+
+OPTIONS = "kvferry_options"
+"""The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}."""
 
 
 def wants_handover(request: Request) -> bool:
@@ -29,6 +34,14 @@ def ticket_of(request: Request) -> str | None:
         return None
     ticket = params.get(TICKET)
     return ticket if isinstance(ticket, str) else ""
+
+
+def options_of(request: Request) -> dict[str, str]:
+    """ValueError: they are not of the form {name: value}."""
+    options = (request.kv_transfer_params or {}).get(OPTIONS) or {}
+    if not isinstance(options, dict):
+        raise ValueError("not an object of names and values")
+    return {name: option_text(value) for name, value in options.items()}
 
 
 def _salt(request: Request) -> bytes:

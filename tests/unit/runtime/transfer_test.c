@@ -253,11 +253,16 @@ static void bad_tickets_go_no_further(void **state)
 static void options_of_a_request_come_before_the_nodes(void **state)
 {
   (void)state;
-  const kvf_request_options options = {.policy = KVF_POLICY_FAIL, .load_timeout_ms = 1};
+  kvf_request_options options;
   kvf_request_info info;
   pair_result result;
+  kvf_request_options_init(p.consumer.node, &options);
+  assert_int_equal(options.policy, KVF_POLICY_RECOMPUTE);
+  assert_int_equal(kvf_request_options_set(&options, "policy", "fail", NULL), KVF_OK);
+  assert_int_equal(kvf_request_options_set(&options, "load_timeout_ms", "1", NULL), KVF_OK);
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, &options, 9, &info),
                    KVF_OK);
+  assert_int_equal(info.load_timeout_ms, 1);
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_EXISTS);
   assert_int_equal(pair_load(&p.consumer, &ticket, info.id, 20), KVF_OK);

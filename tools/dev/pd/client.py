@@ -68,9 +68,10 @@ def complete(url: str, prompt: Prompt | str, max_tokens: int, ticket: Ticket | N
     return read_reply(web.post_json(url + "/v1/completions", completion_body(prompt, max_tokens, ticket), timeout_s))
 
 
-def prefill(url: str, prompt: Prompt, timeout_s: float = 120.0) -> Ticket:
-    """The first step: P computes the prompt and answers with the ticket for D."""
-    reply = complete(url, prompt, 1, ASK_FOR_TICKET, timeout_s)
+def prefill(url: str, prompt: Prompt, options: dict[str, Any] | None = None, timeout_s: float = 120.0) -> Ticket:
+    """The first step: P computes the prompt and answers with the ticket for D. `options` are the request's own."""
+    ask = {**ASK_FOR_TICKET, "kvferry_options": options} if options else ASK_FOR_TICKET
+    reply = complete(url, prompt, 1, ask, timeout_s)
     if not reply.ok or not reply.ticket:
         raise RuntimeError(f"P gave no ticket: {reply.in_short(200)}")
     return reply.ticket

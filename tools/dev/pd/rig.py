@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import client, metrics
 from .client import Prompt, Reply
@@ -26,6 +27,7 @@ class Rig:
     max_tokens: int = 16
     client_limit_s: float = 60.0
     consumer: Engine | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._expected: dict[tuple[int, ...], list[int]] = {}
@@ -63,6 +65,10 @@ class Rig:
             self._expected[key] = reply.tokens
         return self._expected[key]
 
+    def with_options(self, **options: Any) -> Rig:
+        """Requests that differ from their decode engine."""
+        return replace(self, options=options)
+
     def settle(self) -> float:
         """Waits until every block is back, then empties the prefix caches."""
         seconds = self.stack.wait_idle()
@@ -70,7 +76,7 @@ class Rig:
         return seconds
 
     def ticket(self, prompt: Prompt) -> client.Ticket:
-        return client.prefill(self.producer.url, prompt)
+        return client.prefill(self.producer.url, prompt, self.options)
 
     def decode(self, prompt: Prompt, ticket: client.Ticket) -> Reply:
         return client.complete(self.decoder.url, prompt, self.max_tokens, ticket, self.client_limit_s)

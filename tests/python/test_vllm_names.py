@@ -1,0 +1,88 @@
+"""What kvferry.vllm uses of vLLM beyond the connector's contract: each name, with the module that leans on it.
+
+vLLM promises none of them. When one goes, this says which, before an engine dies of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+vllm = pytest.importorskip("vllm")
+
+BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base:"
+MANAGER = "vllm.v1.core.kv_cache_manager:"
+SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+INTERFACE = "vllm.v1.kv_cache_interface:"
+
+CALLS = [
+    ("consumer.py", MANAGER + "KVCacheManager.free", ["self", "request"]),
+    ("consumer.py", MANAGER + "KVCacheManager.pop_blocks_for_free", ["self", "request"]),
+    ("consumer.py", MANAGER + "KVCacheManager.record_blocks_for_zeroing", ["self", "request_id", "start_token"]),
+    ("consumer.py", "vllm.v1.core.block_pool:BlockPool.free_blocks", ["self", "ordered_blocks"]),
+    ("consumer.py", INTERFACE + "KVCacheConfig.select_transfer_block_ids", ["self", "block_ids"]),
+    ("connector.py", BASE + "KVConnectorBase_V1._get_connector_metadata", ["self"]),
+    ("identity.py", "vllm.v1.attention.backends.cpu_attn:_get_attn_isa",
+     ["dtype", "block_size", "head_size", "kv_cache_dtype"]),
+    ("consumer.py", SCHEDULER + "._update_waiting_for_remote_kv", ["self", "request"]),
+]
+
+FIELDS = [
+    ("consumer.py", MANAGER + "KVCacheManager", ["block_pool"]),
+    ("consumer.py", "vllm.v1.core.block_pool:BlockPool", ["null_block"]),
+    ("requests.py", "vllm.v1.request:Request",
+     ["request_id", "kv_transfer_params", "abort_immediately", "prompt_token_ids", "prompt_embeds", "resumable",
+      "lora_request", "mm_features", "cache_salt", "num_prompt_tokens", "num_computed_tokens", "max_tokens", "status"]),
+    ("requests.py", "vllm.multimodal.inputs:MultiModalFeatureSpec", ["identifier", "mm_position"]),
+    ("producer.py", "vllm.v1.core.sched.output:SchedulerOutput",
+     ["kv_connector_block_state", "preempted_req_ids", "num_scheduled_tokens"]),
+    ("scheduler.py", "vllm.v1.outputs:KVConnectorOutput",
+     ["kv_connector_worker_meta", "finished_recving", "finished_sending", "failed_recving"]),
+    ("layout.py", INTERFACE + "KVCacheConfig",
+     ["transfer_groups", "transfer_group_ids", "needs_kv_cache_zeroing", "num_blocks", "kv_cache_layout"]),
+    ("layout.py", INTERFACE + "FullAttentionSpec",
+     ["block_size", "num_kv_heads", "head_size", "dtype", "max_tp_shards"]),
+    ("layout.py", INTERFACE + "UniformTypeKVCacheSpecs", ["kv_cache_specs"]),
+]
+
+TEXTS = [
+    ("connector.py", "reads kv_load_failure_policy only after it has made the connector, which sets it",
+     SCHEDULER + ".__init__", r"create_connector\((?s:.*)kv_transfer_config\.kv_load_failure_policy"),
+    ("consumer.py", "goes on after num_computed_tokens of a received request, and caches what is before",
+     SCHEDULER + "._update_waiting_for_remote_kv", r"cache_blocks\(request, request\.num_computed_tokens\)"),
+    ("scheduler.py", "reads finished_recving and finished_sending after the connector has seen the output",
+     SCHEDULER + "._update_from_kv_xfer_finished",
+     r"update_connector_output\(kv_connector_output\)(?s:.*)finished_recving(?s:.*)finished_sending"),
+]
+
+
+def find(name: str) -> object:
+    module, _, path = name.partition(":")
+    found: object = importlib.import_module(module)
+    for part in path.split("."):
+        assert hasattr(found, part), f"vLLM {vllm.__version__} has no {name} any more"
+        found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("user, name, parameters", CALLS, ids=[name for _, name, _ in CALLS])
+def test_calls(user: str, name: str, parameters: list[str]) -> None:
+    now = list(inspect.signature(find(name)).parameters)
+    assert now == parameters, f"{user}: vLLM {vllm.__version__}'s {name} takes {now}, not {parameters}"
+
+
+@pytest.mark.parametrize("user, name, fields", FIELDS, ids=[name for _, name, _ in FIELDS])
+def test_fields(user: str, name: str, fields: list[str]) -> None:
+    cls = find(name)
+    source = "\n".join(inspect.getsource(base) for base in cls.__mro__ if base.__module__.startswith("vllm"))
+    gone = [field for field in fields if not re.search(rf"\b(self\.)?{field}\b\s*[:=(]", source)]
+    assert not gone, f"{user}: vLLM {vllm.__version__}'s {name} has no {', '.join(gone)} any more"
+
+
+@pytest.mark.parametrize("user, what, name, pattern", TEXTS, ids=[what for _, what, _, _ in TEXTS])
+def test_order(user: str, what: str, name: str, pattern: str) -> None:
+    assert re.search(pattern, inspect.getsource(find(name))), (
+        f"{user}: vLLM {vllm.__version__}'s {name} has changed. kvferry counts on: it {what}")
