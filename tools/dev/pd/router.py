@@ -1,30 +1,31 @@
-"""vLLM's own router in front of a prefill and a decode engine."""
+"""vLLM's own router in front of prefill engines and a decode engine."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import web
-from .engine import HOST, Engine, EngineError
+from .engine import HOST, EngineError
 from .ports import free_ports
 from .process import Process
 
 
 class Router:
-    name = "router"
-
-    def __init__(self, prefill: Engine, decode: Engine, logs: Path, port: int | None = None) -> None:
+    def __init__(self, prefill_urls: Sequence[str], decode_url: str, logs: Path, port: int | None = None,
+                 name: str = "router", args: Sequence[str] = ()) -> None:
+        self.name = name
         self.port, metrics_port = free_ports(2)
         self.port = port or self.port
         argv = [
             str(Path(sys.executable).with_name("vllm-router")), "--vllm-pd-disaggregation",
-            "--prefill", prefill.url, "--decode", decode.url,
+            *(word for url in prefill_urls for word in ("--prefill", url)), "--decode", decode_url,
             "--host", HOST, "--port", str(self.port), "--prometheus-port", str(metrics_port),
-            "--kv-connector", "nixl",
+            "--kv-connector", "nixl", *args,
         ]
-        self.process = Process(self.name, argv, dict(os.environ), logs / "router.log")
+        self.process = Process(self.name, argv, dict(os.environ), logs / f"{name}.log")
 
     @property
     def url(self) -> str:

@@ -35,7 +35,7 @@ class Stack:
         self.logs = logs
         self.engines = [Engine(spec, logs) for spec in specs]
         self.prefill, self.decode = self.engines[0], self.engines[1]
-        self.router = Router(self.prefill, self.decode, logs, router_port) if with_router else None
+        self.router = Router([self.prefill.url], self.decode.url, logs, router_port) if with_router else None
 
     @property
     def members(self) -> list[Engine | Router]:
