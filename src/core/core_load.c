@@ -1,6 +1,7 @@
 #include <stdlib.h>
 
 #include "base/bitmap.h"
+#include "base/mark.h"
 #include "core/core_internal.h"
 #include "core/parts.h"
 
@@ -38,21 +39,28 @@ static bool names_a_block_twice(const kvf_core *core, const kvf_blocks *destinat
 static kvf_status check_destination(const kvf_core *core, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
   if (!core->has_memory || destination->groups != ticket->groups || ticket->groups != core->groups) {
+    KVF_MARK(load_of_other_groups);
     return KVF_INVALID;
   }
   size_t next = 0;
   for (uint32_t group = 0; group < ticket->groups; group++) {
     if (destination->counts[group] != ticket->counts[group]) {
+      KVF_MARK(load_of_other_positions);
       return KVF_INVALID;
     }
     for (uint32_t i = 0; i < ticket->counts[group]; i++, next++) {
       uint32_t block = destination->ids[next];
       if (block != KVF_BLOCK_NONE && (block >= core->group_blocks[group] || ticket->ids[next] == KVF_BLOCK_NONE)) {
+        KVF_MARK(load_into_unknown_block);
         return KVF_INVALID;
       }
     }
   }
-  return names_a_block_twice(core, destination) ? KVF_INVALID : KVF_OK;
+  if (names_a_block_twice(core, destination)) {
+    KVF_MARK(load_names_block_twice);
+    return KVF_INVALID;
+  }
+  return KVF_OK;
 }
 
 /* The wanted blocks, by position and then group, so that the groups' prefixes grow together. */
@@ -101,6 +109,7 @@ static kvf_status hold_peers(kvf_core *core, uint64_t now_ns, const kvf_ticket *
     *out = held;
     return KVF_OK;
   }
+  KVF_MARK(load_peers_not_held);
   for (uint32_t i = 0; held != NULL && i < held->count; i++) {
     kvf_peers_release(&core->peers, now_ns, held->peers[i]);
   }
@@ -160,6 +169,7 @@ static kvf_status start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticke
                         .parts_count = count};
   status = kvf_loads_start(core->loads, now_ns, &spec);
   if (status != KVF_OK) {
+    KVF_MARK(load_not_started);
     kvf_core_release_peers(core, now_ns, held);
   }
   return status;
@@ -179,6 +189,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket
   kvf_load_peers *held;
   HASH_FIND(by_id, core->load_peers, &load->request_id, sizeof(load->request_id), held);
   if (held != NULL) {
+    KVF_MARK(load_peers_held_twice);
     return KVF_EXISTS;
   }
   uint32_t positions = 0;
@@ -187,6 +198,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket
   }
   kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
   if (items == NULL) {
+    KVF_MARK(load_items_no_memory);
     return KVF_NO_MEMORY;
   }
   uint32_t items_count = list_items(ticket, &load->destination, items);

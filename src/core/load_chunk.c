@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "base/bitmap.h"
+#include "base/mark.h"
 #include "core/load_internal.h"
 
 static uint64_t item_bytes(const kvf_load_part *part, uint32_t index)
@@ -47,6 +48,7 @@ kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
   kvf_load_chunk *chunk = KVF_CONTAINER_OF(part->idle.next, kvf_load_chunk, link);
   chunk->read_id = loads->next_read_id++;
   if (!kvf_chunk_remember(loads, chunk)) {
+    KVF_MARK(read_index_no_memory);
     return NULL;
   }
   choose_items(loads, part, chunk);

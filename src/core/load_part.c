@@ -3,6 +3,7 @@
 
 #include "core/load_internal.h"
 
+#include "base/mark.h"
 #include "base/mutant.h"
 
 #define BIT(state) (1u << (state))
@@ -150,6 +151,7 @@ static uint64_t stall_at(const kvf_loads *loads, const kvf_load_part *part)
 
 static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
+  KVF_MARK(read_stalled);
   uint32_t path = KVF_CONTAINER_OF(part->flying.next, kvf_load_chunk, link)->path; /* that of all its reads */
   uint64_t waited_ns = now_ns - part->pinged_ns;
   bool answered = part->peer->answered >= part->ping;
@@ -240,6 +242,7 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
 {
   kvf_load_peer *peer = kvf_load_peer_find(loads, peer_index);
   if (peer == NULL) {
+    KVF_MARK(path_for_nobody);
     return;
   }
   peer->asked = false;
@@ -251,6 +254,7 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
       kvf_list_remove(&part->waiting);
       read_over(loads, part, path);
     } else {
+      KVF_MARK(path_refused);
       kvf_load_decide(loads, now_ns, part->load, part->cause != KVF_OK ? part->cause : status);
     }
   }
@@ -266,6 +270,7 @@ void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer_ind
   for (kvf_list *link = peer->parts.next; link != &peer->parts; link = link->next) {
     kvf_load_part *part = KVF_CONTAINER_OF(link, kvf_load_part, by_peer);
     if (part->path == path) {
+      KVF_MARK(path_lost);
       part->path = KVF_PATH_NONE;
       drain(loads, now_ns, part);
     }
@@ -307,6 +312,7 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
 {
   kvf_load_chunk *chunk = kvf_chunk_find(loads, read_id);
   if (chunk == NULL) {
+    KVF_MARK(read_done_late);
     loads->stats.late++;
     return;
   }
@@ -318,6 +324,7 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
     return;
   }
   if (status == KVF_INVALID) {
+    KVF_MARK(read_of_blocks_peer_lacks);
     status = KVF_BAD_TICKET; /* ours were checked at the start: it is the peer that has no such blocks */
   }
   if (status == KVF_OK) {
@@ -330,10 +337,13 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   }
   kvf_chunk_miss(chunk);
   if (is_final(status)) {
+    KVF_MARK(read_failed_for_good);
     kvf_load_decide(loads, now_ns, part->load, status);
   } else if (status == KVF_NOT_PUBLISHED) {
+    KVF_MARK(read_not_published);
     drain(loads, now_ns, part);
   } else {
+    KVF_MARK(read_failed);
     kvf_part_trouble(loads, now_ns, part, status);
   }
 }

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/mark.h"
+
 #define KEEP_BYTES 4096u
 
 void kvf_outbox_free(kvf_outbox *outbox)
@@ -14,6 +16,7 @@ void kvf_outbox_free(kvf_outbox *outbox)
 kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out)
 {
   if (bytes > KVF_OUTBOX_BYTES_MAX || outbox->bytes > KVF_OUTBOX_BYTES_MAX - bytes) {
+    KVF_MARK(outbox_full);
     return KVF_LIMIT;
   }
   if (outbox->bytes + bytes > outbox->capacity) {
@@ -24,6 +27,7 @@ kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out)
     }
     uint8_t *data = realloc(outbox->data, capacity);
     if (data == NULL) {
+      KVF_MARK(outbox_no_memory);
       return KVF_NO_MEMORY;
     }
     outbox->data = data;

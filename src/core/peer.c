@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mark.h"
 #include "core/peer_internal.h"
 #include "wire/ping_message.h"
 
@@ -13,7 +14,11 @@ kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kv
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
   peers->table = calloc(KVF_PEERS_MAX, sizeof(kvf_peer *));
-  return peers->table == NULL ? KVF_NO_MEMORY : KVF_OK;
+  if (peers->table == NULL) {
+    KVF_MARK(peers_no_memory);
+    return KVF_NO_MEMORY;
+  }
+  return KVF_OK;
 }
 
 static void forget(kvf_peers *peers, kvf_peer *peer)
@@ -64,6 +69,7 @@ static bool make_room(kvf_peers *peers)
       return true;
     }
   }
+  KVF_MARK(peers_all_in_use);
   return false;
 }
 
@@ -83,6 +89,7 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   }
   kvf_peer *peer = calloc(1, sizeof(*peer));
   if (peer == NULL) {
+    KVF_MARK(peer_no_memory);
     return NULL;
   }
   const kvf_config *config = &peers->self->config;
@@ -101,6 +108,7 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->notice);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
+    KVF_MARK(peer_index_no_memory);
     free(peer);
     return NULL;
   }
@@ -124,6 +132,7 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t
     peer = add_peer(peers, &clean);
   }
   if (peer == NULL) {
+    KVF_MARK(peers_full);
     return KVF_NO_MEMORY;
   }
   peer->users++;

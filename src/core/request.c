@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/policy.h"
 #include "core/request_internal.h"
@@ -16,6 +17,7 @@ kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *
   kvf_budget_init(&requests->budget, self->config.recompute_budget_tokens_per_s);
   requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
   if (requests->due == NULL) {
+    KVF_MARK(requests_no_memory);
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
@@ -70,12 +72,14 @@ kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, co
                                      const kvf_prompt *prompt)
 {
   if (memcmp(ticket->compat, requests->self->compat, sizeof(ticket->compat)) != 0) {
+    KVF_MARK(ticket_of_another_model);
     requests->counters.incompatible++;
     kvf_self_log(requests->self, now_ns, KVF_INCOMPATIBLE, 0, KVF_LOG_WARN,
                  "ticket refused: incompatible: made for another model or layout");
     return KVF_INCOMPATIBLE;
   }
   if (!is_near(requests->self, ticket)) {
+    KVF_MARK(ticket_far_without_key);
     requests->counters.bad_tickets++;
     kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
                  "ticket refused: bad_ticket: names another host, which needs a shared key (option key_file)");
@@ -85,6 +89,7 @@ kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, co
     return KVF_OK;
   }
   if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
+    KVF_MARK(ticket_of_another_prompt);
     requests->counters.bad_tickets++;
     kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
                  "ticket refused: bad_ticket: made for another prompt");
@@ -100,6 +105,7 @@ static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_req
     kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
     kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
     if (status != KVF_OK) {
+      KVF_MARK(request_peers_full);
       while (i-- > 0) {
         kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
       }
@@ -143,10 +149,12 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
     return status;
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
+    KVF_MARK(requests_full);
     return KVF_NO_MEMORY;
   }
   kvf_request *request = calloc(1, sizeof(*request) + ticket->ranks * sizeof(request->ranks[0]));
   if (request == NULL) {
+    KVF_MARK(request_no_memory);
     return KVF_NO_MEMORY;
   }
   fill(requests, request, ticket, options, user);
@@ -157,6 +165,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   request->id = requests->next_id;
   HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
   if (request->by_id.tbl == NULL) {
+    KVF_MARK(request_index_no_memory);
     status = KVF_NO_MEMORY;
     goto release_peers;
   }
@@ -179,9 +188,11 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+    KVF_MARK(begin_of_unknown_request);
     return KVF_NOT_FOUND;
   }
   if (request->state == KVF_REQUEST_LOADING) {
+    KVF_MARK(begin_twice);
     return KVF_EXISTS;
   }
   request->state = KVF_REQUEST_LOADING;
@@ -258,11 +269,13 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
   uint32_t ranks = requests->self->config.ranks;
   uint64_t all = ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << ranks) - 1;
   if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+    KVF_MARK(report_late);
     requests->counters.late_reports++;
     return KVF_NOT_FOUND;
   }
   if (request->state == KVF_REQUEST_OPEN || report->ranks_mask == 0 || (report->ranks_mask & ~all) != 0 ||
       report->blocks != request->positions || report->prefix > report->blocks) {
+    KVF_MARK(report_invalid);
     return KVF_INVALID;
   }
   request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
@@ -276,6 +289,7 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
+    KVF_MARK(cancel_of_unknown_request);
     return KVF_NOT_FOUND;
   }
   requests->counters.cancelled++;
@@ -294,6 +308,7 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 /* The load's last moment: ranks that have not reported are lost. */
 static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  KVF_MARK(ranks_lost);
   kvf_report lost = {.request_id = request->id,
                      .ranks_mask = UINT64_MAX,
                      .blocks = request->positions,
@@ -309,6 +324,7 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
     on_deadline(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
+    KVF_MARK(finish_given_up);
     kvf_request_give_up(requests, now_ns, request);
   } else if (now_ns >= request->renew_ns) {
     kvf_request_tell(requests, now_ns, request);

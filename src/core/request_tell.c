@@ -1,3 +1,4 @@
+#include "base/mark.h"
 #include "core/request_internal.h"
 #include "wire/lease_message.h"
 
@@ -139,6 +140,7 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
   while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
     collect(requests, &requests->due[peer], &renew, &finish);
     if (send_renew(requests, conn, &renew) != KVF_OK || send_finish(requests, conn, &finish) != KVF_OK) {
+      KVF_MARK(peer_does_not_read);
       return; /* the peer does not read: what was taken comes again at its next time */
     }
     kvf_peers_await(requests->peers, now_ns, peer);
@@ -147,6 +149,7 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
 
 void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer)
 {
+  KVF_MARK(tell_peer_not_open);
   while (kvf_list_pop_front(&requests->due[peer]) != NULL) {
   }
 }
@@ -168,10 +171,12 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
   HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
   kvf_request_rank *rank = request == NULL ? NULL : rank_of_peer(request, peer);
   if (rank == NULL || request->lease.id != item->lease_id || request->state != KVF_REQUEST_FINISHING) {
+    KVF_MARK(state_not_asked);
     return;
   }
   /* The answer to a renewal that was under way says nothing of our finish. */
   if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
+    KVF_MARK(state_before_finish);
     return;
   }
   /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
@@ -187,6 +192,7 @@ kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint3
 {
   kvf_lease_states states;
   if (kvf_lease_states_decode(body, body_bytes, &states) != KVF_OK) {
+    KVF_MARK(states_malformed);
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < states.count; i++) {

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "base/mark.h"
+
 #define VARINT_BYTES_MAX 10
 
 static const uint8_t nothing;
@@ -29,6 +31,7 @@ kvf_status kvf_decoder_end(const kvf_decoder *decoder)
 const uint8_t *kvf_get_span(kvf_decoder *decoder, size_t bytes)
 {
   if (decoder->failed || bytes > decoder->bytes - decoder->at) {
+    KVF_MARK(decoder_cut_off);
     decoder->failed = true;
     return NULL;
   }
@@ -87,6 +90,7 @@ uint64_t kvf_get_varint(kvf_decoder *decoder)
       return value;
     }
   }
+  KVF_MARK(varint_malformed);
   decoder->failed = true;
   return 0;
 }
@@ -109,6 +113,7 @@ void kvf_encoder_init(kvf_encoder *encoder, void *data, size_t capacity)
 kvf_status kvf_encoder_end(const kvf_encoder *encoder, size_t *bytes)
 {
   if (encoder->failed) {
+    KVF_MARK(encoder_full);
     return KVF_LIMIT;
   }
   *bytes = encoder->bytes;

@@ -1,3 +1,4 @@
+#include "base/mark.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
 
@@ -45,6 +46,7 @@ kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_read_item *
                                 size_t *body_bytes)
 {
   if (!head_is_valid(read) || !items_are_valid(items, read->items_count)) {
+    KVF_MARK(data_read_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -73,6 +75,7 @@ static void check_runs(kvf_decoder *decoder, uint32_t items_count)
     read_run run = get_run(decoder);
     if (run.group >= KVF_GROUPS_MAX || run.count > KVF_BLOCKS_PER_LEASE_MAX - run.position ||
         run.count > items_count - items) {
+      KVF_MARK(data_read_run_malformed);
       kvf_decoder_fail(decoder);
     }
     items += run.count;
@@ -90,6 +93,7 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   read.heads = kvf_get_u32(&decoder);
   read.items_count = kvf_get_u32(&decoder);
   if (decoder.failed || !head_is_valid(&read)) {
+    KVF_MARK(data_read_head_malformed);
     return KVF_PROTOCOL;
   }
   read.runs = decoder.data + decoder.at;
