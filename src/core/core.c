@@ -1,5 +1,6 @@
 #include "core/core.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -351,9 +352,8 @@ static bool next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
   }
   kvf_load_peers *held;
   HASH_FIND(by_id, core->load_peers, &event.request_id, sizeof(event.request_id), held);
-  if (held != NULL) {
-    kvf_core_release_peers(core, now_ns, held);
-  }
+  assert(held != NULL); /* kvf_core_load_start() holds them for every load */
+  kvf_core_release_peers(core, now_ns, held);
   return true;
 }
 

@@ -157,7 +157,7 @@ static bool route_load_action(kvf_core *core, uint64_t now_ns, kvf_effect *out)
       return false;
     case KVF_LOAD_PATH_STALLED:
       kvf_peers_path_stalled(&core->peers, now_ns, action->path, action->silent);
-      return false;
+      break;
   }
   return false;
 }

@@ -1,5 +1,6 @@
 #include "core/request.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -326,10 +327,10 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
     KVF_MARK(finish_given_up);
     kvf_request_give_up(requests, now_ns, request);
-  } else if (now_ns >= request->renew_ns) {
-    kvf_request_tell(requests, now_ns, request);
   } else {
-    kvf_request_rearm(requests, request);
+    assert(now_ns >=
+           request->renew_ns); /* no timer is early, and it is set anew whenever one of the two times changes */
+    kvf_request_tell(requests, now_ns, request);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "core/session.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +83,8 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns)
   if (sessions->unproven_count >= most_unproven) {
     victims = &sessions->unproven;
   } else if (sessions->unproven_count + sessions->open_count >= most) {
-    victims = sessions->open_count > 0 ? &sessions->open : &sessions->unproven;
+    assert(sessions->open_count > 0); /* unproven alone they are over their share before: connections_max is not 0 */
+    victims = &sessions->open;
   }
   if (victims != NULL) {
     KVF_MARK(session_evicted);
@@ -315,9 +317,7 @@ static kvf_status on_renew(kvf_sessions *sessions, kvf_session *session, uint64_
   for (uint32_t i = 0; i < renew.count; i++) {
     const kvf_renew_item *item = &renew.items[i];
     kvf_consumer_key key = consumer_of(session, item->request_id);
-    kvf_lease_state state = sessions->leases == NULL
-                                ? KVF_LEASE_STATE_UNKNOWN
-                                : kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key);
+    kvf_lease_state state = kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);
@@ -335,10 +335,8 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
   for (uint32_t i = 0; i < finish.count; i++) {
     const kvf_finish_item *item = &finish.items[i];
     kvf_consumer_key key = consumer_of(session, item->request_id);
-    kvf_lease_state state = sessions->leases == NULL ? KVF_LEASE_STATE_UNKNOWN
-                                                     : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease,
-                                                                              &key, item->kind == KVF_FINISH_COMPLETED,
-                                                                              item->reader, item->readers);
+    kvf_lease_state state = kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key,
+                                                   item->kind == KVF_FINISH_COMPLETED, item->reader, item->readers);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);

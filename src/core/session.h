@@ -57,7 +57,7 @@ typedef struct kvf_sessions {
   kvf_session_counters counters;
 } kvf_sessions;
 
-/* `leases` may be NULL (a node that publishes nothing). The pointers must outlive the sessions. */
+/* The pointers must outlive the sessions. */
 void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns, kvf_lease_table *leases,
                        kvf_wheel *wheel);
 void kvf_sessions_free(kvf_sessions *sessions);

@@ -35,17 +35,18 @@ unit_tests() {
 
 simulate() {
   local tape
-  .venv/bin/ninja -C $FOLDER --quiet tests/sim/kvferry-sim
   for tape in tests/sim/tapes/*.tape; do
     $FOLDER/tests/sim/kvferry-sim --tape "$tape" >$FOLDER/tape.log 2>&1 || { cat $FOLDER/tape.log >&2; die "tape $tape"; }
   done
   $FOLDER/tests/sim/kvferry-sim --seeds "1..$seeds"
 }
 
+PATH=$PWD/.venv/bin:$PATH # meson and this script must mean one ninja
 configure
 forget_counts
 export KVFERRY_MARKS=$PWD/$FOLDER/marks
 say "building $FOLDER and running the unit tests …"
+ninja -C $FOLDER --quiet tests/sim/kvferry-sim
 unit_tests
 say "simulating seeds 1 to $seeds, and the kept tapes …"
 simulate

@@ -423,6 +423,21 @@ static void bad_tickets_are_counted(void **state)
   ranks_close(&world);
 }
 
+static void ticket_without_tokens_is_done_at_once(void **state)
+{
+  (void)state;
+  open_simple();
+  ticket.prompt.tokens = 0;
+  ticket.counts[0] = 0;
+  assert_int_equal(load_into(NULL, 1, ticket.counts), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_OK);
+  assert_int_equal(report.blocks, 0);
+  assert_quiet();
+  assert_int_equal(dialed(), 0);
+  ranks_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -444,6 +459,7 @@ int main(void)
       cmocka_unit_test(deadline_is_the_loads_or_the_nodes),
       cmocka_unit_test(abort_waits_for_its_reads),
       cmocka_unit_test(bad_tickets_are_counted),
+      cmocka_unit_test(ticket_without_tokens_is_done_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Fails the n-th allocation, for every n, of what allocates in the core. Linked with --wrap for calloc and malloc. */
+/* Fails the n-th allocation, for every n, of what allocates in the core. Linked with --wrap for calloc, malloc and
+ * realloc. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,10 @@
 
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_malloc(size_t bytes);
+void *__real_realloc(void *memory, size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_malloc(size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
 
 static long allocations_left = -1; /* until one fails; below 0: none does */
 
@@ -38,6 +41,11 @@ void *__wrap_calloc(size_t count, size_t bytes)
 void *__wrap_malloc(size_t bytes)
 {
   return fails_now() ? NULL : __real_malloc(bytes);
+}
+
+void *__wrap_realloc(void *memory, size_t bytes)
+{
+  return fails_now() ? NULL : __real_realloc(memory, bytes);
 }
 
 static ranks_world world;

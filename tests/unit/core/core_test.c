@@ -380,6 +380,48 @@ static void events_of_a_load_come_in_order_and_once(void **state)
   ranks_close(&world);
 }
 
+/* A name more than the table has is left out, and overwrites nothing. */
+static void transports_are_bounded(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('a');
+  (void)snprintf(config.options.transports, sizeof(config.options.transports), "a,b,c,d,e");
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  assert_int_equal(core.peers.transports_count, KVF_TRANSPORTS_MAX);
+  assert_string_equal(core.peers.transports[KVF_TRANSPORTS_MAX - 1], "d");
+  kvf_core_free(&core);
+}
+
+static void lease_of_too_many_blocks_is_refused(void **state)
+{
+  (void)state;
+  static uint32_t none[KVF_BLOCKS_PER_LEASE_MAX + 1];
+  memset(none, 0xff, sizeof(none)); /* all slid out */
+  open_world();
+  const uint32_t counts[] = {KVF_BLOCKS_PER_LEASE_MAX, 1};
+  assert_int_equal(publish(2, counts, none), KVF_LIMIT);
+  assert_int_equal(producer()->leases.live, 0);
+  assert_int_equal(publish(1, counts, none), KVF_OK);
+  ranks_close(&world);
+}
+
+/* It has no fence table: there is nothing to end, and nothing to store. */
+static void control_node_ends_no_leases(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_lease lease;
+  kvf_effect effect;
+  kvf_core_config config = config_of('a');
+  config.is_control = true;
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_end(&core, 0, &lease), KVF_NOT_FOUND);
+  assert_false(kvf_core_next_effect(&core, 0, &effect));
+  kvf_core_free(&core);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -400,6 +442,9 @@ int main(void)
       cmocka_unit_test(deadline_is_the_nearest_of_all),
       cmocka_unit_test(ticks_are_bounded),
       cmocka_unit_test(events_of_a_load_come_in_order_and_once),
+      cmocka_unit_test(transports_are_bounded),
+      cmocka_unit_test(lease_of_too_many_blocks_is_refused),
+      cmocka_unit_test(control_node_ends_no_leases),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -334,6 +334,133 @@ static void unused_peer_is_disconnected_and_makes_room(void **state)
   control_world_close(&world);
 }
 
+static kvf_status acquire_port(uint16_t port, uint32_t *peer)
+{
+  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
+  key.address.port = port;
+  return kvf_peers_acquire(&world.consumer.core.peers, &key, peer);
+}
+
+/* Takes all places that are left; returns the last peer. */
+static uint32_t fill_table(void)
+{
+  uint32_t last = 0;
+  for (uint16_t port = 1000; world.consumer.core.peers.count < KVF_PEERS_MAX; port++) {
+    assert_int_equal(acquire_port(port, &last), KVF_OK);
+  }
+  return last;
+}
+
+/* P6: what is in use, or has a link that the runtime still knows, keeps its place; what nobody uses gives it. */
+static void table_is_bounded_and_unused_peers_make_room(void **state)
+{
+  (void)state;
+  kvf_peers *peers = &world.consumer.core.peers;
+  uint32_t got = 77;
+  open_world(NULL, NULL, "m");
+  uint32_t linked = acquire();
+  (void)ask_path(linked);
+  control_dial(&world, KVF_OK);
+  kvf_peers_release(peers, world.now_ns, linked);
+  uint32_t last = fill_table();
+  assert_int_equal(acquire_port(1, &got), KVF_NO_MEMORY);
+  assert_int_equal(got, 77);
+  assert_int_equal(peers->count, KVF_PEERS_MAX);
+  kvf_peers_release(peers, world.now_ns, last);
+  assert_int_equal(acquire_port(1, &got), KVF_OK);
+  assert_int_equal(got, last);
+  assert_int_equal(peer_of(linked)->links[0].state, KVF_LINK_OPENING);
+  assert_int_equal(acquire_port(2, &got), KVF_NO_MEMORY);
+  control_world_close(&world);
+}
+
+/* A link that the runtime has not been told of goes with its peer, and is never opened. */
+static void wanted_link_does_not_keep_an_unused_peer(void **state)
+{
+  (void)state;
+  kvf_peers *peers = &world.consumer.core.peers;
+  uint32_t got;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_open(peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  kvf_peers_want_path(peers, world.now_ns, peer);
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_WANTED);
+  kvf_peers_release(peers, world.now_ns, peer);
+  (void)fill_table();
+  assert_int_equal(acquire_port(1, &got), KVF_OK);
+  assert_int_equal(got, peer);
+  control_settle(&world);
+  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  control_world_close(&world);
+}
+
+static void news_of_what_is_decided_changes_nothing(void **state)
+{
+  (void)state;
+  kvf_core *core = &world.consumer.core;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  uint64_t conn_id = world.consumer.dial_conn_id;
+  control_dial(&world, KVF_OK);
+  const kvf_peer_link *link = &peer_of(peer)->links[0];
+  uint32_t path = world.consumer.opened_path;
+  kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
+  kvf_core_on_link_down(core, world.now_ns, path, KVF_PEER_DOWN); /* it is not up yet */
+  kvf_core_on_link_down(core, world.now_ns, path + 1, KVF_PEER_DOWN);
+  kvf_core_on_link(core, world.now_ns, path + 1, KVF_PEER_DOWN);
+  assert_int_equal(link->state, KVF_LINK_OPENING);
+  kvf_core_on_link(core, world.now_ns, path, KVF_OK);
+  kvf_core_on_link(core, world.now_ns, path, KVF_PEER_DOWN);
+  assert_int_equal(link->state, KVF_LINK_UP);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(core->peers.counters.failures, 0);
+  control_world_close(&world);
+}
+
+/* P8: each state of the handshake takes its own message and no other. */
+static void frames_out_of_place_end_the_connection(void **state)
+{
+  static const struct {
+    kvf_peer_state state;
+    kvf_frame_type type;
+  } rows[] = {{KVF_PEER_WAIT_CHALLENGE, KVF_FRAME_WELCOME}, {KVF_PEER_WAIT_CHALLENGE, KVF_FRAME_PONG},
+              {KVF_PEER_WAIT_WELCOME, KVF_FRAME_CHALLENGE}, {KVF_PEER_WAIT_WELCOME, KVF_FRAME_PONG},
+              {KVF_PEER_READY, KVF_FRAME_CHALLENGE},        {KVF_PEER_READY, KVF_FRAME_WELCOME}};
+  const uint8_t body[8] = {0};
+  (void)state;
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    open_world(NULL, NULL, "m");
+    uint32_t peer = acquire();
+    (void)ask_path(peer);
+    control_dial(&world, KVF_OK);
+    peer_of(peer)->state = rows[i].state; /* as if it had come so far */
+    kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, rows[i].type, body, sizeof(body));
+    assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+    assert_non_null(strstr(world.consumer.last_log, "protocol: a message that does not belong here"));
+    control_world_close(&world);
+  }
+}
+
+/* 0 is a moment like any other, and not "nothing is awaited". */
+static void silence_is_noticed_from_time_zero_on(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  kvf_peers_await(&world.consumer.core.peers, 0, peer);
+  kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_non_null(strstr(world.consumer.last_log, "peer_down: does not answer"));
+  control_world_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -351,6 +478,11 @@ int main(void)
       cmocka_unit_test(passing_failure_of_a_transport_is_tried_again),
       cmocka_unit_test(stalled_link_has_a_breaker_of_its_own),
       cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
+      cmocka_unit_test(table_is_bounded_and_unused_peers_make_room),
+      cmocka_unit_test(wanted_link_does_not_keep_an_unused_peer),
+      cmocka_unit_test(news_of_what_is_decided_changes_nothing),
+      cmocka_unit_test(frames_out_of_place_end_the_connection),
+      cmocka_unit_test(silence_is_noticed_from_time_zero_on),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,8 @@
 /* clang-format on */
 
 #include "control_world.h"
+#include "core/request_internal.h"
+#include "wire/lease_message.h"
 
 static control_world world;
 static kvf_ticket ticket;
@@ -296,6 +298,163 @@ static void keyless_ticket_of_another_host_is_refused(void **state)
   control_world_close(&world);
 }
 
+/* P6, P3: a request that is refused for want of room holds nothing. */
+static void table_is_bounded(void **state)
+{
+  (void)state;
+  uint64_t id = 0;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  kvf_requests *requests = &world.consumer.core.requests;
+  for (uint32_t i = 0; i < KVF_REQUESTS_MAX; i++) {
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, i, &id), KVF_OK);
+  }
+  uint64_t last = id;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_NO_MEMORY);
+  assert_int_equal(id, last);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
+  assert_int_equal(world.consumer.core.peers.table[0]->users, KVF_REQUESTS_MAX);
+  control_world_close(&world);
+}
+
+/* More than one message holds: all are told, to begin with and at the end. */
+static void many_requests_are_told_in_several_messages(void **state)
+{
+  (void)state;
+  const uint32_t count = KVF_LEASE_ITEMS_MAX + 1;
+  uint64_t id = 0;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  kvf_requests *requests = &world.consumer.core.requests;
+  control_publish(&world, &ticket);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, i, &id), KVF_OK);
+  }
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(requests->counters.renewals, count);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id - i), KVF_OK);
+  }
+  control_settle(&world);
+  assert_int_equal(requests->counters.finishes, count);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* each was answered */
+  control_world_close(&world);
+}
+
+/* A third of a short TTL would be a flood. */
+static void short_leases_are_renewed_every_50_ms(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 60);
+  control_publish(&world, &ticket);
+  (void)open_request();
+  control_dial(&world, KVF_OK);
+  assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
+  control_advance(&world, 49);
+  assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
+  control_advance(&world, 3);
+  assert_int_equal(world.consumer.core.requests.counters.renewals, 2);
+  assert_int_equal(live(), 1);
+  control_world_close(&world);
+}
+
+static void unknown_requests_and_reports_that_do_not_fit_change_nothing(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  uint64_t id = open_request();
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id + 1), KVF_NOT_FOUND);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id + 1), KVF_NOT_FOUND);
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  const kvf_report good = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
+  kvf_report of_nobody = good;
+  kvf_report of_no_rank = good;
+  kvf_report of_others = good;
+  of_nobody.ranks_mask = 0;
+  of_no_rank.ranks_mask = 3; /* there is one rank */
+  of_others.blocks = 5;
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &of_nobody), KVF_INVALID);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &of_no_rank), KVF_INVALID);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &of_others), KVF_INVALID);
+  assert_false(next_verdict(&event));
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &good), KVF_OK);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_USE);
+  control_world_close(&world);
+}
+
+static void sixty_four_ranks_are_all(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  world.consumer.core.self.config.ranks = 64;
+  uint64_t id = open_request();
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  kvf_report report = {.request_id = id, .ranks_mask = UINT64_MAX >> 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  assert_false(next_verdict(&event));
+  report.ranks_mask = UINT64_C(1) << 63;
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  assert_true(next_verdict(&event));
+  control_world_close(&world);
+}
+
+/* P3, P5: nobody asks for its verdict any more, and the producer hears of its end all the same. */
+static void cancelled_verdict_is_not_told_and_the_lease_still_ends(void **state)
+{
+  (void)state;
+  kvf_event event;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
+  assert_false(next_verdict(&event));
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(live(), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  control_world_close(&world);
+}
+
+static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64_t request_id)
+{
+  kvf_lease_states states = {.seq = seq, .count = 1};
+  uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
+  size_t bytes = 0;
+  states.items[0] = (kvf_lease_states_item){lease_id, 0, request_id, KVF_LEASE_STATE_OVER};
+  assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
+}
+
+/* P8: one producer cannot answer for another, nor for another lease. */
+static void end_is_heard_from_its_own_producer_about_its_own_lease(void **state)
+{
+  (void)state;
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  control_publish(&world, &ticket);
+  uint64_t id = open_request();
+  kvf_requests *requests = &world.consumer.core.requests;
+  control_dial(&world, KVF_OK);
+  world.held = true;
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
+  control_settle(&world);
+  uint32_t seq = requests->next_seq;
+  answer_states(1, seq, ticket.lease.id, id);
+  answer_states(0, seq, ticket.lease.id + 1, id);
+  answer_states(0, seq, ticket.lease.id, id + 1);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
+  answer_states(0, seq, ticket.lease.id, id);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  control_world_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -311,6 +470,13 @@ int main(void)
       cmocka_unit_test(second_request_of_a_ticket_only_detaches_itself),
       cmocka_unit_test(refuses_other_prompts_and_models),
       cmocka_unit_test(keyless_ticket_of_another_host_is_refused),
+      cmocka_unit_test(table_is_bounded),
+      cmocka_unit_test(many_requests_are_told_in_several_messages),
+      cmocka_unit_test(short_leases_are_renewed_every_50_ms),
+      cmocka_unit_test(unknown_requests_and_reports_that_do_not_fit_change_nothing),
+      cmocka_unit_test(sixty_four_ranks_are_all),
+      cmocka_unit_test(cancelled_verdict_is_not_told_and_the_lease_still_ends),
+      cmocka_unit_test(end_is_heard_from_its_own_producer_about_its_own_lease),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

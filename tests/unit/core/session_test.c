@@ -158,13 +158,105 @@ static void unknown_versions_are_refused(void **state)
   control_world_close(&world);
 }
 
+/* A session that is open on both sides; `connections_max` is the producer's. */
+static uint64_t open_session(uint32_t connections_max)
+{
+  kvf_ticket ticket;
+  uint32_t ids[1];
+  uint32_t peer;
+  open_world(connections_max);
+  control_ticket(&world, &ticket, ids, 1);
+  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
+  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  assert_int_equal(world.producer.core.sessions.open_count, 1);
+  return world.producer.conn_id;
+}
+
+/* Who has the key may not send what he likes either. */
+static void open_sessions_end_with_a_malformed_or_foreign_frame(void **state)
+{
+  static const kvf_frame_type types[] = {KVF_FRAME_RENEW, KVF_FRAME_FINISH, KVF_FRAME_PING, KVF_FRAME_HELLO,
+                                         KVF_FRAME_PONG};
+  const uint8_t garbage[3] = {1, 2, 3};
+  (void)state;
+  for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    uint64_t conn_id = open_session(64);
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, types[i], garbage, sizeof(garbage));
+    assert_int_equal(world.producer.core.sessions.counters.protocol_errors, 1);
+    assert_int_equal(world.producer.core.sessions.open_count, 0);
+    assert_non_null(strstr(world.producer.last_log, "protocol: malformed or unexpected message"));
+    control_settle(&world);
+    assert_non_null(strstr(world.consumer.last_log, "protocol")); /* it is told why */
+    control_world_close(&world);
+  }
+}
+
+/* The newcomer gets the place: it may be the same node, whose old connection is dead. */
+static void open_session_makes_room_at_connections_max(void **state)
+{
+  (void)state;
+  (void)open_session(1);
+  kvf_sessions *sessions = &world.producer.core.sessions;
+  (void)accept_one();
+  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(sessions->unproven_count, 1);
+  assert_int_equal(sessions->counters.evicted, 1);
+  assert_non_null(strstr(world.producer.last_log, "limit: connections_max is reached, and it was used least recently"));
+  assert_int_equal(hang_ups(), 1);
+  control_world_close(&world);
+}
+
+/* P8: a session's number without a session opens no data connection. */
+static void key_is_that_of_an_open_session_only(void **state)
+{
+  (void)state;
+  uint64_t conn_id = open_session(64);
+  const kvf_sessions *sessions = &world.producer.core.sessions;
+  uint64_t id = kvf_conns_find(&world.producer.core.conns, conn_id)->session->id;
+  kvf_key key = {.bytes = 77};
+  assert_false(kvf_sessions_key(sessions, id + 1, &key));
+  assert_int_equal(key.bytes, 77);
+  assert_true(kvf_sessions_key(sessions, id, &key));
+  control_cut(&world);
+  key.bytes = 77;
+  assert_false(kvf_sessions_key(sessions, id, &key));
+  assert_int_equal(key.bytes, 77);
+  control_world_close(&world);
+}
+
+/* The runtime's news that answers heap up counts for a session; a peer that does not read is found out by its silence.
+ */
+static void unread_answers_are_counted_for_sessions(void **state)
+{
+  (void)state;
+  uint64_t conn_id = open_session(64);
+  kvf_core_on_unread(&world.consumer.core, world.now_ns, world.consumer.conn_id);
+  kvf_core_on_unread(&world.producer.core, world.now_ns, 99);
+  assert_int_equal(world.consumer.core.sessions.counters.unread, 0);
+  assert_int_equal(world.producer.core.sessions.counters.unread, 0);
+  kvf_core_on_unread(&world.producer.core, world.now_ns, conn_id);
+  assert_int_equal(world.producer.core.sessions.counters.unread, 1);
+  assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
+  control_world_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(silent_connection_is_closed),     cmocka_unit_test(strangers_cannot_take_all_places),
-      cmocka_unit_test(anything_but_a_hello_is_refused), cmocka_unit_test(untrusted_frames_have_a_small_limit),
-      cmocka_unit_test(proof_of_another_key_is_refused), cmocka_unit_test(unknown_versions_are_refused),
+      cmocka_unit_test(silent_connection_is_closed),
+      cmocka_unit_test(strangers_cannot_take_all_places),
+      cmocka_unit_test(anything_but_a_hello_is_refused),
+      cmocka_unit_test(untrusted_frames_have_a_small_limit),
+      cmocka_unit_test(proof_of_another_key_is_refused),
+      cmocka_unit_test(unknown_versions_are_refused),
       cmocka_unit_test(who_does_not_read_is_hung_up_on),
+      cmocka_unit_test(open_sessions_end_with_a_malformed_or_foreign_frame),
+      cmocka_unit_test(open_session_makes_room_at_connections_max),
+      cmocka_unit_test(key_is_that_of_an_open_session_only),
+      cmocka_unit_test(unread_answers_are_counted_for_sessions),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

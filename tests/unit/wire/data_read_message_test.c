@@ -71,6 +71,9 @@ static void test_runs(void **state)
   items[4] = item(1, 7);
   items[5] = item(1, 6);
   assert_int_equal(round_trip(6), KVF_DATA_READ_HEAD_BYTES + 5 * KVF_DATA_READ_RUN_BYTES);
+  kvf_data_read read = some_read(6);
+  size_t bytes = 0;
+  assert_int_equal(kvf_data_read_encode(&read, items, body, KVF_DATA_READ_HEAD_BYTES, &bytes), KVF_LIMIT);
 }
 
 static void test_a_whole_lease_in_order_fits_a_frame(void **state)

@@ -163,6 +163,8 @@ static void test_proof_rules(void **state)
   proof.identity[31].value[5] = '\n';
   assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_INVALID);
   proof.identity[31].value[5] = 'x';
+  memset(proof.identity[31].name, 'n', sizeof(proof.identity[31].name)); /* it does not end */
+  assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_INVALID);
   proof.identity[31].name[0] = '\0';
   assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_INVALID);
 
@@ -216,6 +218,10 @@ static void test_refused_rules(void **state)
   assert_int_equal(decode_refused(body, bytes), KVF_OK);
   memset(body, 0, 4); /* refused with KVF_OK */
   assert_int_equal(decode_refused(body, bytes), KVF_PROTOCOL);
+  memset(refused.message, 'm', sizeof(refused.message)); /* one that does not end is cut */
+  assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_refused_decode(body, bytes, &back), KVF_OK);
+  assert_int_equal(strlen(back.message), sizeof(back.message) - 1);
   refused.status = KVF_OK;
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_INVALID);
 }

@@ -174,6 +174,10 @@ static void test_lease_ids(void **state)
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   body[6]++;
   assert_int_equal(decode_lease_states(body, bytes), KVF_PROTOCOL);
+  static kvf_finish finish;
+  fill_finish(&finish, 1);
+  finish.items[0].lease.id = KVF_LEASE_ID_MAX + 1;
+  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_INVALID);
   states.items[0].lease_id++;
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_INVALID);
 }

@@ -1,0 +1,147 @@
+/* Fails the n-th hash or MAC, for every n, as OpenSSL does without memory: what cannot be proved is not believed, and
+ * what failed once works later. Linked with --wrap for kvf_sha256 and kvf_hmac. */
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "control_world.h"
+
+kvf_status __real_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+kvf_status __real_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+kvf_status __wrap_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+
+static bool armed;
+static long hashes_left; /* until one fails */
+
+static bool fails_now(void)
+{
+  return armed && hashes_left-- == 0;
+}
+
+kvf_status __wrap_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
+{
+  return fails_now() ? KVF_NO_MEMORY : __real_kvf_sha256(spans, count, out);
+}
+
+kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
+{
+  return fails_now() ? KVF_NO_MEMORY : __real_kvf_hmac(key, spans, count, out);
+}
+
+static void arm(long hashes)
+{
+  armed = true;
+  hashes_left = hashes;
+}
+
+/* Whether one has failed since arm(). */
+static bool disarm(void)
+{
+  armed = false;
+  return hashes_left < 0;
+}
+
+static control_world world;
+static kvf_ticket ticket;
+static uint32_t ids[4];
+
+static void open_world(void)
+{
+  control_options options;
+  control_options_init(&options);
+  options.consumer_key = "a key of sixteen";
+  options.producer_key = "a key of sixteen";
+  control_world_open(&world, &options);
+  control_ticket(&world, &ticket, ids, 4);
+}
+
+static void init(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config;
+  memset(&config, 0, sizeof(config));
+  kvf_config_init(&config.options);
+  config.options.lease_slots = 4;
+  long hashes = 0;
+  kvf_status status;
+  do {
+    arm(hashes++);
+    status = kvf_core_init(&core, &config, 0);
+    assert_int_equal(disarm(), status == KVF_NO_MEMORY);
+  } while (status == KVF_NO_MEMORY);
+  assert_int_equal(status, KVF_OK);
+  assert_int_equal(hashes, 4); /* the identity, the first lease's id, the seeds */
+  kvf_core_free(&core);
+}
+
+/* P8: no lease whose token could be guessed. */
+static void no_lease_without_a_token(void **state)
+{
+  (void)state;
+  kvf_lease lease = {.id = 77};
+  open_world();
+  uint32_t live = kvf_lease_slots_live(&world.producer.core.slots);
+  arm(0);
+  assert_int_equal(kvf_core_lease_reserve(&world.producer.core, 1, 0, &lease), KVF_NO_MEMORY);
+  assert_true(disarm());
+  assert_int_equal(lease.id, 77);
+  assert_int_equal(kvf_lease_slots_live(&world.producer.core.slots), live);
+  assert_int_equal(kvf_core_lease_reserve(&world.producer.core, 1, 0, &lease), KVF_OK);
+  control_world_close(&world);
+}
+
+static void dial_all(void)
+{
+  control_settle(&world);
+  while (world.consumer.dial_wanted) {
+    control_dial(&world, KVF_OK);
+  }
+}
+
+/* P8, P2: a handshake that cannot be computed opens nothing on either side, and the next one does. */
+static void handshake(void **state)
+{
+  (void)state;
+  kvf_peers *peers = &world.consumer.core.peers;
+  const kvf_sessions *sessions = &world.producer.core.sessions;
+  bool failed = true;
+  long hashes = 0;
+  for (; failed; hashes++) {
+    uint32_t peer;
+    open_world();
+    kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
+    assert_int_equal(kvf_peers_acquire(peers, &key, &peer), KVF_OK);
+    kvf_peers_want_open(peers, world.now_ns, peer);
+    arm(hashes);
+    dial_all();
+    failed = disarm();
+    assert_int_equal(peers->table[peer]->state, failed ? KVF_PEER_IDLE : KVF_PEER_READY);
+    assert_int_equal(sessions->open_count, failed ? 0 : 1);
+    assert_int_equal(sessions->unproven_count, 0);
+    control_advance(&world, 501); /* the breaker's cooldown, where it counts as the peer's failure */
+    kvf_peers_want_open(peers, world.now_ns, peer);
+    dial_all();
+    assert_int_equal(peers->table[peer]->state, KVF_PEER_READY);
+    assert_int_equal(sessions->open_count, 1);
+    control_world_close(&world);
+  }
+  assert_true(hashes > 10);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(init),
+      cmocka_unit_test(no_lease_without_a_token),
+      cmocka_unit_test(handshake),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
