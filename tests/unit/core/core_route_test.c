@@ -129,6 +129,7 @@ static void frames_are_short_after_hanging_up(void **state)
   kvf_core_on_frame(producer(), world.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
   assert_int_equal(kvf_core_frame_limit(producer(), conn_id), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
   kvf_core_on_frame(producer(), world.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
+  kvf_core_on_malformed(producer(), world.now_ns, conn_id);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   control_world_close(&world);
 }

@@ -380,6 +380,23 @@ static void events_of_a_load_come_in_order_and_once(void **state)
   ranks_close(&world);
 }
 
+/* block_tokens is one field more. */
+static void identity_must_have_room(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('a');
+  for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    char name[8];
+    (void)snprintf(name, sizeof(name), "f%d", i);
+    assert_int_equal(kvf_config_identity(&config.options, name, "v"), KVF_OK);
+  }
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_LIMIT);
+  config.options.identity_fields--;
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  kvf_core_free(&core);
+}
+
 /* A name more than the table has is left out, and overwrites nothing. */
 static void transports_are_bounded(void **state)
 {
@@ -442,6 +459,7 @@ int main(void)
       cmocka_unit_test(deadline_is_the_nearest_of_all),
       cmocka_unit_test(ticks_are_bounded),
       cmocka_unit_test(events_of_a_load_come_in_order_and_once),
+      cmocka_unit_test(identity_must_have_room),
       cmocka_unit_test(transports_are_bounded),
       cmocka_unit_test(lease_of_too_many_blocks_is_refused),
       cmocka_unit_test(control_node_ends_no_leases),

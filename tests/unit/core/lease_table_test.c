@@ -387,6 +387,27 @@ static void tick_is_bounded(void **state)
   assert_int_equal(w->table.live, 0);
 }
 
+/* More than are looked at together, and no more than was asked for. */
+static void many_run_out_in_one_tick(void **state)
+{
+  (void)state;
+  kvf_lease_table table;
+  const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS};
+  const kvf_blocks blocks = {NULL, NULL, 0};
+  assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_OK);
+  for (uint32_t slot = 0; slot < 100; slot++) {
+    const kvf_lease lease = lease_of(slot, 3);
+    assert_int_equal(kvf_lease_table_publish(&table, slot < 90 ? 0 : MS(50), &lease, &blocks, 1, slot), KVF_OK);
+  }
+  kvf_lease_table_tick(&table, MS(100), 40);
+  assert_int_equal(table.live, 60);
+  kvf_lease_table_tick(&table, MS(100), 1000);
+  assert_int_equal(table.live, 10);
+  assert_int_equal(table.counters.ended[KVF_LEASE_END_EXPIRED], 90);
+  assert_in_range(kvf_lease_table_next_deadline(&table), MS(100), MS(150));
+  kvf_lease_table_free(&table);
+}
+
 static void time_near_its_end(void **state)
 {
   (void)state;
@@ -560,6 +581,7 @@ int main(void)
       TEST(finished_consumer_does_not_lengthen),
       TEST(fifth_consumer_lengthens),
       TEST(tick_is_bounded),
+      cmocka_unit_test(many_run_out_in_one_tick),
       cmocka_unit_test(time_near_its_end),
       TEST(last_abort_abandons),
       TEST(abort_without_a_renewal),
