@@ -307,7 +307,6 @@ static void answers_that_nobody_waits_for(void **state)
   kvf_loads_on_pong(w->loads, 1);
   kvf_loads_on_path_down(w->loads, 0, 1, 11);
   start_reading(w);
-  kvf_loads_on_path_down(w->loads, 0, 1, 0);
   world_path(w, 1, 1, 12);
   kvf_loads_on_path(w->loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
   kvf_loads_on_pong(w->loads, 1);

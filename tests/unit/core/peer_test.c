@@ -397,6 +397,24 @@ static void wanted_link_does_not_keep_an_unused_peer(void **state)
   control_world_close(&world);
 }
 
+/* And where its peer stays: what was never opened is not closed either. */
+static void wanted_link_goes_with_its_connection(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle(&world);
+  control_dial(&world, KVF_OK);
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_cut(&world);
+  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(world.consumer.closed_links, 0);
+  control_dial(&world, KVF_OK); /* the path is wanted still */
+  assert_int_not_equal(world.consumer.opened_path, 0);
+  control_world_close(&world);
+}
+
 static void news_of_what_is_decided_changes_nothing(void **state)
 {
   (void)state;
@@ -480,6 +498,7 @@ int main(void)
       cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
       cmocka_unit_test(table_is_bounded_and_unused_peers_make_room),
       cmocka_unit_test(wanted_link_does_not_keep_an_unused_peer),
+      cmocka_unit_test(wanted_link_goes_with_its_connection),
       cmocka_unit_test(news_of_what_is_decided_changes_nothing),
       cmocka_unit_test(frames_out_of_place_end_the_connection),
       cmocka_unit_test(silence_is_noticed_from_time_zero_on),
