@@ -8,7 +8,6 @@
 #ifndef KVF_BASE_MARK_H
 #define KVF_BASE_MARK_H
 
-#ifdef KVF_MARKS_BUILT
 typedef struct kvf_mark {
   const char *file;
   const char *name;
@@ -16,6 +15,7 @@ typedef struct kvf_mark {
   unsigned long count;
 } kvf_mark;
 
+#ifdef KVF_MARKS_BUILT
 /* The section holds pointers, since compilers align larger objects as they like, which leaves gaps in an array. */
 #define KVF_MARK(mark_name)                                                                               \
   do {                                                                                                    \
