@@ -44,7 +44,7 @@ static const struct argp_option options[] = {
     {"trace", 'v', NULL, 0, "prints what happens (of one seed, or a tape)", 0},
     {"shrink", 'x', NULL, 0, "makes what --tape or --seeds A..A finds as small as it can, into --keep", 0},
     {"keep", OPTION_KEEP, "FILE", 0, "where a shrunk tape goes (default found.tape)", 0},
-    {"hash", OPTION_HASH, NULL, 0, "prints each seed's hash of all that happened", 0},
+    {"hash", OPTION_HASH, NULL, 0, "prints the hash of all that happened, of each seed or of a tape", 0},
     {"json", OPTION_JSON, "FILE", 0, "writes the numbers to it", 0},
     {"mutants", 'm', "NAME", OPTION_ARG_OPTIONAL, "looks for each planted bug, or for this one", 0},
     {"starts", OPTION_STARTS, "N", 0, "with --mutants: from how many seeds (default 5)", 0},
@@ -202,16 +202,30 @@ static int run_one_seed(const arguments *given)
   return run_tape(given, tape, SIM_TAPE_BYTES);
 }
 
+/* A run that found something may have ended before its hash was made. */
+static bool print_hash(const char *name, const uint8_t *tape, size_t bytes)
+{
+  kvf_sim_result result;
+  sim_child_run(tape, bytes, NULL, &result);
+  printf("%s %016" PRIx64 "%s%s\n", name, result.hash, result.found ? " " : "", result.promise);
+  return !result.found;
+}
+
 static int print_hashes(const arguments *given)
 {
-  uint8_t tape[SIM_TAPE_BYTES];
-  kvf_sim_result result;
-  for (uint64_t i = 0; i < given->count; i++) {
-    sim_tape_of_seed(given->first + i, tape);
-    sim_child_run(tape, sizeof(tape), NULL, &result);
-    printf("%" PRIu64 " %016" PRIx64 "\n", given->first + i, result.hash);
+  uint8_t tape[SIM_TAPE_FILE_BYTES];
+  bool good = true;
+  if (given->tape != NULL) {
+    size_t bytes;
+    return sim_tape_read(given->tape, tape, &bytes) ? !print_hash(given->tape, tape, bytes) : 2;
   }
-  return 0;
+  for (uint64_t i = 0; i < given->count; i++) {
+    char name[24];
+    (void)snprintf(name, sizeof(name), "%" PRIu64, given->first + i);
+    sim_tape_of_seed(given->first + i, tape);
+    good = print_hash(name, tape, SIM_TAPE_BYTES) && good;
+  }
+  return good ? 0 : 1;
 }
 
 /* ---- many seeds ---- */
@@ -288,11 +302,11 @@ int main(int argc, char **argv)
     given.search.jobs = given.jobs;
     return sim_mutants_run(&given.search);
   }
-  if (given.tape != NULL) {
-    return run_tape_file(&given);
-  }
   if (given.hash) {
     return print_hashes(&given);
+  }
+  if (given.tape != NULL) {
+    return run_tape_file(&given);
   }
   if (given.count == 1) {
     return run_one_seed(&given);

@@ -113,15 +113,23 @@ setup_mutants() {
     "building the Python package with planted bugs (half a minute)" install_mutants
 }
 
-# build_c FOLDER MESON-OPTION…: configures once, compiles what changed.
-build_c() {
+# configure_c FOLDER MESON-OPTION…: once.
+configure_c() {
   local folder=$1
   shift
   mkdir -p $CACHE/logs
   [ -f "$folder/build.ninja" ] || .venv/bin/meson setup "$folder" "$@" >"$CACHE/logs/$folder.log" ||
     { tail -n 20 "$CACHE/logs/$folder.log" >&2; rm -rf "$folder"; return 1; }
-  say "compiling $folder …"
-  .venv/bin/ninja -C "$folder" --quiet
+}
+
+# build_c FOLDER MESON-OPTION…: configures once, compiles what changed.
+build_c() {
+  configure_c "$@" && say "compiling $1 …" && .venv/bin/ninja -C "$1" --quiet
+}
+
+# build_sim FOLDER MESON-OPTION…: the simulator alone.
+build_sim() {
+  configure_c "$@" -Dbench=false && .venv/bin/ninja -C "$1" --quiet tests/sim/kvferry-sim
 }
 
 # The fuzz targets: with libFuzzer, and as plain programs that replay an input, both under the sanitizers.

@@ -67,6 +67,7 @@ setup_c
 step "C tests" build/meson-logs/testlog.junit.xml meson_tests build
 if [ $quick = no ]; then
   step "simulator, 60 s of fresh seeds" - tools/dev/sim.sh --seconds 60
+  step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
   step "coverage of src/core and src/wire" - tools/dev/coverage.sh
   step "clang-tidy" - check_tidy
   step "C tests, address and undefined behaviour sanitizers" build-asan/meson-logs/testlog.junit.xml \
