@@ -171,7 +171,7 @@ static kvf_status dial_status(int error)
 static void dial(kvf_control *control, const kvf_dial *dial)
 {
   kvf_node *node = control->node;
-  int fd = kvf_socket_connect(&dial->address, 0);
+  int fd = kvf_socket_connect(&dial->address, node->config.handshake_timeout_ms, 0);
   kvf_status status = fd >= 0 ? KVF_NO_MEMORY : dial_status(errno);
   if (fd >= 0 && add_socket(control, dial->conn_id, fd, true) != NULL) {
     return;
@@ -287,7 +287,7 @@ static void accept_all(kvf_control *control)
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     kvf_address from;
     uint64_t conn_id;
-    int fd = kvf_socket_accept(control->listener, &from);
+    int fd = kvf_socket_accept(control->listener, node->config.handshake_timeout_ms, &from);
     if (fd < 0) {
       if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
         kvf_log_sink_write_line(&node->log, KVF_LOG_ERROR, "cannot accept connections: out of descriptors or memory");

@@ -107,6 +107,29 @@ static void set_option(int fd, int level, int option, int value)
   (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
+uint32_t kvf_socket_patience_ms(uint32_t handshake_timeout_ms)
+{
+  uint64_t ms = (uint64_t)handshake_timeout_ms * KVF_SOCKET_PATIENCE_HANDSHAKES;
+  return ms < KVF_SOCKET_PATIENCE_MS_MIN ? KVF_SOCKET_PATIENCE_MS_MIN : ms > INT_MAX ? INT_MAX : (uint32_t)ms;
+}
+
+static int whole_seconds(uint32_t ms)
+{
+  return ms < 1000 ? 1 : (int)(ms / 1000);
+}
+
+/* The user timeout ends a connection with bytes that are not acknowledged, and an idle one at the probe after it. */
+static void set_connection_options(int fd, uint32_t handshake_timeout_ms)
+{
+  uint32_t patience_ms = kvf_socket_patience_ms(handshake_timeout_ms);
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)patience_ms);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds(patience_ms / 2));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, whole_seconds(patience_ms / 2 / KVF_SOCKET_PROBES));
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, KVF_SOCKET_PROBES);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 void kvf_socket_set_buffers(int fd, uint32_t bytes)
 {
   if (bytes > 0) {
@@ -167,7 +190,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
   return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
 }
 
-int kvf_socket_accept(int listener, kvf_address *peer)
+int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *peer)
 {
   struct sockaddr_storage storage = {0};
   socklen_t bytes = sizeof(storage);
@@ -180,19 +203,17 @@ int kvf_socket_accept(int listener, kvf_address *peer)
     errno = ECONNABORTED;
     return -1;
   }
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_connection_options(fd, handshake_timeout_ms);
   return fd;
 }
 
-int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes)
+int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes)
 {
   int fd = open_socket(peer);
   if (fd < 0) {
     return -1;
   }
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_connection_options(fd, handshake_timeout_ms);
   kvf_socket_set_buffers(fd, buffer_bytes);
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(peer, &storage);

@@ -15,6 +15,16 @@
 
 #define KVF_LISTEN_BACKLOG 128
 
+/* A peer whose host has vanished (no power, no network) sends no end. The kernel gives a connection up when the other
+ * host has answered nothing for so many handshake timeouts, neither bytes sent nor, where there are none, its probes.
+ * That is long after kvferry's own clocks have ended what waits for the peer, and much sooner than idle_timeout_ms or
+ * the kernel's own two hours. */
+#define KVF_SOCKET_PATIENCE_HANDSHAKES 10
+#define KVF_SOCKET_PATIENCE_MS_MIN 3000 /* so that a few lost packets in a row are no vanished host */
+#define KVF_SOCKET_PROBES 4             /* in the second half of that time */
+
+uint32_t kvf_socket_patience_ms(uint32_t handshake_timeout_ms);
+
 /* As kvf_address_parse(), port 0 where none is given, and HOST may also be a name that the system can resolve. On
  * failure *out is unchanged and `message` (KVF_MESSAGE_BYTES_MAX bytes) says what is wrong with the text. KVF_INVALID.
  */
@@ -31,11 +41,11 @@ KVF_MUST_USE bool kvf_address_from_sockaddr(const struct sockaddr_storage *from,
 KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message);
 
 /* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does (EAGAIN: none is waiting). */
-int kvf_socket_accept(int listener, kvf_address *peer);
+int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *peer);
 
 /* Begins to connect: wait until the descriptor is writable, then ask kvf_socket_error(). buffer_bytes: size of the
  * kernel's buffers, 0 leaves them to the kernel. -1 with errno: it failed at once. */
-int kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes);
+int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
 /* Ends the connection, or the listening, and closes the descriptor. A child that was forked and has not called exec()
  * holds a copy of the descriptor: the other side must see the end all the same. Such a copy also keeps what is being

@@ -262,7 +262,7 @@ static void path_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 static void path_open(kvf_tcp *tcp, kvf_tcp_path *path)
 {
   kvf_tcp_link *link = path->link;
-  int fd = kvf_socket_connect(&link->peer, tcp->config.tcp_buffer_bytes);
+  int fd = kvf_socket_connect(&link->peer, tcp->config.handshake_timeout_ms, tcp->config.tcp_buffer_bytes);
   if (fd < 0) {
     dial_failed(tcp, link, errno);
     return;

@@ -341,7 +341,7 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   (void)events;
   for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
     kvf_address peer;
-    int fd = kvf_socket_accept(tcp->listener_fd, &peer);
+    int fd = kvf_socket_accept(tcp->listener_fd, tcp->config.handshake_timeout_ms, &peer);
     if (fd >= 0) {
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

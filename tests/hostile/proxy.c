@@ -342,10 +342,10 @@ static uint16_t port_for(uint16_t target)
   return ntohs(at.sin_port);
 }
 
-int __real_kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes);
-int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes);
+int __real_kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
+int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
-int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes)
+int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes)
 {
   kvf_address to = *peer;
   (void)pthread_mutex_lock(&proxy.lock);
@@ -353,5 +353,5 @@ int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t buffer_bytes)
     to.port = port_for(peer->port);
   }
   (void)pthread_mutex_unlock(&proxy.lock);
-  return __real_kvf_socket_connect(&to, buffer_bytes);
+  return __real_kvf_socket_connect(&to, handshake_timeout_ms, buffer_bytes);
 }

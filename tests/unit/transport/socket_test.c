@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#define HANDSHAKE_MS 1000 /* the option's default */
+
 static kvf_address resolved(const char *text)
 {
   kvf_address address;
@@ -94,6 +96,21 @@ static void assert_data_socket(int fd)
   assert_true((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   assert_true(option_of(fd, IPPROTO_TCP, TCP_NODELAY) != 0);
+  assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 10000);
+  assert_int_equal(option_of(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+  assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPIDLE), 5);
+  assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPINTVL), 1);
+  assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPCNT), KVF_SOCKET_PROBES);
+}
+
+static void patience_with_a_silent_host(void **state)
+{
+  (void)state;
+  assert_int_equal(kvf_socket_patience_ms(1000), 10000);
+  assert_int_equal(kvf_socket_patience_ms(301), 3010);
+  assert_int_equal(kvf_socket_patience_ms(10), KVF_SOCKET_PATIENCE_MS_MIN);
+  assert_int_equal(kvf_socket_patience_ms(60000), 600000); /* the longest that the option allows */
+  assert_int_equal(kvf_socket_patience_ms(UINT32_MAX), INT32_MAX);
 }
 
 static void listener_and_connection(void **state)
@@ -107,15 +124,15 @@ static void listener_and_connection(void **state)
   assert_true(bound.port != 0);
   assert_true((fcntl(listener, F_GETFD) & FD_CLOEXEC) != 0);
   kvf_address peer;
-  assert_int_equal(kvf_socket_accept(listener, &peer), -1);
+  assert_int_equal(kvf_socket_accept(listener, HANDSHAKE_MS, &peer), -1);
   assert_int_equal(errno, EAGAIN);
 
-  int client = kvf_socket_connect(&bound, 65536);
+  int client = kvf_socket_connect(&bound, HANDSHAKE_MS, 65536);
   assert_data_socket(client);
   assert_true(option_of(client, SOL_SOCKET, SO_RCVBUF) >= 65536);
   struct pollfd waiting = {.fd = listener, .events = POLLIN};
   assert_int_equal(poll(&waiting, 1, 10000), 1);
-  int server = kvf_socket_accept(listener, &peer);
+  int server = kvf_socket_accept(listener, HANDSHAKE_MS, &peer);
   assert_data_socket(server);
   assert_true(kvf_address_is_loopback(&peer));
   assert_int_equal(kvf_socket_error(client), 0);
@@ -155,7 +172,7 @@ static void refused_connection_has_its_error(void **state)
   int listener = -1;
   assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
   close(listener);
-  int fd = kvf_socket_connect(&bound, 0);
+  int fd = kvf_socket_connect(&bound, HANDSHAKE_MS, 0);
   if (fd < 0) {
     assert_int_equal(errno, ECONNREFUSED);
     return;
@@ -172,6 +189,7 @@ int main(void)
       cmocka_unit_test(addresses_survive_text_and_sockaddr), cmocka_unit_test(bad_text_is_refused),
       cmocka_unit_test(loopback_and_any_are_told),           cmocka_unit_test(listener_and_connection),
       cmocka_unit_test(port_in_use_names_the_address),       cmocka_unit_test(refused_connection_has_its_error),
+      cmocka_unit_test(patience_with_a_silent_host),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ void peer_expect_silence(int fd, int ms)
 
 static int finish_connect(const kvf_address *address)
 {
-  int fd = kvf_socket_connect(address, 0);
+  int fd = kvf_socket_connect(address, PATIENCE_MS, 0);
   assert_true(fd >= 0);
   wait_for(fd, POLLOUT);
   assert_int_equal(kvf_socket_error(fd), 0);
@@ -213,7 +213,7 @@ int peer_accept(int listener)
 {
   kvf_address peer;
   wait_for(listener, POLLIN);
-  int fd = kvf_socket_accept(listener, &peer);
+  int fd = kvf_socket_accept(listener, PATIENCE_MS, &peer);
   assert_true(fd >= 0);
   return fd;
 }
