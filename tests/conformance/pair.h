@@ -2,8 +2,7 @@
 #ifndef KVF_TESTS_CONFORMANCE_PAIR_H
 #define KVF_TESTS_CONFORMANCE_PAIR_H
 
-#include <sys/types.h>
-
+#include "../child_process.h"
 #include "node.h"
 #include "suite.h"
 
@@ -32,9 +31,8 @@ void read_free(const kvf_read *read);
 /* ---- another process ---- */
 
 typedef struct producer_process {
-  pid_t pid;
-  int channel;
-  bool stopped;
+  child_process child;
+  bool killed;
   node_introduction introduction;
   node_lease lease; /* LEASE_ID, published */
 } producer_process;

@@ -16,7 +16,6 @@
 #define MS KVF_NS_PER_MS
 #define LEASES_MAX 12
 #define SLOTS 4
-#define FRAME_BYTES_MAX 2048
 
 /* Consumers that the model tells apart; what others say may end a lease as soon as they have said it. */
 #define CLIENTS 2
@@ -287,12 +286,6 @@ static void send_proof(wire *from, const kvf_key *key, const wire *stolen, size_
   wires_feed_frame(&all, from, KVF_FRAME_PROOF, body, bytes, cut);
 }
 
-static wire *some_wire(fuzz_tape *tape)
-{
-  wire *chosen = &all.list[fuzz_choose(tape, WIRES_MAX)];
-  return chosen->conn_id == 0 ? NULL : chosen;
-}
-
 /* A proper handshake up to, and perhaps with, the proof. */
 static void shake_hands(fuzz_tape *tape, bool has_key)
 {
@@ -309,7 +302,7 @@ static void shake_hands(fuzz_tape *tape, bool has_key)
   if (from->conn_id != conn_id || next == 3) {
     return;
   }
-  const wire *stolen = has_key || next != 1 ? NULL : some_wire(tape);
+  const wire *stolen = has_key || next != 1 ? NULL : wires_choose(&all, tape);
   send_proof(from, has_key ? &config.key : &other, stolen, 0);
 }
 
@@ -370,25 +363,18 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
 
 static void send_something(fuzz_tape *tape, unsigned what)
 {
-  wire *from = some_wire(tape);
+  wire *from = wires_choose(&all, tape);
   size_t got;
   uint8_t body[KVF_HELLO_BYTES_MAX] = {0};
   if (from == NULL) {
     return;
   }
   size_t cut = fuzz_u8(tape);
-  const uint8_t *bytes;
   switch (what) {
-    case 0: /* any bytes */
-      bytes = fuzz_bytes(tape, fuzz_u16(tape) % FRAME_BYTES_MAX, &got);
-      wires_feed(&all, from, bytes, got, cut);
+    case 0:
+    case 1:
+      wires_feed_any(&all, from, tape, cut, what == 1);
       break;
-    case 1: { /* a frame of any type and body */
-      kvf_frame_type type = (kvf_frame_type)(1 + fuzz_choose(tape, KVF_FRAME_PONG));
-      bytes = fuzz_bytes(tape, fuzz_u16(tape) % FRAME_BYTES_MAX, &got);
-      wires_feed_frame(&all, from, type, bytes, got, cut);
-      break;
-    }
     case 2:
       got = make_hello(tape, body);
       wires_feed_frame(&all, from, KVF_FRAME_HELLO, body, got, cut);
@@ -438,7 +424,7 @@ static void step(fuzz_tape *tape)
       release_stores();
       break;
     case 9: {
-      wire *gone = some_wire(tape);
+      wire *gone = wires_choose(&all, tape);
       if (gone != NULL) {
         wires_close(&all, gone);
       }
@@ -484,25 +470,16 @@ static void close_world(void)
   kvf_core_free(&core);
 }
 
+static void warm_up(void)
+{
+  fuzz_tape none = {0};
+  shake_hands(&none, true);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-  static bool is_warm;
-  if (!is_warm) { /* what OpenSSL allocates once */
-    fuzz_tape none = {0};
-    open_world();
-    shake_hands(&none, true);
-    close_world();
-    is_warm = true;
-  }
-  fuzz_tape tape = {.data = data, .bytes = bytes};
-  size_t heap = fuzz_heap_bytes();
-  open_world();
-  while (!fuzz_is_over(&tape)) {
-    step(&tape);
-    check_world();
-  }
-  close_world();
-  fuzz_check(fuzz_heap_bytes() == heap);
+  static const fuzz_world driven = {open_world, warm_up, step, check_world, close_world};
+  fuzz_drive(&driven, data, bytes);
   return 0;
 }
 
@@ -510,10 +487,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
  * consumers with two readers each. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
-  static const struct {
-    const char *tape;
-    size_t bytes;
-  } seeds[] = {
+  static const fuzz_tape_seed seeds[] = {
       {"\x05\x00\x03\x01\x00\x0f\x00\x00\x00\x00\x00\x0f\x00\x00\x01\x00\x00", 17},
       {"\x05\x00\x05\x00\x03\x00\x00\x07\x0f\x00\x00\x03\x00\x08\x01\x00\x08\x00\x40\x09\x00", 21},
       {"\x03\x00\x00\x05\x00\x02\x00\x00\x02\x00\x01\x00\x02\x00\x03\x0b\x01\x00\x05\x04\x00\x01\x02\x03\x04", 25},
@@ -525,9 +499,5 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out)
        "\x01\x00\x90",
        32},
   };
-  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
-    return false;
-  }
-  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
-  return true;
+  return fuzz_put_nth(out, i, seeds, sizeof(seeds) / sizeof(seeds[0]));
 }

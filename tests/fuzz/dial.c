@@ -10,8 +10,6 @@
 #include "dial_world.h"
 #include "server_frames.h"
 
-#define FRAME_BYTES_MAX 2048
-
 /* ---- what the engine does ---- */
 
 static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, uint32_t ids[POSITIONS])
@@ -141,24 +139,6 @@ static void answer_dial(fuzz_tape *tape)
   }
 }
 
-static wire *some_wire(fuzz_tape *tape)
-{
-  wire *chosen = &world.all.list[fuzz_choose(tape, WIRES_MAX)];
-  return chosen->conn_id == 0 ? NULL : chosen;
-}
-
-static void send_any(fuzz_tape *tape, wire *from, size_t cut, bool is_frame)
-{
-  size_t got;
-  kvf_frame_type type = (kvf_frame_type)(1 + (is_frame ? fuzz_choose(tape, KVF_FRAME_PONG) : 0));
-  const uint8_t *bytes = fuzz_bytes(tape, fuzz_u16(tape) % FRAME_BYTES_MAX, &got);
-  if (is_frame) {
-    wires_feed_frame(&world.all, from, type, bytes, got, cut);
-  } else {
-    wires_feed(&world.all, from, bytes, got, cut);
-  }
-}
-
 static void send_answer(fuzz_tape *tape, wire *from, kvf_frame_type type, size_t cut)
 {
   static uint8_t body[SERVER_BODY_BYTES];
@@ -184,7 +164,7 @@ static void send_answer(fuzz_tape *tape, wire *from, kvf_frame_type type, size_t
 /* The proper next step of the handshake. */
 static void shake_hands(fuzz_tape *tape)
 {
-  wire *from = some_wire(tape);
+  wire *from = wires_choose(&world.all, tape);
   if (from == NULL) {
     return;
   }
@@ -197,7 +177,7 @@ static void shake_hands(fuzz_tape *tape)
 
 static void send_something(fuzz_tape *tape)
 {
-  wire *from = some_wire(tape);
+  wire *from = wires_choose(&world.all, tape);
   uint8_t choice = fuzz_u8(tape);
   size_t cut = choice >> 4;
   if (from == NULL) {
@@ -205,10 +185,10 @@ static void send_something(fuzz_tape *tape)
   }
   switch (choice & 7) {
     case 0:
-      send_any(tape, from, cut, true);
+      wires_feed_any(&world.all, from, tape, cut, true);
       break;
     case 1:
-      send_any(tape, from, cut, false);
+      wires_feed_any(&world.all, from, tape, cut, false);
       break;
     case 2:
       send_answer(tape, from, KVF_FRAME_CHALLENGE, cut);
@@ -373,29 +353,20 @@ static void close_world(void)
   kvf_core_free(&world.core);
 }
 
+static void warm_up(void)
+{
+  fuzz_tape none = {0};
+  start_load(&none);
+  wires_settle(&world.all);
+  answer_dial(&none);
+  wires_settle(&world.all);
+  shake_hands(&none);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-  static bool is_warm;
-  if (!is_warm) { /* what OpenSSL allocates once */
-    fuzz_tape none = {0};
-    dial_open();
-    start_load(&none);
-    wires_settle(&world.all);
-    answer_dial(&none);
-    wires_settle(&world.all);
-    shake_hands(&none);
-    close_world();
-    is_warm = true;
-  }
-  fuzz_tape tape = {.data = data, .bytes = bytes};
-  size_t heap = fuzz_heap_bytes();
-  dial_open();
-  while (!fuzz_is_over(&tape)) {
-    step(&tape);
-    dial_check();
-  }
-  close_world();
-  fuzz_check(fuzz_heap_bytes() == heap);
+  static const fuzz_world driven = {dial_open, warm_up, step, dial_check, close_world};
+  fuzz_drive(&driven, data, bytes);
   return 0;
 }
 
@@ -403,10 +374,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
  * the producer's address; garbage from one who has the key. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
-  static const struct {
-    const char *tape;
-    size_t bytes;
-  } seeds[] = {
+  static const fuzz_tape_seed seeds[] = {
       {"\x01\x00\x20\x05\x00\x06\x00\x00\x00\x08\x00\x09\x00\x00\x00\x09\x00\x00\x00\x09\x00\x00\x00\x09\x00\x00\x00",
        27},
       {"\x01\x01\x20\x05\x00\x06\x00\x00\x00\x08\x00\x09\x00\x00\x00\x09\x00\x00\xa1\x09\x00\x02\x00\x00\x20", 25},
@@ -418,9 +386,5 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out)
       {"\x01\x00\x20\x01\x01\x20\x01\x02\x20\x05\x00\x05\x00\x05\x00\x06\x01\x00\x00\x08\x00\x00\x64\x02\x00\x08\x80",
        27},
   };
-  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
-    return false;
-  }
-  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
-  return true;
+  return fuzz_put_nth(out, i, seeds, sizeof(seeds) / sizeof(seeds[0]));
 }

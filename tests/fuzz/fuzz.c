@@ -87,3 +87,31 @@ unsigned fuzz_choose(fuzz_tape *tape, unsigned n)
 {
   return fuzz_u8(tape) % n;
 }
+
+bool fuzz_put_nth(fuzz_seed_out *out, unsigned i, const fuzz_tape_seed *seeds, size_t count)
+{
+  if (i < count) {
+    fuzz_put(out, seeds[i].tape, seeds[i].bytes);
+  }
+  return i < count;
+}
+
+void fuzz_drive(const fuzz_world *world, const uint8_t *data, size_t bytes)
+{
+  static bool is_warm;
+  if (!is_warm) {
+    world->open();
+    world->warm_up();
+    world->close();
+    is_warm = true;
+  }
+  fuzz_tape tape = {.data = data, .bytes = bytes};
+  size_t heap = fuzz_heap_bytes();
+  world->open();
+  while (!fuzz_is_over(&tape)) {
+    world->step(&tape);
+    world->check();
+  }
+  world->close();
+  fuzz_check(fuzz_heap_bytes() == heap);
+}

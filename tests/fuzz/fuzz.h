@@ -27,6 +27,14 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out);
 void fuzz_put(fuzz_seed_out *out, const void *data, size_t bytes);
 void fuzz_put_u8(fuzz_seed_out *out, unsigned value);
 
+typedef struct fuzz_tape_seed {
+  const char *tape;
+  size_t bytes;
+} fuzz_tape_seed;
+
+/* fuzz_seed() of a target whose seeds are this table. */
+bool fuzz_put_nth(fuzz_seed_out *out, unsigned i, const fuzz_tape_seed *seeds, size_t count);
+
 /* ---- the tape ---- */
 
 typedef struct fuzz_tape {
@@ -48,6 +56,18 @@ uint64_t fuzz_u64(fuzz_tape *tape);
 unsigned fuzz_choose(fuzz_tape *tape, unsigned n);
 /* The next bytes of the tape, fewer where it ends: *got tells. Never NULL. */
 const uint8_t *fuzz_bytes(fuzz_tape *tape, size_t wanted, size_t *got);
+
+/* A world that a tape drives, step by step, and what is checked after each. */
+typedef struct fuzz_world {
+  void (*open)(void);
+  void (*warm_up)(void); /* once, in a world of its own: what OpenSSL allocates once */
+  void (*step)(fuzz_tape *tape);
+  void (*check)(void);
+  void (*close)(void);
+} fuzz_world;
+
+/* LLVMFuzzerTestOneInput() of such a target: at the end the heap is as it was. */
+void fuzz_drive(const fuzz_world *world, const uint8_t *data, size_t bytes);
 
 /* ---- checks ---- */
 

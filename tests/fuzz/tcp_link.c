@@ -555,10 +555,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
 #define UP "\x02\x00\x00\x06\x00\x01\x06\x01\x01\x00\x07\x00\x07\x01\x00"
-  static const struct {
-    const char *tape;
-    size_t bytes;
-  } seeds[] = {
+  static const fuzz_tape_seed seeds[] = {
       {UP "\x04\x00\x04\x08\x00\x00\x08\x00\x00\x08\x01\x00\x00", 28},
       {UP "\x04\x04\x00\x09\x00\x00\x0a\x00\x40\x00\x0a\x00\xff\x00\x0a\x00\xff\x0b\x00\x00\x04\x00", 37},
       {UP "\x04\x0c\x00\x09\x00\x00\x0a\x00\x40\x00\x05\x01\x00\x0a\x00\xff\x0b\x00\x00\x03\x02\x00\x00", 39},
@@ -568,9 +565,5 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out)
       {"\x02\x80\x00\x02\x00\xe0\x05\x00\x03\x02\x00\x00\x01\xff\x00", 15},
   };
 #undef UP
-  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
-    return false;
-  }
-  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
-  return true;
+  return fuzz_put_nth(out, i, seeds, sizeof(seeds) / sizeof(seeds[0]));
 }

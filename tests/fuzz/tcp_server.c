@@ -350,10 +350,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 /* A consumer that is served; one whose lease ends, who is slow, cancels and leaves; strangers. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
-  static const struct {
-    const char *tape;
-    size_t bytes;
-  } seeds[] = {
+  static const fuzz_tape_seed seeds[] = {
       {"\x04\x00\x03\x00\x00\x07\x00\x00\x0c\x00\x00\x00\x0e\x00\x01\x02\x00\x00", 18},
       {"\x04\x01\x03\x00\x07\x00\x01\x09\x00\x0c\x00\x00\x01\xf2\x00\x04\x01\x0c\x00\x01\x01\x00\x02\x04\x01\x08\x00"
        "\x00\x0c\x00\x00\x09\x00\x00\x0a\x00",
@@ -361,9 +358,5 @@ bool fuzz_seed(unsigned i, fuzz_seed_out *out)
       {"\x02\x02\x02\x00\x07\x00\x00\x07\x01\x00\x05\x02\x10\x00GET / HTTP/1.1\r\n\x01\x65", 32},
       {"\x03\x00\x07\x00\x00\x06\x00\x03\x09\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0b\x00", 21},
   };
-  if (i >= sizeof(seeds) / sizeof(seeds[0])) {
-    return false;
-  }
-  fuzz_put(out, seeds[i].tape, seeds[i].bytes);
-  return true;
+  return fuzz_put_nth(out, i, seeds, sizeof(seeds) / sizeof(seeds[0]));
 }

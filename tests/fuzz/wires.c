@@ -222,6 +222,24 @@ void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *b
   free(frame);
 }
 
+void wires_feed_any(wires *all, wire *from, fuzz_tape *tape, size_t cut, bool is_frame)
+{
+  size_t got;
+  kvf_frame_type type = (kvf_frame_type)(1 + (is_frame ? fuzz_choose(tape, KVF_FRAME_PONG) : 0));
+  const uint8_t *bytes = fuzz_bytes(tape, fuzz_u16(tape) % WIRES_ANY_BYTES, &got);
+  if (is_frame) {
+    wires_feed_frame(all, from, type, bytes, got, cut);
+  } else {
+    wires_feed(all, from, bytes, got, cut);
+  }
+}
+
+wire *wires_choose(wires *all, fuzz_tape *tape)
+{
+  wire *chosen = &all->list[fuzz_choose(tape, WIRES_MAX)];
+  return chosen->conn_id == 0 ? NULL : chosen;
+}
+
 void wires_close(wires *all, wire *from)
 {
   if (from->conn_id != 0) {

@@ -45,6 +45,11 @@ void wires_settle(wires *all);
 /* The other end sends these bytes; each recv() gives `cut` of them at most (0: as many as there is room for). */
 void wires_feed(wires *all, wire *from, const void *data, size_t bytes, size_t cut);
 void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *body, size_t bytes, size_t cut);
+/* What the tape says, of at most WIRES_ANY_BYTES: a frame of any type and body, or any bytes at all. */
+#define WIRES_ANY_BYTES 2048
+void wires_feed_any(wires *all, wire *from, fuzz_tape *tape, size_t cut, bool is_frame);
+/* One that is in use, or NULL. */
+wire *wires_choose(wires *all, fuzz_tape *tape);
 /* The other end closes. */
 void wires_close(wires *all, wire *from);
 void wires_close_all(wires *all);

@@ -1,19 +1,16 @@
 /* A producer in a process of its own, which is stopped, continued and killed. */
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../child_process.h"
 #include "stress.h"
 
 #define OFFER_PAUSE_US 2000
-
-extern char **environ;
 
 /* ---- in the child ---- */
 
@@ -54,43 +51,13 @@ int stress_child_main(void)
 
 /* ---- in the parent ---- */
 
-typedef struct child_process {
-  pid_t pid;
-  int channel;
-} child_process;
-
-static bool spawn(child_process *child)
-{
-  int ends[2];
-  char self[] = "/proc/self/exe";
-  char mode[] = "--child";
-  char *arguments[] = {self, mode, NULL};
-  posix_spawn_file_actions_t actions;
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    return false;
-  }
-  (void)posix_spawn_file_actions_init(&actions);
-  (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
-  bool spawned = posix_spawn(&child->pid, self, &actions, NULL, arguments, environ) == 0;
-  (void)posix_spawn_file_actions_destroy(&actions);
-  (void)close(ends[1]);
-  child->channel = ends[0];
-  if (!spawned) {
-    (void)close(ends[0]);
-  }
-  return spawned;
-}
-
 /* Waits for its end, having hung up or killed it. */
-static void reap(child_process *child, bool killed)
+static void reap(const child_process *child, bool killed)
 {
-  int status = 0;
   if (killed) {
     (void)kill(child->pid, SIGKILL);
   }
-  (void)close(child->channel);
-  while (waitpid(child->pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  int status = child_end(child);
   if (!killed && !(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS)) {
     stress_fail("P6", "the child process has failed (%d)", status);
   }
@@ -127,7 +94,7 @@ void *stress_child(void *unused)
   while (!atomic_load(&stress_stop)) {
     child_process child;
     bool killed = stress_one_in(&prng, 2);
-    if (!spawn(&child)) {
+    if (!child_start(&child, "--child", SOCK_SEQPACKET)) {
       stress_fail("P6", "no child process");
       return NULL;
     }

@@ -2,13 +2,11 @@
 #ifndef KVF_TESTS_PRODUCER_PROCESS_H
 #define KVF_TESTS_PRODUCER_PROCESS_H
 
-#include <sys/types.h>
-
+#include "../../child_process.h"
 #include "pair.h"
 
 typedef struct producer_process {
-  pid_t pid;
-  int channel;
+  child_process child;
 } producer_process;
 
 /* What main() does when it was started with the one argument "--producer". */
