@@ -67,7 +67,7 @@ def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
     rig = rig_for(decoder)
     rig.warm_up()
     rig.settle()
-    peer = f"127.0.0.1:{listen_port(rig)}"
+    peer = f"127.0.0.1:{rig.producer.connector_port}"
     for path in (COMPLETIONS, CHAT):  # all four at once would be more than P's pool may have under lease
         tickets = [ticket_for(rig, path) for _ in range(2)]
         rig.outlast_lease()
@@ -75,10 +75,6 @@ def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
             expect_typed(ask(rig, path, ticket, stream=stream), STATUS[decoder], "lease_expired", peer)
     assert rig.probe().ok
     rig.settle()
-
-
-def listen_port(rig: Rig) -> str:
-    return rig.producer.spec.connector.config["kv_connector_extra_config"]["listen"].rsplit(":")[-1]
 
 
 @pytest.mark.parametrize("decoder", STATUS)

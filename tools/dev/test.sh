@@ -58,7 +58,9 @@ python_tests() {
 }
 
 engine_tests() {
-  .venv/bin/python -m pytest -v --junitxml="$1" -o junit_family=xunit2 tests/e2e
+  local report=$1
+  shift
+  .venv/bin/python -m pytest -v --junitxml="$report" -o junit_family=xunit2 "$@"
 }
 
 rm -rf $RESULTS
@@ -78,6 +80,11 @@ if [ $quick = no ]; then
   step "fuzzing, 30 s a target" - fuzz --seconds 30
   setup_tests
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
-  [ $e2e = no ] || step "end to end, real engines" $RESULTS/e2e.xml engine_tests $RESULTS/e2e.xml
+  if [ $e2e = yes ]; then
+    step "end to end, real engines" $RESULTS/e2e.xml \
+      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology
+    step "end to end, engines of other shapes" $RESULTS/topology.xml \
+      engine_tests $RESULTS/topology.xml tests/e2e/topology
+  fi
 fi
 exec .venv/bin/python tools/dev/tally.py $RESULTS/steps

@@ -67,8 +67,8 @@ class Engine:
     """A server that can be paused, killed and started anew on the same ports."""
 
     def __init__(self, spec: EngineSpec, logs: Path) -> None:
-        self.port, connector_port = free_ports(2)
-        self.spec = replace(spec, connector=spec.connector.at_port(connector_port))
+        self.port, self.connector_port = free_ports(2)
+        self.spec = replace(spec, connector=spec.connector.at_port(self.connector_port))
         self.process = Process(
             spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
 

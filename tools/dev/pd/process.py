@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Mapping, Sequence
 
+import psutil
+
 # Runs a program with a guard beside it, in a session of its own. The guard reads a pipe whose other end only we hold:
 # when we are gone, however that came, it kills the program's group, stopped processes included.
 GUARDED = """
@@ -34,6 +36,21 @@ class Process:
             self._child = subprocess.Popen(
                 ["sh", "-c", GUARDED, "guarded", *self.argv], env=self.env, stdin=subprocess.PIPE, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    def family(self) -> list[psutil.Process]:
+        """The program and all that it has started."""
+        program = psutil.Process(self.pid)
+        return [program, *program.children(recursive=True)]
+
+    def listening_ports(self) -> set[int]:
+        """Of 127.0.0.1."""
+        return {connection.laddr.port for process in self.family() for connection in process.net_connections("tcp4")
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.ip == "127.0.0.1"}
 
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None

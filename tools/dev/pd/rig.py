@@ -27,6 +27,7 @@ class Rig:
     max_tokens: int = 16
     client_limit_s: float = 60.0
     consumer: Engine | None = None
+    source: Engine | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -34,7 +35,8 @@ class Rig:
 
     @property
     def producer(self) -> Engine:
-        return self.stack.prefill
+        """The engine that prefills: the stack's P unless another one was named."""
+        return self.source or self.stack.prefill
 
     @property
     def decoder(self) -> Engine:

@@ -1,0 +1,22 @@
+"""Engines of other shapes than the rest of the suite's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pd.connector import kvferry
+from pd.engine import EngineSpec
+from pd.paths import FAST
+
+LEASE_S = 5.0
+STALL_MS = 3000
+"""Longer than ranks that share two cores keep each other waiting."""
+
+BLOCKS = 24
+ANY_CORES = "nobind"
+"""Ranks that share a core starve each other while they spin."""
+
+
+def engine(name: str, ranks: int = 1, model: Any = FAST, blocks: int = BLOCKS, **options: Any) -> EngineSpec:
+    args = ("--tensor-parallel-size", str(ranks)) if ranks > 1 else ()
+    return EngineSpec(name, model, kvferry(LEASE_S).with_options(stall_timeout_ms=STALL_MS, **options), ANY_CORES, blocks, args=args)

@@ -1,0 +1,61 @@
+"""Engines of one and of two ranks: each loads from the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psutil
+import pytest
+from pd import faults, trial
+from pd.client import Reply
+from pd.faults import Fault
+from pd.rig import Rig
+
+import expect
+from shapes import engine
+
+EACH_WAY = [("one", "two"), ("two", "one"), ("two", "two-tcp"), ("one", "two-tcp")]
+SECOND_RANK = "Worker_TP1"
+
+
+@pytest.fixture(scope="module")
+def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str, str], Rig]:
+    return start([engine("one"), engine("two", ranks=2), engine("two-tcp", ranks=2, transports=["tcp"])])
+
+
+def second_rank(rig: Rig) -> psutil.Process:
+    """The process of P's second rank."""
+    return next(process for process in rig.producer.process.family()
+                if any(SECOND_RANK in word for word in process.cmdline()))
+
+
+def one_rank_stopped(rig: Rig) -> Reply:
+    ticket = rig.ticket(rig.question)
+    second_rank(rig).suspend()
+    return rig.decode(rig.question, ticket)
+
+
+def let_it_go_on(rig: Rig) -> None:
+    second_rank(rig).resume()
+
+
+@pytest.mark.parametrize("prefill, decode", EACH_WAY)
+def test_loads(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> None:
+    rig = rig_of(prefill, decode)
+    rig.warm_up()
+    expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
+
+
+@pytest.mark.parametrize("prefill, decode", EACH_WAY)
+def test_recomputes(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> None:
+    rig = rig_of(prefill, decode)
+    rig.warm_up()
+    expect.recomputed(trial.run(rig, faults.STALE), "lease_expired", "lease_unknown")
+
+
+def test_one_rank_fails_and_its_sibling_does_not(rig_of: Callable[[str, str], Rig]) -> None:
+    rig = rig_of("two", "two-tcp")
+    rig.warm_up()
+    stopped = Fault("-", "one rank of P is stopped", one_rank_stopped, let_it_go_on)
+    expect.recomputed(trial.run(rig, stopped), "transfer_stalled", "peer_down", "handshake_timeout")
+    rig.warm_up()
