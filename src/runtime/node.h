@@ -30,7 +30,7 @@ typedef struct kvf_node_link {
 typedef struct kvf_control kvf_control; /* control.c */
 
 /* Why transports end a consumer's connection: kvf_node_reasons[]; what is none of the others counts as the last. */
-#define KVF_NODE_REASONS 8
+#define KVF_NODE_REASONS 9
 extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 
 struct kvf_node {

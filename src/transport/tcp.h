@@ -76,6 +76,7 @@ struct kvf_tcp {
   kvf_tcp_source wake;
   kvf_tcp_source listener;
   uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
+  uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
   uint64_t now_ns;          /* of this turn, or command */
   kvf_log_limit log_limit;
   kvf_tcp_memory *memory;
@@ -125,7 +126,8 @@ KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes,
 void kvf_tcp_server_init(kvf_tcp *tcp);
 /* Waits for connections at listener_fd, if there is one. False: errno. */
 KVF_MUST_USE bool kvf_tcp_server_open(kvf_tcp *tcp);
-/* Closes connections that were too slow to prove their key. Returns when to call again. */
+/* Closes connections that were too slow to prove their key, or to take what they asked for. Returns when to call again.
+ */
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp);
 /* The memory goes away: connections that have something of it left to send are closed. */
 void kvf_tcp_server_clear(kvf_tcp *tcp);

@@ -181,6 +181,12 @@ static kvf_tcp_io send_once(kvf_tcp_conn *conn, uint64_t budget_bytes)
   return kvf_tcp_send(&conn->stream, &conn->payload, bytes);
 }
 
+static void be_blocked(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  conn->is_blocked = true;
+  tcp->stuck_at_ns = kvf_time_min(tcp->stuck_at_ns, kvf_time_add(conn->taken_ns, kvf_tcp_stuck_ns(tcp)));
+}
+
 bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   uint64_t budget_bytes = KVF_TCP_TURN_BYTES;
@@ -191,7 +197,7 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
       return true;
     }
     if (budget_bytes == 0) {
-      conn->is_blocked = true;
+      be_blocked(tcp, conn);
       return true;
     }
     uint64_t before = conn->payload.left_bytes;
@@ -209,7 +215,7 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
     if (conn->sending != NULL && sent) {
       end_sending(tcp, conn);
     } else if (io == KVF_TCP_IO_BLOCKED) {
-      conn->is_blocked = true;
+      be_blocked(tcp, conn);
       return true;
     }
   }

@@ -27,6 +27,7 @@ void kvf_tcp_server_init(kvf_tcp *tcp)
   kvf_list_init(&tcp->serving);
   kvf_list_init(&tcp->retired);
   tcp->accept_again_ns = KVF_TIME_NEVER;
+  tcp->stuck_at_ns = KVF_TIME_NEVER;
 }
 
 void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message)
@@ -99,8 +100,36 @@ void kvf_tcp_server_clear(kvf_tcp *tcp)
   }
 }
 
+uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp)
+{
+  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->config.handshake_timeout_ms));
+}
+
+/* Looks at all of them, which is seldom: stuck_at_ns moves on by as long as the one that is stuck longest has left. */
+static void close_stuck(kvf_tcp *tcp)
+{
+  tcp->stuck_at_ns = KVF_TIME_NEVER;
+  kvf_list *next;
+  for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = next) {
+    next = node->next;
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+    uint64_t stuck_at_ns = kvf_time_add(conn->taken_ns, kvf_tcp_stuck_ns(tcp));
+    if (!conn->is_blocked) {
+      continue;
+    }
+    if (stuck_at_ns <= tcp->now_ns) {
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, "it has reads open, and takes nothing");
+    } else {
+      tcp->stuck_at_ns = kvf_time_min(tcp->stuck_at_ns, stuck_at_ns);
+    }
+  }
+}
+
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 {
+  if (tcp->stuck_at_ns <= tcp->now_ns) {
+    close_stuck(tcp);
+  }
   if (tcp->accept_again_ns <= tcp->now_ns) {
     tcp->accept_again_ns = KVF_TIME_NEVER;
     if (!kvf_tcp_server_open(tcp)) {
@@ -110,11 +139,11 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
   while (!kvf_list_is_empty(&tcp->greeting)) {
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
     if (conn->deadline_ns > tcp->now_ns) {
-      return kvf_time_min(conn->deadline_ns, tcp->accept_again_ns);
+      return kvf_time_min(conn->deadline_ns, kvf_time_min(tcp->accept_again_ns, tcp->stuck_at_ns));
     }
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_TIMEOUT, "it did not prove its key in time");
   }
-  return tcp->accept_again_ns;
+  return kvf_time_min(tcp->accept_again_ns, tcp->stuck_at_ns);
 }
 
 /* ---- frames ---- */
@@ -203,6 +232,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
   tcp->greeting_count--;
   tcp->serving_count++;
   conn->is_trusted = true;
+  conn->taken_ns = tcp->now_ns;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);
   stage_ready(conn, &ready);

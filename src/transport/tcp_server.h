@@ -48,6 +48,10 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
 /* The kernel could not send or receive. */
 void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn);
 
+/* How long a proved connection may take nothing of its answers: as long as its host may be silent, since by then the
+ * consumer has long given its reads up. */
+uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp);
+
 /* ---- tcp_serve.c. False: the connection has been closed. ---- */
 
 KVF_MUST_USE bool kvf_tcp_on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_t body_bytes);

@@ -27,6 +27,8 @@
 /* What CONNECTIONS_MAX connections on each of two ports may take. */
 #define CROWD_BYTES_MAX ((size_t)CONNECTIONS_MAX * 2 * 65536)
 #define BORES 8
+#define HANDSHAKE_MS 500
+#define READS 16 /* as many as may wait on a connection; one is more than the sockets hold */
 
 typedef struct scene {
   pair_node producer;
@@ -56,11 +58,9 @@ static size_t raise_descriptors(void)
 static int open_scene(void **state)
 {
   scene *s = calloc(1, sizeof(*s));
-  const pair_option options[] = {{"transports", "tcp"},
-                                 {"connections_max", "64"},
-                                 {"handshake_timeout_ms", "500"},
-                                 {"idle_timeout_ms", "700"},
-                                 {NULL, NULL}};
+  const pair_option options[] = {
+      {"transports", "tcp"},        {"connections_max", "64"},  {"handshake_timeout_ms", "500"}, /* HANDSHAKE_MS */
+      {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "700"}, {NULL, NULL}};
   const pair_option patient[] = {
       {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
   assert_non_null(s);
@@ -222,14 +222,73 @@ static void proved_and_silent(void **state)
   assert_true(pair_stat(&s->producer, "sessions_timed_out", "") >= BORES);
 }
 
+/* A session of one's own, and a data connection that is proved with its key. */
+static int connect_data(scene *s)
+{
+  stranger control;
+  kvf_welcome welcome;
+  kvf_key session_key;
+  uint8_t ready[KVF_DATA_READY_BYTES_MAX];
+  stranger_connect(&control, s->producer.node, NULL);
+  stranger_shake_hands(&control, &welcome);
+  assert_int_equal(kvf_handshake_session_key(&control.key, control.hello, control.hello_bytes, control.challenge,
+                                             control.challenge_bytes, &session_key),
+                   KVF_OK);
+  int fd = peer_connect(welcome.transports[0].description, welcome.transports[0].description_bytes);
+  peer_hello(fd, welcome.session_id, &session_key);
+  assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, ready, sizeof(ready)), sizeof(ready));
+  kvf_welcome_free(&welcome);
+  stranger_close(&control);
+  return fd;
+}
+
+/* They proved the key and asked for more than the sockets hold, and take none of it: the producer's clock ends them. */
+static void proved_and_never_reading(void **state)
+{
+  scene *s = *state;
+  int fds[BORES];
+  pair_ticket ticket;
+  kvf_read_item items[WORLD_BLOCKS];
+  for (uint32_t i = 0; i < WORLD_BLOCKS; i++) {
+    items[i] = (kvf_read_item){.position = i};
+  }
+  pair_offer(&s->producer, 17, WORLD_BLOCKS, 1, true, &ticket);
+  for (size_t i = 0; i < BORES; i++) {
+    const int small = 4096;
+    fds[i] = connect_data(s);
+    assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+    for (uint64_t read_id = 1; read_id <= READS; read_id++) {
+      peer_send_read(fds[i], read_id, &ticket.lease, items, WORLD_BLOCKS);
+    }
+    assert_int_equal(peer_receive_chunk(fds[i]).status, KVF_OK); /* and not a byte of its payload */
+  }
+  uint64_t begin_ms = pair_now_ms();
+  (void)kvf_lease_end(s->producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
+  (void)kvf_lease_release(s->producer.node, ticket.lease.id);
+  assert_true(pair_wait_stat(&s->producer, "data_connections_ended", "transfer_stalled", BORES, WORLD_PATIENCE_MS));
+  assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 2);
+  assert_true(pair_wait_log(&s->producer, "it has reads open, and takes nothing", "127.0.0.1:", WORLD_PATIENCE_MS));
+  for (size_t i = 0; i < BORES; i++) {
+    peer_expect_closed(fds[i]);
+    (void)close(fds[i]);
+  }
+  expect_as_before(s);
+}
+
 #define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
-int main(void)
+/* All, or those whose name contains argv[1]. */
+int main(int argc, char **argv)
 {
+  char filter[64] = "*";
+  if (argc > 1) {
+    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
+  }
+  cmocka_set_test_filter(filter);
   const struct CMUnitTest tests[] = {
       IN_SCENE(crowd_at_the_control_port), IN_SCENE(nonsense_at_the_control_port),
       IN_SCENE(crowd_at_the_data_port),    IN_SCENE(nonsense_at_the_data_port),
-      IN_SCENE(proved_and_silent),
+      IN_SCENE(proved_and_silent),         IN_SCENE(proved_and_never_reading),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,8 @@
 #include "node.h"
 #include "tcp_peer.h"
 
+#define SLOW_BYTES (256u << 10)
+
 static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 static atomic_int accept_error; /* of the next accept4(); 0: none */
 
@@ -265,6 +267,52 @@ static void busy_consumers_make_room_only_when_stuck(void **state)
   free(large);
 }
 
+/* Whoever takes something now and then stays, and whoever has nothing to take. */
+static void who_takes_nothing_is_closed(void **state)
+{
+  (void)state;
+  const node_shape shape = node_shape_simple(64, 1 << 20);
+  side *large = malloc(sizeof(*large));
+  assert_non_null(large);
+  kvf_transport_config config = node_config();
+  config.tcp_buffer_bytes = 65536;
+  config.handshake_timeout_ms = 300;
+  node_open_with(large, ops, &shape, 1, &config);
+  node_introduction introduction;
+  node_introduce(large, &introduction);
+  kvf_link_spec spec = node_spec(&introduction);
+  node_lease *lease = node_publish(large, 1001);
+  const kvf_read_item items[] = {{.position = 0}, {.position = 1}, {.position = 2}, {.position = 3}};
+  int stuck = peer_connect_proved(&spec);
+  int slow = peer_connect_proved(&spec);
+  int idle = peer_connect_proved(&spec);
+  kvf_socket_set_buffers(slow, 65536); /* so that at no time all is in the kernel's hands */
+  peer_send_read(stuck, 5, &lease->lease, items, 4);
+  peer_send_read(slow, 6, &lease->lease, items, 4);
+  assert_int_equal(peer_receive_chunk(stuck).status, KVF_OK);
+  assert_int_equal(peer_receive_chunk(slow).status, KVF_OK);
+  const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(config.handshake_timeout_ms);
+  uint8_t *some = malloc(SLOW_BYTES);
+  assert_non_null(some);
+  sleep_us(patience_us / 4);
+  assert_false(node_has_logged(large, "it has reads open, and takes nothing"));
+  for (int i = 0; i < 8; i++) {
+    peer_receive(slow, some, SLOW_BYTES);
+    sleep_us(patience_us / 8);
+  }
+  peer_expect_closed(stuck);
+  assert_true(node_has_logged(large, "it has reads open, and takes nothing"));
+  peer_send_read(idle, 7, &lease->lease, items, 1);
+  assert_int_equal(peer_receive_chunk(idle).status, KVF_OK);
+  peer_receive(slow, some, SLOW_BYTES);
+  free(some);
+  (void)close(stuck);
+  (void)close(slow);
+  (void)close(idle);
+  node_close(large);
+  free(large);
+}
+
 /* Nothing happens, and nothing is done: a thread that spins shows in the process' time. */
 static void expect_rest(void)
 {
@@ -341,6 +389,7 @@ int main(void)
       cmocka_unit_test(strangers_cannot_keep_consumers_out),
       cmocka_unit_test(the_longest_idle_consumer_makes_room),
       cmocka_unit_test(busy_consumers_make_room_only_when_stuck),
+      cmocka_unit_test(who_takes_nothing_is_closed),
       cmocka_unit_test(a_lack_of_descriptors_passes),
       cmocka_unit_test(a_forked_child_keeps_nothing_open),
   };
