@@ -165,6 +165,10 @@ kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_
   return KVF_OK;
 }
 
+/* Not in one call for entry, blocks and entry, which would save a fifth of a 4 KiB load: such a call goes through its
+ * list in order, but promises nothing about memory order. The kernel copies with plain loads; ARM and POWER may reorder
+ * them, since the lock that it takes and releases in between is no full barrier. Here barriers stand between the calls.
+ */
 kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                 const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out)
 {
