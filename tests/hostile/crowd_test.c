@@ -59,8 +59,8 @@ static int open_scene(void **state)
 {
   scene *s = calloc(1, sizeof(*s));
   const pair_option options[] = {
-      {"transports", "tcp"},        {"connections_max", "64"},  {"handshake_timeout_ms", "500"}, /* HANDSHAKE_MS */
-      {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "700"}, {NULL, NULL}};
+      {"transports", "tcp"},        {"connections_max", "64"},   {"handshake_timeout_ms", "500"}, /* HANDSHAKE_MS */
+      {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "3000"}, {NULL, NULL}};
   const pair_option patient[] = {
       {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
   assert_non_null(s);
