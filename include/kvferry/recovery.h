@@ -14,7 +14,8 @@
  * No rank acts on what it alone has seen: an event comes only when all ranks are in, so that no rank enters a
  * collective without the others. Either one table lives with the scheduler, which sends the events to all ranks with
  * the next step; or each rank has one, all ranks exchange what is new with a collective that runs in *every* step, and
- * then take out all events: tables that were given the same, in whatever order, say the same in the same order.
+ * then take out all events: tables that admit the same requests in the same order, and are told the same between two
+ * steps, in whatever order, say the same in the same order.
  *
  * Threads: one at a time for each table. No function blocks. */
 #ifndef KVFERRY_RECOVERY_H

@@ -21,7 +21,7 @@ typedef struct kvf_recovery_entry {
   uint32_t kept;        /* leading blocks of each group that the engine was told are good */
   uint32_t first_block; /* of its loaded blocks */
   uint32_t error_block; /* the next one to look at for kvf_recovery_drain_errors() */
-  uint32_t next;        /* of the same bucket, or free */
+  uint32_t next;        /* of the same bucket */
   uint32_t told;        /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
   bool ended;
   bool abort_told;
@@ -42,7 +42,7 @@ struct kvf_recovery {
   kvf_recovery_entry *entries;
   uint32_t *buckets;
   uint32_t buckets_mask;
-  uint32_t free_first;
+  uint64_t *free_entries; /* bitmap: the lowest is taken, whatever the order in which they became free */
   kvf_recovery_block *blocks;
   uint32_t group_first[KVF_GROUPS_MAX + 1]; /* index of each group's block 0 */
   uint64_t *due;                            /* bitmap of entries with an event, its lowest first */

@@ -48,10 +48,11 @@ static bool allocate(kvf_recovery *recovery)
   recovery->entries = calloc(options->requests_max, sizeof(*recovery->entries));
   recovery->buckets = calloc(buckets, sizeof(*recovery->buckets));
   recovery->blocks = calloc(recovery->group_first[options->groups], sizeof(*recovery->blocks));
+  recovery->free_entries = calloc(words, sizeof(*recovery->free_entries));
   recovery->due = calloc(words, sizeof(*recovery->due));
   recovery->errors = calloc(words, sizeof(*recovery->errors));
-  return recovery->entries != NULL && recovery->buckets != NULL && recovery->blocks != NULL && recovery->due != NULL &&
-         recovery->errors != NULL;
+  return recovery->entries != NULL && recovery->buckets != NULL && recovery->blocks != NULL &&
+         recovery->free_entries != NULL && recovery->due != NULL && recovery->errors != NULL;
 }
 
 kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery **out)
@@ -74,9 +75,8 @@ kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery *
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < options->requests_max; i++) {
-    recovery->entries[i].next = i + 1 < options->requests_max ? i + 2 : 0;
+    kvf_bitmap_set(recovery->free_entries, i);
   }
-  recovery->free_first = 1;
   *out = recovery;
   return KVF_OK;
 }
@@ -88,6 +88,7 @@ void kvf_recovery_close(kvf_recovery *recovery)
   }
   free(recovery->errors);
   free(recovery->due);
+  free(recovery->free_entries);
   free(recovery->blocks);
   free(recovery->buckets);
   free(recovery->entries);
@@ -113,16 +114,16 @@ kvf_recovery_entry *kvf_recovery_find(const kvf_recovery *recovery, uint64_t req
 
 kvf_recovery_entry *kvf_recovery_insert(kvf_recovery *recovery, uint64_t request_id)
 {
-  uint32_t i = recovery->free_first;
-  if (i == 0) {
+  size_t i = kvf_bitmap_first(recovery->free_entries, recovery->options.requests_max);
+  if (i == recovery->options.requests_max) {
     KVF_MARK(recovery_no_free_entry);
     return NULL;
   }
-  kvf_recovery_entry *entry = &recovery->entries[i - 1];
+  kvf_recovery_entry *entry = &recovery->entries[i];
   uint32_t *bucket = bucket_of(recovery, request_id);
-  recovery->free_first = entry->next;
+  kvf_bitmap_clear(recovery->free_entries, i);
   *entry = (kvf_recovery_entry){.request_id = request_id, .next = *bucket};
-  *bucket = i;
+  *bucket = (uint32_t)i + 1;
   recovery->stats.open++;
   return entry;
 }
@@ -135,8 +136,7 @@ void kvf_recovery_remove(kvf_recovery *recovery, kvf_recovery_entry *entry)
     link = &recovery->entries[*link - 1].next;
   }
   *link = entry->next;
-  entry->next = recovery->free_first;
-  recovery->free_first = i;
+  kvf_bitmap_set(recovery->free_entries, i - 1);
   recovery->stats.open--;
 }
 

@@ -364,42 +364,6 @@ static void no_event_before_all_ranks_are_in(void **state)
   kvf_recovery_close(recovery);
 }
 
-/* One table for each rank, each told in an order of its own. */
-static void tables_of_all_ranks_say_the_same(void **state)
-{
-  (void)state;
-  kvf_recovery *tables[] = {world_open(), world_open()};
-  const kvf_report reports[] = {
-      world_report(2, 1, 3, KVF_PEER_DOWN), world_report(1, 1, 1, KVF_LEASE_EXPIRED), world_report(3, 2, 4, KVF_OK),
-      world_report(2, 2, 1, KVF_CHECKSUM),  world_report(1, 2, 2, KVF_PEER_DOWN),     world_report(3, 1, 4, KVF_OK),
-  };
-  const size_t count = sizeof(reports) / sizeof(reports[0]);
-  for (size_t t = 0; t < 2; t++) {
-    for (uint64_t id = 1; id <= 3; id++) {
-      world_admit(tables[t], id);
-      assert_int_equal(kvf_recovery_quiet(tables[t], id, BOTH), KVF_OK);
-    }
-    for (size_t i = 0; i < count; i++) {
-      assert_int_equal(kvf_recovery_report(tables[t], &reports[t == 0 ? i : count - 1 - i]), KVF_OK);
-    }
-  }
-  kvf_recovery_event events[2];
-  size_t told = 0;
-  while (kvf_recovery_next_event(tables[0], &events[0])) {
-    assert_true(kvf_recovery_next_event(tables[1], &events[1]));
-    assert_int_equal(events[0].kind, events[1].kind);
-    assert_int_equal(events[0].status, events[1].status);
-    assert_int_equal(events[0].request_id, events[1].request_id);
-    assert_int_equal(events[0].computed_tokens, events[1].computed_tokens);
-    told++;
-    assert_true(told <= 6);
-  }
-  world_silent(tables[1]);
-  assert_int_equal(told, 6);
-  kvf_recovery_close(tables[0]);
-  kvf_recovery_close(tables[1]);
-}
-
 /* Re-admitted without new blocks: they stay the request's, and nobody else's, through the rewind. */
 static void rewound_request_keeps_its_blocks(void **state)
 {
@@ -567,7 +531,6 @@ int main(void)
       cmocka_unit_test(errors_of_two_failures_are_drained_once),
       cmocka_unit_test(failed_blocks_of_all_ranks_map_to_their_requests),
       cmocka_unit_test(no_event_before_all_ranks_are_in),
-      cmocka_unit_test(tables_of_all_ranks_say_the_same),
       cmocka_unit_test(rewound_request_keeps_its_blocks),
       cmocka_unit_test(terminated_only_if_the_rewind_cannot_apply),
       cmocka_unit_test(terminated_if_too_long_for_one_context_step),
