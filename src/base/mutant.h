@@ -20,18 +20,29 @@
   X(DIGEST_STORED_LATE, "P1", "the live word is stored before the digest that belongs to it")                  \
   X(PUBLISHED_EARLY, "P1", "simulated engine: a lease is published before its bytes are there")                \
   X(PREEMPTED_UNENDED, "P1", "simulated engine: preempted blocks are used again under a live lease")           \
+  X(BARS_IGNORED, "P1", "recovery: a request is rewound though that cannot apply")                             \
+  X(CACHED_UNCOMPUTED, "P1", "simulated engine: failed blocks can be found before they have been computed")    \
+  X(REWIND_PAST_GAP, "P1", "recovery: good blocks after a failed one are counted")                             \
   X(WALL_CLOCK, "P2", "simulated engine: time is the wall clock's, which is set back")                         \
   X(DEADLINE_IGNORED, "P2", "a load's deadline passes unnoticed")                                              \
   X(BREAKER_STAYS_OPEN, "P2", "an open breaker is never probed")                                               \
+  X(ABORT_UNTOLD, "P2", "recovery: the loads of a request that was given up are not aborted")                  \
   X(SECOND_OUTCOME, "P3", "a load that is not quiet with its outcome reports it again")                        \
   X(FINISH_COUNTED_TWICE, "P3", "acknowledgements are counted, whichever reader they are of")                  \
   X(FINISH_ACROSS_CONSUMERS, "P3", "acknowledgements of two consumers are counted together")                   \
   X(RENEWED_AFTER_EXPIRY, "P3", "a renewal that comes too late is accepted")                                   \
+  X(ERRORS_DRAINED_TWICE, "P3", "recovery: a failed block is drained again")                                   \
+  X(RELEASED_TWICE, "P3", "recovery: a request is released again at its end")                                  \
   X(CANCEL_IS_QUIET, "P4", "a read that was cancelled counts as ended")                                        \
   X(ATTEMPT_NOT_QUIET, "P4", "simulated engine: a cancelled read is reported ended while it still writes")     \
+  X(REWIND_BEFORE_QUIET, "P4", "recovery: the engine goes on while a rank may still write")                    \
+  X(RELEASED_BEFORE_QUIET, "P4", "recovery: a request is released at its end, quiet or not")                   \
+  X(UNRELEASED_FREED, "P4", "simulated engine: blocks are freed at a request's end, released or not")          \
   X(LEASE_NEVER_EXPIRES, "P5", "a lease that nobody comes for is kept for ever")                               \
   X(MERGE_LONGEST, "P7", "the longest prefix of the ranks is used, not the shortest")                          \
   X(RANK_DECIDES_ALONE, "P7", "the first rank's report decides")                                               \
+  X(RECOVERY_RANK_ALONE, "P7", "recovery: the first rank's report decides")                                    \
+  X(EXCHANGE_MISSED, "P7", "simulated engine: a rank enters the exchange without its last news")               \
   X(MAC_UNCHECKED, "P8", "a ticket's MAC is not compared")                                                     \
   X(PROOF_UNCHECKED, "P8", "whoever connects is taken to have the key")                                        \
   X(TOKEN_UNCHECKED, "P8", "a lease's token is not compared")                                                  \

@@ -47,6 +47,8 @@ void sim_check_rest(sim_world *world)
     }
   }
   for (uint32_t i = 0; i < world->engines_count && !world->failed; i++) {
+    sim_scheduler_check_rest(world, &world->engines[i]);
+    sim_cache_clear(world, &world->engines[i]);
     if (sim_blocks_used(world, &world->engines[i]) != 0) {
       sim_fail(world, "P5", "engine %u: blocks are never free again", i);
     }

@@ -29,8 +29,7 @@ static void tell(sim_world *world, const sim_job *job, sim_event_fn fn, uint32_t
   sim_push(world, world->now_ns + after_ns, fn, sim_job_index(world, job), rank, job->life);
 }
 
-/* The job that the event is for, NULL if its engine has gone. */
-static sim_job *job_of(sim_world *world, const sim_event *event)
+sim_job *sim_job_of(sim_world *world, const sim_event *event)
 {
   sim_job *job = &world->jobs[event->a];
   return world->engines[job->engine].life == event->c && world->engines[job->engine].state != SIM_ENGINE_DOWN &&
@@ -115,36 +114,70 @@ static void begin(sim_world *world, sim_job *job)
        kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.quiet_timeout_ms) + WATCH_SLACK_NS);
 }
 
-static void on_blocks(sim_world *world, const sim_event *event)
+/* False if there is no room now. */
+static bool take_blocks(sim_world *world, sim_job *job)
 {
-  sim_job *job = job_of(world, event);
-  if (job == NULL || job->state != SIM_JOB_OPEN || sim_waits(world, job->engine, event)) {
-    return;
-  }
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
   sim_engine *engine = &world->engines[job->engine];
-  if (!sim_blocks_take(world, engine, prompt->positions, event->a, job->ids)) {
-    if (event->b == BLOCKS_TRIES) {
-      sim_job_cancel(world, job);
-    } else {
-      tell(world, job, on_blocks, event->b + 1, BLOCKS_RETRY_NS);
-    }
-    return;
+  if (sim_scheduler_of(world, job)->way != SIM_WAY_NONE) {
+    return sim_scheduler_admit(world, job);
   }
-  job->has_blocks = true;
+  if (!sim_blocks_take(world, engine, prompt->positions, sim_job_index(world, job), job->ids)) {
+    return false;
+  }
   job->skip = sim_choose(&world->tape, 8) == 7 ? sim_choose(&world->tape, prompt->positions + 1) : 0;
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-      uint32_t position = i % prompt->positions;
-      sim_node *node = rank_of(world, job, rank);
-      if (position < job->skip) {
-        sim_write_block(world, node, i / prompt->positions, job->ids[i], prompt, position);
-      } else {
-        sim_scribble(world, node, i / prompt->positions, job->ids[i]);
+      if (i % prompt->positions < job->skip) {
+        sim_write_block(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i], prompt,
+                        i % prompt->positions);
+      }
+    }
+  }
+  return true;
+}
+
+/* False if there is no room now. */
+static bool try_to_begin(sim_world *world, sim_job *job)
+{
+  job->waits = !take_blocks(world, job);
+  if (job->waits) {
+    return false;
+  }
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  job->has_blocks = true;
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+      if (i % prompt->positions >= job->skip) {
+        sim_scribble(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i]);
       }
     }
   }
   begin(world, job);
+  return true;
+}
+
+static void on_blocks(sim_world *world, const sim_event *event)
+{
+  sim_job *job = sim_job_of(world, event);
+  if (job == NULL || job->state != SIM_JOB_OPEN || sim_waits(world, job->engine, event) || try_to_begin(world, job)) {
+    return;
+  }
+  if (event->b == BLOCKS_TRIES) {
+    sim_job_cancel(world, job);
+  } else {
+    tell(world, job, on_blocks, event->b + 1, BLOCKS_RETRY_NS);
+  }
+}
+
+void sim_jobs_try(sim_world *world, uint32_t engine)
+{
+  for (uint32_t i = 0; i < world->jobs_count && !world->failed; i++) {
+    sim_job *job = &world->jobs[i];
+    if (job->engine == engine && job->life == world->engines[engine].life && job->state == SIM_JOB_OPEN && job->waits) {
+      (void)try_to_begin(world, job);
+    }
+  }
 }
 
 static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_status status)
@@ -157,15 +190,23 @@ static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_statu
                               .prefix = 0,
                               .status = status};
   tell(world, job, on_report, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  sim_job_advance(world, job);
 }
 
 static void on_load(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
   sim_node *node = rank_of(world, job, event->b);
+  if (job->load[event->b].state != SIM_LOAD_NONE) {
+    return; /* aborted before it began */
+  }
+  if (job->parked.is_in && (job->cancelled || job->state != SIM_JOB_LOADING)) {
+    refuse_load(world, job, event->b, KVF_ABORTED);
+    return;
+  }
   if (job->cancelled || job->state != SIM_JOB_LOADING) {
     job->load[event->b].state = SIM_LOAD_REFUSED; /* nothing to do any more */
     sim_job_advance(world, job);
@@ -277,7 +318,7 @@ void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event)
 /* P2: the outcome is there by the deadline, once the node has looked at the clock. */
 static void on_load_watch(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
@@ -293,7 +334,7 @@ static void on_load_watch(sim_world *world, const sim_event *event)
 /* P4: blocks that a copy keeps for too long are told of. */
 static void on_quiet_watch(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
@@ -308,7 +349,7 @@ static void on_quiet_watch(sim_world *world, const sim_event *event)
 
 static void on_verdict_watch(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
@@ -322,7 +363,7 @@ static void on_verdict_watch(sim_world *world, const sim_event *event)
 
 static void on_report(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
@@ -337,6 +378,9 @@ static void on_report(sim_world *world, const sim_event *event)
   job->load[event->b].was_reported = job->load[event->b].was_reported || status == KVF_OK;
   sim_node_leave(world, control);
   sim_note(world, control->index, "job %: report of rank %: $", event->a, event->b, (uint64_t)(int64_t)status);
+  if (job->parked.is_in) {
+    sim_scheduler_report(world, job, event->b, &report);
+  }
 }
 
 /* ---- the end ---- */
@@ -344,6 +388,10 @@ static void on_report(sim_world *world, const sim_event *event)
 void sim_job_cancel(sim_world *world, sim_job *job)
 {
   sim_node *control = control_of(world, job);
+  if (job->state == SIM_JOB_DECIDED && job->parked.is_in) {
+    job->cancelled = true;
+    sim_scheduler_end(world, job);
+  }
   if (job->state != SIM_JOB_OPEN && job->state != SIM_JOB_LOADING) {
     return;
   }
@@ -359,16 +407,30 @@ void sim_job_cancel(sim_world *world, sim_job *job)
     sim_fail(world, "P3", "job %u cannot be cancelled: %s", sim_job_index(world, job), kvf_status_name(status));
   }
   job->cancelled = true;
-  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks && job->state == SIM_JOB_LOADING; rank++) {
-    tell(world, job, on_abort, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
-  }
+  bool is_loading = job->state == SIM_JOB_LOADING;
   job->state = SIM_JOB_DECIDED;
+  if (job->parked.is_in) {
+    sim_scheduler_end(world, job);
+    return;
+  }
+  if (is_loading) {
+    sim_job_abort(world, job, UINT64_MAX);
+  }
   sim_job_advance(world, job);
+}
+
+void sim_job_abort(sim_world *world, const sim_job *job, uint64_t ranks_mask)
+{
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    if ((ranks_mask >> rank & 1) != 0) {
+      tell(world, job, on_abort, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+    }
+  }
 }
 
 static void on_abort(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
@@ -378,6 +440,8 @@ static void on_abort(sim_world *world, const sim_event *event)
     (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
     (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
     sim_node_leave(world, node);
+  } else if (job->load[event->b].state == SIM_LOAD_NONE && job->parked.is_in) {
+    refuse_load(world, job, event->b, KVF_ABORTED);
   }
 }
 
@@ -385,6 +449,10 @@ static void on_abort(sim_world *world, const sim_event *event)
 void sim_job_advance(sim_world *world, sim_job *job)
 {
   const sim_engine *engine = &world->engines[job->engine];
+  if (job->parked.is_in) {
+    sim_scheduler_advance(world, job);
+    return;
+  }
   if (job->state != SIM_JOB_DECIDED) {
     return;
   }
@@ -413,7 +481,7 @@ void sim_job_advance(sim_world *world, sim_job *job)
 
 static void on_used(sim_world *world, const sim_event *event)
 {
-  sim_job *job = job_of(world, event);
+  sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }

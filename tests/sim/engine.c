@@ -152,6 +152,7 @@ void sim_engine_start(sim_world *world, sim_engine *engine)
     set_ranks(world, engine); /* its tickets are out before its memory is registered */
     engine->is_ready = true;
   }
+  sim_scheduler_start(world, engine);
   sim_note(world, engine->control, "engine starts, life %, % ranks, % blocks", engine->life, engine->ranks,
            engine->blocks);
   sim_push(world, world->now_ns + sim_lag(world, SIM_FAULT_SLOW, 100 * SIM_MS), on_memory, engine->index, 0,
@@ -180,6 +181,7 @@ static void end_engine(sim_world *world, sim_engine *engine)
 {
   sim_jobs_drop_engine(world, engine->index);
   sim_offers_drop_engine(world, engine->index);
+  sim_scheduler_stop(world, engine);
   engine->state = SIM_ENGINE_DOWN;
   engine->is_ready = false;
   engine->paused_until_ns = 0;

@@ -65,6 +65,9 @@ static void close_world(sim_world *world)
 {
   sim_alloc_heal();
   sim_alloc_leave();
+  for (uint32_t i = 0; i < world->engines_count; i++) {
+    sim_scheduler_stop(world, &world->engines[i]);
+  }
   for (uint32_t i = 0; i < world->engines_count * SIM_NODES_EACH; i++) {
     if (world->nodes[i].is_up) {
       kvf_core_free(&world->nodes[i].core);

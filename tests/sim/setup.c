@@ -165,7 +165,9 @@ static void choose_engine(sim_world *world, uint32_t index)
   engine->ranks = choose_ranks(world);
   assert(engine->ranks > 0);
   engine->clock_ns = choose_clock(&world->tape);
-  engine->blocks = SIM_POSITIONS_MAX + sim_choose(&world->tape, SIM_BLOCKS_MAX - SIM_POSITIONS_MAX + 1);
+  uint32_t scheduler;
+  engine->blocks =
+      SIM_POSITIONS_MAX + sim_choose_both(&world->tape, SIM_BLOCKS_MAX - SIM_POSITIONS_MAX + 1, &scheduler);
   engine->late_ns = sim_may(world, SIM_FAULT_LATE) ? late_ns[sim_choose(&world->tape, 4)] : 0;
   engine->is_other = sim_may(world, SIM_FAULT_FORGE) && sim_choose(&world->tape, 8) == 7;
   bool is_joint = engine->ranks == 1 && sim_choose(&world->tape, 4) == 1;
@@ -180,6 +182,7 @@ static void choose_engine(sim_world *world, uint32_t index)
     node->heads = world->heads_total > engine->ranks ? world->heads_total / engine->ranks : 1;
     node->first_head = i * world->heads_total / engine->ranks;
   }
+  sim_scheduler_choose(world, index, scheduler);
 }
 
 void sim_setup(sim_world *world)

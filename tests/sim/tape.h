@@ -27,6 +27,15 @@ static inline uint32_t sim_choose(sim_tape *tape, uint32_t count)
   return sim_tape_is_over(tape) ? 0 : tape->data[tape->at++] % count;
 }
 
+/* As sim_choose(), and what is left of the byte decides something else: *rest is 0 to 255 / count, most benign 0. So a
+ * choice is added without a byte of its own, and kept tapes go on to mean what they meant. */
+static inline uint32_t sim_choose_both(sim_tape *tape, uint32_t count, uint32_t *rest)
+{
+  uint32_t byte = sim_choose(tape, 256);
+  *rest = byte / count;
+  return byte % count;
+}
+
 /* True once in `count` times. */
 static inline bool sim_chance(sim_tape *tape, uint32_t count)
 {

@@ -8,6 +8,7 @@
 #define KVF_SIM_WORLD_H
 
 #include "core/core.h"
+#include "kvferry/recovery.h"
 #include "queue.h"
 #include "sim.h"
 #include "tape.h"
@@ -32,8 +33,10 @@
 #define SIM_READS_MAX 256
 #define SIM_OFFERS_MAX 64
 #define SIM_JOBS_MAX 96
+#define SIM_NEWS_MAX 512
 #define SIM_TICKET_BYTES 1024
 #define SIM_NOBODY UINT32_MAX
+#define SIM_CACHE 1000 /* and the entry's index */
 #define SIM_MS KVF_NS_PER_MS
 
 /* What may go wrong in this world. */
@@ -150,7 +153,7 @@ typedef struct sim_engine {
   uint64_t clock_ns; /* its clock is the world's and this */
   uint64_t paused_until_ns;
   uint64_t late_ns;
-  uint32_t owner[SIM_GROUPS_MAX][SIM_BLOCKS_MAX]; /* producer: offer, consumer: job, plus 1; 0: free */
+  uint32_t owner[SIM_GROUPS_MAX][SIM_BLOCKS_MAX]; /* producer: offer, consumer: job or SIM_CACHE, plus 1; 0: free */
 } sim_engine;
 
 /* A ticket and what is behind it at the producer. */
@@ -189,6 +192,37 @@ typedef struct sim_load {
   kvf_report report;
 } sim_load;
 
+/* Who decides what a consumer does about a load (kvferry/recovery.h). */
+typedef enum sim_way {
+  SIM_WAY_NONE,    /* the verdict, for an engine that rewinds by itself */
+  SIM_WAY_REPORTS, /* one recovery table with the scheduler, fed by the ranks */
+  SIM_WAY_EACH,    /* one on each rank, and all exchange what is new in every step */
+  SIM_WAY_VERDICT  /* one with the scheduler, fed by the verdict */
+} sim_way;
+
+/* A request in its engine's recovery tables: what they were told, and what they said. */
+typedef struct sim_parked {
+  bool is_in;     /* it has been admitted */
+  bool is_ending; /* the engine has let it go: */
+  bool ended;     /* and the tables know */
+  bool aborted;
+  bool released;
+  bool is_unsafe;     /* a rank's status is against recomputing */
+  bool is_unwanted;   /* by the policy */
+  bool verdict_heard; /* on its way to the tables, or there: */
+  uint32_t quiet_heard;
+  uint64_t quiet_ns; /* when the last rank became quiet */
+  uint32_t reported; /* ranks, as bits */
+  uint32_t quiet;
+  uint32_t bars;
+  uint32_t prefix;  /* the shortest that was reported */
+  uint32_t told;    /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
+  uint32_t kept;    /* leading positions that were then called good */
+  uint32_t drained; /* failed blocks, as bits */
+  uint32_t shared;  /* positions that are in the prefix cache, as bits, and where: */
+  uint32_t cache[SIM_POSITIONS_MAX];
+} sim_parked;
+
 typedef enum sim_job_state {
   SIM_JOB_NONE,
   SIM_JOB_OPEN,    /* the control node has the ticket */
@@ -208,6 +242,7 @@ typedef struct sim_job {
   bool is_other;     /* its ticket is of another model */
   bool probe;        /* of the healed world: must be served */
   bool cancelled;
+  bool waits; /* for blocks */
   bool has_blocks;
   bool had_verdict;
   kvf_verdict verdict;
@@ -216,9 +251,55 @@ typedef struct sim_job {
   uint32_t skip; /* leading positions that the engine has already */
   uint32_t ids[SIM_IDS_MAX];
   sim_load load[SIM_RANKS_MAX];
+  sim_parked parked;
   uint32_t ticket_bytes;
   char ticket[SIM_TICKET_BYTES];
 } sim_job;
+
+typedef enum sim_news_kind {
+  SIM_NEWS_REPORT,
+  SIM_NEWS_FAILED, /* the same as block ids */
+  SIM_NEWS_VERDICT,
+  SIM_NEWS_QUIET,
+  SIM_NEWS_BARS,
+  SIM_NEWS_END
+} sim_news_kind;
+
+/* Something that a recovery table is to be told. */
+typedef struct sim_news {
+  sim_news_kind kind;
+  uint32_t job;
+  bool again; /* comes twice */
+  uint32_t rank;
+  uint32_t group;
+  uint32_t count;
+  uint32_t failed[SIM_POSITIONS_MAX];
+  uint32_t first_failed; /* position */
+  uint32_t bars;
+  kvf_report report;
+  kvf_verdict verdict;
+} sim_news;
+
+/* A block of each group with the tokens up to its end, for all prompts that begin so. */
+typedef struct sim_cached {
+  bool used;
+  bool is_lost; /* not to be found any more */
+  uint32_t users;
+  uint64_t prefix;
+} sim_cached;
+
+/* Of a consumer that has recovery tables. */
+typedef struct sim_scheduler {
+  sim_way way;
+  uint32_t recompute_max_tokens;
+  uint32_t requests_max;
+  uint32_t tables_count;
+  kvf_recovery *tables[SIM_RANKS_MAX];
+  bool step_waits;
+  uint32_t news_count; /* since the last step */
+  sim_news news[SIM_NEWS_MAX];
+  sim_cached cache[SIM_BLOCKS_MAX];
+} sim_scheduler;
 
 /* The bytes on their way to one end. */
 typedef struct sim_pipe {
@@ -280,6 +361,7 @@ struct sim_world {
   uint32_t engines_count;
   uint64_t blocked_until_ns[SIM_ENGINES_MAX][SIM_ENGINES_MAX];
   sim_engine engines[SIM_ENGINES_MAX];
+  sim_scheduler schedulers[SIM_ENGINES_MAX];
   sim_node nodes[SIM_NODES_MAX];
   uint32_t conns_end; /* none from here on is used */
   sim_conn conns[SIM_CONNS_MAX];
@@ -402,9 +484,54 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
 /* A rank's load is quiet, or its job was decided: perhaps the blocks can go. */
 void sim_job_advance(sim_world *world, sim_job *job);
 void sim_jobs_drop_engine(sim_world *world, uint32_t engine);
+/* The engine has free blocks again: the jobs that wait for some have another try. */
+void sim_jobs_try(sim_world *world, uint32_t engine);
+/* The ranks of the mask are to abort the job's load. */
+void sim_job_abort(sim_world *world, const sim_job *job, uint64_t ranks_mask);
+/* The job that the event is for, NULL if its engine has gone; b is the rank, c the engine's life. */
+sim_job *sim_job_of(sim_world *world, const sim_event *event);
 uint32_t sim_job_index(const sim_world *world, const sim_job *job);
 void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *node, uint32_t prefix,
                           const char *when);
+
+/* ---- scheduler.c: consumers that do not rewind by themselves ---- */
+sim_scheduler *sim_scheduler_of(sim_world *world, const sim_job *job);
+void sim_scheduler_choose(sim_world *world, uint32_t engine, uint32_t choice);
+void sim_scheduler_start(sim_world *world, const sim_engine *engine);
+void sim_scheduler_stop(sim_world *world, const sim_engine *engine);
+/* Finds blocks and parks the request; false if there is no room now. */
+bool sim_scheduler_admit(sim_world *world, sim_job *job);
+/* A rank's report has come. */
+void sim_scheduler_report(sim_world *world, sim_job *job, uint32_t rank, const kvf_report *report);
+/* Something of the request is quiet or decided: the tables hear of it, or its blocks can go. */
+void sim_scheduler_advance(sim_world *world, sim_job *job);
+void sim_scheduler_end(sim_world *world, sim_job *job);
+/* What an event of the tables asks for. */
+void sim_scheduler_act(sim_world *world, sim_job *job, const kvf_recovery_event *event);
+void sim_scheduler_check_rest(sim_world *world, const sim_engine *engine);
+
+/* ---- tables.c: what recovery tables are told, and what they say ---- */
+void sim_tables_tell(sim_world *world, const sim_job *job, const sim_news *news);
+
+/* ---- recovery_watch.c: what they were told, held against what they say ---- */
+void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news);
+void sim_recovery_on_event(sim_world *world, sim_job *job, const kvf_recovery_event *event);
+void sim_recovery_on_error(sim_world *world, sim_job *job, const kvf_recovery_error *error);
+/* After a step: everything that could be said has been said. */
+void sim_recovery_check_said(sim_world *world, sim_job *job);
+bool sim_is_quiet(const sim_world *world, const sim_job *job);
+
+/* ---- prefix_cache.c ---- */
+/* Blocks for all positions of the job, leading ones out of the cache where `use_cache`: job->skip of them, which are
+ * shared. False if there are not enough. */
+bool sim_cache_take(sim_world *world, sim_job *job, bool use_cache);
+/* The job's blocks hold the prompt: others may use those that are full. */
+void sim_cache_publish(sim_world *world, sim_job *job);
+/* No other request is to find the job's block at `position`. */
+void sim_cache_lose(sim_world *world, const sim_job *job, uint32_t position);
+void sim_cache_give(sim_world *world, sim_job *job);
+/* Lets go of all blocks that nobody uses. */
+void sim_cache_clear(sim_world *world, sim_engine *engine);
 
 /* ---- watch.c: around each frame that a node takes, after its effects ---- */
 void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id);
