@@ -232,6 +232,12 @@ void kvf_socket_close(int fd)
   (void)close(fd);
 }
 
+void kvf_socket_drop_unsent(int fd)
+{
+  const struct linger none = {.l_onoff = 1, .l_linger = 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+}
+
 int kvf_socket_error(int fd)
 {
   int error = 0;

@@ -52,6 +52,10 @@ int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, u
  * watched by epoll: take it off first. */
 void kvf_socket_close(int fd);
 
+/* What is still to be sent when the descriptor is closed is dropped, and the other side hears of a reset at once: for a
+ * reader that takes nothing, whose bytes the kernel would else keep, and its end wait behind them. */
+void kvf_socket_drop_unsent(int fd);
+
 /* The descriptor's pending error, 0 if none. */
 int kvf_socket_error(int fd);
 

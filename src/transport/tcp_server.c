@@ -102,7 +102,7 @@ void kvf_tcp_server_clear(kvf_tcp *tcp)
 
 uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp)
 {
-  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->config.handshake_timeout_ms));
+  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->config.handshake_timeout_ms)) / 2;
 }
 
 /* Looks at all of them, which is seldom: stuck_at_ns moves on by as long as the one that is stuck longest has left. */
@@ -118,6 +118,7 @@ static void close_stuck(kvf_tcp *tcp)
       continue;
     }
     if (stuck_at_ns <= tcp->now_ns) {
+      kvf_socket_drop_unsent(conn->stream.fd);
       kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, "it has reads open, and takes nothing");
     } else {
       tcp->stuck_at_ns = kvf_time_min(tcp->stuck_at_ns, stuck_at_ns);

@@ -48,8 +48,8 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
 /* The kernel could not send or receive. */
 void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn);
 
-/* How long a proved connection may take nothing of its answers: as long as its host may be silent, since by then the
- * consumer has long given its reads up. */
+/* How long a proved connection may take nothing of its answers: by then a consumer has given its reads up. Half of what
+ * its host may be silent for, since TCP_USER_TIMEOUT ends a connection with a full window too, and cannot say why. */
 uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp);
 
 /* ---- tcp_serve.c. False: the connection has been closed. ---- */

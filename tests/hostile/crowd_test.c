@@ -266,7 +266,7 @@ static void proved_and_never_reading(void **state)
   (void)kvf_lease_end(s->producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
   (void)kvf_lease_release(s->producer.node, ticket.lease.id);
   assert_true(pair_wait_stat(&s->producer, "data_connections_ended", "transfer_stalled", BORES, WORLD_PATIENCE_MS));
-  assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 2);
+  assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
   assert_true(pair_wait_log(&s->producer, "it has reads open, and takes nothing", "127.0.0.1:", WORLD_PATIENCE_MS));
   for (size_t i = 0; i < BORES; i++) {
     peer_expect_closed(fds[i]);
