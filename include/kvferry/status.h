@@ -91,6 +91,8 @@ KVF_API const kvf_status_info *kvf_status_describe(int status);
 /* The name of `status`: kvf_status_describe(status)->name. */
 KVF_API const char *kvf_status_name(int status);
 
+#define KVF_STATUSES_MAX 48 /* no table of statuses will be longer */
+
 /* The i-th status of the table, NULL past its end: for documents and metrics that list them all. */
 KVF_API const kvf_status_info *kvf_status_at(unsigned i);
 

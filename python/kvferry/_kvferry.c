@@ -618,6 +618,145 @@ static PyObject *node_stats(node_object *self, PyObject *unused)
   return make_list(taken.stats, sizeof(taken.stats[0]), taken.count, stat_object);
 }
 
+typedef struct histogram_list {
+  kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
+  size_t count;
+} histogram_list;
+
+static kvf_status call_histograms(kvf_node *node, void *arguments)
+{
+  histogram_list *list = arguments;
+  list->count = kvf_histograms(node, list->histograms, KVF_HISTOGRAMS_MAX);
+  return KVF_OK;
+}
+
+/* (bound, count, sum) of one bucket. */
+static PyObject *bucket_object(const kvf_histogram *histogram, uint32_t bucket)
+{
+  return Py_BuildValue("(KKK)", (unsigned long long)histogram->bounds[bucket],
+                       (unsigned long long)histogram->counts[bucket], (unsigned long long)histogram->sums[bucket]);
+}
+
+static PyObject *histogram_object(const void *item)
+{
+  const kvf_histogram *histogram = item;
+  PyObject *buckets = PyList_New((Py_ssize_t)histogram->buckets);
+  for (uint32_t i = 0; buckets != NULL && i < histogram->buckets; i++) {
+    PyObject *bucket = bucket_object(histogram, i);
+    if (bucket == NULL || PyList_SetItem(buckets, (Py_ssize_t)i, bucket) < 0) {
+      Py_CLEAR(buckets);
+    }
+  }
+  return buckets == NULL ? NULL : Py_BuildValue("(sN)", histogram->name, buckets);
+}
+
+static PyObject *node_histograms(node_object *self, PyObject *unused)
+{
+  (void)unused;
+  histogram_list taken;
+  kvf_status status = KVF_OK;
+  if (!call_node(self, call_histograms, &taken, &status)) {
+    return NULL;
+  }
+  return make_list(taken.histograms, sizeof(taken.histograms[0]), taken.count, histogram_object);
+}
+
+typedef struct peer_list {
+  kvf_peer_stat peers[KVF_PEERS_LISTED_MAX];
+  size_t count;
+} peer_list;
+
+static kvf_status call_peers(kvf_node *node, void *arguments)
+{
+  peer_list *list = arguments;
+  list->count = kvf_peers_list(node, list->peers, KVF_PEERS_LISTED_MAX);
+  return KVF_OK;
+}
+
+static bool append(PyObject *list, PyObject *object)
+{
+  bool appended = list != NULL && object != NULL && PyList_Append(list, object) == 0;
+  Py_XDECREF(object);
+  return appended;
+}
+
+/* [(name, breaker, cause, up), ...] */
+static PyObject *paths_object(const kvf_peer_stat *peer)
+{
+  PyObject *list = PyList_New(0);
+  for (uint32_t i = 0; i < peer->paths_count; i++) {
+    const kvf_path_stat *path = &peer->paths[i];
+    if (!append(list, Py_BuildValue("(sisO)", path->name, (int)path->breaker, kvf_status_name(path->cause),
+                                    path->up ? Py_True : Py_False))) {
+      Py_CLEAR(list);
+      break;
+    }
+  }
+  return list;
+}
+
+/* [(name, reason, value, is a gauge), ...], as node_stats() gives them, of what is not 0. */
+static PyObject *peer_numbers(const kvf_peer_stat *peer)
+{
+  const kvf_stat numbers[] = {{"handshakes", "", peer->handshakes, false, {0}},
+                              {"connection_failures", "", peer->connection_failures, false, {0}},
+                              {"chunks", "", peer->chunks, false, {0}},
+                              {"bytes", "", peer->bytes, false, {0}},
+                              {"blocks", "", peer->blocks, false, {0}},
+                              {"retries", "", peer->retries, false, {0}},
+                              {"stalls", "", peer->stalls, false, {0}},
+                              {"reads_in_flight", "", peer->reads_in_flight, true, {0}},
+                              {"users", "", peer->users, true, {0}}};
+  PyObject *list = PyList_New(0);
+  bool good = list != NULL;
+  for (size_t i = 0; good && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    good = (numbers[i].value == 0 && !numbers[i].gauge) || append(list, stat_object(&numbers[i]));
+  }
+  for (unsigned i = 0; good && kvf_status_at(i) != NULL; i++) {
+    const kvf_status_info *info = kvf_status_at(i);
+    const kvf_stat loads = {info->status == KVF_OK ? "loads_done" : "loads_failed",
+                            info->status == KVF_OK ? "" : info->name,
+                            peer->loads[i],
+                            false,
+                            {0}};
+    good = loads.value == 0 || append(list, stat_object(&loads));
+  }
+  if (!good) {
+    Py_CLEAR(list);
+  }
+  return list;
+}
+
+static PyObject *peer_object(const void *item)
+{
+  const kvf_peer_stat *peer = item;
+  PyObject *paths = paths_object(peer);
+  PyObject *numbers = paths != NULL ? peer_numbers(peer) : NULL;
+  if (numbers == NULL) {
+    Py_XDECREF(paths);
+    return NULL;
+  }
+  const char *last = peer->last_failure == KVF_OK ? "" : kvf_status_name(peer->last_failure);
+  return Py_BuildValue("(KssKNN)", (unsigned long long)peer->id, peer->address, last,
+                       (unsigned long long)peer->last_failure_age_ms, paths, numbers);
+}
+
+static PyObject *node_peers(node_object *self, PyObject *unused)
+{
+  (void)unused;
+  peer_list *taken = malloc(sizeof(*taken)); /* too large for a thread's stack */
+  if (taken == NULL) {
+    return PyErr_NoMemory();
+  }
+  kvf_status status = KVF_OK;
+  PyObject *result = NULL;
+  if (call_node(self, call_peers, taken, &status)) {
+    result = make_list(taken->peers, sizeof(taken->peers[0]), taken->count, peer_object);
+  }
+  free(taken);
+  return result;
+}
+
 /* ---- producer ---- */
 
 typedef struct reservation {
@@ -1000,6 +1139,27 @@ static PyObject *module_status_meaning(PyObject *module, PyObject *value)
   return info == NULL ? NULL : PyUnicode_FromString(info->meaning);
 }
 
+static PyObject *reason_object(const kvf_status_info *info)
+{
+  static const char *const lost[] = {"nothing", "block", "request", "peer", "engine", "call"};
+  return Py_BuildValue("(ssOOOOs)", info->name, lost[info->lost], info->retry_here ? Py_True : Py_False,
+                       info->retry_elsewhere ? Py_True : Py_False, info->recompute_safe ? Py_True : Py_False,
+                       info->trips_breaker ? Py_True : Py_False, info->meaning);
+}
+
+static PyObject *module_reasons(PyObject *module, PyObject *unused)
+{
+  (void)module;
+  (void)unused;
+  PyObject *list = PyList_New(0);
+  for (unsigned i = 0; list != NULL && kvf_status_at(i) != NULL; i++) {
+    if (!append(list, reason_object(kvf_status_at(i)))) {
+      Py_CLEAR(list);
+    }
+  }
+  return list;
+}
+
 static PyObject *module_options(PyObject *module, PyObject *unused)
 {
   (void)module;
@@ -1029,6 +1189,8 @@ static PyMethodDef node_methods[] = {
     METHOD("healthy", node_healthy, METH_NOARGS),
     METHOD("poll", node_poll, METH_NOARGS),
     METHOD("stats", node_stats, METH_NOARGS),
+    METHOD("histograms", node_histograms, METH_NOARGS),
+    METHOD("peers", node_peers, METH_NOARGS),
     METHOD("lease_reserve", node_lease_reserve, METH_VARARGS),
     METHOD("lease_release", node_lease_release, METH_O),
     METHOD("ticket_make", node_ticket_make, METH_VARARGS),
@@ -1050,6 +1212,7 @@ static PyMethodDef module_methods[] = {
     METHOD("report_merge", module_report_merge, METH_VARARGS),
     METHOD("status_name", module_status_name, METH_O),
     METHOD("status_meaning", module_status_meaning, METH_O),
+    METHOD("reasons", module_reasons, METH_NOARGS),
     METHOD("options", module_options, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };
@@ -1099,6 +1262,9 @@ static int add_constants(PyObject *module)
       {"LEASE_END_ABANDONED", KVF_LEASE_END_ABANDONED},
       {"LEASE_END_EXPIRED", KVF_LEASE_END_EXPIRED},
       {"LEASE_END_REVOKED", KVF_LEASE_END_REVOKED},
+      {"BREAKER_CLOSED", KVF_BREAKER_CLOSED},
+      {"BREAKER_HALF_OPEN", KVF_BREAKER_HALF_OPEN},
+      {"BREAKER_OPEN", KVF_BREAKER_OPEN},
       {"ACTION_USE", KVF_ACTION_USE},
       {"ACTION_RECOMPUTE", KVF_ACTION_RECOMPUTE},
       {"ACTION_FAIL", KVF_ACTION_FAIL},

@@ -22,6 +22,11 @@ Event: TypeAlias = tuple[int, int, int, int | Report | Verdict | None]
 """(kind, id, user, payload). The payload of EVENT_LEASE_ENDED is a LEASE_END_* cause, of EVENT_LOAD a report, of
 EVENT_VERDICT a verdict, of EVENT_QUIET None."""
 
+Number: TypeAlias = tuple[str, str, int, bool]
+"""(name, reason, value, is a gauge), as in kvf_stat."""
+Path: TypeAlias = tuple[str, int, str, bool]
+"""(name, a BREAKER_*, why it is not closed or "ok", is up), as in kvf_path_stat."""
+
 class Error(Exception):
     """A call was refused; the text is for a person, `status` is a kvf_status."""
 
@@ -41,8 +46,14 @@ class Node:
     def poll(self) -> list[Event]:
         """Up to 256 events. Never blocks."""
 
-    def stats(self) -> list[tuple[str, str, int, bool]]:
-        """(name, reason, value, is a gauge)."""
+    def stats(self) -> list[Number]: ...
+
+    def histograms(self) -> list[tuple[str, list[tuple[int, int, int]]]]:
+        """(name, its buckets: (upper bound, count, sum)). The unit is the last word of the name."""
+
+    def peers(self) -> list[tuple[int, str, str, int, list[Path], list[Number]]]:
+        """(id, address, the last failure's reason or "", its age in ms, paths, numbers other than 0). Numbers go by the
+        names of stats() where those have them."""
 
     def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, Lease | None, int]:
         """(status, lease, lease id)."""
@@ -82,6 +93,9 @@ def status_name(status: int) -> str: ...
 def status_meaning(status: int) -> str:
     """One sentence for a person."""
 
+def reasons() -> list[tuple[str, str, bool, bool, bool, bool, str]]:
+    """The table of statuses: (name, what is lost, retry here, retry elsewhere, recompute safe, trips a breaker, meaning)."""
+
 def options() -> list[tuple[str, str, str, str, str]]:
     """The option table: (name, unit, default, allowed, meaning)."""
 
@@ -95,6 +109,9 @@ LEASE_END_COMPLETED: Final[int]
 LEASE_END_ABANDONED: Final[int]
 LEASE_END_EXPIRED: Final[int]
 LEASE_END_REVOKED: Final[int]
+BREAKER_CLOSED: Final[int]
+BREAKER_HALF_OPEN: Final[int]
+BREAKER_OPEN: Final[int]
 ACTION_USE: Final[int]
 ACTION_RECOMPUTE: Final[int]
 ACTION_FAIL: Final[int]

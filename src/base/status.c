@@ -1,4 +1,4 @@
-#include "kvferry/status.h"
+#include "base/status.h"
 
 #include <stddef.h>
 
@@ -91,18 +91,25 @@ static const kvf_status_info table[] = {
 
 #define TABLE_COUNT (sizeof(table) / sizeof(table[0]))
 
-const kvf_status_info *kvf_status_describe(int status)
+_Static_assert(TABLE_COUNT <= KVF_STATUSES_MAX, "arrays of counters have that many entries");
+
+unsigned kvf_status_index(int status)
 {
-  const kvf_status_info *invalid = NULL;
-  for (size_t i = 0; i < TABLE_COUNT; i++) {
+  unsigned invalid = 0;
+  for (unsigned i = 0; i < TABLE_COUNT; i++) {
     if (table[i].status == status) {
-      return &table[i];
+      return i;
     }
     if (table[i].status == KVF_INVALID) {
-      invalid = &table[i];
+      invalid = i;
     }
   }
   return invalid;
+}
+
+const kvf_status_info *kvf_status_describe(int status)
+{
+  return &table[kvf_status_index(status)];
 }
 
 const char *kvf_status_name(int status)

@@ -12,9 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kvferry/status.h"
-
-typedef enum kvf_breaker_state { KVF_BREAKER_CLOSED, KVF_BREAKER_OPEN, KVF_BREAKER_HALF_OPEN } kvf_breaker_state;
+#include "kvferry/stats.h"
 
 typedef struct kvf_breaker {
   kvf_breaker_state state;

@@ -156,6 +156,8 @@ uint64_t kvf_core_next_deadline(const kvf_core *core);
 KVF_MUST_USE bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out);
 /* Whether kvf_core_next_event() would give one. */
 bool kvf_core_has_event(const kvf_core *core);
+/* kvferry/stats.h; the core has no name for what only the runtime counts. */
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity);
+size_t kvf_core_histograms(const kvf_core *core, kvf_histogram *out, size_t capacity);
 
 #endif

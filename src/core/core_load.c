@@ -143,6 +143,7 @@ static kvf_status start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticke
   }
   for (uint32_t i = 0; i < count; i++) {
     parts[i] = (kvf_load_part_spec){.peer = held->peers[i],
+                                    .tally = &core->peers.table[held->peers[i]]->tally,
                                     .claim = {.incarnation = ticket->rank[plan[i].rank].incarnation,
                                               .lease_id = ticket->lease.id,
                                               .digest = digest},

@@ -29,6 +29,7 @@ static void put_loads(writer *to, const kvf_core *core)
   gauge(to, "loads_open", stats->open);
   gauge(to, "loads_not_quiet", stats->overdue);
   counter(to, "loads_not_quiet_total", stats->overdue_total);
+  gauge(to, "blocks_quarantined", stats->overdue_blocks);
   counter(to, "chunks", stats->chunks);
   counter(to, "bytes_loaded", stats->bytes);
   counter(to, "blocks_loaded", stats->blocks);
@@ -36,7 +37,7 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "load_stalls", stats->stalls);
   counter(to, "load_pings", stats->pings);
   counter(to, "late_reads", stats->late);
-  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_LOAD_STATUSES_MAX; i++) {
+  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL) {
       put(to, info->status == KVF_OK ? "loads_done" : "loads_failed", info->status == KVF_OK ? "" : info->name,
@@ -69,7 +70,12 @@ static void put_requests(writer *to, const kvf_core *core)
   put(to, "verdicts", "use", counters->used, false);
   put(to, "verdicts", "recompute", counters->recomputed, false);
   put(to, "verdicts", "fail", counters->failed, false);
-  counter(to, "recomputed_tokens", counters->recomputed_tokens);
+  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
+    const kvf_status_info *info = kvf_status_at(i);
+    if (info->lost != KVF_LOST_CALL && info->status != KVF_OK && info->recompute_safe) {
+      put(to, "recomputed_tokens", info->name, counters->recomputed_tokens[i], false);
+    }
+  }
   counter(to, "requests_cancelled", counters->cancelled);
   counter(to, "ranks_lost", counters->ranks_lost);
   counter(to, "renewals_sent", counters->renewals);
@@ -107,4 +113,15 @@ size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
   put_requests(&to, core);
   put_peers(&to, core);
   return to.count;
+}
+
+size_t kvf_core_histograms(const kvf_core *core, kvf_histogram *out, size_t capacity)
+{
+  const kvf_load_stats *stats = kvf_loads_stats(core->loads);
+  const kvf_histogram *all[] = {&stats->load_ns, &stats->load_bytes, &stats->detection_ns};
+  size_t count = 0;
+  for (; count < sizeof(all) / sizeof(all[0]) && count < capacity; count++) {
+    out[count] = *all[count];
+  }
+  return count;
 }

@@ -20,12 +20,11 @@
 #define KVF_CORE_LOAD_H
 
 #include "base/fence.h"
-#include "kvferry/node.h"
+#include "core/histogram.h"
 #include "wire/layout.h"
 
 #define KVF_CHUNK_ITEMS_MAX 1024u
 #define KVF_CHUNKS_IN_FLIGHT_MAX 64u
-#define KVF_LOAD_STATUSES_MAX 48u
 
 typedef struct kvf_loads kvf_loads;
 
@@ -41,8 +40,22 @@ typedef struct kvf_loads_config {
   uint64_t seed;             /* of the jitter */
 } kvf_loads_config;
 
+/* What loads have seen of one peer. The memory is the caller's; see kvf_peer_stat for the words. */
+typedef struct kvf_load_tally {
+  uint64_t chunks;
+  uint64_t bytes;
+  uint64_t blocks;
+  uint64_t retries;
+  uint64_t stalls;
+  uint64_t loads[KVF_STATUSES_MAX];
+  uint32_t reads_in_flight;
+  kvf_status last_failure; /* KVF_OK: none yet */
+  uint64_t last_failure_ns;
+} kvf_load_tally;
+
 typedef struct kvf_load_part_spec {
   uint32_t peer;         /* the peers' machine's number for the producer rank */
+  kvf_load_tally *tally; /* what is counted of this peer, until the load is quiet; NULL: nothing */
   kvf_fence_claim claim; /* what its fence must say */
   uint32_t remote_head;  /* the slice: `heads` heads, there from this one on ... */
   uint32_t local_head;   /* ... and here from this one on */
@@ -100,19 +113,23 @@ typedef struct kvf_load_event {
   kvf_report report; /* OUTCOME */
 } kvf_load_event;
 
-/* All only grow, but for `open` and `overdue`. Blocks and items are counted once for each part. */
+/* All only grow, but for `open`, `overdue` and `overdue_blocks`. Blocks and items are counted once for each part. */
 typedef struct kvf_load_stats {
-  uint64_t open;          /* loads in the table */
-  uint64_t overdue;       /* loads that are past quiet_timeout_ns without being quiet */
-  uint64_t overdue_total; /* loads that ever were */
-  uint64_t chunks;        /* reads started */
-  uint64_t bytes;         /* that landed, confirmed or not */
-  uint64_t blocks;        /* confirmed */
-  uint64_t retries;       /* times that a part has backed off */
-  uint64_t stalls;        /* times that a part's stall clock has run out */
+  uint64_t open;           /* loads in the table */
+  uint64_t overdue;        /* loads that are past quiet_timeout_ns without being quiet */
+  uint64_t overdue_blocks; /* wanted blocks of those */
+  uint64_t overdue_total;  /* loads that ever were */
+  uint64_t chunks;         /* reads started */
+  uint64_t bytes;          /* that landed, confirmed or not */
+  uint64_t blocks;         /* confirmed */
+  uint64_t retries;        /* times that a part has backed off */
+  uint64_t stalls;         /* times that a part's stall clock has run out */
   uint64_t pings;
-  uint64_t late;                            /* completions of reads that are not in flight */
-  uint64_t outcomes[KVF_LOAD_STATUSES_MAX]; /* loads by status: [i] counts kvf_status_at(i) */
+  uint64_t late;                       /* completions of reads that are not in flight */
+  uint64_t outcomes[KVF_STATUSES_MAX]; /* loads by status: [i] counts kvf_status_at(i) */
+  kvf_histogram load_ns;               /* good loads, from start to outcome */
+  kvf_histogram load_bytes;            /* what they brought */
+  kvf_histogram detection_ns;          /* failed ones, from their last byte, or start, to their outcome */
 } kvf_load_stats;
 
 /* An empty table, the caller's, for kvf_loads_destroy(). KVF_INVALID: a number is out of its range. KVF_NO_MEMORY. */

@@ -59,6 +59,8 @@ kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
   kvf_list_push_back(&part->flying, &chunk->link);
   part->load->reads_in_flight++;
   loads->stats.chunks++;
+  part->tally->chunks++;
+  part->tally->reads_in_flight++;
   return chunk;
 }
 
@@ -71,6 +73,7 @@ void kvf_chunk_end(kvf_loads *loads, kvf_load_chunk *chunk)
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&chunk->part->idle, &chunk->link);
   load->reads_in_flight--;
+  chunk->part->tally->reads_in_flight--;
 }
 
 void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk)
@@ -82,6 +85,7 @@ void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk)
   }
   part->good_count += chunk->count;
   loads->stats.blocks += chunk->count;
+  part->tally->blocks += chunk->count;
 }
 
 void kvf_chunk_miss(const kvf_load_chunk *chunk)

@@ -69,6 +69,7 @@ struct kvf_load_part {
   kvf_load_part_state state;
   uint32_t path;    /* that its next reads take */
   kvf_status cause; /* its first trouble since its last confirmed block */
+  kvf_load_tally *tally;
   kvf_list by_peer;
   kvf_list waiting;
   kvf_list ready; /* in its load's ready_parts while it may start a read */
@@ -112,6 +113,9 @@ struct kvf_load_entry {
   kvf_list ready;         /* in kvf_loads.ready while ready_parts has one */
   kvf_list ready_parts;
   uint32_t reads_in_flight;
+  uint64_t start_ns;
+  uint64_t byte_ns; /* when its last byte landed; at first start_ns */
+  uint64_t bytes;
   uint32_t parts_open;
   uint32_t groups;
   uint32_t parts_count;
@@ -137,6 +141,7 @@ struct kvf_loads {
   kvf_list events;
   uint64_t next_read_id;
   kvf_load_stats stats;
+  kvf_load_tally untold; /* of peers whose tally nobody wants */
 };
 
 /* load_index.c: find gives NULL for the unknown, remember gives false if there is no memory. */
@@ -173,7 +178,9 @@ void kvf_chunk_cancel(kvf_loads *loads, kvf_load_chunk *chunk);
 bool kvf_chunk_is_small(const kvf_loads *loads, const kvf_load_chunk *chunk);
 
 /* load_report.c */
-void kvf_load_decide(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, kvf_status status);
+/* `part`: the one that the status came from; NULL for the first that is not done. */
+void kvf_load_decide(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, const kvf_load_part *part,
+                     kvf_status status);
 void kvf_load_settle(kvf_loads *loads, kvf_load_entry *load); /* quiet, if decided and no read is in flight */
 
 #endif

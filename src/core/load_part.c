@@ -117,6 +117,7 @@ void kvf_part_clock_start(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part
 static void clock_progress(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
   part->progress_ns = now_ns;
+  part->load->byte_ns = now_ns;
   if (part->ping != 0) {
     kvf_part_clock_start(loads, now_ns, part);
   }
@@ -156,6 +157,7 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
   uint64_t waited_ns = now_ns - part->pinged_ns;
   bool answered = part->peer->answered >= part->ping;
   loads->stats.stalls++;
+  part->tally->stalls++;
   if (part->peer->stalled_path != path) {
     part->peer->stalled_path = path;
     part->stalled_path = path;
@@ -211,6 +213,7 @@ static void settle(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
   if (part->state == KVF_PART_DRAINING && kvf_list_is_empty(&part->flying)) {
     move(part, KVF_PART_BACKOFF);
     loads->stats.retries++;
+    part->tally->retries++;
     uint64_t wait_ns = kvf_backoff_next(&part->backoff, &loads->jitter);
     kvf_wheel_arm(&loads->wheel, &part->timer, kvf_time_add(now_ns, wait_ns));
   }
@@ -255,7 +258,7 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
       read_over(loads, part, path);
     } else {
       KVF_MARK(path_refused);
-      kvf_load_decide(loads, now_ns, part->load, part->cause != KVF_OK ? part->cause : status);
+      kvf_load_decide(loads, now_ns, part->load, part, part->cause != KVF_OK ? part->cause : status);
     }
   }
   kvf_load_peer_release(loads, peer);
@@ -303,7 +306,7 @@ static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chun
   }
   leave(loads, part, KVF_PART_DONE);
   if (--part->load->parts_open == 0) {
-    kvf_load_decide(loads, now_ns, part->load, KVF_OK);
+    kvf_load_decide(loads, now_ns, part->load, part, KVF_OK);
   }
 }
 
@@ -319,6 +322,8 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   kvf_load_part *part = chunk->part;
   kvf_chunk_end(loads, chunk);
   loads->stats.bytes += bytes;
+  part->tally->bytes += bytes;
+  part->load->bytes += bytes;
   if (part->load->state != KVF_LOAD_IS_OPEN) {
     kvf_load_settle(loads, part->load);
     return;
@@ -338,7 +343,7 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   kvf_chunk_miss(chunk);
   if (is_final(status)) {
     KVF_MARK(read_failed_for_good);
-    kvf_load_decide(loads, now_ns, part->load, status);
+    kvf_load_decide(loads, now_ns, part->load, part, status);
   } else if (status == KVF_NOT_PUBLISHED) {
     KVF_MARK(read_not_published);
     drain(loads, now_ns, part);

@@ -30,6 +30,9 @@ kvf_status kvf_loads_create(const kvf_loads_config *config, uint64_t now_ns, kvf
   loads->config = *config;
   loads->jitter.state = config->seed;
   loads->next_read_id = 1;
+  kvf_histogram_init_ns(&loads->stats.load_ns, "load_ns");
+  kvf_histogram_init_bytes(&loads->stats.load_bytes, "load_bytes");
+  kvf_histogram_init_ns(&loads->stats.detection_ns, "detection_ns");
   kvf_list_init(&loads->all);
   kvf_list_init(&loads->ready);
   kvf_list_init(&loads->cancels);
@@ -138,10 +141,11 @@ static bool spec_is_valid(const kvf_load_spec *spec)
   return items_are_valid(spec);
 }
 
-static void init_part(const kvf_loads *loads, kvf_load_entry *load, kvf_load_part *part, const kvf_load_part_spec *spec)
+static void init_part(kvf_loads *loads, kvf_load_entry *load, kvf_load_part *part, const kvf_load_part_spec *spec)
 {
   part->load = load;
   part->spec = *spec;
+  part->tally = spec->tally != NULL ? spec->tally : &loads->untold;
   part->missing_count = load->items_count;
   kvf_list_init(&part->by_peer);
   kvf_list_init(&part->waiting);
@@ -164,7 +168,7 @@ static void init_chunks(kvf_load_part *part, kvf_load_chunk *chunks, uint32_t co
 }
 
 /* A load with its parts, chunks, bitmaps and items in one allocation; NULL if there is no memory. */
-static kvf_load_entry *create_load(const kvf_loads *loads, const kvf_load_spec *spec)
+static kvf_load_entry *create_load(kvf_loads *loads, const kvf_load_spec *spec)
 {
   size_t chunks_each = loads->config.chunks_in_flight;
   size_t words = kvf_bitmap_words(spec->items_count);
@@ -237,12 +241,14 @@ static void release_peers(kvf_loads *loads, kvf_load_entry *load)
 static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, uint64_t deadline_ns)
 {
   loads->stats.open++;
+  load->start_ns = now_ns;
+  load->byte_ns = now_ns;
   kvf_list_push_back(&loads->all, &load->link);
   if (load->items_count == 0) {
     for (uint32_t i = 0; i < load->parts_count; i++) {
       load->parts[i].state = KVF_PART_DONE;
     }
-    kvf_load_decide(loads, now_ns, load, KVF_OK);
+    kvf_load_decide(loads, now_ns, load, NULL, KVF_OK);
     return;
   }
   load->parts_open = load->parts_count;
@@ -310,7 +316,7 @@ kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_i
     return KVF_NOT_FOUND;
   }
   if (load->state == KVF_LOAD_IS_OPEN) {
-    kvf_load_decide(loads, now_ns, load, KVF_ABORTED);
+    kvf_load_decide(loads, now_ns, load, NULL, KVF_ABORTED);
   }
   return KVF_OK;
 }
@@ -320,7 +326,7 @@ void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns)
   for (kvf_list *link = loads->all.next; link != &loads->all; link = link->next) {
     kvf_load_entry *load = KVF_CONTAINER_OF(link, kvf_load_entry, link);
     if (load->state == KVF_LOAD_IS_OPEN) {
-      kvf_load_decide(loads, now_ns, load, KVF_ABORTED);
+      kvf_load_decide(loads, now_ns, load, NULL, KVF_ABORTED);
     }
   }
 }
@@ -331,13 +337,14 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *loa
 {
   if (load->state == KVF_LOAD_IS_OPEN) {
     KVF_MARK(load_deadline);
-    kvf_load_decide(loads, now_ns, load, KVF_DEADLINE);
+    kvf_load_decide(loads, now_ns, load, NULL, KVF_DEADLINE);
     return;
   }
   assert(load->state == KVF_LOAD_IS_DECIDED);
   KVF_MARK(load_not_quiet);
   load->overdue = true;
   loads->stats.overdue++;
+  loads->stats.overdue_blocks += load->items_count;
   loads->stats.overdue_total++;
 }
 

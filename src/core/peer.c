@@ -9,7 +9,7 @@
 
 kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel)
 {
-  *peers = (kvf_peers){.self = self, .conns = conns, .wheel = wheel, .next_path = 1};
+  *peers = (kvf_peers){.self = self, .conns = conns, .wheel = wheel, .next_path = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
@@ -112,6 +112,7 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
     free(peer);
     return NULL;
   }
+  peer->id = peers->next_id++;
   peer->index = free_index(peers);
   peers->table[peer->index] = peer;
   peers->count++;

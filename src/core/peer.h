@@ -11,6 +11,7 @@
 
 #include "core/breaker.h"
 #include "core/conn.h"
+#include "core/load.h"
 #include "core/self.h"
 #include "core/timer_kind.h"
 #include "core/wheel.h"
@@ -72,6 +73,10 @@ struct kvf_peer {
   uint32_t answered_path;
   kvf_status path_status;
   kvf_status open_status;
+  uint64_t id; /* never used again */
+  uint64_t handshakes;
+  uint64_t failures;         /* of connection or link */
+  kvf_load_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */
   uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
@@ -131,6 +136,7 @@ typedef struct kvf_peers {
   kvf_list notices;
   uint32_t count;
   uint32_t next_path;
+  uint64_t next_id;
   uint64_t next_ping;
   uint32_t transports_count;
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
@@ -153,6 +159,9 @@ void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 void kvf_peers_ping(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A load got no byte over this path. `silent`: the peer did not answer a ping either. */
 void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent);
+
+/* kvf_peers_list() of kvferry/stats.h. */
+size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);
 
 /* The control connection of a READY peer, for frames of requests; NULL otherwise. */
 kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index);

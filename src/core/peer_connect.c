@@ -81,13 +81,21 @@ void kvf_peer_disconnect(kvf_peers *peers, kvf_peer *peer)
   peer->state = KVF_PEER_IDLE;
 }
 
+void kvf_peer_count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
+{
+  peers->counters.failures++;
+  peer->failures++;
+  peer->tally.last_failure = status;
+  peer->tally.last_failure_ns = now_ns;
+}
+
 void kvf_peer_fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&peer->key.address, address);
   kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
                kvf_status_name(status), what);
-  peers->counters.failures++;
+  kvf_peer_count_failure(peers, now_ns, peer, status);
   kvf_peer_disconnect(peers, peer);
   if (status == KVF_PEER_RESTARTED) {
     /* For ever: the proof covers the incarnation. A refusal it does not cover, nor the fields that are refused. */
@@ -248,6 +256,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   peer->welcome = welcome;
   peer->state = KVF_PEER_READY;
   peers->counters.handshakes++;
+  peer->handshakes++;
   kvf_breaker_succeed(&peer->breaker);
   kvf_peer_rearm(peers, peer, now_ns);
   kvf_peer_advance(peers, now_ns, peer);

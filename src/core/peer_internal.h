@@ -14,6 +14,9 @@ void kvf_peer_disconnect(kvf_peers *peers, kvf_peer *peer);
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
 void kvf_peer_fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what);
 
+/* Counts a failure of a connection or link. */
+void kvf_peer_count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);
+
 /* Whether the path may be tried for somebody who waits; he is the probe if one is due. Links have no other probe, since
  * a load has other links to go on with; a peer is also probed by its timer, until it has been unused for long. */
 bool kvf_peer_may_try(kvf_breaker *breaker, uint64_t now_ns);

@@ -95,7 +95,7 @@ static kvf_status breaker_cause(kvf_status status)
 
 static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
 {
-  peers->counters.failures++;
+  kvf_peer_count_failure(peers, now_ns, link->peer, status);
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&link->peer->key.address, address);
   kvf_self_log(peers->self, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",

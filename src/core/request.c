@@ -6,6 +6,7 @@
 
 #include "base/mark.h"
 #include "base/mutant.h"
+#include "base/status.h"
 #include "core/policy.h"
 #include "core/request_internal.h"
 
@@ -220,7 +221,7 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
     case KVF_ACTION_RECOMPUTE:
       (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
       requests->counters.recomputed++;
-      requests->counters.recomputed_tokens += verdict.recompute_tokens;
+      requests->counters.recomputed_tokens[kvf_status_index(verdict.status)] += verdict.recompute_tokens;
       break;
     case KVF_ACTION_FAIL:
       requests->counters.failed++;

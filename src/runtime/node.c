@@ -312,3 +312,19 @@ size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
   kvf_node_leave(node, now_ns);
   return count;
 }
+
+size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  size_t count = kvf_core_histograms(&node->core, out, capacity);
+  kvf_node_leave(node, now_ns);
+  return count;
+}
+
+size_t kvf_peers_list(kvf_node *node, kvf_peer_stat *out, size_t capacity)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  size_t count = kvf_peers_describe(&node->core.peers, now_ns, out, capacity);
+  kvf_node_leave(node, now_ns);
+  return count;
+}

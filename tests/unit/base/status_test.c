@@ -1,4 +1,4 @@
-#include "kvferry/status.h"
+#include "base/status.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -109,11 +109,21 @@ static void breaker_counts_paths_not_requests(void **state)
   assert_flags(trips_breaker, expected, sizeof(expected) / sizeof(expected[0]));
 }
 
+static void each_status_has_its_index(void **state)
+{
+  (void)state;
+  for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
+    assert_int_equal(kvf_status_index(kvf_status_at(i)->status), i);
+  }
+  assert_int_equal(kvf_status_index(-1), kvf_status_index(KVF_INVALID));
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_status_is_described_once),
       cmocka_unit_test(values_that_are_no_status_are_invalid),
+      cmocka_unit_test(each_status_has_its_index),
       cmocka_unit_test(names_are_fit_for_metrics),
       cmocka_unit_test(groups_follow_values),
       cmocka_unit_test(only_losses_allow_anything),

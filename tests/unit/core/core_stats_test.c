@@ -8,6 +8,7 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include "base/status.h"
 #include "ranks_world.h"
 
 #define POSITIONS 4
@@ -137,6 +138,20 @@ static void failures_are_counted_by_their_reason(void **state)
   ranks_close(&world);
 }
 
+static void histograms_fit(void **state)
+{
+  (void)state;
+  kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
+  open_world();
+  size_t count = kvf_core_histograms(&world.consumer.core, histograms, KVF_HISTOGRAMS_MAX);
+  assert_int_equal(count, 3);
+  assert_string_equal(histograms[0].name, "load_ns");
+  assert_string_equal(histograms[1].name, "load_bytes");
+  assert_string_equal(histograms[2].name, "detection_ns");
+  assert_int_equal(kvf_core_histograms(&world.consumer.core, histograms, 1), 1);
+  ranks_close(&world);
+}
+
 typedef struct stat_source {
   const char *name;
   const char *reason;
@@ -160,7 +175,7 @@ static void counters_are_not_mixed_up(void **state)
       {"verdicts", "use", &requests->used},
       {"verdicts", "recompute", &requests->recomputed},
       {"verdicts", "fail", &requests->failed},
-      {"recomputed_tokens", "", &requests->recomputed_tokens},
+      {"recomputed_tokens", "lease_expired", &requests->recomputed_tokens[kvf_status_index(KVF_LEASE_EXPIRED)]},
       {"requests_cancelled", "", &requests->cancelled},
       {"ranks_lost", "", &requests->ranks_lost},
       {"renewals_sent", "", &requests->renewals},
@@ -208,6 +223,7 @@ int main(void)
       cmocka_unit_test(outcomes_are_by_reason),
       cmocka_unit_test(a_load_is_counted_on_both_sides),
       cmocka_unit_test(failures_are_counted_by_their_reason),
+      cmocka_unit_test(histograms_fit),
       cmocka_unit_test(counters_are_not_mixed_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,7 +205,7 @@ static void outcome_is_never_the_callers_mistake(void **state)
     expect(w, 0, text);
   }
   uint64_t counted = 0;
-  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_LOAD_STATUSES_MAX; i++) {
+  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     bool shown = kvf_status_at(i)->lost != KVF_LOST_CALL;
     counted += shown ? kvf_loads_stats(w->loads)->outcomes[i] : 0;
   }

@@ -219,7 +219,7 @@ static void outcomes_are_counted_by_status(void **state)
     world_trace(w, 0);
   }
   uint64_t others = 0;
-  for (unsigned i = 0; i < KVF_LOAD_STATUSES_MAX; i++) {
+  for (unsigned i = 0; i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info != NULL && info->status == KVF_ABORTED) {
       assert_int_equal(kvf_loads_stats(w->loads)->outcomes[i], 3);
@@ -228,18 +228,98 @@ static void outcomes_are_counted_by_status(void **state)
     }
   }
   assert_int_equal(others, 0);
-  assert_null(kvf_status_at(KVF_LOAD_STATUSES_MAX));
+  assert_null(kvf_status_at(KVF_STATUSES_MAX));
+}
+
+static uint64_t total(const uint64_t *numbers)
+{
+  uint64_t sum = 0;
+  for (size_t i = 0; i < KVF_HISTOGRAM_BUCKETS_MAX; i++) {
+    sum += numbers[i];
+  }
+  return sum;
+}
+
+static void a_good_load_s_time_and_bytes(void **state)
+{
+  world *w = *state;
+  const kvf_load_stats *stats = kvf_loads_stats(w->loads);
+  kvf_load_tally tally = {0};
+  world_spec(w, 500, 1, "1");
+  w->parts[0].tally = &tally;
+  world_start(w, 10);
+  expect(w, 10, "want 1");
+  world_path(w, 12, 1, 11);
+  expect(w, 12, "read 1 over 11: 0");
+  world_live(w, 17, 1, 1);
+  world_trace(w, 17);
+  assert_int_equal(tally.bytes, 400);
+  assert_int_equal(tally.loads[0], 1);
+  assert_int_equal(total(stats->load_ns.counts), 1);
+  assert_int_equal(total(stats->load_ns.sums), 7 * MS);
+  assert_int_equal(total(stats->load_bytes.sums), 400);
+  assert_int_equal(total(stats->detection_ns.counts), 0);
+}
+
+/* From the last byte on, not from the start: that is how long nobody noticed. */
+static void detection_begins_with_the_last_byte(void **state)
+{
+  world *w = *state;
+  const kvf_load_stats *stats = kvf_loads_stats(w->loads);
+  world_spec(w, 500, 8, "1");
+  world_start(w, 0);
+  expect(w, 0, "want 1");
+  world_path(w, 0, 1, 11);
+  expect(w, 0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  world_live(w, 100, 1, 1);
+  kvf_loads_on_read_progress(w->loads, 150 * MS, 2);
+  world_over(w, 150, 1, 2);
+  assert_int_equal(total(stats->detection_ns.counts), 1);
+  assert_int_equal(total(stats->detection_ns.sums), 0);
+  world_trace(w, 150);
+  world_spec(w, 501, 1, "1");
+  world_start(w, 200);
+  world_trace(w, 200);
+  kvf_loads_on_path(w->loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
+  assert_int_equal(total(stats->detection_ns.sums), 60 * MS);
+  assert_int_equal(total(stats->load_ns.counts), 0);
+}
+
+static void quarantined_blocks_are_counted_while_they_are(void **state)
+{
+  world *w = *state;
+  const kvf_load_stats *stats = kvf_loads_stats(w->loads);
+  world_spec(w, 500, 3, "1");
+  world_start(w, 0);
+  expect(w, 0, "want 1");
+  world_path(w, 0, 1, 11);
+  expect(w, 0, "read 1 over 11: 0,1,2");
+  kvf_loads_abort(w->loads, 0, 500);
+  world_trace(w, 0);
+  world_tick(w, 5000);
+  assert_int_equal(stats->overdue_blocks, 3);
+  world_failed(w, 6000, 1, KVF_CANCELLED);
+  assert_int_equal(stats->overdue_blocks, 0);
 }
 
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      world_test(unwanted_positions_are_good),      world_test(groups_are_all_or_nothing),
-      world_test(prefix_is_the_least_of_the_parts), world_test(short_part_comes_first),
-      world_test(failed_part_ends_the_others),      world_test(parts_of_different_widths),
-      world_test(each_part_has_its_own_claim),      world_test(deadline),
-      world_test(deadline_without_any_answer),      world_test(not_quiet_in_time),
-      world_test(quiet_overtakes_nobody),           world_test(outcomes_are_counted_by_status),
+      world_test(unwanted_positions_are_good),
+      world_test(groups_are_all_or_nothing),
+      world_test(prefix_is_the_least_of_the_parts),
+      world_test(short_part_comes_first),
+      world_test(failed_part_ends_the_others),
+      world_test(parts_of_different_widths),
+      world_test(each_part_has_its_own_claim),
+      world_test(deadline),
+      world_test(deadline_without_any_answer),
+      world_test(not_quiet_in_time),
+      world_test(quiet_overtakes_nobody),
+      world_test(outcomes_are_counted_by_status),
+      world_test(a_good_load_s_time_and_bytes),
+      world_test(detection_begins_with_the_last_byte),
+      world_test(quarantined_blocks_are_counted_while_they_are),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include "base/status.h"
 #include "control_world.h"
 #include "core/request_internal.h"
 #include "wire/lease_message.h"
@@ -129,7 +130,7 @@ static void refused_tickets_follow_the_policy(void **state)
   assert_int_equal(verdict.action, KVF_ACTION_RECOMPUTE);
   assert_int_equal(verdict.keep_tokens, 0);
   assert_int_equal(verdict.recompute_tokens, 33);
-  assert_int_equal(requests->counters.recomputed_tokens, 33);
+  assert_int_equal(requests->counters.recomputed_tokens[kvf_status_index(KVF_BAD_TICKET)], 33);
   verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 34, &own);
   assert_int_equal(verdict.action, KVF_ACTION_FAIL);
   verdict = kvf_requests_refused(requests, world.now_ns, KVF_LIMIT, 33, &own); /* a caller's mistake: not safe */
