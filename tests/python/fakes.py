@@ -26,6 +26,8 @@ class FakeNode:
         self.next_id = 100
         self.is_healthy = True
         self.numbers: list[tuple[str, str, int, bool]] = []
+        self.distributions: list[tuple[str, list[tuple[int, int, int]]]] = []
+        self.listed: list[Any] = []
         self.positions = [1]
         self.refusal = (_kvferry.ACTION_RECOMPUTE, _kvferry.BAD_TICKET, 0, 0, 0, 0)
 
@@ -76,6 +78,12 @@ class FakeNode:
 
     def stats(self) -> list[tuple[str, str, int, bool]]:
         return self.numbers
+
+    def histograms(self) -> list[tuple[str, list[tuple[int, int, int]]]]:
+        return self.distributions
+
+    def peers(self) -> list[Any]:
+        return self.listed
 
     def healthy(self) -> bool:
         return self.is_healthy

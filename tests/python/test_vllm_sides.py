@@ -25,9 +25,7 @@ from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm import config, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.metrics import COUNTERS, GAUGES, Meter, PromMetrics, Stats  # noqa: E402
 from kvferry.vllm.requests import pack_blocks, prompt_of  # noqa: E402
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # noqa: E402
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec  # noqa: E402
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
@@ -235,61 +233,3 @@ def test_groups_that_are_not_supported() -> None:
     mla = MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32)
     with pytest.raises(LayoutError, match="MLAAttentionSpec"):
         check_groups(groups(mla))
-
-
-# ---- metrics ----
-
-def test_every_number_of_the_library_is_a_metric() -> None:
-    node = Node({}, {})
-    try:
-        names = {(name, is_gauge) for name, _, _, is_gauge in node.stats()}
-    finally:
-        node.close()
-    assert names == ({(stat, False) for metric in COUNTERS for stat in metric.stats}
-                     | {(stat, True) for metric in GAUGES for stat in metric.stats})
-
-
-def test_a_meter_says_what_is_new() -> None:
-    node = FakeNode()
-    meter = Meter(node, "rank 0")
-    assert meter.read() is None
-    node.numbers = [("loads_failed", "deadline", 2, False), ("leases_live", "", 3, True), ("chunks", "", 0, False)]
-    stats = meter.read()
-    assert stats is not None and stats.data == {
-        "counters": {"loads_failed": {"deadline": 2}}, "gauges": {"leases_live": {"rank 0": 3}}}
-    assert meter.read() is None
-    node.numbers = [("loads_failed", "deadline", 5, False), ("leases_live", "", 0, True)]
-    stats = meter.read()
-    assert stats is not None and stats.data == {"counters": {"loads_failed": {"deadline": 3}},
-                                                "gauges": {"leases_live": {"rank 0": 0}}}
-
-
-def test_numbers_of_several_nodes_and_steps_add_up() -> None:
-    a = Stats(data={"counters": {"chunks": {"": 1}}, "gauges": {"leases_live": {"rank 0": 1}}})
-    b = Stats(data={"counters": {"chunks": {"": 2}}, "gauges": {"leases_live": {"rank 1": 5, "rank 0": 2}}})
-    assert a.aggregate(b).data == {"counters": {"chunks": {"": 3}},
-                                   "gauges": {"leases_live": {"rank 0": 2, "rank 1": 5}}}
-    assert a.reduce() == {"chunks": 3}
-
-
-def test_prometheus() -> None:
-    registry = CollectorRegistry()
-
-    def kind(cls: Any) -> Any:
-        return lambda **arguments: cls(registry=registry, **arguments)
-
-    prom = PromMetrics(SimpleNamespace(kv_transfer_config=None), {Counter: kind(Counter), Gauge: kind(Gauge), Histogram: kind(Histogram)}, ["model_name", "engine"], {0: ["m", "0"]})
-
-    def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(name, {"model_name": "m", "engine": "0", **labels})
-
-    assert value("kvferry_recomputed_tokens_total") == 0
-    for data in ({"counters": {"recomputed_tokens": {"": 7}, "loads_failed": {"deadline": 1}, "ranks_lost": {"": 2}},
-                  "gauges": {"leases_live": {"rank 0": 1, "rank 1": 1}}},
-                 {"counters": {"tickets_refused": {"bad_ticket": 1}, "from a newer library": {"": 1}},
-                  "gauges": {"leases_live": {"rank 0": 0}}}):
-        prom.observe(data, 0)
-    assert value("kvferry_recomputed_tokens_total") == 7
-    assert [value("kvferry_load_failures_total", reason=reason) for reason in ("deadline", "rank_lost", "bad_ticket")
-            ] == [1, 2, 1]
-    assert value("kvferry_leases_live") == 1

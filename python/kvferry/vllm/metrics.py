@@ -1,12 +1,34 @@
-"""The nodes' numbers on their way to vLLM's /metrics, as kvferry_*."""
+"""The nodes' numbers on their way to vLLM's /metrics, as kvferry_*, and to its log.
+
+A node's Meter says what has changed since the last step; vLLM merges the ranks' Stats and hands each step's to one of
+its API servers. So counters travel as increases, and gauges as values with the node that they are of: whichever server
+shows a gauge last is right, and no server has to know what the others were told.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+from kvferry.metric_table import (
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    PEER_COUNTERS,
+    PEER_GAUGES,
+    PREFIX,
+    Metric,
+    bounds_of,
+    divisor_of,
+)
+
+from .summary import summary
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -14,76 +36,36 @@ if TYPE_CHECKING:
 
     from kvferry import Node
 
-PREFIX = "kvferry_"
-
-
-class Metric(NamedTuple):
-    """One metric, and the numbers of the library that it is the sum of."""
-
-    name: str
-    help: str
-    stats: tuple[str, ...]
-    label: str | None = None
-    """The label that holds a number's reason."""
-
-
-COUNTERS = (
-    Metric("requests", "Requests that came with a good ticket.", ("requests_opened",)),
-    Metric("verdicts", "What was decided about loads and refused tickets.", ("verdicts",), "action"),
-    Metric("loads", "Loads that brought all their blocks, on each rank.", ("loads_done",)),
-    Metric("load_failures", "Loads that did not bring all their blocks, on each rank, and refused tickets.",
-           ("loads_failed", "tickets_refused", "ranks_lost"), "reason"),
-    Metric("requests_cancelled", "Requests cancelled before their verdict.", ("requests_cancelled",)),
-    Metric("recomputed_tokens", "Prompt tokens computed here because their load or ticket was no good.",
-           ("recomputed_tokens",)),
-    Metric("loaded_bytes", "Bytes that arrived.", ("bytes_loaded",)),
-    Metric("loaded_blocks", "Blocks that arrived and were confirmed by the fence.", ("blocks_loaded",)),
-    Metric("chunks", "Chunks whose reading began.", ("chunks",)),
-    Metric("load_retries", "Times that a part of a load was tried again.", ("load_retries",)),
-    Metric("load_stalls", "Times that a read went without a byte for stall_timeout_ms.", ("load_stalls",)),
-    Metric("loads_ever_not_quiet", "Loads that were not quiet quiet_timeout_ms after their outcome.",
-           ("loads_not_quiet_total",)),
-    Metric("late_reads", "Completions of reads that were not in flight.", ("late_reads",)),
-    Metric("leases_published", "Leases published, on each rank.", ("leases_published",)),
-    Metric("leases_ended", "Leases ended, on each rank.", ("leases_ended",), "cause"),
-    Metric("late_acknowledgements", "Consumers' words about leases that were over.",
-           ("late_acknowledgements", "late_renewals")),
-    Metric("renewals_sent", "Renewals of other engines' leases.", ("renewals_sent",)),
-    Metric("acknowledgements_sent", "Words to producers that a request is over.", ("acknowledgements_sent",)),
-    Metric("acknowledgements_given_up", "Of these, those that no producer answered.", ("acknowledgements_given_up",)),
-    Metric("late_reports", "Ranks' reports that came after the verdict.", ("late_reports",)),
-    Metric("load_pings", "Signs of life asked of producers during a stall.", ("load_pings",)),
-    Metric("peer_dials", "Connections begun to other engines.", ("peer_dials",)),
-    Metric("peer_handshakes", "Handshakes completed with other engines.", ("peer_handshakes",)),
-    Metric("peer_failures", "Failures of other engines.", ("peer_failures",)),
-    Metric("peer_stalls", "Stalls of other engines.", ("peer_stalls",)),
-    Metric("breaker_refusals", "Loads refused at once because their peer had failed before.", ("breaker_refusals",)),
-    Metric("sessions_accepted", "Connections from other engines.", ("sessions_accepted",)),
-    Metric("sessions_refused", "Connections refused.", ("sessions_refused",), "reason"),
-    Metric("sessions_dropped", "Connections that ended before their handshake, were silent, did not read, or had to "
-           "make room.", ("sessions_abandoned", "sessions_timed_out", "sessions_evicted", "sessions_unread")),
-    Metric("data_connections_accepted", "Connections for blocks from other engines.", ("data_connections_accepted",)),
-    Metric("data_connections_ended", "Of these, those that were ended, or left with reads open.",
-           ("data_connections_ended",), "reason"),
-)
-
-GAUGES = (
-    Metric("leases", "Leases that the engine has given and not got back.", ("leases_reserved",)),
-    Metric("leases_live", "Leases that consumers may read, on each rank.", ("leases_live",)),
-    Metric("requests_open", "Requests whose leases this engine keeps alive, or ends.", ("requests_open",)),
-    Metric("loads_open", "Loads that are not over, on each rank.", ("loads_open",)),
-    Metric("loads_not_quiet", "Loads whose blocks are quarantined: replace the engine.", ("loads_not_quiet",)),
-    Metric("peers_known", "Other engines' ranks, on each node.", ("peers_known",)),
-    Metric("sessions_open", "Connections from other engines.", ("sessions_open",)),
-)
-
 REASON_OF = {"ranks_lost": "rank_lost"}
 """Numbers that come without a reason and are counted under one."""
+
+PEER_LABELS_MAX = 256
+"""Peers of one engine that have a label of their own; what others do counts under OTHER."""
+OTHER = "other"
+PEERS_REMEMBERED_MAX = 4096
+"""Peers whose counters a Meter remembers after they have gone, lest it count twice what a peer that comes back did."""
+
+Counts = dict[str, dict[str, int]]
+"""Increase by name and reason."""
+
+
+def add_counts(to: Counts, more: Counts) -> None:
+    for name, reasons in more.items():
+        known = to.setdefault(name, {})
+        for reason, increase in reasons.items():
+            known[reason] = known.get(reason, 0) + increase
 
 
 @dataclass
 class Stats(KVConnectorStats):
-    """What has changed since the last step: {"counters": {name: {reason: increase}}, "gauges": {name: {node: value}}}."""
+    """What has changed, as plain data:
+
+    counters    {name: {reason: increase}}
+    gauges      {name: {node: value}}
+    histograms  {name: {bucket: [count, sum]}}, increases
+    peers       {address: {"counters": as above, "gauges": {name: {node: {path: value}}}, "failures": {reason: time}}}
+    gone        {node: [address]}: that it lists no more
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -92,27 +74,36 @@ class Stats(KVConnectorStats):
             self.reset()
 
     def reset(self) -> None:
-        self.data = {"counters": {}, "gauges": {}}
+        self.data = {"counters": {}, "gauges": {}, "histograms": {}, "peers": {}, "gone": {}}
 
-    def count(self, name: str, reason: str, increase: int) -> None:
-        reasons = self.data["counters"].setdefault(name, {})
-        reasons[reason] = reasons.get(reason, 0) + increase
+    def peer(self, address: str) -> dict[str, Any]:
+        return self.data["peers"].setdefault(address, {"counters": {}, "gauges": {}, "failures": {}})
 
     def aggregate(self, other: KVConnectorStats) -> Stats:
-        for name, reasons in other.data["counters"].items():
-            for reason, increase in reasons.items():
-                self.count(name, reason, increase)
+        add_counts(self.data["counters"], other.data["counters"])
         for name, values in other.data["gauges"].items():
             self.data["gauges"].setdefault(name, {}).update(values)
+        for name, buckets in other.data["histograms"].items():
+            known = self.data["histograms"].setdefault(name, {})
+            for bucket, (count, total) in buckets.items():
+                old = known.get(bucket, (0, 0))
+                known[bucket] = [old[0] + count, old[1] + total]
+        for address, news in other.data["peers"].items():
+            peer = self.peer(address)
+            add_counts(peer["counters"], news["counters"])
+            for name, nodes in news["gauges"].items():
+                peer["gauges"].setdefault(name, {}).update(nodes)
+            for reason, at in news["failures"].items():
+                peer["failures"][reason] = max(at, peer["failures"].get(reason, 0.0))
+        for node, addresses in other.data["gone"].items():
+            self.data["gone"].setdefault(node, []).extend(addresses)
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        """For vLLM's log: the counters that have moved."""
-        return {f"{name} {reason}".rstrip(): increase
-                for name, reasons in self.data["counters"].items() for reason, increase in reasons.items()}
+        return summary(self.data)
 
     def is_empty(self) -> bool:
-        return not (self.data["counters"] or self.data["gauges"])
+        return not any(self.data.values())
 
 
 class Meter:
@@ -122,10 +113,21 @@ class Meter:
         self._node = node
         self._name = name
         self._seen: dict[tuple[str, str], int] = {}
+        self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
+        self._peer_counters: dict[int, dict[tuple[str, str], int]] = {}
+        """By the peer's id, latest seen last."""
+        self._peer_gauges: dict[str, dict[tuple[str, str], int]] = {}
+        """By address: the peers that are listed."""
 
     def read(self) -> Stats | None:
         """What has changed since the last read; None if nothing has."""
         stats = Stats()
+        self._read_numbers(stats)
+        self._read_histograms(stats)
+        self._read_peers(stats)
+        return None if stats.is_empty() else stats
+
+    def _read_numbers(self, stats: Stats) -> None:
         for name, reason, value, is_gauge in self._node.stats():
             old = self._seen.get((name, reason), 0)
             if value == old:
@@ -134,42 +136,170 @@ class Meter:
             if is_gauge:
                 stats.data["gauges"].setdefault(name, {})[self._name] = value
             else:
-                stats.count(name, reason, value - old)
-        return None if stats.is_empty() else stats
+                stats.data["counters"].setdefault(name, {})[reason] = value - old
+
+    def _read_histograms(self, stats: Stats) -> None:
+        for name, buckets in self._node.histograms():
+            for i, (_, count, total) in enumerate(buckets):
+                old = self._buckets.get((name, i), (0, 0))
+                if count != old[0]:
+                    self._buckets[name, i] = (count, total)
+                    stats.data["histograms"].setdefault(name, {})[str(i)] = [count - old[0], total - old[1]]
+
+    def _read_peers(self, stats: Stats) -> None:
+        listed: dict[str, dict[tuple[str, str], int]] = {}
+        for id_, address, failure, age_ms, paths, numbers in self._node.peers():
+            gauges = {(name, ""): value for name, _, value, is_gauge in numbers if is_gauge}
+            for path, breaker, _, up in paths:
+                gauges["breaker", path] = breaker
+                gauges["up", path] = int(up)
+            # An address may be that of several lives of a process: the latest used comes first.
+            listed.setdefault(address, gauges)
+            if self._count(stats, id_, address, numbers) and failure:
+                stats.peer(address)["failures"][failure] = time.time() - age_ms / 1000
+        gone = [address for address in self._peer_gauges if address not in listed]
+        for address in gone:
+            self._show(stats, address, dict.fromkeys(self._peer_gauges[address], 0))
+        if gone:
+            stats.data["gone"][self._name] = gone
+        for address, gauges in listed.items():
+            self._show(stats, address, gauges)
+        self._peer_gauges = listed
+
+    def _count(self, stats: Stats, id_: int, address: str, numbers: list[tuple[str, str, int, bool]]) -> bool:
+        """Whether a failure is among what is new."""
+        seen = self._peer_counters.pop(id_, {})
+        failed = False
+        for name, reason, value, is_gauge in numbers:
+            old = seen.get((name, reason), 0)
+            if is_gauge or value == old:
+                continue
+            seen[name, reason] = value
+            add_counts(stats.peer(address)["counters"], {name: {reason: value - old}})
+            failed = failed or name in ("loads_failed", "connection_failures")
+        self._peer_counters[id_] = seen
+        if len(self._peer_counters) > PEERS_REMEMBERED_MAX:
+            del self._peer_counters[next(iter(self._peer_counters))]
+        return failed
+
+    def _show(self, stats: Stats, address: str, gauges: dict[tuple[str, str], int]) -> None:
+        """All paths of a gauge, if one has changed: the merged Stats hold a node's paths as one value."""
+        known = self._peer_gauges.get(address, {})
+        changed = {name for (name, path), value in gauges.items() if known.get((name, path)) != value}
+        for name in changed:
+            stats.peer(address)["gauges"].setdefault(name, {})[self._name] = {
+                path: value for (other, path), value in gauges.items() if other == name}
 
 
 class PromMetrics(KVConnectorPromMetrics):
     def __init__(self, vllm_config: VllmConfig, metric_types: dict[type[PromMetric], type[PromMetricT]],
                  labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self._counters = {stat: (metric, prom) for metric, prom in self._make(COUNTERS, metric_types[Counter])
-                          for stat in metric.stats}
-        self._gauges = {stat: prom for metric, prom in self._make(GAUGES, metric_types[Gauge])
-                        for stat in metric.stats}
-        self._values: dict[tuple[int, str], dict[str, int]] = {}
+        latest = {"multiprocess_mode": "mostrecent"}
+        self._counters = self._make(COUNTERS, metric_types[Counter])
+        self._gauges = self._make(GAUGES, metric_types[Gauge], **latest)
+        self._histograms = {stat: made for metric in HISTOGRAMS for stat, made in
+                            self._make((metric,), metric_types[Histogram], buckets=bounds_of(metric)).items()}
+        self._peer_counters = self._make(PEER_COUNTERS, metric_types[Counter])
+        self._peer_gauges = self._make(PEER_GAUGES, metric_types[Gauge], **latest)
+        self._peers: dict[tuple[int, str], Peer] = {}
+        # The files of several API servers keep each label that ever was: what goes cannot be taken out.
+        self._removes = "PROMETHEUS_MULTIPROC_DIR" not in os.environ
 
-    def _make(self, metrics: tuple[Metric, ...], kind: type[PromMetricT]) -> list[tuple[Metric, PromMetricT]]:
-        made = []
+    def _make(self, metrics: tuple[Metric, ...], kind: type[PromMetricT],
+              **arguments: Any) -> dict[str, tuple[Metric, PromMetricT]]:
+        """By the library's numbers."""
+        made = {}
         for metric in metrics:
-            labels = [*self._labelnames, metric.label] if metric.label else self._labelnames
-            mode = {"multiprocess_mode": "mostrecent"} if metrics is GAUGES else {}
-            prom = kind(name=PREFIX + metric.name, documentation=metric.help, labelnames=labels, **mode)
-            if not metric.label:
+            prom = kind(name=PREFIX + metric.name, documentation=metric.help,
+                        labelnames=[*self._labelnames, *metric.labels], **arguments)
+            if not metric.labels:
                 for values in self.per_engine_labelvalues.values():
                     prom.labels(*values)
-            made.append((metric, prom))
+            made.update(dict.fromkeys(metric.stats, (metric, prom)))
         return made
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        """Numbers that it does not know come from an engine with a newer library."""
+        data = Stats(data=transfer_stats_data).data
         engine = self.per_engine_labelvalues[engine_idx]
-        for name, reasons in transfer_stats_data["counters"].items():
+        for name, reasons in data["counters"].items():
             if name in self._counters:
                 metric, prom = self._counters[name]
                 for reason, increase in reasons.items():
-                    label = [REASON_OF.get(name, reason)] if metric.label else []
+                    label = [REASON_OF.get(name, reason)] if metric.labels else []
                     prom.labels(*engine, *label).inc(increase)
-        for name, values in transfer_stats_data["gauges"].items():
+        for name, nodes in data["gauges"].items():
             if name in self._gauges:
-                known = self._values.setdefault((engine_idx, name), {})
-                known.update(values)
-                self._gauges[name].labels(*engine).set(sum(known.values()))
+                for node, value in nodes.items():
+                    self._gauges[name][1].labels(*engine, node).set(value)
+        for name, buckets in data["histograms"].items():
+            if name in self._histograms:
+                child = self._histograms[name][1].labels(*engine)
+                for count, total in buckets.values():
+                    # The mean of a bucket's values lies in that bucket.
+                    for _ in range(count):
+                        child.observe(total / count / divisor_of(name))
+        for address, news in data["peers"].items():
+            self._observe_peer(engine_idx, address, news)
+        for node, addresses in data["gone"].items():
+            for address in addresses:
+                self._forget(engine_idx, node, address)
+
+    def _observe_peer(self, engine_idx: int, address: str, news: dict[str, Any]) -> None:
+        known = (engine_idx, address) in self._peers
+        if not known and sum(index == engine_idx for index, _ in self._peers) >= PEER_LABELS_MAX:
+            address = OTHER
+        peer = self._peers.setdefault((engine_idx, address), Peer())
+        engine = self.per_engine_labelvalues[engine_idx]
+        for name, reasons in news["counters"].items():
+            if name in self._peer_counters:
+                metric, prom = self._peer_counters[name]
+                for reason, increase in reasons.items():
+                    label = [reason] if "reason" in metric.labels else []
+                    peer.child(prom, [*engine, address, *label]).inc(increase)
+        if address == OTHER:
+            return  # of many peers there is no one state
+        for name, node, path, value in gauges_of(news):
+            peer.nodes.add(node)
+            if name in self._peer_gauges:
+                metric, prom = self._peer_gauges[name]
+                label = [node, path] if "path" in metric.labels else [node]
+                peer.child(prom, [*engine, address, *label]).set(value)
+        for reason, at in news["failures"].items():
+            peer.child(self._peer_gauges["last_failure"][1], [*engine, address, reason]).set(at)
+
+    def _forget(self, engine_idx: int, node: str, address: str) -> None:
+        """A peer that no node lists any more takes its labels with it."""
+        peer = self._peers.get((engine_idx, address))
+        if peer is None:
+            return
+        peer.nodes.discard(node)
+        if not peer.nodes and self._removes:
+            peer.remove()
+            del self._peers[engine_idx, address]
+
+
+def gauges_of(news: dict[str, Any]) -> Iterator[tuple[str, str, str, int]]:
+    """(name, node, path, value)."""
+    for name, nodes in news["gauges"].items():
+        for node, paths in nodes.items():
+            for path, value in paths.items():
+                yield name, node, path, value
+
+
+@dataclass
+class Peer:
+    """A peer's label: which nodes list it, and its series."""
+
+    nodes: set[str] = field(default_factory=set)
+    series: set[tuple[Any, tuple[Any, ...]]] = field(default_factory=set)
+
+    def child(self, prom: Any, values: list[Any]) -> Any:
+        self.series.add((prom, tuple(values)))
+        return prom.labels(*values)
+
+    def remove(self) -> None:
+        for prom, values in self.series:
+            prom.remove(*values)
+
