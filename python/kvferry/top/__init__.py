@@ -1,0 +1,1 @@
+"""`kvferry top`: what engines' /metrics say of kvferry, live in a terminal. Needs `rich` and `prometheus_client`, no engine."""
