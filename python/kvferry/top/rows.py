@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .scrape import Snapshot
 
-BREAKERS = ("closed", "half open", "open")
+BREAKERS = ("closed", "probed", "open")
 
 
 class EngineRow(NamedTuple):

@@ -39,7 +39,8 @@ def place(url: str, engine: str) -> str:
 
 def table(title: str, *columns: str) -> Table:
     """The first column is a name, those marked with < are text, the others numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim",
+                 padding=(0, 1, 0, 0))
     for i, column in enumerate(columns):
         text = i == 0 or column.startswith("<")
         made.add_column(column.removeprefix("<"), justify="left" if text else "right", no_wrap=not column.startswith("<"))
@@ -51,8 +52,9 @@ def warn(value: float) -> Text:
 
 
 def engines_table(pairs: list[rows.Pair]) -> Table:
-    made = table("engines", "engine", "loads/s", "failed/s", "bytes/s", "ms/load", "recomputed tok/s", "open loads",
-                 "leases", "leases/s", "expired", "quarantined")
+    made = table("engines", "engine", "loads\nper s", "failed\nper s", "bytes\nper s", "ms per\nload",
+                 "recomputed\ntokens/s", "open\nloads", "leases\nnow", "leases\nper s", "leases\nexpired",
+                 "quarantined\nblocks")
     for row in rows.engines(pairs):
         if not row.trouble:
             made.add_row(Text(place(row.url, row.engine)), number(row.loads_per_s), warn_rate(row.failures_per_s),
@@ -73,7 +75,7 @@ def troubles(pairs: list[rows.Pair]) -> list[Text]:
 def paths_text(paths: list[tuple[str, int, bool]]) -> Text:
     text = Text()
     for name, breaker, up in paths:
-        text.append(f"{'  ' if text else ''}{name} ")
+        text.append(f"{' ' if text else ''}{name}:")
         state = rows.BREAKERS[breaker] if breaker else "up" if up else "idle"
         text.append(state, style=BREAKER_STYLES[breaker] if breaker or up else "dim")
     return text
@@ -82,7 +84,8 @@ def paths_text(paths: list[tuple[str, int, bool]]) -> Text:
 def peers_table(pairs: list[rows.Pair]) -> Table:
     listed = rows.peers(pairs)
     title = "peers" if len(listed) <= PEERS_SHOWN_MAX else f"peers ({PEERS_SHOWN_MAX} of {len(listed)})"
-    made = table(title, "peer", "<seen by", "<paths", "reads", "loads/s", "bytes/s", "failed loads", "<last failure")
+    made = table(title, "peer", "<seen by", "<paths", "reads\nnow", "loads\nper s", "bytes\nper s",
+                 "loads\nfailed", "<last failure")
     for row in listed[:PEERS_SHOWN_MAX]:
         last = f"{row.last_failure}, {age(row.last_failure_age_s)} ago" if row.last_failure else ""
         made.add_row(Text(row.peer), Text(place(row.url, row.engine)), paths_text(row.paths), number(row.reads),
@@ -91,7 +94,7 @@ def peers_table(pairs: list[rows.Pair]) -> Table:
 
 
 def failures_table(pairs: list[rows.Pair]) -> Table:
-    made = table("failed loads and refused tickets", "reason", "<engine", "count", "per s", "recomputed tokens")
+    made = table("failed loads and refused tickets", "reason", "<engine", "count", "per s", "recomputed\ntokens")
     for row in rows.failures(pairs)[:FAILURES_SHOWN_MAX]:
         made.add_row(Text(row.reason), Text(place(row.url, row.engine)), number(row.count), warn_rate(row.per_s),
                      number(row.recomputed_tokens))
