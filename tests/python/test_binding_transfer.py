@@ -36,6 +36,31 @@ def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: s
     assert d.rank.poll() == [] and d.control.poll() == []
 
 
+def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
+    p, d = engine(1, transports="tcp"), engine(2, transports="tcp")
+    prompt = make_prompt(TOKENS)
+    assert d.rank.peers() == []
+    _, _, ticket = p.publish(SOURCE, prompt)
+    d.verdict(d.load(ticket, prompt, TARGET))
+    lease, _, ticket = p.publish(SOURCE, prompt)
+    p.rank.lease_end([lease])
+    d.verdict(d.load(ticket, prompt, TARGET))
+    (id_, address, failure, age_ms, paths, numbers), = d.rank.peers()
+    values = {(name, reason): value for name, reason, value, _ in numbers}
+    assert id_ > 0 and re.fullmatch(r"127\.0\.0\.1:\d+", address)
+    assert failure == "lease_expired" and age_ms < 60_000
+    assert paths == [("control", _kvferry.BREAKER_CLOSED, "ok", True), ("tcp", _kvferry.BREAKER_CLOSED, "ok", True)]
+    assert values["loads_done", ""] == 1 and values["loads_failed", "lease_expired"] == 1
+    assert values["blocks", ""] == 4 and values["handshakes", ""] == 1 and values["reads_in_flight", ""] == 0
+    assert values["bytes", ""] == d.stat("bytes_loaded") > 0
+    histograms = dict(d.rank.histograms())
+    assert sum(count for _, count, _ in histograms["load_ns"]) == 1
+    assert sum(total for _, _, total in histograms["load_bytes"]) <= values["bytes", ""]
+    assert sum(count for _, count, _ in histograms["detection_ns"]) == 1
+    control, = d.control.peers()
+    assert [path[0] for path in control[4]] == ["control"]
+
+
 def test_blocks_that_are_not_wanted_stay_as_they_are(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
     prompt = make_prompt(TOKENS)
@@ -57,7 +82,7 @@ def test_an_ended_lease_is_recomputed(engine: MakeEngine) -> None:
     action, status, _, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
     assert (action, status) == (_kvferry.ACTION_RECOMPUTE, _kvferry.LEASE_EXPIRED)
     assert (keep_tokens, recompute_tokens) == (0, TOKENS)
-    assert d.stat("recomputed_tokens") == TOKENS
+    assert d.stat("recomputed_tokens", "lease_expired") == TOKENS
 
 
 def test_policy_fail(engine: MakeEngine) -> None:
@@ -84,7 +109,7 @@ def test_a_refused_ticket_follows_the_policy(engine: MakeEngine, options: dict[s
     assert verdict[:2] == (action, _kvferry.BAD_TICKET)
     assert verdict[4] == (tokens if action == _kvferry.ACTION_RECOMPUTE else 0)
     assert (500 <= verdict[5] <= 1500) == (action == _kvferry.ACTION_FAIL)
-    assert d.stat("recomputed_tokens") == verdict[4]
+    assert d.stat("recomputed_tokens", "bad_ticket") == verdict[4]
 
 
 def test_a_refused_ticket_comes_out_of_the_budget(engine: MakeEngine) -> None:

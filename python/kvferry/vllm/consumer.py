@@ -18,7 +18,7 @@ from kvferry import Error, _kvferry
 
 from .failures import Failures
 from .layout import check_groups
-from .log import logger
+from .log import limited
 from .messages import Load, News, Orders
 from .requests import OPTIONS, options_of, pack_blocks, prompt_of, ticket_of
 
@@ -113,15 +113,16 @@ class Consumer:
 
     def _reject(self, request: Request, mistake: str) -> None:
         """Nothing can be done about it but by whoever has made the request."""
-        logger.warning("kvferry: request %s fails: %s", request.request_id, mistake)
+        limited.warning("kvferry: request %s fails: %s", request.request_id, mistake)
         verdict = self._node.request_refused(_kvferry.INVALID, request.num_prompt_tokens, {})
         self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict, mistake=mistake)
 
     def _refuse(self, request: Request, status: int, options: dict[str, str]) -> None:
         verdict = self._node.request_refused(status, request.num_prompt_tokens, options)
         fails = verdict[0] == _kvferry.ACTION_FAIL
-        logger.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id,
-                       _kvferry.status_name(status), "it fails" if fails else "it is computed here")
+        reason = _kvferry.status_name(status)
+        limited.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id, reason,
+                        "it fails" if fails else "it is computed here", reason=reason)
         if fails:
             self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict)
 
@@ -264,8 +265,8 @@ class Consumer:
         blocks = self.manager.pop_blocks_for_free(arrival.request)
         self._quarantined[arrival.id] = Quarantine(blocks, arrival.quiet)
         self._abort.append(arrival.id)
-        logger.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
-                     arrival.request.request_id, len(blocks))
+        limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+                      arrival.request.request_id, len(blocks))
 
     def _free_quarantine(self, id_: int) -> None:
         assert self.manager is not None

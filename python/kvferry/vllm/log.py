@@ -1,5 +1,57 @@
-"""One logger for the connector: a child of vLLM's, which formats and shows what it says."""
+"""One logger for the connector: a child of vLLM's, which formats and shows what it says.
+
+Clients and peers can cause lines at will: what they cause goes through `limited`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
 
 from vllm.logger import init_logger
 
 logger = init_logger("vllm.kvferry")
+
+LINES_PER_S = 5
+KEYS_MAX = 256
+
+
+class LimitedLogger:
+    """Writes at most LINES_PER_S lines a second of each text and reason; the next one that is written says how many were
+    left out. Control characters, which a client's words may hold, become '?'. For use by one thread."""
+
+    def __init__(self, to: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._to = to
+        self._clock = clock
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        """By text and reason: when its second began, the lines since, those left out."""
+
+    def warning(self, text: str, *arguments: object, reason: str = "") -> None:
+        self._log(logging.WARNING, text, arguments, reason)
+
+    def error(self, text: str, *arguments: object, reason: str = "") -> None:
+        self._log(logging.ERROR, text, arguments, reason)
+
+    def _log(self, level: int, text: str, arguments: tuple[object, ...], reason: str) -> None:
+        now = self._clock()
+        if (text, reason) not in self._seconds and len(self._seconds) >= KEYS_MAX:
+            self._seconds.clear()
+        second = self._seconds.setdefault((text, reason), [now, 0, 0])
+        if now - second[0] >= 1.0:
+            second[:2] = [now, 0]
+        if second[1] >= LINES_PER_S:
+            second[2] += 1
+            return
+        second[1] += 1
+        if second[2]:
+            text, arguments = text + " (and %d more like it)", (*arguments, int(second[2]))
+            second[2] = 0
+        self._to.log(level, text, *(clean(one) if isinstance(one, (str, Exception)) else one for one in arguments))
+
+
+def clean(words: str | Exception) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(words))
+
+
+limited = LimitedLogger(logger)

@@ -12,7 +12,7 @@ from typing import Any
 
 from .error_folder import Engines, errors_folder, sweep
 from .failures import Reply, reply_of
-from .log import logger
+from .log import limited, logger
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -64,7 +64,7 @@ class KVErrors:
             text = self._engines.find(metadata.request_id, since_ns)
             return None if text is None else reply_of(text)
         except (OSError, ValueError) as error:
-            logger.warning("kvferry: request %s: why it failed is not known: %s", metadata.request_id, error)
+            limited.warning("kvferry: request %s: why it failed is not known: %s", metadata.request_id, error)
             return None
 
 

@@ -12,7 +12,7 @@ from vllm.v1.request import RequestStatus
 from kvferry import _kvferry
 
 from .layout import check_groups, slides
-from .log import logger
+from .log import limited
 from .messages import News, Orders
 from .requests import OPTIONS, TICKET, count_wanted, pack_blocks, prompt_of, wants_handover
 
@@ -96,12 +96,17 @@ class Producer:
         blocks = pack_blocks(groups, self.null_block, [count] * len(groups))
         status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
         if reserved is None:
-            logger.warning("kvferry: request %s gets no ticket: %s", request_id, _kvferry.status_name(status))
+            self._warn(request_id, status)
             del self._wanted[request_id]
             return
         lease = Lease(lease_id, reserved, prompt, blocks, request_id)
         self._leases[lease_id] = self._by_request[request_id] = lease
         orders.publish.append((reserved, prompt, lease_id, blocks))
+
+    @staticmethod
+    def _warn(request_id: str, status: int) -> None:
+        reason = _kvferry.status_name(status)
+        limited.warning("kvferry: request %s gets no ticket: %s", request_id, reason, reason=reason)
 
     def _abandon(self, request_id: str) -> None:
         """vLLM has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""
@@ -132,7 +137,7 @@ class Producer:
         """What NixlConnector's routers expect to find, and the ticket."""
         status, ticket = self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)
         if ticket is None:
-            logger.warning("kvferry: request %s gets no ticket: %s", request.request_id, _kvferry.status_name(status))
+            self._warn(request.request_id, status)
             return None
         return {
             **self._options_for_consumer(request),

@@ -11,7 +11,7 @@ from kvferry import _kvferry
 
 from .config import open_rank_node
 from .layout import regions_of
-from .log import logger
+from .log import limited, logger
 from .messages import News, Orders, RankAddress
 from .metrics import Meter, Stats
 
@@ -63,7 +63,8 @@ class Worker:
         for publication, status in zip(orders.publish, self._node.lease_publish(orders.publish)):
             if status != _kvferry.OK:
                 lease_id = publication[2]
-                logger.warning("kvferry: lease %d cannot be published: %s", lease_id, _kvferry.status_name(status))
+                reason = _kvferry.status_name(status)
+                limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
                 self._news.unpublished.add(lease_id)
                 self._news.ended[lease_id] = self._bit
 
