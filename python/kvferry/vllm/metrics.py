@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 REASON_OF = {"ranks_lost": "rank_lost"}
 """Numbers that come without a reason and are counted under one."""
 
+OUTCOMES = frozenset(("loads_done", "loads_failed"))
+"""Without one of these no distribution has changed, which is cheaper to see: a Meter reads in every step."""
+
 PEER_LABELS_MAX = 256
 """Peers of one engine that have a label of their own; what others do counts under OTHER."""
 OTHER = "other"
@@ -123,7 +126,8 @@ class Meter:
         """What has changed since the last read; None if nothing has."""
         stats = Stats()
         self._read_numbers(stats)
-        self._read_histograms(stats)
+        if not OUTCOMES.isdisjoint(stats.data["counters"]):
+            self._read_histograms(stats)
         self._read_peers(stats)
         return None if stats.is_empty() else stats
 
