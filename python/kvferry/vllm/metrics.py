@@ -305,5 +305,6 @@ class Peer:
 
     def remove(self) -> None:
         for prom, values in self.series:
-            prom.remove(*values)
+            if hasattr(prom, "remove"):  # Ray's metrics keep what they have
+                prom.remove(*values)
 
