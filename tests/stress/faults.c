@@ -108,6 +108,11 @@ static void look(stress_site *site)
   if (kvf_stats(site->node, stats, KVF_STATS_MAX) == 0 || kvf_event_fd(site->node) < 0) {
     stress_fail("P6", "no statistics");
   }
+  kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
+  kvf_peer_stat peers[4];
+  if (kvf_histograms(site->node, histograms, KVF_HISTOGRAMS_MAX) == 0 || kvf_peers_list(site->node, peers, 4) > 4) {
+    stress_fail("P6", "no distributions");
+  }
   (void)kvf_node_healthy(site->node);
   if (kvf_node_address(site->node, record, sizeof(record), &bytes) != KVF_OK ||
       kvf_node_set_ranks(site->node, record, &bytes, 1) != KVF_OK) {
