@@ -16,6 +16,7 @@
 #define STRANGER_IN_BYTES 128
 #define TRUSTED_IN_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX)
 #define OUT_BYTES 512
+#define TAKES_NOTHING "it has reads open, and takes nothing"
 
 static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX, "a hello fits");
 
@@ -49,10 +50,15 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
 
 void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
-  const char *message = NULL; /* a proved peer that leaves when it is done: nothing to say */
+  const bool has_reads = conn->sending != NULL || !kvf_list_is_empty(&conn->requests);
+  const char *message = NULL;                         /* a proved peer that leaves when it is done: nothing to say */
+  if (conn->stream.error == ETIMEDOUT && has_reads) { /* the kernel's clock, which may be ahead of close_stuck()'s */
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
+    return;
+  }
   if (conn->stream.error != 0) {
     message = strerror(conn->stream.error);
-  } else if (conn->sending != NULL || !kvf_list_is_empty(&conn->requests)) {
+  } else if (has_reads) {
     message = "the peer left while it had reads open";
   } else if (!conn->is_trusted) {
     message = "the peer left before it had proved its key";
@@ -119,7 +125,7 @@ static void close_stuck(kvf_tcp *tcp)
     }
     if (stuck_at_ns <= tcp->now_ns) {
       kvf_socket_drop_unsent(conn->stream.fd);
-      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, "it has reads open, and takes nothing");
+      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
     } else {
       tcp->stuck_at_ns = kvf_time_min(tcp->stuck_at_ns, stuck_at_ns);
     }

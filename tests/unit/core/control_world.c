@@ -115,9 +115,11 @@ static void take_output(void *context, const kvf_core_output *output)
 {
   carrier *c = context;
   if (output->conn_id == c->from->conn_id) {
+    c->from->hung_up = c->from->hung_up || output->hang_up;
+  }
+  if (output->conn_id == c->from->conn_id && output->bytes > 0) {
     memcpy(c->to->inbox + c->to->inbox_bytes, output->data, output->bytes);
     c->to->inbox_bytes += output->bytes;
-    c->from->hung_up = c->from->hung_up || output->hang_up;
   }
 }
 
