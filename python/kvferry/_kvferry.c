@@ -18,23 +18,23 @@
 
 #define POLL_EVENTS_MAX 256
 
-typedef struct module_state {
+typedef struct kvfpy_module_state {
   PyObject *error;
-} module_state;
+} kvfpy_module_state;
 
-typedef struct node_object {
+typedef struct kvfpy_node_object {
   PyObject ob_base;
   kvf_node *node;
   pid_t owner;    /* a forked child must leave its parent's node alone */
   unsigned calls; /* that run without the GIL: close() must not run beside them */
-} node_object;
+} kvfpy_node_object;
 
 /* ---- results ---- */
 
-typedef PyObject *(*make_object)(const void *item);
+typedef PyObject *(*kvfpy_make_object)(const void *item);
 
 /* A list with an object for each of `count` items. */
-static PyObject *make_list(const void *items, size_t item_bytes, size_t count, make_object make)
+static PyObject *kvfpy_make_list(const void *items, size_t item_bytes, size_t count, kvfpy_make_object make)
 {
   PyObject *list = PyList_New((Py_ssize_t)count);
   for (size_t i = 0; list != NULL && i < count; i++) {
@@ -51,14 +51,14 @@ static PyObject *status_object(const void *item)
   return PyLong_FromLong(*(const kvf_status *)item);
 }
 
-static PyObject *struct_object(const void *data, size_t bytes)
+static PyObject *kvfpy_struct_object(const void *data, size_t bytes)
 {
   return PyBytes_FromStringAndSize(data, (Py_ssize_t)bytes);
 }
 
 /* ---- calls ---- */
 
-static PyObject *raise_status(PyObject *error, kvf_status status, const char *message)
+static PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *message)
 {
   const char *text = message != NULL && message[0] != '\0' ? message : kvf_status_describe(status)->meaning;
   PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); /* cut anywhere */
@@ -72,21 +72,21 @@ static PyObject *raise_status(PyObject *error, kvf_status status, const char *me
   return NULL;
 }
 
-static PyObject *node_raise(node_object *self, kvf_status status, const char *message)
+static PyObject *kvfpy_node_raise(kvfpy_node_object *self, kvf_status status, const char *message)
 {
-  module_state *state = PyType_GetModuleState(Py_TYPE(self));
-  return state == NULL ? NULL : raise_status(state->error, status, message);
+  kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE(self));
+  return state == NULL ? NULL : kvfpy_raise_status(state->error, status, message);
 }
 
-typedef kvf_status (*node_call)(kvf_node *node, void *arguments);
+typedef kvf_status (*kvfpy_node_call)(kvf_node *node, void *arguments);
 
 /* Makes one call without the GIL. False, with an exception set, if the node cannot be used. */
-static bool call_node(node_object *self, node_call call, void *arguments, kvf_status *status)
+static bool kvfpy_call_node(kvfpy_node_object *self, kvfpy_node_call call, void *arguments, kvf_status *status)
 {
   kvf_node *node = self->node;
   if (node == NULL || self->owner != getpid()) {
-    (void)node_raise(self, KVF_CLOSED,
-                     node == NULL ? "the node is closed" : "the node belongs to the parent of this process");
+    (void)kvfpy_node_raise(self, KVF_CLOSED,
+                           node == NULL ? "the node is closed" : "the node belongs to the parent of this process");
     return false;
   }
   self->calls++;
@@ -98,17 +98,17 @@ static bool call_node(node_object *self, node_call call, void *arguments, kvf_st
 }
 
 /* One call that returns nothing, or raises. */
-static PyObject *call_or_raise(node_object *self, node_call call, void *arguments)
+static PyObject *kvfpy_call_or_raise(kvfpy_node_object *self, kvfpy_node_call call, void *arguments)
 {
   kvf_status status = KVF_OK;
-  if (!call_node(self, call, arguments, &status)) {
+  if (!kvfpy_call_node(self, call, arguments, &status)) {
     return NULL;
   }
-  return status == KVF_OK ? Py_NewRef(Py_None) : node_raise(self, status, NULL);
+  return status == KVF_OK ? Py_NewRef(Py_None) : kvfpy_node_raise(self, status, NULL);
 }
 
 /* The length of a list, -1 with an exception set if it is none. */
-static Py_ssize_t list_length(PyObject *list)
+static Py_ssize_t kvfpy_list_length(PyObject *list)
 {
   if (!PyList_Check(list)) {
     PyErr_SetString(PyExc_TypeError, "a batch is a list");
@@ -117,7 +117,7 @@ static Py_ssize_t list_length(PyObject *list)
   return PyList_Size(list);
 }
 
-static bool is_tuple(PyObject *value)
+static bool kvfpy_is_tuple(PyObject *value)
 {
   if (!PyTuple_Check(value)) {
     PyErr_SetString(PyExc_TypeError, "an item of this batch is a tuple");
@@ -127,15 +127,15 @@ static bool is_tuple(PyObject *value)
 }
 
 /* A batch: a list, each item parsed into a struct of item_bytes, then a call for each, then a list of statuses. */
-typedef struct batch_kind {
+typedef struct kvfpy_batch_kind {
   size_t item_bytes;
   int (*parse)(PyObject *value, void *item); /* a converter: 0 with an exception set on failure */
-  node_call call;
+  kvfpy_node_call call;
   void (*clear)(void *item); /* NULL: an item owns nothing. Items that were not parsed are zero. */
-} batch_kind;
+} kvfpy_batch_kind;
 
 typedef struct batch {
-  const batch_kind *kind;
+  const kvfpy_batch_kind *kind;
   size_t count;
   char *items;
   kvf_status *statuses;
@@ -160,9 +160,9 @@ static bool batch_parse(batch *run, PyObject *list)
   return true;
 }
 
-static PyObject *node_batch(node_object *self, PyObject *list, const batch_kind *kind)
+static PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind)
 {
-  Py_ssize_t count = list_length(list);
+  Py_ssize_t count = kvfpy_list_length(list);
   if (count < 0) {
     return NULL;
   }
@@ -173,8 +173,8 @@ static PyObject *node_batch(node_object *self, PyObject *list, const batch_kind 
   run.statuses = calloc(run.count + 1, sizeof(*run.statuses));
   if (run.items == NULL || run.statuses == NULL) {
     (void)PyErr_NoMemory();
-  } else if (batch_parse(&run, list) && call_node(self, batch_run, &run, &unused)) {
-    result = make_list(run.statuses, sizeof(*run.statuses), run.count, status_object);
+  } else if (batch_parse(&run, list) && kvfpy_call_node(self, batch_run, &run, &unused)) {
+    result = kvfpy_make_list(run.statuses, sizeof(*run.statuses), run.count, status_object);
   }
   for (size_t i = 0; kind->clear != NULL && run.items != NULL && i < run.count; i++) {
     kind->clear(run.items + i * kind->item_bytes);
@@ -186,7 +186,7 @@ static PyObject *node_batch(node_object *self, PyObject *list, const batch_kind 
 
 /* ---- arguments ---- */
 
-static int to_u32(PyObject *value, void *out)
+static int kvfpy_to_u32(PyObject *value, void *out)
 {
   unsigned long number = PyLong_AsUnsignedLong(value);
   if (PyErr_Occurred() != NULL) {
@@ -200,7 +200,7 @@ static int to_u32(PyObject *value, void *out)
   return 1;
 }
 
-static int to_u64(PyObject *value, void *out)
+static int kvfpy_to_u64(PyObject *value, void *out)
 {
   unsigned long long number = PyLong_AsUnsignedLongLong(value);
   if (PyErr_Occurred() != NULL) {
@@ -225,33 +225,33 @@ static int to_struct(PyObject *value, void *out, size_t bytes, const char *what)
   return 1;
 }
 
-static int to_lease(PyObject *value, void *out)
+static int kvfpy_to_lease(PyObject *value, void *out)
 {
   return to_struct(value, out, sizeof(kvf_lease), "lease");
 }
 
-static int to_prompt(PyObject *value, void *out)
+static int kvfpy_to_prompt(PyObject *value, void *out)
 {
   return to_struct(value, out, sizeof(kvf_prompt), "prompt");
 }
 
-static int to_report(PyObject *value, void *out)
+static int kvfpy_to_report(PyObject *value, void *out)
 {
   return to_struct(value, out, sizeof(kvf_report), "report");
 }
 
-typedef struct block_table {
+typedef struct kvfpy_block_table {
   uint32_t *ids; /* owned */
   uint32_t counts[KVF_GROUPS_MAX];
   uint32_t groups;
-} block_table;
+} kvfpy_block_table;
 
-static kvf_blocks block_table_view(const block_table *table)
+static kvf_blocks kvfpy_block_table_view(const kvfpy_block_table *table)
 {
   return (kvf_blocks){.ids = table->ids, .counts = table->counts, .groups = table->groups};
 }
 
-static bool count_blocks(PyObject *groups, block_table *out, size_t *total)
+static bool count_blocks(PyObject *groups, kvfpy_block_table *out, size_t *total)
 {
   Py_ssize_t count = PyTuple_Check(groups) ? PyTuple_Size(groups) : -1;
   if (count < 0 || count > KVF_GROUPS_MAX) {
@@ -275,9 +275,9 @@ static bool count_blocks(PyObject *groups, block_table *out, size_t *total)
 }
 
 /* A converter, from a tuple of bytes, one for each group. On success out->ids is the caller's to free. */
-static int to_block_table(PyObject *groups, void *out)
+static int kvfpy_to_block_table(PyObject *groups, void *out)
 {
-  block_table *table = out;
+  kvfpy_block_table *table = out;
   size_t total = 0;
   if (!count_blocks(groups, table, &total)) {
     return 0;
@@ -299,14 +299,14 @@ static int to_block_table(PyObject *groups, void *out)
 /* ---- a node's life ---- */
 
 /* Sets one field of a kvf_config or kvf_request_options. */
-typedef bool (*set_field)(PyObject *error, void *fields, const char *name, const char *value);
+typedef bool (*kvfpy_set_field)(PyObject *error, void *fields, const char *name, const char *value);
 
 static bool set_option(PyObject *error, void *config, const char *name, const char *value)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = kvf_config_set(config, name, value, message);
   if (status != KVF_OK) {
-    (void)raise_status(error, status, message);
+    (void)kvfpy_raise_status(error, status, message);
   }
   return status == KVF_OK;
 }
@@ -318,13 +318,13 @@ static bool set_identity(PyObject *error, void *config, const char *name, const 
     char message[KVF_MESSAGE_BYTES_MAX];
     (void)PyOS_snprintf(message, sizeof(message), "identity field %.60s: %s", name,
                         kvf_status_describe(status)->meaning);
-    (void)raise_status(error, status, message);
+    (void)kvfpy_raise_status(error, status, message);
   }
   return status == KVF_OK;
 }
 
 /* All of a dict's names and values. */
-static bool set_all(PyObject *error, void *fields, PyObject *values, set_field set)
+static bool kvfpy_set_all(PyObject *error, void *fields, PyObject *values, kvfpy_set_field set)
 {
   PyObject *name = NULL;
   PyObject *value = NULL;
@@ -341,7 +341,7 @@ static bool set_all(PyObject *error, void *fields, PyObject *values, set_field s
 
 static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config *config)
 {
-  node_object *self = (node_object *)PyType_GenericAlloc(type, 0);
+  kvfpy_node_object *self = (kvfpy_node_object *)PyType_GenericAlloc(type, 0);
   if (self == NULL) {
     return NULL;
   }
@@ -353,7 +353,7 @@ static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config
   Py_END_ALLOW_THREADS;
   if (status != KVF_OK) {
     Py_DECREF((PyObject *)self);
-    return raise_status(error, status, message);
+    return kvfpy_raise_status(error, status, message);
   }
   return (PyObject *)self;
 }
@@ -367,19 +367,20 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
                                    &identity)) {
     return NULL;
   }
-  module_state *state = PyType_GetModuleState(type);
+  kvfpy_module_state *state = PyType_GetModuleState(type);
   if (state == NULL) {
     return NULL;
   }
   kvf_config config;
   kvf_config_init(&config);
-  if (!set_all(state->error, &config, options, set_option) || !set_all(state->error, &config, identity, set_identity)) {
+  if (!kvfpy_set_all(state->error, &config, options, set_option) ||
+      !kvfpy_set_all(state->error, &config, identity, set_identity)) {
     return NULL;
   }
   return open_node(type, state->error, &config);
 }
 
-static void close_node(node_object *self)
+static void close_node(kvfpy_node_object *self)
 {
   kvf_node *node = self->node;
   self->node = NULL;
@@ -393,16 +394,16 @@ static void close_node(node_object *self)
 static void node_dealloc(PyObject *object)
 {
   PyTypeObject *type = Py_TYPE(object);
-  close_node((node_object *)object);
+  close_node((kvfpy_node_object *)object);
   PyObject_Free(object);
   Py_DECREF((PyObject *)type);
 }
 
-static PyObject *node_close(node_object *self, PyObject *unused)
+static PyObject *node_close(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   if (self->calls > 0) {
-    return node_raise(self, KVF_INVALID, "another thread is in a call of this node");
+    return kvfpy_node_raise(self, KVF_INVALID, "another thread is in a call of this node");
   }
   close_node(self);
   Py_RETURN_NONE;
@@ -416,8 +417,9 @@ static int to_region(PyObject *value, void *out)
   uint64_t base = 0;
   if (!PyArg_ParseTuple(
           value, "O&O&O&O&O&O&O&;a region is (base, stride_bytes, block_bytes, blocks, heads, heads_total, group)",
-          to_u64, &base, to_u64, &region->stride_bytes, to_u32, &region->block_bytes, to_u32, &region->blocks, to_u32,
-          &region->heads, to_u32, &region->heads_total, to_u32, &region->group)) {
+          kvfpy_to_u64, &base, kvfpy_to_u64, &region->stride_bytes, kvfpy_to_u32, &region->block_bytes, kvfpy_to_u32,
+          &region->blocks, kvfpy_to_u32, &region->heads, kvfpy_to_u32, &region->heads_total, kvfpy_to_u32,
+          &region->group)) {
     return 0;
   }
   region->base = (void *)(uintptr_t)base;
@@ -436,9 +438,9 @@ static kvf_status call_register(kvf_node *node, void *arguments)
   return kvf_node_register(node, list->regions, list->count);
 }
 
-static PyObject *node_register(node_object *self, PyObject *list)
+static PyObject *node_register(kvfpy_node_object *self, PyObject *list)
 {
-  Py_ssize_t count = list_length(list);
+  Py_ssize_t count = kvfpy_list_length(list);
   if (count < 0) {
     return NULL;
   }
@@ -450,7 +452,7 @@ static PyObject *node_register(node_object *self, PyObject *list)
   }
   PyObject *result = NULL;
   if (parsed) {
-    result = call_or_raise(self, call_register, &arguments);
+    result = kvfpy_call_or_raise(self, call_register, &arguments);
   } else if (arguments.regions == NULL) {
     result = PyErr_NoMemory();
   }
@@ -469,15 +471,15 @@ static kvf_status call_address(kvf_node *node, void *arguments)
   return kvf_node_address(node, record->data, sizeof(record->data), &record->bytes);
 }
 
-static PyObject *node_address(node_object *self, PyObject *unused)
+static PyObject *node_address(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   address_record record = {.bytes = 0};
   kvf_status status = KVF_OK;
-  if (!call_node(self, call_address, &record, &status)) {
+  if (!kvfpy_call_node(self, call_address, &record, &status)) {
     return NULL;
   }
-  return status == KVF_OK ? struct_object(record.data, record.bytes) : node_raise(self, status, NULL);
+  return status == KVF_OK ? kvfpy_struct_object(record.data, record.bytes) : kvfpy_node_raise(self, status, NULL);
 }
 
 typedef struct rank_records {
@@ -492,10 +494,10 @@ static kvf_status call_set_ranks(kvf_node *node, void *arguments)
   return kvf_node_set_ranks(node, records->data, records->bytes, records->count);
 }
 
-static PyObject *node_set_ranks(node_object *self, PyObject *list)
+static PyObject *node_set_ranks(kvfpy_node_object *self, PyObject *list)
 {
   rank_records records = {.count = 0};
-  Py_ssize_t count = list_length(list);
+  Py_ssize_t count = kvfpy_list_length(list);
   if (count < 0 || count > KVF_RANKS_MAX) {
     return count < 0 ? NULL : PyErr_Format(PyExc_ValueError, "at most %d ranks", KVF_RANKS_MAX);
   }
@@ -514,7 +516,7 @@ static PyObject *node_set_ranks(node_object *self, PyObject *list)
     offset += (size_t)length;
   }
   records.count = (uint32_t)count;
-  return call_or_raise(self, call_set_ranks, &records);
+  return kvfpy_call_or_raise(self, call_set_ranks, &records);
 }
 
 static kvf_status call_healthy(kvf_node *node, void *arguments)
@@ -523,17 +525,17 @@ static kvf_status call_healthy(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-static PyObject *node_healthy(node_object *self, PyObject *unused)
+static PyObject *node_healthy(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   bool healthy = false;
   kvf_status status = KVF_OK;
-  return call_node(self, call_healthy, &healthy, &status) ? PyBool_FromLong(healthy) : NULL;
+  return kvfpy_call_node(self, call_healthy, &healthy, &status) ? PyBool_FromLong(healthy) : NULL;
 }
 
 /* ---- events and numbers ---- */
 
-static PyObject *verdict_object(const kvf_verdict *verdict)
+static PyObject *kvfpy_verdict_object(const kvf_verdict *verdict)
 {
   return Py_BuildValue("(iiIIII)", (int)verdict->action, (int)verdict->status, verdict->keep_blocks,
                        verdict->keep_tokens, verdict->recompute_tokens, verdict->retry_after_ms);
@@ -545,9 +547,9 @@ static PyObject *event_payload(const kvf_event *event)
     case KVF_EVENT_LEASE_ENDED:
       return PyLong_FromLong((long)event->u.lease_end);
     case KVF_EVENT_LOAD:
-      return struct_object(&event->u.report, sizeof(event->u.report));
+      return kvfpy_struct_object(&event->u.report, sizeof(event->u.report));
     case KVF_EVENT_VERDICT:
-      return verdict_object(&event->u.verdict);
+      return kvfpy_verdict_object(&event->u.verdict);
     case KVF_EVENT_QUIET:
       break;
   }
@@ -577,15 +579,15 @@ static kvf_status call_poll(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-static PyObject *node_poll(node_object *self, PyObject *unused)
+static PyObject *node_poll(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   event_list polled;
   kvf_status status = KVF_OK;
-  if (!call_node(self, call_poll, &polled, &status)) {
+  if (!kvfpy_call_node(self, call_poll, &polled, &status)) {
     return NULL;
   }
-  return make_list(polled.events, sizeof(polled.events[0]), polled.count, event_object);
+  return kvfpy_make_list(polled.events, sizeof(polled.events[0]), polled.count, event_object);
 }
 
 typedef struct stat_list {
@@ -607,15 +609,15 @@ static PyObject *stat_object(const void *item)
                        stat->gauge ? Py_True : Py_False);
 }
 
-static PyObject *node_stats(node_object *self, PyObject *unused)
+static PyObject *kvfpy_node_stats(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   stat_list taken;
   kvf_status status = KVF_OK;
-  if (!call_node(self, call_stats, &taken, &status)) {
+  if (!kvfpy_call_node(self, call_stats, &taken, &status)) {
     return NULL;
   }
-  return make_list(taken.stats, sizeof(taken.stats[0]), taken.count, stat_object);
+  return kvfpy_make_list(taken.stats, sizeof(taken.stats[0]), taken.count, stat_object);
 }
 
 typedef struct histogram_list {
@@ -650,15 +652,15 @@ static PyObject *histogram_object(const void *item)
   return buckets == NULL ? NULL : Py_BuildValue("(sN)", histogram->name, buckets);
 }
 
-static PyObject *node_histograms(node_object *self, PyObject *unused)
+static PyObject *kvfpy_node_histograms(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   histogram_list taken;
   kvf_status status = KVF_OK;
-  if (!call_node(self, call_histograms, &taken, &status)) {
+  if (!kvfpy_call_node(self, call_histograms, &taken, &status)) {
     return NULL;
   }
-  return make_list(taken.histograms, sizeof(taken.histograms[0]), taken.count, histogram_object);
+  return kvfpy_make_list(taken.histograms, sizeof(taken.histograms[0]), taken.count, histogram_object);
 }
 
 typedef struct peer_list {
@@ -673,7 +675,7 @@ static kvf_status call_peers(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-static bool append(PyObject *list, PyObject *object)
+static bool kvfpy_append(PyObject *list, PyObject *object)
 {
   bool appended = list != NULL && object != NULL && PyList_Append(list, object) == 0;
   Py_XDECREF(object);
@@ -686,8 +688,8 @@ static PyObject *paths_object(const kvf_peer_stat *peer)
   PyObject *list = PyList_New(0);
   for (uint32_t i = 0; i < peer->paths_count; i++) {
     const kvf_path_stat *path = &peer->paths[i];
-    if (!append(list, Py_BuildValue("(sisO)", path->name, (int)path->breaker, kvf_status_name(path->cause),
-                                    path->up ? Py_True : Py_False))) {
+    if (!kvfpy_append(list, Py_BuildValue("(sisO)", path->name, (int)path->breaker, kvf_status_name(path->cause),
+                                          path->up ? Py_True : Py_False))) {
       Py_CLEAR(list);
       break;
     }
@@ -695,7 +697,7 @@ static PyObject *paths_object(const kvf_peer_stat *peer)
   return list;
 }
 
-/* [(name, reason, value, is a gauge), ...], as node_stats() gives them, of what is not 0. */
+/* [(name, reason, value, is a gauge), ...], as kvfpy_node_stats() gives them, of what is not 0. */
 static PyObject *peer_numbers(const kvf_peer_stat *peer)
 {
   const kvf_stat numbers[] = {{"handshakes", "", peer->handshakes, false, {0}},
@@ -710,7 +712,7 @@ static PyObject *peer_numbers(const kvf_peer_stat *peer)
   PyObject *list = PyList_New(0);
   bool good = list != NULL;
   for (size_t i = 0; good && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-    good = (numbers[i].value == 0 && !numbers[i].gauge) || append(list, stat_object(&numbers[i]));
+    good = (numbers[i].value == 0 && !numbers[i].gauge) || kvfpy_append(list, stat_object(&numbers[i]));
   }
   for (unsigned i = 0; good && kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
@@ -719,7 +721,7 @@ static PyObject *peer_numbers(const kvf_peer_stat *peer)
                             peer->loads[i],
                             false,
                             {0}};
-    good = loads.value == 0 || append(list, stat_object(&loads));
+    good = loads.value == 0 || kvfpy_append(list, stat_object(&loads));
   }
   if (!good) {
     Py_CLEAR(list);
@@ -741,7 +743,7 @@ static PyObject *peer_object(const void *item)
                        (unsigned long long)peer->last_failure_age_ms, paths, numbers);
 }
 
-static PyObject *node_peers(node_object *self, PyObject *unused)
+static PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused)
 {
   (void)unused;
   peer_list *taken = malloc(sizeof(*taken)); /* too large for a thread's stack */
@@ -750,8 +752,8 @@ static PyObject *node_peers(node_object *self, PyObject *unused)
   }
   kvf_status status = KVF_OK;
   PyObject *result = NULL;
-  if (call_node(self, call_peers, taken, &status)) {
-    result = make_list(taken->peers, sizeof(taken->peers[0]), taken->count, peer_object);
+  if (kvfpy_call_node(self, call_peers, taken, &status)) {
+    result = kvfpy_make_list(taken->peers, sizeof(taken->peers[0]), taken->count, peer_object);
   }
   free(taken);
   return result;
@@ -771,12 +773,12 @@ static kvf_status call_lease_reserve(kvf_node *node, void *arguments)
   return kvf_lease_reserve(node, want->blocks, want->pool_blocks, &want->lease);
 }
 
-static PyObject *node_lease_reserve(node_object *self, PyObject *args)
+static PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args)
 {
   reservation want = {.blocks = 0};
   kvf_status status = KVF_OK;
-  if (!PyArg_ParseTuple(args, "O&O&:lease_reserve", to_u32, &want.blocks, to_u64, &want.pool_blocks) ||
-      !call_node(self, call_lease_reserve, &want, &status)) {
+  if (!PyArg_ParseTuple(args, "O&O&:lease_reserve", kvfpy_to_u32, &want.blocks, kvfpy_to_u64, &want.pool_blocks) ||
+      !kvfpy_call_node(self, call_lease_reserve, &want, &status)) {
     return NULL;
   }
   return status == KVF_OK ? Py_BuildValue("(iy#K)", (int)status, (const char *)&want.lease,
@@ -789,16 +791,16 @@ static kvf_status call_lease_release(kvf_node *node, void *item)
   return kvf_lease_release(node, *(const uint64_t *)item);
 }
 
-static PyObject *node_lease_release(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(uint64_t), to_u64, call_lease_release, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_lease_release, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 typedef struct ticket_order {
   kvf_lease lease;
   kvf_prompt prompt;
-  block_table table;
+  kvfpy_block_table table;
   char *ticket;
   size_t bytes;
 } ticket_order;
@@ -806,24 +808,24 @@ typedef struct ticket_order {
 static kvf_status call_ticket_make(kvf_node *node, void *arguments)
 {
   ticket_order *order = arguments;
-  const kvf_blocks blocks = block_table_view(&order->table);
+  const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
   return kvf_ticket_make(node, &order->lease, &blocks, &order->prompt, order->ticket, KVF_TICKET_BYTES_MAX,
                          &order->bytes);
 }
 
-static PyObject *node_ticket_make(node_object *self, PyObject *args)
+static PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args)
 {
   ticket_order order = {.bytes = 0};
   kvf_status status = KVF_OK;
   PyObject *result = NULL;
-  if (!PyArg_ParseTuple(args, "O&O&O&:ticket_make", to_lease, &order.lease, to_prompt, &order.prompt, to_block_table,
-                        &order.table)) {
+  if (!PyArg_ParseTuple(args, "O&O&O&:ticket_make", kvfpy_to_lease, &order.lease, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_block_table, &order.table)) {
     return NULL;
   }
   order.ticket = malloc(KVF_TICKET_BYTES_MAX);
   if (order.ticket == NULL) {
     (void)PyErr_NoMemory();
-  } else if (call_node(self, call_ticket_make, &order, &status)) {
+  } else if (kvfpy_call_node(self, call_ticket_make, &order, &status)) {
     result = status == KVF_OK ? Py_BuildValue("(is#)", (int)status, order.ticket, (Py_ssize_t)order.bytes)
                               : Py_BuildValue("(iO)", (int)status, Py_None);
   }
@@ -835,22 +837,22 @@ static PyObject *node_ticket_make(node_object *self, PyObject *args)
 typedef struct publication {
   kvf_lease lease;
   kvf_prompt prompt;
-  block_table table;
+  kvfpy_block_table table;
   uint64_t user;
 } publication;
 
 static int to_publication(PyObject *value, void *out)
 {
   publication *item = out;
-  return is_tuple(value) &&
-         PyArg_ParseTuple(value, "O&O&O&O&;a publication is (lease, prompt, user, blocks)", to_lease, &item->lease,
-                          to_prompt, &item->prompt, to_u64, &item->user, to_block_table, &item->table);
+  return kvfpy_is_tuple(value) && PyArg_ParseTuple(value, "O&O&O&O&;a publication is (lease, prompt, user, blocks)",
+                                                   kvfpy_to_lease, &item->lease, kvfpy_to_prompt, &item->prompt,
+                                                   kvfpy_to_u64, &item->user, kvfpy_to_block_table, &item->table);
 }
 
 static kvf_status call_lease_publish(kvf_node *node, void *item)
 {
   const publication *order = item;
-  const kvf_blocks blocks = block_table_view(&order->table);
+  const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
   return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, order->user);
 }
 
@@ -859,10 +861,10 @@ static void publication_clear(void *item)
   free(((publication *)item)->table.ids);
 }
 
-static PyObject *node_lease_publish(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(publication), to_publication, call_lease_publish, publication_clear};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(publication), to_publication, call_lease_publish, publication_clear};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 static kvf_status call_lease_end(kvf_node *node, void *item)
@@ -870,10 +872,10 @@ static kvf_status call_lease_end(kvf_node *node, void *item)
   return kvf_lease_end(node, item);
 }
 
-static PyObject *node_lease_end(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(kvf_lease), to_lease, call_lease_end, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(kvf_lease), kvfpy_to_lease, call_lease_end, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 /* ---- consumer ---- */
@@ -889,18 +891,18 @@ static bool set_request_option(PyObject *error, void *options, const char *name,
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = kvf_request_options_set(options, name, value, message);
   if (status != KVF_OK) {
-    (void)raise_status(error, status, message);
+    (void)kvfpy_raise_status(error, status, message);
   }
   return status == KVF_OK;
 }
 
 /* The node's own options, and what a dict changes about them. */
-static bool read_request_options(node_object *self, PyObject *changes, kvf_request_options *out)
+static bool read_request_options(kvfpy_node_object *self, PyObject *changes, kvf_request_options *out)
 {
-  const module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+  const kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
   kvf_status status = KVF_OK;
-  return state != NULL && call_node(self, call_request_options_init, out, &status) &&
-         set_all(state->error, out, changes, set_request_option);
+  return state != NULL && kvfpy_call_node(self, call_request_options_init, out, &status) &&
+         kvfpy_set_all(state->error, out, changes, set_request_option);
 }
 
 typedef struct request_order {
@@ -926,25 +928,25 @@ static PyObject *count_object(const void *item)
 
 static PyObject *request_info_object(const kvf_request_info *info)
 {
-  PyObject *counts = make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
+  PyObject *counts = kvfpy_make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
   return counts == NULL ? NULL
                         : Py_BuildValue("(KINsI)", (unsigned long long)info->id, info->tokens, counts, info->peer,
                                         info->load_timeout_ms);
 }
 
-static PyObject *node_request_open(node_object *self, PyObject *args)
+static PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
 {
   request_order order = {.bytes = 0};
   Py_ssize_t bytes = 0;
   kvf_status status = KVF_OK;
   PyObject *options = NULL;
-  if (!PyArg_ParseTuple(args, "s#O&O&O!:request_open", &order.ticket, &bytes, to_prompt, &order.prompt, to_u64,
-                        &order.user, &PyDict_Type, &options) ||
+  if (!PyArg_ParseTuple(args, "s#O&O&O!:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_u64, &order.user, &PyDict_Type, &options) ||
       !read_request_options(self, options, &order.options)) {
     return NULL;
   }
   order.bytes = (size_t)bytes;
-  if (!call_node(self, call_request_open, &order, &status)) {
+  if (!kvfpy_call_node(self, call_request_open, &order, &status)) {
     return NULL;
   }
   PyObject *info = status == KVF_OK ? request_info_object(&order.info) : Py_NewRef(Py_None);
@@ -965,18 +967,18 @@ static kvf_status call_request_refused(kvf_node *node, void *arguments)
                              &refused->verdict);
 }
 
-static PyObject *node_request_refused(node_object *self, PyObject *args)
+static PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args)
 {
   refusal refused = {.status = KVF_OK};
   kvf_status status = KVF_OK;
   PyObject *options = NULL;
-  if (!PyArg_ParseTuple(args, "iO&O!:request_refused", &refused.status, to_u32, &refused.tokens, &PyDict_Type,
+  if (!PyArg_ParseTuple(args, "iO&O!:request_refused", &refused.status, kvfpy_to_u32, &refused.tokens, &PyDict_Type,
                         &options) ||
       !read_request_options(self, options, &refused.options) ||
-      !call_node(self, call_request_refused, &refused, &status)) {
+      !kvfpy_call_node(self, call_request_refused, &refused, &status)) {
     return NULL;
   }
-  return status == KVF_OK ? verdict_object(&refused.verdict) : node_raise(self, status, NULL);
+  return status == KVF_OK ? kvfpy_verdict_object(&refused.verdict) : kvfpy_node_raise(self, status, NULL);
 }
 
 static kvf_status call_request_begin(kvf_node *node, void *item)
@@ -984,10 +986,10 @@ static kvf_status call_request_begin(kvf_node *node, void *item)
   return kvf_request_begin(node, *(const uint64_t *)item);
 }
 
-static PyObject *node_request_begin(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(uint64_t), to_u64, call_request_begin, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_begin, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 static kvf_status call_request_report(kvf_node *node, void *item)
@@ -995,10 +997,10 @@ static kvf_status call_request_report(kvf_node *node, void *item)
   return kvf_request_report(node, item);
 }
 
-static PyObject *node_request_report(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(kvf_report), to_report, call_request_report, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(kvf_report), kvfpy_to_report, call_request_report, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 static kvf_status call_request_cancel(kvf_node *node, void *item)
@@ -1006,15 +1008,15 @@ static kvf_status call_request_cancel(kvf_node *node, void *item)
   return kvf_request_cancel(node, *(const uint64_t *)item);
 }
 
-static PyObject *node_request_cancel(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(uint64_t), to_u64, call_request_cancel, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_cancel, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 typedef struct load_order {
   kvf_load load;
-  block_table table;
+  kvfpy_block_table table;
 } load_order;
 
 static int to_load_order(PyObject *value, void *out)
@@ -1022,14 +1024,15 @@ static int to_load_order(PyObject *value, void *out)
   load_order *order = out;
   kvf_load *load = &order->load;
   Py_ssize_t bytes = 0;
-  if (!is_tuple(value) ||
+  if (!kvfpy_is_tuple(value) ||
       !PyArg_ParseTuple(value, "O&s#O&O&O&O&;a load is (request_id, ticket, prompt, timeout_ms, user, destination)",
-                        to_u64, &load->request_id, &load->ticket, &bytes, to_prompt, &load->prompt, to_u32,
-                        &load->timeout_ms, to_u64, &load->user, to_block_table, &order->table)) {
+                        kvfpy_to_u64, &load->request_id, &load->ticket, &bytes, kvfpy_to_prompt, &load->prompt,
+                        kvfpy_to_u32, &load->timeout_ms, kvfpy_to_u64, &load->user, kvfpy_to_block_table,
+                        &order->table)) {
     return 0;
   }
   load->ticket_bytes = (size_t)bytes;
-  load->destination = block_table_view(&order->table);
+  load->destination = kvfpy_block_table_view(&order->table);
   return 1;
 }
 
@@ -1043,10 +1046,10 @@ static void load_order_clear(void *item)
   free(((load_order *)item)->table.ids);
 }
 
-static PyObject *node_load_start(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(load_order), to_load_order, call_load_start, load_order_clear};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(load_order), to_load_order, call_load_start, load_order_clear};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 static kvf_status call_load_abort(kvf_node *node, void *item)
@@ -1054,10 +1057,10 @@ static kvf_status call_load_abort(kvf_node *node, void *item)
   return kvf_load_abort(node, *(const uint64_t *)item);
 }
 
-static PyObject *node_load_abort(node_object *self, PyObject *list)
+static PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list)
 {
-  static const batch_kind kind = {sizeof(uint64_t), to_u64, call_load_abort, NULL};
-  return node_batch(self, list, &kind);
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_abort, NULL};
+  return kvfpy_node_batch(self, list, &kind);
 }
 
 /* ---- functions of the module ---- */
@@ -1080,9 +1083,9 @@ static PyObject *module_prompt_hash(PyObject *module, PyObject *args)
   kvf_prompt prompt;
   kvf_status status = kvf_prompt_hash(ids, (uint32_t)count, salt, (size_t)salt_bytes, &prompt);
   if (status != KVF_OK) {
-    return raise_status(((module_state *)PyModule_GetState(module))->error, status, NULL);
+    return kvfpy_raise_status(((kvfpy_module_state *)PyModule_GetState(module))->error, status, NULL);
   }
-  return struct_object(&prompt, sizeof(prompt));
+  return kvfpy_struct_object(&prompt, sizeof(prompt));
 }
 
 static PyObject *module_report(PyObject *module, PyObject *args)
@@ -1091,8 +1094,8 @@ static PyObject *module_report(PyObject *module, PyObject *args)
   kvf_report report = {0};
   uint32_t rank = 0;
   int status = 0;
-  if (!PyArg_ParseTuple(args, "O&O&O&O&i:report", to_u64, &report.request_id, to_u32, &rank, to_u32, &report.blocks,
-                        to_u32, &report.prefix, &status)) {
+  if (!PyArg_ParseTuple(args, "O&O&O&O&i:report", kvfpy_to_u64, &report.request_id, kvfpy_to_u32, &rank, kvfpy_to_u32,
+                        &report.blocks, kvfpy_to_u32, &report.prefix, &status)) {
     return NULL;
   }
   if (rank >= KVF_RANKS_MAX) {
@@ -1100,7 +1103,7 @@ static PyObject *module_report(PyObject *module, PyObject *args)
   }
   report.ranks_mask = UINT64_C(1) << rank;
   report.status = status;
-  return struct_object(&report, sizeof(report));
+  return kvfpy_struct_object(&report, sizeof(report));
 }
 
 static PyObject *module_report_merge(PyObject *module, PyObject *args)
@@ -1108,11 +1111,11 @@ static PyObject *module_report_merge(PyObject *module, PyObject *args)
   (void)module;
   kvf_report a;
   kvf_report b;
-  if (!PyArg_ParseTuple(args, "O&O&:report_merge", to_report, &a, to_report, &b)) {
+  if (!PyArg_ParseTuple(args, "O&O&:report_merge", kvfpy_to_report, &a, kvfpy_to_report, &b)) {
     return NULL;
   }
   const kvf_report merged = kvf_report_merge(a, b);
-  return struct_object(&merged, sizeof(merged));
+  return kvfpy_struct_object(&merged, sizeof(merged));
 }
 
 /* NULL with an exception set if `value` is no number. */
@@ -1153,7 +1156,7 @@ static PyObject *module_reasons(PyObject *module, PyObject *unused)
   (void)unused;
   PyObject *list = PyList_New(0);
   for (unsigned i = 0; list != NULL && kvf_status_at(i) != NULL; i++) {
-    if (!append(list, reason_object(kvf_status_at(i)))) {
+    if (!kvfpy_append(list, reason_object(kvf_status_at(i)))) {
       Py_CLEAR(list);
     }
   }
@@ -1178,55 +1181,55 @@ static PyObject *module_options(PyObject *module, PyObject *unused)
 
 /* ---- the module ---- */
 
-#define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))(function), flags, NULL}
-#define SLOT(id, function) {id, (void *)(uintptr_t)(function)}
+#define KVFPY_METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))(function), flags, NULL}
+#define KVFPY_SLOT(id, function) {id, (void *)(uintptr_t)(function)}
 
 static PyMethodDef node_methods[] = {
-    METHOD("close", node_close, METH_NOARGS),
-    METHOD("register", node_register, METH_O),
-    METHOD("address", node_address, METH_NOARGS),
-    METHOD("set_ranks", node_set_ranks, METH_O),
-    METHOD("healthy", node_healthy, METH_NOARGS),
-    METHOD("poll", node_poll, METH_NOARGS),
-    METHOD("stats", node_stats, METH_NOARGS),
-    METHOD("histograms", node_histograms, METH_NOARGS),
-    METHOD("peers", node_peers, METH_NOARGS),
-    METHOD("lease_reserve", node_lease_reserve, METH_VARARGS),
-    METHOD("lease_release", node_lease_release, METH_O),
-    METHOD("ticket_make", node_ticket_make, METH_VARARGS),
-    METHOD("lease_publish", node_lease_publish, METH_O),
-    METHOD("lease_end", node_lease_end, METH_O),
-    METHOD("request_open", node_request_open, METH_VARARGS),
-    METHOD("request_refused", node_request_refused, METH_VARARGS),
-    METHOD("request_begin", node_request_begin, METH_O),
-    METHOD("request_report", node_request_report, METH_O),
-    METHOD("request_cancel", node_request_cancel, METH_O),
-    METHOD("load_start", node_load_start, METH_O),
-    METHOD("load_abort", node_load_abort, METH_O),
+    KVFPY_METHOD("close", node_close, METH_NOARGS),
+    KVFPY_METHOD("register", node_register, METH_O),
+    KVFPY_METHOD("address", node_address, METH_NOARGS),
+    KVFPY_METHOD("set_ranks", node_set_ranks, METH_O),
+    KVFPY_METHOD("healthy", node_healthy, METH_NOARGS),
+    KVFPY_METHOD("poll", node_poll, METH_NOARGS),
+    KVFPY_METHOD("stats", kvfpy_node_stats, METH_NOARGS),
+    KVFPY_METHOD("histograms", kvfpy_node_histograms, METH_NOARGS),
+    KVFPY_METHOD("peers", kvfpy_node_peers, METH_NOARGS),
+    KVFPY_METHOD("lease_reserve", kvfpy_node_lease_reserve, METH_VARARGS),
+    KVFPY_METHOD("lease_release", kvfpy_node_lease_release, METH_O),
+    KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),
+    KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_O),
+    KVFPY_METHOD("lease_end", kvfpy_node_lease_end, METH_O),
+    KVFPY_METHOD("request_open", kvfpy_node_request_open, METH_VARARGS),
+    KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),
+    KVFPY_METHOD("request_begin", kvfpy_node_request_begin, METH_O),
+    KVFPY_METHOD("request_report", kvfpy_node_request_report, METH_O),
+    KVFPY_METHOD("request_cancel", kvfpy_node_request_cancel, METH_O),
+    KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),
+    KVFPY_METHOD("load_abort", kvfpy_node_load_abort, METH_O),
     {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef module_methods[] = {
-    METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
-    METHOD("report", module_report, METH_VARARGS),
-    METHOD("report_merge", module_report_merge, METH_VARARGS),
-    METHOD("status_name", module_status_name, METH_O),
-    METHOD("status_meaning", module_status_meaning, METH_O),
-    METHOD("reasons", module_reasons, METH_NOARGS),
-    METHOD("options", module_options, METH_NOARGS),
+    KVFPY_METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
+    KVFPY_METHOD("report", module_report, METH_VARARGS),
+    KVFPY_METHOD("report_merge", module_report_merge, METH_VARARGS),
+    KVFPY_METHOD("status_name", module_status_name, METH_O),
+    KVFPY_METHOD("status_meaning", module_status_meaning, METH_O),
+    KVFPY_METHOD("reasons", module_reasons, METH_NOARGS),
+    KVFPY_METHOD("options", module_options, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot node_slots[] = {
-    SLOT(Py_tp_new, node_new),
-    SLOT(Py_tp_dealloc, node_dealloc),
+    KVFPY_SLOT(Py_tp_new, node_new),
+    KVFPY_SLOT(Py_tp_dealloc, node_dealloc),
     {Py_tp_methods, node_methods},
     {0, NULL},
 };
 
-static PyType_Spec node_spec = {
+static PyType_Spec kvfpy_node_spec = {
     .name = "kvferry._kvferry.Node",
-    .basicsize = sizeof(node_object),
+    .basicsize = sizeof(kvfpy_node_object),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = node_slots,
 };
@@ -1279,12 +1282,12 @@ static int add_constants(PyObject *module)
 
 static int module_exec(PyObject *module)
 {
-  module_state *state = PyModule_GetState(module);
+  kvfpy_module_state *state = PyModule_GetState(module);
   state->error = PyErr_NewExceptionWithDoc("kvferry.Error", "A call was refused; `status` says why.", NULL, NULL);
   if (state->error == NULL || PyModule_AddObjectRef(module, "Error", state->error) < 0) {
     return -1;
   }
-  PyObject *type = PyType_FromModuleAndSpec(module, &node_spec, NULL);
+  PyObject *type = PyType_FromModuleAndSpec(module, &kvfpy_node_spec, NULL);
   if (type == NULL) {
     return -1;
   }
@@ -1295,27 +1298,27 @@ static int module_exec(PyObject *module)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
-  module_state *state = PyModule_GetState(module);
+  kvfpy_module_state *state = PyModule_GetState(module);
   Py_VISIT(state->error);
   return 0;
 }
 
 static int module_clear(PyObject *module)
 {
-  module_state *state = PyModule_GetState(module);
+  kvfpy_module_state *state = PyModule_GetState(module);
   Py_CLEAR(state->error);
   return 0;
 }
 
 static PyModuleDef_Slot module_slots[] = {
-    SLOT(Py_mod_exec, module_exec),
+    KVFPY_SLOT(Py_mod_exec, module_exec),
     {0, NULL},
 };
 
 static struct PyModuleDef module_def = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_kvferry",
-    .m_size = sizeof(module_state),
+    .m_size = sizeof(kvfpy_module_state),
     .m_methods = module_methods,
     .m_slots = module_slots,
     .m_traverse = module_traverse,
