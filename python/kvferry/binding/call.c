@@ -1,0 +1,106 @@
+/* Calls into a node without the GIL, and what they raise. */
+#include "binding.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *message)
+{
+  const char *text = message != NULL && message[0] != '\0' ? message : kvf_status_describe(status)->meaning;
+  PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); /* cut anywhere */
+  PyObject *value = words != NULL ? PyObject_CallFunction(error, "N", words) : NULL;
+  PyObject *number = value != NULL ? PyLong_FromLong(status) : NULL;
+  if (number != NULL && PyObject_SetAttrString(value, "status", number) == 0) {
+    PyErr_SetObject(error, value);
+  }
+  Py_XDECREF(number);
+  Py_XDECREF(value);
+  return NULL;
+}
+
+PyObject *kvfpy_node_raise(kvfpy_node_object *self, kvf_status status, const char *message)
+{
+  kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE(self));
+  return state == NULL ? NULL : kvfpy_raise_status(state->error, status, message);
+}
+
+bool kvfpy_call_node(kvfpy_node_object *self, kvfpy_node_call call, void *arguments, kvf_status *status)
+{
+  kvf_node *node = self->node;
+  if (node == NULL || self->owner != getpid()) {
+    (void)kvfpy_node_raise(self, KVF_CLOSED,
+                           node == NULL ? "the node is closed" : "the node belongs to the parent of this process");
+    return false;
+  }
+  self->calls++;
+  Py_BEGIN_ALLOW_THREADS;
+  *status = call(node, arguments);
+  Py_END_ALLOW_THREADS;
+  self->calls--;
+  return true;
+}
+
+PyObject *kvfpy_call_or_raise(kvfpy_node_object *self, kvfpy_node_call call, void *arguments)
+{
+  kvf_status status = KVF_OK;
+  if (!kvfpy_call_node(self, call, arguments, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? Py_NewRef(Py_None) : kvfpy_node_raise(self, status, NULL);
+}
+
+typedef struct batch {
+  const kvfpy_batch_kind *kind;
+  size_t count;
+  char *items;
+  kvf_status *statuses;
+} batch;
+
+static kvf_status batch_run(kvf_node *node, void *arguments)
+{
+  batch *run = arguments;
+  for (size_t i = 0; i < run->count; i++) {
+    run->statuses[i] = run->kind->call(node, run->items + i * run->kind->item_bytes);
+  }
+  return KVF_OK;
+}
+
+static bool batch_parse(batch *run, PyObject *list)
+{
+  for (size_t i = 0; i < run->count; i++) {
+    if (!run->kind->parse(PyList_GetItem(list, (Py_ssize_t)i), run->items + i * run->kind->item_bytes)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static PyObject *status_object(const void *item)
+{
+  return PyLong_FromLong(*(const kvf_status *)item);
+}
+
+PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind)
+{
+  Py_ssize_t count = kvfpy_list_length(list);
+  if (count < 0) {
+    return NULL;
+  }
+  PyObject *result = NULL;
+  kvf_status unused = KVF_OK;
+  batch run = {.kind = kind, .count = (size_t)count};
+  run.items = calloc(run.count + 1, kind->item_bytes);
+  run.statuses = calloc(run.count + 1, sizeof(*run.statuses));
+  if (run.items == NULL || run.statuses == NULL) {
+    (void)PyErr_NoMemory();
+  } else if (batch_parse(&run, list) && kvfpy_call_node(self, batch_run, &run, &unused)) {
+    result = kvfpy_make_list(run.statuses, sizeof(*run.statuses), run.count, status_object);
+  }
+  for (size_t i = 0; kind->clear != NULL && run.items != NULL && i < run.count; i++) {
+    kind->clear(run.items + i * kind->item_bytes);
+  }
+  free(run.statuses);
+  free(run.items);
+  return result;
+}

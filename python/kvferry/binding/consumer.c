@@ -1,0 +1,187 @@
+/* Methods of Node: requests and loads. */
+#include "binding.h"
+
+#include <stdlib.h>
+
+static kvf_status call_request_options_init(kvf_node *node, void *options)
+{
+  kvf_request_options_init(node, options);
+  return KVF_OK;
+}
+
+static bool set_request_option(PyObject *error, void *options, const char *name, const char *value)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_status status = kvf_request_options_set(options, name, value, message);
+  if (status != KVF_OK) {
+    (void)kvfpy_raise_status(error, status, message);
+  }
+  return status == KVF_OK;
+}
+
+/* The node's own options, and what a dict changes about them. */
+static bool read_request_options(kvfpy_node_object *self, PyObject *changes, kvf_request_options *out)
+{
+  const kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
+  kvf_status status = KVF_OK;
+  return state != NULL && kvfpy_call_node(self, call_request_options_init, out, &status) &&
+         kvfpy_set_all(state->error, out, changes, set_request_option);
+}
+
+typedef struct request_order {
+  const char *ticket;
+  size_t bytes;
+  kvf_prompt prompt;
+  kvf_request_options options;
+  uint64_t user;
+  kvf_request_info info;
+} request_order;
+
+static kvf_status call_request_open(kvf_node *node, void *arguments)
+{
+  request_order *order = arguments;
+  return kvf_request_open(node, order->ticket, order->bytes, &order->prompt, &order->options, order->user,
+                          &order->info);
+}
+
+static PyObject *count_object(const void *item)
+{
+  return PyLong_FromUnsignedLong(*(const uint32_t *)item);
+}
+
+static PyObject *request_info_object(const kvf_request_info *info)
+{
+  PyObject *counts = kvfpy_make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
+  return counts == NULL ? NULL
+                        : Py_BuildValue("(KINsI)", (unsigned long long)info->id, info->tokens, counts, info->peer,
+                                        info->load_timeout_ms);
+}
+
+PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
+{
+  request_order order = {.bytes = 0};
+  Py_ssize_t bytes = 0;
+  kvf_status status = KVF_OK;
+  PyObject *options = NULL;
+  if (!PyArg_ParseTuple(args, "s#O&O&O!:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_u64, &order.user, &PyDict_Type, &options) ||
+      !read_request_options(self, options, &order.options)) {
+    return NULL;
+  }
+  order.bytes = (size_t)bytes;
+  if (!kvfpy_call_node(self, call_request_open, &order, &status)) {
+    return NULL;
+  }
+  PyObject *info = status == KVF_OK ? request_info_object(&order.info) : Py_NewRef(Py_None);
+  return info == NULL ? NULL : Py_BuildValue("(iN)", (int)status, info);
+}
+
+typedef struct refusal {
+  int status;
+  uint32_t tokens;
+  kvf_request_options options;
+  kvf_verdict verdict;
+} refusal;
+
+static kvf_status call_request_refused(kvf_node *node, void *arguments)
+{
+  refusal *refused = arguments;
+  return kvf_request_refused(node, kvf_status_describe(refused->status)->status, refused->tokens, &refused->options,
+                             &refused->verdict);
+}
+
+PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args)
+{
+  refusal refused = {.status = KVF_OK};
+  kvf_status status = KVF_OK;
+  PyObject *options = NULL;
+  if (!PyArg_ParseTuple(args, "iO&O!:request_refused", &refused.status, kvfpy_to_u32, &refused.tokens, &PyDict_Type,
+                        &options) ||
+      !read_request_options(self, options, &refused.options) ||
+      !kvfpy_call_node(self, call_request_refused, &refused, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? kvfpy_verdict_object(&refused.verdict) : kvfpy_node_raise(self, status, NULL);
+}
+
+static kvf_status call_request_begin(kvf_node *node, void *item)
+{
+  return kvf_request_begin(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_begin, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+static kvf_status call_request_report(kvf_node *node, void *item)
+{
+  return kvf_request_report(node, item);
+}
+
+PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(kvf_report), kvfpy_to_report, call_request_report, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+static kvf_status call_request_cancel(kvf_node *node, void *item)
+{
+  return kvf_request_cancel(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_cancel, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+typedef struct load_order {
+  kvf_load load;
+  kvfpy_block_table table;
+} load_order;
+
+static int to_load_order(PyObject *value, void *out)
+{
+  load_order *order = out;
+  kvf_load *load = &order->load;
+  Py_ssize_t bytes = 0;
+  if (!kvfpy_is_tuple(value) ||
+      !PyArg_ParseTuple(value, "O&s#O&O&O&O&;a load is (request_id, ticket, prompt, timeout_ms, user, destination)",
+                        kvfpy_to_u64, &load->request_id, &load->ticket, &bytes, kvfpy_to_prompt, &load->prompt,
+                        kvfpy_to_u32, &load->timeout_ms, kvfpy_to_u64, &load->user, kvfpy_to_block_table,
+                        &order->table)) {
+    return 0;
+  }
+  load->ticket_bytes = (size_t)bytes;
+  load->destination = kvfpy_block_table_view(&order->table);
+  return 1;
+}
+
+static kvf_status call_load_start(kvf_node *node, void *item)
+{
+  return kvf_load_start(node, &((const load_order *)item)->load);
+}
+
+static void load_order_clear(void *item)
+{
+  free(((load_order *)item)->table.ids);
+}
+
+PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(load_order), to_load_order, call_load_start, load_order_clear};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+static kvf_status call_load_abort(kvf_node *node, void *item)
+{
+  return kvf_load_abort(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_abort, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}

@@ -1,0 +1,231 @@
+/* The module: its functions, constants and state. */
+#include "binding.h"
+
+#include <ctype.h>
+
+/* ---- functions ---- */
+
+static PyObject *module_prompt_hash(PyObject *module, PyObject *args)
+{
+  const char *tokens = NULL;
+  const char *salt = NULL;
+  Py_ssize_t tokens_bytes = 0;
+  Py_ssize_t salt_bytes = 0;
+  if (!PyArg_ParseTuple(args, "y#y#:prompt_hash", &tokens, &tokens_bytes, &salt, &salt_bytes)) {
+    return NULL;
+  }
+  const size_t count = (size_t)tokens_bytes / sizeof(uint32_t);
+  if ((size_t)tokens_bytes % sizeof(uint32_t) != 0 || count > UINT32_MAX) {
+    PyErr_SetString(PyExc_ValueError, "the token ids are not whole uint32s, or too many");
+    return NULL;
+  }
+  const void *ids = tokens;
+  kvf_prompt prompt;
+  kvf_status status = kvf_prompt_hash(ids, (uint32_t)count, salt, (size_t)salt_bytes, &prompt);
+  if (status != KVF_OK) {
+    return kvfpy_raise_status(((kvfpy_module_state *)PyModule_GetState(module))->error, status, NULL);
+  }
+  return kvfpy_struct_object(&prompt, sizeof(prompt));
+}
+
+static PyObject *module_report(PyObject *module, PyObject *args)
+{
+  (void)module;
+  kvf_report report = {0};
+  uint32_t rank = 0;
+  int status = 0;
+  if (!PyArg_ParseTuple(args, "O&O&O&O&i:report", kvfpy_to_u64, &report.request_id, kvfpy_to_u32, &rank, kvfpy_to_u32,
+                        &report.blocks, kvfpy_to_u32, &report.prefix, &status)) {
+    return NULL;
+  }
+  if (rank >= KVF_RANKS_MAX) {
+    return PyErr_Format(PyExc_ValueError, "a rank is less than %d", KVF_RANKS_MAX);
+  }
+  report.ranks_mask = UINT64_C(1) << rank;
+  report.status = status;
+  return kvfpy_struct_object(&report, sizeof(report));
+}
+
+static PyObject *module_report_merge(PyObject *module, PyObject *args)
+{
+  (void)module;
+  kvf_report a;
+  kvf_report b;
+  if (!PyArg_ParseTuple(args, "O&O&:report_merge", kvfpy_to_report, &a, kvfpy_to_report, &b)) {
+    return NULL;
+  }
+  const kvf_report merged = kvf_report_merge(a, b);
+  return kvfpy_struct_object(&merged, sizeof(merged));
+}
+
+/* NULL with an exception set if `value` is no number. */
+static const kvf_status_info *status_info(PyObject *value)
+{
+  long status = PyLong_AsLong(value);
+  if (PyErr_Occurred() != NULL) {
+    return NULL;
+  }
+  return kvf_status_describe(status >= INT_MIN && status <= INT_MAX ? (int)status : 1);
+}
+
+static PyObject *module_status_name(PyObject *module, PyObject *value)
+{
+  (void)module;
+  const kvf_status_info *info = status_info(value);
+  return info == NULL ? NULL : PyUnicode_FromString(info->name);
+}
+
+static PyObject *module_status_meaning(PyObject *module, PyObject *value)
+{
+  (void)module;
+  const kvf_status_info *info = status_info(value);
+  return info == NULL ? NULL : PyUnicode_FromString(info->meaning);
+}
+
+static PyObject *reason_object(const kvf_status_info *info)
+{
+  static const char *const lost[] = {"nothing", "block", "request", "peer", "engine", "call"};
+  return Py_BuildValue("(ssOOOOs)", info->name, lost[info->lost], info->retry_here ? Py_True : Py_False,
+                       info->retry_elsewhere ? Py_True : Py_False, info->recompute_safe ? Py_True : Py_False,
+                       info->trips_breaker ? Py_True : Py_False, info->meaning);
+}
+
+static PyObject *module_reasons(PyObject *module, PyObject *unused)
+{
+  (void)module;
+  (void)unused;
+  PyObject *list = PyList_New(0);
+  for (unsigned i = 0; list != NULL && kvf_status_at(i) != NULL; i++) {
+    if (!kvfpy_append(list, reason_object(kvf_status_at(i)))) {
+      Py_CLEAR(list);
+    }
+  }
+  return list;
+}
+
+static PyObject *module_options(PyObject *module, PyObject *unused)
+{
+  (void)module;
+  (void)unused;
+  PyObject *list = PyList_New(0);
+  const kvf_option_info *info = NULL;
+  for (unsigned i = 0; list != NULL && (info = kvf_option_at(i)) != NULL; i++) {
+    PyObject *item = Py_BuildValue("(sssss)", info->name, info->unit, info->initial, info->allowed, info->meaning);
+    if (item == NULL || PyList_Append(list, item) < 0) {
+      Py_CLEAR(list);
+    }
+    Py_XDECREF(item);
+  }
+  return list;
+}
+
+/* ---- the module ---- */
+
+static PyMethodDef module_methods[] = {
+    KVFPY_METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
+    KVFPY_METHOD("report", module_report, METH_VARARGS),
+    KVFPY_METHOD("report_merge", module_report_merge, METH_VARARGS),
+    KVFPY_METHOD("status_name", module_status_name, METH_O),
+    KVFPY_METHOD("status_meaning", module_status_meaning, METH_O),
+    KVFPY_METHOD("reasons", module_reasons, METH_NOARGS),
+    KVFPY_METHOD("options", module_options, METH_NOARGS),
+    {NULL, NULL, 0, NULL},
+};
+
+/* Every status by its name in capitals: LEASE_EXPIRED. */
+static int add_statuses(PyObject *module)
+{
+  const kvf_status_info *info = NULL;
+  for (unsigned i = 0; (info = kvf_status_at(i)) != NULL; i++) {
+    char name[64] = "";
+    for (size_t c = 0; c + 1 < sizeof(name) && info->name[c] != '\0'; c++) {
+      name[c] = (char)toupper((unsigned char)info->name[c]);
+    }
+    if (PyModule_AddIntConstant(module, name, info->status) < 0) {
+      return -1;
+    }
+  }
+  return 0;
+}
+
+static int add_constants(PyObject *module)
+{
+  static const struct {
+    const char *name;
+    long value;
+  } constants[] = {
+      {"BLOCK_NONE", (long)KVF_BLOCK_NONE},
+      {"EVENT_LEASE_ENDED", KVF_EVENT_LEASE_ENDED},
+      {"EVENT_LOAD", KVF_EVENT_LOAD},
+      {"EVENT_QUIET", KVF_EVENT_QUIET},
+      {"EVENT_VERDICT", KVF_EVENT_VERDICT},
+      {"LEASE_END_COMPLETED", KVF_LEASE_END_COMPLETED},
+      {"LEASE_END_ABANDONED", KVF_LEASE_END_ABANDONED},
+      {"LEASE_END_EXPIRED", KVF_LEASE_END_EXPIRED},
+      {"LEASE_END_REVOKED", KVF_LEASE_END_REVOKED},
+      {"BREAKER_CLOSED", KVF_BREAKER_CLOSED},
+      {"BREAKER_HALF_OPEN", KVF_BREAKER_HALF_OPEN},
+      {"BREAKER_OPEN", KVF_BREAKER_OPEN},
+      {"ACTION_USE", KVF_ACTION_USE},
+      {"ACTION_RECOMPUTE", KVF_ACTION_RECOMPUTE},
+      {"ACTION_FAIL", KVF_ACTION_FAIL},
+  };
+  for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
+    if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
+      return -1;
+    }
+  }
+  return PyModule_AddStringConstant(module, "VERSION", kvf_version());
+}
+
+static int module_exec(PyObject *module)
+{
+  kvfpy_module_state *state = PyModule_GetState(module);
+  state->error = PyErr_NewExceptionWithDoc("kvferry.Error", "A call was refused; `status` says why.", NULL, NULL);
+  if (state->error == NULL || PyModule_AddObjectRef(module, "Error", state->error) < 0) {
+    return -1;
+  }
+  PyObject *type = PyType_FromModuleAndSpec(module, &kvfpy_node_spec, NULL);
+  if (type == NULL) {
+    return -1;
+  }
+  int failed = PyModule_AddType(module, (PyTypeObject *)type);
+  Py_DECREF(type);
+  return failed < 0 || add_statuses(module) < 0 || add_constants(module) < 0 ? -1 : 0;
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+  kvfpy_module_state *state = PyModule_GetState(module);
+  Py_VISIT(state->error);
+  return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+  kvfpy_module_state *state = PyModule_GetState(module);
+  Py_CLEAR(state->error);
+  return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    KVFPY_SLOT(Py_mod_exec, module_exec),
+    {0, NULL},
+};
+
+static struct PyModuleDef module_def = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "_kvferry",
+    .m_size = sizeof(kvfpy_module_state),
+    .m_methods = module_methods,
+    .m_slots = module_slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__kvferry(void);
+
+PyMODINIT_FUNC PyInit__kvferry(void)
+{
+  return PyModuleDef_Init(&module_def);
+}

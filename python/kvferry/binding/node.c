@@ -1,0 +1,318 @@
+/* The type Node: its life, memory and ranks, events. */
+#include "binding.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define POLL_EVENTS_MAX 256
+
+/* ---- a node's life ---- */
+
+static bool set_option(PyObject *error, void *config, const char *name, const char *value)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_status status = kvf_config_set(config, name, value, message);
+  if (status != KVF_OK) {
+    (void)kvfpy_raise_status(error, status, message);
+  }
+  return status == KVF_OK;
+}
+
+static bool set_identity(PyObject *error, void *config, const char *name, const char *value)
+{
+  kvf_status status = kvf_config_identity(config, name, value);
+  if (status != KVF_OK) {
+    char message[KVF_MESSAGE_BYTES_MAX];
+    (void)PyOS_snprintf(message, sizeof(message), "identity field %.60s: %s", name,
+                        kvf_status_describe(status)->meaning);
+    (void)kvfpy_raise_status(error, status, message);
+  }
+  return status == KVF_OK;
+}
+
+static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config *config)
+{
+  kvfpy_node_object *self = (kvfpy_node_object *)PyType_GenericAlloc(type, 0);
+  if (self == NULL) {
+    return NULL;
+  }
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_status status = KVF_OK;
+  self->owner = getpid();
+  Py_BEGIN_ALLOW_THREADS;
+  status = kvf_node_open(config, &self->node, message);
+  Py_END_ALLOW_THREADS;
+  if (status != KVF_OK) {
+    Py_DECREF((PyObject *)self);
+    return kvfpy_raise_status(error, status, message);
+  }
+  return (PyObject *)self;
+}
+
+static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+  static char *names[] = {"options", "identity", NULL};
+  PyObject *options = NULL;
+  PyObject *identity = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!:Node", names, &PyDict_Type, &options, &PyDict_Type,
+                                   &identity)) {
+    return NULL;
+  }
+  kvfpy_module_state *state = PyType_GetModuleState(type);
+  if (state == NULL) {
+    return NULL;
+  }
+  kvf_config config;
+  kvf_config_init(&config);
+  if (!kvfpy_set_all(state->error, &config, options, set_option) ||
+      !kvfpy_set_all(state->error, &config, identity, set_identity)) {
+    return NULL;
+  }
+  return open_node(type, state->error, &config);
+}
+
+static void close_node(kvfpy_node_object *self)
+{
+  kvf_node *node = self->node;
+  self->node = NULL;
+  if (node != NULL && self->owner == getpid()) {
+    Py_BEGIN_ALLOW_THREADS;
+    kvf_node_close(node);
+    Py_END_ALLOW_THREADS;
+  }
+}
+
+static void node_dealloc(PyObject *object)
+{
+  PyTypeObject *type = Py_TYPE(object);
+  close_node((kvfpy_node_object *)object);
+  PyObject_Free(object);
+  Py_DECREF((PyObject *)type);
+}
+
+static PyObject *node_close(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  if (self->calls > 0) {
+    return kvfpy_node_raise(self, KVF_INVALID, "another thread is in a call of this node");
+  }
+  close_node(self);
+  Py_RETURN_NONE;
+}
+
+/* ---- memory and engine ---- */
+
+static int to_region(PyObject *value, void *out)
+{
+  kvf_region *region = out;
+  uint64_t base = 0;
+  if (!PyArg_ParseTuple(
+          value, "O&O&O&O&O&O&O&;a region is (base, stride_bytes, block_bytes, blocks, heads, heads_total, group)",
+          kvfpy_to_u64, &base, kvfpy_to_u64, &region->stride_bytes, kvfpy_to_u32, &region->block_bytes, kvfpy_to_u32,
+          &region->blocks, kvfpy_to_u32, &region->heads, kvfpy_to_u32, &region->heads_total, kvfpy_to_u32,
+          &region->group)) {
+    return 0;
+  }
+  region->base = (void *)(uintptr_t)base;
+  region->memory = KVF_MEMORY_HOST;
+  return 1;
+}
+
+typedef struct region_list {
+  kvf_region *regions;
+  size_t count;
+} region_list;
+
+static kvf_status call_register(kvf_node *node, void *arguments)
+{
+  const region_list *list = arguments;
+  return kvf_node_register(node, list->regions, list->count);
+}
+
+static PyObject *node_register(kvfpy_node_object *self, PyObject *list)
+{
+  Py_ssize_t count = kvfpy_list_length(list);
+  if (count < 0) {
+    return NULL;
+  }
+  region_list arguments = {.count = (size_t)count};
+  arguments.regions = calloc(arguments.count + 1, sizeof(*arguments.regions));
+  bool parsed = arguments.regions != NULL;
+  for (size_t i = 0; parsed && i < arguments.count; i++) {
+    parsed = to_region(PyList_GetItem(list, (Py_ssize_t)i), &arguments.regions[i]) != 0;
+  }
+  PyObject *result = NULL;
+  if (parsed) {
+    result = kvfpy_call_or_raise(self, call_register, &arguments);
+  } else if (arguments.regions == NULL) {
+    result = PyErr_NoMemory();
+  }
+  free(arguments.regions);
+  return result;
+}
+
+typedef struct address_record {
+  uint8_t data[KVF_ADDRESS_BYTES_MAX];
+  size_t bytes;
+} address_record;
+
+static kvf_status call_address(kvf_node *node, void *arguments)
+{
+  address_record *record = arguments;
+  return kvf_node_address(node, record->data, sizeof(record->data), &record->bytes);
+}
+
+static PyObject *node_address(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  address_record record = {.bytes = 0};
+  kvf_status status = KVF_OK;
+  if (!kvfpy_call_node(self, call_address, &record, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? kvfpy_struct_object(record.data, record.bytes) : kvfpy_node_raise(self, status, NULL);
+}
+
+typedef struct rank_records {
+  uint8_t data[KVF_RANKS_MAX * KVF_ADDRESS_BYTES_MAX];
+  size_t bytes[KVF_RANKS_MAX];
+  uint32_t count;
+} rank_records;
+
+static kvf_status call_set_ranks(kvf_node *node, void *arguments)
+{
+  const rank_records *records = arguments;
+  return kvf_node_set_ranks(node, records->data, records->bytes, records->count);
+}
+
+static PyObject *node_set_ranks(kvfpy_node_object *self, PyObject *list)
+{
+  rank_records records = {.count = 0};
+  Py_ssize_t count = kvfpy_list_length(list);
+  if (count < 0 || count > KVF_RANKS_MAX) {
+    return count < 0 ? NULL : PyErr_Format(PyExc_ValueError, "at most %d ranks", KVF_RANKS_MAX);
+  }
+  size_t offset = 0;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    char *data = NULL;
+    Py_ssize_t length = 0;
+    if (PyBytes_AsStringAndSize(PyList_GetItem(list, i), &data, &length) < 0) {
+      return NULL;
+    }
+    if (length > KVF_ADDRESS_BYTES_MAX) {
+      return PyErr_Format(PyExc_ValueError, "record %zd is not an address record", i);
+    }
+    memcpy(records.data + offset, data, (size_t)length);
+    records.bytes[i] = (size_t)length;
+    offset += (size_t)length;
+  }
+  records.count = (uint32_t)count;
+  return kvfpy_call_or_raise(self, call_set_ranks, &records);
+}
+
+static kvf_status call_healthy(kvf_node *node, void *arguments)
+{
+  *(bool *)arguments = kvf_node_healthy(node);
+  return KVF_OK;
+}
+
+static PyObject *node_healthy(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  bool healthy = false;
+  kvf_status status = KVF_OK;
+  return kvfpy_call_node(self, call_healthy, &healthy, &status) ? PyBool_FromLong(healthy) : NULL;
+}
+
+/* ---- events ---- */
+
+static PyObject *event_payload(const kvf_event *event)
+{
+  switch (event->kind) {
+    case KVF_EVENT_LEASE_ENDED:
+      return PyLong_FromLong((long)event->u.lease_end);
+    case KVF_EVENT_LOAD:
+      return kvfpy_struct_object(&event->u.report, sizeof(event->u.report));
+    case KVF_EVENT_VERDICT:
+      return kvfpy_verdict_object(&event->u.verdict);
+    case KVF_EVENT_QUIET:
+      break;
+  }
+  return Py_NewRef(Py_None);
+}
+
+static PyObject *event_object(const void *item)
+{
+  const kvf_event *event = item;
+  PyObject *payload = event_payload(event);
+  if (payload == NULL) {
+    return NULL;
+  }
+  return Py_BuildValue("(iKKN)", (int)event->kind, (unsigned long long)event->id, (unsigned long long)event->user,
+                       payload);
+}
+
+typedef struct event_list {
+  kvf_event events[POLL_EVENTS_MAX];
+  size_t count;
+} event_list;
+
+static kvf_status call_poll(kvf_node *node, void *arguments)
+{
+  event_list *list = arguments;
+  list->count = kvf_poll(node, list->events, POLL_EVENTS_MAX);
+  return KVF_OK;
+}
+
+static PyObject *node_poll(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  event_list polled;
+  kvf_status status = KVF_OK;
+  if (!kvfpy_call_node(self, call_poll, &polled, &status)) {
+    return NULL;
+  }
+  return kvfpy_make_list(polled.events, sizeof(polled.events[0]), polled.count, event_object);
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef node_methods[] = {
+    KVFPY_METHOD("close", node_close, METH_NOARGS),
+    KVFPY_METHOD("register", node_register, METH_O),
+    KVFPY_METHOD("address", node_address, METH_NOARGS),
+    KVFPY_METHOD("set_ranks", node_set_ranks, METH_O),
+    KVFPY_METHOD("healthy", node_healthy, METH_NOARGS),
+    KVFPY_METHOD("poll", node_poll, METH_NOARGS),
+    KVFPY_METHOD("stats", kvfpy_node_stats, METH_NOARGS),
+    KVFPY_METHOD("histograms", kvfpy_node_histograms, METH_NOARGS),
+    KVFPY_METHOD("peers", kvfpy_node_peers, METH_NOARGS),
+    KVFPY_METHOD("lease_reserve", kvfpy_node_lease_reserve, METH_VARARGS),
+    KVFPY_METHOD("lease_release", kvfpy_node_lease_release, METH_O),
+    KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),
+    KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_O),
+    KVFPY_METHOD("lease_end", kvfpy_node_lease_end, METH_O),
+    KVFPY_METHOD("request_open", kvfpy_node_request_open, METH_VARARGS),
+    KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),
+    KVFPY_METHOD("request_begin", kvfpy_node_request_begin, METH_O),
+    KVFPY_METHOD("request_report", kvfpy_node_request_report, METH_O),
+    KVFPY_METHOD("request_cancel", kvfpy_node_request_cancel, METH_O),
+    KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),
+    KVFPY_METHOD("load_abort", kvfpy_node_load_abort, METH_O),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot node_slots[] = {
+    KVFPY_SLOT(Py_tp_new, node_new),
+    KVFPY_SLOT(Py_tp_dealloc, node_dealloc),
+    {Py_tp_methods, node_methods},
+    {0, NULL},
+};
+
+PyType_Spec kvfpy_node_spec = {
+    .name = "kvferry._kvferry.Node",
+    .basicsize = sizeof(kvfpy_node_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = node_slots,
+};

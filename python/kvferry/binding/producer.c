@@ -1,0 +1,121 @@
+/* Methods of Node: leases and tickets. */
+#include "binding.h"
+
+#include <stdlib.h>
+
+typedef struct reservation {
+  uint32_t blocks;
+  uint64_t pool_blocks;
+  kvf_lease lease;
+} reservation;
+
+static kvf_status call_lease_reserve(kvf_node *node, void *arguments)
+{
+  reservation *want = arguments;
+  return kvf_lease_reserve(node, want->blocks, want->pool_blocks, &want->lease);
+}
+
+PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args)
+{
+  reservation want = {.blocks = 0};
+  kvf_status status = KVF_OK;
+  if (!PyArg_ParseTuple(args, "O&O&:lease_reserve", kvfpy_to_u32, &want.blocks, kvfpy_to_u64, &want.pool_blocks) ||
+      !kvfpy_call_node(self, call_lease_reserve, &want, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? Py_BuildValue("(iy#K)", (int)status, (const char *)&want.lease,
+                                          (Py_ssize_t)sizeof(want.lease), (unsigned long long)want.lease.id)
+                          : Py_BuildValue("(iOi)", (int)status, Py_None, 0);
+}
+
+static kvf_status call_lease_release(kvf_node *node, void *item)
+{
+  return kvf_lease_release(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_lease_release, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+typedef struct ticket_order {
+  kvf_lease lease;
+  kvf_prompt prompt;
+  kvfpy_block_table table;
+  char *ticket;
+  size_t bytes;
+} ticket_order;
+
+static kvf_status call_ticket_make(kvf_node *node, void *arguments)
+{
+  ticket_order *order = arguments;
+  const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
+  return kvf_ticket_make(node, &order->lease, &blocks, &order->prompt, order->ticket, KVF_TICKET_BYTES_MAX,
+                         &order->bytes);
+}
+
+PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args)
+{
+  ticket_order order = {.bytes = 0};
+  kvf_status status = KVF_OK;
+  PyObject *result = NULL;
+  if (!PyArg_ParseTuple(args, "O&O&O&:ticket_make", kvfpy_to_lease, &order.lease, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_block_table, &order.table)) {
+    return NULL;
+  }
+  order.ticket = malloc(KVF_TICKET_BYTES_MAX);
+  if (order.ticket == NULL) {
+    (void)PyErr_NoMemory();
+  } else if (kvfpy_call_node(self, call_ticket_make, &order, &status)) {
+    result = status == KVF_OK ? Py_BuildValue("(is#)", (int)status, order.ticket, (Py_ssize_t)order.bytes)
+                              : Py_BuildValue("(iO)", (int)status, Py_None);
+  }
+  free(order.ticket);
+  free(order.table.ids);
+  return result;
+}
+
+typedef struct publication {
+  kvf_lease lease;
+  kvf_prompt prompt;
+  kvfpy_block_table table;
+  uint64_t user;
+} publication;
+
+static int to_publication(PyObject *value, void *out)
+{
+  publication *item = out;
+  return kvfpy_is_tuple(value) && PyArg_ParseTuple(value, "O&O&O&O&;a publication is (lease, prompt, user, blocks)",
+                                                   kvfpy_to_lease, &item->lease, kvfpy_to_prompt, &item->prompt,
+                                                   kvfpy_to_u64, &item->user, kvfpy_to_block_table, &item->table);
+}
+
+static kvf_status call_lease_publish(kvf_node *node, void *item)
+{
+  const publication *order = item;
+  const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
+  return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, order->user);
+}
+
+static void publication_clear(void *item)
+{
+  free(((publication *)item)->table.ids);
+}
+
+PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(publication), to_publication, call_lease_publish, publication_clear};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
+static kvf_status call_lease_end(kvf_node *node, void *item)
+{
+  return kvf_lease_end(node, item);
+}
+
+PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(kvf_lease), kvfpy_to_lease, call_lease_end, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
