@@ -157,11 +157,17 @@ def test_a_bad_address_is_named(url: str, capsys: pytest.CaptureFixture[str]) ->
     assert url in capsys.readouterr().err
 
 
+def hear_ctrl_c() -> None:
+    """As in a terminal: a shell that starts the tests in the background makes them, and their children, ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_live_view_cleanly(serve: Serve) -> None:
     url = serve("d_1.txt", "d_2.txt")
     ours, theirs = pty.openpty()
     process = subprocess.Popen([sys.executable, "-m", "kvferry.top.main", "top", "--interval", "0.2", url], stdout=theirs,
-                               stderr=theirs, stdin=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"})
+                               stderr=theirs, stdin=theirs, preexec_fn=hear_ctrl_c,
+                               env={**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"})
     os.close(theirs)
     shown = b""
     deadline = time.monotonic() + 30
