@@ -45,7 +45,7 @@ meson_tests() {
 # The tests that must fail with a planted bug.
 mutant_tests() {
   build_c build-mutants -Dbench=false -Dmutants=true &&
-    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite litmus
+    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite litmus --suite mutants
 }
 
 fuzz() {
