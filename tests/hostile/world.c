@@ -164,6 +164,7 @@ void world_load_ticket(pair_node *consumer, const pair_ticket *ticket, uint32_t 
   pair_result result;
   uint64_t id = 0;
   uint64_t begun_ms = pair_now_ms();
+  uint64_t retries = pair_stat(consumer, "load_retries", "");
   memset(out, 0, sizeof(*out));
   for (uint32_t i = 0; i < WORLD_BLOCKS; i++) {
     pair_fill(consumer, DESTINATION + i, seed + 1, i); /* so that nothing is right by chance */
@@ -179,6 +180,7 @@ void world_load_ticket(pair_node *consumer, const pair_ticket *ticket, uint32_t 
   }
   pair_wait(consumer, id, WORLD_PATIENCE_MS, &result);
   out->took_ms = pair_now_ms() - begun_ms;
+  out->retries = pair_stat(consumer, "load_retries", "") - retries;
   check(consumer, seed, &result, out);
 }
 

@@ -48,6 +48,7 @@ typedef struct outcome {
   kvf_status status;
   uint32_t prefix;
   uint64_t took_ms;
+  uint64_t retries;
   kvf_verdict verdict;
 } outcome;
 
