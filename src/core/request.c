@@ -120,9 +120,12 @@ static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_req
   return KVF_OK;
 }
 
-kvf_request_options kvf_requests_own_options(const kvf_requests *requests)
+kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
 {
   const kvf_config *config = &requests->self->config;
+  if (options != NULL) {
+    return *options;
+  }
   return (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
 }
 
@@ -138,7 +141,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   for (uint32_t group = 0; group < ticket->groups; group++) {
     request->positions += ticket->counts[group];
   }
-  request->options = options != NULL ? *options : kvf_requests_own_options(requests);
+  request->options = kvf_requests_options(requests, options);
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
 }
@@ -256,7 +259,7 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
                                  const kvf_request_options *options)
 {
-  const kvf_request_options chosen = options != NULL ? *options : kvf_requests_own_options(requests);
+  const kvf_request_options chosen = kvf_requests_options(requests, options);
   const uint32_t block_tokens = requests->self->config.block_tokens;
   const uint32_t blocks = tokens / block_tokens + (tokens % block_tokens != 0);
   return decide(

@@ -90,8 +90,9 @@ void kvf_requests_free(kvf_requests *requests);
  * is acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
 KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
                                                   const kvf_prompt *prompt);
-/* kvf_request_options_init() of kvferry/consumer.h: the same in all the life of the node. */
-kvf_request_options kvf_requests_own_options(const kvf_requests *requests);
+/* `options`, or the node's own if it is NULL: those of kvf_request_options_init(), the same in all the life of the
+ * node. */
+kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options);
 
 /* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was
  * asked. */

@@ -125,7 +125,7 @@ static void drop_ticket(kvf_ticket *ticket)
 
 void kvf_request_options_init(const kvf_node *node, kvf_request_options *options)
 {
-  *options = kvf_requests_own_options(&node->core.requests); /* never changes */
+  *options = kvf_requests_options(&node->core.requests, NULL); /* never changes */
 }
 
 kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
@@ -145,7 +145,7 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     *info = (kvf_request_info){.id = id, .tokens = content->prompt.tokens, .groups = content->groups};
-    info->load_timeout_ms = options != NULL ? options->load_timeout_ms : node->core.self.config.load_timeout_ms;
+    info->load_timeout_ms = kvf_requests_options(&node->core.requests, options).load_timeout_ms;
     for (uint32_t group = 0; group < content->groups; group++) {
       info->counts[group] = content->counts[group];
     }
