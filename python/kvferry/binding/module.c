@@ -110,11 +110,10 @@ static PyObject *module_options(PyObject *module, PyObject *unused)
   PyObject *list = PyList_New(0);
   const kvf_option_info *info = NULL;
   for (unsigned i = 0; list != NULL && (info = kvf_option_at(i)) != NULL; i++) {
-    PyObject *item = Py_BuildValue("(sssss)", info->name, info->unit, info->initial, info->allowed, info->meaning);
-    if (item == NULL || PyList_Append(list, item) < 0) {
+    if (!kvfpy_append(list,
+                      Py_BuildValue("(sssss)", info->name, info->unit, info->initial, info->allowed, info->meaning))) {
       Py_CLEAR(list);
     }
-    Py_XDECREF(item);
   }
   return list;
 }

@@ -55,10 +55,9 @@ static PyObject *bucket_object(const kvf_histogram *histogram, uint32_t bucket)
 static PyObject *histogram_object(const void *item)
 {
   const kvf_histogram *histogram = item;
-  PyObject *buckets = PyList_New((Py_ssize_t)histogram->buckets);
+  PyObject *buckets = PyList_New(0);
   for (uint32_t i = 0; buckets != NULL && i < histogram->buckets; i++) {
-    PyObject *bucket = bucket_object(histogram, i);
-    if (bucket == NULL || PyList_SetItem(buckets, (Py_ssize_t)i, bucket) < 0) {
+    if (!kvfpy_append(buckets, bucket_object(histogram, i))) {
       Py_CLEAR(buckets);
     }
   }
