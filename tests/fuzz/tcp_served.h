@@ -31,8 +31,10 @@ typedef enum expects { CHALLENGE, READY, CHUNK, PAYLOAD, TRAILER } expects;
 
 typedef struct consumer {
   bool has_key;
-  bool proved; /* with the right proof, as its first frame */
-  bool broken; /* has sent what is not to be answered, or could not send all: what comes is not to be foreseen */
+  bool proved;       /* with the right proof, as its first frame */
+  bool broken;       /* has sent what is not to be answered, or could not send all: what comes is not to be foreseen */
+  bool may_be_stuck; /* has taken nothing for so long that it is thrown out if answers wait */
+  uint64_t deaf_ns;  /* for how long it takes nothing */
   expects state;
   uint64_t out_bytes; /* that the transport has sent */
   kvf_data_challenge challenge;

@@ -202,6 +202,7 @@ static void send_something(unsigned what)
       break;
     case 4:
       end->is_deaf = !end->is_deaf;
+      consumer_of(end)->deaf_ns = 0;
       break;
     case 5:
       tcp_hang_up(end);
@@ -216,6 +217,16 @@ static void send_something(unsigned what)
   }
 }
 
+static void pass_time(uint64_t time_ns)
+{
+  tcp.now_ns += time_ns;
+  for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
+    consumer *c = &consumers[i];
+    c->deaf_ns = tcp.ends[i].is_deaf ? c->deaf_ns + time_ns : 0;
+    c->may_be_stuck = c->may_be_stuck || c->deaf_ns >= kvf_tcp_stuck_ns(tcp.tcp);
+  }
+}
+
 static void step(void)
 {
   uint8_t op = fuzz_u8(&tape);
@@ -225,7 +236,7 @@ static void step(void)
     case 0: /* the transport does what it can */
       break;
     case 1:
-      tcp.now_ns += fuzz_u8(&tape) * KVF_NS_PER_MS;
+      pass_time(fuzz_u8(&tape) * KVF_NS_PER_MS);
       break;
     case 2:
       connect_one(false);
@@ -281,8 +292,8 @@ static void check_answered(void)
     if (tcp.ends[i].fd >= 0 && !tcp.ends[i].is_closed && c->proved && !c->broken) {
       fuzz_check(c->answered == c->reads_count && c->state == CHUNK);
     }
-    /* Nobody who behaves is thrown out, unless there are too many. */
-    bool is_behaved = tcp.ends[i].fd >= 0 && c->state > READY && !c->broken;
+    /* Nobody who behaves, and takes what he asked for, is thrown out, unless there are too many. */
+    bool is_behaved = tcp.ends[i].fd >= 0 && c->state > READY && !c->broken && !c->may_be_stuck;
     fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->config.connections_max);
   }
 }
