@@ -176,8 +176,8 @@ void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
  *
  * Stalls: while a part has reads in flight and no byte lands for stall_timeout_ns / 2, its peer is pinged. Without a
  * pong by stall_timeout_ns the peer has failed; with one the path has, at 2 * stall_timeout_ns. Either way:
- * PATH_STALLED, the part's reads are cancelled, and it goes on as after any trouble. After a late tick() a ping still
- * has its half interval, but nothing lasts longer than 2 * stall_timeout_ns. */
+ * PATH_STALLED, the part's reads are cancelled, and it goes on as after any trouble. A tick() that is
+ * stall_timeout_ns / 2 late or later shows that this process did not run: the silence begins anew, with a ping. */
 void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items);
 
 /* When to call kvf_loads_tick(). KVF_TIME_NEVER: not needed. */

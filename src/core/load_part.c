@@ -7,6 +7,7 @@
 #include "base/mutant.h"
 
 #define BIT(state) (1u << (state))
+#define OVERSLEPT_SHARE 2 /* of the stall timeout */
 
 /* From each state, where a part may go next. */
 static const unsigned next_states[] = {
@@ -172,8 +173,21 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
   kvf_part_trouble(loads, now_ns, part, KVF_TRANSFER_STALLED);
 }
 
+/* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile may
+ * wait in our own buffers. So the silence begins anew, with another ping. */
+static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_load_part *part)
+{
+  return now_ns - part->timer.expires_ns >= loads->config.stall_timeout_ns / OVERSLEPT_SHARE;
+}
+
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
+  if (has_overslept(loads, now_ns, part)) {
+    KVF_MARK(read_clock_overslept);
+    uint64_t silent_since_ns = now_ns - loads->config.stall_timeout_ns / 2;
+    part->progress_ns = part->progress_ns > silent_since_ns ? part->progress_ns : silent_since_ns;
+    part->ping = 0;
+  }
   uint64_t ping_at_ns = kvf_time_add(part->progress_ns, loads->config.stall_timeout_ns / 2);
   if (part->ping == 0 && now_ns < ping_at_ns) {
     kvf_wheel_arm(&loads->wheel, &part->timer, ping_at_ns);

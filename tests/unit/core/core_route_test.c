@@ -316,8 +316,10 @@ static void pings_and_pongs_find_the_stalled_path(void **state)
   open_read();
   control_advance(&world, 501);
   assert_int_equal(kvf_loads_stats(consumer()->loads)->pings, 1);
-  control_advance(&world, 1000);
-  assert_int_equal(kvf_loads_stats(consumer()->loads)->stalls, 0); /* it has answered */
+  for (int half = 0; half < 2; half++) {
+    control_advance(&world, 500);
+    assert_int_equal(kvf_loads_stats(consumer()->loads)->stalls, 0); /* it has answered */
+  }
   control_advance(&world, 500);
   assert_int_equal(kvf_loads_stats(consumer()->loads)->stalls, 1);
   assert_int_equal(consumer()->peers.counters.stalls, 1);

@@ -48,7 +48,8 @@ typedef struct model {
   kvf_loads *loads;
   kvf_prng prng;
   uint64_t now_ms;
-  bool benign; /* the faults are over */
+  uint64_t silent_since_ms; /* no earlier, whatever the last progress was: there was a pause */
+  bool benign;              /* the faults are over */
   model_load load[LOADS];
   model_read reads[READS];
   model_load *block_of[BLOCKS];   /* whose destination it is, from start to quiet */

@@ -447,12 +447,46 @@ static void late_tick_leaves_time_for_the_pong(void **state)
   expect(w, 1400, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
-static void tick_after_all_is_over(void **state)
+/* While this process did not run, nobody could be heard. */
+static void silence_begins_anew_after_a_pause(void **state)
 {
   world *w = *state;
   start_reading(w);
-  world_tick(w, 2500); /* nobody has been asked, so nobody is silent */
-  expect(w, 2500, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1; ping 1");
+  world_tick(w, 2500);
+  expect(w, 2500, "ping 1");
+  world_tick(w, 9000); /* the peer's pong may be waiting in the socket */
+  expect(w, 9000, "ping 1");
+  kvf_loads_on_pong(w->loads, 1);
+  kvf_loads_on_pong(w->loads, 1);
+  kvf_loads_on_read_progress(w->loads, 9100 * MS, 1);
+  world_tick(w, 9599);
+  expect(w, 9599, "");
+  world_tick(w, 9600);
+  expect(w, 9600, "ping 1");
+  world_tick(w, 10100);
+  expect(w, 10100, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
+}
+
+static void pause_that_is_short(void **state)
+{
+  world *w = *state;
+  start_reading(w);
+  world_tick(w, 500);
+  expect(w, 500, "ping 1");
+  world_tick(w, 1499);
+  expect(w, 1499, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
+}
+
+static void pause_with_progress_just_before_it(void **state)
+{
+  world *w = *state;
+  start_reading(w);
+  kvf_loads_on_read_progress(w->loads, 490 * MS, 1);
+  kvf_loads_on_read_progress(w->loads, 990 * MS, 1);
+  world_tick(w, 1100); /* the timer was for 500 */
+  expect(w, 1100, "");
+  world_tick(w, 1490);
+  expect(w, 1490, "ping 1");
 }
 
 static void loads_share_a_ping_and_a_stall(void **state)
@@ -549,7 +583,9 @@ int main(void)
       world_test(clock_rests_without_reads),
       world_test(remaining_reads_keep_the_clock),
       world_test(late_tick_leaves_time_for_the_pong),
-      world_test(tick_after_all_is_over),
+      world_test(silence_begins_anew_after_a_pause),
+      world_test(pause_that_is_short),
+      world_test(pause_with_progress_just_before_it),
       world_test(loads_share_a_ping_and_a_stall),
       world_test(ping_is_not_repeated),
       world_test(stall_of_a_load_that_ends),
