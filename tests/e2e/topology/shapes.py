@@ -9,7 +9,7 @@ from pd.engine import EngineSpec
 from pd.paths import FAST
 
 LEASE_S = 5.0
-STALL_MS = 3000
+PATIENCE_MS = 8000
 """Longer than ranks that share two cores keep each other waiting."""
 
 BLOCKS = 24
@@ -19,4 +19,5 @@ ANY_CORES = "nobind"
 
 def engine(name: str, ranks: int = 1, model: Any = FAST, blocks: int = BLOCKS, **options: Any) -> EngineSpec:
     args = ("--tensor-parallel-size", str(ranks)) if ranks > 1 else ()
-    return EngineSpec(name, model, kvferry(LEASE_S).with_options(stall_timeout_ms=STALL_MS, **options), ANY_CORES, blocks, args=args)
+    patient = kvferry(LEASE_S).with_options(stall_timeout_ms=PATIENCE_MS, handshake_timeout_ms=PATIENCE_MS)
+    return EngineSpec(name, model, patient.with_options(**options), ANY_CORES, blocks, args=args)

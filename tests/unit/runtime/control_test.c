@@ -421,7 +421,8 @@ static void forked_child_keeps_nothing_open(void **state)
 static void earlier_deadlines_wake_the_thread(void **state)
 {
   (void)state;
-  const pair_option options[] = {{"lease_ttl_ms", "60000"}, {"lease_max_ms", "60000"}, {NULL, NULL}};
+  const pair_option options[] = {
+      {"lease_ttl_ms", "60000"}, {"lease_max_ms", "60000"}, {"handshake_timeout_ms", "500"}, {NULL, NULL}};
   pair_node n;
   stranger s;
   pair_ticket ticket;

@@ -12,6 +12,8 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#define PATIENT_MS 20000
+
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
   pair_log *log = context;
@@ -56,6 +58,8 @@ void pair_open_node(pair_node *n, const pair_option *options)
   n->log = new_log();
   kvf_config_init(&config);
   config.block_tokens = PAIR_BLOCK_TOKENS;
+  config.handshake_timeout_ms = PATIENT_MS;
+  config.stall_timeout_ms = PATIENT_MS;
   config.log = keep_log;
   config.log_context = n->log;
   assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);

@@ -41,7 +41,8 @@ typedef struct pair_option {
   const char *value;
 } pair_option;
 
-/* Options of both nodes, may be NULL. Fails the test if a node does not start. */
+/* Options of both nodes, may be NULL. Fails the test if a node does not start. Where a test says nothing else, a peer
+ * counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 void pair_close_node(pair_node *n);
