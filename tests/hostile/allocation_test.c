@@ -26,7 +26,7 @@
 #define COUNT 8
 #define PATIENCE_MS 20000
 #define LOAD_TIMEOUT_MS 1500
-#define LATE_MS 3000
+#define LATE_MS 8000
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

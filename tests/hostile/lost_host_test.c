@@ -26,7 +26,6 @@
 #define SESSION_SOCKETS (2 * (1 + STREAMS)) /* both ends of a control connection and of data connections */
 #define SLACK_BYTES 65536
 /* After the patience: until the next probe, and what a busy machine takes. */
-#define LATE_MS 6000
 
 static bool has_network; /* of its own */
 
@@ -151,7 +150,7 @@ static void idle_connections_end(void **state)
   const uint64_t patience_ms = kvf_socket_patience_ms(HANDSHAKE_MS);
   assert_int_equal(count_connections(NULL), SESSION_SOCKETS);
   assert_true(set_loopback(false));
-  while (count_connections(NULL) > 0 && pair_now_ms() < begin_ms + patience_ms + LATE_MS) {
+  while (count_connections(NULL) > 0 && pair_now_ms() < begin_ms + patience_ms + PAIR_LATE_MS) {
     pair_sleep_ms(20);
   }
   assert_int_equal(count_connections(NULL), 0);
@@ -185,7 +184,7 @@ static void unacknowledged_bytes_end_it(void **state)
   assert_true(set_loopback(false));
   assert_int_equal(send(client, "?", 1, MSG_NOSIGNAL), 1);
   waiting = (struct pollfd){.fd = client, .events = 0};
-  assert_int_equal(poll(&waiting, 1, (int)kvf_socket_patience_ms(HANDSHAKE_MS) + LATE_MS), 1);
+  assert_int_equal(poll(&waiting, 1, (int)kvf_socket_patience_ms(HANDSHAKE_MS) + PAIR_LATE_MS), 1);
   assert_int_not_equal(kvf_socket_error(client), 0);
   kvf_socket_close(client);
   kvf_socket_close(server);

@@ -21,7 +21,6 @@
 
 #define ROUNDS 25
 #define SLACK_BYTES 131072
-#define LATE_MS 3000
 #define MOMENT_US 1500 /* about what connecting and loading take */
 
 static const char *transports;
@@ -67,7 +66,7 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
   world_load_ticket(consumer, &ticket, seed, &out);
   (void)pthread_join(striker, NULL);
   assert_int_equal(out.started, KVF_OK);
-  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
   if (out.status != KVF_OK) {
     assert_true(pair_stat(consumer, "loads_failed", kvf_status_name(out.status)) > 0);
     if (!pair_wait_log(consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS)) {

@@ -16,7 +16,6 @@
 
 #define ROUNDS 120
 #define SLACK_BYTES 65536
-#define LATE_MS 3000
 #define QUARANTINE 0x77
 
 static const char *transports;
@@ -73,7 +72,7 @@ static outcome load_under(scene *s, const fault_plan *plan, uint32_t seed)
   fault_plan_set(plan);
   world_load(&s->producer, &s->consumer, seed, &out);
   assert_int_equal(out.started, KVF_OK);
-  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
   if (out.status != KVF_OK) {
     assert_true(pair_stat(&s->consumer, "loads_failed", kvf_status_name(out.status)) > 0);
     assert_true(pair_wait_log(&s->consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS));
@@ -230,7 +229,7 @@ static void garbled_descriptions(void **state)
     open_node(&producer);
     world_load(&producer, &s->consumer, seed, &out);
     assert_int_equal(out.started, KVF_OK);
-    assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + LATE_MS);
+    assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
     fault_plan_set(NULL);
     pair_close_node(&producer);
   }

@@ -17,7 +17,6 @@
 /* Left over of what is kept for a while by design: log lines, tables that have grown. */
 #define SLACK_BYTES 65536
 /* A load's end may be later than its deadline by what a busy machine takes. */
-#define LATE_MS 3000
 
 static const pair_option options[] = {
     {"transports", "tcp"},       {"handshake_timeout_ms", "200"}, {"stall_timeout_ms", "200"},
@@ -76,7 +75,7 @@ static moment load_over(scene *s, const proxy_plan *plan, uint32_t seed)
   world_load(&s->producer, &consumer, seed, &out);
   bool came = proxy_count() > 0;
   assert_int_equal(out.started, KVF_OK);
-  if (out.took_ms > WORLD_LOAD_TIMEOUT_MS + LATE_MS) {
+  if (out.took_ms > WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS) {
     fail_msg("mode %d line %d after %llu: %s after %llu ms", (int)plan->mode, (int)plan->line,
              (unsigned long long)plan->after_bytes, kvf_status_name(out.status), (unsigned long long)out.took_ms);
   }

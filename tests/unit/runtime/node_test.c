@@ -264,10 +264,10 @@ static void deadline_decides(void **state)
   uint64_t before_ms = pair_now_ms();
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 400 + PAIR_LATE_MS, &result);
   uint64_t took_ms = pair_now_ms() - before_ms;
   assert_int_equal(result.report.status, KVF_DEADLINE);
-  assert_true(took_ms >= 400 && took_ms < 900);
+  assert_true(took_ms >= 400 && took_ms < 400 + PAIR_LATE_MS);
   pair_close(&p);
 }
 

@@ -14,6 +14,9 @@
 #endif
 #define PAIR_BLOCK_TOKENS 16
 
+/* What a busy machine may add to any time. */
+#define PAIR_LATE_MS 8000
+
 #define PAIR_LOG_LINES 256
 #define PAIR_LOG_BYTES 512
 
