@@ -95,7 +95,7 @@ static int open_world(void **state)
   const pair_option options[] = {{"key_file", w->key_file},
                                  {"transports", "tcp"},
                                  {"connections_max", "64"},
-                                 {"handshake_timeout_ms", "300"},
+                                 {"handshake_timeout_ms", "1000"},
                                  {"stall_timeout_ms", "10000"}, /* a slow machine is no stall */
                                  {NULL, NULL}};
   pair_open(&w->p, options);

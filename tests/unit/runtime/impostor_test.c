@@ -48,7 +48,7 @@ static int open_world(void **state)
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_non_null(w);
   stranger_key_file("a key of sixteen", w->key_file);
-  const pair_option options[] = {{"key_file", w->key_file}, {"handshake_timeout_ms", "300"}, {NULL, NULL}};
+  const pair_option options[] = {{"key_file", w->key_file}, {"handshake_timeout_ms", "1000"}, {NULL, NULL}};
   pair_open(&w->p, options);
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
   assert_int_equal(kvf_socket_listen(&address, &w->listener, &bound, message), KVF_OK);

@@ -35,7 +35,7 @@ static void loads_a_request(void **state)
       pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
       assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
       assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
-      pair_wait(&p.consumer, id, 5000, &result);
+      pair_wait(&p.consumer, id, 10000, &result);
       assert_true(result.quiet);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_OK);
@@ -64,7 +64,7 @@ static void waits_for_publication(void **state)
     pair_wait(&p.consumer, id, 200, &result);
     assert_false(result.loaded);
     pair_publish(&p.producer, &ticket);
-    pair_wait(&p.consumer, id, 5000, &result);
+    pair_wait(&p.consumer, id, 10000, &result);
     assert_int_equal(result.verdict.action, KVF_ACTION_USE);
     assert_loaded(&p, 30, 6, 1);
     pair_close(&p);
@@ -88,7 +88,7 @@ static void never_takes_stale_blocks(void **state)
     }
     assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
     assert_int_equal(pair_load(&p.consumer, &ticket, id, 30), KVF_OK);
-    pair_wait(&p.consumer, id, 5000, &result);
+    pair_wait(&p.consumer, id, 10000, &result);
     assert_true(result.quiet);
     assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
     assert_int_equal(result.report.prefix, 0);
@@ -108,7 +108,7 @@ static void lease_runs_out(void **state)
   pair_open(&p, options);
   uint64_t before_ms = pair_now_ms();
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
-  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 3000), KVF_LEASE_END_EXPIRED);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_EXPIRED);
   assert_true(pair_now_ms() - before_ms >= 150);
   pair_close(&p);
 }
@@ -117,7 +117,7 @@ static void lease_runs_out(void **state)
 static void waiting_request_renews_and_cancel_releases(void **state)
 {
   (void)state;
-  const pair_option options[] = {{"lease_ttl_ms", "300"}, {NULL, NULL}};
+  const pair_option options[] = {{"lease_ttl_ms", "3000"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
   kvf_request_info info;
@@ -126,10 +126,10 @@ static void waiting_request_renews_and_cancel_releases(void **state)
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
-  pair_sleep_ms(900);
+  pair_sleep_ms(4500);
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
   assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_OK);
-  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 1000), KVF_LEASE_END_ABANDONED);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
   assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_NOT_FOUND);
   pair_close(&p);
 }
@@ -188,11 +188,11 @@ static void dead_producer_fails_fast(void **state)
       uint64_t before_ms = pair_now_ms();
       assert_int_equal(pair_request(&p.consumer, &tickets[i], &tickets[i].prompt, &id), KVF_OK);
       assert_int_equal(pair_load(&p.consumer, &tickets[i], id, 20), KVF_OK);
-      pair_wait(&p.consumer, id, 5000, &result);
+      pair_wait(&p.consumer, id, 10000, &result);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_PEER_DOWN);
       assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
-      assert_true(pair_now_ms() - before_ms < 1000);
+      assert_true(pair_now_ms() - before_ms < PAIR_LATE_MS);
     }
     assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
     pair_close_node(&p.consumer);
@@ -219,11 +219,11 @@ static void restarted_producer_is_told_apart(void **state)
   pair_offer(&p.producer, 0, 8, 2, true, &fresh);
   assert_int_equal(pair_request(&p.consumer, &old, &old.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &old, id, 20), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.report.status, KVF_PEER_RESTARTED);
   assert_int_equal(pair_request(&p.consumer, &fresh, &fresh.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &fresh, id, 20), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
   assert_loaded(&p, 20, 8, 2);
   pair_close(&p);
@@ -243,7 +243,7 @@ static void abort_is_idempotent(void **state)
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_EXISTS);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.quiet);
   assert_int_equal(result.report.status, KVF_ABORTED);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_NOT_FOUND);
@@ -289,7 +289,7 @@ static void loads_only_wanted_blocks(void **state)
                    .prompt = ticket.prompt,
                    .destination = {.ids = destination, .counts = &ticket.count, .groups = 1}};
   assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.report.prefix, 8);
   assert_int_equal(pair_stat(&p.consumer, "blocks_loaded", ""), 6);
   assert_false(pair_holds(&p.consumer, 20, 1, 0));
@@ -348,11 +348,11 @@ static void unregister_gives_the_memory_back(void **state)
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
-  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 1000), KVF_LEASE_END_REVOKED);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_REVOKED);
   pair_result result;
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
-  pair_wait(&p.consumer, id, 5000, &result);
+  pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.decided);
   assert_int_not_equal(result.report.status, KVF_OK);
   pair_close(&p);

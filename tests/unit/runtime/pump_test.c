@@ -368,7 +368,7 @@ static void stuck_copy_does_not_stop_the_clock(void **state)
   int fd = make_page_stick(page);
   if (fd >= 0) {
     pair_publish(&p.producer, &ticket);
-    pair_wait(&p.consumer, id, 5000, &result);
+    pair_wait(&p.consumer, id, 10000, &result);
     bool quiet = result.quiet;
     free_page(fd, page);
     assert_true(result.loaded);

@@ -276,7 +276,7 @@ static void who_takes_nothing_is_closed(void **state)
   assert_non_null(large);
   kvf_transport_config config = node_config();
   config.tcp_buffer_bytes = 65536;
-  config.handshake_timeout_ms = 300;
+  config.handshake_timeout_ms = 1000;
   node_open_with(large, ops, &shape, 1, &config);
   node_introduction introduction;
   node_introduce(large, &introduction);
