@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+
+LOWEST, HIGHEST = 12000, 30000
+"""Below those that the system gives to connections: one of these would be taken again before an engine listens there."""
+IN_A_ROW = 8
+"""The ranks of an engine take ports in a row."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; all are held open until the last is found, so that they differ."""
-    with ExitStack() as held:
-        ports = []
-        for _ in range(count):
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-        return ports
+    """Ports that nobody listens on now, nor on the IN_A_ROW - 1 after each."""
+    rows: list[int] = []
+    for row in random.sample(range(LOWEST, HIGHEST, IN_A_ROW), k=(HIGHEST - LOWEST) // IN_A_ROW):
+        if len(rows) == count:
+            return rows
+        if _free(range(row, row + IN_A_ROW)):
+            rows.append(row)
+    raise RuntimeError(f"there are no {count} free ports between {LOWEST} and {HIGHEST}")
+
+
+def _free(row: range) -> bool:
+    with ExitStack() as held, suppress(OSError):
+        for port in row:
+            held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+        return True
+    return False
