@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pd.connector import kvferry
@@ -9,15 +10,20 @@ from pd.engine import EngineSpec
 from pd.paths import FAST
 
 LEASE_S = 5.0
-PATIENCE_MS = 8000
+PATIENCE_MS = 5000
 """Longer than ranks that share two cores keep each other waiting."""
 
 BLOCKS = 24
 ANY_CORES = "nobind"
 """Ranks that share a core starve each other while they spin."""
 
+NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait for one another kept all those of other engines from running, for more than three
+seconds at a time."""
+
 
 def engine(name: str, ranks: int = 1, model: Any = FAST, blocks: int = BLOCKS, **options: Any) -> EngineSpec:
     args = ("--tensor-parallel-size", str(ranks)) if ranks > 1 else ()
     patient = kvferry(LEASE_S).with_options(stall_timeout_ms=PATIENCE_MS, handshake_timeout_ms=PATIENCE_MS)
-    return EngineSpec(name, model, patient.with_options(**options), ANY_CORES, blocks, args=args)
+    connector = replace(patient.with_options(**options), env=NO_SPINNING)
+    return EngineSpec(name, model, connector, ANY_CORES, blocks, args=args)
