@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,13 @@ def prefill(url: str, prompt: Prompt, options: dict[str, Any] | None = None, tim
     if not reply.ok or not reply.ticket:
         raise RuntimeError(f"P gave no ticket: {reply.in_short(200)}")
     return reply.ticket
+
+
+def ask(url: str, prompt: Prompt, max_tokens: int, ticket: Ticket | None = None,
+        stream: bool = False) -> http.client.HTTPConnection:
+    """Sends a request whose client may leave: by closing the connection."""
+    body = completion_body(prompt, max_tokens, ticket)
+    return web.post(url + "/v1/completions", {**body, "stream": stream})
 
 
 def hang_up(url: str, prompt: Prompt, max_tokens: int, ticket: Ticket, after_s: float) -> None:

@@ -86,12 +86,17 @@ class Process:
         if self._child is None:
             return
         self.resume()
-        self._child.send_signal(signal.SIGTERM)
+        self.ask_to_end()
         try:
             self._child.wait(grace_s)
         except subprocess.TimeoutExpired:
             pass
         self.kill()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the program alone, as a service manager sends it."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGTERM)
 
     def log_tail(self, lines: int = 20) -> str:
         if not self.log.exists():

@@ -38,6 +38,7 @@ class Relay:
         self._pairs: list[Pair] = []
         self._lock = threading.Lock()
         self._new_budget_bytes: int | None = None
+        self._holding = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run)
 
@@ -62,13 +63,31 @@ class Relay:
                 self._end(pair)
             self._new_budget_bytes = None
 
+    def hold(self) -> None:
+        """Nothing comes back from the targets until let_go(). Nothing is lost, and what goes to them passes."""
+        with self._lock:
+            self._holding = True
+            for pair in self._pairs:
+                self._leave_unread(pair.far)
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._holding = False
+            for pair in self._pairs:
+                if pair.budget_bytes != 0 and pair.far not in self._selector.get_map():
+                    self._selector.register(pair.far, selectors.EVENT_READ, pair)
+
+    def _leave_unread(self, end: socket.socket) -> None:
+        if end in self._selector.get_map():
+            self._selector.unregister(end)
+
     def _run(self) -> None:
         while not self._stopping:
             for key, _ in self._selector.select(LOOK_EVERY_S):
                 with self._lock:
                     if isinstance(key.data, int):
                         self._accept(key.data)
-                    elif key.data in self._pairs:
+                    elif key.data in self._pairs and not (self._holding and key.fileobj is key.data.far):
                         self._pass_on(key.data, key.fileobj)
 
     def _accept(self, port: int) -> None:
@@ -83,6 +102,8 @@ class Relay:
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(end, selectors.EVENT_READ, pair)
+        if self._holding:
+            self._leave_unread(far)
 
     def _pass_on(self, pair: Pair, source: socket.socket) -> None:
         back = source is pair.far
@@ -92,7 +113,7 @@ class Relay:
                 piece = piece[:pair.budget_bytes]
                 pair.budget_bytes -= len(piece)
                 if pair.budget_bytes == 0:
-                    self._selector.unregister(source)  # stays open, and says no more
+                    self._leave_unread(source)  # stays open, and says no more
             elif not piece:
                 self._end(pair)
                 return
@@ -103,8 +124,7 @@ class Relay:
     def _end(self, pair: Pair) -> None:
         self._pairs.remove(pair)
         for end in (pair.near, pair.far):
-            if end in self._selector.get_map():
-                self._selector.unregister(end)
+            self._leave_unread(end)
         pair.close()
 
     def __enter__(self) -> Relay:

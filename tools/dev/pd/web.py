@@ -55,10 +55,16 @@ def post_json(url: str, body: dict[str, Any], timeout_s: float, headers: dict[st
         connection.close()
 
 
+def post(url: str, body: dict[str, Any], timeout_s: float = 5.0) -> http.client.HTTPConnection:
+    """Sends a request. Its answer is for the caller to read, or the connection to be closed without."""
+    connection, path = connect(url, timeout_s)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return connection
+
+
 def post_and_hang_up(url: str, body: dict[str, Any], after_s: float) -> None:
     """Sends a request and closes the connection a moment later, without reading."""
-    connection, path = connect(url, timeout_s=5.0)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    connection = post(url, body)
     time.sleep(after_s)
     connection.close()
 
