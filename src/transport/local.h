@@ -64,7 +64,6 @@ typedef struct kvf_local_link {
   bool disconnected;
   kvf_local_state state;
   kvf_status failure; /* while DOWN */
-  atomic_bool failure_logged;
 
   /* Set by connect() and the keeper's check, constant while UP. */
   kvf_local_memory *memory;
@@ -113,6 +112,8 @@ void kvf_local_disconnect(kvf_link *base);
 void kvf_local_link_check(kvf_local *local, kvf_local_link *link);
 /* Without the lock: the process has ended. */
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link);
+/* Without the lock, during a read of the link: it has found memory that cannot be read. */
+void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link);
 /* With the lock: a read of the link is over. */
 void kvf_local_link_drop(kvf_local *local, kvf_local_link *link);
 /* With the lock: frees a link that is in no list but `links`. */

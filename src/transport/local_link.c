@@ -180,17 +180,31 @@ void kvf_local_link_check(kvf_local *local, kvf_local_link *link)
   local->host.link_up(local->host.context, &link->base, status);
 }
 
+/* Without the lock, the link held. Only the first failure counts. `format` is given the process. */
+static void link_fail(kvf_local *local, kvf_local_link *link, kvf_status status, const char *format)
+{
+  (void)pthread_mutex_lock(&local->lock);
+  bool first = link->state == KVF_LOCAL_UP;
+  if (first) {
+    link->state = KVF_LOCAL_DOWN;
+    link->failure = status;
+    kvf_local_reads_end(local, link, status);
+  }
+  bool wanted = first && !link->disconnected;
+  (void)pthread_mutex_unlock(&local->lock);
+  if (wanted) {
+    kvf_local_log(local, KVF_LOG_WARN, &link->peer, format, (int)link->pid);
+    local->host.link_down(local->host.context, &link->base, status);
+  }
+}
+
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link)
 {
   (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-  (void)pthread_mutex_lock(&local->lock);
-  link->state = KVF_LOCAL_DOWN;
-  link->failure = KVF_PEER_DOWN;
-  kvf_local_reads_end(local, link, KVF_PEER_DOWN);
-  bool wanted = !link->disconnected;
-  (void)pthread_mutex_unlock(&local->lock);
-  if (wanted) {
-    kvf_local_log(local, KVF_LOG_WARN, &link->peer, "process %d has ended", (int)link->pid);
-    local->host.link_down(local->host.context, &link->base, KVF_PEER_DOWN);
-  }
+  link_fail(local, link, KVF_PEER_DOWN, "process %d has ended");
+}
+
+void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link)
+{
+  link_fail(local, link, KVF_TRANSFER_FAILED, "memory of process %d cannot be read any more");
 }

@@ -139,9 +139,8 @@ void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
 {
   kvf_read_result result = {.id = read->read.id};
   result.status = copy_and_sample(read, &result);
-  if (result.status == KVF_TRANSFER_FAILED && !atomic_exchange(&read->link->failure_logged, true)) {
-    kvf_local_log(local, KVF_LOG_WARN, &read->link->peer, "memory of process %d cannot be read any more",
-                  (int)read->link->pid);
+  if (result.status == KVF_TRANSFER_FAILED) {
+    kvf_local_link_unreadable(local, read->link);
   }
   kvf_local_read_finish(local, read, &result);
 }

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 
 #include <cmocka.h>
@@ -268,6 +269,25 @@ static void death_of_the_peer_ends_waiting_reads(void **state)
   assert_true(node_has_logged(&scene->node, "has ended"));
 }
 
+/* Or its loads would come back to it until their deadline, though another transport can do better. */
+static void memory_that_cannot_be_read_ends_the_link(void **state)
+{
+  test_scene *scene = *state;
+  const kvf_read stuck = hold_worker(scene);
+  const kvf_read waiting = read_of(scene, 1);
+  ops->read(scene->link, &waiting);
+  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  (void)sem_post(&go);
+  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_TRANSFER_FAILED);
+  const kvf_read late = read_of(scene, 2);
+  assert_int_equal(node_read_now(&scene->node, scene->link, &late).status, KVF_TRANSFER_FAILED);
+  assert_true(node_has_logged(&scene->node, "cannot be read any more"));
+  kvf_local_link_died(kvf_local_of(scene->node.transport), kvf_local_link_of(scene->link)); /* is not told again */
+  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+}
+
 int main(void)
 {
 #define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
@@ -282,6 +302,7 @@ int main(void)
       SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for),
       SCENE_TEST(disconnect_ends_all_and_waits_for_none),
       SCENE_TEST(death_of_the_peer_ends_waiting_reads),
+      SCENE_TEST(memory_that_cannot_be_read_ends_the_link),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
