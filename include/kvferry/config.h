@@ -21,6 +21,8 @@ typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line)
 
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
 
+typedef enum kvf_switch { KVF_OFF, KVF_ON } kvf_switch;
+
 /* The status that an HTTP server in front of the engine gives a request that failed. */
 typedef enum kvf_error_status { KVF_ERROR_STATUS_500, KVF_ERROR_STATUS_503 } kvf_error_status;
 
@@ -47,6 +49,7 @@ typedef struct kvf_config {
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key; empty: none, loopback only */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
+  kvf_switch checksum;                 /* blocks travel with checksums: made here for others, and wanted of others */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t idle_timeout_ms;

@@ -16,6 +16,7 @@
   X(FENCE_READ_FIRST, "P1", "local: the fence is sampled before the blocks are copied, not after")             \
   X(COPIED_UNPUBLISHED, "P1", "local: blocks are copied though their lease may not be live yet")               \
   X(OVER_AFTER_FREE, "P1", "a lease's blocks are used again before over is stored (litmus, simulated engine)") \
+  X(CHECKSUM_UNCOMPARED, "P1", "a block's bytes are not compared with its checksums")                          \
   X(LIVE_UNORDERED, "P1", "the live word may be seen before bytes that were streamed")                         \
   X(DIGEST_STORED_LATE, "P1", "the live word is stored before the digest that belongs to it")                  \
   X(PUBLISHED_EARLY, "P1", "simulated engine: a lease is published before its bytes are there")                \

@@ -13,6 +13,7 @@ typedef enum option_type {
   TYPE_TRANSPORTS,
   TYPE_POLICY,
   TYPE_ERROR_STATUS,
+  TYPE_SWITCH,
   TYPE_LOG_LEVEL
 } option_type;
 
@@ -50,6 +51,8 @@ static const kvf_option table[] = {
          "File with the key that all engines share; without one only loopback addresses are allowed."),
     TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp",
          "The transports that may be used, best first."),
+    TEXT(checksum, TYPE_SWITCH, "off", "off or on",
+         "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
     NUMBER(connections_max, "", 1024, 1, 65536,
            "Most connections at a time; beyond it the longest idle one is closed."),
     NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
@@ -93,6 +96,7 @@ static const kvf_option table[] = {
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
 static const char *const error_status_names[] = {[KVF_ERROR_STATUS_500] = "500", [KVF_ERROR_STATUS_503] = "503"};
+static const char *const switch_names[] = {[KVF_OFF] = "off", [KVF_ON] = "on"};
 static const char *const log_level_names[] = {
     [KVF_LOG_ERROR] = "error", [KVF_LOG_WARN] = "warn", [KVF_LOG_INFO] = "info", [KVF_LOG_DEBUG] = "debug"};
 static const char *const transport_names[] = {"local", "tcp"};
@@ -102,7 +106,7 @@ static const char *const transport_names[] = {"local", "tcp"};
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
 _Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_error_status) == sizeof(uint32_t) &&
-                   sizeof(kvf_log_level) == sizeof(uint32_t),
+                   sizeof(kvf_switch) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
 
 /* ---- values ---- */
@@ -224,6 +228,7 @@ static bool is_text(const kvf_option *option, const char *text)
     case TYPE_NUMBER:
     case TYPE_POLICY:
     case TYPE_ERROR_STATUS:
+    case TYPE_SWITCH:
     case TYPE_LOG_LEVEL:
       break;
   }
@@ -247,6 +252,9 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
       break;
     case TYPE_POLICY:
       good = parse_choice(policy_names, COUNT_OF(policy_names), value, &number);
+      break;
+    case TYPE_SWITCH:
+      good = parse_choice(switch_names, COUNT_OF(switch_names), value, &number);
       break;
     case TYPE_ERROR_STATUS:
       good = parse_choice(error_status_names, COUNT_OF(error_status_names), value, &number);
@@ -438,6 +446,8 @@ static bool check_option(const kvf_option *option, const kvf_config *config, cha
     max = COUNT_OF(policy_names) - 1;
   } else if (option->type == TYPE_ERROR_STATUS) {
     max = COUNT_OF(error_status_names) - 1;
+  } else if (option->type == TYPE_SWITCH) {
+    max = COUNT_OF(switch_names) - 1;
   } else if (option->type == TYPE_LOG_LEVEL) {
     max = COUNT_OF(log_level_names) - 1;
   }

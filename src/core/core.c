@@ -42,6 +42,7 @@ static kvf_status init_loads(kvf_core *core, uint64_t now_ns, uint64_t seed)
                              .chunk_bytes = options->chunk_bytes,
                              .chunks_in_flight = options->chunks_in_flight,
                              .inline_bytes = options->inline_bytes,
+                             .sums = options->checksum == KVF_ON,
                              .seed = seed};
   return kvf_loads_create(&config, now_ns, &core->loads);
 }
@@ -51,7 +52,8 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
   const kvf_config *options = &core->self.config;
   kvf_lease_table_config config = {.slots = options->lease_slots,
                                    .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
-                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
+                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms),
+                                   .sums = options->checksum == KVF_ON};
   kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
   if (status != KVF_OK) {
     return status;
@@ -300,6 +302,11 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
 {
   kvf_status status = check_blocks(core, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user) : status;
+}
+
+void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease)
+{
+  kvf_lease_table_summed(&core->leases, lease);
 }
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)

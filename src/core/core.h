@@ -85,6 +85,9 @@ KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *l
                                         const kvf_prompt *prompt, kvf_ticket *out);
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                          const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+/* With the option `checksum`, once for each publish that succeeded: its blocks' checksums are in place. Until then
+ * readers are told that the lease is not published. Nothing happens if it has ended meanwhile. */
+void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
 /* A ticket that does not decode never reaches the core; it is counted here. */
@@ -147,6 +150,8 @@ void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status,
                            const kvf_fence_sample *sample, uint64_t bytes);
+/* Before kvf_core_on_read_done(): the read's first `items` items agree with their checksums. */
+void kvf_core_on_read_verified(kvf_core *core, uint64_t read_id, uint32_t items);
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
 
 /* ---- time and events ---- */

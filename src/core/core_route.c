@@ -208,6 +208,11 @@ void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kv
   kvf_loads_on_read_done(core->loads, now_ns, read_id, status, sample, bytes);
 }
 
+void kvf_core_on_read_verified(kvf_core *core, uint64_t read_id, uint32_t items)
+{
+  kvf_loads_on_read_verified(core->loads, read_id, items);
+}
+
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id)
 {
   kvf_loads_on_read_progress(core->loads, now_ns, read_id);

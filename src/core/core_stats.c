@@ -33,6 +33,9 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "chunks", stats->chunks);
   counter(to, "bytes_loaded", stats->bytes);
   counter(to, "blocks_loaded", stats->blocks);
+  counter(to, "blocks_verified", stats->verified);
+  counter(to, "blocks_unverified", stats->unverified);
+  counter(to, "checksum_mismatches", stats->mismatches);
   counter(to, "load_retries", stats->retries);
   counter(to, "load_stalls", stats->stalls);
   counter(to, "load_pings", stats->pings);

@@ -41,6 +41,7 @@ struct kvf_lease_entry {
   uint8_t phase;
   uint8_t store;
   uint8_t cause;
+  uint8_t held; /* the live word waits for the checksums, which `store` knows nothing of */
   kvf_lease_consumers consumers;
   kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;  /* in table.stores or table.ended */
@@ -61,6 +62,7 @@ static bool is_live(const kvf_lease_entry *entry)
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
   assert(is_live(entry) == (entry->word % 2 == 1));
+  assert(!entry->held || (is_live(entry) && entry->store != STORE_QUEUED));
   assert(!is_live(entry) || entry->word == kvf_fence_word_live(entry->id));
   assert(!is_live(entry) || entry->deadline_ns <= entry->deadline_max_ns);
   assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
@@ -128,16 +130,24 @@ static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *
   return entry;
 }
 
+/* Its word is to be given out; a live one only once the checksums are there. */
+static void queue_store(kvf_lease_table *table, kvf_lease_entry *entry)
+{
+  kvf_list_remove(&entry->queue); /* from table.ended: what waits there waits for this store as well */
+  entry->store = entry->held ? STORE_DONE : STORE_QUEUED;
+  if (!entry->held) {
+    kvf_list_push_back(&table->stores, &entry->queue);
+  }
+}
+
 static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t word)
 {
   assert(word > entry->word);
   entry->word = word;
-  if (entry->store == STORE_DONE) {
-    kvf_list_remove(&entry->queue); /* from table.ended: what waits there waits for this store as well */
-    entry->store = STORE_QUEUED;
-    kvf_list_push_back(&table->stores, &entry->queue);
-  } else if (entry->store == STORE_OUT) {
+  if (entry->store == STORE_OUT) {
     entry->store = STORE_STALE;
+  } else if (entry->store != STORE_STALE) {
+    queue_store(table, entry);
   }
 }
 
@@ -201,6 +211,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
+  entry->held = table->config.sums;
   kvf_consumers_init(&entry->consumers);
   entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
   entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
@@ -213,6 +224,20 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   return KVF_OK;
 }
 
+void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease)
+{
+  kvf_lease_entry *entry = entry_of(table, lease);
+  if (entry == NULL || !entry->held || entry->word != kvf_fence_word_live(lease->id)) {
+    KVF_MARK(summed_after_end);
+    return;
+  }
+  entry->held = false;
+  if (entry->store == STORE_DONE) {
+    queue_store(table, entry);
+  }
+  check(table, entry);
+}
+
 /* ---- end ---- */
 
 /* `word` is over for the lease itself, or for a later id of the slot. */
@@ -223,6 +248,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   kvf_wheel_disarm(&table->wheel, &entry->timer);
   entry->phase = LEASE_ENDED;
   entry->cause = (uint8_t)cause;
+  entry->held = false;
   set_word(table, entry, word);
   table->live -= 1;
   table->counters.ended[cause] += 1;
@@ -314,7 +340,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
     KVF_MARK(lease_asked_too_late);
     return KVF_LEASE_STATE_OVER;
   }
-  return entry->store == STORE_DONE ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
+  return entry->store == STORE_DONE && !entry->held ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
 }
 
 kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
@@ -467,8 +493,7 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
   assert(entry->store == STORE_STALE ? word < entry->word : entry->store == STORE_OUT && word == entry->word);
   (void)word;
   if (entry->store == STORE_STALE) {
-    entry->store = STORE_QUEUED;
-    kvf_list_push_back(&table->stores, &entry->queue);
+    queue_store(table, entry);
   } else {
     entry->store = STORE_DONE;
     if (entry->phase == LEASE_ENDED) {

@@ -1,8 +1,9 @@
 /* The leases of one producer rank: a fixed table of slots, one lease a slot, each operation O(1).
  *
- * A lease's way: published (its live word is to be stored) ─ live (it has been) ─ ended (over is to be stored) ─ given
- * back (over has been stored, and kvf_lease_table_next_ended() has named it, once). It ends when a consumer has all it
- * needs, when the last one aborts, when it runs out or when it is revoked here, whichever is first.
+ * A lease's way: published (its live word is to be stored, once its blocks' checksums are there if the node makes any)
+ * ─ live (it has been) ─ ended (over is to be stored) ─ given back (over has been stored, and
+ * kvf_lease_table_next_ended() has named it, once). It ends when a consumer has all it needs, when the last one aborts,
+ * when it runs out or when it is revoked here, whichever is first.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
  * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
@@ -26,6 +27,7 @@ typedef struct kvf_lease_table_config {
   uint32_t slots;
   uint64_t ttl_ns;       /* a lease lives this long after its last renewal */
   uint64_t lease_max_ns; /* and this long after it was published, however often it is renewed */
+  bool sums;             /* a live word waits for kvf_lease_table_summed() */
 } kvf_lease_table_config;
 
 /* Only grow. */
@@ -78,6 +80,10 @@ void kvf_lease_table_free(kvf_lease_table *table);
  * back. KVF_LIMIT: too many groups or blocks. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                                 const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+
+/* The checksums of a published lease's blocks are where readers find them. Only with config.sums, once a publish;
+ * without effect on a lease that has ended meanwhile, whose live word is never stored. */
+void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease);
 
 /* A consumer's renewal: attaches it, and lengthens the lease (see lease_consumers.h for where it does not). The lease
  * is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been stored. */

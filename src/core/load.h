@@ -37,6 +37,7 @@ typedef struct kvf_loads_config {
   uint32_t chunk_bytes;      /* a chunk of one item may be larger */
   uint32_t chunks_in_flight; /* of each part: 1 to KVF_CHUNKS_IN_FLIGHT_MAX */
   uint32_t inline_bytes;     /* a load whose whole rest is one chunk of at most this is read as `small` */
+  bool sums;                 /* blocks are to be verified: those that are not are counted */
   uint64_t seed;             /* of the jitter */
 } kvf_loads_config;
 
@@ -125,6 +126,9 @@ typedef struct kvf_load_stats {
   uint64_t retries;        /* times that a part has backed off */
   uint64_t stalls;         /* times that a part's stall clock has run out */
   uint64_t pings;
+  uint64_t verified;                   /* blocks confirmed that agree with their checksums */
+  uint64_t unverified;                 /* blocks confirmed that have none, though config.sums wants them */
+  uint64_t mismatches;                 /* reads that brought a block that does not agree with its checksums */
   uint64_t late;                       /* completions of reads that are not in flight */
   uint64_t outcomes[KVF_STATUSES_MAX]; /* loads by status: [i] counts kvf_status_at(i) */
   kvf_histogram load_ns;               /* good loads, from start to outcome */
@@ -156,8 +160,14 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_
 /* The path takes no new reads. Its reads in flight are completed by the transport; then their parts ask anew. */
 void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path);
 
-/* A read has ended: nothing writes to its blocks any more. `sample` is read if `status` is KVF_OK, and judged:
- * - live: the blocks are good;
+/* The first `items` items of this read agree with their checksums. Its on_read_done() follows. Unknown ids are ignored.
+ */
+void kvf_loads_on_read_verified(kvf_loads *loads, uint64_t read_id, uint32_t items);
+
+/* A read has ended: nothing writes to its blocks any more. `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and
+ * judged first:
+ * - live: the blocks are good; if `status` is KVF_CHECKSUM those that were verified, and the next is missing again, or
+ * decides the load if it has come with wrong checksums before;
  * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same path, after a pause;
  * - KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED, KVF_INVALID, KVF_INCOMPATIBLE: decides
  * the load; what was confirmed before counts in the prefix;

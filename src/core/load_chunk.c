@@ -55,6 +55,7 @@ kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
   take_items(part, chunk);
   chunk->path = part->path;
   chunk->cancelled = false;
+  chunk->verified = 0;
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&part->flying, &chunk->link);
   part->load->reads_in_flight++;
@@ -76,28 +77,35 @@ void kvf_chunk_end(kvf_loads *loads, kvf_load_chunk *chunk)
   chunk->part->tally->reads_in_flight--;
 }
 
-void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk)
+void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t count)
 {
   kvf_load_part *part = chunk->part;
-  for (uint32_t i = 0; i < chunk->count; i++) {
+  assert(count <= chunk->count);
+  for (uint32_t i = 0; i < count; i++) {
     assert(kvf_bitmap_get(part->taken, chunk->first + i) && !kvf_bitmap_get(part->good, chunk->first + i));
     kvf_bitmap_set(part->good, chunk->first + i);
   }
-  part->good_count += chunk->count;
-  loads->stats.blocks += chunk->count;
-  part->tally->blocks += chunk->count;
+  part->good_count += count;
+  part->tally->blocks += count;
+  loads->stats.blocks += count;
+  if (chunk->verified > 0) {
+    loads->stats.verified += count;
+  } else if (loads->config.sums) {
+    KVF_MARK(blocks_unverified);
+    loads->stats.unverified += count;
+  }
 }
 
-void kvf_chunk_miss(const kvf_load_chunk *chunk)
+void kvf_chunk_miss(const kvf_load_chunk *chunk, uint32_t good)
 {
   kvf_load_part *part = chunk->part;
-  for (uint32_t i = 0; i < chunk->count; i++) {
+  for (uint32_t i = good; i < chunk->count; i++) {
     assert(kvf_bitmap_get(part->taken, chunk->first + i) && !kvf_bitmap_get(part->good, chunk->first + i));
     kvf_bitmap_clear(part->taken, chunk->first + i);
   }
-  part->missing_count += chunk->count;
-  if (chunk->first < part->first_missing) {
-    part->first_missing = chunk->first;
+  part->missing_count += chunk->count - good;
+  if (chunk->first + good < part->first_missing) {
+    part->first_missing = chunk->first + good;
   }
 }
 

@@ -50,6 +50,7 @@ typedef struct kvf_load_chunk {
   uint32_t path;
   uint32_t first;
   uint32_t count;
+  uint32_t verified; /* of its first items, when it ends */
   bool cancelled;
 } kvf_load_chunk;
 
@@ -87,6 +88,7 @@ struct kvf_load_part {
 
   uint64_t *good;  /* by item: confirmed */
   uint64_t *taken; /* by item: confirmed, or in a read that has not ended */
+  uint64_t *wrong; /* by item: has come once and did not agree with its checksums */
   uint32_t good_count;
   uint32_t missing_count; /* not taken */
   uint32_t first_missing; /* no item before this one is missing */
@@ -172,8 +174,10 @@ void kvf_part_update_ready(kvf_loads *loads, kvf_load_part *part);
 /* load_chunk.c */
 kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part); /* NULL: no memory */
 void kvf_chunk_end(kvf_loads *loads, kvf_load_chunk *chunk);
-void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk);
-void kvf_chunk_miss(const kvf_load_chunk *chunk);
+/* Its first `count` items are good. */
+void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t count);
+/* Its items but for the first `good` ones are missing again. */
+void kvf_chunk_miss(const kvf_load_chunk *chunk, uint32_t good);
 void kvf_chunk_cancel(kvf_loads *loads, kvf_load_chunk *chunk);
 bool kvf_chunk_is_small(const kvf_loads *loads, const kvf_load_chunk *chunk);
 

@@ -3,6 +3,7 @@
 
 #include "core/load_internal.h"
 
+#include "base/bitmap.h"
 #include "base/mark.h"
 #include "base/mutant.h"
 
@@ -88,7 +89,7 @@ static void cancel_reads(kvf_loads *loads, kvf_load_part *part)
     kvf_chunk_cancel(loads, chunk);
     if (KVF_MUTANT(CANCEL_IS_QUIET)) {
       kvf_chunk_end(loads, chunk);
-      kvf_chunk_miss(chunk);
+      kvf_chunk_miss(chunk, 0);
     }
   }
 }
@@ -311,7 +312,7 @@ static bool is_final(kvf_status status)
 static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chunk)
 {
   kvf_load_part *part = chunk->part;
-  kvf_chunk_confirm(loads, chunk);
+  kvf_chunk_confirm(loads, chunk, chunk->count);
   part->cause = KVF_OK;
   kvf_backoff_reset(&part->backoff);
   if (part->good_count < part->load->items_count) {
@@ -321,6 +322,38 @@ static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chun
   leave(loads, part, KVF_PART_DONE);
   if (--part->load->parts_open == 0) {
     kvf_load_decide(loads, now_ns, part->load, part, KVF_OK);
+  }
+}
+
+/* The fence was good, and a block came that is not what the producer published. What came before it is good. The block
+ * gets one more try, which helps if the bytes were hurt on their way; where they lie they stay wrong. */
+static void on_mismatch(kvf_loads *loads, uint64_t now_ns, const kvf_load_chunk *chunk)
+{
+  kvf_load_part *part = chunk->part;
+  uint32_t good = chunk->verified < chunk->count ? chunk->verified : chunk->count - 1;
+  uint32_t wrong = chunk->first + good;
+  loads->stats.mismatches++;
+  if (good > 0) {
+    kvf_chunk_confirm(loads, chunk, good);
+    part->cause = KVF_OK;
+    kvf_backoff_reset(&part->backoff);
+  }
+  kvf_chunk_miss(chunk, good);
+  if (kvf_bitmap_get(part->wrong, wrong)) {
+    KVF_MARK(checksum_wrong_twice);
+    kvf_load_decide(loads, now_ns, part->load, part, KVF_CHECKSUM);
+    return;
+  }
+  KVF_MARK(checksum_wrong);
+  kvf_bitmap_set(part->wrong, wrong);
+  kvf_part_trouble(loads, now_ns, part, KVF_CHECKSUM);
+}
+
+void kvf_loads_on_read_verified(kvf_loads *loads, uint64_t read_id, uint32_t items)
+{
+  kvf_load_chunk *chunk = kvf_chunk_find(loads, read_id);
+  if (chunk != NULL) {
+    chunk->verified = items;
   }
 }
 
@@ -346,15 +379,23 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
     KVF_MARK(read_of_blocks_peer_lacks);
     status = KVF_BAD_TICKET; /* ours were checked at the start: it is the peer that has no such blocks */
   }
-  if (status == KVF_OK) {
+  if (sample == NULL) {
+    chunk->verified = 0; /* says nothing without the fence */
+  }
+  if (status == KVF_OK || (status == KVF_CHECKSUM && sample != NULL)) {
     clock_progress(loads, now_ns, part);
-    status = kvf_fence_check(sample, &part->spec.claim);
+    kvf_status fence = kvf_fence_check(sample, &part->spec.claim);
+    status = fence == KVF_OK ? status : fence;
   }
   if (status == KVF_OK) {
     on_confirmed(loads, now_ns, chunk);
     return;
   }
-  kvf_chunk_miss(chunk);
+  if (status == KVF_CHECKSUM) {
+    on_mismatch(loads, now_ns, chunk);
+    return;
+  }
+  kvf_chunk_miss(chunk, 0);
   if (is_final(status)) {
     KVF_MARK(read_failed_for_good);
     kvf_load_decide(loads, now_ns, part->load, part, status);

@@ -176,7 +176,7 @@ static kvf_load_entry *create_load(kvf_loads *loads, const kvf_load_spec *spec)
   size_t parts_at = sizeof(kvf_load_entry);
   size_t chunks_at = parts_at + parts_count * sizeof(kvf_load_part);
   size_t bitmaps_at = chunks_at + parts_count * chunks_each * sizeof(kvf_load_chunk);
-  size_t items_at = bitmaps_at + parts_count * 2 * words * sizeof(uint64_t);
+  size_t items_at = bitmaps_at + parts_count * 3 * words * sizeof(uint64_t);
   char *memory = calloc(1, items_at + spec->items_count * sizeof(kvf_read_item));
   if (memory == NULL) {
     return NULL;
@@ -192,8 +192,9 @@ static kvf_load_entry *create_load(kvf_loads *loads, const kvf_load_spec *spec)
     kvf_load_part *part = &load->parts[i];
     init_part(loads, load, part, &spec->parts[i]);
     init_chunks(part, chunks + i * chunks_each, (uint32_t)chunks_each);
-    part->good = bitmaps + i * 2 * words;
+    part->good = bitmaps + i * 3 * words;
     part->taken = part->good + words;
+    part->wrong = part->taken + words;
   }
   return load;
 }

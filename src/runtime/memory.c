@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/node.h"
+#include "runtime/summing.h"
 #include "transport/segments.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
@@ -48,12 +49,17 @@ static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t
   return KVF_OK;
 }
 
-static void clear_transports(kvf_node *node)
+static void clear_memory(kvf_node *node)
 {
+  kvf_summing_stop(node->summing);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
   node->memory_set = false;
+  kvf_summing_close(node->summing);
+  node->summing = NULL;
+  free(node->regions);
+  node->regions = NULL;
 }
 
 static kvf_status set_transports(kvf_node *node)
@@ -62,6 +68,7 @@ static kvf_status set_transports(kvf_node *node)
                                  .regions_count = node->regions_count,
                                  .table = node->fence_table,
                                  .table_slots = node->config.lease_slots};
+  kvf_summing_describe(node->summing, &memory);
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
     status = node->transports[i]->ops->set_memory(node->transports[i], &memory);
@@ -100,7 +107,12 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   }
   memcpy(node->regions, regions, count * sizeof(*regions));
   node->regions_count = (uint32_t)count;
-  status = set_transports(node);
+  if (node->config.checksum == KVF_ON) {
+    status = kvf_summing_open(node, &node->summing);
+  }
+  if (status == KVF_OK) {
+    status = set_transports(node);
+  }
   if (status == KVF_OK) {
     status = describe_transports(node, &welcome);
   }
@@ -112,9 +124,7 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   if (status == KVF_OK) {
     return KVF_OK;
   }
-  clear_transports(node);
-  free(node->regions);
-  node->regions = NULL;
+  clear_memory(node);
 
 free_welcome:
   kvf_welcome_free(&welcome);
@@ -142,9 +152,7 @@ kvf_status kvf_node_unregister(kvf_node *node)
     bool quiet = kvf_core_clear_memory(&node->core, now_ns);
     kvf_node_leave(node, now_ns);
     if (quiet) {
-      clear_transports(node);
-      free(node->regions);
-      node->regions = NULL;
+      clear_memory(node);
     } else {
       status = KVF_DEADLINE;
     }

@@ -1,4 +1,5 @@
 #include "runtime/node.h"
+#include "runtime/summing.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -225,6 +226,7 @@ void kvf_node_close(kvf_node *node)
     return;
   }
   wait_until_quiet(node);
+  kvf_summing_stop(node->summing);
   kvf_control_stop(node->control);
   disconnect_links(node);
   for (uint32_t i = 0; node->memory_set && i < node->transports_count; i++) {
@@ -241,6 +243,7 @@ void kvf_node_close(kvf_node *node)
   kvf_log_sink_take(&node->log, &lines);
   kvf_log_sink_write(&node->log, &lines);
   kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  kvf_summing_close(node->summing);
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);

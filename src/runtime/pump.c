@@ -205,6 +205,9 @@ static void on_read_done(void *context, const kvf_read_result *result)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
+  if (result->verified > 0) {
+    kvf_core_on_read_verified(&node->core, result->id, result->verified);
+  }
   kvf_core_on_read_done(&node->core, now_ns, result->id, result->status, &result->sample, result->bytes);
   kvf_node_leave(node, now_ns);
 }

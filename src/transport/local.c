@@ -306,14 +306,23 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
 {
   kvf_local *local = kvf_local_of(transport);
   size_t regions_bytes = given->regions_count * sizeof(kvf_region);
-  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes);
+  size_t sums_bytes = given->sums_count * sizeof(kvf_region);
+  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + 2 * sums_bytes);
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
   memory->refs = 1;
   memory->given = *given;
+  kvf_region *sums_read = memory->regions + given->regions_count;
+  kvf_region *sums = sums_read + given->sums_count;
   memory->given.regions = memory->regions;
+  memory->given.sums_read = sums_read;
+  memory->given.sums = sums;
   memcpy(memory->regions, given->regions, regions_bytes);
+  if (sums_bytes > 0) {
+    memcpy(sums_read, given->sums_read, sums_bytes);
+    memcpy(sums, given->sums, sums_bytes);
+  }
   kvf_status status = KVF_OK;
   (void)pthread_mutex_lock(&local->lock);
   if (local->memory == NULL) {
@@ -354,6 +363,7 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .table_slots = memory->table_slots,
       .pid = (uint32_t)getpid(),
       .regions_count = memory->regions_count,
+      .sums_count = memory->sums_count,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
   return kvf_local_description_write(&head, memory, out, capacity, out_bytes);

@@ -18,10 +18,11 @@
 /* Reads that could not even be noted, between two turns of the keeper. */
 #define KVF_LOCAL_REFUSED_MAX 4096
 
-/* The rank's memory, shared by the transport and the links that were made with it. */
+/* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
+ * follow: the regions, the sums of what is read, the sums of what others read. */
 typedef struct kvf_local_memory {
   uint32_t refs;
-  kvf_transport_memory given; /* regions point to the copy that follows */
+  kvf_transport_memory given;
   kvf_region regions[];
 } kvf_local_memory;
 
@@ -74,9 +75,10 @@ typedef struct kvf_local_link {
   uint64_t table;
   uint32_t table_slots;
   uint32_t regions_count;
+  uint32_t sums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
   size_t description_bytes;
   uint8_t *description;
-  kvf_region_layout *remote;
+  kvf_region_layout *remote; /* of regions, then of their sums; likewise the next */
   uint64_t *bases;
 } kvf_local_link;
 

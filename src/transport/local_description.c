@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/sums.h"
+
 _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 16, "no padding travels");
 
 kvf_local_place kvf_local_place_here(void)
@@ -26,21 +28,28 @@ kvf_local_place kvf_local_place_here(void)
   return place;
 }
 
+static uint8_t *put_bases(uint8_t *to, const kvf_region *regions, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    uint64_t base = (uintptr_t)regions[i].base;
+    memcpy(to, &base, sizeof(base));
+    to += sizeof(base);
+  }
+  return to;
+}
+
 kvf_status kvf_local_description_write(const kvf_local_description *head, const kvf_transport_memory *memory, void *out,
                                        size_t capacity, size_t *out_bytes)
 {
-  size_t bytes = sizeof(*head) + memory->regions_count * sizeof(uint64_t);
+  size_t bytes = sizeof(*head) + ((size_t)memory->regions_count + memory->sums_count) * sizeof(uint64_t);
   if (bytes > capacity) {
     return KVF_LIMIT;
   }
   uint8_t *to = out;
   memcpy(to, head, sizeof(*head));
   to += sizeof(*head);
-  for (uint32_t i = 0; i < memory->regions_count; i++) {
-    uint64_t base = (uintptr_t)memory->regions[i].base;
-    memcpy(to, &base, sizeof(base));
-    to += sizeof(base);
-  }
+  to = put_bases(to, memory->regions, memory->regions_count);
+  (void)put_bases(to, memory->sums, memory->sums_count);
   *out_bytes = bytes;
   return KVF_OK;
 }
@@ -51,8 +60,21 @@ static bool address_ok(uint64_t address, uint64_t bytes)
   return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
 }
 
+static bool bases_ok(const kvf_region_layout *remote, const uint64_t *bases, uint32_t count, const char *what,
+                     char *message)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    uint64_t bytes = remote[i].stride_bytes * (remote[i].blocks - 1) + remote[i].block_bytes;
+    if (!address_ok(bases[i], bytes)) {
+      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the address of its %s %" PRIu32 " is impossible", what, i);
+      return false;
+    }
+  }
+  return true;
+}
+
 static kvf_status check_addresses(const kvf_local_description *head, const kvf_region_layout *remote,
-                                  const uint64_t *bases, char *message)
+                                  const kvf_region_layout *sums, const uint64_t *bases, char *message)
 {
   if (head->pid == 0 || head->pid > INT32_MAX) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%" PRIu32 " is no process id", head->pid);
@@ -63,12 +85,9 @@ static kvf_status check_addresses(const kvf_local_description *head, const kvf_r
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
     return KVF_TRANSFER_SETUP;
   }
-  for (uint32_t i = 0; i < head->regions_count; i++) {
-    uint64_t bytes = remote[i].stride_bytes * (remote[i].blocks - 1) + remote[i].block_bytes;
-    if (!address_ok(bases[i], bytes)) {
-      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the address of its region %" PRIu32 " is impossible", i);
-      return KVF_TRANSFER_SETUP;
-    }
+  if (!bases_ok(remote, bases, head->regions_count, "region", message) ||
+      !bases_ok(sums, bases + head->regions_count, head->sums_count, "checksums", message)) {
+    return KVF_TRANSFER_SETUP;
   }
   return KVF_OK;
 }
@@ -94,15 +113,18 @@ static kvf_status check_place(const kvf_local_description *head, const kvf_local
 kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                       const kvf_incarnation *incarnation, const kvf_region_layout *remote,
                                       uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
-                                      char *message)
+                                      kvf_region_layout sums[KVF_GROUPS_MAX], char *message)
 {
-  if (bytes_count != sizeof(*head) + (size_t)remote_count * sizeof(*bases)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %zu bytes, not %zu", bytes_count,
-                   sizeof(*head) + (size_t)remote_count * sizeof(*bases));
+  uint32_t groups = kvf_sums_layouts(remote, remote_count, sums);
+  size_t plain = sizeof(*head) + (size_t)remote_count * sizeof(*bases);
+  bool has_sums = groups > 0 && bytes_count == plain + groups * sizeof(*bases);
+  if (bytes_count != plain && !has_sums) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %zu bytes, not %zu", bytes_count, plain);
     return KVF_TRANSFER_SETUP;
   }
   memcpy(head, bytes, sizeof(*head));
-  if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count || head->reserved != 0) {
+  if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
+      head->sums_count != (has_sums ? groups : 0)) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is not one of this transport");
     return KVF_TRANSFER_SETUP;
   }
@@ -110,6 +132,6 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
   if (status != KVF_OK) {
     return status;
   }
-  memcpy(bases, (const uint8_t *)bytes + sizeof(*head), (size_t)remote_count * sizeof(*bases));
-  return check_addresses(head, remote, bases, message);
+  memcpy(bases, (const uint8_t *)bytes + sizeof(*head), bytes_count - sizeof(*head));
+  return check_addresses(head, remote, sums, bases, message);
 }

@@ -13,7 +13,8 @@ typedef struct kvf_local_place {
   uint64_t pid_namespace;
 } kvf_local_place;
 
-/* As it travels: plain memory, since reader and writer run on one machine. Region bases (uint64_t) follow. */
+/* As it travels: plain memory, since reader and writer run on one machine. Bases (uint64_t) of its regions, then of its
+ * checksums, follow. */
 typedef struct kvf_local_description {
   uint64_t magic;
   kvf_local_place place;
@@ -24,25 +25,26 @@ typedef struct kvf_local_description {
   uint32_t table_slots;
   uint32_t pid;
   uint32_t regions_count;
-  uint32_t reserved; /* zero */
+  uint32_t sums_count; /* 0: it has no checksums, else the number of groups */
 } kvf_local_description;
 
-#define KVF_LOCAL_MAGIC UINT64_C(0x316c61636f6c766b) /* "kvlocal1" */
+#define KVF_LOCAL_MAGIC UINT64_C(0x326c61636f6c766b) /* "kvlocal2" */
 
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);
 
-/* Writes the description and the bases of memory's regions. KVF_LIMIT: `capacity` is too small. */
+/* Writes the description and the bases of memory's regions and sums. KVF_LIMIT: `capacity` is too small. */
 KVF_MUST_USE kvf_status kvf_local_description_write(const kvf_local_description *head,
                                                     const kvf_transport_memory *memory, void *out, size_t capacity,
                                                     size_t *out_bytes);
 
 /* Reads what a peer sent. It goes with `remote_count` layouts, which have passed kvf_layouts_check(); `bases` has room
- * for as many. KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says
- * what was found. */
+ * for as many and KVF_GROUPS_MAX more, `sums` gets the layouts of its checksums, head->sums_count of them.
+ * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
+ * found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                                    const kvf_incarnation *incarnation, const kvf_region_layout *remote,
                                                    uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
-                                                   char *message);
+                                                   kvf_region_layout sums[KVF_GROUPS_MAX], char *message);
 
 #endif

@@ -9,11 +9,12 @@
 
 #include "transport/local.h"
 #include "transport/local_copy.h"
+#include "transport/sums.h"
 
 /* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
 static kvf_local_link *link_alloc(const kvf_link_spec *spec)
 {
-  size_t count = spec->remote_count;
+  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
   size_t bytes = sizeof(kvf_local_link) + count * (sizeof(kvf_region_layout) + sizeof(uint64_t));
   kvf_local_link *link = calloc(1, bytes + spec->description_bytes);
   if (link == NULL) {
@@ -134,6 +135,15 @@ static kvf_status check_process(kvf_local_link *link, const kvf_local_descriptio
   return KVF_OK;
 }
 
+/* Blocks are verified if both sides have checksums. */
+static void agree_on_sums(kvf_local *local, kvf_local_link *link, const kvf_local_description *description)
+{
+  link->sums_count = link->memory->given.sums_count == 0 ? 0 : description->sums_count;
+  if (link->memory->given.sums_count > 0 && link->sums_count == 0) {
+    kvf_local_log(local, KVF_LOG_WARN, &link->peer, KVF_NO_SUMS_LINE);
+  }
+}
+
 static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
@@ -141,20 +151,25 @@ static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *messa
     return KVF_TRANSFER_SETUP;
   }
   kvf_local_description description;
+  kvf_region_layout *sums = link->remote + link->regions_count;
   kvf_status status = kvf_layouts_check(link->memory->regions, link->memory->given.regions_count, link->remote,
                                         link->regions_count, message);
   if (status != KVF_OK) {
     return status;
   }
   status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      link->remote, link->regions_count, &description, link->bases, message);
+                                      link->remote, link->regions_count, &description, link->bases, sums, message);
   if (status != KVF_OK) {
     return status;
   }
   link->pid = (pid_t)description.pid;
   link->table = description.table_address;
   link->table_slots = description.table_slots;
-  return check_process(link, &description, message);
+  status = check_process(link, &description, message);
+  if (status == KVF_OK) {
+    agree_on_sums(local, link, &description);
+  }
+  return status;
 }
 
 void kvf_local_link_check(kvf_local *local, kvf_local_link *link)

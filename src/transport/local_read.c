@@ -3,6 +3,7 @@
 
 #include "transport/local.h"
 #include "transport/local_copy.h"
+#include "transport/sums.h"
 
 /* With the lock: the read ends without a copy, reported by the keeper. */
 static void end_waiting(kvf_local *local, kvf_local_read *read, kvf_status status)
@@ -112,14 +113,14 @@ static void landed(void *context)
   local->host.read_progress(local->host.context, read->read.id);
 }
 
-static kvf_status copy_and_sample(kvf_local_read *read, kvf_read_result *result)
+static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
 {
   const kvf_local_link *link = read->link;
   const kvf_read *request = &read->read;
   const kvf_chunk chunk = {
       .local = link->memory->regions,
       .remote = link->remote,
-      .regions_count = link->regions_count,
+      .regions_count = link->regions_count + link->sums_count,
       .items_count = request->items_count,
       .items = request->items,
       .remote_head = request->remote_head,
@@ -128,17 +129,17 @@ static kvf_status copy_and_sample(kvf_local_read *read, kvf_read_result *result)
   };
   const kvf_local_copy copy = {
       .pid = link->pid, .bases = link->bases, .stop = &read->stop, .landed = landed, .context = read};
-  kvf_status status = kvf_chunk_check(&chunk, NULL);
-  if (status != KVF_OK) {
-    return status;
+  result->status = kvf_chunk_check(&chunk, NULL);
+  if (result->status == KVF_OK) {
+    result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &request->lease, &result->bytes, &result->sample);
   }
-  return kvf_local_copy_lease(&copy, &chunk, link->table, &request->lease, &result->bytes, &result->sample);
+  kvf_sums_judge(&chunk, link->sums_count, &request->lease, result);
 }
 
 void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
 {
   kvf_read_result result = {.id = read->read.id};
-  result.status = copy_and_sample(read, &result);
+  copy_and_judge(read, &result);
   if (result.status == KVF_TRANSFER_FAILED) {
     kvf_local_link_unreadable(local, read->link);
   }

@@ -350,26 +350,31 @@ static void run_set_memory(kvf_tcp *tcp, kvf_tcp_command *command)
 static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  uint32_t count = given->regions_count;
-  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * (sizeof(kvf_region) + sizeof(kvf_region_layout)));
+  uint32_t regions = given->regions_count;
+  uint32_t count = regions + given->sums_count;
+  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * (2 * sizeof(kvf_region) + sizeof(kvf_region_layout)));
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
   *memory = (kvf_tcp_memory){.set = {.run = run_set_memory},
                              .refs = 1,
-                             .regions_count = count,
+                             .regions_count = regions,
+                             .sums_count = given->sums_count,
                              .table_slots = given->table_slots,
                              .table = given->table,
-                             .layouts = (kvf_region_layout *)(void *)(memory->regions + count)};
+                             .served = memory->regions + count,
+                             .layouts = (kvf_region_layout *)(void *)(memory->regions + 2 * (size_t)count)};
   kvf_list_init(&memory->set.in_commands);
   for (uint32_t i = 0; i < count; i++) {
-    memory->regions[i] = given->regions[i];
-    memory->layouts[i] = kvf_region_layout_of(&given->regions[i]);
+    memory->regions[i] = i < regions ? given->regions[i] : given->sums_read[i - regions];
+    memory->served[i] = i < regions ? given->regions[i] : given->sums[i - regions];
+    memory->layouts[i] = kvf_region_layout_of(&memory->served[i]);
   }
   kvf_tcp_lock(tcp);
   bool taken = tcp->has_memory;
   if (!taken) {
     tcp->has_memory = true;
+    tcp->has_sums = given->sums_count > 0;
     kvf_tcp_post(tcp, &memory->set);
   }
   kvf_tcp_unlock(tcp);
@@ -417,31 +422,37 @@ static void tcp_clear_memory(kvf_transport *transport)
 
 static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
 {
-  const kvf_tcp *tcp = kvf_tcp_of(transport);
+  kvf_tcp *tcp = kvf_tcp_of(transport);
   if (tcp->listen.port == 0) {
     return KVF_INVALID;
   }
+  kvf_tcp_lock(tcp);
+  bool has_sums = tcp->has_sums;
+  kvf_tcp_unlock(tcp);
   kvf_encoder encoder;
   kvf_encoder_init(&encoder, out, capacity);
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, tcp->listen.port);
   kvf_put_incarnation(&encoder, &tcp->config.incarnation);
+  kvf_put_u8(&encoder, has_sums ? 1 : 0);
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
-kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected, uint16_t *port)
+kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
+                                    kvf_tcp_description *out)
 {
   kvf_decoder decoder;
   kvf_decoder_init(&decoder, data, bytes);
   uint32_t magic = kvf_get_u32(&decoder);
-  uint16_t found = kvf_get_u16(&decoder);
+  uint16_t port = kvf_get_u16(&decoder);
   kvf_incarnation incarnation;
   kvf_get_incarnation(&decoder, &incarnation);
-  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || found == 0 ||
+  uint8_t sums = kvf_get_u8(&decoder);
+  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || port == 0 || sums > 1 ||
       memcmp(&incarnation, expected, sizeof(incarnation)) != 0) {
     return KVF_TRANSFER_SETUP;
   }
-  *port = found;
+  *out = (kvf_tcp_description){.port = port, .has_sums = sums == 1};
   return KVF_OK;
 }
 

@@ -26,8 +26,13 @@
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
 #define KVF_TCP_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
 
-/* What describe() writes: this number, the port (u16), the incarnation. */
-#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3174766b) /* "kvt1" */
+/* What describe() writes: this number, the port (u16), the incarnation, whether it has checksums (u8). */
+#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3274766b) /* "kvt2" */
+
+typedef struct kvf_tcp_description {
+  uint16_t port;
+  bool has_sums;
+} kvf_tcp_description;
 
 typedef struct kvf_tcp kvf_tcp;
 
@@ -43,14 +48,18 @@ typedef struct kvf_tcp_command {
   void (*run)(kvf_tcp *tcp, struct kvf_tcp_command *command);
 } kvf_tcp_command;
 
-/* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. */
+/* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
+ * the struct lie the regions and the sums of what is read, the regions and the sums of what others read, and the
+ * layouts of these. */
 typedef struct kvf_tcp_memory {
   kvf_tcp_command set;
   uint32_t refs;
-  uint32_t regions_count;
+  uint32_t regions_count; /* without sums */
+  uint32_t sums_count;
   uint32_t table_slots;
   const void *table;
-  kvf_region_layout *layouts; /* of the regions; both lie behind this struct */
+  kvf_region *served;
+  kvf_region_layout *layouts; /* of `served` */
   kvf_region regions[];
 } kvf_tcp_memory;
 
@@ -66,7 +75,8 @@ struct kvf_tcp {
   uint64_t refused[KVF_TCP_REFUSED_MAX]; /* ids of reads for which there was no memory */
   uint32_t refused_count;
   bool has_memory;
-  bool asleep; /* the data thread waits, or is about to */
+  bool has_sums; /* of the memory */
+  bool asleep;   /* the data thread waits, or is about to */
   bool closing;
 
   pthread_t thread;
@@ -119,7 +129,7 @@ void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source)
 void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
 /* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed, or of another incarnation. */
 KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
-                                                 uint16_t *port);
+                                                 kvf_tcp_description *out);
 
 /* ---- tcp_server.c: the producer's side, in the data thread ---- */
 

@@ -11,6 +11,8 @@
 
 #include <openssl/crypto.h>
 
+#include "transport/sums.h"
+
 /* Chunks of a few KiB come whole in one system call. */
 #define IN_BYTES 16384
 /* The longest READ, and some cancels. */
@@ -274,6 +276,19 @@ static void path_open(kvf_tcp *tcp, kvf_tcp_path *path)
   }
 }
 
+/* Blocks are verified if both sides have checksums. */
+static void agree_on_sums(kvf_tcp *tcp, kvf_tcp_link *link)
+{
+  if (link->memory->sums_count == 0) {
+    return;
+  }
+  if (link->has_sums) {
+    link->sums_count = kvf_sums_layouts(link->remote, link->remote_count, link->remote + link->remote_count);
+  } else {
+    kvf_tcp_log(tcp, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_SUMS_LINE);
+  }
+}
+
 static void run_connect(kvf_tcp *tcp, kvf_tcp_command *command)
 {
   kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, connect);
@@ -293,6 +308,7 @@ static void run_connect(kvf_tcp *tcp, kvf_tcp_command *command)
     kvf_tcp_link_fail(tcp, link, status, status, "%s", message);
     return;
   }
+  agree_on_sums(tcp, link);
   for (uint32_t i = 0; i < link->paths_count && link->state == KVF_TCP_LINK_CONNECTING; i++) {
     path_open(tcp, &link->paths[i]);
   }
@@ -335,14 +351,15 @@ static void paths_init(kvf_tcp_link *link)
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  uint16_t port;
-  kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &spec->incarnation, &port);
+  kvf_tcp_description found;
+  kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &spec->incarnation, &found);
   if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
     return KVF_TRANSFER_SETUP;
   }
   size_t paths_bytes = tcp->config.tcp_streams * sizeof(kvf_tcp_path);
   size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
-  kvf_tcp_link *link = calloc(1, sizeof(*link) + paths_bytes + remote_bytes);
+  size_t sums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);
+  kvf_tcp_link *link = calloc(1, sizeof(*link) + paths_bytes + remote_bytes + sums_bytes);
   if (link == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -355,7 +372,8 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_list_init(&link->in_links);
   kvf_list_init(&link->in_connecting);
   link->peer = spec->peer;
-  link->peer.port = port;
+  link->peer.port = found.port;
+  link->has_sums = found.has_sums;
   link->incarnation = spec->incarnation;
   link->session_id = spec->session_id;
   link->session_key = spec->session_key;

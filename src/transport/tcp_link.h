@@ -61,7 +61,9 @@ struct kvf_tcp_link {
   kvf_tcp_memory *memory;
   uint32_t ready_count;
   uint32_t remote_count;
-  kvf_region_layout *remote; /* behind the paths */
+  uint32_t sums_count;       /* 0: blocks are not verified */
+  bool has_sums;             /* the peer */
+  kvf_region_layout *remote; /* of its regions and then of their sums, behind the paths */
   uint32_t paths_count;
   kvf_tcp_path paths[];
 };

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "transport/sums.h"
 #include "transport/tcp_link.h"
 
 #define CANCEL_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_CANCEL_BYTES_MAX)
@@ -97,7 +98,7 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
   }
   read->chunk = (kvf_chunk){.local = link->memory->regions,
                             .remote = link->remote,
-                            .regions_count = link->remote_count,
+                            .regions_count = link->remote_count + link->sums_count,
                             .items_count = read->read.items_count,
                             .items = read->read.items,
                             .remote_head = read->read.remote_head,
@@ -236,7 +237,8 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
                            .lease = read->read.lease,
                            .remote_head = read->read.remote_head,
                            .heads = read->read.heads,
-                           .items_count = read->read.items_count};
+                           .items_count = read->read.items_count,
+                           .sums = read->link->sums_count > 0};
   size_t bytes = 0;
   kvf_status status = kvf_data_read_encode(&message, read->read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
   if (status != KVF_OK) {
@@ -366,6 +368,7 @@ bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *bo
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = path->link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->landed_bytes};
+  kvf_sums_judge(&read->chunk, path->link->sums_count, &read->read.lease, &result);
   report(tcp, read, &result);
   return true;
 }

@@ -57,6 +57,7 @@ bool kvf_tcp_on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
                                .lease = read.lease,
                                .head = read.remote_head,
                                .heads = read.heads,
+                               .sums = read.sums,
                                .items_count = read.items_count};
   kvf_data_read_items(&read, request->items);
   kvf_list_init(&request->in_requests);
@@ -97,6 +98,9 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (memory == NULL || request->lease.slot >= memory->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
+  if (request->sums && memory->sums_count == 0) {
+    return KVF_INVALID;
+  }
   kvf_status status = tcp->host.authorize(tcp->host.context, &request->lease, request->items, request->items_count);
   if (status != KVF_OK) {
     return status;
@@ -104,9 +108,9 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   for (uint32_t i = 0; i < request->items_count; i++) {
     request->items[i].local_block = request->items[i].remote_block;
   }
-  conn->chunk = (kvf_chunk){.local = memory->regions,
+  conn->chunk = (kvf_chunk){.local = memory->served,
                             .remote = memory->layouts,
-                            .regions_count = memory->regions_count,
+                            .regions_count = memory->regions_count + (request->sums ? memory->sums_count : 0),
                             .items_count = request->items_count,
                             .items = request->items,
                             .remote_head = request->head,

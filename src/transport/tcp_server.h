@@ -16,6 +16,7 @@ typedef struct kvf_tcp_request {
   uint32_t head;
   uint32_t heads;
   bool cancelled;
+  bool sums;
   uint32_t items_count;
   kvf_read_item items[];
 } kvf_tcp_request;

@@ -8,8 +8,9 @@
  * which nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status
  * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied, and its first byte was
  * copied after the lease had been found live: where it had not, nothing was copied and the sample says so. The host
- * judges the sample. cancel() asks for an early end: read_done() still comes, with KVF_CANCELLED or with what happened
- * before.
+ * judges the sample. Where both sides have checksums, KVF_OK says too that all items agree with theirs; KVF_CHECKSUM,
+ * which carries a sample as well, that one does not: the sample's judgement goes first. cancel() asks for an early end:
+ * read_done() still comes, with KVF_CANCELLED or with what happened before.
  */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
 #define KVF_TRANSPORT_TRANSPORT_H
@@ -39,8 +40,11 @@ typedef struct kvf_read {
 typedef struct kvf_read_result {
   uint64_t id;
   kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
-  kvf_fence_sample sample; /* valid if status is KVF_OK */
-  uint64_t bytes;          /* that landed */
+  kvf_fence_sample sample; /* valid if status is KVF_OK or KVF_CHECKSUM */
+  uint64_t bytes;          /* that landed, checksums included */
+  /* Leading items whose bytes were compared with the producer's checksums, and agree: all, or fewer if status is
+   * KVF_CHECKSUM; 0 where one of the two sides has no checksums. */
+  uint32_t verified;
 } kvf_read_result;
 
 /* What the transport needs of the node that it is part of. */
@@ -85,6 +89,11 @@ typedef struct kvf_transport_memory {
   uint32_t regions_count;
   const void *table;
   uint32_t table_slots;
+  /* Checksums (transport/sums.h), if the node has them: of the blocks that others read, and where those of the blocks
+   * that we read are put. */
+  uint32_t sums_count;
+  const kvf_region *sums;
+  const kvf_region *sums_read;
 } kvf_transport_memory;
 
 typedef struct kvf_link_spec {

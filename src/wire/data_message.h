@@ -22,7 +22,7 @@
 #define KVF_DATA_CHALLENGE_BYTES_MAX 32
 #define KVF_DATA_HELLO_BYTES_MAX 76
 #define KVF_DATA_READY_BYTES_MAX KVF_HASH_BYTES
-#define KVF_DATA_READ_HEAD_BYTES 48
+#define KVF_DATA_READ_HEAD_BYTES 49
 #define KVF_DATA_READ_RUN_BYTES 5
 #define KVF_DATA_CHUNK_BYTES_MAX 20
 #define KVF_DATA_TRAILER_BYTES_MAX 24
@@ -72,6 +72,7 @@ typedef struct kvf_data_read {
   uint32_t remote_head;
   uint32_t heads; /* above 0; remote_head + heads fits 32 bits */
   uint32_t items_count;
+  bool sums;           /* the blocks' checksums are wanted too: the payload has them as one more region of each group */
   const uint8_t *runs; /* decoded: in the body, for kvf_data_read_items(); not read by encode */
   size_t runs_bytes;
 } kvf_data_read;

@@ -12,6 +12,10 @@ void items_out_of_range(void **state);
 void small_reads(void **state);
 void parallel_reads(void **state);
 
+/* cases_sums.c: bytes that are not those of the publication are told from those that are. */
+void bytes_altered_after_publication(void **state);
+void altered_and_mended(void **state);
+
 /* cases_lease.c: no sample lies. */
 void lease_not_published(void **state);
 void lease_unknown(void **state);

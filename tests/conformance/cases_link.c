@@ -150,8 +150,10 @@ void describe_without_room(void **state)
 void memory_set_twice(void **state)
 {
   pair *two = small_pair(*state);
-  const kvf_transport_memory memory = {two->producer.regions, two->producer.shape.count, two->producer.table,
-                                       NODE_SLOTS};
+  const kvf_transport_memory memory = {.regions = two->producer.regions,
+                                       .regions_count = two->producer.shape.count,
+                                       .table = two->producer.table,
+                                       .table_slots = NODE_SLOTS};
   const kvf_transport_ops *ops = two->traits->ops;
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
   ops->clear_memory(two->producer.transport);

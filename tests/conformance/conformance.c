@@ -13,6 +13,7 @@
 
 int conformance_main(const conformance_traits *traits, int argc, char **argv)
 {
+  node_has_sums = traits->has_sums;
   if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
     return process_main(traits);
   }
@@ -30,6 +31,8 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(items_out_of_range),
       CASE(small_reads),
       CASE(parallel_reads),
+      CASE(bytes_altered_after_publication),
+      CASE(altered_and_mended),
       CASE(lease_not_published),
       CASE(lease_unknown),
       CASE(lease_over),

@@ -22,9 +22,9 @@ extern const kvf_transport_ops __real_kvf_transport_tcp;
 #endif
 
 const kvf_status fault_statuses[] = {
-    KVF_TRANSFER_FAILED,   KVF_TRANSFER_STALLED, KVF_CHECKSUM,      KVF_CANCELLED, KVF_BAD_TICKET,
-    KVF_LEASE_EXPIRED,     KVF_LEASE_UNKNOWN,    KVF_NOT_PUBLISHED, KVF_PEER_DOWN, KVF_PEER_RESTARTED,
-    KVF_HANDSHAKE_TIMEOUT, KVF_TRANSFER_SETUP,   KVF_PROTOCOL,      KVF_NO_MEMORY, KVF_INVALID};
+    KVF_TRANSFER_FAILED, KVF_TRANSFER_STALLED, KVF_CANCELLED, KVF_BAD_TICKET,     KVF_LEASE_EXPIRED,
+    KVF_LEASE_UNKNOWN,   KVF_NOT_PUBLISHED,    KVF_PEER_DOWN, KVF_PEER_RESTARTED, KVF_HANDSHAKE_TIMEOUT,
+    KVF_TRANSFER_SETUP,  KVF_PROTOCOL,         KVF_NO_MEMORY, KVF_INVALID};
 const size_t fault_statuses_count = sizeof(fault_statuses) / sizeof(fault_statuses[0]);
 
 typedef struct fault_transport fault_transport;

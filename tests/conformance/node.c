@@ -14,6 +14,9 @@
 #include "base/time.h"
 #include "transport/fence_memory.h"
 #include "transport/segments.h"
+#include "transport/sums.h"
+
+bool node_has_sums;
 
 #define SESSION_ID 7
 #define REGION_GAP_BYTES 4096
@@ -278,6 +281,8 @@ static void free_regions(side *node)
       node->regions[i].base = NULL;
     }
   }
+  kvf_sums_close(node->sums, node->sums_count);
+  kvf_sums_close(node->sums_read, node->sums_count);
   kvf_fence_table_close(node->table, NODE_SLOTS);
   node->table = NULL;
 }
@@ -330,7 +335,17 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
   allocate_regions(node);
   node_fill(node, seed);
   assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table), KVF_OK);
-  const kvf_transport_memory memory = {node->regions, shape->count, node->table, NODE_SLOTS};
+  if (node_has_sums) {
+    assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums, &node->sums_count), KVF_OK);
+    assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums_read, &node->sums_count), KVF_OK);
+  }
+  const kvf_transport_memory memory = {.regions = node->regions,
+                                       .regions_count = shape->count,
+                                       .table = node->table,
+                                       .table_slots = NODE_SLOTS,
+                                       .sums_count = node->sums_count,
+                                       .sums = node->sums,
+                                       .sums_read = node->sums_read};
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_OK);
   node->memory_set = true;
 }
@@ -406,6 +421,10 @@ node_lease *node_reserve(side *node, uint64_t lease_id)
 node_lease *node_publish(side *node, uint64_t lease_id)
 {
   node_lease *lease = node_reserve(node, lease_id);
+  for (uint32_t i = 0; i < node->sums_count * lease->positions; i++) {
+    kvf_sums_make(node->regions, node->shape.count, &node->sums[i % node->sums_count],
+                  lease->blocks[i / node->sums_count]);
+  }
   const kvf_fence_entry entry = {kvf_fence_word_live(lease_id), lease->digest};
   kvf_fence_store_live(node->table, lease->lease.slot, entry);
   (void)pthread_mutex_lock(&node->lock);

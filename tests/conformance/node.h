@@ -52,6 +52,9 @@ typedef struct side {
   kvf_incarnation incarnation;
   node_shape shape;
   kvf_region regions[NODE_REGIONS_MAX];
+  kvf_region sums[KVF_GROUPS_MAX];
+  kvf_region sums_read[KVF_GROUPS_MAX];
+  uint32_t sums_count;
   void *table;
   bool memory_set;
 
@@ -78,6 +81,9 @@ typedef struct node_introduction {
   uint8_t description[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
 } node_introduction;
 
+/* Whether nodes that are opened have checksums. */
+extern bool node_has_sums;
+
 /* Opens a transport and allocates and registers memory of this shape, filled with node_byte(seed). */
 void node_open(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed);
 /* As node_open(), with a configuration of one's own. */
@@ -102,8 +108,8 @@ void node_introduce(side *node, node_introduction *out);
 
 /* ---- leases (producer) ---- */
 
-/* A lease of `positions` blocks, whose ids are position * 7919 modulo the blocks of the shape; made known, stored live.
- */
+/* A lease of `positions` blocks, whose ids are position * 7919 modulo the blocks of the shape; made known, summed,
+ * stored live. */
 node_lease *node_publish(side *node, uint64_t lease_id);
 /* Known to authorize(), not published. */
 node_lease *node_reserve(side *node, uint64_t lease_id);

@@ -11,6 +11,7 @@ typedef struct conformance_traits {
   bool producer_checks_lease;   /* a read of a lease that is not live or not known is refused before any byte */
   bool producer_checks_session; /* a connection must show the session's key */
   bool reads_stopped_producer;  /* nothing of the producer but its memory is needed */
+  bool has_sums;                /* both sides have checksums */
   bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 

@@ -246,6 +246,7 @@ static void connect_link(void)
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, 4000);
   kvf_put_incarnation(&encoder, &spec.incarnation);
+  kvf_put_u8(&encoder, 0);
   fuzz_check(kvf_encoder_end(&encoder, &spec.description_bytes) == KVF_OK);
   memcpy(remote, tcp.layouts, sizeof(remote));
   if (choice >= 0xf0) {

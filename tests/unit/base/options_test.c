@@ -68,7 +68,7 @@ static void every_option_takes_its_default(void **state)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 33);
+  assert_int_equal(count, 34);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -112,6 +112,10 @@ static void choices_are_named(void **state)
   assert_int_equal(kvf_config_set(&config, "error_status", "503", NULL), KVF_OK);
   assert_int_equal(config.error_status, KVF_ERROR_STATUS_503);
   assert_refused("error_status", "502", KVF_INVALID, "error_status = \"502\" is not allowed: it must be 500 or 503");
+  assert_int_equal(config.checksum, KVF_OFF);
+  assert_int_equal(kvf_config_set(&config, "checksum", "on", NULL), KVF_OK);
+  assert_int_equal(config.checksum, KVF_ON);
+  assert_refused("checksum", "yes", KVF_INVALID, "checksum = \"yes\" is not allowed: it must be off or on");
   assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
   assert_int_equal(config.log_level, KVF_LOG_ERROR);
   assert_refused("policy", "Auto", KVF_INVALID, "policy = \"Auto\" is not allowed: it must be fail, recompute or auto");
@@ -291,6 +295,10 @@ static void check_looks_at_fields_that_were_not_set_by_name(void **state)
   const uint32_t no_error_status = 2;
   memcpy(&config.error_status, &no_error_status, sizeof(no_error_status));
   assert_check_fails(&config, "error_status = \"2\" is not allowed: it must be 500 or 503");
+  config = defaults();
+  const uint32_t no_switch = 2;
+  memcpy(&config.checksum, &no_switch, sizeof(no_switch));
+  assert_check_fails(&config, "checksum = \"2\" is not allowed: it must be off or on");
   config = defaults();
   const uint32_t no_level = 4;
   memcpy(&config.log_level, &no_level, sizeof(no_level));

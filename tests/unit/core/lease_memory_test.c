@@ -33,7 +33,7 @@ static void table(void **state)
 {
   (void)state;
   static lease_world w;
-  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS};
+  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS, false};
   allocations_left = 0;
   assert_int_equal(kvf_lease_table_init(&w.table, &config, 0), KVF_NO_MEMORY);
   kvf_lease_table_free(&w.table);

@@ -31,11 +31,11 @@ static void bad_config(void **state)
 {
   (void)state;
   static kvf_lease_table table;
-  kvf_lease_table_config config = {0, 1, 1};
+  kvf_lease_table_config config = {0, 1, 1, false};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
-  config = (kvf_lease_table_config){1, 0, 1};
+  config = (kvf_lease_table_config){1, 0, 1, false};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
-  config = (kvf_lease_table_config){1, 1, 0};
+  config = (kvf_lease_table_config){1, 1, 0, false};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
 }
 
@@ -340,7 +340,7 @@ static void ttl_above_longest_life(void **state)
 {
   (void)state;
   static kvf_lease_table table;
-  const kvf_lease_table_config config = {1, MS(100), MS(40)};
+  const kvf_lease_table_config config = {1, MS(100), MS(40), false};
   const kvf_lease lease = lease_of(0, 1);
   const kvf_blocks blocks = {NULL, NULL, 0};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_OK);
@@ -392,7 +392,7 @@ static void many_run_out_in_one_tick(void **state)
 {
   (void)state;
   kvf_lease_table table;
-  const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS};
+  const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS, false};
   const kvf_blocks blocks = {NULL, NULL, 0};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_OK);
   for (uint32_t slot = 0; slot < 100; slot++) {

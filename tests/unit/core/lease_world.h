@@ -23,7 +23,7 @@ typedef struct lease_world {
 
 static inline void world_init(lease_world *w, uint64_t now_ns)
 {
-  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS};
+  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS, false};
   *w = (lease_world){0};
   assert_int_equal(kvf_lease_table_init(&w->table, &config, now_ns), KVF_OK);
 }

@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "transport/sums.h"
+
 static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
 static const kvf_incarnation incarnation = {{7}};
 static const kvf_region regions[] = {
@@ -48,14 +50,15 @@ static char message[KVF_MESSAGE_BYTES_MAX];
 static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, uint64_t *bases)
 {
   message[0] = '\0';
-  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, message);
+  kvf_region_layout sums[KVF_GROUPS_MAX];
+  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, sums, message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)
 {
   written out = write_head(bad);
   kvf_local_description head;
-  uint64_t bases[2];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
   assert_int_equal(read_back(&out, out.count, &head, bases), KVF_TRANSFER_SETUP);
   if (strstr(message, why) == NULL) {
     fail_msg("\"%s\" does not say \"%s\"", message, why);
@@ -68,7 +71,7 @@ static void what_is_written_is_read(void **state)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
   assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
   assert_memory_equal(&head, &good, sizeof(good));
   assert_int_equal(bases[0], 0x10000);
@@ -78,7 +81,7 @@ static void what_is_written_is_read(void **state)
 static void the_largest_one_fits_the_handshake(void **state)
 {
   (void)state;
-  assert_true(sizeof(kvf_local_description) + KVF_REGIONS_MAX * sizeof(uint64_t) <=
+  assert_true(sizeof(kvf_local_description) + (KVF_REGIONS_MAX + KVF_GROUPS_MAX) * sizeof(uint64_t) <=
               KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
 }
 
@@ -101,7 +104,7 @@ static void any_other_length_is_refused(void **state)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
   for (size_t count = 0; count < out.count + 20; count++) {
     kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
     assert_int_equal(read_back(&out, count, &head, bases), expected);
@@ -119,8 +122,39 @@ static void what_is_no_description_is_refused(void **state)
   bad.regions_count = 1;
   assert_refused(&bad, "not one of this transport");
   bad = good_head();
-  bad.reserved = 1;
+  bad.sums_count = 1; /* and yet no longer than without */
   assert_refused(&bad, "not one of this transport");
+}
+
+static void checksums_are_told_too(void **state)
+{
+  (void)state;
+  kvf_local_description head = good_head();
+  kvf_region_layout sums[KVF_GROUPS_MAX];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
+  uint32_t groups = kvf_sums_layouts(layouts, 2, sums);
+  assert_true(groups > 0);
+  kvf_region rows[KVF_GROUPS_MAX] = {{0}};
+  for (uint32_t i = 0; i < groups; i++) {
+    rows[i].base = (void *)(uintptr_t)(0x700000 + i * 0x1000);
+  }
+  const kvf_transport_memory memory = {
+      .regions = regions, .regions_count = 2, .sums_count = groups, .sums = rows, .sums_read = rows};
+  written out;
+  head.sums_count = groups;
+  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  kvf_local_description back;
+  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_OK);
+  assert_int_equal(back.sums_count, groups);
+  assert_int_equal(bases[2], 0x700000);
+
+  rows[groups - 1].base = (void *)(uintptr_t)(INT64_MAX - 7);
+  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
+  assert_non_null(strstr(message, "checksums"));
+  head.sums_count = 0; /* and yet as long as with them */
+  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
 }
 
 static void other_places_are_refused(void **state)
@@ -163,7 +197,7 @@ static void impossible_regions_are_refused(void **state)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
   const uint64_t last = (uint64_t)INT64_MAX - (9 * 512 + 256);
   memcpy(out.bytes + out.count - 8, &last, 8);
   assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
@@ -186,9 +220,9 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_written_is_read),           cmocka_unit_test(the_largest_one_fits_the_handshake),
       cmocka_unit_test(too_little_room_is_a_limit),        cmocka_unit_test(any_other_length_is_refused),
-      cmocka_unit_test(what_is_no_description_is_refused), cmocka_unit_test(other_places_are_refused),
-      cmocka_unit_test(impossible_values_are_refused),     cmocka_unit_test(impossible_regions_are_refused),
-      cmocka_unit_test(this_place_is_always_the_same),
+      cmocka_unit_test(what_is_no_description_is_refused), cmocka_unit_test(checksums_are_told_too),
+      cmocka_unit_test(other_places_are_refused),          cmocka_unit_test(impossible_values_are_refused),
+      cmocka_unit_test(impossible_regions_are_refused),    cmocka_unit_test(this_place_is_always_the_same),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void without_memory_there_is_nothing_to_describe(void **state)
   ops->clear_memory(node.transport);
   assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
 
-  const kvf_transport_memory tableless = {node.regions, 1, NULL, 0};
+  const kvf_transport_memory tableless = {.regions = node.regions, .regions_count = 1};
   assert_int_equal(ops->set_memory(node.transport, &tableless), KVF_OK);
   assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
   node_close(&node);
@@ -72,10 +72,11 @@ static void a_description_names_this_process_and_its_memory(void **state)
   node_introduce(&node, &introduction);
   const kvf_local_place here = kvf_local_place_here();
   kvf_local_description head;
-  uint64_t bases[2];
+  uint64_t bases[2 + KVF_GROUPS_MAX];
+  kvf_region_layout sums[KVF_GROUPS_MAX];
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
-                                              &node.incarnation, shape.regions, 2, &head, bases, message),
+                                              &node.incarnation, shape.regions, 2, &head, bases, sums, message),
                    KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);

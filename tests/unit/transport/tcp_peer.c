@@ -205,6 +205,7 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, bound.port);
   kvf_put_incarnation(&encoder, incarnation);
+  kvf_put_u8(&encoder, 0); /* no checksums */
   assert_int_equal(kvf_encoder_end(&encoder, description_bytes), KVF_OK);
   return listener;
 }

@@ -363,11 +363,11 @@ static void a_forked_child_keeps_nothing_open(void **state)
   (void)close(fd);
   expect_rest();
   kvf_address at;
-  uint16_t port;
+  kvf_tcp_description found;
   assert_int_equal(kvf_tcp_description_read(s->introduction.description, s->introduction.description_bytes,
-                                            &s->introduction.incarnation, &port),
+                                            &s->introduction.incarnation, &found),
                    KVF_OK);
-  assert_int_equal(kvf_address_parse("127.0.0.1", port, &at), KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", found.port, &at), KVF_OK);
   scene_close(s);
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(&at, &storage);

@@ -68,11 +68,12 @@ static void the_port_of_listen_is_the_control_connections(void **state)
   node_open_with(node, ops, &shape, 1, &config);
   node_introduction introduction;
   node_introduce(node, &introduction);
-  uint16_t port = 0;
+  kvf_tcp_description found = {0};
   assert_int_equal(
-      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &port),
+      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
       KVF_OK);
-  assert_true(port > 1);
+  assert_true(found.port > 1);
+  assert_false(found.has_sums);
   closed(node);
 }
 
@@ -98,26 +99,26 @@ static void descriptions_are_checked(void **state)
   side *node = opened();
   node_introduction told;
   node_introduce(node, &told);
-  uint16_t port = 7;
+  kvf_tcp_description found = {.port = 7};
   for (size_t bytes = 0; bytes < told.description_bytes; bytes++) {
-    assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &port), KVF_TRANSFER_SETUP);
+    assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &found), KVF_TRANSFER_SETUP);
   }
-  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes + 1, &node->incarnation, &port),
+  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes + 1, &node->incarnation, &found),
                    KVF_TRANSFER_SETUP);
   for (size_t i = 0; i < told.description_bytes; i++) {
     node_introduction altered = told;
     altered.description[i] ^= 0x10;
     bool is_port = i == 4 || i == 5;
     kvf_status expected = is_port ? KVF_OK : KVF_TRANSFER_SETUP;
-    uint16_t other;
+    kvf_tcp_description other;
     assert_int_equal(
         kvf_tcp_description_read(altered.description, altered.description_bytes, &node->incarnation, &other), expected);
   }
   told.description[4] = 0;
   told.description[5] = 0;
-  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes, &node->incarnation, &port),
+  assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes, &node->incarnation, &found),
                    KVF_TRANSFER_SETUP);
-  assert_int_equal(port, 7);
+  assert_int_equal(found.port, 7);
   closed(node);
 }
 
@@ -125,7 +126,8 @@ static void memory_is_set_once_at_a_time(void **state)
 {
   (void)state;
   side *node = opened();
-  const kvf_transport_memory memory = {node->regions, node->shape.count, node->table, NODE_SLOTS};
+  const kvf_transport_memory memory = {
+      .regions = node->regions, .regions_count = node->shape.count, .table = node->table, .table_slots = NODE_SLOTS};
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_EXISTS);
   ops->clear_memory(node->transport);
   ops->clear_memory(node->transport);

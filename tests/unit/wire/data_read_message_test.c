@@ -28,7 +28,8 @@ static kvf_data_read some_read(uint32_t items_count)
                         .lease = {.id = KVF_LEASE_ID_MAX, .slot = 7},
                         .remote_head = UINT32_MAX - 2,
                         .heads = 2,
-                        .items_count = items_count};
+                        .items_count = items_count,
+                        .sums = items_count % 2 == 1};
   fill(read.lease.token, sizeof(read.lease.token), 1);
   return read;
 }
@@ -52,6 +53,7 @@ static size_t round_trip(uint32_t items_count)
   assert_int_equal(back.remote_head, read.remote_head);
   assert_int_equal(back.heads, read.heads);
   assert_int_equal(back.items_count, items_count);
+  assert_int_equal(back.sums, read.sums);
   kvf_data_read_items(&back, items_back);
   assert_memory_equal(items_back, items, items_count * sizeof(items[0]));
   size_t less = 77;
@@ -138,7 +140,7 @@ static void test_rules(void **state)
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-/* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, runs 48. */
+/* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, sums 48, runs 49. */
 static void test_decoding_checks_the_same(void **state)
 {
   (void)state;
@@ -152,8 +154,9 @@ static void test_decoding_checks_the_same(void **state)
               {44, 1},    /* fewer than the run */
               {44, 3},    /* more than the run */
               {46, 2},    /* beyond the limit */
-              {48, 16},   /* group */
-              {51, 2}};   /* a run beyond the count */
+              {48, 2},    /* neither with nor without checksums */
+              {49, 16},   /* group */
+              {52, 2}};   /* a run beyond the count */
   kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 2};
   size_t bytes = 0;
   items[0] = item(0, 65534);
@@ -172,7 +175,7 @@ static void test_decoding_checks_the_same(void **state)
   memset(body + 36, 0xff, 4); /* remote_head + heads */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
   memset(body + 36, 0, 4);
-  memset(body + 49, 0xff, 2); /* a run beyond the last position */
+  memset(body + 50, 0xff, 2); /* a run beyond the last position */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
 }
 

@@ -1,0 +1,156 @@
+#include "transport/sums.h"
+
+#include <endian.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/mutant.h"
+
+#define SUM_BYTES sizeof(uint64_t)
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+  return a < b ? a : b;
+}
+
+uint32_t kvf_sums_layouts(const kvf_region_layout *regions, uint32_t count, kvf_region_layout out[KVF_GROUPS_MAX])
+{
+  uint32_t members[KVF_GROUPS_MAX] = {0};
+  uint32_t groups = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const kvf_region_layout *region = &regions[i];
+    kvf_region_layout *sums = &out[region->group];
+    /* What only some of its regions have cannot be read of the group. */
+    bool first = members[region->group]++ == 0;
+    *sums = (kvf_region_layout){.blocks = first ? region->blocks : smaller(region->blocks, sums->blocks),
+                                .heads = first ? region->heads : smaller(region->heads, sums->heads),
+                                .heads_total = region->heads_total,
+                                .group = region->group};
+    groups = region->group + 1 > groups ? region->group + 1 : groups;
+  }
+  for (uint32_t group = 0; group < groups; group++) {
+    uint64_t row_bytes = SUM_BYTES * members[group] * out[group].heads;
+    if (row_bytes > UINT32_MAX) {
+      return 0;
+    }
+    out[group].stride_bytes = row_bytes;
+    out[group].block_bytes = (uint32_t)row_bytes;
+    if (!kvf_region_layout_is_valid(&out[group])) {
+      return 0;
+    }
+  }
+  return groups;
+}
+
+kvf_status kvf_sums_open(const kvf_region *regions, uint32_t regions_count, kvf_region out[KVF_GROUPS_MAX],
+                         uint32_t *count)
+{
+  kvf_region_layout layouts[KVF_REGIONS_MAX];
+  kvf_region_layout sums[KVF_GROUPS_MAX];
+  *count = 0;
+  for (uint32_t i = 0; i < regions_count; i++) {
+    layouts[i] = kvf_region_layout_of(&regions[i]);
+  }
+  uint32_t groups = kvf_sums_layouts(layouts, regions_count, sums);
+  if (groups == 0) {
+    return KVF_LIMIT;
+  }
+  for (uint32_t group = 0; group < groups; group++) {
+    void *base = calloc(sums[group].blocks, sums[group].stride_bytes);
+    if (base == NULL) {
+      kvf_sums_close(out, group);
+      return KVF_NO_MEMORY;
+    }
+    out[group] = (kvf_region){.base = base,
+                              .stride_bytes = sums[group].stride_bytes,
+                              .block_bytes = sums[group].block_bytes,
+                              .blocks = sums[group].blocks,
+                              .heads = sums[group].heads,
+                              .heads_total = sums[group].heads_total,
+                              .group = group};
+  }
+  *count = groups;
+  return KVF_OK;
+}
+
+void kvf_sums_close(kvf_region *sums, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    free(sums[i].base);
+    sums[i].base = NULL;
+  }
+}
+
+/* The sum of one head of one block in one region, as it is stored. */
+static uint64_t sum_of(const kvf_region *region, uint32_t block, uint32_t head)
+{
+  size_t head_bytes = region->block_bytes / region->heads;
+  const uint8_t *base = region->base;
+  return htole64(kvf_checksum(base + block * region->stride_bytes + head * head_bytes, head_bytes));
+}
+
+/* The sums of one head of one block: one for each region of the group, in order. */
+static uint64_t *sums_at(const kvf_region *sums, uint32_t block, uint32_t head)
+{
+  uint8_t *base = sums->base;
+  return (void *)(base + block * sums->stride_bytes + head * (size_t)(sums->block_bytes / sums->heads));
+}
+
+void kvf_sums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *sums, uint32_t block)
+{
+  uint32_t member = 0;
+  for (uint32_t i = 0; i < regions_count; i++) {
+    if (regions[i].group != sums->group) {
+      continue;
+    }
+    for (uint32_t head = 0; head < sums->heads; head++) {
+      uint64_t *at = sums_at(sums, block, head) + member;
+      uint64_t sum = sum_of(&regions[i], block, head);
+      if (__atomic_load_n(at, __ATOMIC_RELAXED) != sum) {
+        __atomic_store_n(at, sum, __ATOMIC_RELAXED);
+      }
+    }
+    member++;
+  }
+}
+
+static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_read_item *item)
+{
+  const kvf_region *sums = &chunk->local[regions_count + item->group];
+  uint32_t member = 0;
+  for (uint32_t i = 0; i < regions_count; i++) {
+    const kvf_region *region = &chunk->local[i];
+    if (region->group != item->group) {
+      continue;
+    }
+    for (uint32_t head = chunk->local_head; head < chunk->local_head + chunk->heads; head++) {
+      if (sums_at(sums, item->local_block, head)[member] != sum_of(region, item->local_block, head)) {
+        return false;
+      }
+    }
+    member++;
+  }
+  return true;
+}
+
+uint32_t kvf_sums_compare(const kvf_chunk *chunk, uint32_t sums_count)
+{
+  uint32_t good = 0;
+  while (good < chunk->items_count && (KVF_MUTANT(CHECKSUM_UNCOMPARED) ||
+                                       item_agrees(chunk, chunk->regions_count - sums_count, &chunk->items[good]))) {
+    good++;
+  }
+  return good;
+}
+
+void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, const kvf_lease *lease, kvf_read_result *result)
+{
+  if (sums_count == 0 || result->status != KVF_OK || result->sample.entry.word != kvf_fence_word_live(lease->id)) {
+    return;
+  }
+  result->verified = kvf_sums_compare(chunk, sums_count);
+  if (result->verified < chunk->items_count) {
+    result->status = KVF_CHECKSUM;
+  }
+}

@@ -1,0 +1,210 @@
+/* Two nodes with checksums: what is found, what a retry saves, who has none. */
+#include <stdlib.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+
+#define BLOCKS 8
+
+static void open_nodes(pair *p, const char *transport, const char *producer, const char *consumer)
+{
+  const pair_option producer_options[] = {{"transports", transport}, {"checksum", producer}, {NULL, NULL}};
+  const pair_option consumer_options[] = {{"transports", transport},
+                                          {"checksum", consumer},
+                                          {"backoff_min_ms", "300"},
+                                          {"backoff_max_ms", "300"},
+                                          {NULL, NULL}};
+  pair_open_node(&p->producer, producer_options);
+  pair_open_node(&p->consumer, consumer_options);
+}
+
+/* Polls until the load is quiet. */
+static kvf_report wait_quiet(pair *p, uint64_t id)
+{
+  uint64_t until_ms = pair_now_ms() + 10000;
+  kvf_report report = {0};
+  for (bool quiet = false; !quiet;) {
+    kvf_event event;
+    if (kvf_poll(p->consumer.node, &event, 1) == 0) {
+      assert_true(pair_now_ms() < until_ms);
+      pair_sleep_ms(1);
+    } else if (event.id == id) {
+      quiet = event.kind == KVF_EVENT_QUIET;
+      report = event.kind == KVF_EVENT_LOAD ? event.u.report : report;
+    }
+  }
+  return report;
+}
+
+/* A load without a request: its producer is not told, and the lease stays. */
+static kvf_report load(pair *p, const pair_ticket *ticket, uint64_t id)
+{
+  assert_int_equal(pair_load(&p->consumer, ticket, id, 20), KVF_OK);
+  return wait_quiet(p, id);
+}
+
+static void expect_good(pair *p, const pair_ticket *ticket, uint64_t id, uint32_t seed)
+{
+  kvf_report report = load(p, ticket, id);
+  assert_int_equal(report.status, KVF_OK);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(pair_holds(&p->consumer, 20 + i, seed, i));
+  }
+}
+
+static uint8_t *byte_of(pair *p, const pair_ticket *ticket, uint32_t region, uint32_t position, uint32_t offset)
+{
+  return p->producer.pool[region] + (size_t)ticket->blocks[position] * PAIR_BLOCK_BYTES + offset;
+}
+
+static void wrong_bytes_are_found(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  open_nodes(&p, *state, "on", "on");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  expect_good(&p, &ticket, 900, 1);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), BLOCKS);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_unverified", ""), 0);
+  assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 0);
+
+  *byte_of(&p, &ticket, 2, 5, PAIR_BLOCK_BYTES - 1) ^= 1;
+  kvf_report report = load(&p, &ticket, 901);
+  assert_int_equal(report.status, KVF_CHECKSUM);
+  assert_int_equal(report.prefix, 5);
+  assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 2);
+  assert_int_equal(pair_stat(&p.consumer, "loads_failed", "checksum"), 1);
+  for (uint32_t i = 0; i < 5; i++) {
+    assert_true(pair_holds(&p.consumer, 20 + i, 1, i));
+  }
+  pair_close(&p);
+}
+
+static void a_retry_saves_what_is_mended(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  open_nodes(&p, *state, "on", "on");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  expect_good(&p, &ticket, 900, 1);
+  uint8_t *byte = byte_of(&p, &ticket, 0, 0, 17);
+  *byte ^= 0x10;
+  assert_int_equal(pair_load(&p.consumer, &ticket, 901, 20), KVF_OK);
+  assert_true(pair_wait_stat(&p.consumer, "checksum_mismatches", "", 1, 5000));
+  *byte ^= 0x10;
+  assert_int_equal(wait_quiet(&p, 901).status, KVF_OK);
+  assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 1);
+  pair_close(&p);
+}
+
+/* The whole way: the verdict is to recompute what is missing, and the lease ends. */
+static void a_request_keeps_the_prefix(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  open_nodes(&p, *state, "on", "on");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  expect_good(&p, &ticket, 900, 1);
+  *byte_of(&p, &ticket, 1, 3, 0) ^= 1;
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 10000, &result);
+  assert_true(result.decided);
+  assert_int_equal(result.verdict.status, KVF_CHECKSUM);
+  assert_int_equal(result.report.prefix, 3);
+  (void)pair_wait_lease_end(&p.producer, ticket.lease.id, 5000);
+  pair_close(&p);
+}
+
+static void who_has_none_is_loaded_from_all_the_same(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  open_nodes(&p, *state, "off", "on");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  expect_good(&p, &ticket, 900, 1);
+  expect_good(&p, &ticket, 901, 1);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), 0);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_unverified", ""), 2 * BLOCKS);
+  assert_true(pair_wait_log(&p.consumer, "it has no checksums", NULL, 1000));
+  pair_close(&p);
+}
+
+static void who_wants_none_gets_none(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  open_nodes(&p, *state, "on", "off");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  expect_good(&p, &ticket, 900, 1);
+  *byte_of(&p, &ticket, 1, 3, 0) ^= 1;
+  assert_int_equal(load(&p, &ticket, 901).status, KVF_OK);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), 0);
+  assert_int_equal(pair_stat(&p.consumer, "blocks_unverified", ""), 0);
+  assert_false(pair_logged(&p.consumer, "checksums", NULL));
+  pair_close(&p);
+}
+
+/* As with a prefix cache: two live leases of the same blocks; then other bytes in them, under a third. */
+static void blocks_are_published_again(void **state)
+{
+  pair p;
+  pair_ticket first;
+  pair_ticket second;
+  pair_ticket third;
+  open_nodes(&p, *state, "on", "on");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &first);
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &second);
+  expect_good(&p, &first, 900, 1);
+  expect_good(&p, &second, 901, 1);
+  assert_int_equal(kvf_lease_end(p.producer.node, &first.lease), KVF_OK);
+  assert_int_equal(kvf_lease_end(p.producer.node, &second.lease), KVF_OK);
+  pair_offer(&p.producer, 0, BLOCKS, 2, true, &third);
+  expect_good(&p, &third, 902, 2);
+  assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 0);
+  pair_close(&p);
+}
+
+/* Leases end, and the node with them, while their blocks are being summed. */
+static void ends_while_it_sums(void **state)
+{
+  for (uint32_t round = 0; round < 20; round++) {
+    pair_node node;
+    pair_ticket tickets[8];
+    const pair_option options[] = {{"transports", *state}, {"checksum", "on"}, {NULL, NULL}};
+    pair_open_node(&node, options);
+    for (uint32_t i = 0; i < 8; i++) {
+      pair_offer(&node, 0, 30, i, true, &tickets[i]);
+      if (i % 2 == 0) {
+        assert_int_equal(kvf_lease_end(node.node, &tickets[i].lease), KVF_OK);
+        (void)pair_wait_lease_end(&node, tickets[i].lease.id, 5000);
+      }
+    }
+    if (round % 2 == 0) {
+      assert_int_equal(kvf_node_unregister(node.node), KVF_OK);
+    }
+    pair_close_node(&node);
+  }
+}
+
+#define ON(name, test) {#test "/" name, test, NULL, NULL, (void *)(uintptr_t)name}
+#define BOTH(test) ON("local", test), ON("tcp", test)
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      BOTH(wrong_bytes_are_found),      BOTH(a_retry_saves_what_is_mended),
+      BOTH(a_request_keeps_the_prefix), BOTH(who_has_none_is_loaded_from_all_the_same),
+      BOTH(who_wants_none_gets_none),   BOTH(blocks_are_published_again),
+      BOTH(ends_while_it_sums),
+  };
+  return cmocka_run_group_tests_name("runtime/summing", tests, NULL, NULL);
+}
