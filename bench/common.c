@@ -51,6 +51,7 @@ kvf_node *bench_node(const bench_shape *shape, uint8_t *pool)
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_config_init(&config);
   bench_must(kvf_config_set(&config, "transports", shape->transport, message) == KVF_OK &&
+                 kvf_config_set(&config, "checksum", shape->sums ? "on" : "off", message) == KVF_OK &&
                  kvf_config_set(&config, "lease_ttl_ms", "600000", message) == KVF_OK &&
                  kvf_config_set(&config, "lease_pool_share_percent", "100", message) == KVF_OK &&
                  kvf_node_open(&config, &node, message) == KVF_OK,

@@ -1,5 +1,6 @@
 /* Loads through the public API between two processes, fence checks on, beside what the machine can do at best: the same
- * blocks, interleaved round by round. One JSON object a line; tools/dev/bench.py makes the table. */
+ * blocks, interleaved round by round; with checksums as well (+sums). One JSON object a line; tools/dev/bench.py makes
+ * the table. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +17,22 @@
 #define POLLS 1000
 
 static const bench_shape shapes[] = {
-    {"1x4KiB", "local", 1, 4096},       {"64x16KiB", "local", 64, 16384}, {"1024x16KiB", "local", 1024, 16384},
-    {"64x1MiB", "local", 64, 1 << 20},  {"1x4KiB", "tcp", 1, 4096},       {"64x16KiB", "tcp", 64, 16384},
-    {"1024x16KiB", "tcp", 1024, 16384}, {"64x1MiB", "tcp", 64, 1 << 20},
+    {"1x4KiB", "local", 1, 4096, false},
+    {"64x16KiB", "local", 64, 16384, false},
+    {"1024x16KiB", "local", 1024, 16384, false},
+    {"64x1MiB", "local", 64, 1 << 20, false},
+    {"1x4KiB+sums", "local", 1, 4096, true},
+    {"64x16KiB+sums", "local", 64, 16384, true},
+    {"1024x16KiB+sums", "local", 1024, 16384, true},
+    {"64x1MiB+sums", "local", 64, 1 << 20, true},
+    {"1x4KiB", "tcp", 1, 4096, false},
+    {"64x16KiB", "tcp", 64, 16384, false},
+    {"1024x16KiB", "tcp", 1024, 16384, false},
+    {"64x1MiB", "tcp", 64, 1 << 20, false},
+    {"1x4KiB+sums", "tcp", 1, 4096, true},
+    {"64x16KiB+sums", "tcp", 64, 16384, true},
+    {"1024x16KiB+sums", "tcp", 1024, 16384, true},
+    {"64x1MiB+sums", "tcp", 64, 1 << 20, true},
 };
 
 typedef struct consumer {

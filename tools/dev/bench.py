@@ -34,13 +34,13 @@ def ratio(row: dict, limit: dict) -> str:
 
 def show(rows: list[dict]) -> None:
     limits = {row["case"]: row for row in rows if row["impl"] == "limit"}
-    print(f"{'case':<20}{'median':>10}{'p99':>10}  {'unit':<6}{'limit':>10}{'of limit':>10}{'runs':>7}")
+    print(f"{'case':<24}{'median':>10}{'p99':>10}  {'unit':<6}{'limit':>10}{'of limit':>10}{'runs':>7}")
     for row in rows:
         if row["impl"] == "limit":
             continue
         limit = limits.get(row["case"])
         beside = f"{limit['median']:>10.4g}{ratio(row, limit):>10}" if limit else f"{'':>20}"
-        print(f"{row['case']:<20}{row['median']:>10.4g}{row['p99']:>10.4g}  {row['unit']:<6}{beside}{row['runs']:>7}")
+        print(f"{row['case']:<24}{row['median']:>10.4g}{row['p99']:>10.4g}  {row['unit']:<6}{beside}{row['runs']:>7}")
 
 
 def main() -> None:
