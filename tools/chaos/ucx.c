@@ -1,0 +1,88 @@
+/* The calls of UCX that NIXL makes. UCX is not linked, and its headers are not needed: every argument is handed on.
+ * NIXL loads UCX for itself alone, so that RTLD_NEXT does not find it.
+ */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "draw.h"
+#include "real.h"
+
+#define LIBRARY "libucp"
+#define UCS_ERR_UNSUPPORTED (-22)
+
+/* In UCX an enum of one byte. */
+typedef int8_t ucs_status;
+
+/* UCX hands a status out in place of a pointer. */
+static void *status_pointer(int status)
+{
+  return (void *)(intptr_t)status;
+}
+
+/* True: the call fails, with this status. Otherwise it has been delayed if it was to be. */
+static bool goes_wrong(chaos_call call, int *status)
+{
+  if (!chaos_is_on()) {
+    return false;
+  }
+  chaos_fault fault = chaos_draw(call);
+  chaos_delay(call, &fault);
+  if (fault.kind != CHAOS_FAIL) {
+    return false;
+  }
+  chaos_count(call, CHAOS_FAIL);
+  *status = -(int)fault.value;
+  return true;
+}
+
+typedef void *get_fn(void *, void *, size_t, uint64_t, void *, const void *);
+typedef ucs_status check_fn(void *);
+typedef void *send_fn(void *, unsigned, const void *, size_t, const void *, size_t, const void *);
+
+get_fn ucp_get_nbx;
+check_fn ucp_request_check_status;
+send_fn ucp_am_send_nbx;
+
+CHAOS_INTERPOSED void *ucp_get_nbx(void *endpoint, void *buffer, size_t count, uint64_t address, void *key,
+                                   const void *options)
+{
+  static chaos_real known;
+  int status;
+  get_fn *real = (get_fn *)chaos_find(&known, "ucp_get_nbx", LIBRARY);
+  if (real == NULL) {
+    return status_pointer(UCS_ERR_UNSUPPORTED);
+  }
+  if (goes_wrong(CHAOS_UCP_GET_NBX, &status)) {
+    return status_pointer(status);
+  }
+  return real(endpoint, buffer, count, address, key, options);
+}
+
+CHAOS_INTERPOSED ucs_status ucp_request_check_status(void *request)
+{
+  static chaos_real known;
+  int status;
+  check_fn *real = (check_fn *)chaos_find(&known, "ucp_request_check_status", LIBRARY);
+  if (real == NULL) {
+    return UCS_ERR_UNSUPPORTED;
+  }
+  if (goes_wrong(CHAOS_UCP_REQUEST_CHECK_STATUS, &status)) {
+    return (ucs_status)status;
+  }
+  return real(request);
+}
+
+CHAOS_INTERPOSED void *ucp_am_send_nbx(void *endpoint, unsigned id, const void *header, size_t header_bytes,
+                                       const void *buffer, size_t count, const void *options)
+{
+  static chaos_real known;
+  int status;
+  send_fn *real = (send_fn *)chaos_find(&known, "ucp_am_send_nbx", LIBRARY);
+  if (real == NULL) {
+    return status_pointer(UCS_ERR_UNSUPPORTED);
+  }
+  if (goes_wrong(CHAOS_UCP_AM_SEND_NBX, &status)) {
+    return status_pointer(status);
+  }
+  return real(endpoint, id, header, header_bytes, buffer, count, options);
+}
