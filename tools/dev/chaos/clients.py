@@ -1,0 +1,100 @@
+"""Steady requests through the router, from a few threads, to prompts whose right tokens are known."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pd import client, web
+from pd.client import Prompt
+from pd.prompts import numbered_prompt
+
+from .tally import Outcome, Request, judge
+
+LOAD_TIMEOUT_S = 10.0
+BUDGET_S = 20.0
+"""What a request may take besides its load: a stopped prefill engine, the prefill, the decoding, on a busy machine."""
+LIMIT_S = LOAD_TIMEOUT_S + BUDGET_S
+THREADS = 3
+PAUSE_S = 0.3
+"""Between an answer and the next request of a thread."""
+RETRIES = 3
+RETRY_PAUSE_S = 0.5
+PROMPTS = 30
+PROMPT_TOKENS = (70, 330)
+MAX_TOKENS = 12
+
+
+def make_prompts(seed: int) -> list[Prompt]:
+    """Together many more blocks than an engine has, so that a prompt is out of the prefix caches when it comes again."""
+    rng = random.Random(seed)
+    return [numbered_prompt(number, rng.randint(*PROMPT_TOKENS)) for number in range(PROMPTS)]
+
+
+def known_prompts(url: str, prompts: list[Prompt]) -> list[tuple[Prompt, list[int]]]:
+    """With the tokens that D computes by itself; without prompts whose tokens depend on what else D computes in the same step."""
+    def ask(prompt: Prompt) -> list[int]:
+        reply = client.complete(url, prompt, MAX_TOKENS)
+        if not reply.ok:
+            raise RuntimeError(f"D cannot compute a prompt by itself: {reply.in_short(200)}")
+        return reply.tokens
+
+    alone = [ask(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(THREADS) as pool:
+        together = list(pool.map(ask, prompts))
+    return [(prompt, tokens) for prompt, tokens, again in zip(prompts, alone, together) if tokens == again]
+
+
+class Clients:
+    """Use it as a context manager: the threads run inside its block, and their last answers are in after it."""
+
+    def __init__(self, url: str, known: list[tuple[Prompt, list[int]]], seed: int, now_s: Callable[[], float]) -> None:
+        self.requests: list[Request] = []
+        self._url, self._known, self._now_s = url + "/v1/completions", known, now_s
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._turns = itertools.count()
+        self._threads = [threading.Thread(target=self._run, args=(random.Random(f"{seed}/{place}"),), daemon=True)
+                         for place in range(THREADS)]
+
+    def last_right_s(self) -> float:
+        with self._lock:
+            return max((r.end_s for r in self.requests if r.outcome is Outcome.RIGHT), default=0.0)
+
+    def _run(self, rng: random.Random) -> None:
+        while not self._stop.wait(PAUSE_S * rng.uniform(0.5, 1.5)):
+            request = self._ask(*self._next())
+            with self._lock:
+                self.requests.append(request)
+
+    def _next(self) -> tuple[Prompt, list[int]]:
+        """One after the other, so that the prefix caches have always lost the oldest, which is next."""
+        with self._lock:
+            return self._known[next(self._turns) % len(self._known)]
+
+    def _ask(self, prompt: Prompt, expected: list[int]) -> Request:
+        """An answer that says nothing of a transfer (nobody there, a bad gateway) comes before any ticket: as any client of a
+        router, this one tries again, and the router takes the next prefill engine."""
+        begin_s = self._now_s()
+        retries: list[str] = []
+        while True:
+            answer = web.post_json(self._url, client.completion_body(prompt, MAX_TOKENS), LIMIT_S)
+            outcome, detail = judge(answer, expected, LIMIT_S)
+            if outcome is not Outcome.OTHER or len(retries) == RETRIES or self._stop.is_set():
+                return Request(begin_s, self._now_s(), outcome, detail, tuple(retries))
+            retries.append(detail)
+            time.sleep(RETRY_PAUSE_S * len(retries))
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(LIMIT_S + 5.0)
