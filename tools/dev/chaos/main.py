@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import kvferry._kvferry as binding
 from pd.connector import CONNECTORS
+from pd.paths import ROOT
 from pd.progress import doing, say, wait_until
 from pd.stack import START_LIMIT_S, exit_on_signals, log_folder
 
@@ -25,7 +25,7 @@ from .storm import Storm
 from .tally import Outcome
 from .watch import Watch
 
-LIBRARY_VARIABLE = "KVFERRY_CHAOS_LIBRARY"
+LIBRARY = ROOT / "build" / "tools" / "chaos" / "libkvferry-chaos.so"
 QUIET_LIMIT_S = 45.0
 """After the last answer: by then every lease is over, and every block back."""
 
@@ -38,6 +38,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
     return parser.parse_args()
+
+
+def check_ready(args: argparse.Namespace) -> None:
+    """Before the long run, not after it."""
+    if not LIBRARY.exists():
+        raise SystemExit(f"{LIBRARY} is not there: start this as ./dev chaos")
+    if args.plot:
+        import matplotlib  # noqa: F401
 
 
 def has_checksums() -> bool:
@@ -79,8 +87,9 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
 
 def main() -> int:
     args = parse_args()
+    check_ready(args)
     exit_on_signals()
-    result = run(args.connector, args.seed, args.minutes * 60.0, Path(os.environ[LIBRARY_VARIABLE]).resolve())
+    result = run(args.connector, args.seed, args.minutes * 60.0, LIBRARY)
     print("\n" + report.text(result) + "\n", flush=True)
     if args.json:
         args.json.write_text(json.dumps(report.as_json(result), indent=1) + "\n")

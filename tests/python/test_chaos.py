@@ -1,0 +1,180 @@
+"""What ./dev chaos plans, and how it counts."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "dev"))
+
+from chaos import report, schedule  # noqa: E402
+from chaos.injector import CALLS, FILE_BYTES, KINDS, Control, Rule  # noqa: E402
+from chaos.report import Fault, Run  # noqa: E402
+from chaos.schedule import Act, Episode  # noqa: E402
+from chaos.storm import Happened  # noqa: E402
+from chaos.tally import Outcome, Request, count, judge, recovery_s  # noqa: E402
+from pd import web  # noqa: E402
+
+LIMIT_S = 30.0
+EXPECTED = [5, 6, 7]
+
+
+def answer(status: int, body: dict[str, Any] | None = None, **fields: Any) -> web.Answer:
+    return web.Answer(status, body or {}, **fields)
+
+
+def tokens(*ids: int) -> dict[str, Any]:
+    return {"choices": [{"token_ids": list(ids)}]}
+
+
+def typed(reason: str) -> dict[str, Any]:
+    return {"error": {"type": "kv_transfer_error", "reason": reason, "message": "…"}}
+
+
+@pytest.mark.parametrize("got, outcome", [
+    (answer(200, tokens(5, 6, 7)), Outcome.RIGHT),
+    (answer(200, tokens(5, 6)), Outcome.WRONG),
+    (answer(200, tokens(5, 6, 8)), Outcome.WRONG),
+    (answer(200, {"choices": []}), Outcome.WRONG),
+    (answer(500, typed("peer_down")), Outcome.TYPED_ERROR),
+    (answer(503, typed("lease_expired")), Outcome.TYPED_ERROR),
+    (answer(500, typed("")), Outcome.OTHER),
+    (answer(500, {"error": {"type": "InternalServerError", "message": "…"}}), Outcome.OTHER),
+    (answer(502, {"text": "nobody there"}), Outcome.OTHER),
+    (answer(web.NO_ANSWER, error="no answer", seconds=LIMIT_S + 0.1), Outcome.HUNG),
+    (answer(web.NO_ANSWER, error="refused", seconds=0.1), Outcome.OTHER),
+])
+def test_an_answer_is_judged(got: web.Answer, outcome: Outcome) -> None:
+    assert judge(got, EXPECTED, LIMIT_S)[0] is outcome
+
+
+def test_a_typed_error_is_told_by_its_reason() -> None:
+    assert judge(answer(500, typed("peer_down")), EXPECTED, LIMIT_S)[1] == "peer_down"
+
+
+REQUESTS = [
+    Request(0.0, 1.0, Outcome.RIGHT),
+    Request(1.0, 2.0, Outcome.RIGHT, retries=("502 nobody there",)),
+    Request(2.0, 3.0, Outcome.TYPED_ERROR, "peer_down"),
+    Request(3.0, 4.0, Outcome.TYPED_ERROR, "peer_down"),
+    Request(4.0, 5.0, Outcome.WRONG, "tokens [1]"),
+    Request(5.0, 35.0, Outcome.HUNG, "no answer in 30 s"),
+    Request(6.0, 7.0, Outcome.OTHER, "refused"),
+    Request(12.0, 13.0, Outcome.RIGHT),
+]
+
+
+def test_everything_is_counted_once() -> None:
+    tally = count(REQUESTS)
+    assert tally.requests == len(REQUESTS) == sum(tally.by_outcome.values())
+    assert [tally.by_outcome[outcome] for outcome in Outcome] == [3, 2, 1, 1, 1]
+    assert tally.reasons == {"peer_down": 2}
+    assert tally.others == {"refused": 1}
+    assert tally.retried == {"502 nobody there": 1}
+    assert len(tally.wrongs) == len(tally.hungs) == 1
+
+
+def test_recovery_is_the_first_right_answer_to_a_later_request() -> None:
+    assert recovery_s(REQUESTS, 0.5) == 1.5
+    assert recovery_s(REQUESTS, 6.5) == 6.5, "answers to requests that were sent before the end, or are not right, do not count"
+    assert recovery_s(REQUESTS, 20.0) is None
+
+
+def a_run(requests: list[Request], leaked: int = 0, d_restarts: tuple[str, ...] = ()) -> Run:
+    episode = Episode("reads fail", Act.INJECT, "D", 1.0, 2.0)
+    happened = [Happened(episode, 1.0, 2.0), Happened(episode, 5.0, 5.0, "P1 was not up")]
+    faults = report.faults_of(happened, requests, lambda begin_s, until_s: 0.25)
+    return Run("kvferry", 3, True, 60.0, requests, faults, happened[1:], {"recvmsg fail": 4}, leaked, list(d_restarts), 2, 0.5)
+
+
+def test_json_has_what_it_must() -> None:
+    found = report.as_json(a_run(REQUESTS, leaked=2, d_restarts=("9 s: it had ended",)))
+    assert {name: found[name] for name in ("requests", "right", "typed_errors", "wrong", "hung", "other_errors",
+                                           "leaked_blocks", "d_restarts", "injected_total", "seed", "connector")} == {
+        "requests": 8, "right": 3, "typed_errors": 2, "wrong": 1, "hung": 1, "other_errors": 1,
+        "leaked_blocks": 2, "d_restarts": 1, "injected_total": 4, "seed": 3, "connector": "kvferry"}
+    assert found["faults"] == [{"title": "reads fail", "engine": "D", "begin_s": 1.0, "end_s": 2.0, "detection_s": 0.25,
+                                "recovery_s": 11.0}]
+    assert found["skipped"] == ["reads fail: P1 was not up"]
+    assert len(found["not_right"]) == 5
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_wrong_and_hung_requests_spoil_a_run(outcome: Outcome) -> None:
+    run = a_run([Request(0.0, 1.0, outcome, "…")])
+    assert run.good == (outcome not in (Outcome.WRONG, Outcome.HUNG))
+
+
+def test_leaks_and_restarts_spoil_a_run() -> None:
+    good = [Request(0.0, 1.0, Outcome.RIGHT)]
+    assert a_run(good).good
+    assert not a_run(good, leaked=1).good
+    assert not a_run(good, d_restarts=("9 s: it had ended",)).good
+
+
+def test_the_report_names_what_happened() -> None:
+    text = report.text(a_run(REQUESTS))
+    for part in ("reads fail", "recvmsg", "peer_down", "refused", "wrong at 4.0-5.0 s", "hung at 5.0-35.0 s", "P1 was not up"):
+        assert part in text
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from chaos.plot import draw
+    draw(a_run(REQUESTS), tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_follows_from_its_seed() -> None:
+    assert schedule.plan(1, 600.0, True) == schedule.plan(1, 600.0, True)
+    assert schedule.plan(1, 600.0, True) != schedule.plan(2, 600.0, True)
+
+
+def test_a_plan_has_every_fault_one_at_a_time_and_calm_at_the_end() -> None:
+    episodes = schedule.plan(5, 600.0, True)
+    assert {episode.title for episode in episodes} == {draft.title for draft in schedule.DRAFTS}
+    assert all(first.end_s + schedule.CALM_S[0] <= then.begin_s for first, then in zip(episodes, episodes[1:]))
+    assert episodes[-1].end_s <= 600.0 - schedule.LEAD_OUT_S
+    assert not any(episode.act is Act.KILL and episode.engine == schedule.CONSUMER for episode in episodes)
+    assert any(later.begin_s - first.end_s > schedule.CALM_WINDOW_S[0] for first, later in zip(episodes, episodes[1:]))
+
+
+def test_bytes_are_corrupted_only_where_checksums_tell() -> None:
+    def kinds(corrupt: bool) -> set[str]:
+        return {rule.kind for episode in schedule.plan(5, 600.0, corrupt) for rule in episode.rules}
+    assert "flip" in kinds(True)
+    assert kinds(False) == {"fail", "delay", "shorten"}
+
+
+def test_the_control_file_is_the_injectors() -> None:
+    header = (ROOT / "tools/chaos/control.h").read_text()
+    names = re.findall(r"^  CHAOS_(\w+),", header, re.M)
+    assert [name.lower() for name in names] == [*CALLS, *KINDS]
+    assert int(re.search(r"CHAOS_VERSION (\d+)u", header)[1]) == 1
+    assert FILE_BYTES == 64 + len(CALLS) * (8 * len(KINDS) + 8 + 8 * len(KINDS))
+
+
+def test_rules_go_where_the_injector_looks() -> None:
+    control = Control("test", seed=9)
+    try:
+        with open(control.path, "rb") as file:
+            control.switch_on([Rule("recvmsg", "delay", 250_000, 40)])
+            data = file.read()
+            assert struct.unpack_from("=QIIIIQ", data) == (0x534F41484346566B, 1, len(CALLS), len(KINDS), 1, 9)
+            rules = struct.unpack_from(f"={2 * len(CALLS) * len(KINDS)}I", data, 64)
+            place = 2 * (CALLS.index("recvmsg") * len(KINDS) + KINDS.index("delay"))
+            assert [number for number in rules if number] == [250_000, 40] == list(rules[place:place + 2])
+            control.switch_off()
+            file.seek(0)
+            assert struct.unpack_from("=QIIII", file.read()) == (0x534F41484346566B, 1, len(CALLS), len(KINDS), 0)
+        assert control.injected() == {}
+    finally:
+        control.close()
+    assert not os.path.exists(control.path)
