@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SHARED_MEMORY = Path("/dev/shm")
 SEED = 1
 MINUTES = 1.2
-LIMIT_S = 400.0
+LIMIT_S = 900.0
 VARIABLE = "KVFERRY_CHAOS_FILE"
 
 

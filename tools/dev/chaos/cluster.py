@@ -28,6 +28,7 @@ BUDGET_TOKENS_PER_S = 150
 """Of recomputing on D: what goes beyond it is a typed error."""
 ROUTER_ARGS = ("--prefill-policy", "round_robin")
 IDLE_POKE_S = 3.0
+WARM_UP_LIMIT_S = 60.0
 
 
 def connector_for(name: str, checksum: bool) -> Connector:
@@ -64,6 +65,11 @@ class Cluster(Stack):
     def up(self, name: str) -> bool:
         engine = self.by_name[name]
         return engine.process.running() and web.get_status(engine.url + "/health", timeout_s=2.0) == 200
+
+    def warm_up(self) -> None:
+        """An engine's first request takes seconds."""
+        for engine in self.engines:
+            client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
 
     def calm(self) -> None:
         """Nothing goes wrong any more."""

@@ -59,6 +59,7 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
     with Cluster(connector, checksum, seed, library, logs) as cluster:
         with doing("asking D for the right tokens"):
             known = known_prompts(cluster.consumer.url, make_prompts(seed))
+            cluster.warm_up()
         start = time.monotonic()
 
         def now_s() -> float:

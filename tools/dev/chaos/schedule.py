@@ -33,7 +33,8 @@ READS = (("process_vm_readv", READ_ERRORS), ("recvmsg", SOCKET_ERRORS), ("ucp_ge
 SENDS = (("sendmsg", SOCKET_ERRORS), ("ucp_am_send_nbx", UCX_ERRORS))
 CONTROL = (("send", SOCKET_ERRORS), ("recv", SOCKET_ERRORS))
 CONNECTS = (("connect", CONNECT_ERRORS),)
-RATES = {"fail": (0.02, 0.5), "delay": (0.02, 0.3), "shorten": (0.05, 0.5), "flip": (0.02, 0.3)}
+RATES = {"fail": (0.02, 0.8), "delay": (0.05, 0.5), "shorten": (0.1, 0.9), "flip": (0.05, 0.5)}
+"""Shares of the calls."""
 DELAYS_MS = (20, 1500)
 
 
