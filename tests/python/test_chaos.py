@@ -46,6 +46,7 @@ def typed(reason: str) -> dict[str, Any]:
     (answer(500, typed("peer_down")), Outcome.TYPED_ERROR),
     (answer(503, typed("lease_expired")), Outcome.TYPED_ERROR),
     (answer(500, typed("")), Outcome.OTHER),
+    (answer(500, {"error": {"type": "server_error", "reason": "peer_down"}}), Outcome.OTHER),
     (answer(500, {"error": {"type": "InternalServerError", "message": "…"}}), Outcome.OTHER),
     (answer(502, {"text": "nobody there"}), Outcome.OTHER),
     (answer(web.NO_ANSWER, error="no answer", seconds=LIMIT_S + 0.1), Outcome.HUNG),
@@ -83,7 +84,7 @@ def test_everything_is_counted_once() -> None:
 
 def test_recovery_is_the_first_right_answer_to_a_later_request() -> None:
     assert recovery_s(REQUESTS, 0.5) == 1.5
-    assert recovery_s(REQUESTS, 6.5) == 6.5, "answers to requests that were sent before the end, or are not right, do not count"
+    assert recovery_s(REQUESTS, 6.5) == 6.5, "the others were sent before the end, or are not right"
     assert recovery_s(REQUESTS, 20.0) is None
 
 
@@ -91,7 +92,8 @@ def a_run(requests: list[Request], leaked: int = 0, d_restarts: tuple[str, ...] 
     episode = Episode("reads fail", Act.INJECT, "D", 1.0, 2.0)
     happened = [Happened(episode, 1.0, 2.0), Happened(episode, 5.0, 5.0, "P1 was not up")]
     faults = report.faults_of(happened, requests, lambda begin_s, until_s: 0.25)
-    return Run("kvferry", 3, True, 60.0, requests, faults, happened[1:], {"recvmsg fail": 4}, leaked, list(d_restarts), 2, 0.5)
+    return Run("kvferry", 3, True, 60.0, requests, faults, happened[1:], {"recvmsg fail": 4}, leaked, list(d_restarts),
+               library_detections=2, library_detection_s=0.5)
 
 
 def test_json_has_what_it_must() -> None:
@@ -121,7 +123,8 @@ def test_leaks_and_restarts_spoil_a_run() -> None:
 
 def test_the_report_names_what_happened() -> None:
     text = report.text(a_run(REQUESTS))
-    for part in ("reads fail", "recvmsg", "peer_down", "refused", "wrong at 4.0-5.0 s", "hung at 5.0-35.0 s", "P1 was not up"):
+    for part in ("reads fail", "recvmsg", "peer_down", "refused", "wrong at 4.0-5.0 s", "hung at 5.0-35.0 s",
+                 "P1 was not up"):
         assert part in text
 
 
@@ -171,6 +174,9 @@ def test_rules_go_where_the_injector_looks() -> None:
             rules = struct.unpack_from(f"={2 * len(CALLS) * len(KINDS)}I", data, 64)
             place = 2 * (CALLS.index("recvmsg") * len(KINDS) + KINDS.index("delay"))
             assert [number for number in rules if number] == [250_000, 40] == list(rules[place:place + 2])
+            control.switch_on([Rule("send", "fail", 7, 8)])
+            file.seek(64)
+            assert sum(file.read(8 * len(CALLS) * len(KINDS))) == 7 + 8, "the rules before are still there"
             control.switch_off()
             file.seek(0)
             assert struct.unpack_from("=QIIII", file.read()) == (0x534F41484346566B, 1, len(CALLS), len(KINDS), 0)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+TOOLS = str(ROOT / "tools" / "dev")
 SHARED_MEMORY = Path("/dev/shm")
 SEED = 1
 MINUTES = 1.2
@@ -42,9 +43,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     folder = tmp_path_factory.mktemp("chaos")
     before = shared_memory()
     subprocess.run(
-        [sys.executable, "-m", "chaos.main", "--minutes", str(MINUTES), "--seed", str(SEED), "--json", folder / "run.json",
-         "--plot", folder / "run.png"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tools" / "dev"), os.environ.get("PYTHONPATH", "")])},
+        [sys.executable, "-m", "chaos.main", "--minutes", str(MINUTES), "--seed", str(SEED),
+         "--json", folder / "run.json", "--plot", folder / "run.png"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([TOOLS, *filter(None, [os.environ.get("PYTHONPATH")])])},
         timeout=LIMIT_S, check=False)
     found = json.loads((folder / "run.json").read_text())
     found["picture_bytes"] = (folder / "run.png").stat().st_size

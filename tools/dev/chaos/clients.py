@@ -17,7 +17,7 @@ from .tally import Outcome, Request, judge
 
 LOAD_TIMEOUT_S = 10.0
 BUDGET_S = 20.0
-"""What a request may take besides its load: a stopped prefill engine, the prefill, the decoding, on a busy machine."""
+"""What a request may take besides its load: a stopped prefill engine, prefill and decoding."""
 LIMIT_S = LOAD_TIMEOUT_S + BUDGET_S
 THREADS = 3
 PAUSE_S = 0.3
@@ -30,13 +30,13 @@ MAX_TOKENS = 12
 
 
 def make_prompts(seed: int) -> list[Prompt]:
-    """Together many more blocks than an engine has, so that a prompt is out of the prefix caches when it comes again."""
+    """Together many more blocks than an engine has, so that a prompt is out of the prefix caches when it comes again"""
     rng = random.Random(seed)
     return [numbered_prompt(number, rng.randint(*PROMPT_TOKENS)) for number in range(PROMPTS)]
 
 
 def known_prompts(url: str, prompts: list[Prompt]) -> list[tuple[Prompt, list[int]]]:
-    """With the tokens that D computes by itself; without prompts whose tokens depend on what else D computes in the same step."""
+    """With the tokens that D computes by itself; without those whose tokens depend on what else is in D's step."""
     def ask(prompt: Prompt) -> list[int]:
         reply = client.complete(url, prompt, MAX_TOKENS)
         if not reply.ok:
@@ -77,8 +77,8 @@ class Clients:
             return self._known[next(self._turns) % len(self._known)]
 
     def _ask(self, prompt: Prompt, expected: list[int]) -> Request:
-        """An answer that says nothing of a transfer (nobody there, a bad gateway) comes before any ticket: as any client of a
-        router, this one tries again, and the router takes the next prefill engine."""
+        """An answer that says nothing of a transfer (nobody there) comes before any ticket: as any client
+        of a router, it tries again, and the router takes the next prefill engine."""
         begin_s = self._now_s()
         retries: list[str] = []
         while True:

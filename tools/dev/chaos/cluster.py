@@ -35,7 +35,8 @@ def connector_for(name: str, checksum: bool) -> Connector:
     base = CONNECTORS[name](LEASE_S)
     if name != "kvferry":
         return base
-    base = base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000), recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
+    base = base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000),
+                             recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     return base.with_options(checksum="on") if checksum else base
 
 
@@ -47,7 +48,8 @@ class Cluster(Stack):
         only_tcp = base.with_options(transports=["tcp"]) if name == "kvferry" else base
         p_cores, d_cores = split_cores()
         typed = ("--middleware", "kvferry.vllm.KVErrors") if name == "kvferry" else ()
-        specs = [EngineSpec("P1", FAST, base, p_cores, P_BLOCKS), EngineSpec("D", FAST, base, d_cores, D_BLOCKS, args=typed),
+        specs = [EngineSpec("P1", FAST, base, p_cores, P_BLOCKS),
+                 EngineSpec("D", FAST, base, d_cores, D_BLOCKS, args=typed),
                  EngineSpec("P2", FAST, only_tcp, p_cores, P_BLOCKS)]
         self.controls = {spec.name: Control(spec.name, seed + place) for place, spec in enumerate(specs)}
         super().__init__([self._with_injector(spec, library) for spec in specs], logs, with_router=False)
@@ -78,7 +80,8 @@ class Cluster(Stack):
             engine.process.resume()
 
     def leaked_blocks(self, limit_s: float) -> int:
-        """The blocks that are still in use after the limit. An engine tells of its blocks when it steps: each is given something to do."""
+        """The blocks that are still in use after the limit. An engine tells of its blocks when it steps: each is given
+        something to do."""
         end = time.monotonic() + limit_s
         while True:
             for engine in self.engines:
@@ -88,7 +91,8 @@ class Cluster(Stack):
             if leaked == 0 or time.monotonic() > end:
                 return leaked
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 trace: TracebackType | None) -> None:
         super().__exit__(kind, value, trace)
         for control in self.controls.values():
             control.close()

@@ -1,4 +1,4 @@
-"""The control file of libkvferry-chaos.so (tools/chaos/control.h has the same layout in C): what goes wrong in one engine."""
+"""The control file of libkvferry-chaos.so, as tools/chaos/control.h has it in C: what goes wrong in one engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ PER_MILLION = 1_000_000
 
 HEAD = struct.Struct("=QIIIIQ4Q")
 ON_AT = 20
-SEED_AT = 24
 RULE = struct.Struct("=II")
 COUNT = struct.Struct("=Q")
 RULES_AT = HEAD.size

@@ -1,5 +1,5 @@
-"""Two prefill engines, a decode engine, vLLM's router and steady requests, while calls below the library fail, engines are
-stopped and killed, and bytes are corrupted. At the end: what the clients got."""
+"""Two prefill engines, a decode engine, vLLM's router and steady requests, while calls below the library fail, engines
+are stopped and killed, and bytes are corrupted. At the end: what the clients got."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
         injected: Counter[str] = Counter()
         for control in cluster.controls.values():
             injected.update(control.injected())
-        return Run(connector, seed, checksum, run_s, clients.requests, faults_of(storm.happened, clients.requests, watch.noticed_s),
+        return Run(connector, seed, checksum, run_s, clients.requests,
+                   faults_of(storm.happened, clients.requests, watch.noticed_s),
                    [one for one in storm.happened if one.skipped], dict(injected), leaked, watch.d_restarts,
                    watch.detections, watch.detection_s)
 

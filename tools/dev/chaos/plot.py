@@ -1,4 +1,4 @@
-"""A run as a picture: what the clients got over time, with the faults, and how long it took to notice and to be right again."""
+"""A run as a picture: what the clients got over time, with the faults, and how soon each was noticed and over."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def draw(run: Run, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (requests, times, faults) = pyplot.subplots(3, 1, figsize=(14, 11), height_ratios=(3, 3, 4), layout="constrained")
+    figure, (requests, times, faults) = pyplot.subplots(
+        3, 1, figsize=(14, 11), height_ratios=(3, 3, 4), layout="constrained")
     draw_requests(run, requests)
     draw_latencies(run, times)
     draw_faults(run, faults)
     tally = run.tally
     counts = ", ".join(f"{tally.by_outcome[outcome]} {NAMES[outcome]}" for outcome in COLOURS)
-    figure.suptitle(f"{run.connector}, seed {run.seed}: {tally.requests} requests, {counts}; {run.leaked_blocks} blocks leaked, "
-                    f"D restarted {len(run.d_restarts)} times")
+    figure.suptitle(f"{run.connector}, seed {run.seed}: {tally.requests} requests, {counts}; "
+                    f"{run.leaked_blocks} blocks leaked, D restarted {len(run.d_restarts)} times")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -70,7 +71,7 @@ def draw_latencies(run: Run, axes: Axes) -> None:
 
 
 def draw_faults(run: Run, axes: Axes) -> None:
-    """One line a kind of fault: a dot for each time that D noticed, a cross for each time that a right answer came after it."""
+    """One line a kind of fault: a dot where D noticed it, a cross where a right answer came after it."""
     titles = sorted({fault.episode.title for fault in run.faults}, reverse=True)
     for place, title in enumerate(titles):
         chosen = [fault for fault in run.faults if fault.episode.title == title]

@@ -13,6 +13,7 @@ from .schedule import Episode
 from .storm import Happened
 from .tally import Outcome, Request, Tally, count, middle, recovery_s
 
+LISTED_MAX = 20
 NOTICED_WITHIN_S = 10.0
 """After a fault's end: what D notices later is counted for none."""
 
@@ -110,9 +111,10 @@ def summary_table(runs: Sequence[Run]) -> str:
         mean_s = run.library_detection_s / run.library_detections if run.library_detections else None
         rows.append((run.connector, f"{run.seconds / 60:.1f}", str(len(run.faults)), str(sum(run.injected.values())),
                      str(tally.requests), *(str(tally.by_outcome[outcome]) for outcome in Outcome),
-                     str(run.leaked_blocks), str(len(run.d_restarts)), "-" if mean_s is None else f"{mean_s * 1000:.0f} ms"))
-    return table(("connector", "minutes", "faults", "calls hit", "requests", "right", "typed errors", "wrong", "hung", "other",
-                  "leaked blocks", "D restarts", "failed loads given up after"), rows)
+                     str(run.leaked_blocks), str(len(run.d_restarts)),
+                     "-" if mean_s is None else f"{mean_s * 1000:.0f} ms"))
+    return table(("connector", "minutes", "faults", "calls hit", "requests", "right", "typed errors", "wrong", "hung",
+                  "other", "leaked blocks", "D restarts", "failed loads given up after"), rows)
 
 
 def details(run: Run) -> list[str]:
@@ -121,7 +123,8 @@ def details(run: Run) -> list[str]:
     lines = [f"typed: {number} × {reason}" for reason, number in tally.reasons.most_common()]
     lines += [f"other error: {number} × {text}" for text, number in tally.others.most_common(8)]
     lines += [f"tried again by the client: {number} × {text}" for text, number in tally.retried.most_common(8)]
-    lines += [f"{r.outcome.value} at {r.begin_s:.1f}-{r.end_s:.1f} s: {r.detail}" for r in (tally.wrongs + tally.hungs)[:20]]
+    lines += [f"{r.outcome.value} at {r.begin_s:.1f}-{r.end_s:.1f} s: {r.detail}"
+              for r in (tally.wrongs + tally.hungs)[:LISTED_MAX]]
     lines += [f"left out: {one.episode.title} at {one.begin_s:.0f} s, {one.skipped}" for one in run.skipped]
     lines += [f"D started anew at {why}" for why in run.d_restarts]
     return lines

@@ -46,7 +46,7 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Episode:
-    """One fault, from begin_s to end_s after the start. A killed engine is started anew at end_s, which takes as long as it takes."""
+    """One fault, from begin_s to end_s after the start. A killed engine is started anew at end_s."""
 
     title: str
     act: Act

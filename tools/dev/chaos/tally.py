@@ -24,7 +24,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """Times in seconds after the start. `retries`: answers that named no transfer, after which the client tried again."""
+    """Seconds after the start. `retries`: answers that named no transfer, upon which the client tried again."""
 
     begin_s: float
     end_s: float

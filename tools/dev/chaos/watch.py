@@ -33,7 +33,7 @@ class Look:
 
 
 class Watch:
-    """Use it as a context manager. D is never restarted by the plan: where it has ended or is stuck, it is started anew, and counted."""
+    """Use it as a context manager. Where D, which no fault ends, has ended or is stuck, it is started anew."""
 
     def __init__(self, cluster: Cluster, now_s: Callable[[], float], last_right_s: Callable[[], float]) -> None:
         self.looks: list[Look] = []
