@@ -22,8 +22,7 @@ LIMIT_S = LOAD_TIMEOUT_S + BUDGET_S
 THREADS = 3
 PAUSE_S = 0.3
 """Between an answer and the next request of a thread."""
-RETRIES = 3
-RETRY_PAUSE_S = 0.5
+RETRY_PAUSE_S = 0.3
 PROMPTS = 30
 PROMPT_TOKENS = (70, 330)
 MAX_TOKENS = 12
@@ -67,7 +66,7 @@ class Clients:
 
     def _run(self, rng: random.Random) -> None:
         while not self._stop.wait(PAUSE_S * rng.uniform(0.5, 1.5)):
-            request = self._ask(*self._next())
+            request = self._ask(*self._next(), rng)
             with self._lock:
                 self.requests.append(request)
 
@@ -76,18 +75,19 @@ class Clients:
         with self._lock:
             return self._known[next(self._turns) % len(self._known)]
 
-    def _ask(self, prompt: Prompt, expected: list[int]) -> Request:
-        """An answer that says nothing of a transfer (nobody there) comes before any ticket: as any client
-        of a router, it tries again, and the router takes the next prefill engine."""
+    def _ask(self, prompt: Prompt, expected: list[int], rng: random.Random) -> Request:
+        """An answer that says nothing of a transfer (nobody there) comes before any ticket: as any client of a router,
+        it tries again until its time is up, and the router picks another prefill engine, or the same."""
         begin_s = self._now_s()
         retries: list[str] = []
         while True:
             answer = web.post_json(self._url, client.completion_body(prompt, MAX_TOKENS), LIMIT_S)
             outcome, detail = judge(answer, expected, LIMIT_S)
-            if outcome is not Outcome.OTHER or len(retries) == RETRIES or self._stop.is_set():
-                return Request(begin_s, self._now_s(), outcome, detail, tuple(retries))
+            now_s = self._now_s()
+            if outcome is not Outcome.OTHER or now_s - begin_s > LIMIT_S:
+                return Request(begin_s, now_s, outcome, detail, tuple(retries))
             retries.append(detail)
-            time.sleep(RETRY_PAUSE_S * len(retries))
+            time.sleep(RETRY_PAUSE_S * rng.uniform(1.0, 2.0))
 
     def __enter__(self) -> Clients:
         for thread in self._threads:

@@ -26,7 +26,8 @@ D_BLOCKS = 96
 """Both less than what all prompts need: a block has another owner soon."""
 BUDGET_TOKENS_PER_S = 150
 """Of recomputing on D: what goes beyond it is a typed error."""
-ROUTER_ARGS = ("--prefill-policy", "round_robin")
+ROUTER_ARGS = ("--prefill-policy", "random")
+"""The router goes on asking a dead prefill engine: who tries again should not meet it each time."""
 IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 

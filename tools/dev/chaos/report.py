@@ -14,7 +14,7 @@ from .storm import Happened
 from .tally import Outcome, Request, Tally, count, middle, recovery_s
 
 LISTED_MAX = 20
-NOTICED_WITHIN_S = 10.0
+NOTICED_WITHIN_S = 2.0
 """After a fault's end: what D notices later is counted for none."""
 
 

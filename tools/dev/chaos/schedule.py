@@ -10,6 +10,8 @@ from enum import Enum
 from .injector import PER_MILLION, Rule
 
 PRODUCERS = ("P1", "P2")
+SENDER = ("P2",)
+"""With our connector the only one that sends blocks: from P1 they are read."""
 CONSUMER = "D"
 LEAD_IN_S = 4.0
 """Before the first fault, and after the last one while requests still come."""
@@ -80,9 +82,9 @@ DRAFTS = (
     injected("reads are slow", (CONSUMER,), READS, "delay"),
     injected("reads are short", (CONSUMER,), READS, "shorten"),
     injected("reads are corrupted", (CONSUMER,), READS, "flip"),
-    injected("sends fail", PRODUCERS, SENDS, "fail"),
-    injected("sends are slow", PRODUCERS, SENDS, "delay"),
-    injected("sends are short", PRODUCERS, SENDS, "shorten"),
+    injected("sends fail", SENDER, SENDS, "fail"),
+    injected("sends are slow", SENDER, SENDS, "delay"),
+    injected("sends are short", SENDER, SENDS, "shorten"),
     injected("control fails", EVERYBODY, CONTROL, "fail"),
     injected("control is slow", EVERYBODY, CONTROL, "delay"),
     injected("control is short", EVERYBODY, CONTROL, "shorten"),
@@ -95,18 +97,20 @@ DRAFTS = (
 
 
 def plan(seed: int, seconds: float, corrupt: bool) -> list[Episode]:
-    """Rounds of all faults in a random order, one at a time, with calm in between. `corrupt`: also corrupted bytes."""
+    """Rounds of all faults in a random order, one at a time, with calm in between. Without `corrupt` it is calm where bytes
+    would be corrupted."""
     rng = random.Random(seed)
     episodes: list[Episode] = []
     now_s = LEAD_IN_S
     while True:
-        drafts = [draft for draft in DRAFTS if corrupt or not draft.corrupts]
+        drafts = list(DRAFTS)
         rng.shuffle(drafts)
         for draft in drafts:
             episode = begin(draft, rng, now_s)
             if episode.end_s > seconds - LEAD_OUT_S:
                 return episodes
-            episodes.append(episode)
+            if corrupt or not draft.corrupts:
+                episodes.append(episode)
             now_s = episode.end_s + rng.uniform(*CALM_S)
         now_s += rng.uniform(*CALM_WINDOW_S)
 
