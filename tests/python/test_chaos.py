@@ -88,12 +88,13 @@ def test_recovery_is_the_first_right_answer_to_a_later_request() -> None:
     assert recovery_s(REQUESTS, 20.0) is None
 
 
-def a_run(requests: list[Request], leaked: int = 0, d_restarts: tuple[str, ...] = ()) -> Run:
+def a_run(requests: list[Request], leaked: int = 0, d_restarts: tuple[str, ...] = (),
+          problems: tuple[str, ...] = ()) -> Run:
     episode = Episode("reads fail", Act.INJECT, "D", 1.0, 2.0)
     happened = [Happened(episode, 1.0, 2.0), Happened(episode, 5.0, 5.0, "P1 was not up")]
     faults = report.faults_of(happened, requests, lambda begin_s, until_s: 0.25)
     return Run("kvferry", 3, True, 60.0, requests, faults, happened[1:], {"recvmsg fail": 4}, leaked, list(d_restarts),
-               library_detections=2, library_detection_s=0.5)
+               library_detections=2, library_detection_s=0.5, problems=list(problems))
 
 
 def test_json_has_what_it_must() -> None:
@@ -119,6 +120,7 @@ def test_leaks_and_restarts_spoil_a_run() -> None:
     assert a_run(good).good
     assert not a_run(good, leaked=1).good
     assert not a_run(good, d_restarts=("9 s: it had ended",)).good
+    assert not a_run(good, problems=("P1 did not come back",)).good
 
 
 def test_the_report_names_what_happened() -> None:

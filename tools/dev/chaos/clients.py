@@ -94,7 +94,8 @@ class Clients:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for the last answers, unless all is over anyhow."""
         self._stop.set()
-        for thread in self._threads:
+        for thread in self._threads if kind is None else []:
             thread.join(LIMIT_S + 5.0)

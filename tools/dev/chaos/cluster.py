@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from types import TracebackType
 from pd import client, web
 from pd.connector import CONNECTORS, Connector
 from pd.cores import split_cores
-from pd.engine import Engine, EngineSpec
+from pd.engine import Engine, EngineError, EngineSpec
 from pd.paths import FAST
+from pd.progress import wait_until
 from pd.rig import PROBE
 from pd.router import Router
-from pd.stack import Stack
+from pd.stack import START_LIMIT_S, Stack
 
 from .clients import LOAD_TIMEOUT_S
 from .injector import VARIABLE, Control
@@ -39,6 +41,14 @@ def connector_for(name: str, checksum: bool) -> Connector:
     base = base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000),
                              recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     return base.with_options(checksum="on") if checksum else base
+
+
+def blocks_in_use(engine: Engine) -> int:
+    """All of them where the engine does not answer. One block is vLLM's own."""
+    try:
+        return round(engine.usage() * (engine.spec.blocks - 1))
+    except (OSError, http.client.HTTPException):
+        return engine.spec.blocks
 
 
 class Cluster(Stack):
@@ -80,6 +90,16 @@ class Cluster(Stack):
             self.controls[engine.name].switch_off()
             engine.process.resume()
 
+    def come_back(self) -> list[str]:
+        """Waits until all engines answer. Returns what is wrong with those that do not."""
+        problems = []
+        for engine in self.engines:
+            try:
+                wait_until(f"waiting for {engine.name}", engine.healthy, START_LIMIT_S)
+            except (EngineError, TimeoutError) as error:
+                problems.append(f"{engine.name} did not come back: {str(error)[:200]}")
+        return problems
+
     def leaked_blocks(self, limit_s: float) -> int:
         """The blocks that are still in use after the limit. An engine tells of its blocks when it steps: each is given
         something to do."""
@@ -88,7 +108,7 @@ class Cluster(Stack):
             for engine in self.engines:
                 client.complete(engine.url, PROBE, 1, timeout_s=IDLE_POKE_S)
             time.sleep(0.5)
-            leaked = sum(round(engine.usage() * (engine.spec.blocks - 1)) for engine in self.engines)
+            leaked = sum(blocks_in_use(engine) for engine in self.engines)
             if leaked == 0 or time.monotonic() > end:
                 return leaked
 

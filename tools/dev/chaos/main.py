@@ -13,14 +13,14 @@ from pathlib import Path
 import kvferry._kvferry as binding
 from pd.connector import CONNECTORS
 from pd.paths import ROOT
-from pd.progress import doing, say, wait_until
-from pd.stack import START_LIMIT_S, exit_on_signals, log_folder
+from pd.progress import doing, say
+from pd.stack import exit_on_signals, log_folder
 
 from . import report
 from .clients import Clients, known_prompts, make_prompts
 from .cluster import Cluster
 from .report import Run, faults_of
-from .schedule import PRODUCERS, plan
+from .schedule import plan
 from .storm import Storm
 from .tally import Outcome
 from .watch import Watch
@@ -74,8 +74,7 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
                 time.sleep(max(0.0, seconds - now_s()))
             cluster.calm()
         run_s = now_s()
-        for name in PRODUCERS:
-            wait_until(f"waiting for {name}", cluster.by_name[name].healthy, START_LIMIT_S)
+        problems = cluster.come_back()
         with doing("waiting for every block to come back"):
             leaked = cluster.leaked_blocks(QUIET_LIMIT_S)
         injected: Counter[str] = Counter()
@@ -84,7 +83,7 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
         return Run(connector, seed, checksum, run_s, clients.requests,
                    faults_of(storm.happened, clients.requests, watch.noticed_s),
                    [one for one in storm.happened if one.skipped], dict(injected), leaked, watch.d_restarts,
-                   watch.detections, watch.detection_s)
+                   watch.detections, watch.detection_s, problems)
 
 
 def main() -> int:

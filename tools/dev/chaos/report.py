@@ -41,6 +41,7 @@ class Run:
     d_restarts: list[str]
     library_detections: int
     library_detection_s: float
+    problems: list[str]
 
     @property
     def tally(self) -> Tally:
@@ -49,7 +50,8 @@ class Run:
     @property
     def good(self) -> bool:
         found = self.tally.by_outcome
-        return not (found[Outcome.WRONG] or found[Outcome.HUNG] or self.leaked_blocks or self.d_restarts)
+        spoilt = found[Outcome.WRONG] or found[Outcome.HUNG] or self.leaked_blocks or self.d_restarts or self.problems
+        return not spoilt
 
 
 def faults_of(happened: Sequence[Happened], requests: Sequence[Request],
@@ -65,7 +67,8 @@ def as_json(run: Run) -> dict[str, Any]:
         "connector": run.connector, "seed": run.seed, "checksum": run.checksum, "seconds": round(run.seconds, 1),
         "requests": tally.requests, **{outcome.value: tally.by_outcome[outcome] for outcome in Outcome},
         "leaked_blocks": run.leaked_blocks, "d_restarts": len(run.d_restarts), "d_restarts_why": run.d_restarts,
-        "reasons": dict(tally.reasons), "others": dict(tally.others), "retried": dict(tally.retried),
+        "problems": run.problems, "reasons": dict(tally.reasons), "others": dict(tally.others),
+        "retried": dict(tally.retried),
         "injected": run.injected, "injected_total": sum(run.injected.values()),
         "skipped": [f"{one.episode.title}: {one.skipped}" for one in run.skipped],
         "library_detections": run.library_detections, "library_detection_s": round(run.library_detection_s, 3),
@@ -126,7 +129,7 @@ def details(run: Run) -> list[str]:
     lines += [f"{r.outcome.value} at {r.begin_s:.1f}-{r.end_s:.1f} s: {r.detail}"
               for r in (tally.wrongs + tally.hungs)[:LISTED_MAX]]
     lines += [f"left out: {one.episode.title} at {one.begin_s:.0f} s, {one.skipped}" for one in run.skipped]
-    lines += [f"D started anew at {why}" for why in run.d_restarts]
+    lines += [f"D started anew at {why}" for why in run.d_restarts] + run.problems
     return lines
 
 

@@ -14,6 +14,7 @@ from pd.process import Process
 from .cluster import Cluster
 
 LOOK_EVERY_S = 0.5
+LAST_LOOK_S = 15.0
 STUCK_S = 90.0
 """Without a right answer for so long, D cannot go on by itself."""
 START_S = 120.0
@@ -84,6 +85,6 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30.0)
+        self._thread.join(LAST_LOOK_S if kind is None else LOOK_EVERY_S)
