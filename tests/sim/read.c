@@ -244,6 +244,7 @@ static void end(sim_world *world, sim_read *read)
   sim_note(world, node->index, "read % ends: $, fence word %", read->id, (uint64_t)(int64_t)read->status,
            read->sample.entry.word);
   uint64_t now_ns = sim_node_enter(world, node);
+  kvf_core_on_read_verified(&node->core, read->id, read->verified);
   kvf_core_on_read_done(&node->core, now_ns, read->id, read->status, &read->sample,
                         (uint64_t)read->piece * sizeof(uint64_t));
   sim_node_leave(world, node);
@@ -289,6 +290,7 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
         }
         to->pool[region][item->local_block][read->local_head + head] =
             from->pool[region][item->remote_block][read->remote_head + head];
+        sim_corrupt(world, &to->pool[region][item->local_block][read->local_head + head]);
       }
     }
   }
@@ -375,8 +377,12 @@ static void step(sim_world *world, sim_read *read, sim_node *peer)
       copy_some(world, read, peer);
       break;
     case SIM_READ_COPIED:
+      sim_compare(world, read, peer);
       if (!KVF_MUTANT(FENCE_READ_FIRST)) {
         take_sample(world, read, peer);
+      }
+      if (world->config.checksum == KVF_ON && read->verified < read->items_count) {
+        read->status = KVF_CHECKSUM;
       }
       read->phase = SIM_READ_ENDING;
       break;
@@ -429,7 +435,7 @@ static void on_read(sim_world *world, const sim_event *event)
       read->status = read->is_tcp ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED;
       at_end = true;
     } else if (sim_strikes(world, SIM_FAULT_READ, 12)) {
-      static const kvf_status troubles[] = {KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_CHECKSUM, KVF_NO_MEMORY};
+      static const kvf_status troubles[] = {KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_CANCELLED, KVF_NO_MEMORY};
       read->status = troubles[sim_choose(&world->tape, 4)];
       at_end = true;
     } else {
