@@ -31,7 +31,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
                                                 size_t *ticket_bytes);
 
 /* Rank: the bytes of `blocks` are complete in this rank's memory and stay as they are until the lease has ended. From
- * here consumers may read them. `user` comes back in KVF_EVENT_LEASE_ENDED.
+ * here consumers may read them; with option checksum, once a thread of the library has made their checksums, until when
+ * they are told that the lease is not published yet. `user` comes back in KVF_EVENT_LEASE_ENDED.
  * KVF_INVALID: no memory registered, or a block id out of its regions. KVF_EXISTS: this id, or a later one, has been
  * published in that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED: as they say; the lease is not published, no event
  * comes. */
