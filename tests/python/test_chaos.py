@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import struct
@@ -15,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
 from chaos import report, schedule  # noqa: E402
+from chaos.cluster import remove_error_files  # noqa: E402
 from chaos.injector import CALLS, FILE_BYTES, KINDS, Control, Rule  # noqa: E402
 from chaos.report import Fault, Run  # noqa: E402
 from chaos.schedule import Act, Episode  # noqa: E402
@@ -164,6 +166,16 @@ def test_the_control_file_is_the_injectors() -> None:
     assert [name.lower() for name in names] == [*CALLS, *KINDS]
     assert int(re.search(r"CHAOS_VERSION (\d+)u", header)[1]) == 1
     assert FILE_BYTES == 64 + len(CALLS) * (8 * len(KINDS) + 8 + 8 * len(KINDS))
+
+
+def test_files_of_dead_engines_are_removed(tmp_path: Path) -> None:
+    dead, living, other = (tmp_path / name for name in ("1-a.errors", "2-b.errors", "3-c"))
+    for path in (dead, living, other):
+        path.write_bytes(b"")
+    with living.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        remove_error_files(tmp_path)
+    assert not dead.exists() and living.exists() and other.exists()
 
 
 def test_rules_go_where_the_injector_looks() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ BUDGET_TOKENS_PER_S = 150
 """Of recomputing on D: what goes beyond it is a typed error."""
 ROUTER_ARGS = ("--prefill-policy", "random")
 """The router goes on asking a dead prefill engine: who tries again should not meet it each time."""
+ERROR_FILES = Path(f"/dev/shm/kvferry-{os.geteuid()}")
 IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 
@@ -41,6 +44,17 @@ def connector_for(name: str, checksum: bool) -> Connector:
     base = base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000),
                              recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     return base.with_options(checksum="on") if checksum else base
+
+
+def remove_error_files(folder: Path) -> None:
+    """Those of dead engines: they hold a lock on theirs while they live. The next engine would, but here none comes."""
+    for path in folder.glob("*.errors"):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            except BlockingIOError:
+                continue
 
 
 def blocks_in_use(engine: Engine) -> int:
@@ -117,3 +131,4 @@ class Cluster(Stack):
         super().__exit__(kind, value, trace)
         for control in self.controls.values():
             control.close()
+        remove_error_files(ERROR_FILES)
