@@ -31,7 +31,8 @@ def test_fails(fail_rig: Rig, fault: Fault) -> None:
     outcome = trial.run(fail_rig, fault)
     expect.failed(outcome, within_s=STALL_S + 1.0 + MARGIN_S)
     assert outcome.recomputed == 0
-    assert outcome.reasons
+    assert outcome.reply is not None
+    assert outcome.reasons.keys() == {outcome.reply.reason}
 
 
 def test_a_request_that_fails_on_an_engine_that_recomputes(rig: Rig) -> None:

@@ -22,10 +22,11 @@ from fakes import (  # noqa: E402
     vllm_config,
 )
 from kvferry import Node, _kvferry  # noqa: E402
-from kvferry.vllm import config, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.requests import pack_blocks, prompt_of  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec  # noqa: E402
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
@@ -221,6 +222,12 @@ def test_keys_and_values_apart() -> None:
 def test_a_layout_that_is_not_supported(tensor: Any, said: str) -> None:
     with pytest.raises(LayoutError, match=said):
         regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
+
+
+def test_there_are_no_host_buffers_to_copy_to() -> None:
+    """Every engine offers its copies between device and host, whatever kv_buffer_device says: they are left alone."""
+    offer = "set_host_xfer_buffer_ops"
+    assert getattr(KVFerryConnector, offer) is getattr(KVConnectorBase_V1, offer)
 
 
 def test_groups_that_are_not_supported() -> None:

@@ -26,6 +26,8 @@ class Reply:
     error: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     finish_reason: str = ""
+    reason: str = ""
+    """Of an error of kvferry's."""
 
     @property
     def ok(self) -> bool:
@@ -53,7 +55,7 @@ def completion_body(prompt: Prompt | str, max_tokens: int, ticket: Ticket | None
 def read_reply(answer: web.Answer) -> Reply:
     if answer.status != 200:
         return Reply(answer.status, seconds=answer.seconds, headers=answer.headers,
-                     error=answer.error or error_text(answer.body))
+                     error=answer.error or error_text(answer.body), reason=error_reason(answer.body))
     choice = answer.body["choices"][0]
     return Reply(200, choice["text"], choice.get("token_ids") or [], answer.body.get("kv_transfer_params"),
                  answer.seconds, headers=answer.headers, finish_reason=choice.get("finish_reason") or "")
@@ -62,6 +64,11 @@ def read_reply(answer: web.Answer) -> Reply:
 def error_text(body: dict[str, Any]) -> str:
     error = body.get("error", body)
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def error_reason(body: dict[str, Any]) -> str:
+    error = body.get("error")
+    return str(error.get("reason", "")) if isinstance(error, dict) else ""
 
 
 def complete(url: str, prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None,

@@ -1,0 +1,146 @@
+"""An engine without an engine: the connector's sides on real nodes, stepped as vLLM steps them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config
+from kvferry.vllm import config, scheduler, worker
+from kvferry.vllm.messages import News, Orders
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import RequestStatus
+
+TOKENS = 80
+SOURCE, TARGET = [1, 2, 3], [4, 5, 6]
+HEADS, BLOCK_TOKENS, HEAD_SIZE = 2, 32, 16
+LIMIT_S = 10.0
+KEPT = {"peers_known", "sessions_open"}
+"""Gauges that outlive a request."""
+ids = itertools.count()
+
+
+def host_memory() -> torch.Tensor:
+    return torch.zeros(POOL_BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD_SIZE)
+
+
+class Sides:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, model: str = "toy",
+                 memory: Callable[[], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
+                 **options: Any) -> None:
+        """`control` are options of the control node alone."""
+        monkeypatch.setattr(config, "identity_fields", lambda *engine: {"model": model})
+        policy = options.pop("policy", "fail")
+        kv = kv_cache_config()
+        layers = [name for group in kv.kv_cache_groups for name in group.layer_names]
+        self.scheduler = scheduler.Scheduler(vllm_config(policy, ranks, options | (control or {})), kv)
+        self.workers = []
+        self.memory: list[torch.Tensor] = []
+        for rank in range(ranks):
+            monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
+            self.workers.append(worker.Worker(vllm_config(policy, ranks, options), kv))
+            caches = {name: memory() for name in layers}
+            self.workers[-1].register(caches)
+            self.memory += caches.values()
+        self.scheduler.set_ranks([side.address() for side in self.workers])
+        self.manager = FakeManager()
+        self.scheduler.bind(self.manager)
+        self.silent: set[int] = set()
+        """Ranks that are stuck: they do later what they are told now."""
+        self._orders: list[list[Orders]] = [[] for _ in self.workers]
+
+    def close(self) -> None:
+        self.scheduler.close()
+        for side in self.workers:
+            side.close()
+
+    # ---- as vLLM does ----
+
+    def step(self, output: Any = None) -> tuple[set[str], set[str]]:
+        """Requests that vLLM hears of as received, and those of them that it hears of as failed."""
+        orders = self.scheduler.orders(output or step())
+        received, failed, news = set(), set(), None
+        for rank, side in enumerate(self.workers):
+            self._orders[rank].append(orders)
+            while self._orders[rank] and rank not in self.silent:
+                own_orders = self._orders[rank].pop(0)
+                side.before_forward(own_orders)
+                side.start_loads(own_orders)
+                side.publish(own_orders)
+                results = side.results(own_orders)
+                received |= results.finished_recving or set()
+                failed |= results.failed_recving or set()
+                if (own := side.news(own_orders)) is not None:
+                    news = own if news is None else news.aggregate(own)
+        heard = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=news or News())
+        self.scheduler.update(heard)
+        return heard.finished_recving or set(), failed
+
+    def prefill(self) -> dict[str, Any]:
+        """What the client of a prefill gets."""
+        one = request(f"cmpl-p{next(ids)}-0-00000000", TOKENS, params={"do_remote_decode": True})
+        self.scheduler.arrive(one)
+        self.step(step({one.request_id: TOKENS}, {one.request_id: (SOURCE,)}))
+        one.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        _, params = self.scheduler.finish(one)
+        assert params is not None
+        return params
+
+    def begin(self, params: dict[str, Any]) -> Any:
+        """A request with its blocks, if vLLM is told to wait for them."""
+        one = request(f"cmpl-d{next(ids)}-0-00000000", TOKENS, params=params)
+        self.scheduler.arrive(one)
+        external, _ = self.scheduler.offer(one, 0)
+        if external:
+            self.scheduler.admit(one, FakeBlocks(TARGET), external)
+        one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+        return one
+
+    def until_received(self, one: Any) -> bool:
+        """Steps until vLLM hears of it, which has to be once; whether it has failed then."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            received, failed = self.step()
+            if received:
+                assert received == {one.request_id} and failed <= received
+                one.status = RequestStatus.FINISHED_ERROR if failed else RequestStatus.FINISHED_LENGTH_CAPPED
+                self.scheduler.finish(one)
+                return bool(failed)
+            assert not failed, "failed, and not received"
+            assert time.monotonic() < end, "vLLM was not told"
+            time.sleep(0.001)
+
+    # ---- what is left ----
+
+    def left(self) -> dict[str, Any]:
+        """What is still on the books: of the two sides, and of their nodes."""
+        found: dict[str, Any] = {}
+        consumer, producer = self.scheduler._consumer, self.scheduler._producer
+        for owner in (consumer, producer, *self.workers):
+            found |= {f"{type(owner).__name__}.{name}": value for name, value in vars(owner).items()
+                      if isinstance(value, (dict, list, set)) and value}
+        for side in self.workers:
+            if not side._news.is_empty():
+                found["news"] = side._news
+        for node in (self.scheduler._node, *(side._node for side in self.workers)):
+            found |= {name: value for name, _, value, is_gauge in node.stats()
+                      if is_gauge and value and name not in KEPT}
+            for _, address, _, _, _, numbers in node.peers():
+                found |= {f"{address} {name}": value for name, _, value, is_gauge in numbers
+                          if is_gauge and value}
+        return found
+
+    def until_nothing_is_left(self) -> None:
+        end = time.monotonic() + LIMIT_S
+        while (left := self.left()):
+            assert time.monotonic() < end, left
+            self.step()
+            time.sleep(0.001)
+
+    def stat(self, name: str, reason: str = "") -> int:
+        return sum(value for node in (self.scheduler._node, *(side._node for side in self.workers))
+                   for stat, why, value, _ in node.stats() if (stat, why) == (name, reason))
