@@ -24,11 +24,14 @@
   X(BARS_IGNORED, "P1", "recovery: a request is rewound though that cannot apply")                             \
   X(CACHED_UNCOMPUTED, "P1", "simulated engine: failed blocks can be found before they have been computed")    \
   X(REWIND_PAST_GAP, "P1", "recovery: good blocks after a failed one are counted")                             \
+  X(SOURCE_PAST_GAP, "P1", "a load that goes on from another source leaves a block out")                       \
   X(WALL_CLOCK, "P2", "simulated engine: time is the wall clock's, which is set back")                         \
   X(DEADLINE_IGNORED, "P2", "a load's deadline passes unnoticed")                                              \
   X(BREAKER_STAYS_OPEN, "P2", "an open breaker is never probed")                                               \
   X(ABORT_UNTOLD, "P2", "recovery: the loads of a request that was given up are not aborted")                  \
+  X(HELD_PAST_DEADLINE, "P2", "a load waits for its last source's reads past its deadline")                    \
   X(SECOND_OUTCOME, "P3", "a load that is not quiet with its outcome reports it again")                        \
+  X(OUTCOME_OF_EACH_SOURCE, "P3", "a load that goes on from another source reports each")                      \
   X(FINISH_COUNTED_TWICE, "P3", "acknowledgements are counted, whichever reader they are of")                  \
   X(FINISH_ACROSS_CONSUMERS, "P3", "acknowledgements of two consumers are counted together")                   \
   X(RENEWED_AFTER_EXPIRY, "P3", "a renewal that comes too late is accepted")                                   \

@@ -101,6 +101,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     return status;
   }
   kvf_wheel_init(&core->wheel, now_ns);
+  kvf_list_init(&core->load_events);
   kvf_conns_init(&core->conns);
   kvf_sessions_init(&core->sessions, &core->self, &core->conns, &core->leases, &core->wheel);
   status = kvf_peers_init(&core->peers, &core->self, &core->conns, &core->wheel);
@@ -129,14 +130,14 @@ static void free_named(kvf_core *core)
 
 void kvf_core_free(kvf_core *core)
 {
-  kvf_load_peers *held;
-  kvf_load_peers *next;
+  kvf_core_load *load;
+  kvf_core_load *next;
   kvf_loads_destroy(core->loads);
   free_named(core);
-  HASH_ITER(by_id, core->load_peers, held, next)
+  HASH_ITER(by_id, core->open_loads, load, next)
   {
-    HASH_DELETE(by_id, core->load_peers, held);
-    free(held);
+    load->peers_count = 0; /* they are freed below */
+    kvf_core_load_free(core, load);
   }
   kvf_requests_free(&core->requests);
   kvf_peers_free(&core->peers);
@@ -194,10 +195,21 @@ kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32
   return KVF_OK;
 }
 
+static void give_up_all(kvf_core *core)
+{
+  kvf_core_load *load;
+  kvf_core_load *next;
+  HASH_ITER(by_id, core->open_loads, load, next)
+  {
+    kvf_core_load_give_up(core, load);
+  }
+}
+
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
   if (core->has_memory) {
     kvf_lease_table_end_all(&core->leases, now_ns);
+    give_up_all(core);
     kvf_loads_abort_all(core->loads, now_ns);
   }
   if (kvf_loads_stats(core->loads)->open > 0) {
@@ -329,6 +341,9 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_PEER:
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
         break;
+      case KVF_TIMER_LOAD:
+        kvf_core_load_on_timer(core, KVF_CONTAINER_OF(timer, kvf_core_load, timer));
+        break;
       default:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
@@ -345,25 +360,6 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
   return kvf_time_min(at, kvf_loads_next_deadline(core->loads));
 }
 
-static bool next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
-{
-  kvf_load_event event;
-  if (!kvf_loads_next_event(core->loads, &event)) {
-    return false;
-  }
-  bool is_outcome = event.kind == KVF_LOAD_OUTCOME;
-  *out = (kvf_event){.kind = is_outcome ? KVF_EVENT_LOAD : KVF_EVENT_QUIET, .id = event.request_id, .user = event.user};
-  if (is_outcome) {
-    out->u.report = event.report;
-    return true;
-  }
-  kvf_load_peers *held;
-  HASH_FIND(by_id, core->load_peers, &event.request_id, sizeof(event.request_id), held);
-  assert(held != NULL); /* kvf_core_load_start() holds them for every load */
-  kvf_core_release_peers(core, now_ns, held);
-  return true;
-}
-
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   kvf_lease_ended ended;
@@ -372,11 +368,11 @@ bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
         (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
     return true;
   }
-  return next_load_event(core, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+  return kvf_core_next_load_event(core, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
-  return !kvf_list_is_empty(&core->leases.ended) || kvf_loads_has_event(core->loads) ||
+  return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->load_events) ||
          !kvf_list_is_empty(&core->requests.events);
 }

@@ -22,13 +22,36 @@
 #include "core/session.h"
 #include "kvferry/kvferry.h"
 
-/* The peers that a load holds. */
-typedef struct kvf_load_peers {
+/* What a load takes to go on from another source: a copy of what it was started with, in one allocation. */
+typedef struct kvf_load_others {
+  kvf_sources sources; /* the one that it began with is the first */
+  uint32_t next;       /* to try */
+  const uint32_t *destination;
+  kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
+} kvf_load_others;
+
+typedef enum kvf_core_load_state {
+  KVF_CORE_LOAD_TRIES, /* an attempt is under way */
+  KVF_CORE_LOAD_HELD,  /* its outcome is held back: once it is quiet the next source is tried */
+  KVF_CORE_LOAD_TOLD   /* the engine's outcome is decided */
+} kvf_core_load_state;
+
+/* A load, until its quiet has been taken. */
+typedef struct kvf_core_load {
   uint64_t request_id;
+  uint64_t user;
   UT_hash_handle by_id;
-  uint32_t count;
-  uint32_t peers[];
-} kvf_load_peers;
+  kvf_core_load_state state;
+  kvf_list event; /* in kvf_core.load_events while the engine has something to hear */
+  bool outcome_due;
+  bool quiet_due;
+  kvf_report report;       /* of the last attempt */
+  uint64_t deadline_ns;    /* of all attempts together */
+  kvf_timer timer;         /* HELD: the deadline */
+  kvf_load_others *others; /* NULL: its ticket names no other source */
+  uint32_t peers_count;
+  uint32_t peers[KVF_RANKS_MAX]; /* that its attempt holds */
+} kvf_core_load;
 
 typedef struct kvf_core_config {
   kvf_config options;
@@ -49,7 +72,10 @@ typedef struct kvf_core {
   kvf_lease_slots slots;
   kvf_lease_table leases;
   kvf_loads *loads;
-  kvf_load_peers *load_peers; /* by request id, of loads that are not quiet */
+  kvf_core_load *open_loads; /* by request id */
+  kvf_list load_events;
+  uint64_t outcomes[KVF_STATUSES_MAX]; /* of loads, by status: [i] counts kvf_status_at(i) */
+  uint64_t source_switches;
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   bool has_memory;
@@ -92,8 +118,8 @@ kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *
 
 /* A ticket that does not decode never reaches the core; it is counted here. */
 void kvf_core_count_bad_ticket(kvf_core *core);
-/* `ticket` has been decoded with the node's key; `digest` is kvf_fence_digest() of what it says. */
-KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, uint64_t digest,
+/* `sources` have been decoded with the node's key, and have their digests. */
+KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
                                             const kvf_load *load);
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id);
 
@@ -159,7 +185,7 @@ void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id
 void kvf_core_tick(kvf_core *core, uint64_t now_ns);
 uint64_t kvf_core_next_deadline(const kvf_core *core);
 KVF_MUST_USE bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out);
-/* Whether kvf_core_next_event() would give one. */
+/* Whether kvf_core_next_event() would give one. Take effects first: they cause events. */
 bool kvf_core_has_event(const kvf_core *core);
 /* kvferry/stats.h; the core has no name for what only the runtime counts. */
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity);

@@ -1,9 +1,9 @@
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bitmap.h"
 #include "base/mark.h"
 #include "core/core_internal.h"
-#include "core/parts.h"
 
 void kvf_core_count_bad_ticket(kvf_core *core)
 {
@@ -63,152 +63,110 @@ static kvf_status check_destination(const kvf_core *core, const kvf_ticket *tick
   return KVF_OK;
 }
 
-/* The wanted blocks, by position and then group, so that the groups' prefixes grow together. */
-static uint32_t list_items(const kvf_ticket *ticket, const kvf_blocks *destination, kvf_read_item *items)
+/* Copies what attempts at other sources need. */
+static kvf_status keep_others(kvf_core_load *load, const kvf_sources *sources, const kvf_blocks *destination)
 {
-  uint32_t firsts[KVF_GROUPS_MAX];
-  uint32_t longest = 0;
-  uint32_t total = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    firsts[group] = total;
-    total += ticket->counts[group];
-    longest = ticket->counts[group] > longest ? ticket->counts[group] : longest;
+  size_t positions = 0;
+  for (uint32_t group = 0; group < destination->groups; group++) {
+    positions += destination->counts[group];
   }
-  uint32_t count = 0;
-  for (uint32_t position = 0; position < longest; position++) {
-    for (uint32_t group = 0; group < ticket->groups; group++) {
-      uint32_t index = firsts[group] + position;
-      if (position < ticket->counts[group] && destination->ids[index] != KVF_BLOCK_NONE) {
-        items[count++] = (kvf_read_item){.group = group,
-                                         .position = position,
-                                         .remote_block = ticket->ids[index],
-                                         .local_block = destination->ids[index]};
-      }
-    }
-  }
-  return count;
-}
-
-static kvf_status hold_peers(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, uint64_t request_id,
-                             const kvf_part *parts, uint32_t count, kvf_load_peers **out)
-{
-  kvf_load_peers *held = calloc(1, sizeof(*held) + count * sizeof(held->peers[0]));
-  kvf_status status = held == NULL ? KVF_NO_MEMORY : KVF_OK;
-  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_rank_record *record = &ticket->rank[parts[i].rank];
-    kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
-    status = kvf_peers_acquire(&core->peers, &key, &held->peers[i]);
-    held->count += status == KVF_OK;
-  }
-  if (status == KVF_OK) {
-    held->request_id = request_id;
-    HASH_ADD(by_id, core->load_peers, request_id, sizeof(held->request_id), held);
-    status = held->by_id.tbl == NULL ? KVF_NO_MEMORY : KVF_OK;
-  }
-  if (status == KVF_OK) {
-    *out = held;
-    return KVF_OK;
-  }
-  KVF_MARK(load_peers_not_held);
-  for (uint32_t i = 0; held != NULL && i < held->count; i++) {
-    kvf_peers_release(&core->peers, now_ns, held->peers[i]);
-  }
-  free(held);
-  return status;
-}
-
-void kvf_core_release_peers(kvf_core *core, uint64_t now_ns, kvf_load_peers *held)
-{
-  for (uint32_t i = 0; i < held->count; i++) {
-    kvf_peers_release(&core->peers, now_ns, held->peers[i]);
-  }
-  HASH_DELETE(by_id, core->load_peers, held);
-  free(held);
-}
-
-static kvf_status start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, uint64_t digest,
-                        const kvf_load *load, const kvf_read_item *items, uint32_t items_count)
-{
-  const kvf_config *config = &core->self.config;
-  kvf_part plan[KVF_RANKS_MAX];
-  kvf_load_part_spec parts[KVF_RANKS_MAX];
-  uint32_t count = 0;
-  kvf_load_peers *held = NULL;
-  kvf_status status = kvf_parts_plan(core->heads_total, ticket->ranks, config->ranks, config->rank, plan, &count);
-  if (status == KVF_OK) {
-    status = hold_peers(core, now_ns, ticket, load->request_id, plan, count, &held);
-  }
-  if (status != KVF_OK) {
-    return status;
-  }
-  for (uint32_t i = 0; i < count; i++) {
-    parts[i] = (kvf_load_part_spec){.peer = held->peers[i],
-                                    .tally = &core->peers.table[held->peers[i]]->tally,
-                                    .claim = {.incarnation = ticket->rank[plan[i].rank].incarnation,
-                                              .lease_id = ticket->lease.id,
-                                              .digest = digest},
-                                    .remote_head = plan[i].remote_head,
-                                    .local_head = plan[i].local_head,
-                                    .heads = plan[i].heads};
-  }
-  uint32_t positions = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    positions += ticket->counts[group];
-  }
-  uint32_t timeout_ms = load->timeout_ms == 0 ? config->load_timeout_ms : load->timeout_ms;
-  kvf_load_spec spec = {.request_id = load->request_id,
-                        .user = load->user,
-                        .deadline_ns = kvf_time_add(now_ns, kvf_ms_to_ns(timeout_ms)),
-                        .lease = ticket->lease,
-                        .rank = config->rank,
-                        .groups = ticket->groups,
-                        .positions = positions,
-                        .items_count = items_count,
-                        .items = items,
-                        .head_bytes = core->head_bytes,
-                        .parts = parts,
-                        .parts_count = count};
-  status = kvf_loads_start(core->loads, now_ns, &spec);
-  if (status != KVF_OK) {
-    KVF_MARK(load_not_started);
-    kvf_core_release_peers(core, now_ns, held);
-  }
-  return status;
-}
-
-kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, uint64_t digest,
-                               const kvf_load *load)
-{
-  kvf_status status = check_destination(core, ticket, &load->destination);
-  if (status != KVF_OK) {
-    return status;
-  }
-  status = kvf_requests_check_ticket(&core->requests, now_ns, ticket, &load->prompt);
-  if (status != KVF_OK) {
-    return status;
-  }
-  kvf_load_peers *held;
-  HASH_FIND(by_id, core->load_peers, &load->request_id, sizeof(load->request_id), held);
-  if (held != NULL) {
-    KVF_MARK(load_peers_held_twice);
-    return KVF_EXISTS;
-  }
-  uint32_t positions = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    positions += ticket->counts[group];
-  }
-  kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
-  if (items == NULL) {
-    KVF_MARK(load_items_no_memory);
+  kvf_load_others *others = calloc(
+      1, sizeof(*others) + sources->count * sizeof(kvf_ticket) + (sources->count + 1) * positions * sizeof(uint32_t));
+  if (others == NULL) {
+    KVF_MARK(load_others_no_memory);
     return KVF_NO_MEMORY;
   }
-  uint32_t items_count = list_items(ticket, &load->destination, items);
-  status = start(core, now_ns, ticket, digest, load, items, items_count);
-  free(items);
+  uint32_t *ids = (uint32_t *)(others->tickets + sources->count);
+  if (positions > 0) {
+    memcpy(ids, destination->ids, positions * sizeof(ids[0]));
+  }
+  others->destination = ids;
+  others->sources = *sources;
+  others->next = 1;
+  for (uint32_t i = 0; i < sources->count; i++) {
+    ids += positions;
+    if (positions > 0) {
+      memcpy(ids, sources->tickets[i]->ids, positions * sizeof(ids[0]));
+    }
+    others->tickets[i] = *sources->tickets[i];
+    others->tickets[i].ids = ids;
+    others->sources.tickets[i] = &others->tickets[i];
+  }
+  load->others = others;
+  return KVF_OK;
+}
+
+static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *spec,
+                         kvf_core_load **out)
+{
+  kvf_core_load *load = calloc(1, sizeof(*load));
+  if (load == NULL) {
+    KVF_MARK(core_load_no_memory);
+    return KVF_NO_MEMORY;
+  }
+  uint32_t timeout_ms = spec->timeout_ms == 0 ? core->self.config.load_timeout_ms : spec->timeout_ms;
+  load->request_id = spec->request_id;
+  load->user = spec->user;
+  load->deadline_ns = kvf_time_add(now_ns, kvf_ms_to_ns(timeout_ms));
+  kvf_list_init(&load->event);
+  kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
+  kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
+  if (status == KVF_OK) {
+    HASH_ADD(by_id, core->open_loads, request_id, sizeof(load->request_id), load);
+    if (load->by_id.tbl == NULL) {
+      KVF_MARK(core_load_index_no_memory);
+      status = KVF_NO_MEMORY;
+    }
+  }
+  if (status != KVF_OK) {
+    free(load->others);
+    free(load);
+    return status;
+  }
+  *out = load;
+  return KVF_OK;
+}
+
+kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+{
+  kvf_sources good;
+  kvf_core_load *open;
+  kvf_status status = kvf_requests_check_sources(&core->requests, now_ns, sources, &load->prompt, &good);
+  if (status == KVF_OK) {
+    status = check_destination(core, good.tickets[0], &load->destination);
+  }
+  if (status != KVF_OK) {
+    return status;
+  }
+  HASH_FIND(by_id, core->open_loads, &load->request_id, sizeof(load->request_id), open);
+  if (open != NULL) {
+    KVF_MARK(load_open_already);
+    return KVF_EXISTS;
+  }
+  if (HASH_CNT(by_id, core->open_loads) >= core->self.config.loads_max) {
+    KVF_MARK(core_loads_full);
+    return KVF_NO_MEMORY;
+  }
+  status = create(core, now_ns, &good, load, &open);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_core_attempt(core, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
+  if (status != KVF_OK) {
+    kvf_core_load_free(core, open);
+  }
   return status;
 }
 
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id)
 {
-  return kvf_loads_abort(core->loads, now_ns, request_id);
+  kvf_core_load *load;
+  HASH_FIND(by_id, core->open_loads, &request_id, sizeof(request_id), load);
+  if (load == NULL) {
+    KVF_MARK(abort_of_no_open_load);
+    return KVF_NOT_FOUND;
+  }
+  kvf_core_load_give_up(core, load);
+  (void)kvf_loads_abort(core->loads, now_ns, request_id); /* its last attempt may be over */
+  return KVF_OK;
 }

@@ -1,4 +1,4 @@
-#include "core/core.h"
+#include "core/core_internal.h"
 
 #include "base/mark.h"
 
@@ -181,7 +181,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
                   : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
                                                          : KVF_EFFECT_CLOSE_LINK;
       return true;
-    } else {
+    } else if (!kvf_core_take_load_event(core, now_ns)) {
       return false;
     }
   }

@@ -39,12 +39,13 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "load_retries", stats->retries);
   counter(to, "load_stalls", stats->stalls);
   counter(to, "load_pings", stats->pings);
+  counter(to, "source_switches", core->source_switches);
   counter(to, "late_reads", stats->late);
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL) {
       put(to, info->status == KVF_OK ? "loads_done" : "loads_failed", info->status == KVF_OK ? "" : info->name,
-          stats->outcomes[i], false);
+          core->outcomes[i], false);
     }
   }
 }
@@ -70,6 +71,7 @@ static void put_requests(writer *to, const kvf_core *core)
   counter(to, "requests_opened", counters->opened);
   put(to, "tickets_refused", "bad_ticket", core->bad_tickets + counters->bad_tickets, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
+  counter(to, "sources_left_out", counters->sources_left_out);
   put(to, "verdicts", "use", counters->used, false);
   put(to, "verdicts", "recompute", counters->recomputed, false);
   put(to, "verdicts", "fail", counters->failed, false);

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mark.h"
 #include "base/mutant.h"
@@ -59,64 +58,30 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   return request;
 }
 
-/* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
-static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
+static void release_peers(kvf_requests *requests, uint64_t now_ns, const kvf_request *request)
 {
-  for (uint32_t i = 0; self->key.bytes == 0 && i < ticket->ranks; i++) {
-    if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
-      return false;
-    }
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
   }
-  return true;
 }
 
-kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
-                                     const kvf_prompt *prompt)
-{
-  if (memcmp(ticket->compat, requests->self->compat, sizeof(ticket->compat)) != 0) {
-    KVF_MARK(ticket_of_another_model);
-    requests->counters.incompatible++;
-    kvf_self_log(requests->self, now_ns, KVF_INCOMPATIBLE, 0, KVF_LOG_WARN,
-                 "ticket refused: incompatible: made for another model or layout");
-    return KVF_INCOMPATIBLE;
-  }
-  if (!is_near(requests->self, ticket)) {
-    KVF_MARK(ticket_far_without_key);
-    requests->counters.bad_tickets++;
-    kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
-                 "ticket refused: bad_ticket: names another host, which needs a shared key (option key_file)");
-    return KVF_BAD_TICKET;
-  }
-  if (KVF_MUTANT(PROMPT_UNCHECKED)) {
-    return KVF_OK;
-  }
-  if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
-    KVF_MARK(ticket_of_another_prompt);
-    requests->counters.bad_tickets++;
-    kvf_self_log(requests->self, now_ns, KVF_BAD_TICKET, 0, KVF_LOG_WARN,
-                 "ticket refused: bad_ticket: made for another prompt");
-    return KVF_BAD_TICKET;
-  }
-  return KVF_OK;
-}
-
-static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request, const kvf_ticket *ticket)
+static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request, const kvf_ticket *ticket,
+                                uint32_t source)
 {
   for (uint32_t i = 0; i < ticket->ranks; i++) {
-    kvf_request_rank *rank = &request->ranks[i];
+    kvf_request_rank *rank = &request->ranks[request->ranks_count];
     kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
     kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
     if (status != KVF_OK) {
       KVF_MARK(request_peers_full);
-      while (i-- > 0) {
-        kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
-      }
+      release_peers(requests, now_ns, request);
       return status;
     }
     rank->request = request;
+    rank->source = source;
     kvf_list_init(&rank->due);
+    request->ranks_count++;
   }
-  request->ranks_count = ticket->ranks;
   return KVF_OK;
 }
 
@@ -129,12 +94,18 @@ kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf
   return (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
 }
 
-static void fill(const kvf_requests *requests, kvf_request *request, const kvf_ticket *ticket,
+static void fill(const kvf_requests *requests, kvf_request *request, const kvf_sources *sources,
                  const kvf_request_options *options, uint64_t user)
 {
+  const kvf_ticket *ticket = sources->tickets[0];
   request->user = user;
-  request->lease = ticket->lease;
-  request->ttl_ns = kvf_ms_to_ns(ticket->ttl_ms);
+  request->ttl_min_ns = kvf_ms_to_ns(ticket->ttl_ms);
+  for (uint32_t i = 0; i < sources->count; i++) {
+    uint64_t ttl_ns = kvf_ms_to_ns(sources->tickets[i]->ttl_ms);
+    request->leases[i] = sources->tickets[i]->lease;
+    request->ttl_min_ns = kvf_time_min(request->ttl_min_ns, ttl_ns);
+    request->ttl_max_ns = ttl_ns > request->ttl_max_ns ? ttl_ns : request->ttl_max_ns;
+  }
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
   request->groups = ticket->groups;
@@ -146,10 +117,46 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   kvf_list_init(&request->event);
 }
 
-kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
-                             const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id)
+static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
+                         const kvf_request_options *options, uint64_t user, kvf_request **out)
 {
-  kvf_status status = kvf_requests_check_ticket(requests, now_ns, ticket, prompt);
+  uint32_t ranks = 0;
+  for (uint32_t i = 0; i < sources->count; i++) {
+    ranks += sources->tickets[i]->ranks;
+  }
+  kvf_request *request = calloc(1, sizeof(*request) + ranks * sizeof(request->ranks[0]));
+  if (request == NULL) {
+    KVF_MARK(request_no_memory);
+    return KVF_NO_MEMORY;
+  }
+  fill(requests, request, sources, options, user);
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < sources->count; i++) {
+    status = acquire_peers(requests, now_ns, request, sources->tickets[i], i);
+  }
+  if (status != KVF_OK) {
+    free(request);
+    return status;
+  }
+  request->id = requests->next_id;
+  HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
+  if (request->by_id.tbl == NULL) {
+    KVF_MARK(request_index_no_memory);
+    release_peers(requests, now_ns, request);
+    free(request);
+    return KVF_NO_MEMORY;
+  }
+  *out = request;
+  return KVF_OK;
+}
+
+kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
+                             const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id,
+                             const kvf_ticket **first)
+{
+  kvf_sources good;
+  kvf_request *request;
+  kvf_status status = kvf_requests_check_sources(requests, now_ns, sources, prompt, &good);
   if (status != KVF_OK) {
     return status;
   }
@@ -157,36 +164,18 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
     KVF_MARK(requests_full);
     return KVF_NO_MEMORY;
   }
-  kvf_request *request = calloc(1, sizeof(*request) + ticket->ranks * sizeof(request->ranks[0]));
-  if (request == NULL) {
-    KVF_MARK(request_no_memory);
-    return KVF_NO_MEMORY;
-  }
-  fill(requests, request, ticket, options, user);
-  status = acquire_peers(requests, now_ns, request, ticket);
+  status = create(requests, now_ns, &good, options, user, &request);
   if (status != KVF_OK) {
-    goto free_request;
-  }
-  request->id = requests->next_id;
-  HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
-  if (request->by_id.tbl == NULL) {
-    KVF_MARK(request_index_no_memory);
-    status = KVF_NO_MEMORY;
-    goto release_peers;
+    return status;
   }
   requests->next_id++;
   requests->counters.opened++;
   *id = request->id;
+  if (first != NULL) {
+    *first = good.tickets[0];
+  }
   kvf_request_tell(requests, now_ns, request);
   return KVF_OK;
-
-release_peers:
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
-  }
-free_request:
-  free(request);
-  return status;
 }
 
 kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id)
@@ -247,7 +236,7 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
     kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
     kvf_self_log(requests->self, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
                  "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
-                 (unsigned long long)request->id, (unsigned long long)request->lease.id, address,
+                 (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
                  kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
                  request->verdict.recompute_tokens,
                  request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");

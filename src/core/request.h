@@ -2,6 +2,10 @@
  * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank that the
  * request has completed or been given up, until each has answered or must have let the lease run out by itself.
  *
+ * A ticket's text may name several sources, each with ranks and a lease of its own. All are kept alive and told the
+ * end: the engine's ranks may be reading from any of them. What becomes of a source concerns the ranks that read from
+ * it, never the request.
+ *
  *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
  *     └──────────────────────── cancel ───────────────────────┘
  */
@@ -12,17 +16,18 @@
 #include "core/budget.h"
 #include "core/peer.h"
 #include "kvferry/consumer.h"
-#include "wire/ticket.h"
+#include "wire/sources.h"
 
 typedef enum kvf_request_state { KVF_REQUEST_OPEN, KVF_REQUEST_LOADING, KVF_REQUEST_FINISHING } kvf_request_state;
 
 typedef struct kvf_request kvf_request;
 
-/* One producer rank of a request. */
+/* One producer rank of one source of a request. */
 typedef struct kvf_request_rank {
   kvf_request *request;
   kvf_list due; /* in kvf_requests.due[peer] while there is something to tell it */
   uint32_t peer;
+  uint32_t source;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
   bool told;           /* it has answered our finish, or must have expired the lease */
 } kvf_request_rank;
@@ -37,24 +42,26 @@ struct kvf_request {
   kvf_verdict verdict;
   kvf_list event; /* in kvf_requests.events while verdict_pending */
   kvf_timer timer;
-  uint64_t renew_ns; /* when to renew, or to tell again */
-  uint64_t until_ns; /* LOADING: the verdict's time; FINISHING: when the lease is over by itself */
-  uint64_t ttl_ns;
+  uint64_t renew_ns;   /* when to renew, or to tell again */
+  uint64_t until_ns;   /* LOADING: the verdict's time; FINISHING: when the lease is over by itself */
+  uint64_t ttl_min_ns; /* of the leases */
+  uint64_t ttl_max_ns;
   kvf_request_options options;
-  kvf_lease lease;
+  kvf_lease leases[KVF_SOURCES_MAX]; /* by source */
   uint32_t tokens;
   uint32_t block_tokens;
   uint32_t groups;
   uint32_t positions;
   kvf_report merged;
   uint32_t ranks_count;
-  kvf_request_rank ranks[]; /* of the producer */
+  kvf_request_rank ranks[]; /* of the producers, source by source */
 };
 
 typedef struct kvf_request_counters {
   uint64_t opened;
   uint64_t bad_tickets;
   uint64_t incompatible;
+  uint64_t sources_left_out;
   uint64_t used;
   uint64_t recomputed;
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
@@ -86,19 +93,20 @@ KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self
                                           kvf_wheel *wheel, uint64_t seed);
 void kvf_requests_free(kvf_requests *requests);
 
-/* Whether a ticket, whose MAC has been checked, is for this engine and this prompt: to be asked before anything of it
- * is acted upon. KVF_INCOMPATIBLE, KVF_BAD_TICKET. */
-KVF_MUST_USE kvf_status kvf_requests_check_ticket(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
-                                                  const kvf_prompt *prompt);
+/* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first
+ * of those does: to be asked before anything of them is acted upon. *good borrows the tickets. KVF_INCOMPATIBLE,
+ * KVF_BAD_TICKET: none; what is wrong with the first. */
+KVF_MUST_USE kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
+                                                   const kvf_prompt *prompt, kvf_sources *good);
 /* `options`, or the node's own if it is NULL: those of kvf_request_options_init(), the same in all the life of the
  * node. */
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options);
 
-/* kvf_request_open() of kvferry/consumer.h, on a ticket whose MAC has been checked. `prompt` is what this engine was
- * asked. */
-KVF_MUST_USE kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_ticket *ticket,
+/* kvf_request_open() of kvferry/consumer.h, on sources whose MACs have been checked. `prompt` is what this engine was
+ * asked. *first (may be NULL) is the first source that is good. */
+KVF_MUST_USE kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
                                           const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user,
-                                          uint64_t *id);
+                                          uint64_t *id, const kvf_ticket **first);
 /* kvf_request_refused() of kvferry/consumer.h. */
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
                                  const kvf_request_options *options);

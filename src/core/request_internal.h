@@ -1,5 +1,5 @@
-/* What the files of the request machine share: request.c (its life), request_tell.c (what the producer's ranks hear).
- */
+/* What the files of the request machine share: request.c (its life), request_ticket.c (which tickets it takes),
+ * request_tell.c (what the producers' ranks hear). */
 #ifndef KVF_CORE_REQUEST_INTERNAL_H
 #define KVF_CORE_REQUEST_INTERNAL_H
 

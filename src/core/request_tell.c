@@ -9,7 +9,7 @@
 
 static uint64_t interval_ns(const kvf_request *request)
 {
-  uint64_t interval = request->ttl_ns / RENEWALS_PER_TTL;
+  uint64_t interval = request->ttl_min_ns / RENEWALS_PER_TTL;
   if (interval < TELL_MIN_NS) {
     return TELL_MIN_NS;
   }
@@ -43,7 +43,7 @@ void kvf_request_finish(kvf_requests *requests, uint64_t now_ns, kvf_request *re
   request->state = KVF_REQUEST_FINISHING;
   request->completed = completed;
   /* The last renewal may have been processed a moment ago; half a TTL covers clocks and queues. */
-  request->until_ns = kvf_time_add(now_ns, request->ttl_ns + request->ttl_ns / 2);
+  request->until_ns = kvf_time_add(now_ns, request->ttl_max_ns + request->ttl_max_ns / 2);
   kvf_request_tell(requests, now_ns, request);
 }
 
@@ -121,13 +121,14 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf
     if (request->state == KVF_REQUEST_FINISHING) {
       rank->finish_seq = rank->finish_seq == 0 ? finish->seq : rank->finish_seq;
       finish->items[finish->count++] =
-          (kvf_finish_item){.lease = request->lease,
+          (kvf_finish_item){.lease = request->leases[rank->source],
                             .request_id = request->id,
                             .kind = request->completed ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED,
                             .reader = 0,
                             .readers = 1};
     } else {
-      renew->items[renew->count++] = (kvf_renew_item){.lease = request->lease, .request_id = request->id};
+      renew->items[renew->count++] =
+          (kvf_renew_item){.lease = request->leases[rank->source], .request_id = request->id};
     }
   }
 }
@@ -154,37 +155,39 @@ void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer)
   }
 }
 
-static kvf_request_rank *rank_of_peer(kvf_request *request, uint32_t peer)
+static void on_rank_state(kvf_request_rank *rank, uint32_t seq, uint32_t state)
 {
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    if (request->ranks[i].peer == peer) {
-      return &request->ranks[i];
-    }
-  }
-  return NULL;
-}
-
-static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
-                     const kvf_lease_states_item *item)
-{
-  kvf_request *request;
-  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
-  kvf_request_rank *rank = request == NULL ? NULL : rank_of_peer(request, peer);
-  if (rank == NULL || request->lease.id != item->lease_id || request->state != KVF_REQUEST_FINISHING) {
-    KVF_MARK(state_not_asked);
-    return;
-  }
   /* The answer to a renewal that was under way says nothing of our finish. */
   if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
     KVF_MARK(state_before_finish);
     return;
   }
   /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
-  if (item->state != KVF_LEASE_STATE_NOT_PUBLISHED) {
+  if (state != KVF_LEASE_STATE_NOT_PUBLISHED) {
     rank->told = true;
     kvf_list_remove(&rank->due);
-    free_if_done(requests, now_ns, request);
   }
+}
+
+/* A text that names one lease twice has several ranks for it. */
+static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
+                     const kvf_lease_states_item *item)
+{
+  kvf_request *request;
+  bool asked = false;
+  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
+  for (uint32_t i = 0; request != NULL && request->state == KVF_REQUEST_FINISHING && i < request->ranks_count; i++) {
+    kvf_request_rank *rank = &request->ranks[i];
+    if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {
+      asked = true;
+      on_rank_state(rank, seq, item->state);
+    }
+  }
+  if (!asked) {
+    KVF_MARK(state_not_asked);
+    return;
+  }
+  free_if_done(requests, now_ns, request);
 }
 
 kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,

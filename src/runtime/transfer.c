@@ -111,15 +111,9 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
 /* ---- consumer ---- */
 
 /* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
-static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_ticket **out)
+static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
-  kvf_ticket *ticket = malloc(sizeof(*ticket));
-  kvf_status status = ticket == NULL ? KVF_NO_MEMORY : kvf_ticket_decode(text, text_bytes, &node->key, 1, ticket);
-  if (status == KVF_OK) {
-    *out = ticket;
-    return KVF_OK;
-  }
-  free(ticket);
+  kvf_status status = kvf_sources_decode(text, text_bytes, &node->key, 1, out);
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
     kvf_core_count_bad_ticket(&node->core);
@@ -130,12 +124,6 @@ static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_byte
   return status;
 }
 
-static void drop_ticket(kvf_ticket *ticket)
-{
-  kvf_ticket_free(ticket);
-  free(ticket);
-}
-
 void kvf_request_options_init(const kvf_node *node, kvf_request_options *options)
 {
   *options = kvf_requests_options(&node->core.requests, NULL); /* never changes */
@@ -144,17 +132,18 @@ void kvf_request_options_init(const kvf_node *node, kvf_request_options *options
 kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
                             const kvf_request_options *options, uint64_t user, kvf_request_info *info)
 {
-  kvf_ticket *content;
+  kvf_sources sources;
+  const kvf_ticket *content = NULL;
   uint64_t id = 0;
   if (ticket == NULL || prompt == NULL || info == NULL) {
     return KVF_INVALID;
   }
-  kvf_status status = read_ticket(node, ticket, ticket_bytes, &content);
+  kvf_status status = read_ticket(node, ticket, ticket_bytes, &sources);
   if (status != KVF_OK) {
     return status;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_requests_open(&node->core.requests, now_ns, content, prompt, options, user, &id);
+  status = kvf_requests_open(&node->core.requests, now_ns, &sources, prompt, options, user, &id, &content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     *info = (kvf_request_info){.id = id, .tokens = content->prompt.tokens, .groups = content->groups};
@@ -164,7 +153,7 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
     }
     kvf_address_format(&content->rank[0].address, info->peer);
   }
-  drop_ticket(content);
+  kvf_sources_free(&sources);
   return status;
 }
 
@@ -209,23 +198,21 @@ kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id)
 
 kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
 {
-  kvf_ticket *ticket;
-  uint64_t digest = 0;
+  kvf_sources sources;
   if (load == NULL || load->ticket == NULL || !is_list(&load->destination)) {
     return KVF_INVALID;
   }
-  kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &ticket);
+  kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &sources);
   if (status != KVF_OK) {
     return status;
   }
-  const kvf_blocks blocks = {.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
-  status = kvf_fence_digest(&ticket->lease, &blocks, &ticket->prompt, &digest);
+  status = kvf_sources_digest(&sources);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter_to_help(node);
-    status = kvf_core_load_start(&node->core, now_ns, ticket, digest, load);
+    status = kvf_core_load_start(&node->core, now_ns, &sources, load);
     kvf_node_leave(node, now_ns);
   }
-  drop_ticket(ticket);
+  kvf_sources_free(&sources);
   return status;
 }
 

@@ -60,7 +60,8 @@ static void start_load(fuzz_tape *tape)
   ticket.compat[0] ^= (choice & 0x7c) == 0x78 ? 1 : 0;   /* another model */
   bool wrong = (choice & 0x7c) == 0x7c || (choice & 0x7c) == 0x78;
   world.loads_count++;
-  kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &ticket, DIGEST, &load);
+  const kvf_sources sources = {.count = 1, .tickets = {&ticket}, .digests = {DIGEST}};
+  kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &sources, &load);
   fuzz_check(status == KVF_OK || status == KVF_NO_MEMORY || wrong);
   fuzz_check(!wrong || status == KVF_BAD_TICKET || status == KVF_INCOMPATIBLE);
   if (status == KVF_OK) {
@@ -84,8 +85,9 @@ static void open_request(fuzz_tape *tape)
   *model = (request_model){.verdict_by_ns =
                                options.load_timeout_ms * MS + kvf_ms_to_ns(world.config.options.quiet_timeout_ms)};
   make_ticket(producer, dial_lease(LOADS_MAX + world.requests_count), &ticket, ids);
-  fuzz_check(kvf_requests_open(&world.core.requests, world.all.now_ns, &ticket, &ticket.prompt, &options,
-                               world.requests_count, &model->id) == KVF_OK);
+  const kvf_sources sources = {.count = 1, .tickets = {&ticket}};
+  fuzz_check(kvf_requests_open(&world.core.requests, world.all.now_ns, &sources, &ticket.prompt, &options,
+                               world.requests_count, &model->id, NULL) == KVF_OK);
   world.is_named[producer] = true;
   world.requests_count++;
 }
@@ -349,7 +351,7 @@ static void close_world(void)
     dial_check();
   }
   fuzz_check(dial_is_settled());
-  fuzz_check(kvf_loads_stats(world.core.loads)->open == 0 && world.core.load_peers == NULL);
+  fuzz_check(kvf_loads_stats(world.core.loads)->open == 0 && world.core.open_loads == NULL);
   kvf_core_free(&world.core);
 }
 

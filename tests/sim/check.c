@@ -8,7 +8,7 @@ static void check_node(sim_world *world, const sim_node *node)
     sim_fail(world, "P5", "node %u: request %llu is never over", node->index,
              (unsigned long long)core->requests.by_id->id);
   }
-  if (core->load_peers != NULL || kvf_loads_stats(core->loads)->open != 0) {
+  if (core->open_loads != NULL || kvf_loads_stats(core->loads)->open != 0) {
     sim_fail(world, "P2", "node %u: a load is never quiet", node->index);
   }
   if (core->leases.live != 0 || core->leases.held != 0) {

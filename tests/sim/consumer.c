@@ -58,11 +58,24 @@ sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer)
   memset(job, 0, offsetof(sim_job, ticket));
   job->engine = engine->index;
   job->offer = offer;
+  job->other = SIM_NOBODY;
   job->prompt = from->prompt;
   job->is_other = world->engines[from->engine].is_other;
   job->ticket_bytes = from->ticket_bytes;
   memcpy(job->ticket, from->ticket, from->ticket_bytes);
   return job;
+}
+
+void sim_job_join(sim_world *world, sim_job *job, uint32_t offer)
+{
+  const sim_offer *from = &world->offers[offer];
+  job->other = offer;
+  if (world->engines[from->engine].is_other != job->is_other) {
+    job->is_other = world->engines[job->engine].is_other; /* one of them is of its model */
+  }
+  job->ticket[job->ticket_bytes++] = ',';
+  memcpy(job->ticket + job->ticket_bytes, from->ticket, from->ticket_bytes);
+  job->ticket_bytes += from->ticket_bytes;
 }
 
 /* ---- from the ticket to the loads ---- */

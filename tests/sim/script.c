@@ -44,12 +44,24 @@ static void on_ticket(sim_world *world, const sim_event *event)
   sim_job_arrive(world, job);
 }
 
-void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe, uint32_t tries)
+/* The router has another producer compute the prompt, too. */
+static void add_source(sim_world *world, sim_job *job, uint32_t producer)
+{
+  sim_engine *engine = &world->engines[producer];
+  if (engine->paused_until_ns <= world->now_ns && world->offers_count < SCRIPT_OFFERS_MAX) {
+    uint32_t offer = sim_offer_make(world, engine, job->prompt);
+    if (offer != SIM_NOBODY) {
+      sim_job_join(world, job, offer);
+    }
+  }
+}
+
+sim_job *sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe, uint32_t tries)
 {
   sim_engine *engine = &world->engines[producer];
   if (engine->paused_until_ns > world->now_ns || (!probe && world->offers_count >= SCRIPT_OFFERS_MAX) ||
       (!probe && world->jobs_count >= SCRIPT_JOBS_MAX)) {
-    return;
+    return NULL;
   }
   uint32_t offer = sim_offer_make(world, engine, prompt);
   sim_job *job = offer == SIM_NOBODY ? NULL : sim_job_new(world, &world->engines[consumer], offer);
@@ -60,6 +72,7 @@ void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t
   } else if (probe && !engine->drains) {
     sim_fail(world, "P5", "engine %u has no blocks or no lease, although nothing uses any", producer);
   }
+  return job;
 }
 
 static void submit_any(sim_world *world)
@@ -67,7 +80,12 @@ static void submit_any(sim_world *world)
   sim_tape *tape = &world->tape;
   uint32_t producer = sim_choose(tape, world->producers);
   uint32_t consumer = world->producers + sim_choose(tape, world->engines_count - world->producers);
-  sim_submit(world, producer, consumer, sim_choose(tape, SIM_PROMPTS), false, 0);
+  uint32_t replica;
+  uint32_t prompt = sim_choose_both(tape, SIM_PROMPTS, &replica);
+  sim_job *job = sim_submit(world, producer, consumer, prompt, false, 0);
+  if (job != NULL && world->has_replicas && replica % 2 == 1) {
+    add_source(world, job, (producer + 1 + replica / 2) % world->producers);
+  }
 }
 
 static void cancel_any(sim_world *world)
@@ -169,7 +187,7 @@ static void on_settled(sim_world *world, const sim_event *event)
 static void on_probe(sim_world *world, const sim_event *event)
 {
   if (world->engines[event->a].is_other == world->engines[event->b].is_other) {
-    sim_submit(world, event->a, event->b, PROBE_PROMPT, true, 0);
+    (void)sim_submit(world, event->a, event->b, PROBE_PROMPT, true, 0);
   }
   uint32_t consumer = event->b + 1 < world->engines_count ? event->b + 1 : world->producers;
   uint32_t producer = event->a + (consumer == world->producers);

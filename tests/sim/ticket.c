@@ -17,9 +17,9 @@ kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *le
   return status;
 }
 
-static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *job, kvf_ticket *out)
+static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *job, kvf_sources *out)
 {
-  kvf_status status = kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, out);
+  kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->key, 1, out);
   if (status == KVF_BAD_TICKET) {
     kvf_core_count_bad_ticket(&node->core);
   }
@@ -28,18 +28,20 @@ static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *
 
 kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
 {
-  kvf_ticket ticket;
+  kvf_sources sources;
+  const kvf_ticket *ticket = NULL;
   uint64_t id = 0;
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_status status = decode(world, node, job, &ticket);
+  kvf_status status = decode(world, node, job, &sources);
   if (status == KVF_OK) {
-    status = kvf_requests_open(&node->core.requests, now_ns, &ticket, &sim_prompt_at(job->prompt)->identity,
-                               &job->options, sim_job_index(world, job), &id);
-    job->info = (kvf_request_info){.id = id, .tokens = ticket.prompt.tokens, .groups = ticket.groups};
-    for (uint32_t group = 0; group < ticket.groups && group < KVF_GROUPS_MAX; group++) {
-      job->info.counts[group] = ticket.counts[group];
+    status = kvf_requests_open(&node->core.requests, now_ns, &sources, &sim_prompt_at(job->prompt)->identity,
+                               &job->options, sim_job_index(world, job), &id, &ticket);
+    ticket = status == KVF_OK ? ticket : sources.tickets[0];
+    job->info = (kvf_request_info){.id = id, .tokens = ticket->prompt.tokens, .groups = ticket->groups};
+    for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
+      job->info.counts[group] = ticket->counts[group];
     }
-    kvf_ticket_free(&ticket);
+    kvf_sources_free(&sources);
   }
   sim_node_leave(world, node);
   return status;
@@ -47,22 +49,20 @@ kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
 
 kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination)
 {
-  kvf_ticket ticket;
-  uint64_t digest = 0;
+  kvf_sources sources;
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_status status = decode(world, node, job, &ticket);
+  kvf_status status = decode(world, node, job, &sources);
   if (status == KVF_OK) {
-    const kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
     kvf_load load = {.request_id = job->info.id,
                      .prompt = sim_prompt_at(job->prompt)->identity,
                      .destination = *destination,
                      .timeout_ms = job->options.load_timeout_ms,
                      .user = sim_job_index(world, job)};
-    status = kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest);
+    status = kvf_sources_digest(&sources);
     if (status == KVF_OK) {
-      status = kvf_core_load_start(&node->core, now_ns, &ticket, digest, &load);
+      status = kvf_core_load_start(&node->core, now_ns, &sources, &load);
     }
-    kvf_ticket_free(&ticket);
+    kvf_sources_free(&sources);
   }
   sim_node_leave(world, node);
   return status;

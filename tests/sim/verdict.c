@@ -106,7 +106,7 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
     sim_push(world, world->now_ns + PROBE_BACK_NS, on_probe_over, job->offer, 0, 0);
   }
   if (verdict->action == KVF_ACTION_FAIL && !world->healed && job->tries < RETRIES) {
-    sim_submit(world, any_producer(world), job->engine, job->prompt, false, job->tries + 1);
+    (void)sim_submit(world, any_producer(world), job->engine, job->prompt, false, job->tries + 1);
   }
   sim_job_advance(world, job);
 }

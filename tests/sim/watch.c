@@ -109,12 +109,13 @@ void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offe
              (unsigned long long)offer->lease.id);
   }
   for (uint32_t i = 0; i < world->jobs_count; i++) {
-    consumers += world->jobs[i].offer == index;
+    consumers += world->jobs[i].offer == index || world->jobs[i].other == index;
   }
   for (uint32_t i = 0; i < world->jobs_count && consumers <= KVF_LEASE_CONSUMERS_MAX; i++) {
     const sim_job *job = &world->jobs[i];
-    if ((cause == KVF_LEASE_END_COMPLETED || cause == KVF_LEASE_END_ABANDONED) && job->offer == index &&
-        (job->attached & 1u << node->rank) != 0 && needs_lease(world, job)) {
+    uint32_t attached = job->offer == index ? job->attached : job->other == index ? job->attached_other : 0;
+    if ((cause == KVF_LEASE_END_COMPLETED || cause == KVF_LEASE_END_ABANDONED) && (attached & 1u << node->rank) != 0 &&
+        needs_lease(world, job)) {
       sim_fail(world, "P5", "node %u: lease %llu ends while job %u is attached", node->index,
                (unsigned long long)offer->lease.id, i);
     }
@@ -123,13 +124,22 @@ void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offe
 
 /* ---- at the consumer ---- */
 
+static bool is_of(const sim_world *world, const sim_conn *conn, const kvf_lease_states_item *item, uint32_t offer)
+{
+  return offer != SIM_NOBODY && world->offers[offer].lease.id == item->lease_id &&
+         world->offers[offer].engine == conn->end[1].node / SIM_NODES_EACH &&
+         world->offers[offer].life == conn->end[1].life;
+}
+
 static void on_state(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_lease_states_item *item)
 {
   sim_job *job = job_of(world, node->index, item->request_id);
-  if (job != NULL && job->offer != SIM_NOBODY && item->state == KVF_LEASE_STATE_LIVE && needs_lease(world, job) &&
-      world->offers[job->offer].lease.id == item->lease_id && world->offers[job->offer].life == conn->end[1].life) {
-    job->attached |= 1u << world->nodes[conn->end[1].node].rank;
+  if (job == NULL || item->state != KVF_LEASE_STATE_LIVE || !needs_lease(world, job)) {
+    return;
   }
+  uint32_t bit = 1u << conn->end[1].node % SIM_NODES_EACH; /* the rank */
+  job->attached |= is_of(world, conn, item, job->offer) ? bit : 0;
+  job->attached_other |= is_of(world, conn, item, job->other) ? bit : 0;
 }
 
 /* P8: the process that answers is the one that the ticket names. */

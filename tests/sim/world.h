@@ -241,9 +241,11 @@ typedef struct sim_job {
   uint32_t prompt;
   uint32_t tries;
   uint32_t offer;    /* whose ticket it has; SIM_NOBODY: a tampered one, signed with the key */
-  uint32_t attached; /* producer ranks, as bits, that have said so */
-  bool is_other;     /* its ticket is of another model */
-  bool probe;        /* of the healed world: must be served */
+  uint32_t other;    /* of its second source; SIM_NOBODY: it has none */
+  uint32_t attached; /* producer ranks, as bits, that have said so; of the second source: */
+  uint32_t attached_other;
+  bool is_other; /* its ticket is of another model */
+  bool probe;    /* of the healed world: must be served */
   bool cancelled;
   bool waits; /* for blocks */
   bool has_blocks;
@@ -256,7 +258,7 @@ typedef struct sim_job {
   sim_load load[SIM_RANKS_MAX];
   sim_parked parked;
   uint32_t ticket_bytes;
-  char ticket[SIM_TICKET_BYTES];
+  char ticket[2 * SIM_TICKET_BYTES + 1];
 } sim_job;
 
 typedef enum sim_news_kind {
@@ -353,6 +355,7 @@ struct sim_world {
   bool healed; /* no new faults; the old ones have ended */
   uint32_t faults;
   bool has_key;
+  bool has_replicas; /* prompts are computed at two producers */
   kvf_key key;
   kvf_config config;
   kvf_core_config core_config; /* too large for the stack of every start */
@@ -488,6 +491,8 @@ void sim_offers_drop_engine(sim_world *world, uint32_t engine);
 /* ---- consumer.c, verdict.c ---- */
 /* A job that has the offer's ticket; NULL if there are too many. */
 sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer);
+/* Adds the ticket of another offer of the prompt: its second source. */
+void sim_job_join(sim_world *world, sim_job *job, uint32_t offer);
 /* The ticket reaches the engine. */
 void sim_job_arrive(sim_world *world, sim_job *job);
 void sim_job_cancel(sim_world *world, sim_job *job);
@@ -570,7 +575,8 @@ void sim_job_send(sim_world *world, const sim_job *job);
 void sim_forge_any(sim_world *world, uint32_t jobs_max);
 void sim_replay_any(sim_world *world, uint32_t jobs_max);
 void sim_script_start(sim_world *world);
-void sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe, uint32_t tries);
+sim_job *sim_submit(sim_world *world, uint32_t producer, uint32_t consumer, uint32_t prompt, bool probe,
+                    uint32_t tries);
 void sim_fault_any(sim_world *world);
 void sim_faults_end(sim_world *world);
 void sim_stranger_come(sim_world *world);

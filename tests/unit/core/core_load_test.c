@@ -204,7 +204,8 @@ static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32
                    .destination = {.ids = destination, .counts = counts, .groups = groups},
                    .user = 5};
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
-  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, digest, &load);
+  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns,
+                                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load);
   ranks_settle(&world);
   return status;
 }
@@ -306,10 +307,14 @@ static void tickets_of_others_are_refused(void **state)
                    .prompt = ticket.prompt,
                    .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
   load.prompt.hash[0] ^= 1;
-  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_BAD_TICKET);
+  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
+                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
+                   KVF_BAD_TICKET);
   load.prompt = ticket.prompt;
   load.prompt.tokens--;
-  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_BAD_TICKET);
+  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
+                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
+                   KVF_BAD_TICKET);
   ranks_settle(&world);
   assert_int_equal(dialed(), 0);
   assert_int_equal(world.consumer.core.peers.count, 0);
@@ -357,7 +362,7 @@ static void table_is_bounded_and_what_is_refused_holds_nothing(void **state)
   assert_int_equal(ranks_peers_held(&world), 4);
   assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
   assert_int_equal(ranks_peers_held(&world), 4);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.load_peers), 2);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.open_loads), 2);
   ranks_close(&world);
 }
 
@@ -379,7 +384,9 @@ static void deadline_is_the_loads_or_the_nodes(void **state)
                      .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
                      .timeout_ms = own_ms,
                      .user = 5};
-    assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns, &ticket, 1, &load), KVF_OK);
+    assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
+                                         &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
+                     KVF_OK);
     ranks_settle(&world);
     ranks_advance(&world, own_ms == 0 ? 399 : own_ms - 1);
     assert_false(ranks_event(&world, KVF_EVENT_LOAD, &event));

@@ -122,14 +122,15 @@ static void load_start(void **state)
   kvf_status status;
   for (;;) {
     allocations_left = allocations++;
-    status = kvf_core_load_start(consumer, world.now_ns, &ticket, 1, &load);
+    status = kvf_core_load_start(consumer, world.now_ns,
+                                 &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load);
     allocations_left = -1;
     if (status == KVF_OK) {
       break;
     }
     assert_int_equal(status, KVF_NO_MEMORY);
     assert_int_equal(ranks_peers_held(&world), 0);
-    assert_int_equal(HASH_CNT(by_id, consumer->load_peers), 0);
+    assert_int_equal(HASH_CNT(by_id, consumer->open_loads), 0);
     assert_false(kvf_core_next_event(consumer, world.now_ns, &event));
   }
   assert_true(allocations > 5);
@@ -147,7 +148,8 @@ static void request_open(void **state)
   kvf_status status;
   for (;;) {
     allocations_left = allocations++;
-    status = kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id);
+    status = kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}}, &ticket.prompt,
+                               NULL, 5, &id, NULL);
     allocations_left = -1;
     if (status == KVF_OK) {
       break;

@@ -45,7 +45,9 @@ static void start_load(void)
                    .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
   uint64_t digest = 0;
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
-  assert_int_equal(kvf_core_load_start(consumer(), world.now_ns, &ticket, digest, &load), KVF_OK);
+  assert_int_equal(kvf_core_load_start(consumer(), world.now_ns,
+                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load),
+                   KVF_OK);
   control_settle(&world);
 }
 
@@ -215,8 +217,10 @@ static void lease_states_go_to_the_requests(void **state)
   uint64_t id = 0;
   const uint8_t garbage[3] = {1, 2, 3};
   open_world(true);
-  assert_int_equal(kvf_requests_open(&consumer()->requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id),
-                   KVF_OK);
+  assert_int_equal(
+      kvf_requests_open(&consumer()->requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                        &ticket.prompt, NULL, 5, &id, NULL),
+      KVF_OK);
   control_settle(&world);
   control_dial(&world, KVF_OK);
   uint64_t conn_id = world.consumer.conn_id;
@@ -361,8 +365,10 @@ static void open_and_failed_connections_are_heard_by_the_requests(void **state)
   uint64_t id = 0;
   open_world(true);
   control_publish(&world, &ticket);
-  assert_int_equal(kvf_requests_open(&consumer()->requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id),
-                   KVF_OK);
+  assert_int_equal(
+      kvf_requests_open(&consumer()->requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                        &ticket.prompt, NULL, 5, &id, NULL),
+      KVF_OK);
   control_settle(&world);
   control_dial(&world, KVF_PEER_DOWN);
   assert_int_equal(consumer()->requests.counters.renewals, 0);

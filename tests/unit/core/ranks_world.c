@@ -379,7 +379,9 @@ kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t req
                    .prompt = ticket->prompt,
                    .destination = {.ids = ids, .counts = ticket->counts, .groups = ticket->groups},
                    .user = 5};
-  kvf_status status = kvf_core_load_start(&world->consumer.core, world->now_ns, ticket, digest_of(ticket), &load);
+  kvf_ticket copy = *ticket;
+  const kvf_sources sources = {.count = 1, .tickets = {&copy}, .digests = {digest_of(ticket)}};
+  kvf_status status = kvf_core_load_start(&world->consumer.core, world->now_ns, &sources, &load);
   ranks_settle(world);
   return status;
 }

@@ -42,7 +42,9 @@ static kvf_requests *requests(void)
 static uint64_t open_request(void)
 {
   uint64_t id = 0;
-  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_OK);
   ranks_settle(&world);
   return id;
 }

@@ -33,7 +33,9 @@ static uint64_t open_request(void)
 {
   uint64_t id = 0;
   assert_int_equal(
-      kvf_requests_open(&world.consumer.core.requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+      kvf_requests_open(&world.consumer.core.requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                        &ticket.prompt, NULL, 5, &id, NULL),
+      KVF_OK);
   control_settle(&world);
   return id;
 }
@@ -271,12 +273,18 @@ static void refuses_other_prompts_and_models(void **state)
   kvf_requests *requests = &world.consumer.core.requests;
   kvf_prompt other = ticket.prompt;
   other.hash[0] ^= 1;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &other, NULL, 5, &id), KVF_BAD_TICKET);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}}, &other,
+                                     NULL, 5, &id, NULL),
+                   KVF_BAD_TICKET);
   other = ticket.prompt;
   other.tokens++;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &other, NULL, 5, &id), KVF_BAD_TICKET);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}}, &other,
+                                     NULL, 5, &id, NULL),
+                   KVF_BAD_TICKET);
   ticket.compat[0] ^= 1;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_INCOMPATIBLE);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_INCOMPATIBLE);
   control_settle(&world);
   assert_false(world.consumer.dial_wanted);
   assert_int_equal(world.consumer.core.peers.count, 0);
@@ -291,11 +299,15 @@ static void keyless_ticket_of_another_host_is_refused(void **state)
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   ticket.rank[0].address.ip[0] = 0x20;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_BAD_TICKET);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_BAD_TICKET);
   assert_int_equal(requests->counters.bad_tickets, 1);
   assert_int_equal(world.consumer.core.peers.count, 0);
   world.consumer.core.self.key.bytes = 16;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_OK);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_OK);
   control_world_close(&world);
 }
 
@@ -307,10 +319,14 @@ static void table_is_bounded(void **state)
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   for (uint32_t i = 0; i < KVF_REQUESTS_MAX; i++) {
-    assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, i, &id), KVF_OK);
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                       &ticket.prompt, NULL, i, &id, NULL),
+                     KVF_OK);
   }
   uint64_t last = id;
-  assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, 5, &id), KVF_NO_MEMORY);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_NO_MEMORY);
   assert_int_equal(id, last);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
   assert_int_equal(world.consumer.core.peers.table[0]->users, KVF_REQUESTS_MAX);
@@ -327,7 +343,9 @@ static void many_requests_are_told_in_several_messages(void **state)
   kvf_requests *requests = &world.consumer.core.requests;
   control_publish(&world, &ticket);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(kvf_requests_open(requests, world.now_ns, &ticket, &ticket.prompt, NULL, i, &id), KVF_OK);
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                       &ticket.prompt, NULL, i, &id, NULL),
+                     KVF_OK);
   }
   control_settle(&world);
   control_dial(&world, KVF_OK);

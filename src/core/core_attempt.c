@@ -1,0 +1,283 @@
+/* A load's attempts, one at each source of its ticket until one has brought all that is missing. To the load machine
+ * each is a load of its own, which never knew of another; to the engine all are one load, with one outcome and one
+ * quiet. */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/mark.h"
+#include "base/mutant.h"
+#include "base/status.h"
+#include "core/core_internal.h"
+#include "core/parts.h"
+
+static uint32_t count_positions(const kvf_ticket *ticket)
+{
+  uint32_t positions = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    positions += ticket->counts[group];
+  }
+  return positions;
+}
+
+/* The wanted blocks that no earlier attempt has brought, by position and then group, so that the groups' prefixes grow
+ * together. */
+static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix, kvf_read_item *items)
+{
+  uint32_t firsts[KVF_GROUPS_MAX];
+  uint32_t longest = 0;
+  uint32_t total = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    firsts[group] = total;
+    total += ticket->counts[group];
+    longest = ticket->counts[group] > longest ? ticket->counts[group] : longest;
+  }
+  uint32_t count = 0;
+  for (uint32_t position = prefix; position < longest; position++) {
+    for (uint32_t group = 0; group < ticket->groups; group++) {
+      uint32_t index = firsts[group] + position;
+      if (position < ticket->counts[group] && destination[index] != KVF_BLOCK_NONE) {
+        items[count++] = (kvf_read_item){.group = group,
+                                         .position = position,
+                                         .remote_block = ticket->ids[index],
+                                         .local_block = destination[index]};
+      }
+    }
+  }
+  return count;
+}
+
+static void release_peers(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
+{
+  while (load->peers_count > 0) {
+    kvf_peers_release(&core->peers, now_ns, load->peers[--load->peers_count]);
+  }
+}
+
+/* Plans which rank of the source has which heads, and holds those. */
+static kvf_status plan_parts(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_ticket *ticket,
+                             uint64_t digest, kvf_load_part_spec *parts)
+{
+  kvf_part plan[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  kvf_status status =
+      kvf_parts_plan(core->heads_total, ticket->ranks, core->self.config.ranks, core->self.config.rank, plan, &count);
+  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
+    const kvf_rank_record *record = &ticket->rank[plan[i].rank];
+    kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
+    status = kvf_peers_acquire(&core->peers, &key, &load->peers[i]);
+    if (status != KVF_OK) {
+      KVF_MARK(load_peers_not_held);
+      break;
+    }
+    load->peers_count++;
+    parts[i] = (kvf_load_part_spec){
+        .peer = load->peers[i],
+        .tally = &core->peers.table[load->peers[i]]->tally,
+        .claim = {.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest},
+        .remote_head = plan[i].remote_head,
+        .local_head = plan[i].local_head,
+        .heads = plan[i].heads};
+  }
+  if (status != KVF_OK) {
+    release_peers(core, now_ns, load);
+  }
+  return status;
+}
+
+kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_ticket *ticket,
+                            uint64_t digest, const uint32_t *destination)
+{
+  kvf_load_part_spec parts[KVF_RANKS_MAX];
+  uint32_t positions = count_positions(ticket);
+  kvf_status status = plan_parts(core, now_ns, load, ticket, digest, parts);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
+  if (items == NULL) {
+    KVF_MARK(load_items_no_memory);
+    release_peers(core, now_ns, load);
+    return KVF_NO_MEMORY;
+  }
+  uint32_t prefix = load->report.prefix;
+  if (KVF_MUTANT(SOURCE_PAST_GAP) && load->report.status != KVF_OK) {
+    prefix++;
+  }
+  kvf_load_spec spec = {.request_id = load->request_id,
+                        .user = load->user,
+                        .deadline_ns = load->deadline_ns,
+                        .lease = ticket->lease,
+                        .rank = core->self.config.rank,
+                        .groups = ticket->groups,
+                        .positions = positions,
+                        .items_count = list_items(ticket, destination, prefix, items),
+                        .items = items,
+                        .head_bytes = core->head_bytes,
+                        .parts = parts,
+                        .parts_count = load->peers_count};
+  status = kvf_loads_start(core->loads, now_ns, &spec);
+  free(items);
+  if (status != KVF_OK) {
+    KVF_MARK(load_not_started);
+    release_peers(core, now_ns, load);
+  }
+  return status;
+}
+
+/* ---- what the attempts came to ---- */
+
+static kvf_core_load *find(const kvf_core *core, uint64_t request_id)
+{
+  kvf_core_load *load;
+  HASH_FIND(by_id, core->open_loads, &request_id, sizeof(request_id), load);
+  return load;
+}
+
+static void tell_outcome(kvf_core *core, kvf_core_load *load)
+{
+  kvf_wheel_disarm(&core->wheel, &load->timer);
+  load->state = KVF_CORE_LOAD_TOLD;
+  load->outcome_due = true;
+  core->outcomes[kvf_status_index(load->report.status)]++;
+  kvf_list_ensure_back(&core->load_events, &load->event);
+}
+
+static bool has_source_left(const kvf_core_load *load)
+{
+  return load->others != NULL && load->others->next < load->others->sources.count;
+}
+
+static void on_outcome(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_report *report)
+{
+  load->report = *report;
+  bool may_go_on = report->status != KVF_OK && kvf_status_describe(report->status)->retry_elsewhere &&
+                   now_ns < load->deadline_ns && has_source_left(load);
+  if (!may_go_on) {
+    tell_outcome(core, load);
+    return;
+  }
+  if (KVF_MUTANT(OUTCOME_OF_EACH_SOURCE)) {
+    tell_outcome(core, load);
+  }
+  load->state = KVF_CORE_LOAD_HELD;
+  if (!KVF_MUTANT(HELD_PAST_DEADLINE)) {
+    kvf_wheel_arm(&core->wheel, &load->timer, load->deadline_ns);
+  }
+}
+
+static void log_switch(kvf_core *core, uint64_t now_ns, const kvf_core_load *load, const kvf_ticket *ticket,
+                       const char *from)
+{
+  char to[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&ticket->rank[0].address, to);
+  kvf_self_log(&core->self, now_ns, load->report.status, load->peers_count > 0 ? load->peers[0] : 0, KVF_LOG_WARN,
+               "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+               (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
+               load->report.blocks, to);
+}
+
+/* Starts at the next source that can be started at; false if there is none. */
+static bool go_on(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const char *from)
+{
+  while (has_source_left(load)) {
+    uint32_t i = load->others->next++;
+    const kvf_ticket *ticket = load->others->sources.tickets[i];
+    if (kvf_core_attempt(core, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) ==
+        KVF_OK) {
+      load->state = KVF_CORE_LOAD_TRIES;
+      core->source_switches++;
+      log_switch(core, now_ns, load, ticket, from);
+      return true;
+    }
+    KVF_MARK(source_not_started);
+  }
+  return false;
+}
+
+/* The attempt is over: no block that it wanted is written to any more, so that another one may have them. */
+static void on_quiet(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
+{
+  char from[KVF_ADDRESS_TEXT_BYTES] = "";
+  if (load->peers_count > 0) {
+    kvf_address_format(&core->peers.table[load->peers[0]]->key.address, from);
+  }
+  release_peers(core, now_ns, load);
+  if (load->state == KVF_CORE_LOAD_HELD) {
+    kvf_wheel_disarm(&core->wheel, &load->timer);
+    if (now_ns < load->deadline_ns && go_on(core, now_ns, load, from)) {
+      return;
+    }
+    KVF_MARK(load_held_in_vain);
+    tell_outcome(core, load);
+  }
+  load->quiet_due = true;
+  kvf_list_ensure_back(&core->load_events, &load->event);
+}
+
+bool kvf_core_take_load_event(kvf_core *core, uint64_t now_ns)
+{
+  kvf_load_event event;
+  if (!kvf_loads_next_event(core->loads, &event)) {
+    return false;
+  }
+  kvf_core_load *load = find(core, event.request_id);
+  assert(load != NULL); /* it outlives its attempts */
+  if (event.kind == KVF_LOAD_OUTCOME) {
+    on_outcome(core, now_ns, load, &event.report);
+  } else {
+    on_quiet(core, now_ns, load);
+  }
+  return true;
+}
+
+void kvf_core_load_on_timer(kvf_core *core, kvf_core_load *load)
+{
+  assert(load->state == KVF_CORE_LOAD_HELD);
+  KVF_MARK(load_held_until_deadline);
+  tell_outcome(core, load);
+}
+
+void kvf_core_load_give_up(kvf_core *core, kvf_core_load *load)
+{
+  if (load->others != NULL) {
+    load->others->next = load->others->sources.count;
+  }
+  if (load->state == KVF_CORE_LOAD_HELD) {
+    KVF_MARK(load_aborted_between_sources);
+    load->report.status = KVF_ABORTED;
+    tell_outcome(core, load);
+  }
+}
+
+void kvf_core_load_free(kvf_core *core, kvf_core_load *load)
+{
+  assert(load->peers_count == 0);
+  kvf_wheel_disarm(&core->wheel, &load->timer);
+  kvf_list_remove(&load->event);
+  HASH_DELETE(by_id, core->open_loads, load);
+  free(load->others);
+  free(load);
+}
+
+bool kvf_core_next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
+{
+  while (kvf_list_is_empty(&core->load_events)) {
+    if (!kvf_core_take_load_event(core, now_ns)) {
+      return false;
+    }
+  }
+  kvf_core_load *load = KVF_CONTAINER_OF(core->load_events.next, kvf_core_load, event);
+  *out = (kvf_event){.id = load->request_id, .user = load->user};
+  if (load->outcome_due) {
+    out->kind = KVF_EVENT_LOAD;
+    out->u.report = load->report;
+    load->outcome_due = false;
+    if (!load->quiet_due) {
+      kvf_list_remove(&load->event);
+    }
+    return true;
+  }
+  out->kind = KVF_EVENT_QUIET;
+  kvf_core_load_free(core, load);
+  return true;
+}

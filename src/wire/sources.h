@@ -1,0 +1,31 @@
+/* Sources: several tickets in one text, joined by ','. They are of the same prompt, each at another producer, the
+ * preferred one first. Each is signed for itself, so that whoever joins them needs no key. Any thread.
+ */
+#ifndef KVF_WIRE_SOURCES_H
+#define KVF_WIRE_SOURCES_H
+
+#include "wire/ticket.h"
+
+typedef struct kvf_sources {
+  uint32_t count; /* 1 to KVF_SOURCES_MAX */
+  kvf_ticket *tickets[KVF_SOURCES_MAX];
+  uint64_t digests[KVF_SOURCES_MAX]; /* kvf_sources_digest(); of no meaning before */
+} kvf_sources;
+
+/* Takes a text whose tickets kvf_ticket_decode() takes, all of them: one that was altered or forged spoils the text. On
+ * success give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than
+ * KVF_SOURCES_MAX tickets, or an empty one. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+                                           kvf_sources *out);
+
+/* What the fence of each source must say. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_sources_digest(kvf_sources *sources);
+
+/* Whether a load of what `ticket` offers can go on from `other`: the same positions, and a block at each that has one.
+ */
+bool kvf_source_can_replace(const kvf_ticket *ticket, const kvf_ticket *other);
+
+/* Frees the tickets. Does nothing the second time. */
+void kvf_sources_free(kvf_sources *sources);
+
+#endif
