@@ -197,7 +197,7 @@ void sim_setup(sim_world *world)
   choose_options(world);
   uint32_t replicas;
   world->has_key = sim_choose_both(tape, 4, &replicas) != 3;
-  world->has_replicas = replicas % 4 == 3;
+  world->has_replicas = replicas % 2 == 1;
   if (world->has_key) {
     world->key.bytes = sizeof(secret);
     memcpy(world->key.data, secret, sizeof(secret));

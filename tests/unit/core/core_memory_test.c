@@ -138,6 +138,94 @@ static void load_start(void **state)
   ranks_close(&world);
 }
 
+/* The same prompt at two ranks of the world, each an engine of its own. */
+static kvf_sources open_sources(kvf_ticket copies[2])
+{
+  ranks_options options;
+  kvf_sources sources = {.count = 2, .tickets = {&copies[0], &copies[1]}};
+  ranks_options_init(&options, 2, 1, 1);
+  ranks_open(&world, &options);
+  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  for (uint32_t i = 0; i < 2; i++) {
+    copies[i] = ticket;
+    copies[i].ranks = 1;
+    copies[i].rank[0] = ticket.rank[i];
+    copies[i].rank[0].rank = 0;
+    ranks_publish(&world, i, &ticket);
+  }
+  assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
+  return sources;
+}
+
+static const uint32_t into[POSITIONS] = {0, 1, 2, 3};
+
+static kvf_status load_from(const kvf_sources *sources)
+{
+  kvf_load load = {
+      .request_id = 1, .prompt = ticket.prompt, .destination = {.ids = into, .counts = ticket.counts, .groups = 1}};
+  return kvf_core_load_start(&world.consumer.core, world.now_ns, sources, &load);
+}
+
+static void load_of_two_sources_start(void **state)
+{
+  (void)state;
+  kvf_ticket copies[2];
+  kvf_sources sources = open_sources(copies);
+  long allocations = 0;
+  kvf_status status;
+  do {
+    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_null(world.consumer.core.open_loads);
+    allocations_left = allocations++;
+    status = load_from(&sources);
+    allocations_left = -1;
+  } while (status == KVF_NO_MEMORY);
+  assert_int_equal(status, KVF_OK);
+  assert_true(allocations > 6);
+  ranks_close(&world);
+}
+
+/* A source that cannot be started at is passed over: the outcome is what the last one came to. */
+static void next_source_start(void **state)
+{
+  (void)state;
+  kvf_status status = KVF_OK;
+  uint32_t failed = 0;
+  for (long allocations = 0; allocations == 0 || status != KVF_OK; allocations++) {
+    kvf_ticket copies[2];
+    kvf_event event;
+    kvf_sources sources = open_sources(copies);
+    assert_int_equal(load_from(&sources), KVF_OK);
+    world.hold_reads = true;
+    ranks_settle(&world);
+    world.hold_reads = false;
+    kvf_core_on_read_done(&world.consumer.core, world.now_ns, world.reads[0].read_id, KVF_LEASE_EXPIRED, NULL, 0);
+    kvf_effect effect;
+    for (uint32_t i = 1; i < world.reads_count; i++) {
+      assert_true(kvf_core_next_effect(&world.consumer.core, world.now_ns, &effect));
+      assert_int_equal(effect.kind, KVF_EFFECT_CANCEL);
+    }
+    for (uint32_t i = 1; i < world.reads_count; i++) {
+      kvf_core_on_read_done(&world.consumer.core, world.now_ns, world.reads[i].read_id, KVF_CANCELLED, NULL, 0);
+    }
+    allocations_left = allocations;
+    bool told = kvf_core_next_event(&world.consumer.core, world.now_ns, &event);
+    allocations_left = -1;
+    ranks_settle(&world);
+    if (told) {
+      assert_int_equal(event.u.report.status, KVF_LEASE_EXPIRED);
+      failed++;
+    } else {
+      assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+    }
+    status = (kvf_status)event.u.report.status;
+    assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+    assert_int_equal(ranks_peers_held(&world), 0);
+    ranks_close(&world);
+  }
+  assert_true(failed >= 3);
+}
+
 static void request_open(void **state)
 {
   (void)state;
@@ -194,6 +282,8 @@ int main(void)
       cmocka_unit_test(init),
       cmocka_unit_test(set_memory),
       cmocka_unit_test(load_start),
+      cmocka_unit_test(load_of_two_sources_start),
+      cmocka_unit_test(next_source_start),
       cmocka_unit_test(request_open),
       cmocka_unit_test(a_load_survives_a_failed_allocation),
   };

@@ -268,6 +268,137 @@ static void other_consumer_keeps_every_rank(void **state)
   ranks_close(&world);
 }
 
+/* ---- several sources ---- */
+
+/* Ranks 0 and 1 are one engine, 2 and 3 another, each with a lease of its own. */
+static kvf_ticket both[2];
+
+static uint64_t open_two_sources(uint32_t ttl_ms, uint32_t other_ttl_ms)
+{
+  uint64_t id = 0;
+  open_world(1, ttl_ms);
+  for (uint32_t source = 0; source < 2; source++) {
+    if (source == 1) {
+      ranks_ticket(&world, &ticket, ids, POSITIONS);
+    }
+    both[source] = ticket;
+    both[source].ranks = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+      both[source].rank[i] = ticket.rank[2 * source + i];
+      both[source].rank[i].rank = i;
+      ranks_publish(&world, 2 * source + i, &ticket);
+    }
+  }
+  both[1].ttl_ms = other_ttl_ms;
+  const kvf_sources sources = {.count = 2, .tickets = {&both[0], &both[1]}};
+  const kvf_ticket *first = NULL;
+  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, &first), KVF_OK);
+  assert_ptr_equal(first, &both[0]);
+  ranks_settle(&world);
+  return id;
+}
+
+/* P5: nobody knows here which of them the ranks read from. */
+static void every_source_is_kept_alive_and_told(void **state)
+{
+  (void)state;
+  uint64_t id = open_two_sources(1000, 1000);
+  for (uint32_t i = 0; i < 50; i++) {
+    ranks_advance(&world, 100);
+  }
+  assert_int_equal(live(), PRODUCERS);
+  assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(live(), 0);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(ended(i, KVF_LEASE_END_COMPLETED), 1);
+  }
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+static void every_source_is_told_of_a_cancellation(void **state)
+{
+  (void)state;
+  uint64_t id = open_two_sources(1000, 1000);
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle(&world);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
+  }
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* A source that is dead, and one whose lease is over, concern no one but the ranks that read from them. */
+static void a_lost_source_costs_the_request_nothing(void **state)
+{
+  (void)state;
+  uint64_t id = open_two_sources(1000, 1000);
+  for (uint32_t i = 0; i < 2; i++) {
+    ranks_cut(&world, i);
+    world.wires[i].down = true;
+  }
+  assert_int_equal(kvf_core_lease_end(&world.producers[2].core, world.now_ns, &both[1].lease), KVF_OK);
+  for (uint32_t i = 0; i < 30; i++) {
+    ranks_advance(&world, 100);
+  }
+  assert_int_equal(world.producers[3].core.leases.live, 1);
+  assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(verdict().action, KVF_ACTION_USE);
+  assert_int_equal(ended(3, KVF_LEASE_END_COMPLETED), 1);
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* two ranks have not heard of it */
+  for (uint32_t i = 0; i < 16; i++) {
+    ranks_advance(&world, 100);
+  }
+  assert_int_equal(requests()->counters.finishes_given_up, 2);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
+/* Renewed as often as the shortest lease needs, told of the end for as long as the longest may live. */
+static void each_source_has_its_own_life(void **state)
+{
+  (void)state;
+  for (uint32_t turn = 0; turn < 2; turn++) {
+    uint64_t id = open_two_sources(turn == 0 ? 300 : 3000, turn == 0 ? 3000 : 300);
+    uint64_t before = requests()->counters.renewals;
+    ranks_advance(&world, 101);
+    assert_int_equal(requests()->counters.renewals - before, PRODUCERS);
+    for (uint32_t i = 0; i < PRODUCERS; i++) {
+      ranks_cut(&world, i);
+      world.wires[i].down = true;
+    }
+    assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+    ranks_advance(&world, 4400);
+    assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+    ranks_advance(&world, 200);
+    assert_int_equal(requests()->counters.finishes_given_up, PRODUCERS);
+    assert_forgotten();
+    ranks_close(&world);
+  }
+}
+
+static void a_lease_that_is_named_twice_is_told_once(void **state)
+{
+  (void)state;
+  uint64_t id = 0;
+  open_world(1, 30000);
+  publish_all();
+  const kvf_sources sources = {.count = 2, .tickets = {&ticket, &ticket}};
+  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle(&world);
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
+  }
+  assert_forgotten();
+  ranks_close(&world);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -280,6 +411,11 @@ int main(void)
       cmocka_unit_test(end_survives_a_broken_connection),
       cmocka_unit_test(verdict_waits_for_all_own_ranks),
       cmocka_unit_test(other_consumer_keeps_every_rank),
+      cmocka_unit_test(every_source_is_kept_alive_and_told),
+      cmocka_unit_test(every_source_is_told_of_a_cancellation),
+      cmocka_unit_test(a_lost_source_costs_the_request_nothing),
+      cmocka_unit_test(each_source_has_its_own_life),
+      cmocka_unit_test(a_lease_that_is_named_twice_is_told_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+#include "wire/sources.h"
 /* The two decoders that allocate, with every allocation counted (linked with --wrap) and made to fail in turn. */
 #include "ticket_tool.h"
 #include "wire/handshake_message.h"
@@ -55,6 +56,30 @@ static void test_ticket_fails_cleanly(void **state)
     assert_int_equal(out.ranks, fail <= 2 ? 77 : 2);
     if (status == KVF_OK) {
       kvf_ticket_free(&out);
+    }
+  }
+}
+
+static void test_sources_fail_cleanly(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  size_t more = 0;
+  begin(0);
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  text[bytes++] = ',';
+  assert_int_equal(kvf_ticket_encode(&ticket, &key, text + bytes, sizeof(text) - bytes, &more), KVF_OK);
+  for (size_t fail = 1; fail <= 7; fail++) {
+    kvf_sources out = {.count = 77};
+    begin(fail);
+    kvf_status status = kvf_sources_decode(text, bytes + more, &key, 1, &out);
+    assert_int_equal(status, fail <= 6 ? KVF_NO_MEMORY : KVF_OK);
+    assert_int_equal(out.count, fail <= 6 ? 77 : 2);
+    if (status == KVF_OK) {
+      kvf_sources_free(&out);
     }
   }
 }
@@ -160,9 +185,9 @@ static void test_welcome_bomb(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ticket_fails_cleanly), cmocka_unit_test(test_strangers_allocate_nothing),
-      cmocka_unit_test(test_ticket_bombs),         cmocka_unit_test(test_welcome_fails_cleanly),
-      cmocka_unit_test(test_welcome_bomb),
+      cmocka_unit_test(test_ticket_fails_cleanly),       cmocka_unit_test(test_sources_fail_cleanly),
+      cmocka_unit_test(test_strangers_allocate_nothing), cmocka_unit_test(test_ticket_bombs),
+      cmocka_unit_test(test_welcome_fails_cleanly),      cmocka_unit_test(test_welcome_bomb),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

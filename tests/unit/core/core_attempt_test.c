@@ -1,0 +1,388 @@
+/* Loads whose ticket names several sources: one outcome and one quiet, whatever the attempts come to. */
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "ranks_world.h"
+
+#define SOURCES 3
+#define POSITIONS 6
+#define TIMEOUT_MS 400
+
+static ranks_world world;
+static kvf_ticket tickets[SOURCES];
+static uint32_t ids[SOURCES][RANKS_GROUPS * RANKS_BLOCKS];
+
+/* Each producer rank of the world is an engine of its own here, and has the prompt in other blocks. */
+static void open_world(uint32_t groups)
+{
+  ranks_options options;
+  ranks_options_init(&options, SOURCES, 1, 1);
+  options.groups = groups;
+  options.config.load_timeout_ms = TIMEOUT_MS;
+  options.config.stall_timeout_ms = 10 * TIMEOUT_MS;
+  ranks_open(&world, &options);
+  for (uint32_t i = 0; i < SOURCES; i++) {
+    ranks_ticket(&world, &tickets[i], ids[i], POSITIONS);
+    for (uint32_t id = 0; id < groups * POSITIONS; id++) {
+      ids[i][id] = (ids[i][id] + i) % RANKS_BLOCKS;
+    }
+    tickets[i].rank[0] = tickets[i].rank[i];
+    tickets[i].rank[0].rank = 0;
+    tickets[i].ranks = 1;
+    ranks_publish(&world, i, &tickets[i]);
+  }
+  world.hold_reads = true;
+}
+
+static kvf_core *core(void)
+{
+  return &world.consumer.core;
+}
+
+static kvf_status start(uint32_t count)
+{
+  kvf_sources sources = {.count = count};
+  uint32_t destination[RANKS_GROUPS * RANKS_BLOCKS];
+  for (uint32_t i = 0; i < tickets[0].groups * POSITIONS; i++) {
+    destination[i] = ranks_destination(i % POSITIONS);
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    sources.tickets[i] = &tickets[i];
+  }
+  kvf_load load = {.request_id = 1,
+                   .prompt = {.tokens = tickets[0].prompt.tokens},
+                   .destination = {.ids = destination, .counts = tickets[0].counts, .groups = tickets[0].groups},
+                   .user = 5};
+  assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
+  kvf_status status = kvf_core_load_start(core(), world.now_ns, &sources, &load);
+  ranks_settle(&world);
+  return status;
+}
+
+static uint32_t reads_of(uint32_t source)
+{
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    count += world.path_producer[world.reads[i].path] == source;
+  }
+  return count;
+}
+
+/* The first two blocks of the first source are good, then its lease is over. */
+static void fail_after_two(void)
+{
+  assert_int_equal(reads_of(0), POSITIONS);
+  assert_int_equal(ranks_complete(&world, 0, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
+}
+
+static void assert_nothing_is_told(void)
+{
+  kvf_event event;
+  assert_false(kvf_core_has_event(core()));
+  assert_false(kvf_core_next_event(core(), world.now_ns, &event));
+}
+
+static void assert_outcome(kvf_status status, uint32_t prefix)
+{
+  kvf_event event;
+  assert_true(kvf_core_next_event(core(), world.now_ns, &event));
+  assert_int_equal(event.kind, KVF_EVENT_LOAD);
+  assert_int_equal(event.id, 1);
+  assert_int_equal(event.user, 5);
+  assert_int_equal(event.u.report.status, status);
+  assert_int_equal(event.u.report.prefix, prefix);
+  assert_int_equal(event.u.report.blocks, tickets[0].groups * POSITIONS);
+}
+
+static void assert_quiet_and_over(void)
+{
+  kvf_event event;
+  assert_true(kvf_core_next_event(core(), world.now_ns, &event));
+  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.user, 5);
+  assert_nothing_is_told();
+  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_null(core()->open_loads);
+  ranks_close(&world);
+}
+
+/* ---- going on ---- */
+
+static void the_next_source_brings_the_rest(void **state)
+{
+  (void)state;
+  open_world(1);
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  assert_nothing_is_told();
+  assert_int_equal(reads_of(0), 0);
+  assert_int_equal(reads_of(1), POSITIONS - 2);
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    assert_int_equal(world.reads[i].items[0].position, 2 + i);
+  }
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&world, &tickets[position < 2 ? 0 : 1], 0, position));
+  }
+  assert_int_equal(core()->source_switches, 1);
+  assert_int_equal(core()->outcomes[0], 1);
+  assert_outcome(KVF_OK, POSITIONS);
+  assert_quiet_and_over();
+}
+
+static void one_source_is_all_there_is(void **state)
+{
+  (void)state;
+  open_world(1);
+  assert_int_equal(start(1), KVF_OK);
+  fail_after_two();
+  assert_outcome(KVF_LEASE_EXPIRED, 2);
+  assert_quiet_and_over();
+}
+
+static void sources_that_cannot_be_reached_are_passed_over(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.wires[0].down = true;
+  world.wires[1].down = true;
+  assert_int_equal(start(3), KVF_OK);
+  assert_int_equal(world.wires[1].dials, 1);
+  assert_int_equal(ranks_complete(&world, 2, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(core()->source_switches, 2);
+  assert_outcome(KVF_OK, POSITIONS);
+  assert_quiet_and_over();
+}
+
+/* What an earlier source has brought counts, and the last one says why it is not more. */
+static void the_prefix_only_grows(void **state)
+{
+  (void)state;
+  open_world(1);
+  assert_int_equal(start(3), KVF_OK);
+  fail_after_two();
+  assert_int_equal(ranks_complete(&world, 1, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(&world, 1, 1, KVF_PEER_RESTARTED), 1);
+  assert_int_equal(reads_of(2), POSITIONS - 3);
+  assert_int_equal(ranks_complete(&world, 2, 1, KVF_LEASE_UNKNOWN), 1);
+  assert_outcome(KVF_LEASE_UNKNOWN, 3);
+  assert_quiet_and_over();
+}
+
+/* With several KV groups a prefix is all or nothing: so is what the next source is asked for. */
+static void several_groups_are_read_anew(void **state)
+{
+  (void)state;
+  open_world(2);
+  assert_int_equal(start(2), KVF_OK);
+  assert_int_equal(ranks_complete(&world, 0, 3, KVF_OK), 3);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(ranks_complete(&world, 1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&world, &tickets[1], 0, position));
+    assert_true(ranks_holds(&world, &tickets[1], 1, position));
+  }
+  assert_outcome(KVF_OK, 2 * POSITIONS);
+  assert_quiet_and_over();
+}
+
+/* ---- held back ---- */
+
+/* P4: no block is in two attempts at a time. */
+static void the_next_source_waits_for_quiet(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS - 4, KVF_CANCELLED), POSITIONS - 4);
+  assert_nothing_is_told();
+  assert_int_equal(reads_of(0), 1);
+  assert_int_equal(reads_of(1), 0);
+  assert_int_equal(ranks_complete(&world, 0, 1, KVF_CANCELLED), 1);
+  assert_int_equal(reads_of(1), POSITIONS - 2);
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_outcome(KVF_OK, POSITIONS);
+  assert_quiet_and_over();
+}
+
+/* P2: a copy that does not end costs the next source, not the deadline. */
+static void the_deadline_ends_the_wait(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  ranks_advance(&world, TIMEOUT_MS - 1);
+  assert_nothing_is_told();
+  ranks_advance(&world, 2);
+  assert_outcome(KVF_LEASE_EXPIRED, 2);
+  assert_nothing_is_told();
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(world.wires[1].dials, 0);
+  assert_quiet_and_over();
+}
+
+/* P2 */
+static void all_sources_share_one_deadline(void **state)
+{
+  (void)state;
+  open_world(1);
+  assert_int_equal(start(3), KVF_OK);
+  ranks_advance(&world, TIMEOUT_MS - 100);
+  fail_after_two();
+  assert_int_equal(reads_of(1), POSITIONS - 2);
+  ranks_advance(&world, 98);
+  assert_nothing_is_told();
+  ranks_advance(&world, 4);
+  assert_outcome(KVF_DEADLINE, 2);
+  assert_int_equal(world.wires[2].dials, 0);
+  assert_quiet_and_over();
+}
+
+/* ---- abort ---- */
+
+static void abort_between_sources_works_at_once(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
+  assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
+  assert_outcome(KVF_ABORTED, 2);
+  assert_nothing_is_told();
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(world.wires[1].dials, 0);
+  assert_quiet_and_over();
+}
+
+static void abort_at_a_source_tries_no_other(void **state)
+{
+  (void)state;
+  for (uint32_t source = 0; source < 2; source++) {
+    open_world(1);
+    assert_int_equal(start(3), KVF_OK);
+    if (source == 1) {
+      fail_after_two();
+    }
+    assert_int_equal(reads_of(source), source == 1 ? POSITIONS - 2 : POSITIONS);
+    assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
+    ranks_settle(&world);
+    assert_int_equal(world.wires[source + 1].dials, 0);
+    assert_outcome(KVF_ABORTED, source == 1 ? 2 : 0);
+    assert_quiet_and_over();
+  }
+}
+
+/* P4: memory that is let go of is written to by no further source. */
+static void unregistering_tries_no_other(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  assert_false(kvf_core_clear_memory(core(), world.now_ns));
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_true(kvf_core_clear_memory(core(), world.now_ns));
+  assert_int_equal(world.wires[1].dials, 0);
+  assert_outcome(KVF_ABORTED, 2);
+  assert_quiet_and_over();
+}
+
+/* ---- sources that do not fit ---- */
+
+static void source_of_another_layout_is_left_out(void **state)
+{
+  (void)state;
+  for (uint32_t kind = 0; kind < 5; kind++) {
+    open_world(1);
+    switch (kind) {
+      case 0:
+        tickets[1].ids[3] = KVF_BLOCK_NONE; /* it has slid out there */
+        break;
+      case 1:
+        tickets[1].compat[0] ^= 1;
+        break;
+      case 2:
+        tickets[1].prompt.hash[0] ^= 1;
+        break;
+      case 3:
+        tickets[1].counts[0]--;
+        break;
+      default:
+        tickets[1].groups = 2;
+        tickets[1].counts[0] = POSITIONS / 2;
+        tickets[1].counts[1] = POSITIONS / 2;
+        break;
+    }
+    assert_int_equal(start(3), KVF_OK);
+    assert_int_equal(core()->requests.counters.sources_left_out, 1);
+    assert_int_equal(core()->requests.counters.bad_tickets + core()->requests.counters.incompatible, 0);
+    fail_after_two();
+    assert_int_equal(world.wires[1].dials, 0);
+    assert_int_equal(ranks_complete(&world, 2, POSITIONS, KVF_OK), POSITIONS - 2);
+    assert_outcome(KVF_OK, POSITIONS);
+    assert_quiet_and_over();
+  }
+}
+
+/* The first that fits is the one that the others are held against. */
+static void the_first_source_may_be_left_out(void **state)
+{
+  (void)state;
+  open_world(1);
+  tickets[0].compat[0] ^= 1;
+  assert_int_equal(start(2), KVF_OK);
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(world.wires[0].dials, 0);
+  assert_outcome(KVF_OK, POSITIONS);
+  assert_quiet_and_over();
+}
+
+static void no_source_that_fits_is_a_refusal(void **state)
+{
+  (void)state;
+  open_world(1);
+  tickets[0].prompt.hash[0] ^= 1;
+  tickets[1].compat[0] ^= 1;
+  assert_int_equal(start(2), KVF_BAD_TICKET);
+  assert_int_equal(core()->requests.counters.bad_tickets, 1);
+  assert_int_equal(core()->requests.counters.incompatible, 0);
+  assert_int_equal(core()->requests.counters.sources_left_out, 0);
+  assert_nothing_is_told();
+  assert_null(core()->open_loads);
+  ranks_close(&world);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_next_source_brings_the_rest),
+      cmocka_unit_test(one_source_is_all_there_is),
+      cmocka_unit_test(sources_that_cannot_be_reached_are_passed_over),
+      cmocka_unit_test(the_prefix_only_grows),
+      cmocka_unit_test(several_groups_are_read_anew),
+      cmocka_unit_test(the_next_source_waits_for_quiet),
+      cmocka_unit_test(the_deadline_ends_the_wait),
+      cmocka_unit_test(all_sources_share_one_deadline),
+      cmocka_unit_test(abort_between_sources_works_at_once),
+      cmocka_unit_test(abort_at_a_source_tries_no_other),
+      cmocka_unit_test(unregistering_tries_no_other),
+      cmocka_unit_test(source_of_another_layout_is_left_out),
+      cmocka_unit_test(the_first_source_may_be_left_out),
+      cmocka_unit_test(no_source_that_fits_is_a_refusal),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+#include "wire/sources.h"
+
+#include "ticket_tool.h"
+
+static char text[KVF_TICKET_BYTES_MAX];
+
+/* `count` tickets with lease ids 1, 2 …, joined; returns the length. */
+static size_t join(uint32_t count, const kvf_key *key)
+{
+  uint32_t ids[TICKET_IDS];
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    kvf_ticket ticket = some_ticket(ids);
+    size_t more = 0;
+    ticket.lease.id = i + 1;
+    if (i > 0) {
+      text[bytes++] = ',';
+    }
+    assert_int_equal(kvf_ticket_encode(&ticket, key, text + bytes, sizeof(text) - bytes, &more), KVF_OK);
+    bytes += more;
+  }
+  return bytes;
+}
+
+static kvf_status decode(const char *from, size_t bytes, const kvf_key *key)
+{
+  char *copy = exact_copy(from, bytes);
+  kvf_sources sources = {.count = 77};
+  kvf_status status = kvf_sources_decode(copy, bytes, key, 1, &sources);
+  if (status == KVF_OK) {
+    kvf_sources_free(&sources);
+    kvf_sources_free(&sources);
+    assert_int_equal(sources.count, 0);
+  } else {
+    assert_int_equal(sources.count, 77);
+  }
+  free(copy);
+  return status;
+}
+
+static void tickets_come_in_their_order(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  for (uint32_t count = 1; count <= KVF_SOURCES_MAX; count++) {
+    kvf_sources sources;
+    size_t bytes = join(count, &key);
+    assert_int_equal(kvf_sources_decode(text, bytes, &key, 1, &sources), KVF_OK);
+    assert_int_equal(sources.count, count);
+    for (uint32_t i = 0; i < count; i++) {
+      assert_int_equal(sources.tickets[i]->lease.id, i + 1);
+    }
+    kvf_sources_free(&sources);
+  }
+  assert_int_equal(decode(text, join(KVF_SOURCES_MAX + 1, &key), &key), KVF_BAD_TICKET);
+}
+
+/* P8: whoever alters one of them has altered the text. */
+static void one_bad_ticket_spoils_the_text(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  kvf_key other = key_of("other");
+  size_t bytes = join(3, &key);
+  for (size_t i = 0; i < bytes; i++) {
+    text[i] ^= 1;
+    assert_int_equal(decode(text, bytes, &key), KVF_BAD_TICKET);
+    text[i] ^= 1;
+  }
+  assert_int_equal(decode(text, bytes, &key), KVF_OK);
+  assert_int_equal(decode(text, bytes, &other), KVF_BAD_TICKET);
+}
+
+static void empty_tickets_are_none(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  size_t bytes = join(1, &key);
+  text[bytes] = ',';
+  text[bytes + 1] = ',';
+  assert_int_equal(decode(text, bytes, &key), KVF_OK);
+  assert_int_equal(decode(text, bytes + 1, &key), KVF_BAD_TICKET);
+  assert_int_equal(decode(text, bytes + 2, &key), KVF_BAD_TICKET);
+  assert_int_equal(decode(text + bytes, 1, &key), KVF_BAD_TICKET);
+  assert_int_equal(decode(text, 0, &key), KVF_BAD_TICKET);
+}
+
+static void each_source_has_its_digest(void **state)
+{
+  (void)state;
+  kvf_key key = key_of("key");
+  kvf_sources sources;
+  assert_int_equal(kvf_sources_decode(text, join(2, &key), &key, 1, &sources), KVF_OK);
+  assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
+  for (uint32_t i = 0; i < 2; i++) {
+    const kvf_ticket *ticket = sources.tickets[i];
+    const kvf_blocks blocks = {.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
+    uint64_t digest = 0;
+    assert_int_equal(kvf_fence_digest(&ticket->lease, &blocks, &ticket->prompt, &digest), KVF_OK);
+    assert_true(sources.digests[i] == digest);
+  }
+  assert_true(sources.digests[0] != sources.digests[1]);
+  kvf_sources_free(&sources);
+}
+
+static void a_replacement_has_all_that_is_offered(void **state)
+{
+  (void)state;
+  uint32_t ids[TICKET_IDS];
+  uint32_t other_ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket other = some_ticket(other_ids);
+  uint32_t total = ticket.counts[0] + ticket.counts[1];
+  assert_int_equal(ticket.groups, 2);
+  for (uint32_t i = 0; i < total; i++) {
+    ids[i] = i;
+    other_ids[i] = 100 + i;
+  }
+  assert_true(kvf_source_can_replace(&ticket, &other));
+  for (uint32_t i = 0; i < total; i++) {
+    other_ids[i] = KVF_BLOCK_NONE;
+    assert_false(kvf_source_can_replace(&ticket, &other));
+    assert_true(kvf_source_can_replace(&other, &ticket));
+    other_ids[i] = i;
+  }
+  other.block_tokens++;
+  assert_false(kvf_source_can_replace(&ticket, &other));
+  other.block_tokens--;
+  other.counts[1]--;
+  assert_false(kvf_source_can_replace(&ticket, &other));
+  other.counts[1]++;
+  other.groups--;
+  assert_false(kvf_source_can_replace(&ticket, &other));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tickets_come_in_their_order),
+      cmocka_unit_test(one_bad_ticket_spoils_the_text),
+      cmocka_unit_test(empty_tickets_are_none),
+      cmocka_unit_test(each_source_has_its_digest),
+      cmocka_unit_test(a_replacement_has_all_that_is_offered),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
