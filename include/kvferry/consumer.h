@@ -2,6 +2,15 @@
  *
  *   control node   kvf_request_open ──► (request id to the ranks) ──► kvf_request_report … ──► KVF_EVENT_VERDICT
  *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET
+ *
+ * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
+ * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. All leases are kept alive, and all
+ * producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes on from the next,
+ * under the same deadline, with the blocks that are still missing, and not before the last read of the old one has
+ * ended; with several KV groups, with all blocks. A source that is only slow is waited for.
+ * Each ticket must be genuine: one that is altered or forged spoils the text. A genuine one that does not fit (another
+ * model or prompt, or a position that the first one has and it has not) is left out, as a stale replica's may be; where
+ * none fits the text is refused as its first ticket would be.
  */
 #ifndef KVFERRY_CONSUMER_H
 #define KVFERRY_CONSUMER_H
@@ -36,7 +45,7 @@ typedef struct kvf_request_info {
   uint32_t groups;
   uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
   uint32_t load_timeout_ms;        /* of the request's options: give it to the ranks' kvf_load */
-  char peer[KVF_HOST_BYTES_MAX];   /* control address of the producer's first rank, as text: for logs and errors */
+  char peer[KVF_HOST_BYTES_MAX];   /* control address of the first source's first rank, as text: for logs and errors */
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
@@ -73,7 +82,7 @@ KVF_API kvf_report kvf_report_merge(kvf_report a, kvf_report b);
 
 typedef struct kvf_load {
   uint64_t request_id;
-  const char *ticket; /* read during the call only */
+  const char *ticket; /* the request's, sources and all; read during the call only */
   size_t ticket_bytes;
   kvf_prompt prompt;
   kvf_blocks destination; /* positions as in the ticket; KVF_BLOCK_NONE: not wanted (this engine has it) */
@@ -83,7 +92,8 @@ typedef struct kvf_load {
 } kvf_load;
 
 /* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may
- * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producer does. A load of
+ * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producers do: one,
+ * however many sources were tried, with the last one's status and all that they have brought. A load of
  * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
  * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or named
  * twice in its group, or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet.

@@ -17,7 +17,7 @@ extern "C" {
 #define KVF_REGIONS_MAX 1024           /* registered memory ranges of one rank */
 #define KVF_BLOCKS_PER_LEASE_MAX 65536 /* block ids of one lease, all groups together */
 #define KVF_TICKET_BYTES_MAX 131072    /* a ticket's text, without a terminating zero */
-#define KVF_SOURCES_MAX 4              /* tickets that may be joined, by ',', in one text */
+#define KVF_SOURCES_MAX 4              /* tickets joined, by ',', in one text: consumer.h */
 #define KVF_ADDRESS_BYTES_MAX 128      /* a rank's address record (kvf_node_address) */
 #define KVF_IDENTITY_FIELDS_MAX 32     /* fields of the compatibility identity */
 #define KVF_IDENTITY_BYTES_MAX 128     /* one field's name or value, with its terminating zero */

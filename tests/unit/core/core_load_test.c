@@ -193,6 +193,41 @@ static void groups_are_read_position_by_position(void **state)
   ranks_close(&world);
 }
 
+/* ---- transports ---- */
+
+/* What breaks under a read is read again over the other transport, and what had been confirmed is not. */
+static void another_transport_brings_the_rest(void **state)
+{
+  (void)state;
+  open_simple();
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(world.reads_count, POSITIONS);
+  uint32_t local = world.reads[0].path;
+  assert_int_equal(world.path_transport[local], 0);
+  assert_int_equal(ranks_complete(&world, 0, 2, KVF_OK), 2);
+  world.transports_down = 1;
+  kvf_core_on_link_down(&world.consumer.core, world.now_ns, local, KVF_TRANSFER_FAILED);
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_TRANSFER_FAILED), POSITIONS - 2);
+  for (uint32_t ms = 0; world.reads_count == 0 && ms < 1000; ms += 10) {
+    ranks_advance(&world, 10);
+  }
+  assert_int_equal(world.reads_count, POSITIONS - 2);
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    assert_int_equal(world.path_transport[world.reads[i].path], 1);
+    assert_int_equal(world.reads[i].items_count, 1);
+    assert_int_equal(world.reads[i].items[0].position, 2 + i);
+  }
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_int_equal(outcome().status, KVF_OK);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&world, &ticket, 0, position));
+  }
+  assert_int_equal(kvf_loads_stats(world.consumer.core.loads)->blocks, POSITIONS);
+  assert_quiet();
+  ranks_close(&world);
+}
+
 /* ---- which blocks ---- */
 
 static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32_t *counts)
@@ -454,6 +489,7 @@ int main(void)
       cmocka_unit_test(one_part_is_not_enough),
       cmocka_unit_test(prefix_of_several_groups_is_all_or_nothing),
       cmocka_unit_test(groups_are_read_position_by_position),
+      cmocka_unit_test(another_transport_brings_the_rest),
       cmocka_unit_test(only_wanted_blocks_are_read),
       cmocka_unit_test(nothing_wanted_is_done_at_once),
       cmocka_unit_test(destinations_that_do_not_fit_are_refused),

@@ -33,7 +33,7 @@ static void set_memory(ranks_node *node, const ranks_options *options)
 {
   kvf_region regions[RANKS_GROUPS];
   kvf_welcome welcome = {
-      .ranks = 1, .block_tokens = BLOCK_TOKENS, .regions_count = options->groups, .transports_count = 1};
+      .ranks = 1, .block_tokens = BLOCK_TOKENS, .regions_count = options->groups, .transports_count = 2};
   welcome.regions = calloc(options->groups, sizeof(*welcome.regions));
   for (uint32_t group = 0; group < options->groups; group++) {
     welcome.regions[group] = (kvf_region_layout){.stride_bytes = RANKS_HEADS * sizeof(uint16_t),
@@ -50,9 +50,11 @@ static void set_memory(ranks_node *node, const ranks_options *options)
                                   .heads_total = options->heads_total,
                                   .group = group};
   }
-  (void)snprintf(welcome.transports[0].name, sizeof(welcome.transports[0].name), "local");
-  welcome.transports[0].description = calloc(1, 1);
-  welcome.transports[0].description_bytes = 1;
+  for (uint32_t i = 0; i < welcome.transports_count; i++) {
+    (void)snprintf(welcome.transports[i].name, sizeof(welcome.transports[i].name), "%s", i == 0 ? "local" : "tcp");
+    welcome.transports[i].description = calloc(1, 1);
+    welcome.transports[i].description_bytes = 1;
+  }
   assert_int_equal(kvf_core_set_memory(&node->core, regions, options->groups, &welcome), KVF_OK);
 }
 
@@ -195,7 +197,9 @@ static void open_link(ranks_world *world, const kvf_peer_action *action)
 {
   assert_true(action->path < RANKS_PATHS);
   world->path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
-  kvf_core_on_link(&world->consumer.core, world->now_ns, action->path, KVF_OK);
+  world->path_transport[action->path] = action->transport;
+  bool is_down = (world->transports_down >> action->transport & 1) != 0;
+  kvf_core_on_link(&world->consumer.core, world->now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
 }
 
 static void start_read(ranks_world *world, const kvf_load_action *read)

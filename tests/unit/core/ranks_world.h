@@ -38,8 +38,10 @@ typedef struct ranks_world {
   ranks_node producers[RANKS_PRODUCERS];
   ranks_wire wires[RANKS_PRODUCERS];
   uint32_t path_producer[RANKS_PATHS];
-  bool hold_reads;   /* ranks_complete() ends them */
-  bool hold_cancels; /* those that were cancelled too */
+  uint32_t path_transport[RANKS_PATHS]; /* index into the consumer's list */
+  uint32_t transports_down;             /* as bits: links over these cannot be opened */
+  bool hold_reads;                      /* ranks_complete() ends them */
+  bool hold_cancels;                    /* those that were cancelled too */
   kvf_load_action reads[RANKS_READS];
   uint32_t reads_count;
 } ranks_world;

@@ -1,0 +1,216 @@
+/* Two producers of the same prompt, and a ticket that names both. */
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+
+#define COUNT 24
+#define SEED 3
+#define TRIES 200
+#define TIMEOUT_MS 20000
+
+static pair p;
+static pair_node other;
+static pair_ticket tickets[2];
+static pair_ticket joined;
+
+static void join(void)
+{
+  joined = tickets[0];
+  joined.bytes += (size_t)snprintf(joined.text + joined.bytes, sizeof(joined.text) - joined.bytes, ",%.*s",
+                                   (int)tickets[1].bytes, tickets[1].text);
+}
+
+/* The second has it in other blocks. */
+static void offer_both(void)
+{
+  pair_offer(&p.producer, 0, COUNT, SEED, true, &tickets[0]);
+  pair_offer(&other, 11, COUNT, SEED, true, &tickets[1]);
+  join();
+}
+
+static void open_three(const char *transports)
+{
+  const pair_option options[] = {{"transports", transports},
+                                 {"chunk_bytes", "4096"},
+                                 {"chunks_in_flight", "1"},
+                                 {"inline_bytes", "0"},
+                                 {NULL, NULL}};
+  pair_open(&p, options);
+  pair_open_node(&other, options);
+  offer_both();
+}
+
+static uint64_t begin(void)
+{
+  uint64_t id = 0;
+  assert_int_equal(pair_request(&p.consumer, &joined, &joined.prompt, &id), KVF_OK);
+  return id;
+}
+
+static void assert_whole(uint64_t id)
+{
+  pair_result result;
+  pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
+  assert_true(result.quiet && result.decided);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(result.report.prefix, COUNT);
+  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+  assert_int_equal(result.verdict.recompute_tokens, 0);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    assert_true(pair_holds(&p.consumer, i, SEED, i));
+  }
+}
+
+static uint64_t blocks_from(const char *address)
+{
+  kvf_peer_stat peers[KVF_PEERS_LISTED_MAX];
+  size_t count = kvf_peers_list(p.consumer.node, peers, KVF_PEERS_LISTED_MAX);
+  uint64_t blocks = 0;
+  for (size_t i = 0; i < count; i++) {
+    blocks += strcmp(peers[i].address, address) == 0 ? peers[i].blocks : 0;
+  }
+  return blocks;
+}
+
+static void address_of(const pair_ticket *ticket, char *address)
+{
+  kvf_request_info info;
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket->text, ticket->bytes, &ticket->prompt, NULL, 9, &info),
+                   KVF_OK);
+  (void)snprintf(address, KVF_HOST_BYTES_MAX, "%s", info.peer);
+}
+
+static void closed_producer_is_replaced(const char *transports)
+{
+  open_three(transports);
+  pair_close_node(&p.producer);
+  uint64_t id = begin();
+  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
+  assert_whole(id);
+  assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 1);
+  assert_int_equal(pair_stat(&p.consumer, "loads_done", ""), 1);
+  assert_int_equal(pair_stat(&p.consumer, "loads_failed", "peer_down"), 0);
+  assert_true(pair_logged(&p.consumer, "0 of 24 blocks are good, the others are asked of", NULL));
+  assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
+  pair_close_node(&p.consumer);
+  pair_close_node(&other);
+}
+
+static void closed_producer_is_replaced_local(void **state)
+{
+  (void)state;
+  closed_producer_is_replaced("local");
+}
+
+static void closed_producer_is_replaced_tcp(void **state)
+{
+  (void)state;
+  closed_producer_is_replaced("tcp");
+}
+
+/* P5: both leases end when the request has its verdict, also the one that nobody read. */
+static void unread_source_gets_its_blocks_back(void **state)
+{
+  (void)state;
+  open_three("local");
+  uint64_t id = begin();
+  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
+  assert_whole(id);
+  assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 0);
+  assert_int_equal(pair_wait_lease_end(&p.producer, tickets[0].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
+  assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
+  pair_close_node(&other);
+  pair_close(&p);
+}
+
+/* Ends the first producer's lease as soon as some blocks of it have arrived; false if that came too late. */
+static bool cut_midway(void)
+{
+  char address[2][KVF_HOST_BYTES_MAX];
+  uint64_t before[2];
+  uint64_t switches = pair_stat(&p.consumer, "source_switches", "");
+  for (uint32_t i = 0; i < 2; i++) {
+    address_of(&tickets[i], address[i]);
+    before[i] = blocks_from(address[i]);
+  }
+  uint64_t id = begin();
+  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
+  while (blocks_from(address[0]) < before[0] + 2) {
+  }
+  (void)kvf_lease_end(p.producer.node, &tickets[0].lease);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    pair_fill(&p.producer, tickets[0].blocks[i], SEED + 1, i); /* the next owner's bytes */
+  }
+  assert_whole(id);
+  bool switched = pair_stat(&p.consumer, "source_switches", "") > switches;
+  uint64_t first = blocks_from(address[0]) - before[0];
+  assert_int_equal(blocks_from(address[1]) - before[1], COUNT - first);
+  assert_true(switched == (first < COUNT));
+  return switched;
+}
+
+/* What the first has brought stays, and no block is read twice. */
+static void only_the_rest_is_read_from_the_next(void **state)
+{
+  (void)state;
+  open_three("tcp");
+  bool switched = false;
+  for (uint32_t i = 0; i < TRIES && !switched; i++) {
+    switched = cut_midway();
+    if (!switched) {
+      offer_both();
+    }
+  }
+  assert_true(switched);
+  pair_close_node(&other);
+  pair_close(&p);
+}
+
+static void altered_source_spoils_the_text(void **state)
+{
+  (void)state;
+  kvf_request_info info;
+  open_three("local");
+  joined.text[tickets[0].bytes + 40] ^= 1;
+  assert_int_equal(kvf_request_open(p.consumer.node, joined.text, joined.bytes, &joined.prompt, NULL, 9, &info),
+                   KVF_BAD_TICKET);
+  assert_int_equal(pair_load(&p.consumer, &joined, 1, 0), KVF_BAD_TICKET);
+  assert_int_equal(pair_stat(&p.consumer, "peers_known", ""), 0);
+  pair_close_node(&other);
+  pair_close(&p);
+}
+
+/* A router's mistake, or a stale replica: the one that fits serves. */
+static void source_of_another_prompt_is_left_out(void **state)
+{
+  (void)state;
+  open_three("local");
+  pair_offer(&p.producer, 1, COUNT, SEED + 1, true, &tickets[0]);
+  join();
+  joined.prompt = tickets[1].prompt;
+  uint64_t id = begin();
+  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
+  assert_whole(id);
+  assert_int_equal(pair_stat(&p.consumer, "sources_left_out", ""), 2); /* the request's, and the load's */
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 0);
+  assert_true(pair_logged(&p.consumer, "is left out: bad_ticket: made for another prompt", NULL));
+  pair_close_node(&other);
+  pair_close(&p);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(closed_producer_is_replaced_local),  cmocka_unit_test(closed_producer_is_replaced_tcp),
+      cmocka_unit_test(unread_source_gets_its_blocks_back), cmocka_unit_test(only_the_rest_is_read_from_the_next),
+      cmocka_unit_test(altered_source_spoils_the_text),     cmocka_unit_test(source_of_another_prompt_is_left_out),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
