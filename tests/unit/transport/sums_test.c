@@ -76,6 +76,12 @@ static void rows_too_long_are_refused(void **state)
   assert_true(kvf_region_layouts_are_valid(many, 2));
   assert_int_equal(kvf_sums_layouts(many, 1, out), 1);
   assert_int_equal(kvf_sums_layouts(many, 2, out), 0);
+  static kvf_region_layout more[513]; /* rows of 4 GiB and then as much as one head has in 8 */
+  for (uint32_t i = 0; i < 513; i++) {
+    more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0};
+  }
+  assert_int_equal(kvf_sums_layouts(more, 511, out), 1);
+  assert_int_equal(kvf_sums_layouts(more, 513, out), 0);
   many[0].blocks = UINT32_MAX;
   many[0].stride_bytes = many[0].block_bytes = many[0].heads = 65535; /* rows of 8 times the bytes */
   assert_true(kvf_region_layout_is_valid(&many[0]));

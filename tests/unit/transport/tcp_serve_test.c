@@ -159,6 +159,11 @@ static void heads_are_those_that_were_asked_for(void **state)
   expect_refusal(s, 1, KVF_INVALID);
   peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
   expect_answer(s, 2, s->items, 1);
+
+  read = (kvf_data_read){.read_id = 3, .lease = s->lease->lease, .heads = 1, .items_count = 1, .sums = true};
+  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(s, 3, KVF_INVALID); /* it has no checksums */
 }
 
 static void a_cancelled_read_that_waits_is_not_sent(void **state)
