@@ -53,7 +53,7 @@ def draw_requests(run: Run, axes: Axes) -> None:
               label=[NAMES[outcome] for outcome in outcomes])
     shade_faults(run, axes)
     axes.set_ylabel(f"answers in {width_s:.0f} s")
-    axes.legend(loc="upper right", ncols=len(outcomes))
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(outcomes), frameon=False)
     axes.set_title("Answers by outcome; shaded: a fault", loc="left", fontsize=10)
 
 
@@ -65,6 +65,8 @@ def draw_latencies(run: Run, axes: Axes) -> None:
                          label=NAMES[outcome], zorder=3 if outcome is not Outcome.RIGHT else 2)
     shade_faults(run, axes)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.set_ylabel("seconds")
     axes.set_xlabel("seconds after the start")
     axes.set_title("How long each answer took", loc="left", fontsize=10)
@@ -86,5 +88,5 @@ def draw_faults(run: Run, axes: Axes) -> None:
     axes.set_xlabel("seconds")
     axes.set_xlim(left=0.0)
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="upper right")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
     axes.set_title("Detection and recovery", loc="left", fontsize=10)
