@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def processes_under_chaos() -> list[str]:
 
 def shared_memory() -> set[str]:
     return {str(path) for folder, _, files in os.walk(SHARED_MEMORY) for path in (Path(folder, file) for file in files)
-            if "kvferry" in str(path)}
+            if re.search("kvferry|psm_|sem.mp-", str(path))}
 
 
 @pytest.fixture(scope="module")

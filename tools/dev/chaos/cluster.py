@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import http.client
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ BUDGET_TOKENS_PER_S = 150
 ROUTER_ARGS = ("--prefill-policy", "random")
 """The router goes on asking a dead prefill engine: who tries again should not meet it each time."""
 ERROR_FILES = Path(f"/dev/shm/kvferry-{os.geteuid()}")
+SHARED_MEMORY = re.compile(r"/dev/shm/(?:psm_|sem\.mp-)\w+")
 IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 
@@ -55,6 +57,23 @@ def remove_error_files(folder: Path) -> None:
                 path.unlink(missing_ok=True)
             except BlockingIOError:
                 continue
+
+
+def shared_memory_of(engine: Engine) -> set[Path]:
+    """What vLLM's processes share: who is killed leaves it behind."""
+    found: set[Path] = set()
+    for process in engine.process.family() if engine.process.running() else []:
+        try:
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+        except OSError:
+            continue
+        found.update(Path(name) for name in SHARED_MEMORY.findall(maps))
+    return found
+
+
+def remove(paths: set[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def blocks_in_use(engine: Engine) -> int:
@@ -98,6 +117,11 @@ class Cluster(Stack):
         for engine in self.engines:
             client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
 
+    def kill(self, engine: Engine) -> None:
+        shared = shared_memory_of(engine)
+        engine.process.kill()
+        remove(shared)
+
     def calm(self) -> None:
         """Nothing goes wrong any more."""
         for engine in self.engines:
@@ -128,7 +152,9 @@ class Cluster(Stack):
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
                  trace: TracebackType | None) -> None:
+        shared = set().union(*(shared_memory_of(engine) for engine in self.engines))
         super().__exit__(kind, value, trace)
+        remove(shared)
         for control in self.controls.values():
             control.close()
         remove_error_files(ERROR_FILES)

@@ -97,8 +97,8 @@ DRAFTS = (
 
 
 def plan(seed: int, seconds: float, corrupt: bool) -> list[Episode]:
-    """Rounds of all faults in a random order, one at a time, with calm in between. Without `corrupt` there is calm where
-    bytes would be corrupted."""
+    """Rounds of all faults in a random order, one at a time, with calm in between. Without `corrupt` there is calm
+    where bytes would be corrupted."""
     rng = random.Random(seed)
     episodes: list[Episode] = []
     now_s = LEAD_IN_S

@@ -64,7 +64,7 @@ class Storm:
         elif episode.act is Act.PAUSE:
             engine.process.pause()
         else:
-            engine.process.kill()
+            self._cluster.kill(engine)
 
     def _end(self, episode: Episode) -> None:
         engine = self._cluster.by_name[episode.engine]

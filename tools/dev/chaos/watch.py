@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from pd import metrics
 from pd.progress import say
-from pd.process import Process
 
 from .cluster import Cluster
 
@@ -50,7 +49,7 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
             self._look()
-            self._see_to_life(self._cluster.consumer.process)
+            self._see_to_life()
 
     def _look(self) -> None:
         try:
@@ -61,8 +60,9 @@ class Watch:
         self.detections = int(metrics.total(samples, DETECTION + "_count"))
         self.detection_s = metrics.total(samples, DETECTION + "_sum")
 
-    def _see_to_life(self, process: Process) -> None:
+    def _see_to_life(self) -> None:
         now_s = self._now_s()
+        process = self._cluster.consumer.process
         why = "it had ended" if not process.running() else ""
         if not why and now_s > max(self._last_right_s() + STUCK_S, self._patient_until_s):
             why = f"no right answer for {STUCK_S:.0f} s"
@@ -70,7 +70,7 @@ class Watch:
             say(f"  {now_s:4.0f} s  D is started anew: {why}")
             self.d_restarts.append(f"{now_s:.0f} s: {why}")
             self._patient_until_s = now_s + START_S + STUCK_S
-            process.kill()
+            self._cluster.kill(self._cluster.consumer)
             process.start()
 
     def noticed_s(self, begin_s: float, until_s: float) -> float | None:
