@@ -63,6 +63,11 @@ def rig(up: Rig, relay: Relay) -> Iterator[Rig]:
     relay.let_go()
 
 
+def hold(rig: Rig, relay: Relay) -> None:
+    """Blocks do not arrive, while leases are renewed and signs of life answered."""
+    relay.hold(but=rig.producer.connector_port)
+
+
 def value(engine: Engine, name: str) -> float:
     return metrics.total(engine.samples(), name)
 
@@ -115,7 +120,7 @@ def test_before_admission(rig: Rig, relay: Relay) -> None:
     first_ticket = rig.ticket(first)
     held_by_first = rig.producer.usage()
     second_ticket = rig.ticket(second)
-    relay.hold()
+    hold(rig, relay)
     with in_background() as submit:
         first_reply = submit(rig.decode, first, first_ticket)
         wait_loading(rig)
@@ -132,7 +137,7 @@ def test_before_admission(rig: Rig, relay: Relay) -> None:
 
 def test_while_loading(rig: Rig, relay: Relay) -> None:
     ticket = rig.ticket(rig.question)
-    relay.hold()
+    hold(rig, relay)
     asked = client.ask(rig.decoder.url, rig.question, rig.max_tokens, ticket)
     wait_loading(rig)
     asked.close()
@@ -162,7 +167,7 @@ def test_another_client_of_the_same_ticket(rig: Rig, relay: Relay) -> None:
     tokens = expected(rig, rig.question, rig.max_tokens)
     before = rig.decoder.samples()
     ticket = rig.ticket(rig.question)
-    relay.hold()
+    hold(rig, relay)
     with in_background() as submit:
         stays = submit(rig.decode, rig.question, ticket)
         wait_loading(rig)
@@ -184,7 +189,7 @@ def test_a_load_longer_than_a_lease(rig: Rig, relay: Relay) -> None:
     tokens = expected(rig, rig.question, rig.max_tokens)
     before = rig.decoder.samples()
     ticket = rig.ticket(rig.question)
-    relay.hold()
+    hold(rig, relay)
     with in_background() as submit:
         reply = submit(rig.decode, rig.question, ticket)
         wait_loading(rig)
@@ -233,7 +238,7 @@ def test_loads_and_preemptions(rig: Rig, relay: Relay) -> None:
         replies = [submit(client.complete, rig.decoder.url, prompt, length, ticket)
                    for prompt, length, ticket in zip(prompts[1:], lengths[1:], tickets[1:])]
         wait_for("their loads", lambda: value(rig.decoder, LOADED_BLOCKS) > metrics.total(before, LOADED_BLOCKS))
-        relay.hold()
+        hold(rig, relay)
         held = submit(rig.decode, prompts[0], tickets[0])
         wait_for("a preemption", lambda: value(rig.decoder, PREEMPTIONS) > metrics.total(before, PREEMPTIONS))
         relay.let_go()
@@ -251,7 +256,7 @@ def expect_ended(engine: Engine) -> None:
 def test_d_is_killed_while_it_loads(rig: Rig, relay: Relay) -> None:
     """P has its blocks back when the lease has run out. D's next life loads: the next test begins with that."""
     ticket = rig.ticket(rig.question)
-    relay.hold()
+    hold(rig, relay)
     with in_background() as submit:
         reply = submit(rig.decode, rig.question, ticket)
         wait_loading(rig)
@@ -267,7 +272,7 @@ def test_an_engine_ends_while_d_loads(rig: Rig, relay: Relay, which: str) -> Non
     leaver = rig.producer if which == "P" else rig.decoder
     tokens = expected(rig, rig.question, rig.max_tokens)
     ticket = rig.ticket(rig.question)
-    relay.hold()
+    hold(rig, relay)
     with in_background() as submit:
         reply = submit(rig.decode, rig.question, ticket)
         wait_loading(rig)

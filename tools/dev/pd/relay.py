@@ -21,6 +21,7 @@ class Pair:
 
     near: socket.socket
     far: socket.socket
+    port: int
     budget_bytes: int | None = None
     """How much more comes back from the far end; None: no limit."""
 
@@ -38,7 +39,7 @@ class Relay:
         self._pairs: list[Pair] = []
         self._lock = threading.Lock()
         self._new_budget_bytes: int | None = None
-        self._holding = False
+        self._held_but: int | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run)
 
@@ -63,19 +64,24 @@ class Relay:
                 self._end(pair)
             self._new_budget_bytes = None
 
-    def hold(self) -> None:
-        """Nothing comes back from the targets until let_go(). Nothing is lost, and what goes to them passes."""
+    def hold(self, but: int) -> None:
+        """Nothing comes back from the targets, but from this port, until let_go(). Nothing is lost, and what goes to
+        them passes."""
         with self._lock:
-            self._holding = True
+            self._held_but = but
             for pair in self._pairs:
-                self._leave_unread(pair.far)
+                if self._holds(pair):
+                    self._leave_unread(pair.far)
 
     def let_go(self) -> None:
         with self._lock:
-            self._holding = False
+            self._held_but = None
             for pair in self._pairs:
                 if pair.budget_bytes != 0 and pair.far not in self._selector.get_map():
                     self._selector.register(pair.far, selectors.EVENT_READ, pair)
+
+    def _holds(self, pair: Pair) -> bool:
+        return self._held_but is not None and pair.port != self._held_but
 
     def _leave_unread(self, end: socket.socket) -> None:
         if end in self._selector.get_map():
@@ -87,7 +93,7 @@ class Relay:
                 with self._lock:
                     if isinstance(key.data, int):
                         self._accept(key.data)
-                    elif key.data in self._pairs and not (self._holding and key.fileobj is key.data.far):
+                    elif key.data in self._pairs and not (self._holds(key.data) and key.fileobj is key.data.far):
                         self._pass_on(key.data, key.fileobj)
 
     def _accept(self, port: int) -> None:
@@ -97,12 +103,12 @@ class Relay:
         except OSError:
             near.close()
             return
-        pair = Pair(near, far, self._new_budget_bytes)
+        pair = Pair(near, far, port, self._new_budget_bytes)
         self._pairs.append(pair)
         for end in (near, far):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(end, selectors.EVENT_READ, pair)
-        if self._holding:
+        if self._holds(pair):
             self._leave_unread(far)
 
     def _pass_on(self, pair: Pair, source: socket.socket) -> None:
