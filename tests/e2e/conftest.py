@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
 from pd.connector import CONNECTORS, Connector, make_key  # noqa: E402
 from pd.cores import split_cores  # noqa: E402
-from pd.engine import EngineSpec  # noqa: E402
+from pd.engine import Engine, EngineSpec  # noqa: E402
 from pd.paths import FAST, FAST_OTHER, OTHER_KEY  # noqa: E402
+from pd.progress import wait_until  # noqa: E402
 from pd.prompts import numbered_prompt  # noqa: E402
 from pd.rig import Rig  # noqa: E402
-from pd.stack import Stack, log_folder  # noqa: E402
+from pd.stack import START_LIMIT_S, Stack, log_folder  # noqa: E402
 
 LEASE_S = 2.0
 P_BLOCKS = 24
@@ -108,3 +110,15 @@ def fail_rig(rig_for: Callable[[str], Rig]) -> Rig:
 def budget_tokens_per_s() -> int:
     """Of the decode engines that fail."""
     return BUDGET_TOKENS_PER_S
+
+
+@pytest.fixture(scope="session")
+def other_prefill(stack: Stack) -> Iterator[Engine]:
+    """A second prefill engine, on P's cores."""
+    engine = Engine(replace(stack.prefill.spec, name="P2"), stack.logs)
+    try:
+        engine.start()
+        wait_until("waiting for P2", engine.healthy, START_LIMIT_S)
+        yield engine
+    finally:
+        engine.stop()

@@ -4,7 +4,6 @@ it comes, waits as long as it is told, asks again, and gets its tokens."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from openai import OpenAI
@@ -16,18 +15,6 @@ from pd.router import Router
 from pd.stack import START_LIMIT_S, Stack
 
 MODEL = "model"
-
-
-@pytest.fixture(scope="module")
-def other_prefill(stack: Stack) -> Iterator[Engine]:
-    """On P's cores: it has something to do only when P is gone."""
-    engine = Engine(replace(stack.prefill.spec, name="P2"), stack.logs)
-    try:
-        engine.start()
-        wait_until("waiting for P2", engine.healthy, START_LIMIT_S)
-        yield engine
-    finally:
-        engine.stop()
 
 
 @pytest.fixture

@@ -241,11 +241,28 @@ static void all_sources_share_one_deadline(void **state)
   ranks_advance(&world, TIMEOUT_MS - 100);
   fail_after_two();
   assert_int_equal(reads_of(1), POSITIONS - 2);
+  world.hold_cancels = true;
   ranks_advance(&world, 98);
   assert_nothing_is_told();
   ranks_advance(&world, 4);
-  assert_outcome(KVF_DEADLINE, 2);
+  assert_outcome(KVF_DEADLINE, 2); /* at once: there is nothing to wait for */
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_CANCELLED), POSITIONS - 2);
   assert_int_equal(world.wires[2].dials, 0);
+  assert_quiet_and_over();
+}
+
+/* The clock has not been looked at since. */
+static void quiet_past_the_deadline_tries_no_other(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  world.now_ns += TIMEOUT_MS * MS;
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(world.wires[1].dials, 0);
+  assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_quiet_and_over();
 }
 
@@ -377,6 +394,7 @@ int main(void)
       cmocka_unit_test(the_next_source_waits_for_quiet),
       cmocka_unit_test(the_deadline_ends_the_wait),
       cmocka_unit_test(all_sources_share_one_deadline),
+      cmocka_unit_test(quiet_past_the_deadline_tries_no_other),
       cmocka_unit_test(abort_between_sources_works_at_once),
       cmocka_unit_test(abort_at_a_source_tries_no_other),
       cmocka_unit_test(unregistering_tries_no_other),

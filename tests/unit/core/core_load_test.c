@@ -401,6 +401,24 @@ static void table_is_bounded_and_what_is_refused_holds_nothing(void **state)
   ranks_close(&world);
 }
 
+/* P6: an engine that takes no events does not fill the memory. */
+static void loads_whose_events_wait_are_open(void **state)
+{
+  (void)state;
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  options.config.loads_max = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&world, &ticket, 2), KVF_OK);
+  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(outcome().status, KVF_OK);
+  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
+  assert_quiet();
+  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_OK);
+  ranks_close(&world);
+}
+
 /* P2 */
 static void deadline_is_the_loads_or_the_nodes(void **state)
 {
@@ -499,6 +517,7 @@ int main(void)
       cmocka_unit_test(digest_must_be_that_of_the_lease),
       cmocka_unit_test(a_request_loads_once_at_a_time),
       cmocka_unit_test(table_is_bounded_and_what_is_refused_holds_nothing),
+      cmocka_unit_test(loads_whose_events_wait_are_open),
       cmocka_unit_test(deadline_is_the_loads_or_the_nodes),
       cmocka_unit_test(abort_waits_for_its_reads),
       cmocka_unit_test(bad_tickets_are_counted),

@@ -381,6 +381,32 @@ static void each_source_has_its_own_life(void **state)
   }
 }
 
+/* Two leases of one engine: what a rank says of one is not said of the other. */
+static void leases_of_one_rank_are_apart(void **state)
+{
+  (void)state;
+  static uint32_t other_ids[RANKS_BLOCKS];
+  kvf_ticket later;
+  uint64_t id = 0;
+  open_world(1, 30000);
+  publish_all();
+  ranks_ticket(&world, &later, other_ids, POSITIONS);
+  const kvf_sources sources = {.count = 2, .tickets = {&ticket, &later}};
+  assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle(&world);
+  assert_int_equal(live(), 0);
+  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* the other is not published yet */
+  for (uint32_t i = 0; i < PRODUCERS; i++) {
+    ranks_publish(&world, i, &later);
+  }
+  ranks_advance(&world, 6000);
+  assert_int_equal(live(), 0);
+  assert_forgotten();
+  ranks_close(&world);
+}
+
 static void a_lease_that_is_named_twice_is_told_once(void **state)
 {
   (void)state;
@@ -415,6 +441,7 @@ int main(void)
       cmocka_unit_test(every_source_is_told_of_a_cancellation),
       cmocka_unit_test(a_lost_source_costs_the_request_nothing),
       cmocka_unit_test(each_source_has_its_own_life),
+      cmocka_unit_test(leases_of_one_rank_are_apart),
       cmocka_unit_test(a_lease_that_is_named_twice_is_told_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
