@@ -5,12 +5,12 @@
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. All leases are kept alive, and all
- * producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes on from the next,
- * under the same deadline, with the blocks that are still missing, and not before the last read of the old one has
- * ended; with several KV groups, with all blocks. A source that is only slow is waited for.
- * Each ticket must be genuine: one that is altered or forged spoils the text. A genuine one that does not fit (another
- * model or prompt, or a position that the first one has and it has not) is left out, as a stale replica's may be; where
- * none fits the text is refused as its first ticket would be.
+ * producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes on from the
+ * next, under the same deadline, with the blocks that are still missing, and not before the last read of the old one
+ * has ended; with several KV groups, with all blocks. A source that is only slow is waited for. Each ticket must be
+ * genuine: one that is altered or forged spoils the text. A genuine one that does not fit (another model or prompt, or
+ * a position that the first one has and it has not) is left out, as a stale replica's may be; where none fits the text
+ * is refused as its first ticket would be.
  */
 #ifndef KVFERRY_CONSUMER_H
 #define KVFERRY_CONSUMER_H
