@@ -212,7 +212,7 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
     give_up_all(core);
     kvf_loads_abort_all(core->loads, now_ns);
   }
-  if (kvf_loads_stats(core->loads)->open > 0) {
+  if (HASH_CNT(by_id, core->open_loads) > 0) { /* until its quiet has been taken a load's blocks are the library's */
     KVF_MARK(memory_still_read);
     return false;
   }
