@@ -35,7 +35,7 @@ PREEMPTIONS = "vllm:num_preemptions_total"
 
 def spec(name: str, blocks: int, **options: object) -> EngineSpec:
     """Prompts in chunks; an end that waits for what is under way; loads that may be held up for some seconds."""
-    made = engine(name, blocks=blocks, stall_timeout_ms=20000, **options)
+    made = engine(name, blocks=blocks, stall_timeout_ms=20000, load_timeout_ms=120000, **options)
     return replace(made, args=("--max-num-batched-tokens", str(CHUNK_TOKENS), "--shutdown-timeout", str(DRAIN_S)))
 
 
@@ -230,7 +230,7 @@ def test_a_prompt_in_chunks(rig: Rig) -> None:
 def test_loads_and_preemptions(rig: Rig, relay: Relay) -> None:
     """Requests outgrow D's pool while they generate, and one of them is loading all the while."""
     prompts = [rig.question, rig.other_question, *rig.fillers[:2]]
-    lengths = [16, 200, 200, 200]
+    lengths = [16, 80, 80, 80]
     tokens = [expected(rig, prompt, length) for prompt, length in zip(prompts, lengths)]
     before = rig.decoder.samples()
     tickets: list[Ticket] = [rig.ticket(prompt) for prompt in prompts]
