@@ -33,11 +33,12 @@ check_tidy() {
   run-clang-tidy-19 -quiet -p build -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
 }
 
-# meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; for the
-# thread sanitizer not the simulator, which has one thread; with --quick not those that are made of waiting.
+# meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
+# sanitizer not the crowd, which is many times the same, and with that of threads not the simulator, which has one; with
+# --quick not those that are made of waiting.
 meson_tests() {
   local folder=$1 suites=()
-  [ "$folder" = build ] || suites+=(--no-suite tidy)
+  [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd)
   [ "$folder" != build-tsan ] || suites+=(--no-suite sim)
   [ $quick = no ] || suites+=(--no-suite hostile --no-suite stress --no-suite litmus)
   build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs "${suites[@]}"
