@@ -53,8 +53,8 @@ static void log_left_out(kvf_requests *requests, uint64_t now_ns, kvf_status sta
 kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
                                       const kvf_prompt *prompt, kvf_sources *good)
 {
-  kvf_status status[KVF_SOURCES_MAX];
-  const char *why[KVF_SOURCES_MAX];
+  kvf_status status[KVF_SOURCES_MAX] = {KVF_BAD_TICKET};
+  const char *why[KVF_SOURCES_MAX] = {"names no source"};
   *good = (kvf_sources){.count = 0};
   for (uint32_t i = 0; i < all->count; i++) {
     status[i] = judge(requests->self, all->tickets[i], prompt, &why[i]);

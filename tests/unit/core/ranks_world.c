@@ -247,14 +247,12 @@ typedef struct carrier {
 
 static void deliver(ranks_world *world, kvf_core *to, uint64_t conn_id, const kvf_core_output *output)
 {
-  const uint8_t *next = output->data;
-  const uint8_t *end = next + output->bytes;
-  while (next < end) {
+  for (size_t at = 0; at < output->bytes;) {
     kvf_frame_header header;
-    assert_int_equal(kvf_frame_header_decode(next, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
-    next += KVF_FRAME_HEADER_BYTES;
-    kvf_core_on_frame(to, world->now_ns, conn_id, header.type, next, header.body_bytes);
-    next += header.body_bytes;
+    assert_int_equal(kvf_frame_header_decode(output->data + at, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
+    at += KVF_FRAME_HEADER_BYTES;
+    kvf_core_on_frame(to, world->now_ns, conn_id, header.type, output->data + at, header.body_bytes);
+    at += header.body_bytes;
   }
   if (output->hang_up) {
     kvf_core_on_closed(to, world->now_ns, conn_id);

@@ -1,0 +1,101 @@
+"""Two prefill engines compute a prompt, and the router joins their tickets: what becomes of one of them costs nothing."""
+
+from __future__ import annotations
+
+import time
+
+from pd import client, faults, metrics, trial
+from pd.client import Prompt, Reply, Ticket
+from pd.engine import Engine
+from pd.faults import Fault
+from pd.progress import wait_until
+from pd.rig import Rig
+
+import expect
+
+TICKET = "kvferry_ticket"
+SWITCHES = "kvferry_source_switches_total"
+BACK_LIMIT_S = 10.0
+
+
+def joined(first: Ticket, *others: Ticket) -> Ticket:
+    """As a router does it: without the key."""
+    return {**first, TICKET: ",".join(ticket[TICKET] for ticket in (first, *others))}
+
+
+def offer(engine: Engine, prompt: Prompt) -> Ticket:
+    return client.prefill(engine.url, prompt)
+
+
+def run(rig: Rig, fault: Fault, other: Engine, switches: int) -> None:
+    """Loaded whole; the second engine gets its blocks back, too."""
+    rig.warm_up()
+    before = metrics.total(rig.counters(), SWITCHES)
+    expect.loaded(trial.run(rig, fault), len(rig.question))
+    assert metrics.total(rig.counters(), SWITCHES) - before == switches
+    wait_until("waiting for P2's blocks to come back", lambda: other.usage() == 0.0, BACK_LIMIT_S)
+
+
+def test_the_first_is_killed(rig: Rig, other_prefill: Engine) -> None:
+    def killed(rig: Rig) -> Reply:
+        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
+        rig.producer.process.kill()
+        return rig.decode(rig.question, ticket)
+
+    run(rig, Fault("c", "P killed, P2 has it too", killed, faults.start_anew), other_prefill, switches=1)
+
+
+def test_the_first_is_stopped_over_tcp(tcp_rig: Rig, other_prefill: Engine) -> None:
+    def stopped(rig: Rig) -> Reply:
+        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
+        rig.producer.process.pause()
+        return rig.decode(rig.question, ticket)
+
+    run(tcp_rig, Fault("b", "P stopped, P2 has it too", stopped, faults.let_go_on), other_prefill, switches=1)
+
+
+def test_the_first_has_taken_its_blocks_back(rig: Rig, other_prefill: Engine) -> None:
+    def stale(rig: Rig) -> Reply:
+        old = rig.ticket(rig.question)
+        rig.outlast_lease()
+        rig.overwrite_prefill_blocks()
+        return rig.decode(rig.question, joined(old, offer(other_prefill, rig.question)))
+
+    run(rig, Fault("a", "P's lease ran out, P2 has it too", stale), other_prefill, switches=1)
+
+
+def test_the_first_is_of_another_prompt(rig: Rig, other_prefill: Engine) -> None:
+    """A router's mistake: that source is left out."""
+    def swapped(rig: Rig) -> Reply:
+        return rig.decode(rig.question, joined(rig.ticket(rig.other_question), offer(other_prefill, rig.question)))
+
+    run(rig, Fault("g", "P's ticket of another prompt, P2's of this one", swapped), other_prefill, switches=0)
+
+
+def test_nothing_is_wrong(rig: Rig, other_prefill: Engine) -> None:
+    """P5: the engine that nobody read from gets its blocks back with the other, not when its lease runs out."""
+    def healthy(rig: Rig) -> Reply:
+        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
+        reply = rig.decode(rig.question, ticket)
+        answered_s = time.monotonic()
+        wait_until("waiting for P2's blocks to come back", lambda: other_prefill.usage() == 0.0, BACK_LIMIT_S)
+        assert time.monotonic() - answered_s < rig.lease_s
+        return reply
+
+    run(rig, Fault("-", "two sources", healthy), other_prefill, switches=0)
+
+
+def test_both_are_killed(rig: Rig, other_prefill: Engine) -> None:
+    def killed(rig: Rig) -> Reply:
+        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
+        rig.producer.process.kill()
+        other_prefill.process.kill()
+        return rig.decode(rig.question, ticket)
+
+    def start_both_anew(rig: Rig) -> None:
+        rig.stack.restart(rig.producer)
+        rig.stack.restart(other_prefill)
+
+    rig.warm_up()
+    outcome = trial.run(rig, Fault("c", "P and P2 killed", killed, start_both_anew))
+    expect.recomputed(outcome, "peer_down", "transfer_failed")
