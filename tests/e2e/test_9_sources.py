@@ -36,20 +36,11 @@ def run(rig: Rig, fault: Fault, other: Engine, switches: int) -> None:
     wait_until("waiting for P2's blocks to come back", lambda: other.usage() == 0.0, BACK_LIMIT_S)
 
 
-def test_the_first_is_killed(rig: Rig, other_prefill: Engine) -> None:
-    def killed(rig: Rig) -> Reply:
-        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
-        rig.producer.process.kill()
-        return rig.decode(rig.question, ticket)
-
-    run(rig, Fault("c", "P killed, P2 has it too", killed, faults.start_anew), other_prefill, switches=1)
-
-
 def test_the_first_is_stopped_over_tcp(tcp_rig: Rig, other_prefill: Engine) -> None:
     def stopped(rig: Rig) -> Reply:
-        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
+        first = rig.ticket(rig.question)
         rig.producer.process.pause()
-        return rig.decode(rig.question, ticket)
+        return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
 
     run(tcp_rig, Fault("b", "P stopped, P2 has it too", stopped, faults.let_go_on), other_prefill, switches=1)
 
@@ -83,6 +74,15 @@ def test_nothing_is_wrong(rig: Rig, other_prefill: Engine) -> None:
         return reply
 
     run(rig, Fault("-", "two sources", healthy), other_prefill, switches=0)
+
+
+def test_the_first_is_killed(rig: Rig, other_prefill: Engine) -> None:
+    def killed(rig: Rig) -> Reply:
+        first = rig.ticket(rig.question)
+        rig.producer.process.kill()
+        return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
+
+    run(rig, Fault("c", "P killed, P2 has it too", killed, faults.start_anew), other_prefill, switches=1)
 
 
 def test_both_are_killed(rig: Rig, other_prefill: Engine) -> None:
