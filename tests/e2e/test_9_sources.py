@@ -66,8 +66,8 @@ def test_the_first_is_of_another_prompt(rig: Rig, other_prefill: Engine) -> None
 def test_nothing_is_wrong(rig: Rig, other_prefill: Engine) -> None:
     """P5: the engine that nobody read from gets its blocks back with the other, not when its lease runs out."""
     def healthy(rig: Rig) -> Reply:
-        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
-        reply = rig.decode(rig.question, ticket)
+        second = offer(other_prefill, rig.question)
+        reply = rig.decode(rig.question, joined(rig.ticket(rig.question), second))
         answered_s = time.monotonic()
         wait_until("waiting for P2's blocks to come back", lambda: other_prefill.usage() == 0.0, BACK_LIMIT_S)
         assert time.monotonic() - answered_s < rig.lease_s
