@@ -83,19 +83,3 @@ def test_the_first_is_killed(rig: Rig, other_prefill: Engine) -> None:
         return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
 
     run(rig, Fault("c", "P killed, P2 has it too", killed, faults.start_anew), other_prefill, switches=1)
-
-
-def test_both_are_killed(rig: Rig, other_prefill: Engine) -> None:
-    def killed(rig: Rig) -> Reply:
-        ticket = joined(rig.ticket(rig.question), offer(other_prefill, rig.question))
-        rig.producer.process.kill()
-        other_prefill.process.kill()
-        return rig.decode(rig.question, ticket)
-
-    def start_both_anew(rig: Rig) -> None:
-        rig.stack.restart(rig.producer)
-        rig.stack.restart(other_prefill)
-
-    rig.warm_up()
-    outcome = trial.run(rig, Fault("c", "P and P2 killed", killed, start_both_anew))
-    expect.recomputed(outcome, "peer_down", "transfer_failed")
