@@ -24,7 +24,7 @@ from pd.prompts import numbered_prompt  # noqa: E402
 from pd.rig import Rig  # noqa: E402
 from pd.stack import START_LIMIT_S, Stack, log_folder  # noqa: E402
 
-LEASE_S = 2.0
+LEASE_S = 3.0
 P_BLOCKS = 24
 D_BLOCKS = 64
 PROMPT_TOKENS = 150
