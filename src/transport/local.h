@@ -114,8 +114,8 @@ void kvf_local_disconnect(kvf_link *base);
 void kvf_local_link_check(kvf_local *local, kvf_local_link *link);
 /* Without the lock: the process has ended. */
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link);
-/* Without the lock, during a read of the link: it has found memory that cannot be read. */
-void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link);
+/* Without the lock, during a read of the link, which has ended so: KVF_TRANSFER_FAILED, KVF_PEER_DOWN. */
+void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link, kvf_status status);
 /* With the lock: a read of the link is over. */
 void kvf_local_link_drop(kvf_local *local, kvf_local_link *link);
 /* With the lock: frees a link that is in no list but `links`. */

@@ -181,6 +181,10 @@ kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chu
   /* Keeps the copies after the sample that let them begin. */
   atomic_thread_fence(memory_order_acquire);
   status = kvf_local_copy_chunk(copy, chunk, bytes);
+  if (status == KVF_TRANSFER_FAILED) { /* whose blocks were taken back may have unmapped them */
+    kvf_status seen = kvf_local_sample(copy->pid, table, lease->slot, out);
+    return seen == KVF_OK && out->entry.word != kvf_fence_word_live(lease->id) ? KVF_OK : status;
+  }
   if (status != KVF_OK || KVF_MUTANT(FENCE_READ_FIRST)) {
     return status;
   }

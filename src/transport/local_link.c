@@ -219,7 +219,7 @@ void kvf_local_link_died(kvf_local *local, kvf_local_link *link)
   link_fail(local, link, KVF_PEER_DOWN, "process %d has ended");
 }
 
-void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link)
+void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link, kvf_status status)
 {
-  link_fail(local, link, KVF_TRANSFER_FAILED, "memory of process %d cannot be read any more");
+  link_fail(local, link, status, "memory of process %d cannot be read any more");
 }

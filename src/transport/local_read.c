@@ -140,8 +140,9 @@ void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
 {
   kvf_read_result result = {.id = read->read.id};
   copy_and_judge(read, &result);
-  if (result.status == KVF_TRANSFER_FAILED) {
-    kvf_local_link_unreadable(local, read->link);
+  /* A process that has ended may keep its descriptors for long, if one of its threads is stuck in the kernel. */
+  if (result.status == KVF_TRANSFER_FAILED || result.status == KVF_PEER_DOWN) {
+    kvf_local_link_unreadable(local, read->link, result.status);
   }
   kvf_local_read_finish(local, read, &result);
 }

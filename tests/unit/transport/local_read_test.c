@@ -1,5 +1,6 @@
 /* How the local transport queues, cancels and fails reads. Copies can be held (--wrap), so that what happens to the
  * others meanwhile is no matter of luck; allocations can fail. */
+#include <errno.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,8 @@ static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_bool hold; /* copies of blocks wait for `go` */
 static sem_t held;       /* posted by each copy that waits */
 static sem_t go;
-static atomic_bool no_memory; /* malloc() fails */
+static atomic_bool no_memory;  /* malloc() fails */
+static atomic_bool no_process; /* copies of blocks end so */
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
@@ -35,6 +37,10 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
     (void)sem_post(&held);
     while (sem_wait(&go) != 0) {
     }
+  }
+  if (!is_sample && atomic_load(&no_process)) {
+    errno = ESRCH;
+    return -1;
   }
   return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
 }
@@ -64,6 +70,7 @@ static int scene_open(void **state)
   assert_non_null(scene);
   atomic_store(&hold, false);
   atomic_store(&no_memory, false);
+  atomic_store(&no_process, false);
   (void)sem_init(&held, 0, 0);
   (void)sem_init(&go, 0, 0);
   config.copy_threads = 1;
@@ -289,6 +296,36 @@ static void memory_that_cannot_be_read_ends_the_link(void **state)
   assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
 }
 
+/* Its memory has gone before its descriptors: nothing else says so. */
+static void process_without_memory_ends_the_link(void **state)
+{
+  test_scene *scene = *state;
+  atomic_store(&no_process, true);
+  const kvf_read read = read_of(scene, 0);
+  ops->read(scene->link, &read);
+  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_PEER_DOWN);
+  assert_int_equal(node_wait(&scene->node, read.id).status, KVF_PEER_DOWN);
+}
+
+/* The fence says more of it than the memory does, and other reads of the link go on. */
+static void memory_that_was_taken_back_ends_the_read_alone(void **state)
+{
+  test_scene *scene = *state;
+  node_lease *other = node_publish(&scene->node, 4);
+  const kvf_read taken = hold_worker(scene);
+  node_end(&scene->node, scene->lease);
+  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  (void)sem_post(&go);
+  kvf_read_result result = node_wait(&scene->node, taken.id);
+  assert_int_equal(result.status, KVF_OK);
+  const kvf_fence_claim claim = node_claim(&scene->introduction.incarnation, scene->lease);
+  assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_LEASE_EXPIRED);
+  kvf_read good = read_of(scene, 1);
+  good.lease = other->lease;
+  assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
+  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+}
+
 int main(void)
 {
 #define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
@@ -304,6 +341,8 @@ int main(void)
       SCENE_TEST(disconnect_ends_all_and_waits_for_none),
       SCENE_TEST(death_of_the_peer_ends_waiting_reads),
       SCENE_TEST(memory_that_cannot_be_read_ends_the_link),
+      SCENE_TEST(process_without_memory_ends_the_link),
+      SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
