@@ -4,13 +4,13 @@
  *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
- * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. All leases are kept alive, and all
- * producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes on from the
- * next, under the same deadline, with the blocks that are still missing, and not before the last read of the old one
- * has ended; with several KV groups, with all blocks. A source that is only slow is waited for. Each ticket must be
- * genuine: one that is altered or forged spoils the text. A genuine one that does not fit (another model or prompt, or
- * a position that the first one has and it has not) is left out, as a stale replica's may be; where none fits the text
- * is refused as its first ticket would be.
+ * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
+ * alive, and their producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes
+ * on from the next, under the same deadline, with the blocks from the first that is missing on, and not before the last
+ * read of the old one has ended (which is waited for as long as the node is healthy); with several KV groups, with all
+ * blocks. A source that is only slow is waited for. Each ticket must be genuine: one that is altered or forged spoils
+ * the text. A genuine one that does not fit (another model or prompt, or a position that the first one has and it has
+ * not) is left out, as a stale replica's may be; where none fits the text is refused as its first ticket would be.
  */
 #ifndef KVFERRY_CONSUMER_H
 #define KVFERRY_CONSUMER_H
@@ -45,7 +45,9 @@ typedef struct kvf_request_info {
   uint32_t groups;
   uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
   uint32_t load_timeout_ms;        /* of the request's options: give it to the ranks' kvf_load */
-  char peer[KVF_HOST_BYTES_MAX];   /* control address of the first source's first rank, as text: for logs and errors */
+  /* Control address of the first source's first rank, as text, for logs and errors: where there are several sources,
+   * not always the one that failed last. */
+  char peer[KVF_HOST_BYTES_MAX];
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the

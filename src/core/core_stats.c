@@ -26,7 +26,7 @@ static void gauge(writer *to, const char *name, uint64_t value)
 static void put_loads(writer *to, const kvf_core *core)
 {
   const kvf_load_stats *stats = kvf_loads_stats(core->loads);
-  gauge(to, "loads_open", stats->open);
+  gauge(to, "loads_open", HASH_CNT(by_id, core->open_loads));
   gauge(to, "loads_not_quiet", stats->overdue);
   counter(to, "loads_not_quiet_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);

@@ -199,9 +199,6 @@ KVF_MUST_USE bool kvf_loads_next_action(kvf_loads *loads, uint64_t now_ns, kvf_l
 /* The next event; false: none. A load's outcome comes before its quiet; both come once. */
 KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, kvf_load_event *out);
 
-/* Whether kvf_loads_next_event() would give one. */
-bool kvf_loads_has_event(const kvf_loads *loads);
-
 /* False while a load is past quiet_timeout_ns without being quiet. */
 bool kvf_loads_healthy(const kvf_loads *loads);
 

@@ -117,8 +117,3 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_load_event *out)
   kvf_load_free_if_over(loads, load);
   return true;
 }
-
-bool kvf_loads_has_event(const kvf_loads *loads)
-{
-  return !kvf_list_is_empty(&loads->events);
-}

@@ -232,6 +232,25 @@ static void the_deadline_ends_the_wait(void **state)
   assert_quiet_and_over();
 }
 
+/* P2: reads that do not end make the node unhealthy; the engine has its outcome by then. */
+static void what_is_never_quiet_is_not_waited_for(void **state)
+{
+  (void)state;
+  open_world(1);
+  world.consumer.core.self.config.quiet_timeout_ms = TIMEOUT_MS / 4;
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+  ranks_advance(&world, TIMEOUT_MS / 4 - 1);
+  assert_nothing_is_told();
+  ranks_advance(&world, 2);
+  assert_outcome(KVF_LEASE_EXPIRED, 2);
+  assert_nothing_is_told();
+  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(world.wires[1].dials, 0);
+  assert_quiet_and_over();
+}
+
 /* P2 */
 static void all_sources_share_one_deadline(void **state)
 {
@@ -397,6 +416,7 @@ int main(void)
       cmocka_unit_test(several_groups_are_read_anew),
       cmocka_unit_test(the_next_source_waits_for_quiet),
       cmocka_unit_test(the_deadline_ends_the_wait),
+      cmocka_unit_test(what_is_never_quiet_is_not_waited_for),
       cmocka_unit_test(all_sources_share_one_deadline),
       cmocka_unit_test(quiet_past_the_deadline_tries_no_other),
       cmocka_unit_test(abort_between_sources_works_at_once),
