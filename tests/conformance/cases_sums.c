@@ -14,10 +14,11 @@
 /* Two regions in the first group and one in the second; the consumer has the upper half of the heads. */
 static pair *open_pair(const conformance_traits *traits)
 {
-  const node_shape producer = {.count = 3,
-                               .regions = {{1024, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0},
-                                           {512, HEADS * 64, BLOCKS, HEADS, HEADS, 1},
-                                           {HEADS * HEAD_BYTES, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0}}};
+  const node_shape producer = {
+      .count = 3,
+      .regions = {{1024, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0},
+                  {512, HEADS * 64, BLOCKS, HEADS, HEADS, 1},
+                  {(uint64_t)HEADS * HEAD_BYTES, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0}}};
   const node_shape consumer = {.count = 3,
                                .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0},
                                            {128, 2 * 64, BLOCKS, 2, HEADS, 1},
@@ -73,7 +74,7 @@ void altered_and_mended(void **state)
   const conformance_traits *traits = *state;
   pair *two = open_pair(traits);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + 2 * HEAD_BYTES;
+  uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
   *byte ^= 0x80;
   assert_int_equal(read_upper_half(two, lease).status, traits->has_sums ? KVF_CHECKSUM : KVF_OK);
   *byte ^= 0x80;

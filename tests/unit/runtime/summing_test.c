@@ -201,7 +201,7 @@ static void ends_while_it_sums(void **state)
   }
 }
 
-#define ON(name, test) {#test "/" name, test, NULL, NULL, (void *)(uintptr_t)name}
+#define ON(name, test) {#test "/" name, test, NULL, NULL, (void *)(uintptr_t)(name)}
 #define BOTH(test) ON("local", test), ON("tcp", test)
 
 int main(void)

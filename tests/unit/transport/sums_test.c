@@ -106,8 +106,8 @@ static void heads_are_outermost(void **state)
   (void)state;
   kvf_sums_make(regions, 3, &all[3], 2);
   for (uint32_t head = 0; head < 4; head++) {
-    assert_int_equal(stored(0, 2, 2 * head), kvf_checksum(pools[0] + 2 * 512 + head * 100, 100));
-    assert_int_equal(stored(0, 2, 2 * head + 1), kvf_checksum(pools[2] + 2 * 64 + head * 16, 16));
+    assert_int_equal(stored(0, 2, 2 * head), kvf_checksum(&pools[0][1024 + (size_t)head * 100], 100));
+    assert_int_equal(stored(0, 2, 2 * head + 1), kvf_checksum(&pools[2][128 + (size_t)head * 16], 16));
     assert_int_equal(stored(0, 1, 2 * head), 0);
     assert_int_equal(stored(1, 2, head), 0);
   }
