@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,9 @@ def test_json_has_what_it_must() -> None:
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_wrong_and_hung_requests_spoil_a_run(outcome: Outcome) -> None:
-    run = a_run([Request(0.0, 1.0, outcome, "…")])
-    assert run.good == (outcome not in (Outcome.WRONG, Outcome.HUNG))
+def test_what_is_neither_right_nor_a_typed_error_spoils_a_run(outcome: Outcome) -> None:
+    run = a_run([Request(0.0, 1.0, Outcome.RIGHT), Request(0.0, 1.0, outcome, "…")])
+    assert run.good == (outcome in (Outcome.RIGHT, Outcome.TYPED_ERROR))
 
 
 def test_leaks_and_restarts_spoil_a_run() -> None:
@@ -123,6 +124,12 @@ def test_leaks_and_restarts_spoil_a_run() -> None:
     assert not a_run(good, leaked=1).good
     assert not a_run(good, d_restarts=("9 s: it had ended",)).good
     assert not a_run(good, problems=("P1 did not come back",)).good
+
+
+def test_a_run_without_right_answers_or_without_faults_shows_nothing() -> None:
+    assert not a_run([]).good
+    run = a_run([Request(0.0, 1.0, Outcome.RIGHT)])
+    assert not replace(run, injected={}).good
 
 
 def test_the_report_names_what_happened() -> None:

@@ -67,8 +67,11 @@ static size_t shorten(chaos_call call, const chaos_fault *fault, const struct io
 /* Where the fault says so: changes one of the bytes that came, if it is a payload's. */
 static void flip(chaos_call call, const chaos_fault *fault, const struct iovec *iov, size_t count, ssize_t got)
 {
-  size_t bytes = bytes_in(iov, count);
   if (fault->kind != CHAOS_FLIP || got <= 0) {
+    return;
+  }
+  size_t bytes = bytes_in(iov, count);
+  if (bytes == 0) {
     return;
   }
   size_t place = fault->entropy % ((size_t)got < bytes ? (size_t)got : bytes);
@@ -167,7 +170,7 @@ CHAOS_INTERPOSED ssize_t recvmsg(int fd, struct msghdr *message, int flags)
   ssize_t got = real(fd, message, flags);
   message->msg_iov = iov;
   message->msg_iovlen = count;
-  flip(CHAOS_RECVMSG, &fault, iov, 1, got); /* behind the blocks there may be a frame */
+  flip(CHAOS_RECVMSG, &fault, iov, count < 1 ? count : 1, got); /* behind the blocks there may be a frame */
   return got;
 }
 

@@ -45,7 +45,10 @@ def known_prompts(url: str, prompts: list[Prompt]) -> list[tuple[Prompt, list[in
     alone = [ask(prompt) for prompt in prompts]
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(ask, prompts))
-    return [(prompt, tokens) for prompt, tokens, again in zip(prompts, alone, together) if tokens == again]
+    known = [(prompt, tokens) for prompt, tokens, again in zip(prompts, alone, together) if tokens == again]
+    if not known:
+        raise RuntimeError("D answers no prompt twice alike: there is nothing to compare with")
+    return known
 
 
 class Clients:
@@ -98,4 +101,9 @@ class Clients:
         """Waits for the last answers, unless all is over anyhow."""
         self._stop.set()
         for thread in self._threads if kind is None else []:
-            thread.join(LIMIT_S + 5.0)
+            thread.join(2 * LIMIT_S + 5.0)  # it may try again until its time is up, and wait as long for that answer
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that are not in `requests`, after the block."""
+        return sum(thread.is_alive() for thread in self._threads)

@@ -55,7 +55,7 @@ def remove_error_files(folder: Path) -> None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
-            except BlockingIOError:
+            except BlockingIOError:  # its engine lives
                 continue
 
 

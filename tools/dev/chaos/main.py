@@ -75,6 +75,8 @@ def run(connector: str, seed: int, seconds: float, library: Path) -> Run:
             cluster.calm()
         run_s = now_s()
         problems = cluster.come_back()
+        if clients.unanswered:
+            problems.append(f"{clients.unanswered} clients still wait for an answer")
         with doing("waiting for every block to come back"):
             leaked = cluster.leaked_blocks(QUIET_LIMIT_S)
         injected: Counter[str] = Counter()

@@ -50,8 +50,9 @@ class Run:
     @property
     def good(self) -> bool:
         found = self.tally.by_outcome
-        spoilt = found[Outcome.WRONG] or found[Outcome.HUNG] or self.leaked_blocks or self.d_restarts or self.problems
-        return not spoilt
+        bad = found[Outcome.WRONG] or found[Outcome.HUNG] or found[Outcome.OTHER]
+        spoilt = bad or self.leaked_blocks or self.d_restarts or self.problems
+        return not spoilt and found[Outcome.RIGHT] > 0 and sum(self.injected.values()) > 0
 
 
 def faults_of(happened: Sequence[Happened], requests: Sequence[Request],

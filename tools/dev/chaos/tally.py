@@ -38,6 +38,8 @@ def judge(answer: web.Answer, expected: Sequence[int], limit_s: float) -> tuple[
     if answer.status == web.NO_ANSWER:
         late = answer.seconds >= limit_s - CLOCK_S
         return (Outcome.HUNG, f"no answer in {limit_s:.0f} s") if late else (Outcome.OTHER, answer.error)
+    if answer.seconds > limit_s + CLOCK_S:
+        return Outcome.HUNG, f"answered after {answer.seconds:.0f} s"
     if answer.status == 200:
         tokens = token_ids(answer.body)
         return (Outcome.RIGHT, "") if tokens == list(expected) else (Outcome.WRONG, f"tokens {tokens}")

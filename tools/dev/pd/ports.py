@@ -10,6 +10,8 @@ LOWEST, HIGHEST = 12000, 30000
 """Below those that the system gives to connections: one of these would be taken again before an engine listens there."""
 IN_A_ROW = 8
 """The ranks of an engine take ports in a row."""
+_given: set[int] = set()
+"""Who was given a row listens there later."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -17,8 +19,9 @@ def free_ports(count: int) -> list[int]:
     rows: list[int] = []
     for row in random.sample(range(LOWEST, HIGHEST, IN_A_ROW), k=(HIGHEST - LOWEST) // IN_A_ROW):
         if len(rows) == count:
+            _given.update(rows)
             return rows
-        if _free(range(row, row + IN_A_ROW)):
+        if row not in _given and _free(range(row, row + IN_A_ROW)):
             rows.append(row)
     raise RuntimeError(f"there are no {count} free ports between {LOWEST} and {HIGHEST}")
 
