@@ -29,7 +29,6 @@
   X(DEADLINE_IGNORED, "P2", "a load's deadline passes unnoticed")                                              \
   X(BREAKER_STAYS_OPEN, "P2", "an open breaker is never probed")                                               \
   X(ABORT_UNTOLD, "P2", "recovery: the loads of a request that was given up are not aborted")                  \
-  X(HELD_PAST_DEADLINE, "P2", "a load waits for its last source's reads past its deadline")                    \
   X(SECOND_OUTCOME, "P3", "a load that is not quiet with its outcome reports it again")                        \
   X(OUTCOME_OF_EACH_SOURCE, "P3", "a load that goes on from another source reports each")                      \
   X(FINISH_COUNTED_TWICE, "P3", "acknowledgements are counted, whichever reader they are of")                  \

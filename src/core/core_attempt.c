@@ -160,11 +160,9 @@ static void on_outcome(kvf_core *core, uint64_t now_ns, kvf_core_load *load, con
     tell_outcome(core, load);
   }
   load->state = KVF_CORE_LOAD_HELD;
-  if (!KVF_MUTANT(HELD_PAST_DEADLINE)) {
-    /* Whoever is not quiet by then makes the node unhealthy: the engine is not to learn of it before its outcome. */
-    uint64_t hopeless_ns = kvf_time_add(now_ns, kvf_ms_to_ns(core->self.config.quiet_timeout_ms));
-    kvf_wheel_arm(&core->wheel, &load->timer, kvf_time_min(hopeless_ns, load->deadline_ns));
-  }
+  /* Whoever is not quiet by then makes the node unhealthy: the engine is not to learn of it before its outcome. */
+  uint64_t hopeless_ns = kvf_time_add(now_ns, kvf_ms_to_ns(core->self.config.quiet_timeout_ms));
+  kvf_wheel_arm(&core->wheel, &load->timer, kvf_time_min(hopeless_ns, load->deadline_ns));
 }
 
 static void log_switch(kvf_core *core, uint64_t now_ns, const kvf_core_load *load, const kvf_ticket *ticket,
