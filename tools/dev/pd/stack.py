@@ -14,7 +14,7 @@ from .paths import LOGS
 from .progress import say, wait_until
 from .router import Router
 
-START_LIMIT_S = 300.0
+START_LIMIT_S = 600.0
 IDLE_LIMIT_S = 60.0
 
 
