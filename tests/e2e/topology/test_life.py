@@ -237,7 +237,8 @@ def test_loads_and_preemptions(rig: Rig, relay: Relay) -> None:
     with in_background() as submit:
         replies = [submit(client.complete, rig.decoder.url, prompt, length, ticket)
                    for prompt, length, ticket in zip(prompts[1:], lengths[1:], tickets[1:])]
-        wait_for("their loads", lambda: value(rig.decoder, LOADED_BLOCKS) > metrics.total(before, LOADED_BLOCKS))
+        blocks = sum(-(-len(prompt) // BLOCK_TOKENS) for prompt in prompts[1:])
+        wait_for("their loads", lambda: value(rig.decoder, LOADED_BLOCKS) - metrics.total(before, LOADED_BLOCKS) >= blocks)
         hold(rig, relay)
         held = submit(rig.decode, prompts[0], tickets[0])
         wait_for("a preemption", lambda: value(rig.decoder, PREEMPTIONS) > metrics.total(before, PREEMPTIONS))
