@@ -1,7 +1,6 @@
 #include "runtime/control.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -11,6 +10,7 @@
 #include "runtime/clock.h"
 #include "runtime/control_socket.h"
 #include "transport/socket.h"
+#include "transport/thread.h"
 
 #define EVENTS_PER_TURN 64
 #define ACCEPTS_PER_TURN 64
@@ -419,18 +419,8 @@ static void *run(void *context)
 
 kvf_status kvf_control_start(kvf_control *control)
 {
-  /* The engine's signals are not for this thread. */
-  sigset_t all;
-  sigset_t before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  control->started = pthread_create(&control->thread, NULL, run, control) == 0;
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (!control->started) {
-    return KVF_SYSTEM;
-  }
-  (void)pthread_setname_np(control->thread, "kvf-control");
-  return KVF_OK;
+  control->started = kvf_thread_start(&control->thread, "kvf-control", run, control) == 0;
+  return control->started ? KVF_OK : KVF_SYSTEM;
 }
 
 void kvf_control_stop(kvf_control *control)

@@ -1,10 +1,10 @@
 #include "runtime/summing.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "transport/sums.h"
+#include "transport/thread.h"
 
 struct kvf_summing_job {
   kvf_list in_jobs;
@@ -78,21 +78,6 @@ static void *run(void *context)
   return NULL;
 }
 
-static bool start_thread(kvf_summing *summing)
-{
-  /* The engine's signals are not for this thread. */
-  sigset_t all;
-  sigset_t before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = pthread_create(&summing->thread, NULL, run, summing) == 0;
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (started) {
-    (void)pthread_setname_np(summing->thread, "kvf-sums");
-  }
-  return started;
-}
-
 kvf_status kvf_summing_open(kvf_node *node, kvf_summing **out)
 {
   uint32_t read_count = 0;
@@ -112,7 +97,7 @@ kvf_status kvf_summing_open(kvf_node *node, kvf_summing **out)
   }
   (void)pthread_mutex_init(&summing->lock, NULL);
   (void)pthread_cond_init(&summing->work, NULL);
-  if (start_thread(summing)) {
+  if (kvf_thread_start(&summing->thread, "kvf-sums", run, summing) == 0) {
     *out = summing;
     return KVF_OK;
   }

@@ -4,7 +4,6 @@
 #include "transport/local.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,8 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#include "transport/thread.h"
 
 #define EVENTS_MAX 16
 
@@ -152,21 +153,6 @@ static void *keeper_main(void *argument)
   return NULL;
 }
 
-static bool start_thread(pthread_t *thread, void *(*main)(void *), kvf_local *local, const char *name)
-{
-  /* The engine's signals are not for these threads. */
-  sigset_t all;
-  sigset_t before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(thread, NULL, main, local);
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0) {
-    (void)pthread_setname_np(*thread, name);
-  }
-  return error == 0;
-}
-
 static void stop_threads(kvf_local *local)
 {
   (void)pthread_mutex_lock(&local->lock);
@@ -217,11 +203,11 @@ static void init_lists(kvf_local *local)
 
 static bool start_threads(kvf_local *local, uint32_t workers)
 {
-  if (!start_thread(&local->keeper, keeper_main, local, "kvf-keeper")) {
+  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local) != 0) {
     return false;
   }
   for (uint32_t i = 0; i < workers; i++) {
-    if (!start_thread(&local->workers[i], worker_main, local, "kvf-copy")) {
+    if (kvf_thread_start(&local->workers[i], "kvf-copy", worker_main, local) != 0) {
       stop_threads(local);
       return false;
     }

@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
 
@@ -192,21 +192,6 @@ static void *thread_main(void *argument)
   return NULL;
 }
 
-static int start_thread(kvf_tcp *tcp)
-{
-  /* The engine's signals are not for this thread. */
-  sigset_t all;
-  sigset_t before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&tcp->thread, NULL, thread_main, tcp);
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error == 0) {
-    (void)pthread_setname_np(tcp->thread, "kvf-tcp");
-  }
-  return error;
-}
-
 /* ---- open and close ---- */
 
 static kvf_status listen_on(kvf_tcp *tcp, char *message)
@@ -303,7 +288,7 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
     status = KVF_SYSTEM;
     goto destroy_tcp;
   }
-  int error = start_thread(tcp);
+  int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp);
   if (error != 0) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: no thread: %s", strerror(error));
     status = KVF_SYSTEM;
