@@ -24,7 +24,7 @@
 
 /* What a load takes to go on from another source: a copy of what it was started with, in one allocation. */
 typedef struct kvf_load_others {
-  kvf_sources sources; /* the one that it began with is the first */
+  kvf_sources sources; /* all but the one that it began with */
   uint32_t next;       /* to try */
   const uint32_t *destination;
   kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
@@ -47,7 +47,7 @@ typedef struct kvf_core_load {
   bool quiet_due;
   kvf_report report;       /* of the last attempt */
   uint64_t deadline_ns;    /* of all attempts together */
-  kvf_timer timer;         /* HELD: the deadline */
+  kvf_timer timer;         /* HELD: the deadline, or what is not quiet by then will not be soon */
   kvf_load_others *others; /* NULL: its ticket names no other source */
   uint32_t peers_count;
   uint32_t peers[KVF_RANKS_MAX]; /* that its attempt holds */

@@ -10,15 +10,6 @@
 #include "core/core_internal.h"
 #include "core/parts.h"
 
-static uint32_t count_positions(const kvf_ticket *ticket)
-{
-  uint32_t positions = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    positions += ticket->counts[group];
-  }
-  return positions;
-}
-
 /* The wanted blocks that no earlier attempt has brought, by position and then group, so that the groups' prefixes grow
  * together. */
 static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix, kvf_read_item *items)
@@ -88,7 +79,7 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
                             uint64_t digest, const uint32_t *destination)
 {
   kvf_load_part_spec parts[KVF_RANKS_MAX];
-  uint32_t positions = count_positions(ticket);
+  const uint32_t positions = (uint32_t)kvf_ticket_all_positions(ticket);
   kvf_status status = plan_parts(core, now_ns, load, ticket, digest, parts);
   if (status != KVF_OK) {
     return status;
@@ -126,7 +117,7 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
 
 /* ---- what the attempts came to ---- */
 
-static kvf_core_load *find(const kvf_core *core, uint64_t request_id)
+kvf_core_load *kvf_core_find_load(const kvf_core *core, uint64_t request_id)
 {
   kvf_core_load *load;
   HASH_FIND(by_id, core->open_loads, &request_id, sizeof(request_id), load);
@@ -220,7 +211,7 @@ bool kvf_core_take_load_event(kvf_core *core, uint64_t now_ns)
   if (!kvf_loads_next_event(core->loads, &event)) {
     return false;
   }
-  kvf_core_load *load = find(core, event.request_id);
+  kvf_core_load *load = kvf_core_find_load(core, event.request_id);
   assert(load != NULL); /* it outlives its attempts */
   if (event.kind == KVF_LOAD_OUTCOME) {
     on_outcome(core, now_ns, load, &event.report);

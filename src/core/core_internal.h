@@ -5,6 +5,9 @@
 
 #include "core/core.h"
 
+/* The load of this request, until its quiet has been taken; NULL: there is none. */
+kvf_core_load *kvf_core_find_load(const kvf_core *core, uint64_t request_id);
+
 /* Starts an attempt of the load at one source, for the wanted blocks beyond load->report.prefix. */
 KVF_MUST_USE kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_ticket *ticket,
                                          uint64_t digest, const uint32_t *destination);

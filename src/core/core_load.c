@@ -63,34 +63,33 @@ static kvf_status check_destination(const kvf_core *core, const kvf_ticket *tick
   return KVF_OK;
 }
 
-/* Copies what attempts at other sources need. */
+/* Copies what attempts at the sources after the first need. */
 static kvf_status keep_others(kvf_core_load *load, const kvf_sources *sources, const kvf_blocks *destination)
 {
-  size_t positions = 0;
-  for (uint32_t group = 0; group < destination->groups; group++) {
-    positions += destination->counts[group];
-  }
-  kvf_load_others *others = calloc(
-      1, sizeof(*others) + sources->count * sizeof(kvf_ticket) + (sources->count + 1) * positions * sizeof(uint32_t));
+  const size_t positions = (size_t)kvf_ticket_all_positions(sources->tickets[0]); /* and so the destination's */
+  const uint32_t count = sources->count - 1;
+  kvf_load_others *others =
+      calloc(1, sizeof(*others) + count * sizeof(kvf_ticket) + (count + 1) * positions * sizeof(uint32_t));
   if (others == NULL) {
     KVF_MARK(load_others_no_memory);
     return KVF_NO_MEMORY;
   }
-  uint32_t *ids = (uint32_t *)(others->tickets + sources->count);
+  uint32_t *ids = (uint32_t *)(others->tickets + count);
   if (positions > 0) {
     memcpy(ids, destination->ids, positions * sizeof(ids[0]));
   }
   others->destination = ids;
-  others->sources = *sources;
-  others->next = 1;
-  for (uint32_t i = 0; i < sources->count; i++) {
+  others->sources.count = count;
+  for (uint32_t i = 0; i < count; i++) {
+    const kvf_ticket *ticket = sources->tickets[i + 1];
     ids += positions;
     if (positions > 0) {
-      memcpy(ids, sources->tickets[i]->ids, positions * sizeof(ids[0]));
+      memcpy(ids, ticket->ids, positions * sizeof(ids[0]));
     }
-    others->tickets[i] = *sources->tickets[i];
+    others->tickets[i] = *ticket;
     others->tickets[i].ids = ids;
     others->sources.tickets[i] = &others->tickets[i];
+    others->sources.digests[i] = sources->digests[i + 1];
   }
   load->others = others;
   return KVF_OK;
@@ -138,8 +137,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
   if (status != KVF_OK) {
     return status;
   }
-  HASH_FIND(by_id, core->open_loads, &load->request_id, sizeof(load->request_id), open);
-  if (open != NULL) {
+  if (kvf_core_find_load(core, load->request_id) != NULL) {
     KVF_MARK(load_open_already);
     return KVF_EXISTS;
   }
@@ -160,8 +158,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
 
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id)
 {
-  kvf_core_load *load;
-  HASH_FIND(by_id, core->open_loads, &request_id, sizeof(request_id), load);
+  kvf_core_load *load = kvf_core_find_load(core, request_id);
   if (load == NULL) {
     KVF_MARK(abort_of_no_open_load);
     return KVF_NOT_FOUND;

@@ -109,9 +109,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
   request->groups = ticket->groups;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    request->positions += ticket->counts[group];
-  }
+  request->positions = (uint32_t)kvf_ticket_all_positions(ticket);
   request->options = kvf_requests_options(requests, options);
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
@@ -250,7 +248,7 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
 {
   const kvf_request_options chosen = kvf_requests_options(requests, options);
   const uint32_t block_tokens = requests->self->config.block_tokens;
-  const uint32_t blocks = tokens / block_tokens + (tokens % block_tokens != 0);
+  const uint32_t blocks = kvf_ticket_positions(tokens, block_tokens);
   return decide(
       requests, now_ns, &chosen,
       (kvf_policy_input){

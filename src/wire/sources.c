@@ -59,7 +59,6 @@ kvf_status kvf_sources_digest(kvf_sources *sources)
 
 bool kvf_source_can_replace(const kvf_ticket *ticket, const kvf_ticket *other)
 {
-  size_t total = 0;
   if (other->groups != ticket->groups || other->block_tokens != ticket->block_tokens) {
     KVF_MARK(source_of_other_groups);
     return false;
@@ -69,8 +68,8 @@ bool kvf_source_can_replace(const kvf_ticket *ticket, const kvf_ticket *other)
       KVF_MARK(source_of_other_positions);
       return false;
     }
-    total += ticket->counts[group];
   }
+  const size_t total = (size_t)kvf_ticket_all_positions(ticket);
   for (size_t i = 0; i < total; i++) {
     if (ticket->ids[i] != KVF_BLOCK_NONE && other->ids[i] == KVF_BLOCK_NONE) {
       KVF_MARK(source_without_a_block);

@@ -15,7 +15,7 @@
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
 #define SUFFIX_BYTES (1 + MAC_TEXT_BYTES)
 
-static uint64_t total_blocks(const kvf_ticket *ticket)
+uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket)
 {
   uint64_t total = 0;
   for (uint32_t group = 0; group < ticket->groups; group++) {
@@ -56,7 +56,7 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
       return KVF_INVALID;
     }
   }
-  return total_blocks(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
+  return kvf_ticket_all_positions(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
 }
 
 /* Everything but the ids. */
@@ -191,7 +191,7 @@ static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
     KVF_MARK(ticket_head_malformed);
     return KVF_BAD_TICKET;
   }
-  size_t total = (size_t)total_blocks(ticket);
+  size_t total = (size_t)kvf_ticket_all_positions(ticket);
   if (total > 0) {
     ticket->ids = calloc(total, sizeof(ticket->ids[0]));
     if (ticket->ids == NULL) {

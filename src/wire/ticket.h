@@ -30,6 +30,9 @@ static inline uint32_t kvf_ticket_positions(uint32_t tokens, uint32_t block_toke
   return tokens / block_tokens + (tokens % block_tokens != 0);
 }
 
+/* Positions of all groups together: the length of `ids`. */
+uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket);
+
 /* Writes the text, not terminated; *text_bytes is set on success only. Reads ticket->ids, takes nothing.
  * KVF_INVALID: ranks that are not 0, 1, 2 …, or another rule above. KVF_LIMIT: more than KVF_RANKS_MAX ranks,
  * KVF_GROUPS_MAX groups or KVF_BLOCKS_PER_LEASE_MAX blocks, or more text than `capacity` or KVF_TICKET_BYTES_MAX.
