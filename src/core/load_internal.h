@@ -81,6 +81,7 @@ struct kvf_load_part {
   uint64_t progress_ns;
   uint64_t ping; /* the peer's ping that this silence caused or shares; 0: none yet */
   uint64_t pinged_ns;
+  bool begun_anew; /* this silence, after a pause of our own */
 
   kvf_list stalled; /* in kvf_loads.stalls until PATH_STALLED is taken */
   uint32_t stalled_path;

@@ -111,6 +111,7 @@ static bool clock_runs(const kvf_load_part *part)
 void kvf_part_clock_start(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
   part->progress_ns = now_ns;
+  part->begun_anew = false;
   part->ping = 0;
   kvf_wheel_arm(&loads->wheel, &part->timer, kvf_time_add(now_ns, loads->config.stall_timeout_ns / 2));
 }
@@ -119,6 +120,7 @@ void kvf_part_clock_start(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part
 static void clock_progress(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
   part->progress_ns = now_ns;
+  part->begun_anew = false;
   part->load->byte_ns = now_ns;
   if (part->ping != 0) {
     kvf_part_clock_start(loads, now_ns, part);
@@ -175,10 +177,11 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 }
 
 /* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile may
- * wait in our own buffers. So the silence begins anew, with another ping. */
+ * wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly ever
+ * runs would wait for a dead peer until the deadline. */
 static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_load_part *part)
 {
-  return now_ns - part->timer.expires_ns >= loads->config.stall_timeout_ns / OVERSLEPT_SHARE;
+  return !part->begun_anew && now_ns - part->timer.expires_ns >= loads->config.stall_timeout_ns / OVERSLEPT_SHARE;
 }
 
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
@@ -187,6 +190,7 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
     KVF_MARK(read_clock_overslept);
     uint64_t silent_since_ns = now_ns - loads->config.stall_timeout_ns / 2;
     part->progress_ns = part->progress_ns > silent_since_ns ? part->progress_ns : silent_since_ns;
+    part->begun_anew = true;
     part->ping = 0;
   }
   uint64_t ping_at_ns = kvf_time_add(part->progress_ns, loads->config.stall_timeout_ns / 2);
