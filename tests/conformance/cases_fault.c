@@ -5,12 +5,13 @@
 
 #include <cmocka.h>
 
+#include "../sanitizer.h"
 #include "base/prng.h"
 #include "cases.h"
 #include "fault_transport.h"
 #include "volley.h"
 
-#define ROUNDS 150
+#define ROUNDS (SANITIZED ? 40 : 150)
 #define LATE_US 3000
 
 static node_shape producer_shape(void)

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "cases.h"
@@ -89,7 +90,7 @@ void lease_of_other_blocks(void **state)
 
 #define OWNERS_BLOCKS 16
 #define OWNERS_BLOCK_BYTES 16384
-#define OWNERS_ROUNDS 3000
+#define OWNERS_ROUNDS (SANITIZED ? 600 : 3000)
 #define OWNERS_PATIENCE_S 40
 
 /* A producer that hands the same blocks from one lease to the next as fast as it can. */

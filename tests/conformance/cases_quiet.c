@@ -6,11 +6,12 @@
 
 #include <cmocka.h>
 
+#include "../sanitizer.h"
 #include "base/prng.h"
 #include "cases.h"
 #include "volley.h"
 
-#define ROUNDS 100
+#define ROUNDS (SANITIZED ? 25 : 100)
 
 static node_shape producer_shape(void)
 {

@@ -10,11 +10,12 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include "../sanitizer.h"
 #include "base/prng.h"
 #include "fault_transport.h"
 #include "world.h"
 
-#define ROUNDS 120
+#define ROUNDS (SANITIZED ? 30 : 120)
 #define SLACK_BYTES 65536
 #define QUARANTINE 0x77
 

@@ -10,29 +10,19 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include "../sanitizer.h"
 #include "wire/address.h"
 
 #define HEALTHY_FIRST 0 /* blocks 0, 2, … of the producer */
 #define HARMED_FIRST 17 /* blocks 17, 19, … */
 #define DESTINATION 20
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ALLOCATOR_TELLS false
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define ALLOCATOR_TELLS false
-#endif
-#endif
-#ifndef ALLOCATOR_TELLS
-#define ALLOCATOR_TELLS true
-#endif
-
 /* ---- costs ---- */
 
 costs costs_now(void)
 {
   costs now = {.descriptors = pair_count_entries("/proc/self/fd"), .threads = pair_count_entries("/proc/self/task")};
-  if (ALLOCATOR_TELLS) {
+  if (!SANITIZED) { /* whose allocator does not tell */
     const struct mallinfo2 info = mallinfo2();
     now.memory_bytes = info.uordblks + info.hblkhd;
   }
