@@ -45,7 +45,8 @@ typedef struct kvf_core_load {
   kvf_list event; /* in kvf_core.load_events while the engine has something to hear */
   bool outcome_due;
   bool quiet_due;
-  kvf_report report;       /* of the last attempt */
+  kvf_report report; /* of the last attempt */
+  uint64_t begun_ns;
   uint64_t deadline_ns;    /* of all attempts together */
   kvf_timer timer;         /* HELD: the deadline, or what is not quiet by then will not be soon */
   kvf_load_others *others; /* NULL: its ticket names no other source */

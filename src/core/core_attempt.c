@@ -96,6 +96,7 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
   }
   kvf_load_spec spec = {.request_id = load->request_id,
                         .user = load->user,
+                        .earlier_ns = now_ns - load->begun_ns,
                         .deadline_ns = load->deadline_ns,
                         .lease = ticket->lease,
                         .rank = core->self.config.rank,

@@ -106,6 +106,7 @@ static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sou
   uint32_t timeout_ms = spec->timeout_ms == 0 ? core->self.config.load_timeout_ms : spec->timeout_ms;
   load->request_id = spec->request_id;
   load->user = spec->user;
+  load->begun_ns = now_ns;
   load->deadline_ns = kvf_time_add(now_ns, kvf_ms_to_ns(timeout_ms));
   kvf_list_init(&load->event);
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);

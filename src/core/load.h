@@ -67,7 +67,8 @@ typedef struct kvf_load_part_spec {
  * that the groups' prefixes grow together; local blocks must differ within a group. */
 typedef struct kvf_load_spec {
   uint64_t request_id;
-  uint64_t user; /* comes back in the events */
+  uint64_t user;       /* comes back in the events */
+  uint64_t earlier_ns; /* what attempts at other sources have taken: counts with this one's time */
   uint64_t deadline_ns;
   kvf_lease lease;
   uint32_t rank; /* this node's: below KVF_RANKS_MAX */

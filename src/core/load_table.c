@@ -239,10 +239,11 @@ static void release_peers(kvf_loads *loads, kvf_load_entry *load)
 }
 
 /* Nothing can fail from here on. */
-static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, uint64_t deadline_ns)
+static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, uint64_t earlier_ns,
+                      uint64_t deadline_ns)
 {
   loads->stats.open++;
-  load->start_ns = now_ns;
+  load->start_ns = now_ns - earlier_ns;
   load->byte_ns = now_ns;
   kvf_list_push_back(&loads->all, &load->link);
   if (load->items_count == 0) {
@@ -289,7 +290,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_load_spe
   if (!kvf_load_remember(loads, load)) {
     goto release;
   }
-  open_load(loads, now_ns, load, spec->deadline_ns);
+  open_load(loads, now_ns, load, spec->earlier_ns, spec->deadline_ns);
   return KVF_OK;
 
 release:

@@ -176,6 +176,26 @@ static void the_prefix_only_grows(void **state)
   assert_quiet_and_over();
 }
 
+static void its_time_is_that_of_all_attempts(void **state)
+{
+  (void)state;
+  open_world(1);
+  assert_int_equal(start(2), KVF_OK);
+  ranks_advance(&world, 70);
+  fail_after_two();
+  ranks_advance(&world, 30);
+  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_outcome(KVF_OK, POSITIONS);
+  kvf_histogram load_ns;
+  assert_int_equal(kvf_core_histograms(core(), &load_ns, 1), 1);
+  uint64_t sum_ns = 0;
+  for (uint32_t bucket = 0; bucket < load_ns.buckets; bucket++) {
+    sum_ns += load_ns.sums[bucket];
+  }
+  assert_int_equal(sum_ns, 100 * MS);
+  assert_quiet_and_over();
+}
+
 /* With several KV groups a prefix is all or nothing: so is what the next source is asked for. */
 static void several_groups_are_read_anew(void **state)
 {
@@ -413,6 +433,7 @@ int main(void)
       cmocka_unit_test(one_source_is_all_there_is),
       cmocka_unit_test(sources_that_cannot_be_reached_are_passed_over),
       cmocka_unit_test(the_prefix_only_grows),
+      cmocka_unit_test(its_time_is_that_of_all_attempts),
       cmocka_unit_test(several_groups_are_read_anew),
       cmocka_unit_test(the_next_source_waits_for_quiet),
       cmocka_unit_test(the_deadline_ends_the_wait),
