@@ -36,6 +36,15 @@ def run(rig: Rig, fault: Fault, other: Engine, switches: int) -> None:
     wait_until("waiting for P2's blocks to come back", lambda: other.usage() == 0.0, BACK_LIMIT_S)
 
 
+def test_the_first_is_stopped_over_tcp(tcp_rig: Rig, other_prefill: Engine) -> None:
+    def stopped(rig: Rig) -> Reply:
+        first = rig.ticket(rig.question)
+        rig.producer.process.pause()
+        return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
+
+    run(tcp_rig, Fault("b", "P stopped, P2 has it too", stopped, faults.let_go_on), other_prefill, switches=1)
+
+
 def test_the_first_has_taken_its_blocks_back(rig: Rig, other_prefill: Engine) -> None:
     def stale(rig: Rig) -> Reply:
         old = rig.ticket(rig.question)

@@ -11,6 +11,8 @@ from typing import Mapping, Sequence
 
 import psutil
 
+from .progress import wait_until
+
 # Runs a program with a guard beside it, in a session of its own. The guard reads a pipe whose other end only we hold:
 # when we are gone, however that came, it kills the program's group, stopped processes included.
 GUARDED = """
@@ -19,6 +21,9 @@ setsid sh -c 'read -r _; kill -KILL "-$0"' $$ <&3 >/dev/null 2>&1 &
 exec 3<&-
 exec "$@"
 """
+
+
+STOP_LIMIT_S = 20.0
 
 
 class Process:
@@ -65,7 +70,11 @@ class Process:
             pass
 
     def pause(self) -> None:
-        self.signal_group(signal.SIGSTOP)
+        """Until every thread stands still: the kernel tells them one by one, the first when it next gets a core, and until
+        then the others go on with their work."""
+        if self._child is not None:
+            self.signal_group(signal.SIGSTOP)
+            wait_until(f"stopping {self.name}", lambda: not moving_threads(self.pid), STOP_LIMIT_S, every_s=0.001)
 
     def resume(self) -> None:
         self.signal_group(signal.SIGCONT)
@@ -102,6 +111,24 @@ class Process:
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def moving_threads(group: int) -> list[str]:
+    """Those of a process group that are neither stopped nor dead, as paths."""
+    moving = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(fields_of(stat)[2]) != group:
+                continue
+            moving += [str(thread.parent) for thread in stat.parent.glob("task/*/stat") if fields_of(thread)[0] not in "TtZX"]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+    return moving
+
+
+def fields_of(stat: Path) -> list[str]:
+    """From the state on: the name before it may hold anything."""
+    return stat.read_text().rpartition(")")[2].split()
 
 
 def wait_group_gone(group: int, limit_s: float = 5.0) -> None:
