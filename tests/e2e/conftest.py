@@ -54,7 +54,7 @@ def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
         EngineSpec("D-servers", FAST, failing.with_options(error_status=503), cores, D_BLOCKS,
                    args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
-        EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS),
+        EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS, args=TYPED_ERRORS),
         EngineSpec("D-fence", FAST, base.with_mutant("FENCE_UNCHECKED"), cores, D_BLOCKS),
         EngineSpec("D-prompt", FAST, base.with_mutant("PROMPT_UNCHECKED"), cores, D_BLOCKS),
     ]

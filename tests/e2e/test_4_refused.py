@@ -10,6 +10,8 @@ from pd.client import Reply, Ticket
 from pd.rig import Rig
 
 import expect
+import typed
+from typed import COMPLETIONS, ask, ticket_for
 
 DIALS = "kvferry_peer_dials_total"
 
@@ -50,4 +52,7 @@ def test_wrong_key(rig_for: Callable[[str], Rig]) -> None:
 
 
 def test_incompatible_model(rig_for: Callable[[str], Rig]) -> None:
-    expect.recomputed(trial.run(rig_for("D-model"), faults.HEALTHY), "incompatible")
+    rig = rig_for("D-model")
+    expect.recomputed(trial.run(rig, faults.HEALTHY), "incompatible")
+    ticket = {**ticket_for(rig, COMPLETIONS), "kvferry_options": {"policy": "fail"}}
+    typed.expect(ask(rig, COMPLETIONS, ticket), 500, "incompatible", None)

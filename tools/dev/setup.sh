@@ -77,7 +77,7 @@ install_engine() {
 }
 
 setup_engine() {
-  once engine "$(hash_of $REQUIREMENTS/requirements-*.txt)" \
+  once engine "$(hash_of $REQUIREMENTS/requirements-{torch,nodeps,vllm}.txt)" \
     "installing vLLM for CPU, its router and NIXL into .venv (3.4 GB, about 3 minutes)" install_engine
 }
 
@@ -120,6 +120,18 @@ setup_mutants() {
   [ -d $CACHE/mutants ] || rm -f $STAMPS/mutants
   once mutants "$(hash_of meson.build meson_options.txt pyproject.toml include src python)" \
     "building the Python package with planted bugs (half a minute)" install_mutants
+}
+
+# An older vLLM: for PYTHONPATH.
+install_old_vllm() {
+  rm -rf $CACHE/vllm-old
+  pip_install --no-deps --target $CACHE/vllm-old -r $REQUIREMENTS/requirements-old.txt
+}
+
+setup_old_vllm() {
+  [ -d $CACHE/vllm-old ] || rm -f $STAMPS/vllm-old
+  locked once vllm-old "$(hash_of $REQUIREMENTS/requirements-old.txt)" \
+    "installing an older vLLM beside the other (0.5 GB, a minute)" install_old_vllm
 }
 
 # configure_c FOLDER MESON-OPTION…: once.

@@ -9,13 +9,15 @@ SANITIZE=(-Dbench=false --buildtype=debugoptimized)
 quick=no
 e2e=yes
 chaos=no
+versions=no
 
 for option in "$@"; do
   case $option in
     --quick) quick=yes ;;
     --skip-e2e) e2e=no ;;
     --chaos) chaos=yes ;;
-    *) die "test: unknown option '$option' (--quick, --skip-e2e, --chaos)" ;;
+    --versions) versions=yes ;;
+    *) die "test: unknown option '$option' (--quick, --skip-e2e, --chaos, --versions)" ;;
   esac
 done
 
@@ -86,9 +88,14 @@ if [ $quick = no ]; then
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
   if [ $e2e = yes ]; then
     step "end to end, real engines" $RESULTS/e2e.xml \
-      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology --ignore tests/e2e/chaos
+      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions
     step "end to end, engines of other shapes" $RESULTS/topology.xml \
       engine_tests $RESULTS/topology.xml tests/e2e/topology
+  fi
+  if [ $versions = yes ]; then
+    setup_old_vllm
+    step "end to end, engines of two versions of vLLM" $RESULTS/versions.xml \
+      engine_tests $RESULTS/versions.xml tests/e2e/versions
   fi
   if [ $chaos = yes ]; then
     step "end to end, chaos below the library" $RESULTS/chaos.xml \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -13,7 +14,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .messages import Orders, RankAddress
 from .metrics import PromMetrics, Stats
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
-    _cache_hit_source = CacheHitSource.P2P
+    with suppress(ModuleNotFoundError):  # vLLM 0.31 does not ask
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+        _cache_hit_source = CacheHitSource.P2P
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
