@@ -1,16 +1,6 @@
 /* What becomes of a load whose blocks do not agree with their checksums. */
 #include "load_world.h"
 
-/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
-static void start_reading(world *w)
-{
-  world_spec(w, 500, 6, "1");
-  world_start(w, 0);
-  expect(w, 0, "want 1");
-  world_path(w, 0, 1, 11);
-  expect(w, 0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-}
-
 /* The read ends: `items` agree, and if they are not all, the next does not. */
 static void verified(world *w, uint64_t now_ms, uint64_t read_id, kvf_status status, uint32_t items, uint64_t word)
 {
@@ -41,7 +31,7 @@ static void assert_counted(const world *w, uint64_t mismatches, uint64_t agreed,
 static void one_more_try(void **state)
 {
   world *w = *state;
-  start_reading(w);
+  world_start_reading(w);
   good(w, 1, 2, 2);
   mismatch(w, 1, 1, 2);
   expect(w, 1, "");
@@ -57,7 +47,7 @@ static void one_more_try(void **state)
 static void wrong_twice_decides(void **state)
 {
   world *w = *state;
-  start_reading(w);
+  world_start_reading(w);
   good(w, 1, 2, 2);
   mismatch(w, 1, 1, 2);
   world_tick(w, 11);
@@ -97,7 +87,7 @@ static void another_item_is_wrong(void **state)
 static void the_fence_goes_first(void **state)
 {
   world *w = *state;
-  start_reading(w);
+  world_start_reading(w);
   verified(w, 1, 2, KVF_CHECKSUM, 1, kvf_fence_word_over(LEASE_ID));
   expect(w, 1, "cancel 1 over 11; outcome 500 lease_expired 0/6");
   world_failed(w, 2, 1, KVF_CANCELLED);
@@ -109,7 +99,7 @@ static void the_fence_goes_first(void **state)
 static void contradictions(void **state)
 {
   world *w = *state;
-  start_reading(w);
+  world_start_reading(w);
   mismatch(w, 1, 2, 2);
   kvf_loads_on_read_verified(w->loads, 1, 3);
   world_failed(w, 1, 1, KVF_CHECKSUM);
@@ -126,7 +116,7 @@ static void unverified_blocks_are_counted(void **state)
   kvf_loads_destroy(w->loads);
   w->config.sums = true;
   world_open(w);
-  start_reading(w);
+  world_start_reading(w);
   good(w, 1, 2, 2);
   world_live(w, 1, 1, 1);
   expect(w, 1, "outcome 500 ok 6/6; quiet 500");

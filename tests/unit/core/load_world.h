@@ -233,6 +233,16 @@ static inline const char *world_trace(world *w, uint64_t now_ms)
 
 #define expect(w, now_ms, text) assert_string_equal(world_trace(w, now_ms), text)
 
+/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
+static inline void world_start_reading(world *w)
+{
+  world_spec(w, 500, 6, "1");
+  world_start(w, 0);
+  expect(w, 0, "want 1");
+  world_path(w, 0, 1, 11);
+  expect(w, 0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+}
+
 /* The i-th test of `tests` with a fresh table. */
 #define world_test(function) cmocka_unit_test_setup_teardown(function, world_setup, world_teardown)
 
