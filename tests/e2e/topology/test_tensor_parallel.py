@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -14,13 +15,19 @@ from pd.rig import Rig
 import expect
 from shapes import engine
 
+LEASE_S = 10.0
+"""Five processes of two engines share two cores with a third engine's: they have kept a renewal waiting for five seconds."""
+
 EACH_WAY = [("one", "two"), ("two", "one"), ("two", "two-tcp"), ("one", "two-tcp")]
 SECOND_RANK = "Worker_TP1"
 
 
 @pytest.fixture(scope="module")
 def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str, str], Rig]:
-    return start([engine("one"), engine("two", ranks=2), engine("two-tcp", ranks=2, transports=["tcp"])])
+    lease = {"lease_ttl_ms": int(LEASE_S * 1000)}
+    found = start([engine("one", **lease), engine("two", ranks=2, **lease),
+                   engine("two-tcp", ranks=2, transports=["tcp"], **lease)])
+    return lambda prefill, decode: replace(found(prefill, decode), lease_s=LEASE_S)
 
 
 def second_rank(rig: Rig) -> psutil.Process:
