@@ -15,7 +15,7 @@
 #include "fault_transport.h"
 #include "world.h"
 
-#define ROUNDS (SANITIZED ? 30 : 60)
+#define ROUNDS (SANITIZED ? 30 : 120)
 #define SLACK_BYTES 65536
 #define QUARANTINE 0x77
 
