@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pd.connector import kvferry
-from pd.engine import EngineSpec
+from pd.engine import NO_SPINNING, EngineSpec
 from pd.paths import FAST
 
 LEASE_S = 5.0
@@ -16,10 +16,6 @@ PATIENCE_MS = 5000
 BLOCKS = 24
 ANY_CORES = "nobind"
 """Ranks that share a core starve each other while they spin."""
-
-NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait for one another kept all those of other engines from running, for more than three
-seconds at a time."""
 
 
 def engine(name: str, ranks: int = 1, model: Any = FAST, blocks: int = BLOCKS, **options: Any) -> EngineSpec:

@@ -14,6 +14,10 @@ from .process import Process
 
 BLOCK_TOKENS = 32
 HOST = "127.0.0.1"
+NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait for one another kept all those of other engines from running, for more than three
+seconds at a time."""
+
 SEVERAL_SERVERS = Path(__file__).with_name("servers.py")
 
 

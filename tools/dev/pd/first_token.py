@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import client
 from .connector import CONNECTORS
+from .engine import NO_SPINNING
 from .paths import FAST, SMOLLM2
 from .progress import say
 from .prompts import numbered_prompt
@@ -53,7 +54,7 @@ def parse_args() -> argparse.Namespace:
 
 def stack_of(model: Path, name: str) -> Stack:
     """Four engines share the cores: threads that spin while they wait would be what is measured."""
-    quiet = replace(CONNECTORS[name](), env={"OMP_WAIT_POLICY": "PASSIVE"})
+    quiet = replace(CONNECTORS[name](), env=NO_SPINNING)
     return Stack(pair(model, quiet, BLOCKS, BLOCKS), log_folder(f"first-token-{name}"), with_router=False)
 
 
