@@ -33,8 +33,8 @@ def test_the_client_is_told(fail_rig: Rig) -> None:
     fail_rig.warm_up()
     fail_rig.settle()
     ticket = ticket_for(fail_rig, COMPLETIONS)
-    fail_rig.producer.process.pause()
     try:
+        fail_rig.producer.process.pause()
         start_s = time.monotonic()
         answer = ask(fail_rig, COMPLETIONS, ticket)
         assert time.monotonic() - start_s < STALL_S + 1.0 + MARGIN_S
