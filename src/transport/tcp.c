@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,65 +47,16 @@ void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_ad
   tcp->host.log(tcp->host.context, level, line);
 }
 
-/* ---- commands ---- */
-
-static void wake(kvf_tcp *tcp)
-{
-  if (tcp->asleep) {
-    tcp->asleep = false;
-    uint64_t one = 1;
-    ssize_t written = write(tcp->wake_fd, &one, sizeof(one));
-    (void)written; /* it can fail only when it is full of wakes */
-  }
-}
-
-void kvf_tcp_post(kvf_tcp *tcp, kvf_tcp_command *command)
-{
-  kvf_list_ensure_back(&tcp->commands, &command->in_commands);
-  wake(tcp);
-}
-
-void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id)
-{
-  if (tcp->refused_count < KVF_TCP_REFUSED_MAX) {
-    tcp->refused[tcp->refused_count++] = read_id;
-  }
-  wake(tcp);
-}
+/* ---- the data thread ---- */
 
 static void run_commands(kvf_tcp *tcp)
 {
-  for (;;) {
-    kvf_tcp_lock(tcp);
-    kvf_list *node = kvf_list_pop_front(&tcp->commands);
-    kvf_tcp_unlock(tcp);
-    if (node == NULL) {
-      return;
-    }
-    kvf_tcp_command *command = KVF_CONTAINER_OF(node, kvf_tcp_command, in_commands);
+  kvf_command *command;
+  while ((command = kvf_commands_next(&tcp->commands)) != NULL) {
     tcp->now_ns = now_ns(); /* a command's time begins when it comes, not when this turn did */
     command->run(tcp, command);
   }
 }
-
-static void report_refused(kvf_tcp *tcp)
-{
-  for (;;) {
-    kvf_read_result result = {.status = KVF_NO_MEMORY};
-    kvf_tcp_lock(tcp);
-    bool found = tcp->refused_count > 0;
-    if (found) {
-      result.id = tcp->refused[--tcp->refused_count];
-    }
-    kvf_tcp_unlock(tcp);
-    if (!found) {
-      return;
-    }
-    tcp->host.read_done(tcp->host.context, &result);
-  }
-}
-
-/* ---- the data thread ---- */
 
 bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events)
 {
@@ -140,9 +90,7 @@ static void woken(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
   (void)source;
   (void)events;
-  uint64_t wakes;
-  ssize_t got = read(tcp->wake_fd, &wakes, sizeof(wakes));
-  (void)got;
+  kvf_commands_drain(&tcp->commands);
 }
 
 static int timeout_ms(const kvf_tcp *tcp, uint64_t due_ns)
@@ -157,19 +105,13 @@ static int timeout_ms(const kvf_tcp *tcp, uint64_t due_ns)
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
-  kvf_tcp_lock(tcp);
-  bool idle = kvf_list_is_empty(&tcp->commands) && tcp->refused_count == 0;
-  bool over = idle && tcp->closing;
-  tcp->asleep = idle;
-  kvf_tcp_unlock(tcp);
-  if (over) {
+  kvf_idleness idleness = kvf_commands_rest(&tcp->commands);
+  if (idleness == KVF_OVER) {
     return false;
   }
   struct epoll_event events[EVENTS_MAX];
-  int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idle ? timeout_ms(tcp, due_ns) : 0);
-  kvf_tcp_lock(tcp);
-  tcp->asleep = false;
-  kvf_tcp_unlock(tcp);
+  int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idleness == KVF_IDLE ? timeout_ms(tcp, due_ns) : 0);
+  kvf_commands_woken(&tcp->commands);
   tcp->now_ns = now_ns();
   for (int i = 0; i < count; i++) {
     kvf_tcp_source *source = events[i].data.ptr;
@@ -184,7 +126,7 @@ static void *thread_main(void *argument)
   uint64_t due_ns;
   do {
     run_commands(tcp);
-    report_refused(tcp);
+    kvf_commands_report_refused(&tcp->commands, &tcp->host);
     due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_tcp_links_tick(tcp));
     kvf_tcp_server_reap(tcp);
   } while (turn(tcp, due_ns));
@@ -225,16 +167,14 @@ static void close_fds(kvf_tcp *tcp)
   if (tcp->listener_fd >= 0) {
     kvf_socket_close(tcp->listener_fd);
   }
-  close_fd(tcp->wake_fd);
   close_fd(tcp->epoll_fd);
 }
 
 static bool open_fds(kvf_tcp *tcp)
 {
   tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  tcp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  return tcp->epoll_fd >= 0 && tcp->wake_fd >= 0 && kvf_tcp_watch(tcp, tcp->wake_fd, &tcp->wake, EPOLLIN) &&
-         kvf_tcp_server_open(tcp);
+  return tcp->epoll_fd >= 0 && tcp->commands.wake_fd >= 0 &&
+         kvf_tcp_watch(tcp, tcp->commands.wake_fd, &tcp->wake, EPOLLIN) && kvf_tcp_server_open(tcp);
 }
 
 static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_transport_host *host)
@@ -243,24 +183,20 @@ static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_tra
   tcp->host = *host;
   tcp->config = *config;
   tcp->epoll_fd = -1;
-  tcp->wake_fd = -1;
   tcp->listener_fd = -1;
   tcp->wake.ready = woken;
   tcp->now_ns = now_ns();
   kvf_log_limit_init(&tcp->log_limit, KVF_TCP_LOG_LINES_PER_S);
-  kvf_list_init(&tcp->commands);
   kvf_list_init(&tcp->links);
   kvf_list_init(&tcp->connecting);
   kvf_tcp_server_init(tcp);
-  (void)pthread_mutex_init(&tcp->lock, NULL);
-  (void)pthread_cond_init(&tcp->cleared, NULL);
+  kvf_commands_init(&tcp->commands);
 }
 
 static void destroy(kvf_tcp *tcp)
 {
   close_fds(tcp);
-  (void)pthread_cond_destroy(&tcp->cleared);
-  (void)pthread_mutex_destroy(&tcp->lock);
+  kvf_commands_free(&tcp->commands);
   free(tcp);
 }
 
@@ -305,10 +241,7 @@ destroy_tcp:
 static void tcp_close(kvf_transport *transport)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  kvf_tcp_lock(tcp);
-  tcp->closing = true;
-  wake(tcp);
-  kvf_tcp_unlock(tcp);
+  kvf_commands_stop(&tcp->commands);
   (void)pthread_join(tcp->thread, NULL);
   kvf_tcp_server_close(tcp);
   if (tcp->memory != NULL) {
@@ -327,8 +260,9 @@ void kvf_tcp_memory_drop(kvf_tcp_memory *memory)
   }
 }
 
-static void run_set_memory(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_set_memory(void *owner, kvf_command *command)
 {
+  kvf_tcp *tcp = owner;
   tcp->memory = KVF_CONTAINER_OF(command, kvf_tcp_memory, set);
 }
 
@@ -341,15 +275,14 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
-  *memory = (kvf_tcp_memory){.set = {.run = run_set_memory},
-                             .refs = 1,
+  *memory = (kvf_tcp_memory){.refs = 1,
                              .regions_count = regions,
                              .sums_count = given->sums_count,
                              .table_slots = given->table_slots,
                              .table = given->table,
                              .served = memory->regions + count,
                              .layouts = (kvf_region_layout *)(void *)(memory->regions + 2 * (size_t)count)};
-  kvf_list_init(&memory->set.in_commands);
+  kvf_command_init(&memory->set, run_set_memory);
   for (uint32_t i = 0; i < count; i++) {
     memory->regions[i] = i < regions ? given->regions[i] : given->sums_read[i - regions];
     memory->served[i] = i < regions ? given->regions[i] : given->sums[i - regions];
@@ -360,7 +293,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   if (!taken) {
     tcp->has_memory = true;
     tcp->has_sums = given->sums_count > 0;
-    kvf_tcp_post(tcp, &memory->set);
+    kvf_commands_post(&tcp->commands, &memory->set);
   }
   kvf_tcp_unlock(tcp);
   if (taken) {
@@ -370,13 +303,9 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   return KVF_OK;
 }
 
-typedef struct clearing {
-  kvf_tcp_command command;
-  bool done; /* with the lock */
-} clearing;
-
-static void run_clear_memory(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_clear_memory(void *owner, kvf_command *command)
 {
+  kvf_tcp *tcp = owner;
   kvf_tcp_server_clear(tcp);
   kvf_tcp_links_clear(tcp);
   if (tcp->memory != NULL) {
@@ -385,22 +314,16 @@ static void run_clear_memory(kvf_tcp *tcp, kvf_tcp_command *command)
   }
   kvf_tcp_lock(tcp);
   tcp->has_memory = false;
-  KVF_CONTAINER_OF(command, clearing, command)->done = true;
-  (void)pthread_cond_broadcast(&tcp->cleared);
   kvf_tcp_unlock(tcp);
+  kvf_commands_end(&tcp->commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_OK);
 }
 
 static void tcp_clear_memory(kvf_transport *transport)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  clearing clear = {.command = {.run = run_clear_memory}};
-  kvf_list_init(&clear.command.in_commands);
-  kvf_tcp_lock(tcp);
-  kvf_tcp_post(tcp, &clear.command);
-  while (!clear.done) {
-    (void)pthread_cond_wait(&tcp->cleared, &tcp->lock);
-  }
-  kvf_tcp_unlock(tcp);
+  kvf_waited clear;
+  kvf_command_init(&clear.command, run_clear_memory);
+  (void)kvf_commands_wait(&tcp->commands, &clear);
 }
 
 /* ---- description ---- */

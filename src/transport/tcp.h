@@ -2,17 +2,16 @@
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (tcp_server.c,
  * tcp_serve.c) and the links that we made (tcp_link.c, tcp_read.c). All state is the data thread's, but for what the
- * lock guards: the other threads' wishes. The lock is never held during a system call that can wait, or a call of the
- * host's. Since only the data thread writes to destination blocks, a read is quiet as soon as that thread says so.
+ * lock of `commands` guards. Since only the data thread writes to destination blocks, a read is quiet as soon as that
+ * thread says so.
  */
 #ifndef KVF_TRANSPORT_TCP_H
 #define KVF_TRANSPORT_TCP_H
 
-#include <pthread.h>
-
 #include "base/list.h"
 #include "base/log.h"
 #include "base/time.h"
+#include "transport/commands.h"
 #include "transport/socket.h"
 #include "transport/tcp_stream.h"
 
@@ -24,7 +23,6 @@
 #define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
 #define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
-#define KVF_TCP_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
 
 /* What describe() writes: this number, the port (u16), the incarnation, whether it has checksums (u8). */
 #define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3274766b) /* "kvt2" */
@@ -42,17 +40,11 @@ typedef struct kvf_tcp_source {
   uint32_t events; /* epoll's, as it is watched now; 0: not at all */
 } kvf_tcp_source;
 
-/* What another thread wishes, in the order of the wishes. */
-typedef struct kvf_tcp_command {
-  kvf_list in_commands;
-  void (*run)(kvf_tcp *tcp, struct kvf_tcp_command *command);
-} kvf_tcp_command;
-
 /* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
  * the struct lie the regions and the sums of what is read, the regions and the sums of what others read, and the
  * layouts of these. */
 typedef struct kvf_tcp_memory {
-  kvf_tcp_command set;
+  kvf_command set;
   uint32_t refs;
   uint32_t regions_count; /* without sums */
   uint32_t sums_count;
@@ -69,19 +61,12 @@ struct kvf_tcp {
   kvf_transport_config config; /* constant */
   kvf_address listen;          /* constant; port 0: does not listen */
 
-  pthread_mutex_t lock; /* guards what follows, up to the next empty line */
-  pthread_cond_t cleared;
-  kvf_list commands;
-  uint64_t refused[KVF_TCP_REFUSED_MAX]; /* ids of reads for which there was no memory */
-  uint32_t refused_count;
+  kvf_commands commands; /* its lock guards the next two too */
   bool has_memory;
   bool has_sums; /* of the memory */
-  bool asleep;   /* the data thread waits, or is about to */
-  bool closing;
 
   pthread_t thread;
   int epoll_fd;
-  int wake_fd;
   int listener_fd; /* -1: does not listen */
   kvf_tcp_source wake;
   kvf_tcp_source listener;
@@ -111,17 +96,12 @@ void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_ad
     __attribute__((format(printf, 5, 6)));
 static inline void kvf_tcp_lock(kvf_tcp *tcp)
 {
-  (void)pthread_mutex_lock(&tcp->lock);
+  kvf_commands_lock(&tcp->commands);
 }
 static inline void kvf_tcp_unlock(kvf_tcp *tcp)
 {
-  (void)pthread_mutex_unlock(&tcp->lock);
+  kvf_commands_unlock(&tcp->commands);
 }
-/* With the lock, from any thread: the data thread will run the command. A command that waits already is not put twice.
- */
-void kvf_tcp_post(kvf_tcp *tcp, kvf_tcp_command *command);
-/* With the lock, from any thread: the read was not noted for want of memory; the data thread reports it. */
-void kvf_tcp_refuse(kvf_tcp *tcp, uint64_t read_id);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */

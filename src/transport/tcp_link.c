@@ -289,8 +289,9 @@ static void agree_on_sums(kvf_tcp *tcp, kvf_tcp_link *link)
   }
 }
 
-static void run_connect(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_connect(void *owner, kvf_command *command)
 {
+  kvf_tcp *tcp = owner;
   kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, connect);
   kvf_list_push_back(&tcp->links, &link->in_links);
   kvf_list_push_back(&tcp->connecting, &link->in_connecting);
@@ -326,8 +327,9 @@ static void link_free(kvf_tcp_link *link)
   free(link);
 }
 
-static void run_disconnect(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_disconnect(void *owner, kvf_command *command)
 {
+  kvf_tcp *tcp = owner;
   kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, disconnect);
   close_paths(link);
   kvf_tcp_reads_end(tcp, link, KVF_CANCELLED);
@@ -364,10 +366,8 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
     return KVF_NO_MEMORY;
   }
   link->base = (kvf_link){.transport = transport, .user = spec->user};
-  link->connect.run = run_connect;
-  link->disconnect.run = run_disconnect;
-  kvf_list_init(&link->connect.in_commands);
-  kvf_list_init(&link->disconnect.in_commands);
+  kvf_command_init(&link->connect, run_connect);
+  kvf_command_init(&link->disconnect, run_disconnect);
   kvf_list_init(&link->open);
   kvf_list_init(&link->in_links);
   kvf_list_init(&link->in_connecting);
@@ -386,7 +386,7 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   }
   *out = &link->base;
   kvf_tcp_lock(tcp);
-  kvf_tcp_post(tcp, &link->connect);
+  kvf_commands_post(&tcp->commands, &link->connect);
   kvf_tcp_unlock(tcp);
   return KVF_OK;
 }
@@ -397,7 +397,7 @@ void kvf_tcp_disconnect(kvf_link *base)
   kvf_tcp *tcp = kvf_tcp_of(base->transport);
   kvf_tcp_lock(tcp);
   link->disconnected = true;
-  kvf_tcp_post(tcp, &link->disconnect);
+  kvf_commands_post(&tcp->commands, &link->disconnect);
   kvf_tcp_unlock(tcp);
 }
 

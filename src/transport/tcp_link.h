@@ -43,8 +43,8 @@ typedef struct kvf_tcp_path {
 
 struct kvf_tcp_link {
   kvf_link base;
-  kvf_tcp_command connect;
-  kvf_tcp_command disconnect;
+  kvf_command connect;
+  kvf_command disconnect;
   kvf_list open;     /* reads that have not been reported; with the lock */
   bool disconnected; /* with the lock */
 
@@ -70,13 +70,10 @@ struct kvf_tcp_link {
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
 typedef struct kvf_tcp_read {
-  kvf_tcp_command start;
-  kvf_tcp_command cancel;
-  kvf_list in_open; /* with the lock */
+  kvf_posted_read posted;
   kvf_list in_path; /* `waiting` or `sent` */
   kvf_tcp_link *link;
   kvf_tcp_path *path;
-  kvf_read read;
   bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
   kvf_chunk chunk;
   uint64_t bytes;

@@ -20,11 +20,7 @@ static void drop_if_over(kvf_tcp_read *read)
 /* From here nothing writes to its blocks. Frees the read unless its answer is still to come. */
 static void report(kvf_tcp *tcp, kvf_tcp_read *read, const kvf_read_result *result)
 {
-  kvf_tcp_lock(tcp);
-  kvf_list_remove(&read->in_open);
-  kvf_list_remove(&read->start.in_commands);
-  kvf_list_remove(&read->cancel.in_commands);
-  kvf_tcp_unlock(tcp);
+  kvf_commands_close_read(&tcp->commands, &read->posted);
   read->is_reported = true;
   tcp->host.read_done(tcp->host.context, result);
   drop_if_over(read);
@@ -32,7 +28,7 @@ static void report(kvf_tcp *tcp, kvf_tcp_read *read, const kvf_read_result *resu
 
 static void end(kvf_tcp *tcp, kvf_tcp_read *read, kvf_status status)
 {
-  kvf_read_result result = {.id = read->read.id, .status = status, .bytes = read->landed_bytes};
+  kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->landed_bytes};
   report(tcp, read, &result);
 }
 
@@ -54,10 +50,8 @@ static void forget_path(kvf_list *reads)
 
 static kvf_tcp_read *first_open(kvf_tcp *tcp, kvf_tcp_link *link)
 {
-  kvf_tcp_lock(tcp);
-  kvf_tcp_read *read = kvf_list_is_empty(&link->open) ? NULL : KVF_CONTAINER_OF(link->open.next, kvf_tcp_read, in_open);
-  kvf_tcp_unlock(tcp);
-  return read;
+  kvf_posted_read *posted = kvf_commands_open_read(&tcp->commands, &link->open);
+  return posted == NULL ? NULL : KVF_CONTAINER_OF(posted, kvf_tcp_read, posted);
 }
 
 void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status)
@@ -99,17 +93,18 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
   read->chunk = (kvf_chunk){.local = link->memory->regions,
                             .remote = link->remote,
                             .regions_count = link->remote_count + link->sums_count,
-                            .items_count = read->read.items_count,
-                            .items = read->read.items,
-                            .remote_head = read->read.remote_head,
-                            .local_head = read->read.local_head,
-                            .heads = read->read.heads};
+                            .items_count = read->posted.read.items_count,
+                            .items = read->posted.read.items,
+                            .remote_head = read->posted.read.remote_head,
+                            .local_head = read->posted.read.local_head,
+                            .heads = read->posted.read.heads};
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
-static void run_start(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_start(void *owner, kvf_command *command)
 {
-  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, start);
+  kvf_tcp *tcp = owner;
+  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, posted.start);
   kvf_status status = prepare(tcp, read);
   if (status != KVF_OK) {
     end(tcp, read, status);
@@ -129,7 +124,7 @@ static void run_start(kvf_tcp *tcp, kvf_tcp_command *command)
 static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 {
   kvf_tcp_stream *stream = &read->path->stream;
-  kvf_data_cancel cancel = {.read_id = read->read.id};
+  kvf_data_cancel cancel = {.read_id = read->posted.read.id};
   size_t bytes = 0;
   uint8_t *out = kvf_tcp_stage(stream, CANCEL_FRAME_BYTES);
   if (out == NULL ||
@@ -169,9 +164,9 @@ static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
   end(tcp, read, KVF_CANCELLED);
 }
 
-static void run_cancel(kvf_tcp *tcp, kvf_tcp_command *command)
+static void run_cancel(void *owner, kvf_command *command)
 {
-  cancel_read(tcp, KVF_CONTAINER_OF(command, kvf_tcp_read, cancel));
+  cancel_read(owner, KVF_CONTAINER_OF(command, kvf_tcp_read, posted.cancel));
 }
 
 void kvf_tcp_reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link)
@@ -188,35 +183,17 @@ void kvf_tcp_read_start(kvf_link *base, const kvf_read *request)
   kvf_tcp *tcp = kvf_tcp_of(base->transport);
   kvf_tcp_read *read = malloc(sizeof(*read));
   if (read != NULL) {
-    *read = (kvf_tcp_read){.start = {.run = run_start}, .cancel = {.run = run_cancel}, .link = link, .read = *request};
-    kvf_list_init(&read->start.in_commands);
-    kvf_list_init(&read->cancel.in_commands);
-    kvf_list_init(&read->in_open);
+    *read = (kvf_tcp_read){.link = link};
+    kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
     kvf_list_init(&read->in_path);
   }
-  kvf_tcp_lock(tcp);
-  if (read != NULL) {
-    kvf_list_push_back(&link->open, &read->in_open);
-    kvf_tcp_post(tcp, &read->start);
-  } else {
-    kvf_tcp_refuse(tcp, request->id);
-  }
-  kvf_tcp_unlock(tcp);
+  kvf_commands_start_read(&tcp->commands, &link->open, read == NULL ? NULL : &read->posted, request->id);
 }
 
 void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id)
 {
   kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
-  kvf_tcp *tcp = kvf_tcp_of(base->transport);
-  kvf_tcp_lock(tcp);
-  for (kvf_list *node = link->open.next; node != &link->open; node = node->next) {
-    kvf_tcp_read *read = KVF_CONTAINER_OF(node, kvf_tcp_read, in_open);
-    if (read->read.id == read_id) {
-      kvf_tcp_post(tcp, &read->cancel);
-      break;
-    }
-  }
-  kvf_tcp_unlock(tcp);
+  kvf_commands_cancel_read(&kvf_tcp_of(base->transport)->commands, &link->open, read_id);
 }
 
 /* ---- what goes out ---- */
@@ -225,7 +202,7 @@ void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id)
 static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
 {
   kvf_tcp_read *read = KVF_CONTAINER_OF(path->waiting.next, kvf_tcp_read, in_path);
-  uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)read->read.items_count * KVF_DATA_READ_RUN_BYTES;
+  uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)read->posted.read.items_count * KVF_DATA_READ_RUN_BYTES;
   if (room > KVF_FRAME_BODY_BYTES_MAX) {
     room = KVF_FRAME_BODY_BYTES_MAX;
   }
@@ -233,14 +210,15 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
   if (out == NULL) {
     return false;
   }
-  kvf_data_read message = {.read_id = read->read.id,
-                           .lease = read->read.lease,
-                           .remote_head = read->read.remote_head,
-                           .heads = read->read.heads,
-                           .items_count = read->read.items_count,
+  kvf_data_read message = {.read_id = read->posted.read.id,
+                           .lease = read->posted.read.lease,
+                           .remote_head = read->posted.read.remote_head,
+                           .heads = read->posted.read.heads,
+                           .items_count = read->posted.read.items_count,
                            .sums = read->link->sums_count > 0};
   size_t bytes = 0;
-  kvf_status status = kvf_data_read_encode(&message, read->read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
+  kvf_status status =
+      kvf_data_read_encode(&message, read->posted.read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
   if (status != KVF_OK) {
     leave_path(read);
     end(tcp, read, status);
@@ -306,7 +284,7 @@ bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body
   const char *wrong = NULL;
   if (kvf_data_chunk_decode(body, body_bytes, &chunk) != KVF_OK) {
     wrong = "malformed chunk";
-  } else if (read == NULL || chunk.read_id != read->read.id) {
+  } else if (read == NULL || chunk.read_id != read->posted.read.id) {
     wrong = "a chunk that is not the next one";
   } else if (chunk.status == KVF_OK && chunk.payload_bytes != read->bytes) {
     wrong = "a chunk of another size than was asked for";
@@ -343,7 +321,7 @@ kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t 
     read->landed_bytes += landed;
     if (tcp->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
       read->progress_ns = tcp->now_ns;
-      tcp->host.read_progress(tcp->host.context, read->read.id);
+      tcp->host.read_progress(tcp->host.context, read->posted.read.id);
     }
   }
   return io;
@@ -353,7 +331,7 @@ bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *bo
 {
   kvf_data_trailer trailer;
   kvf_tcp_read *read = answered(path);
-  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->read.id) {
+  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->posted.read.id) {
     kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "a trailer that is not the chunk's");
     return false;
   }
@@ -363,12 +341,12 @@ bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *bo
     return true;
   }
   /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
-  kvf_read_result result = {.id = read->read.id,
+  kvf_read_result result = {.id = read->posted.read.id,
                             .status = KVF_OK,
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = path->link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->landed_bytes};
-  kvf_sums_judge(&read->chunk, path->link->sums_count, &read->read.lease, &result);
+  kvf_sums_judge(&read->chunk, path->link->sums_count, &read->posted.read.lease, &result);
   report(tcp, read, &result);
   return true;
 }

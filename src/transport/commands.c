@@ -1,0 +1,182 @@
+#include "transport/commands.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command))
+{
+  kvf_list_init(&command->in_commands);
+  command->run = run;
+}
+
+void kvf_commands_init(kvf_commands *commands)
+{
+  kvf_list_init(&commands->list);
+  commands->refused_count = 0;
+  commands->asleep = false;
+  commands->closing = false;
+  (void)pthread_mutex_init(&commands->lock, NULL);
+  (void)pthread_cond_init(&commands->done, NULL);
+  commands->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+void kvf_commands_free(kvf_commands *commands)
+{
+  if (commands->wake_fd >= 0) {
+    (void)close(commands->wake_fd);
+  }
+  (void)pthread_cond_destroy(&commands->done);
+  (void)pthread_mutex_destroy(&commands->lock);
+}
+
+/* ---- any thread ---- */
+
+static void wake(kvf_commands *commands)
+{
+  if (commands->asleep) {
+    commands->asleep = false;
+    uint64_t one = 1;
+    ssize_t written = write(commands->wake_fd, &one, sizeof(one));
+    (void)written; /* it can fail only when it is full of wakes */
+  }
+}
+
+void kvf_commands_post(kvf_commands *commands, kvf_command *command)
+{
+  kvf_list_ensure_back(&commands->list, &command->in_commands);
+  wake(commands);
+}
+
+kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited)
+{
+  waited->done = false;
+  kvf_commands_lock(commands);
+  kvf_commands_post(commands, &waited->command);
+  while (!waited->done) {
+    (void)pthread_cond_wait(&commands->done, &commands->lock);
+  }
+  kvf_commands_unlock(commands);
+  return waited->status;
+}
+
+void kvf_commands_stop(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  commands->closing = true;
+  wake(commands);
+  kvf_commands_unlock(commands);
+}
+
+void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void (*start)(void *, kvf_command *),
+                          void (*cancel)(void *, kvf_command *))
+{
+  kvf_command_init(&posted->start, start);
+  kvf_command_init(&posted->cancel, cancel);
+  kvf_list_init(&posted->in_open);
+  posted->read = *request;
+}
+
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id)
+{
+  kvf_commands_lock(commands);
+  if (posted != NULL) {
+    kvf_list_push_back(open, &posted->in_open);
+    kvf_commands_post(commands, &posted->start);
+  } else {
+    if (commands->refused_count < KVF_COMMANDS_REFUSED_MAX) {
+      commands->refused[commands->refused_count++] = read_id;
+    }
+    wake(commands);
+  }
+  kvf_commands_unlock(commands);
+}
+
+void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id)
+{
+  kvf_commands_lock(commands);
+  for (kvf_list *node = open->next; node != open; node = node->next) {
+    kvf_posted_read *posted = KVF_CONTAINER_OF(node, kvf_posted_read, in_open);
+    if (posted->read.id == read_id) {
+      kvf_commands_post(commands, &posted->cancel);
+      break;
+    }
+  }
+  kvf_commands_unlock(commands);
+}
+
+/* ---- the data thread ---- */
+
+kvf_command *kvf_commands_next(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  kvf_list *node = kvf_list_pop_front(&commands->list);
+  kvf_commands_unlock(commands);
+  return node == NULL ? NULL : KVF_CONTAINER_OF(node, kvf_command, in_commands);
+}
+
+void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status)
+{
+  kvf_commands_lock(commands);
+  waited->status = status;
+  waited->done = true;
+  (void)pthread_cond_broadcast(&commands->done);
+  kvf_commands_unlock(commands);
+}
+
+void kvf_commands_report_refused(kvf_commands *commands, const kvf_transport_host *host)
+{
+  for (;;) {
+    kvf_read_result result = {.status = KVF_NO_MEMORY};
+    kvf_commands_lock(commands);
+    bool found = commands->refused_count > 0;
+    if (found) {
+      result.id = commands->refused[--commands->refused_count];
+    }
+    kvf_commands_unlock(commands);
+    if (!found) {
+      return;
+    }
+    host->read_done(host->context, &result);
+  }
+}
+
+kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open)
+{
+  kvf_commands_lock(commands);
+  kvf_posted_read *posted = kvf_list_is_empty(open) ? NULL : KVF_CONTAINER_OF(open->next, kvf_posted_read, in_open);
+  kvf_commands_unlock(commands);
+  return posted;
+}
+
+void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted)
+{
+  kvf_commands_lock(commands);
+  kvf_list_remove(&posted->in_open);
+  kvf_list_remove(&posted->start.in_commands);
+  kvf_list_remove(&posted->cancel.in_commands);
+  kvf_commands_unlock(commands);
+}
+
+kvf_idleness kvf_commands_rest(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  bool idle = kvf_list_is_empty(&commands->list) && commands->refused_count == 0;
+  kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_OVER : KVF_IDLE;
+  commands->asleep = idle;
+  kvf_commands_unlock(commands);
+  return found;
+}
+
+void kvf_commands_woken(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  commands->asleep = false;
+  kvf_commands_unlock(commands);
+}
+
+void kvf_commands_drain(kvf_commands *commands)
+{
+  uint64_t wakes;
+  ssize_t got = read(commands->wake_fd, &wakes, sizeof(wakes));
+  (void)got;
+}

@@ -1,0 +1,100 @@
+/* What other threads wish of a transport's data thread: commands in the order of the wishes, reads that are open, and
+ * the wake-up. Used by the transports whose state is one thread's (tcp, ucx).
+ */
+#ifndef KVF_TRANSPORT_COMMANDS_H
+#define KVF_TRANSPORT_COMMANDS_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "transport/transport.h"
+
+#define KVF_COMMANDS_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
+
+/* A wish. `owner` is the transport's own structure. */
+typedef struct kvf_command {
+  kvf_list in_commands;
+  void (*run)(void *owner, struct kvf_command *command);
+} kvf_command;
+
+/* A command that another thread waits for. */
+typedef struct kvf_waited {
+  kvf_command command;
+  kvf_status status; /* what became of it */
+  bool done;         /* with the lock */
+} kvf_waited;
+
+/* What is the same in every transport's read. */
+typedef struct kvf_posted_read {
+  kvf_command start;
+  kvf_command cancel;
+  kvf_list in_open; /* the link's list of reads that have not been reported; with the lock */
+  kvf_read read;
+} kvf_posted_read;
+
+typedef struct kvf_commands {
+  int wake_fd; /* readable when the data thread is to wake up */
+  pthread_mutex_t
+      lock; /* guards what follows; never held during a system call that can wait, or a call of the host's */
+  pthread_cond_t done;
+  kvf_list list;
+  uint64_t refused[KVF_COMMANDS_REFUSED_MAX]; /* ids of reads for which there was no memory */
+  uint32_t refused_count;
+  bool asleep; /* the data thread waits, or is about to */
+  bool closing;
+} kvf_commands;
+
+void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command));
+/* wake_fd is -1 if the system has no descriptor left (errno); kvf_commands_free() is to be called all the same. */
+void kvf_commands_init(kvf_commands *commands);
+void kvf_commands_free(kvf_commands *commands);
+
+static inline void kvf_commands_lock(kvf_commands *commands)
+{
+  (void)pthread_mutex_lock(&commands->lock);
+}
+static inline void kvf_commands_unlock(kvf_commands *commands)
+{
+  (void)pthread_mutex_unlock(&commands->lock);
+}
+
+/* ---- any thread ---- */
+
+/* With the lock. A command that waits already is not put twice. */
+void kvf_commands_post(kvf_commands *commands, kvf_command *command);
+/* Without the lock: posts, and waits for kvf_commands_end(). */
+kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited);
+/* Without the lock: the data thread is to end when it has run what was posted. */
+void kvf_commands_stop(kvf_commands *commands);
+/* Without the lock: `posted` becomes one of the `open` reads and will be started. NULL: there was no memory for it; the
+ * data thread reports that. */
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id);
+/* Without the lock: the read with this id, if it is open, will be cancelled. */
+void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);
+void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void (*start)(void *, kvf_command *),
+                          void (*cancel)(void *, kvf_command *));
+
+/* ---- the data thread, without the lock ---- */
+
+/* The next command, taken out; NULL: none waits. */
+kvf_command *kvf_commands_next(kvf_commands *commands);
+void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status);
+void kvf_commands_report_refused(kvf_commands *commands, const kvf_transport_host *host);
+/* Any of the open reads; NULL: none. */
+kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open);
+/* The read is over: it cannot be found any more. */
+void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted);
+
+typedef enum kvf_idleness {
+  KVF_BUSY, /* something waits to be run: look for events, but do not wait for them */
+  KVF_IDLE, /* what is posted from now on makes wake_fd readable */
+  KVF_OVER  /* idle, and kvf_commands_stop() has been called */
+} kvf_idleness;
+
+/* Before waiting for events, which kvf_commands_woken() must follow. */
+kvf_idleness kvf_commands_rest(kvf_commands *commands);
+void kvf_commands_woken(kvf_commands *commands);
+/* wake_fd was readable. */
+void kvf_commands_drain(kvf_commands *commands);
+
+#endif
