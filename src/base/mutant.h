@@ -13,8 +13,8 @@
   X(OVER_UNSTORED, "P1", "a lease's blocks are given back, and its fence still says live")                     \
   X(SLOT_ID_REUSED, "P1", "the id of a released lease is given to another one")                                \
   X(FENCE_UNCHECKED, "P1", "blocks count as loaded whatever the fence said after they were read")              \
-  X(FENCE_READ_FIRST, "P1", "local: the fence is sampled before the blocks are copied, not after")             \
-  X(COPIED_UNPUBLISHED, "P1", "local: blocks are copied though their lease may not be live yet")               \
+  X(FENCE_READ_FIRST, "P1", "local, ucx: the fence is sampled before the blocks are copied, not after")        \
+  X(COPIED_UNPUBLISHED, "P1", "local, ucx: blocks are copied though their lease may not be live yet")          \
   X(OVER_AFTER_FREE, "P1", "a lease's blocks are used again before over is stored (litmus, simulated engine)") \
   X(CHECKSUM_UNCOMPARED, "P1", "a block's bytes are not compared with its checksums")                          \
   X(LIVE_UNORDERED, "P1", "the live word may be seen before bytes that were streamed")                         \

@@ -10,41 +10,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "transport/peer_log.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
 
 #define EVENTS_MAX 64
 
-static uint64_t now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
 {
-  uint32_t left_out = 0;
-  if (!kvf_log_limit_allows(&tcp->log_limit, (uint32_t)-why, tcp->now_ns, &left_out)) {
-    return;
-  }
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_address_format(peer, address);
   va_list arguments;
   va_start(arguments, format);
-  (void)vsnprintf(message, sizeof(message), format, arguments);
+  kvf_peer_log(&tcp->host, "tcp", &tcp->log_limit, tcp->now_ns, level, why, peer, format, arguments);
   va_end(arguments);
-  char line[KVF_LOG_LINE_BYTES_MAX];
-  int used = snprintf(line, sizeof(line), "tcp: peer %s: %s", address, message);
-  if (left_out > 0) {
-    (void)snprintf(line + used, sizeof(line) - (size_t)used, " (and %u lines left out)", (unsigned)left_out);
-  }
-  tcp->host.log(tcp->host.context, level, line);
 }
 
 /* ---- the data thread ---- */
@@ -53,7 +33,7 @@ static void run_commands(kvf_tcp *tcp)
 {
   kvf_command *command;
   while ((command = kvf_commands_next(&tcp->commands)) != NULL) {
-    tcp->now_ns = now_ns(); /* a command's time begins when it comes, not when this turn did */
+    tcp->now_ns = kvf_thread_now_ns(); /* a command's time begins when it comes, not when this turn did */
     command->run(tcp, command);
   }
 }
@@ -93,15 +73,6 @@ static void woken(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   kvf_commands_drain(&tcp->commands);
 }
 
-static int timeout_ms(const kvf_tcp *tcp, uint64_t due_ns)
-{
-  if (due_ns == KVF_TIME_NEVER) {
-    return -1;
-  }
-  uint64_t ms = (kvf_time_until(tcp->now_ns, due_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
-  return ms > 60000 ? 60000 : (int)ms;
-}
-
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
@@ -110,9 +81,10 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
     return false;
   }
   struct epoll_event events[EVENTS_MAX];
-  int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idleness == KVF_IDLE ? timeout_ms(tcp, due_ns) : 0);
+  int count =
+      epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idleness == KVF_IDLE ? kvf_thread_wait_ms(tcp->now_ns, due_ns) : 0);
   kvf_commands_woken(&tcp->commands);
-  tcp->now_ns = now_ns();
+  tcp->now_ns = kvf_thread_now_ns();
   for (int i = 0; i < count; i++) {
     kvf_tcp_source *source = events[i].data.ptr;
     source->ready(tcp, source, events[i].events);
@@ -185,7 +157,7 @@ static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_tra
   tcp->epoll_fd = -1;
   tcp->listener_fd = -1;
   tcp->wake.ready = woken;
-  tcp->now_ns = now_ns();
+  tcp->now_ns = kvf_thread_now_ns();
   kvf_log_limit_init(&tcp->log_limit, KVF_TCP_LOG_LINES_PER_S);
   kvf_list_init(&tcp->links);
   kvf_list_init(&tcp->connecting);

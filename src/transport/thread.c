@@ -1,6 +1,11 @@
 #include "transport/thread.h"
 
 #include <signal.h>
+#include <time.h>
+
+#include "base/time.h"
+
+#define WAIT_MS_MAX 60000
 
 int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context)
 {
@@ -14,4 +19,20 @@ int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *co
     (void)pthread_setname_np(*thread, name);
   }
   return error;
+}
+
+uint64_t kvf_thread_now_ns(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns)
+{
+  if (due_ns == KVF_TIME_NEVER) {
+    return -1;
+  }
+  uint64_t ms = (kvf_time_until(now_ns, due_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
+  return ms > WAIT_MS_MAX ? WAIT_MS_MAX : (int)ms;
 }

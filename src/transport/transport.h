@@ -80,6 +80,8 @@ typedef struct kvf_transport_config {
   uint32_t inline_bytes;
   uint32_t tcp_streams;
   uint32_t tcp_buffer_bytes;
+  char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx_load.h */
+  uint32_t ucx_spin_us;
 } kvf_transport_config;
 
 /* The memory of this rank. `table` is its fence table: a shared mapping, kvf_fence_table_bytes() long. The transport
@@ -111,13 +113,15 @@ typedef struct kvf_link_spec {
 typedef struct kvf_transport_ops {
   const char *name; /* as in the option `transports` */
 
-  /* Starts threads and sockets. On failure *out is NULL and message (KVF_MESSAGE_BYTES_MAX) says why. */
+  /* Starts threads and sockets. On failure *out is NULL and message (KVF_MESSAGE_BYTES_MAX) says why;
+   * KVF_TRANSFER_SETUP: this machine lacks what the transport needs, and a node can do without. */
   kvf_status (*open)(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
                      char *message);
   /* All links must be disconnected. Waits for its threads; no call of the host's afterwards. May block. */
   void (*close)(kvf_transport *transport);
 
-  /* Producer and consumer: the rank's memory, set at most once at a time. */
+  /* Producer and consumer: the rank's memory, set at most once at a time. May block for as long as it takes to register
+   * it with the system; never called under the core's lock. */
   kvf_status (*set_memory)(kvf_transport *transport, const kvf_transport_memory *memory);
   /* Stops serving it. When this returns nothing of the transport's producer side reads it any more. May block for the
    * time of one bounded copy; never called under the core's lock. */
@@ -149,6 +153,7 @@ struct kvf_link {
 
 extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
 extern const kvf_transport_ops kvf_transport_tcp;
+extern const kvf_transport_ops kvf_transport_ucx; /* RDMA and what else UCX has; loaded at run time */
 
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */

@@ -1,0 +1,384 @@
+/* The transport `ucx`: the consumer reads the producer's blocks, and its fence table, with UCX's get. Where the network
+ * can read memory by itself nothing is needed of the producer's threads; over TCP its data thread answers. */
+#include "transport/ucx.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "transport/peer_log.h"
+#include "transport/socket.h"
+#include "transport/thread.h"
+
+#define EVENTS_MAX 8
+#define POLL_NS KVF_NS_PER_MS /* where UCX cannot be waited for */
+
+void kvf_ucx_log(kvf_ucx *ucx, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  kvf_peer_log(&ucx->host, "ucx", &ucx->log_limit, ucx->now_ns, level, why, peer, format, arguments);
+  va_end(arguments);
+}
+
+const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status)
+{
+  return ucx->api->status_string(status);
+}
+
+/* ---- workers ---- */
+
+bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
+{
+  const kvf_ucp_worker_params params = {
+      .field_mask = KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE | KVF_UCP_WORKER_PARAM_FIELD_FLAGS,
+      .thread_mode = KVF_UCS_THREAD_MODE_SINGLE,
+      /* Answers that are on their way when the memory goes away: nobody waits for them. */
+      .flags = KVF_UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK,
+  };
+  int fd = -1;
+  kvf_ucs_status error = ucx->api->worker_create(ucx->context, &params, out);
+  if (error != KVF_UCS_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX makes no worker: %s", kvf_ucx_text(ucx, error));
+    *out = NULL;
+    return false;
+  }
+  error = ucx->api->worker_get_efd(*out, &fd);
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = *out}};
+  if (error == KVF_UCS_OK && epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
+    return true;
+  }
+  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX's events cannot be waited for: %s",
+                 error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno));
+  ucx->api->worker_destroy(*out);
+  *out = NULL;
+  return false;
+}
+
+void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
+{
+  int fd;
+  if (*worker == NULL) {
+    return;
+  }
+  /* Closing is not enough: a forked child's copy would keep it watched. */
+  if (ucx->api->worker_get_efd(*worker, &fd) == KVF_UCS_OK) {
+    (void)epoll_ctl(ucx->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+  }
+  ucx->api->worker_destroy(*worker);
+  *worker = NULL;
+}
+
+/* ---- set-up, in the data thread ---- */
+
+/* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
+static kvf_ucs_status restrict_devices(const kvf_ucx *ucx, kvf_ucp_config config)
+{
+  if (!ucx->is_loopback || getenv("UCX_NET_DEVICES") != NULL) {
+    return KVF_UCS_OK;
+  }
+  return ucx->api->config_modify(config, "NET_DEVICES", "lo");
+}
+
+static bool context_open(kvf_ucx *ucx, char *message)
+{
+  const kvf_ucp_params params = {.field_mask = KVF_UCP_PARAM_FIELD_FEATURES,
+                                 .features = KVF_UCP_FEATURE_RMA | KVF_UCP_FEATURE_AM | KVF_UCP_FEATURE_WAKEUP};
+  kvf_ucp_config config = NULL;
+  kvf_ucs_status error = ucx->api->config_read(NULL, NULL, &config);
+  if (error == KVF_UCS_OK) {
+    error = restrict_devices(ucx, config);
+    if (error == KVF_UCS_OK) {
+      error = ucx->api->init_version(KVF_UCX_MAJOR, KVF_UCX_MINOR, &params, config, &ucx->context);
+    }
+    ucx->api->config_release(config);
+  }
+  if (error != KVF_UCS_OK) {
+    const char *transports = getenv("UCX_TLS");
+    const char *devices = getenv("UCX_NET_DEVICES");
+    ucx->context = NULL;
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
+                   ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
+                   transports == NULL ? "" : transports,
+                   devices != NULL    ? devices
+                   : ucx->is_loopback ? "lo, as `listen` is"
+                                      : "");
+    return false;
+  }
+  return true;
+}
+
+static bool rooms_open(kvf_ucx *ucx, char *message)
+{
+  const size_t bytes = KVF_UCX_ROOMS_MAX * sizeof(*ucx->rooms);
+  ucx->rooms = aligned_alloc(4096, bytes);
+  if (ucx->rooms == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", strerror(ENOMEM));
+    return false;
+  }
+  memset(ucx->rooms, 0, bytes);
+  const kvf_ucp_mem_map_params params = {
+      .field_mask = KVF_UCP_MEM_MAP_PARAM_FIELD_ADDRESS | KVF_UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                    KVF_UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+      .address = ucx->rooms,
+      .length = bytes,
+      .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
+  };
+  kvf_ucs_status error = ucx->api->mem_map(ucx->context, &params, &ucx->rooms_mem);
+  if (error != KVF_UCS_OK) {
+    ucx->rooms_mem = NULL;
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
+    return false;
+  }
+  for (uint32_t i = 0; i < KVF_UCX_ROOMS_MAX; i++) {
+    ucx->rooms_free[ucx->rooms_free_count++] = (uint16_t)i;
+  }
+  return true;
+}
+
+static void run_open(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_status status = kvf_ucx_load(ucx->config.ucx_library, &ucx->api, ucx->message);
+  if (status == KVF_OK && !context_open(ucx, ucx->message)) {
+    status = KVF_TRANSFER_SETUP;
+  }
+  if (status == KVF_OK && (!kvf_ucx_worker_open(ucx, &ucx->reader, ucx->message) ||
+                           !kvf_ucx_messages_serve_reader(ucx, ucx->message) || !rooms_open(ucx, ucx->message))) {
+    status = KVF_SYSTEM;
+  }
+  kvf_commands_end(&ucx->commands, KVF_CONTAINER_OF(command, kvf_waited, command), status);
+}
+
+static void close_ucx(kvf_ucx *ucx)
+{
+  kvf_ucx_memory_close(ucx);
+  if (ucx->rooms_mem != NULL) {
+    (void)ucx->api->mem_unmap(ucx->context, ucx->rooms_mem);
+  }
+  free(ucx->rooms);
+  kvf_ucx_worker_close(ucx, &ucx->reader);
+  kvf_ucx_messages_free(&ucx->asks);
+  if (ucx->context != NULL) {
+    ucx->api->cleanup(ucx->context);
+  }
+}
+
+/* ---- the data thread ---- */
+
+static bool run_commands(kvf_ucx *ucx)
+{
+  kvf_command *command;
+  bool ran = false;
+  while ((command = kvf_commands_next(&ucx->commands)) != NULL) {
+    ucx->now_ns = kvf_thread_now_ns();
+    command->run(ucx, command);
+    ran = true;
+  }
+  return ran;
+}
+
+static bool progress(const kvf_ucx *ucx, kvf_ucp_worker worker)
+{
+  bool progressed = false;
+  for (int i = 0; worker != NULL && i < KVF_UCX_PROGRESS_TURNS && ucx->api->worker_progress(worker) > 0; i++) {
+    progressed = true;
+  }
+  return progressed;
+}
+
+static bool run_ready(kvf_ucx *ucx)
+{
+  bool ran = false;
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&ucx->ready)) != NULL) {
+    kvf_ucx_batch *batch = KVF_CONTAINER_OF(node, kvf_ucx_batch, in_ready);
+    batch->ready(ucx, batch);
+    ran = true;
+  }
+  return ran;
+}
+
+/* Whether the worker's descriptor will tell of its events. */
+static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
+{
+  kvf_ucs_status status = worker == NULL ? KVF_UCS_OK : ucx->api->worker_arm(worker);
+  if (status != KVF_UCS_OK && status != KVF_UCS_ERR_BUSY) {
+    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->now_ns, POLL_NS));
+    return true;
+  }
+  return status == KVF_UCS_OK;
+}
+
+static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
+{
+  if (ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.ucx_spin_us * KVF_NS_PER_US)) {
+    return false;
+  }
+  return arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+}
+
+/* Waits for events or commands. False: the transport is closing, and nothing is left. */
+static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
+{
+  kvf_idleness idleness = kvf_commands_rest(&ucx->commands);
+  if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->links)) {
+    return false;
+  }
+  if (!was_busy && idleness != KVF_BUSY && may_wait(ucx, &due_ns)) {
+    struct epoll_event events[EVENTS_MAX];
+    int count = epoll_wait(ucx->epoll_fd, events, EVENTS_MAX, kvf_thread_wait_ms(ucx->now_ns, due_ns));
+    for (int i = 0; i < count; i++) {
+      if (events[i].data.ptr == NULL) {
+        kvf_commands_drain(&ucx->commands);
+      }
+    }
+  }
+  kvf_commands_woken(&ucx->commands);
+  return true;
+}
+
+static void *thread_main(void *argument)
+{
+  kvf_ucx *ucx = argument;
+  bool busy;
+  uint64_t due_ns;
+  do {
+    busy = run_commands(ucx);
+    kvf_commands_report_refused(&ucx->commands, &ucx->host);
+    busy = progress(ucx, ucx->reader) || busy;
+    busy = progress(ucx, ucx->server) || busy;
+    ucx->now_ns = kvf_thread_now_ns();
+    busy = run_ready(ucx) || busy;
+    busy = kvf_ucx_links_run(ucx) || busy;
+    due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
+    busy = ucx->has_called || busy;
+    ucx->has_called = false;
+    if (busy) {
+      ucx->busy_ns = ucx->now_ns;
+    }
+  } while (turn(ucx, busy, due_ns));
+  close_ucx(ucx);
+  return NULL;
+}
+
+/* ---- open and close ---- */
+
+static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_transport_host *host)
+{
+  ucx->base.ops = &kvf_transport_ucx;
+  ucx->host = *host;
+  ucx->config = *config;
+  ucx->now_ns = kvf_thread_now_ns();
+  kvf_log_limit_init(&ucx->log_limit, KVF_UCX_LOG_LINES_PER_S);
+  kvf_list_init(&ucx->links);
+  kvf_list_init(&ucx->connecting);
+  kvf_list_init(&ucx->troubled);
+  kvf_list_init(&ucx->ready);
+  kvf_list_init(&ucx->leaving);
+  kvf_list_init(&ucx->waiting);
+  kvf_list_init(&ucx->stopping);
+  kvf_ucx_messages_init(&ucx->asks);
+  kvf_ucx_messages_init(&ucx->answers);
+  kvf_commands_init(&ucx->commands);
+}
+
+static bool open_fds(kvf_ucx *ucx)
+{
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
+  ucx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  return ucx->epoll_fd >= 0 && ucx->commands.wake_fd >= 0 &&
+         epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, ucx->commands.wake_fd, &event) == 0;
+}
+
+static void destroy(kvf_ucx *ucx)
+{
+  if (ucx->epoll_fd >= 0) {
+    (void)close(ucx->epoll_fd);
+  }
+  kvf_commands_free(&ucx->commands);
+  free(ucx);
+}
+
+static void stop_thread(kvf_ucx *ucx)
+{
+  kvf_commands_stop(&ucx->commands);
+  (void)pthread_join(ucx->thread, NULL);
+}
+
+static kvf_status open_with(kvf_ucx *ucx, char *message)
+{
+  char said[KVF_MESSAGE_BYTES_MAX] = "";
+  if (!open_fds(ucx)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: no file descriptors: %s", strerror(errno));
+    return KVF_SYSTEM;
+  }
+  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx);
+  if (error != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: no thread: %s", strerror(error));
+    return KVF_SYSTEM;
+  }
+  ucx->message = said;
+  kvf_command_init(&ucx->opening.command, run_open);
+  kvf_status status = kvf_commands_wait(&ucx->commands, &ucx->opening);
+  ucx->message = NULL;
+  if (status != KVF_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %.*s", KVF_MESSAGE_BYTES_MAX - 6, said);
+    stop_thread(ucx);
+  }
+  return status;
+}
+
+static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                           char *message)
+{
+  kvf_address listen = {0};
+  *out = NULL;
+  if (config->listen[0] != '\0') {
+    kvf_status status = kvf_address_resolve(config->listen, &listen, message);
+    if (status != KVF_OK) {
+      return status;
+    }
+  }
+  kvf_ucx *ucx = calloc(1, sizeof(*ucx));
+  if (ucx == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %s", strerror(ENOMEM));
+    return KVF_NO_MEMORY;
+  }
+  init(ucx, config, host);
+  ucx->is_loopback = kvf_address_is_loopback(&listen);
+  kvf_status status = open_with(ucx, message);
+  if (status != KVF_OK) {
+    destroy(ucx);
+    return status;
+  }
+  *out = &ucx->base;
+  return KVF_OK;
+}
+
+static void ucx_close(kvf_transport *transport)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  stop_thread(ucx);
+  destroy(ucx);
+}
+
+const kvf_transport_ops kvf_transport_ucx = {
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .set_memory = kvf_ucx_set_memory,
+    .clear_memory = kvf_ucx_clear_memory,
+    .describe = kvf_ucx_describe,
+    .connect = kvf_ucx_connect,
+    .disconnect = kvf_ucx_disconnect,
+    .read = kvf_ucx_read_start,
+    .cancel = kvf_ucx_read_cancel,
+    .assist = NULL,
+};

@@ -1,0 +1,444 @@
+/* Links: connected, checked, failed, given back. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/sums.h"
+#include "transport/ucx.h"
+
+/* ---- failing ---- */
+
+static bool is_wanted(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  kvf_commands_lock(&ucx->commands);
+  bool wanted = !link->disconnected;
+  kvf_commands_unlock(&ucx->commands);
+  return wanted;
+}
+
+static void closed(kvf_ucx_link *link)
+{
+  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  link->ep = NULL;
+  link->is_closing = false;
+  kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
+}
+
+static void on_closed(void *request, kvf_ucs_status status, void *user_data)
+{
+  kvf_ucx_link *link = user_data;
+  (void)status;
+  kvf_ucx_of(link->base.transport)->api->request_free(request);
+  closed(link);
+}
+
+/* By force: without asking the peer, which may be stopped. UCX ends the gets that are in flight, and says of each when
+ * it writes nothing for it any more; those that are messages are written by us alone, and end here. */
+static void close_endpoint(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (link->ep == NULL || link->is_closing) {
+    return;
+  }
+  const kvf_ucp_request_param param = {
+      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_FLAGS | KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA,
+      .flags = KVF_UCP_EP_CLOSE_FLAG_FORCE,
+      .send = on_closed,
+      .user_data = link,
+  };
+  link->is_closing = true;
+  if (link->has_messages) {
+    kvf_ucx_reads_forget(link);
+    kvf_ucx_batch_forget(&link->check);
+  }
+  ucx->has_called = true;
+  void *request = ucx->api->ep_close_nbx(link->ep, &param);
+  if (request == NULL || kvf_ucs_is_error(request)) {
+    closed(link);
+  }
+}
+
+static void give_check_room(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (link->check.room != UINT32_MAX && link->check.busy == 0) {
+    kvf_ucx_room_give(ucx, &link->check);
+  }
+}
+
+void kvf_ucx_link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+{
+  kvf_ucx_link_state before = link->state;
+  if (before == KVF_UCX_LINK_DOWN) {
+    return;
+  }
+  link->state = KVF_UCX_LINK_DOWN;
+  link->failure = status;
+  kvf_list_remove(&link->in_connecting);
+  kvf_ucx_reads_stop(ucx, link, reads);
+  close_endpoint(ucx, link);
+  if (!is_wanted(ucx, link)) {
+    return;
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  kvf_ucx_log(ucx, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
+  if (before == KVF_UCX_LINK_UP) {
+    ucx->host.link_down(ucx->host.context, &link->base, status);
+  } else {
+    ucx->host.link_up(ucx->host.context, &link->base, status);
+  }
+}
+
+static void endpoint_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
+{
+  if (error == KVF_UCS_ERR_NO_MEMORY) {
+    kvf_ucx_link_fail(ucx, link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+  } else {
+    kvf_ucx_link_fail(ucx, link, KVF_PEER_DOWN, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+  }
+}
+
+void kvf_ucx_link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
+{
+  endpoint_failed(ucx, link, link->error != KVF_UCS_OK ? link->error : error);
+}
+
+static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
+{
+  kvf_ucx_link *link = argument;
+  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  (void)ep;
+  if (link->error == KVF_UCS_OK) {
+    link->error = status;
+  }
+  kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
+}
+
+/* ---- connecting ---- */
+
+/* Whether `bytes` bytes from `address` lie in what a process can have. */
+static bool address_ok(uint64_t address, uint64_t bytes)
+{
+  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
+}
+
+static bool check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
+                              char *message)
+{
+  uint32_t groups = kvf_sums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
+  bool possible = address_ok(description->table.address, kvf_fence_table_bytes(description->table_slots));
+  if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is of another incarnation");
+    return false;
+  }
+  if (description->ucx_major != ucx->api->major) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX is %u.%u there and %u.%u here", description->ucx_major,
+                   description->ucx_minor, ucx->api->major, ucx->api->minor);
+    return false;
+  }
+  if (description->regions_count != link->regions_count ||
+      (description->sums_count != 0 && description->sums_count != groups)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %u regions and %u checksums, not %u and %u",
+                   (unsigned)description->regions_count, (unsigned)description->sums_count,
+                   (unsigned)link->regions_count, (unsigned)groups);
+    return false;
+  }
+  for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
+    const kvf_region_layout *layout = &link->remote[i];
+    uint64_t bytes = layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
+    possible = possible && address_ok(description->memories[i].address, bytes);
+  }
+  if (!possible) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
+  }
+  return possible;
+}
+
+static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description)
+{
+  const kvf_ucp_ep_params params = {
+      .field_mask = KVF_UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | KVF_UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                    KVF_UCP_EP_PARAM_FIELD_ERR_HANDLER,
+      .address = description->worker,
+      .err_mode = KVF_UCP_ERR_HANDLING_MODE_PEER,
+      .err_handler = {.cb = on_error, .arg = link},
+  };
+  kvf_ucs_status error = ucx->api->ep_create(ucx->reader, &params, &link->ep);
+  if (error != KVF_UCS_OK) {
+    link->ep = NULL;
+    return error;
+  }
+  link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
+  error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
+  for (uint32_t i = 0; error == KVF_UCS_OK && i < description->regions_count + link->sums_count; i++) {
+    link->bases[i] = description->memories[i].address;
+    error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
+  }
+  return error;
+}
+
+/* Bytes of messages are put in place by us, who cannot write to a device. */
+static bool has_device_memory(const kvf_ucx_memory *memory)
+{
+  bool found = false;
+  for (uint32_t i = 0; i < memory->regions_count; i++) {
+    found = found || memory->regions[i].memory != KVF_MEMORY_HOST;
+  }
+  return found;
+}
+
+static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_key *memories, char *message)
+{
+  kvf_ucx_description description;
+  kvf_status status = kvf_ucx_description_read(link->description, link->description_bytes, memories, &description);
+  if (status != KVF_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is malformed");
+    return KVF_TRANSFER_SETUP;
+  }
+  if (!check_description(ucx, link, &description, message)) {
+    return KVF_TRANSFER_SETUP;
+  }
+  link->table = description.table.address;
+  link->table_slots = description.table_slots;
+  link->sums_count = ucx->memory->sums_count == 0 ? 0 : description.sums_count;
+  if (ucx->memory->sums_count > 0 && link->sums_count == 0) {
+    kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_SUMS_LINE);
+  }
+  kvf_ucs_status error = open_endpoint(ucx, link, &description);
+  if (error != KVF_UCS_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no endpoint: %s", kvf_ucx_text(ucx, error));
+    return KVF_TRANSFER_SETUP;
+  }
+  if (link->has_messages && has_device_memory(ucx->memory)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its network cannot read memory, and ours is not the host's");
+    return KVF_TRANSFER_SETUP;
+  }
+  if (!kvf_ucx_room_take(ucx, &link->check, 0)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "too many links and reads at a time");
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_ucx_sample_start(&link->check, link, KVF_UCX_SLOT_NONE);
+  return KVF_OK;
+}
+
+static kvf_status begin(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
+{
+  const kvf_ucx_memory *memory = ucx->memory;
+  if (memory == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory is registered here");
+    return KVF_TRANSFER_SETUP;
+  }
+  link->generation = memory->generation;
+  kvf_status status =
+      kvf_layouts_check(memory->regions, memory->regions_count, link->remote, link->regions_count, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_ucx_memory_key *memories = malloc(KVF_UCX_MEMORIES_MAX * sizeof(*memories));
+  if (memories == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory for its keys");
+    return KVF_TRANSFER_SETUP;
+  }
+  status = connect_with(ucx, link, memories, message);
+  free(memories);
+  return status;
+}
+
+static void run_connect(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, connect);
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_list_push_back(&ucx->links, &link->in_links);
+  kvf_list_push_back(&ucx->connecting, &link->in_connecting);
+  link->deadline_ns = kvf_time_add(ucx->now_ns, kvf_ms_to_ns(ucx->config.handshake_timeout_ms));
+  kvf_status status = begin(ucx, link, message);
+  if (status != KVF_OK) {
+    kvf_ucx_link_fail(ucx, link, status, status, "%s", message);
+  }
+}
+
+/* The head of the peer's fence table has come: whether the memory is that of the peer that described itself. */
+static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(batch, kvf_ucx_link, check);
+  if (batch->busy != 0) {
+    return;
+  }
+  if (link->state == KVF_UCX_LINK_CONNECTING) {
+    const kvf_fence_head *head = &ucx->rooms[link->check.room].sample.head;
+    if (batch->error != KVF_UCS_OK) {
+      kvf_ucx_link_get_failed(ucx, link, batch->error);
+    } else if (head->magic != KVF_FENCE_MAGIC || head->slots != link->table_slots ||
+               memcmp(&head->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+      kvf_ucx_link_fail(ucx, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
+    } else {
+      link->state = KVF_UCX_LINK_UP;
+      kvf_list_remove(&link->in_connecting);
+      if (is_wanted(ucx, link)) {
+        ucx->host.link_up(ucx->host.context, &link->base, KVF_OK);
+      }
+    }
+  }
+  give_check_room(ucx, link);
+  kvf_ucx_link_settle(ucx, link);
+}
+
+/* ---- the end ---- */
+
+static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  for (uint32_t i = 0; i < link->regions_count + link->sums_count; i++) {
+    if (link->keys[i] != NULL) {
+      ucx->api->rkey_destroy(link->keys[i]);
+    }
+  }
+  if (link->table_key != NULL) {
+    ucx->api->rkey_destroy(link->table_key);
+  }
+  kvf_list_remove(&link->check.in_ready);
+  kvf_list_remove(&link->in_troubled);
+  kvf_list_remove(&link->in_leaving);
+  kvf_list_remove(&link->in_links);
+  free(link);
+}
+
+void kvf_ucx_link_settle(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (!link->is_given_back || link->check.busy != 0 || !kvf_list_is_empty(&link->reads)) {
+    return;
+  }
+  close_endpoint(ucx, link);
+  if (link->ep == NULL) {
+    give_check_room(ucx, link);
+    link_free(ucx, link);
+  }
+}
+
+static void run_disconnect(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, disconnect);
+  if (link->state != KVF_UCX_LINK_DOWN) {
+    link->state = KVF_UCX_LINK_DOWN;
+    link->failure = KVF_CANCELLED;
+  }
+  kvf_list_remove(&link->in_connecting);
+  kvf_ucx_reads_stop(ucx, link, KVF_CANCELLED);
+  link->is_given_back = true;
+  link->deadline_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
+  kvf_list_push_back(&ucx->leaving, &link->in_leaving);
+  kvf_ucx_link_settle(ucx, link);
+}
+
+bool kvf_ucx_links_run(kvf_ucx *ucx)
+{
+  bool ran = false;
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&ucx->troubled)) != NULL) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(node, kvf_ucx_link, in_troubled);
+    if (link->error != KVF_UCS_OK) {
+      endpoint_failed(ucx, link, link->error);
+    }
+    kvf_ucx_link_settle(ucx, link);
+    ran = true;
+  }
+  return ran;
+}
+
+static uint64_t leaving_tick(kvf_ucx *ucx)
+{
+  while (!kvf_list_is_empty(&ucx->leaving)) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->leaving.next, kvf_ucx_link, in_leaving);
+    if (link->deadline_ns > ucx->now_ns) {
+      return link->deadline_ns;
+    }
+    kvf_list_remove(&link->in_leaving);
+    close_endpoint(ucx, link);
+  }
+  return KVF_TIME_NEVER;
+}
+
+uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
+{
+  uint64_t leaving_ns = leaving_tick(ucx);
+  while (!kvf_list_is_empty(&ucx->connecting)) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->connecting.next, kvf_ucx_link, in_connecting);
+    if (link->deadline_ns > ucx->now_ns) {
+      return kvf_time_min(link->deadline_ns, leaving_ns);
+    }
+    kvf_ucx_link_fail(ucx, link, KVF_HANDSHAKE_TIMEOUT, KVF_HANDSHAKE_TIMEOUT, "no answer in %u ms",
+                      (unsigned)ucx->config.handshake_timeout_ms);
+  }
+  return leaving_ns;
+}
+
+/* ---- operations ---- */
+
+/* The link and its arrays in one allocation, those with the strictest alignment first. */
+static kvf_ucx_link *link_alloc(const kvf_link_spec *spec)
+{
+  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
+  size_t each = sizeof(kvf_region_layout) + sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
+  kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
+  if (link == NULL) {
+    return NULL;
+  }
+  void *after = link + 1;
+  link->remote = after;
+  after = link->remote + count;
+  link->bases = after;
+  after = link->bases + count;
+  link->keys = after;
+  after = link->keys + count;
+  link->description = after;
+  return link;
+}
+
+kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  *out = NULL;
+  if (spec->remote_count == 0 || spec->remote_count > KVF_REGIONS_MAX || spec->description_bytes == 0 ||
+      spec->description_bytes > KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) {
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_ucx_link *link = link_alloc(spec);
+  if (link == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  link->base = (kvf_link){.transport = transport, .user = spec->user};
+  kvf_command_init(&link->connect, run_connect);
+  kvf_command_init(&link->disconnect, run_disconnect);
+  kvf_list_init(&link->open);
+  kvf_list_init(&link->in_links);
+  kvf_list_init(&link->in_connecting);
+  kvf_list_init(&link->in_troubled);
+  kvf_list_init(&link->in_leaving);
+  kvf_list_init(&link->reads);
+  kvf_ucx_batch_init(&link->check, ucx, checked);
+  link->peer = spec->peer;
+  link->incarnation = spec->incarnation;
+  link->regions_count = spec->remote_count;
+  memcpy(link->remote, spec->remote, spec->remote_count * sizeof(*spec->remote));
+  link->description_bytes = spec->description_bytes;
+  memcpy(link->description, spec->description, spec->description_bytes);
+  *out = &link->base;
+  kvf_commands_lock(&ucx->commands);
+  kvf_commands_post(&ucx->commands, &link->connect);
+  kvf_commands_unlock(&ucx->commands);
+  return KVF_OK;
+}
+
+void kvf_ucx_disconnect(kvf_link *base)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
+  kvf_ucx *ucx = kvf_ucx_of(base->transport);
+  kvf_commands_lock(&ucx->commands);
+  link->disconnected = true;
+  kvf_commands_post(&ucx->commands, &link->disconnect);
+  kvf_commands_unlock(&ucx->commands);
+}
