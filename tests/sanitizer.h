@@ -14,5 +14,10 @@
 #ifndef SANITIZED
 #define SANITIZED false
 #endif
+#ifdef __SANITIZE_THREAD__
+#define SANITIZED_THREADS true
+#else
+#define SANITIZED_THREADS false
+#endif
 
 #endif

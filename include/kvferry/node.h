@@ -21,7 +21,8 @@ extern "C" {
  * On success *out is the caller's, to be given to kvf_node_close(). On failure *out is NULL, and `message`
  * (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) says what to change.
  * KVF_INVALID: an option, or key file, is unusable, or an address off loopback without a key. KVF_ADDRESS_IN_USE:
- * choose another port (or 0 for any free one). KVF_SYSTEM, KVF_NO_MEMORY: the operating system refused. */
+ * choose another port (or 0 for any free one). KVF_TRANSFER_SETUP: this machine lacks what the only transport needs.
+ * KVF_SYSTEM, KVF_NO_MEMORY: the operating system refused. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
 
 /* Ends all leases (over is stored before this returns), aborts all loads, waits until no thread of the library touches

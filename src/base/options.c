@@ -49,7 +49,7 @@ static const kvf_option table[] = {
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(key_file, TYPE_PATH, "", "a path, or empty",
          "File with the key that all engines share; without one only loopback addresses are allowed."),
-    TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp",
+    TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp, ucx",
          "The transports that may be used, best first."),
     TEXT(checksum, TYPE_SWITCH, "off", "off or on",
          "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
@@ -80,6 +80,10 @@ static const kvf_option table[] = {
     NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport."),
     NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
            "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
+    TEXT(ucx_library, TYPE_PATH, "", "a path, or empty",
+         "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
+    NUMBER(ucx_spin_us, "us", 0, 0, 1000000,
+           "How long the ucx transport polls for more before it waits for an event; costs a core meanwhile."),
     TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
          "What to do with a request whose load has failed."),
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
@@ -99,7 +103,7 @@ static const char *const error_status_names[] = {[KVF_ERROR_STATUS_500] = "500",
 static const char *const switch_names[] = {[KVF_OFF] = "off", [KVF_ON] = "on"};
 static const char *const log_level_names[] = {
     [KVF_LOG_ERROR] = "error", [KVF_LOG_WARN] = "warn", [KVF_LOG_INFO] = "info", [KVF_LOG_DEBUG] = "debug"};
-static const char *const transport_names[] = {"local", "tcp"};
+static const char *const transport_names[] = {"local", "tcp", "ucx"};
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -79,6 +79,14 @@ static void list_transports(kvf_core *core)
   }
 }
 
+void kvf_core_leave_out_transport(kvf_core *core, uint32_t i)
+{
+  kvf_peers *peers = &core->peers;
+  assert(i < peers->transports_count);
+  peers->transports_count--;
+  memmove(peers->transports[i], peers->transports[i + 1], (peers->transports_count - i) * sizeof(peers->transports[0]));
+}
+
 kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
 {
   memset(core, 0, sizeof(*core));

@@ -94,6 +94,10 @@ typedef struct kvf_core {
 KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
 void kvf_core_free(kvf_core *core);
 
+/* The i-th of the option's transports is not there: all goes on as if it had not been named. Before anything else is
+ * asked of the core. */
+void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
+
 /* ---- API calls: see the public headers ---- */
 
 /* `welcome` describes the memory to peers; it is copied, its allocations become the core's. KVF_EXISTS: the core has

@@ -17,7 +17,7 @@
 #include "transport/socket.h"
 
 /* All transports there are; the option `transports` chooses and orders. */
-static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, &kvf_transport_tcp};
+static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, &kvf_transport_tcp, &kvf_transport_ucx};
 
 #define CLOSE_POLL_NS (KVF_NS_PER_MS / 2)
 
@@ -74,9 +74,11 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .copy_threads = node->config.copy_threads,
                                  .inline_bytes = node->config.inline_bytes,
                                  .tcp_streams = node->config.tcp_streams,
-                                 .tcp_buffer_bytes = node->config.tcp_buffer_bytes};
+                                 .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
+                                 .ucx_spin_us = node->config.ucx_spin_us};
   (void)snprintf(config.listen, sizeof(config.listen), "%s", node->config.listen);
-  for (uint32_t i = 0; i < node->core.peers.transports_count; i++) {
+  (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
+  for (uint32_t i = 0; i < node->core.peers.transports_count;) {
     const kvf_transport_ops *ops = find_transport(node->core.peers.transports[i]);
     kvf_status status = KVF_INVALID;
     if (ops == NULL) {
@@ -85,11 +87,16 @@ static kvf_status open_transports(kvf_node *node, char *message)
     } else {
       status = ops->open(&config, &host, &node->transports[i], message);
     }
+    if (status == KVF_TRANSFER_SETUP && node->core.peers.transports_count > 1) {
+      host.log(host.context, KVF_LOG_WARN, message); /* this machine lacks it: the others will do */
+      kvf_core_leave_out_transport(&node->core, i);
+      continue;
+    }
     if (status != KVF_OK) {
       close_transports(node);
       return status;
     }
-    node->transports_count = i + 1;
+    node->transports_count = ++i;
   }
   return KVF_OK;
 }

@@ -90,7 +90,8 @@ void lease_of_other_blocks(void **state)
 
 #define OWNERS_BLOCKS 16
 #define OWNERS_BLOCK_BYTES 16384
-#define OWNERS_ROUNDS (SANITIZED ? 600 : 3000)
+#define OWNERS_ROUNDS 3000
+#define OWNERS_ROUNDS_SLOW 600
 #define OWNERS_PATIENCE_S 40
 
 /* A producer that hands the same blocks from one lease to the next as fast as it can. */
@@ -188,8 +189,9 @@ void sample_follows_last_byte(void **state)
     sleep_us(10);
   }
   owners_counts counts = {0};
+  const uint32_t rounds = SANITIZED || traits->is_slow ? OWNERS_ROUNDS_SLOW : OWNERS_ROUNDS;
   uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
-  while ((counts.good < OWNERS_ROUNDS || counts.refused < OWNERS_ROUNDS / 10 || counts.foreign == 0) &&
+  while ((counts.good < rounds || counts.refused < rounds / 10 || counts.foreign == 0) &&
          counts.good + counts.refused < NODE_READS_MAX - 1 && now_ns() < until_ns) {
     owners_round(two, &owners, items, &counts);
   }

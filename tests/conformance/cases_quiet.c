@@ -12,6 +12,7 @@
 #include "volley.h"
 
 #define ROUNDS (SANITIZED ? 25 : 100)
+#define CONSUMERS (SANITIZED ? 10 : 30)
 
 static node_shape producer_shape(void)
 {
@@ -174,4 +175,22 @@ void producer_clears_memory(void **state)
     volley_end(&volley, &producer);
     pair_close(two);
   }
+}
+
+/* What a consumer leaves unfinished does not concern the producer, nor its other consumers. */
+void consumer_killed(void **state)
+{
+  const node_shape producer = producer_shape();
+  const node_shape consumer = consumer_shape();
+  pair *two = pair_open(*state, &producer, &consumer);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  kvf_prng prng = {29};
+  for (int i = 0; i < CONSUMERS; i++) {
+    child_process child;
+    consumer_start(&child, &two->introduction, lease);
+    sleep_us(kvf_prng_below(&prng, 3000));
+    consumer_kill(&child);
+    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+  }
+  pair_close(two);
 }

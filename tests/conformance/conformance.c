@@ -17,6 +17,9 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
   if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
     return process_main(traits);
   }
+  if (argc > 1 && strcmp(argv[1], "--consumer") == 0) {
+    return consumer_main(traits);
+  }
   char filter[64] = "*";
   if (argc > 1) {
     (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
@@ -42,10 +45,19 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(cancel_of_unknown_reads),
   };
   const struct CMUnitTest peers[] = {
-      CASE(producer_stopped),           CASE(producer_killed),        CASE(disconnect_with_open_reads),
-      CASE(producer_clears_memory),     CASE(descriptions_cut_short), CASE(descriptions_of_garbage),
-      CASE(layouts_incompatible),       CASE(incarnation_of_another), CASE(session_of_another),
-      CASE(describe_without_room),      CASE(memory_set_twice),       CASE(nothing_left_behind),
+      CASE(producer_stopped),
+      CASE(producer_killed),
+      CASE(disconnect_with_open_reads),
+      CASE(producer_clears_memory),
+      CASE(consumer_killed),
+      CASE(descriptions_cut_short),
+      CASE(descriptions_of_garbage),
+      CASE(layouts_incompatible),
+      CASE(incarnation_of_another),
+      CASE(session_of_another),
+      CASE(describe_without_room),
+      CASE(memory_set_twice),
+      CASE(nothing_left_behind),
       CASE(forked_child_keeps_nothing),
   };
   const struct CMUnitTest faults[] = {
@@ -54,7 +66,7 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(fault_in_every_operation), CASE(fault_late_news_of_links),
   };
   int failed = cmocka_run_group_tests_name(traits->ops->name, reads, NULL, NULL);
-  if (!traits->has_sums) { /* which are no matter of peers */
+  if (!traits->has_sums && !traits->has_no_peers) { /* sums are no matter of peers */
     failed += cmocka_run_group_tests_name("peers", peers, NULL, NULL);
   }
   if (traits->has_faults) {

@@ -10,15 +10,18 @@
 #include "base/prng.h"
 #include "base/time.h"
 
-/* A program that replaces the transports of whole nodes is linked with --wrap of the two, and names the real ones. */
+/* A program that replaces the transports of whole nodes is linked with --wrap of all, and names the real ones. */
 #ifdef FAULT_TRANSPORTS_WRAPPED
 extern const kvf_transport_ops __real_kvf_transport_local;
 extern const kvf_transport_ops __real_kvf_transport_tcp;
+extern const kvf_transport_ops __real_kvf_transport_ucx;
 #define REAL_LOCAL __real_kvf_transport_local
 #define REAL_TCP __real_kvf_transport_tcp
+#define REAL_UCX __real_kvf_transport_ucx
 #else
 #define REAL_LOCAL kvf_transport_local
 #define REAL_TCP kvf_transport_tcp
+#define REAL_UCX kvf_transport_ucx
 #endif
 
 const kvf_status fault_statuses[] = {
@@ -398,17 +401,15 @@ static kvf_status fault_open(const kvf_transport_ops *ops, const kvf_transport_o
   return KVF_OK;
 }
 
-static kvf_status local_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
-                             char *message)
-{
-  return fault_open(&fault_transport_local, &REAL_LOCAL, config, host, out, message);
-}
-
-static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
-                           char *message)
-{
-  return fault_open(&fault_transport_tcp, &REAL_TCP, config, host, out, message);
-}
+#define OPENER(opener, ops, real)                                                                                   \
+  static kvf_status opener(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out, \
+                           char *message)                                                                           \
+  {                                                                                                                 \
+    return fault_open(&(ops), &(real), config, host, out, message);                                                 \
+  }
+OPENER(local_open, fault_transport_local, REAL_LOCAL)
+OPENER(tcp_open, fault_transport_tcp, REAL_TCP)
+OPENER(ucx_open, fault_transport_ucx, REAL_UCX)
 
 static void fault_close(kvf_transport *transport)
 {
@@ -580,10 +581,13 @@ static void fault_assist(kvf_transport *transport)
 
 const kvf_transport_ops fault_transport_local = FAULT_OPS("local", local_open);
 const kvf_transport_ops fault_transport_tcp = FAULT_OPS("tcp", tcp_open);
+const kvf_transport_ops fault_transport_ucx = FAULT_OPS("ucx", ucx_open);
 
 #ifdef FAULT_TRANSPORTS_WRAPPED
 extern const kvf_transport_ops __wrap_kvf_transport_local;
 extern const kvf_transport_ops __wrap_kvf_transport_tcp;
+extern const kvf_transport_ops __wrap_kvf_transport_ucx;
 const kvf_transport_ops __wrap_kvf_transport_local = FAULT_OPS("local", local_open);
 const kvf_transport_ops __wrap_kvf_transport_tcp = FAULT_OPS("tcp", tcp_open);
+const kvf_transport_ops __wrap_kvf_transport_ucx = FAULT_OPS("ucx", ucx_open);
 #endif

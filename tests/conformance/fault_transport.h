@@ -40,6 +40,7 @@ extern const size_t fault_statuses_count;
 
 extern const kvf_transport_ops fault_transport_local;
 extern const kvf_transport_ops fault_transport_tcp;
+extern const kvf_transport_ops fault_transport_ucx;
 
 /* From here on; NULL: pass everything on. */
 void fault_plan_set(const fault_plan *plan);

@@ -48,4 +48,10 @@ void process_end(producer_process *process);
 /* What such a process does. Returns its exit status. */
 int process_main(const conformance_traits *traits);
 
+/* Likewise a consumer (volley.h) in a process of its own, which reads the lease over and over until it is killed.
+ * Returns when it has begun. */
+void consumer_start(child_process *child, const node_introduction *introduction, const node_lease *lease);
+void consumer_kill(const child_process *child);
+int consumer_main(const conformance_traits *traits);
+
 #endif

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "pair.h"
+#include "volley.h"
 
 void process_start(producer_process *process, const node_shape *shape)
 {
@@ -69,4 +69,45 @@ int process_main(const conformance_traits *traits)
   free(introduction);
   free(producer);
   return EXIT_SUCCESS;
+}
+
+/* ---- a consumer ---- */
+
+void consumer_start(child_process *child, const node_introduction *introduction, const node_lease *lease)
+{
+  char begun;
+  assert_true(child_start(child, "--consumer", SOCK_STREAM));
+  assert_true(child_send(child->channel, introduction, sizeof(*introduction)));
+  assert_true(child_send(child->channel, lease, sizeof(*lease)));
+  assert_true(child_receive(child->channel, &begun, sizeof(begun)));
+}
+
+void consumer_kill(const child_process *child)
+{
+  assert_int_equal(kill(child->pid, SIGKILL), 0);
+  assert_true(WIFSIGNALED(child_end(child)));
+}
+
+int consumer_main(const conformance_traits *traits)
+{
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  side *consumer = allocate(sizeof(*consumer));
+  node_introduction *introduction = allocate(sizeof(*introduction));
+  node_lease *lease = allocate(sizeof(*lease));
+  const node_shape shape = node_shape_simple(VOLLEY_BLOCKS, VOLLEY_BLOCK_BYTES);
+  if (!child_receive(STDIN_FILENO, introduction, sizeof(*introduction)) ||
+      !child_receive(STDIN_FILENO, lease, sizeof(*lease))) {
+    return EXIT_FAILURE;
+  }
+  node_open(consumer, traits->ops, &shape, SEED + 1);
+  kvf_link *link = node_connect_ok(consumer, introduction);
+  for (uint32_t reads = 0; reads + VOLLEY_READS < NODE_READS_MAX; reads += VOLLEY_READS) {
+    read_volley volley = volley_start(consumer, link, lease);
+    const char begun = 1;
+    if (reads == 0 && !child_send(STDIN_FILENO, &begun, sizeof(begun))) {
+      return EXIT_FAILURE;
+    }
+    volley_end(&volley, &introduction->shape);
+  }
+  return EXIT_FAILURE; /* nobody has killed it */
 }

@@ -12,6 +12,8 @@ typedef struct conformance_traits {
   bool producer_checks_session; /* a connection must show the session's key */
   bool reads_stopped_producer;  /* nothing of the producer but its memory is needed */
   bool has_sums;                /* both sides have checksums */
+  bool is_slow;                 /* fewer rounds of what is one round trip after the other */
+  bool has_no_peers;            /* the cases of peers that come and go are left out */
   bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 

@@ -11,15 +11,18 @@
 /* clang-format on */
 
 #include "../sanitizer.h"
+#include "../with_ucx.h"
 #include "base/prng.h"
 #include "fault_transport.h"
 #include "world.h"
 
-#define ROUNDS (SANITIZED ? 30 : 120)
+#define ROUNDS 120
+#define ROUNDS_SLOW 30
 #define SLACK_BYTES 65536
 #define QUARANTINE 0x77
 
 static const char *transports;
+static uint32_t rounds;
 
 typedef struct scene {
   pair_node producer;
@@ -103,7 +106,7 @@ static void everything_at_random(void **state)
   scene *s = *state;
   kvf_prng prng = {7};
   uint32_t saved = 0;
-  for (uint32_t round = 0; round < ROUNDS; round++) {
+  for (uint32_t round = 0; round < rounds; round++) {
     fault_plan plan = {.seed = round, .late_us_max = 100000};
     for (fault_kind kind = FAULT_LATE; kind < FAULT_KINDS; kind++) {
       plan.permille[kind] = (uint32_t)kvf_prng_below(&prng, 150);
@@ -147,7 +150,7 @@ static void aborts_that_take_long(void **state)
 {
   scene *s = *state;
   kvf_prng prng = {11};
-  for (uint32_t round = 0; round < ROUNDS / 2; round++) {
+  for (uint32_t round = 0; round < rounds / 2; round++) {
     const fault_plan plan = {.seed = round,
                              .permille = {[FAULT_NO_STOP] = 400, [FAULT_LATE] = 300, [FAULT_STALL] = 200},
                              .late_us_max = 30000};
@@ -261,7 +264,12 @@ static int set_up(void **state)
 int main(int argc, char **argv)
 {
   transports = argc > 1 ? argv[1] : "tcp";
+  bool has_ucx = strstr(transports, "ucx") != NULL;
+  rounds = SANITIZED || has_ucx ? ROUNDS_SLOW : ROUNDS;
   char filter[64] = "*";
+  if (has_ucx && with_ucx() != 0) {
+    return WITHOUT_UCX;
+  }
   if (argc > 2) {
     (void)snprintf(filter, sizeof(filter), "*%s*", argv[2]);
   }

@@ -39,11 +39,11 @@ check_tidy() {
 
 # meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
 # sanitizer not the crowd, which is many times the same, nor what is about the order of memory; with that of threads not the
-# simulator, which has one; with --quick not those that are made of waiting.
+# simulator, which has one, nor the faults of ucx, which the other one sees; with --quick not those that are made of waiting.
 meson_tests() {
   local folder=$1 suites=()
   [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd --no-suite litmus)
-  [ "$folder" != build-tsan ] || suites+=(--no-suite sim)
+  [ "$folder" != build-tsan ] || suites+=(--no-suite sim --no-suite ucx_faults)
   [ $quick = no ] || suites+=(--no-suite hostile --no-suite stress --no-suite litmus)
   build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs "${suites[@]}"
 }

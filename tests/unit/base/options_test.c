@@ -68,7 +68,7 @@ static void every_option_takes_its_default(void **state)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 34);
+  assert_int_equal(count, 36);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -130,11 +130,12 @@ static void transports_are_known_and_named_once(void **state)
   char expected[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
     snprintf(expected, sizeof(expected),
-             "transports = \"%s\" is not allowed: it must be a comma-separated list of local, tcp", refused[i]);
+             "transports = \"%s\" is not allowed: it must be a comma-separated list of local, tcp, ucx", refused[i]);
     assert_refused("transports", refused[i], KVF_INVALID, expected);
   }
   assert_set("transports", "tcp");
   assert_set("transports", "tcp,local");
+  assert_set("transports", "local,ucx,tcp");
 }
 
 static void addresses_have_a_shape(void **state)

@@ -92,6 +92,22 @@ static void transports_keep_the_options_order(void **state)
   kvf_core_free(&core);
 }
 
+static void a_transport_that_is_not_there_is_left_out(void **state)
+{
+  (void)state;
+  kvf_core core;
+  kvf_core_config config = config_of('a');
+  (void)snprintf(config.options.transports, sizeof(config.options.transports), "tcp,ucx,local");
+  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
+  kvf_core_leave_out_transport(&core, 1);
+  assert_int_equal(core.peers.transports_count, 2);
+  assert_string_equal(core.peers.transports[0], "tcp");
+  assert_string_equal(core.peers.transports[1], "local");
+  kvf_core_leave_out_transport(&core, 1);
+  assert_int_equal(core.peers.transports_count, 1);
+  kvf_core_free(&core);
+}
+
 /* P8: what has been freed holds neither the key nor what nonces are made of. */
 static void secrets_are_wiped(void **state)
 {
@@ -445,6 +461,7 @@ int main(void)
       cmocka_unit_test(first_lease_id_comes_from_the_secret),
       cmocka_unit_test(block_tokens_are_part_of_the_identity),
       cmocka_unit_test(transports_keep_the_options_order),
+      cmocka_unit_test(a_transport_that_is_not_there_is_left_out),
       cmocka_unit_test(secrets_are_wiped),
       cmocka_unit_test(ranks_must_be_all_and_different),
       cmocka_unit_test(ticket_says_what_the_core_knows),

@@ -325,6 +325,37 @@ static void says_what_is_wrong_with_a_configuration(void **state)
   assert_non_null(strstr(message, "chunk_bytes"));
 }
 
+/* One line says what is missing, and the others serve; without another the node does not start. */
+static void goes_on_without_a_transport_that_the_machine_lacks(void **state)
+{
+  (void)state;
+  static const pair_option without[] = {
+      {"transports", "ucx,tcp"}, {"ucx_library", "/nowhere/libucp.so.0"}, {NULL, NULL}};
+  pair p;
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  kvf_config config;
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  pair_open(&p, without);
+  assert_true(pair_wait_log(&p.consumer, "UCX cannot be loaded", "/nowhere/libucp.so.0", 5000));
+  pair_offer(&p.producer, 3, 10, 40, true, &ticket);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  pair_wait(&p.consumer, id, 10000, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_loaded(&p, 20, 10, 40);
+  pair_close(&p);
+
+  kvf_config_init(&config);
+  assert_int_equal(kvf_config_set(&config, "transports", "ucx", message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "ucx_library", "/nowhere/libucp.so.0", message), KVF_OK);
+  assert_int_equal(kvf_node_open(&config, &node, message), KVF_TRANSFER_SETUP);
+  assert_null(node);
+  assert_non_null(strstr(message, "UCX cannot be loaded"));
+}
+
 static void says_that_a_port_is_in_use(void **state)
 {
   (void)state;
@@ -374,6 +405,7 @@ int main(void)
       cmocka_unit_test(deadline_decides),
       cmocka_unit_test(loads_only_wanted_blocks),
       cmocka_unit_test(says_what_is_wrong_with_a_configuration),
+      cmocka_unit_test(goes_on_without_a_transport_that_the_machine_lacks),
       cmocka_unit_test(says_that_a_port_is_in_use),
       cmocka_unit_test(unregister_gives_the_memory_back),
   };
