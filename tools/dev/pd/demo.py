@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--connector", choices=sorted(CONNECTORS), default="kvferry")
     parser.add_argument("--compare", action="store_true", help="both connectors, one table")
     parser.add_argument("--faults", default="", metavar="LETTERS", help="only these, e.g. abg")
-    parser.add_argument("--transport", choices=("local", "tcp"), help="kvferry: use only this one")
+    parser.add_argument("--transport", choices=("local", "tcp", "ucx"), help="kvferry: use only this one")
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="the client's time limit")
     return parser.parse_args()
 
