@@ -39,22 +39,25 @@ def make_prompt(tokens: int, seed: int = 1, salt: bytes = b"") -> bytes:
 class Pool:
     """One rank's KV memory: a few layers, each with the same blocks."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, block_bytes: int = BLOCK_BYTES) -> None:
         rng = random.Random(seed)
-        self.layers = [(ctypes.c_char * (BLOCKS * BLOCK_BYTES)).from_buffer(
-            bytearray(rng.randbytes(BLOCKS * BLOCK_BYTES))) for _ in range(LAYERS)]
+        self.block_bytes = block_bytes
+        self.layers = [(ctypes.c_char * (BLOCKS * block_bytes)).from_buffer(
+            bytearray(rng.randbytes(BLOCKS * block_bytes))) for _ in range(LAYERS)]
 
     def regions(self) -> list[tuple[int, int, int, int, int, int, int]]:
-        return [(ctypes.addressof(layer), BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0) for layer in self.layers]
+        return [(ctypes.addressof(layer), self.block_bytes, self.block_bytes, BLOCKS, 1, 1, 0) for layer in self.layers]
 
     def block(self, index: int) -> bytes:
-        return b"".join(layer.raw[index * BLOCK_BYTES:(index + 1) * BLOCK_BYTES] for layer in self.layers)
+        begin = index * self.block_bytes
+        return b"".join(layer[begin:begin + self.block_bytes] for layer in self.layers)
 
 
 class Engine:
-    def __init__(self, seed: int, identity: dict[str, str] | None = None, **options: object) -> None:
+    def __init__(self, seed: int, identity: dict[str, str] | None = None, block_bytes: int = BLOCK_BYTES,
+                 **options: object) -> None:
         given = {name: str(value) for name, value in options.items()} | {"block_tokens": str(BLOCK_TOKENS)}
-        self.pool = Pool(seed)
+        self.pool = Pool(seed, block_bytes)
         self.control = Node({**given, "listen": ""}, identity or IDENTITY)
         self.rank = Node(given, identity or IDENTITY)
         self.rank.register(self.pool.regions())
@@ -65,9 +68,9 @@ class Engine:
         self.control.close()
         self.rank.close()
 
-    def publish(self, blocks: list[int], prompt: bytes) -> tuple[bytes, int, str]:
+    def publish(self, blocks: list[int], prompt: bytes, pool_blocks: int = BLOCKS) -> tuple[bytes, int, str]:
         """A lease of these blocks, its id and its ticket."""
-        status, lease, lease_id = self.control.lease_reserve(len(blocks), BLOCKS)
+        status, lease, lease_id = self.control.lease_reserve(len(blocks), pool_blocks)
         assert status == _kvferry.OK and lease is not None
         assert self.rank.lease_publish([(lease, prompt, 77, pack(blocks))]) == [_kvferry.OK]
         status, ticket = self.control.ticket_make(lease, prompt, pack(blocks))

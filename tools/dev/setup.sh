@@ -7,6 +7,7 @@
 # Needs common.sh.
 
 PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev libxxhash-dev libucx-dev
+  iproute2 nftables
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 PIP_LOG=$CACHE/logs/pip.log
 REQUIREMENTS=tools/dev

@@ -86,6 +86,7 @@ if [ $quick = no ]; then
   step "fuzzing, 30 s a target" - fuzz --seconds 30
   setup_tests
   step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
+  step "hosts on networks that fail" $RESULTS/hosts.xml python_tests tests/hosts $RESULTS/hosts.xml
   if [ $e2e = yes ]; then
     step "end to end, real engines" $RESULTS/e2e.xml \
       engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions

@@ -1,0 +1,136 @@
+"""An engine in a process of its own. It does what each line of its standard input says, and answers with a line.
+
+    python agent.py SEED OPTIONS      ends with its standard input
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, pack, wait_for  # noqa: E402
+from kvferry import _kvferry  # noqa: E402
+
+BLOCK_BYTES = 128 * 1024
+"""Of one layer."""
+POOL_BLOCKS = 4096
+"""What the engine says that it has, so that leases of loads that failed do not bar the next."""
+LOAD_LIMIT_S = 35.0
+"""Longer than the longest load."""
+LASTING = {"peers_known", "sessions_open"}
+"""Gauges that outlive a request."""
+ACTIONS = {_kvferry.ACTION_USE: "use", _kvferry.ACTION_RECOMPUTE: "recompute", _kvferry.ACTION_FAIL: "fail"}
+ENDS = {_kvferry.LEASE_END_COMPLETED: "completed", _kvferry.LEASE_END_ABANDONED: "abandoned",
+        _kvferry.LEASE_END_EXPIRED: "expired", _kvferry.LEASE_END_REVOKED: "revoked"}
+
+
+class Agent:
+    def __init__(self, seed: int, options: dict[str, str]) -> None:
+        self.engine = Engine(seed, block_bytes=BLOCK_BYTES, **options)
+        self._leases: dict[int, bytes] = {}
+
+    # ---- as a producer ----
+
+    def publish(self, blocks: list[int], prompt: int) -> dict[str, Any]:
+        lease, lease_id, ticket = self.engine.publish(blocks, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), POOL_BLOCKS)
+        self._leases[lease_id] = lease
+        return {"lease": lease_id, "ticket": ticket}
+
+    def overwrite(self, lease: int, seed: int) -> float:
+        """The blocks have another owner from now on: ends the lease, then writes what `seed` stands for. When."""
+        assert self.engine.rank.lease_end([self._leases[lease]]) == [_kvferry.OK]
+        for mine, other in zip(self.engine.pool.layers, Pool(seed, BLOCK_BYTES).layers):
+            mine[:] = other[:]
+        return time.monotonic()
+
+    def ended(self, lease: int) -> str:
+        """Waits until the lease has; why. The blocks are the engine's again."""
+        cause = self.engine.take(_kvferry.EVENT_LEASE_ENDED, lease)
+        assert self.engine.control.lease_release([lease]) == [_kvferry.OK]
+        del self._leases[lease]
+        return ENDS[cause]
+
+    # ---- as a consumer ----
+
+    def start(self, ticket: str, blocks: list[int], prompt: int) -> int:
+        for target in blocks:
+            self._fill(target, 0)
+        return self.engine.load(ticket, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), blocks)
+
+    def _fill(self, block: int, value: int) -> None:
+        for layer in self.engine.pool.layers:
+            layer[block * BLOCK_BYTES:(block + 1) * BLOCK_BYTES] = bytes([value]) * BLOCK_BYTES
+
+    def finish(self, request: int, source: list[int], target: list[int], seed: int) -> dict[str, Any]:
+        """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""
+        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), LOAD_LIMIT_S)[3]
+        at = time.monotonic()
+        wait_for("quiet", lambda: self._event(_kvferry.EVENT_QUIET, request), LOAD_LIMIT_S)
+        action, status, keep = verdict[:3]
+        expected, got = Pool(seed, BLOCK_BYTES), self.engine.pool
+        wrong = [i for i in range(keep) if got.block(target[i]) != expected.block(source[i])]
+        return {"action": ACTIONS[action], "reason": _kvferry.status_name(status), "keep": keep, "at": at, "wrong": wrong}
+
+    def _event(self, kind: int, id_: int) -> Any:
+        engine = self.engine
+        for event in [*engine.control.poll(), *engine.rank.poll()]:
+            engine.events.append(event)
+            if event[0] == _kvferry.EVENT_LOAD:
+                engine.control.request_report([event[3]])
+        return next((event for event in engine.events if event[:2] == (kind, id_)), None)
+
+    # ---- what is left ----
+
+    def stat(self, name: str) -> int:
+        return self.engine.stat(name)
+
+    def peers(self) -> list[str]:
+        """Their addresses."""
+        return sorted({peer[1] for node in (self.engine.control, self.engine.rank) for peer in node.peers()})
+
+    def left(self) -> dict[str, int]:
+        """What is still on the books."""
+        nodes = self.engine.control, self.engine.rank
+        found = {name: value for node in nodes for name, _, value, is_gauge in node.stats()
+                 if is_gauge and value and name not in LASTING}
+        for node in nodes:
+            for _, address, _, _, _, numbers in node.peers():
+                found |= {f"{address} {name}": value for name, _, value, is_gauge in numbers if is_gauge and value}
+        return found
+
+    def descriptors(self) -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    def healthy(self) -> bool:
+        return self.engine.control.healthy() and self.engine.rank.healthy()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def main() -> None:
+    try:
+        agent = Agent(int(sys.argv[1]), json.loads(sys.argv[2]))
+    except _kvferry.Error as error:
+        print(json.dumps({"refused": str(error)}), flush=True)
+        return
+    print(json.dumps({"answer": None}), flush=True)
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer = {"answer": getattr(agent, name)(**arguments)}
+        except Exception as error:  # the test's to judge
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Engines on hosts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from network import Network
+from remote import Load, Remote
+
+OPTIONS = {"stall_timeout_ms": "1000", "lease_ttl_ms": "2000", "chunk_bytes": "524288"}
+UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "fatal"}
+BLOCKS = 24
+"""Of a load: 9 MiB."""
+STALL_S, SLACK_S = 1.0, 0.5
+MBIT = 200
+HEAL_S = 8.0
+"""Until a load works again: a breaker's cooldown, a probe, its handshake."""
+QUIET_S = 12.0
+"""Until nothing is left: a lease's life, and what TCP waits for an acknowledgement."""
+
+
+class Site:
+    """A network, and engines on its hosts."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network = network
+        self._engines: list[Remote] = []
+        self._key = folder / "key"
+        self._key.write_text(os.urandom(32).hex())
+        self._key.chmod(0o600)
+
+    def engine(self, name: str, transport: str = "tcp", family: int = 4, env: dict[str, str] | None = None,
+               **options: str) -> Remote:
+        """An engine that knows its own address, the key, and nothing else."""
+        given = OPTIONS | {"key_file": str(self._key), "transports": transport,
+                           "listen": self.network.address(name, family)} | options
+        self._engines.append(Remote(self.network.hosts[name], given, UCX | (env or {})))
+        return self._engines[-1]
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+def is_whole(load: Load, blocks: int = BLOCKS) -> bool:
+    return load.action == "use" and load.keep == blocks
+
+
+class Pair:
+    """A producer P and a consumer D on hosts of their own, which have loaded once."""
+
+    def __init__(self, site: Site, transport: str, family: int = 4, **options: str) -> None:
+        self.site, self.network, self.transport = site, site.network, transport
+        self.p = site.engine("P", transport, family, **options)
+        self.d = site.engine("D", transport, family, **options)
+        self.leases: list[int] = []
+        assert is_whole(self.load())
+        self.descriptors = self._descriptors()
+
+    def _descriptors(self) -> list[int]:
+        return [side.ask("descriptors") for side in (self.p, self.d)]
+
+    def load(self, blocks: int = BLOCKS) -> Load:
+        offer = self.p.offer(blocks)
+        self.leases.append(offer.lease)
+        return self.d.load(offer)
+
+    def during_a_load(self, fault: Callable[[], object], queue_ms: int = 100) -> tuple[Load, float]:
+        """A load, slow enough to be caught half-way by the fault; and how long after the fault it ended."""
+        self.network.limit("D", MBIT, queue_ms)
+        offer = self.p.offer(BLOCKS)
+        self.leases.append(offer.lease)
+        started = self.d.start(offer)
+        self.d.until_midway(3)
+        fault()
+        begin = time.monotonic()
+        load = self.d.finish(started)
+        assert load.at > begin, "the load had ended before the fault"
+        return load, load.at - begin
+
+    def until_it_works(self) -> float:
+        """Loads again and again, until one succeeds. What fails until then has its reason, in time."""
+        begin = time.monotonic()
+        while not is_whole(load := self.load()):
+            assert load.reason in ("peer_down", "transfer_stalled", "handshake_timeout", "transfer_setup"), load
+            assert load.seconds < STALL_S + SLACK_S, load
+            assert time.monotonic() < begin + HEAL_S, load
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    def expect_nothing_left(self) -> None:
+        """Every lease has ended, nothing is open, no descriptor was lost."""
+        for lease in self.leases:
+            self.p.ask("ended", lease=lease)
+        end = time.monotonic() + QUIET_S
+        while True:
+            left, now = [side.ask("left") for side in (self.p, self.d)], self._descriptors()
+            if left == [{}, {}] and all(mine <= before for mine, before in zip(now, self.descriptors)):
+                break
+            assert time.monotonic() < end, (left, now, self.descriptors)
+            time.sleep(0.02)
+        assert self.p.ask("healthy") and self.d.ask("healthy")
