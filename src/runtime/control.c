@@ -39,10 +39,27 @@ static void watch(kvf_control *control, int fd, uint64_t id, uint32_t events, in
   (void)epoll_ctl(control->epoll_fd, operation, fd, &event);
 }
 
+/* The address that tickets name: what `advertise` says, else where the node listens. Its port may be 0. */
+static kvf_status find_named(const kvf_config *config, const kvf_address *listen, kvf_address *out, char *message)
+{
+  const bool advertised = config->advertise[0] != '\0';
+  *out = *listen;
+  kvf_status status = advertised ? kvf_address_resolve(config->advertise, out, message) : KVF_OK;
+  if (status == KVF_OK && kvf_address_is_any(out)) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "%s = %.60s names no address that others can connect to: set the option advertise%s",
+                   advertised ? "advertise" : "listen", advertised ? config->advertise : config->listen,
+                   advertised ? " to one" : "");
+    return KVF_INVALID;
+  }
+  return status;
+}
+
 static kvf_status open_listener(kvf_control *control, char *message)
 {
   kvf_node *node = control->node;
   kvf_address address;
+  kvf_address named;
   kvf_address bound;
   kvf_status status = kvf_address_resolve(node->config.listen, &address, message);
   if (status != KVF_OK) {
@@ -54,22 +71,16 @@ static kvf_status open_listener(kvf_control *control, char *message)
                    node->config.listen);
     return KVF_INVALID;
   }
-  if (kvf_address_is_any(&address) && node->config.advertise[0] == '\0') {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                   "listen = %.60s names no address that others can connect to: set the option advertise",
-                   node->config.listen);
-    return KVF_INVALID;
+  status = find_named(&node->config, &address, &named, message);
+  if (status == KVF_OK) {
+    status = kvf_socket_listen(&address, &control->listener, &bound, message);
   }
-  status = kvf_socket_listen(&address, &control->listener, &bound, message);
   if (status != KVF_OK) {
     return status;
   }
-  node->address = bound;
-  if (node->config.advertise[0] != '\0') {
-    status = kvf_address_resolve(node->config.advertise, &node->address, message);
-    node->address.port = node->address.port == 0 ? bound.port : node->address.port;
-  }
-  return status;
+  node->address = named;
+  node->address.port = named.port == 0 ? bound.port : named.port;
+  return KVF_OK;
 }
 
 kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)

@@ -108,11 +108,14 @@ static void other_addresses_need_a_key(void **state)
   stranger_key_file("a key of sixteen", key_file);
   const pair_option open_to_all[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {NULL, NULL}};
   const pair_option nameless[] = {{"listen", "0.0.0.0"}, {"key_file", key_file}, {NULL, NULL}};
+  const pair_option advertised_to_all[] = {
+      {"listen", "0.0.0.0"}, {"advertise", "0.0.0.0"}, {"key_file", key_file}, {NULL, NULL}};
   const pair_option good[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {"key_file", key_file}, {NULL, NULL}};
   kvf_node *node;
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_refused(open_to_all, KVF_INVALID, "needs a shared key (option key_file)");
   assert_refused(nameless, KVF_INVALID, "set the option advertise");
+  assert_refused(advertised_to_all, KVF_INVALID, "advertise = 0.0.0.0 names no address");
   assert_int_equal(open_node(good, &node, message), KVF_OK);
   kvf_node_close(node);
   (void)unlink(key_file);
