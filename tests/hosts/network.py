@@ -137,6 +137,10 @@ class Network:
                 f"link set {inside} up")
         if inside == "eth0":
             host.ip(f"route add default via 10.77.{n}.254", f"route add ::/0 via fd77:{n}::fe")
+        else:  # it answers from where it was asked
+            host.ip(f"route add default via 10.77.{n}.254 table {n}", f"route add ::/0 via fd77:{n}::fe table {n}",
+                    f"rule add from 10.77.{n}.1 lookup {n}")
+            host.run("ip", "-6", "rule", "add", "from", f"fd77:{n}::1", "lookup", str(n))
         return n
 
     def address(self, name: str, family: int = 4, interface: int = 0) -> str:
@@ -171,12 +175,12 @@ class Network:
         for n in self.subnets[target]:
             self.router.run("tc", "qdisc", "delete", "dev", f"to{n}", "root")
 
-    def unplug(self, name: str) -> None:
-        self.router.ip(*(f"link set to{n} down" for n in self.subnets[name]))
+    def unplug(self, name: str, interface: int = 0) -> None:
+        self.router.ip(f"link set to{self.subnets[name][interface]} down")
 
-    def plug(self, name: str) -> None:
-        self.router.ip(*(f"link set to{n} up" for n in self.subnets[name]),
-                       *(f"address replace fd77:{n}::fe/64 dev to{n}" for n in self.subnets[name]))
+    def plug(self, name: str, interface: int = 0) -> None:
+        n = self.subnets[name][interface]
+        self.router.ip(f"link set to{n} up", f"address replace fd77:{n}::fe/64 dev to{n}")
 
     # ---- another way between two hosts ----
 

@@ -1,0 +1,67 @@
+"""Engines find each other by tickets alone: none is configured with another's address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from remote import Refused, Remote
+from sites import Site, is_whole
+
+MakeSite = Callable[..., Site]
+BLOCKS = 4
+
+
+def load(p: Remote, d: Remote) -> None:
+    offer = p.offer(BLOCKS)
+    assert is_whole(d.load(offer), BLOCKS)
+    assert p.ask("ended", lease=offer.lease) == "completed"
+
+
+def hosts_of(d: Remote) -> list[str]:
+    """Of its peers, without ports."""
+    return [address.rpartition(":")[0] for address in d.ask("peers")]
+
+
+def test_several_producers_and_consumers(site: MakeSite, transport: str) -> None:
+    made = site("P1", "P2", "P3", "D1", "D2")
+    consumers = [made.engine("D1", transport), made.engine("D2", transport, family=6)]
+    producers = [made.engine("P1", transport), made.engine("P2", transport, family=6), made.engine("P3", transport)]
+    addresses = [made.network.address("P1"), made.network.address("P2", family=6), made.network.address("P3")]
+    for d in consumers:
+        assert hosts_of(d) == []
+        for p in producers:
+            load(p, d)
+        assert hosts_of(d) == sorted(addresses)
+    made.network.add("P4")
+    made.network.join("P4")
+    load(made.engine("P4", transport), consumers[0])  # it was not there when they started
+    assert made.network.address("P4") in hosts_of(consumers[0])
+    producers[0].close()
+    load(made.engine("P1", transport), consumers[0])  # another one at its address
+    assert all(d.ask("left") == {} for d in consumers)
+
+
+# {v4} and {v6} stand for the addresses of the second interface.
+@pytest.mark.parametrize("listen, advertise", [
+    ("{v4}", ""), ("{v6}", ""), ("0.0.0.0", "{v4}"), ("[::]", "{v6}"), ("[::]", "{v4}"),
+])
+def test_a_host_with_two_interfaces(site: MakeSite, listen: str, advertise: str) -> None:
+    """The ticket names the address that the producer was told to use, and everything goes there: the other interface is
+    not plugged in."""
+    made = site("P", "D")
+    made.network.join("P")
+    v4, v6 = (made.network.address("P", family, interface=1) for family in (4, 6))
+    made.network.unplug("P", interface=0)
+    p = made.engine("P", listen=listen.format(v4=v4, v6=v6), advertise=advertise.format(v4=v4, v6=v6))
+    d = made.engine("D")
+    load(p, d)
+    assert hosts_of(d) == [v6 if "{v6}" in listen + advertise else v4]
+
+
+@pytest.mark.parametrize("listen, advertise", [("0.0.0.0", ""), ("[::]", ""), ("0.0.0.0", "0.0.0.0"), ("10.77.1.1", "[::]")])
+def test_a_ticket_without_an_address(site: MakeSite, listen: str, advertise: str) -> None:
+    """A producer whose tickets nobody could follow does not start."""
+    made = site("P")
+    with pytest.raises(Refused, match="names no address that others can connect to"):
+        made.engine("P", listen=listen, advertise=advertise)
