@@ -178,12 +178,23 @@ def test_more_ranks_than_heads() -> None:
         config.open_control_node(vllm_config(ranks=16), kv_cache_config())
 
 
-@pytest.mark.parametrize("listen, expected", [
+@pytest.mark.parametrize("address, expected", [
     ("10.0.0.1", "10.0.0.1"), ("10.0.0.1:0", "10.0.0.1:0"), ("10.0.0.1:7000", "10.0.0.1:7003"),
     ("[::1]:7000", "[::1]:7003"), ("[::1]", "[::1]"), ("::1", "::1"), ("", ""),
 ])
-def test_ranks_of_one_host_take_ports_in_a_row(listen: str, expected: str) -> None:
-    assert config._listen_of_rank(listen, 3) == expected
+def test_ranks_of_one_host_take_ports_in_a_row(address: str, expected: str) -> None:
+    assert config._address_of_rank(address, 3) == expected
+
+
+@pytest.mark.parametrize("name", ["listen", "advertise"])
+def test_each_rank_has_its_own_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
+    monkeypatch.setattr(config, "Node", lambda options, identity: given.append(options))
+    engine = vllm_config(ranks=2, options={name: "10.0.0.1:7000"})
+    for rank in range(2):
+        config.open_rank_node(engine, kv_cache_config(), rank)
+    assert [options[name] for options in given] == ["10.0.0.1:7000", "10.0.0.1:7001"]
 
 
 @pytest.mark.parametrize("options, status", [({}, 500), ({"error_status": 503}, 503)])

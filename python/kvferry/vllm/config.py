@@ -50,11 +50,11 @@ def _check_parallel(vllm_config: VllmConfig) -> None:
         raise ConfigError("kvferry needs tensor_parallel_size to be at most the model's number of KV heads")
 
 
-def _listen_of_rank(listen: str, index: int) -> str:
+def _address_of_rank(address: str, index: int) -> str:
     """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""
-    host, separator, port = listen.rpartition(":")
+    host, separator, port = address.rpartition(":")
     named = separator and port.isdigit() and (":" not in host or host.endswith("]"))
-    return f"{host}:{int(port) + index}" if named and int(port) > 0 else listen
+    return f"{host}:{int(port) + index}" if named and int(port) > 0 else address
 
 
 def _open(options: dict[str, str], vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
@@ -78,9 +78,9 @@ def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank
     """The node of one worker."""
     options = _given_options(vllm_config)
     parallel = vllm_config.parallel_config
-    if "listen" in options:
-        index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
-        options["listen"] = _listen_of_rank(options["listen"], index)
+    index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
+    for name in {"listen", "advertise"} & options.keys():
+        options[name] = _address_of_rank(options[name], index)
     options["rank"] = str(rank)
     return _open(options, vllm_config, kv_cache_config)
 
