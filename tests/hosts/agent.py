@@ -22,8 +22,6 @@ BLOCK_BYTES = 128 * 1024
 """Of one layer."""
 POOL_BLOCKS = 4096
 """What the engine says that it has, so that leases of loads that failed do not bar the next."""
-LOAD_LIMIT_S = 35.0
-"""Longer than the longest load."""
 LASTING = {"peers_known", "sessions_open"}
 """Gauges that outlive a request."""
 ACTIONS = {_kvferry.ACTION_USE: "use", _kvferry.ACTION_RECOMPUTE: "recompute", _kvferry.ACTION_FAIL: "fail"}
@@ -45,14 +43,15 @@ class Agent:
 
     def overwrite(self, lease: int, seed: int) -> float:
         """The blocks have another owner from now on: ends the lease, then writes what `seed` stands for. When."""
+        owner = Pool(seed, BLOCK_BYTES)
         assert self.engine.rank.lease_end([self._leases[lease]]) == [_kvferry.OK]
-        for mine, other in zip(self.engine.pool.layers, Pool(seed, BLOCK_BYTES).layers):
+        for mine, other in zip(self.engine.pool.layers, owner.layers):
             mine[:] = other[:]
         return time.monotonic()
 
-    def ended(self, lease: int) -> str:
+    def ended(self, lease: int, limit_s: float = 5.0) -> str:
         """Waits until the lease has; why. The blocks are the engine's again."""
-        cause = self.engine.take(_kvferry.EVENT_LEASE_ENDED, lease)
+        cause = wait_for("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s)[3]
         assert self.engine.control.lease_release([lease]) == [_kvferry.OK]
         del self._leases[lease]
         return ENDS[cause]
@@ -68,11 +67,11 @@ class Agent:
         for layer in self.engine.pool.layers:
             layer[block * BLOCK_BYTES:(block + 1) * BLOCK_BYTES] = bytes([value]) * BLOCK_BYTES
 
-    def finish(self, request: int, source: list[int], target: list[int], seed: int) -> dict[str, Any]:
+    def finish(self, request: int, source: list[int], target: list[int], seed: int, limit_s: float) -> dict[str, Any]:
         """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""
-        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), LOAD_LIMIT_S)[3]
+        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s)[3]
         at = time.monotonic()
-        wait_for("quiet", lambda: self._event(_kvferry.EVENT_QUIET, request), LOAD_LIMIT_S)
+        wait_for("quiet", lambda: self._event(_kvferry.EVENT_QUIET, request), limit_s)
         action, status, keep = verdict[:3]
         expected, got = Pool(seed, BLOCK_BYTES), self.engine.pool
         wrong = [i for i in range(keep) if got.block(target[i]) != expected.block(source[i])]

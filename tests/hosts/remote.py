@@ -56,6 +56,9 @@ class Started:
 class Remote:
     """An engine on a host."""
 
+    LIMIT_S = 35.0
+    """Longer than the longest load."""
+
     def __init__(self, host: Host, options: dict[str, str], env: dict[str, str] | None = None) -> None:
         self.seed = next(numbers)
         self.host = host
@@ -106,7 +109,7 @@ class Remote:
         """Waits for its end. What counts as loaded has to be right."""
         offer = started.offer
         end = self.ask("finish", request=started.request, source=offer.blocks, target=started.target,
-                       seed=offer.producer)
+                       seed=offer.producer, limit_s=self.LIMIT_S)
         assert not end["wrong"], f"wrong bytes in blocks {end['wrong']} of {end['keep']} ({end['reason']})"
         return Load(end["action"], end["reason"], end["keep"], end["at"] - started.at, end["at"])
 

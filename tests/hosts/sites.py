@@ -14,6 +14,8 @@ OPTIONS = {"stall_timeout_ms": "1000", "lease_ttl_ms": "2000", "chunk_bytes": "5
 UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0", "UCX_LOG_LEVEL": "fatal"}
 BLOCKS = 24
 """Of a load: 9 MiB."""
+SLOW_CHUNKS = {"chunk_bytes": "1572864", "tcp_buffer_bytes": "65536"}
+"""A chunk is in the blocks, and not in the kernel's buffers, for most of its way."""
 STALL_S, SLACK_S = 1.0, 0.5
 MBIT = 200
 HEAL_S = 8.0

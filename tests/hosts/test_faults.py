@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from network import NoDevice
-from sites import BLOCKS, SLACK_S, STALL_S, Pair, Site, is_whole
+from sites import BLOCKS, SLACK_S, SLOW_CHUNKS, STALL_S, Pair, Site, is_whole
 
 MakeSite = Callable[..., Site]
 KILL_S = 0.05
@@ -140,8 +140,9 @@ def test_a_stopped_producer(pair: Pair, record_property: Record) -> None:
     report(record_property, detected=detected_s, healed=healed_s)
 
 
-def test_blocks_with_another_owner(pair: Pair) -> None:
+def test_blocks_with_another_owner(site: MakeSite, transport: str) -> None:
     """The fence judges, across the network as well: what was read before counts, what comes after never does."""
+    pair = Pair(site("P", "D"), transport, **SLOW_CHUNKS)
     load, _ = pair.during_a_load(lambda: pair.p.ask("overwrite", lease=pair.leases[-1], seed=1000))
     assert (load.action, load.reason) == ("recompute", "lease_expired")
     assert 3 <= load.keep < BLOCKS

@@ -1,0 +1,81 @@
+"""The tests themselves: nothing stays of them when they are killed, and they fail where the library does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from network import until_empty
+from remote import Remote
+from sites import BLOCKS, SLOW_CHUNKS, STALL_S, Pair, Site
+
+MakeSite = Callable[..., Site]
+HERE = Path(__file__).parent
+MUTANTS = HERE.parents[1] / ".cache" / "mutants"
+"""The package with planted bugs (src/base/mutant.h), as ./dev test builds it."""
+
+DYING = """
+import signal, sys, tempfile
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from network import Network
+from sites import Site
+network = Network(["P", "D"])
+engines = [Site(network, Path(sys.argv[2])).engine(name) for name in network.hosts]
+engines[0].signal(signal.SIGSTOP)
+print(*network.namespaces(), flush=True)
+signal.pause()
+"""
+
+
+def test_nothing_stays_of_a_killed_test(allowed: None, tmp_path: Path) -> None:
+    """Not even an engine that is stopped."""
+    test = subprocess.Popen([sys.executable, "-c", DYING, str(HERE), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert test.stdout is not None
+    namespaces = set(test.stdout.readline().split())
+    assert len(namespaces) == 3 and len(until_empty(namespaces, 0)) >= 5  # holders and engines
+    test.send_signal(signal.SIGKILL)
+    test.communicate()
+    assert until_empty(namespaces) == []
+
+
+@pytest.fixture
+def mutant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Engines from now on have that planted bug."""
+    if not (MUTANTS / "kvferry").is_dir():
+        pytest.skip("hosts: no package with planted bugs is built (./dev test builds it)")
+
+    def choose(name: str) -> None:
+        monkeypatch.setenv("PYTHONPATH", str(MUTANTS))
+        monkeypatch.setenv("KVFERRY_MUTANT", name)
+
+    return choose
+
+
+def test_wrong_bytes_are_seen(site: MakeSite, mutant: Callable[[str], None]) -> None:
+    mutant("FENCE_UNCHECKED")
+    pair = Pair(site("P", "D"), "tcp", **SLOW_CHUNKS)
+    with pytest.raises(AssertionError, match="wrong bytes in blocks"):
+        pair.during_a_load(lambda: pair.p.ask("overwrite", lease=pair.leases[-1], seed=1000))
+
+
+def test_a_load_without_an_end_is_seen(site: MakeSite, mutant: Callable[[str], None],
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the stall clock a load ends by its deadline, and without that not at all."""
+    mutant("DEADLINE_IGNORED")
+    pair = Pair(site("P", "D"), "tcp", stall_timeout_ms="60000", load_timeout_ms="500")
+    monkeypatch.setattr(Remote, "LIMIT_S", 2 * STALL_S)
+    with pytest.raises(AssertionError, match="waited for a verdict in vain"):
+        pair.during_a_load(lambda: pair.network.cut("P", "D"))
+
+
+def test_a_lost_lease_is_seen(site: MakeSite, mutant: Callable[[str], None]) -> None:
+    mutant("LEASE_NEVER_EXPIRES")
+    pair = Pair(site("P", "D"), "tcp", lease_ttl_ms="200")
+    lease = pair.p.offer(BLOCKS).lease  # nobody comes for it
+    with pytest.raises(AssertionError, match="waited for .* in vain"):
+        pair.p.ask("ended", lease=lease, limit_s=1)
