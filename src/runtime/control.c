@@ -44,7 +44,7 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
 {
   const bool advertised = config->advertise[0] != '\0';
   *out = *listen;
-  kvf_status status = advertised ? kvf_address_resolve(config->advertise, out, message) : KVF_OK;
+  kvf_status status = advertised ? kvf_address_resolve_for(config->advertise, listen, out, message) : KVF_OK;
   if (status == KVF_OK && kvf_address_is_any(out)) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
                    "%s = %.60s names no address that others can connect to: set the option advertise%s",

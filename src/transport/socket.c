@@ -74,7 +74,30 @@ static kvf_status unusable(const char *text, const char *why, char *message)
   return KVF_INVALID;
 }
 
+/* "::" takes connections of both families. */
+static bool serves_family(const kvf_address *listener, int family)
+{
+  bool is_v4 = kvf_address_is_v4(listener);
+  return family == (is_v4 ? AF_INET : AF_INET6) || (!is_v4 && kvf_address_is_any(listener));
+}
+
+/* The first that the listener serves, or else the first. */
+static const struct addrinfo *choose(const struct addrinfo *found, const kvf_address *listener)
+{
+  for (const struct addrinfo *one = found; listener != NULL && one != NULL; one = one->ai_next) {
+    if (serves_family(listener, one->ai_family)) {
+      return one;
+    }
+  }
+  return found;
+}
+
 kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message)
+{
+  return kvf_address_resolve_for(text, NULL, out, message);
+}
+
+kvf_status kvf_address_resolve_for(const char *text, const kvf_address *listener, kvf_address *out, char *message)
 {
   if (kvf_address_parse(text, 0, out) == KVF_OK) {
     return KVF_OK;
@@ -92,7 +115,8 @@ kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message
   }
   kvf_address address;
   struct sockaddr_storage storage = {0};
-  memcpy(&storage, found->ai_addr, found->ai_addrlen);
+  const struct addrinfo *chosen = choose(found, listener);
+  memcpy(&storage, chosen->ai_addr, chosen->ai_addrlen);
   freeaddrinfo(found);
   if (!kvf_address_from_sockaddr(&storage, &address)) {
     return unusable(text, "neither IPv4 nor IPv6", message);

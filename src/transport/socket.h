@@ -30,6 +30,11 @@ uint32_t kvf_socket_patience_ms(uint32_t handshake_timeout_ms);
  */
 KVF_MUST_USE kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message);
 
+/* The same for where others are to connect to: of a name's addresses, one of a family that `listener` serves, where
+ * there is one. NULL: any. */
+KVF_MUST_USE kvf_status kvf_address_resolve_for(const char *text, const kvf_address *listener, kvf_address *out,
+                                                char *message);
+
 /* Returns the length to pass on. */
 socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_storage *out);
 /* False: neither IPv4 nor IPv6. */

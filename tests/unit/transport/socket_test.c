@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -64,6 +65,47 @@ static void bad_text_is_refused(void **state)
     assert_non_null(strstr(message, "address \""));
     assert_int_equal(address.port, 7);
   }
+}
+
+/* The system's name server knows one name with addresses of both families, the IPv6 one first, as it is by default. */
+int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found);
+int __real_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found);
+
+int __wrap_getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+  if (strcmp(name, "both.example") != 0) {
+    return __real_getaddrinfo(name, service, hints, found);
+  }
+  assert_int_equal(__real_getaddrinfo("2001:db8::1", NULL, hints, found), 0);
+  return __real_getaddrinfo("192.0.2.1", NULL, hints, &(*found)->ai_next);
+}
+
+/* Else an engine that listens on IPv4 would name an address at which nobody listens. */
+static void a_name_is_looked_up_for_its_listener(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *listener;
+    const char *expected;
+  } cases[] = {{"0.0.0.0", "192.0.2.1:7"},
+               {"10.0.0.1", "192.0.2.1:7"},
+               {"::", "[2001:db8::1]:7"},
+               {"fd00::1", "[2001:db8::1]:7"},
+               {NULL, "[2001:db8::1]:7"}};
+  kvf_address address;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    kvf_address listener = resolved(cases[i].listener == NULL ? "::" : cases[i].listener);
+    char text[KVF_ADDRESS_TEXT_BYTES];
+    assert_int_equal(
+        kvf_address_resolve_for("both.example:7", cases[i].listener == NULL ? NULL : &listener, &address, message),
+        KVF_OK);
+    kvf_address_format(&address, text);
+    assert_string_equal(text, cases[i].expected);
+  }
+  kvf_address v6 = resolved("fd00::1");
+  assert_int_equal(kvf_address_resolve_for("192.0.2.1:7", &v6, &address, message), KVF_OK); /* as it was said */
+  assert_true(kvf_address_is_v4(&address));
 }
 
 static void loopback_and_any_are_told(void **state)
@@ -186,9 +228,13 @@ static void refused_connection_has_its_error(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(addresses_survive_text_and_sockaddr), cmocka_unit_test(bad_text_is_refused),
-      cmocka_unit_test(loopback_and_any_are_told),           cmocka_unit_test(listener_and_connection),
-      cmocka_unit_test(port_in_use_names_the_address),       cmocka_unit_test(refused_connection_has_its_error),
+      cmocka_unit_test(addresses_survive_text_and_sockaddr),
+      cmocka_unit_test(bad_text_is_refused),
+      cmocka_unit_test(a_name_is_looked_up_for_its_listener),
+      cmocka_unit_test(loopback_and_any_are_told),
+      cmocka_unit_test(listener_and_connection),
+      cmocka_unit_test(port_in_use_names_the_address),
+      cmocka_unit_test(refused_connection_has_its_error),
       cmocka_unit_test(patience_with_a_silent_host),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
