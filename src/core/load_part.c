@@ -260,6 +260,14 @@ void kvf_part_trouble(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part, kv
 
 /* ---- what comes in ---- */
 
+/* The first trouble is the cause; but a connection that broke is only how the end of the peer's process was heard of.
+ */
+static kvf_status cause_of_refusal(const kvf_load_part *part, kvf_status status)
+{
+  bool peer_is_gone = status == KVF_PEER_DOWN || status == KVF_PEER_RESTARTED;
+  return part->cause == KVF_OK || (part->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : part->cause;
+}
+
 void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, uint32_t path, kvf_status status)
 {
   kvf_load_peer *peer = kvf_load_peer_find(loads, peer_index);
@@ -277,7 +285,7 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
       read_over(loads, part, path);
     } else {
       KVF_MARK(path_refused);
-      kvf_load_decide(loads, now_ns, part->load, part, part->cause != KVF_OK ? part->cause : status);
+      kvf_load_decide(loads, now_ns, part->load, part, cause_of_refusal(part, status));
     }
   }
   kvf_load_peer_release(loads, peer);

@@ -232,6 +232,35 @@ static void first_trouble_is_remembered(void **state)
   expect(w, 22, "outcome 500 checksum 0/6; quiet 500");
 }
 
+/* A producer that is killed is heard of by its data connection or its control connection, whichever ends first. */
+static void broken_path_of_a_peer_that_is_gone(void **state)
+{
+  world *w = *state;
+  static const struct {
+    kvf_status refusal;
+    const char *expected;
+  } cases[] = {{KVF_PEER_DOWN, "peer_down"},
+               {KVF_PEER_RESTARTED, "peer_restarted"},
+               {KVF_TRANSFER_SETUP, "transfer_failed"},
+               {KVF_HANDSHAKE_TIMEOUT, "transfer_failed"}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    char text[128];
+    uint64_t now_ms = 100 * i;
+    world_spec(w, 500 + i, 1, "1");
+    world_start(w, now_ms);
+    expect(w, now_ms, "want 1");
+    world_path(w, now_ms, 1, 11);
+    world_trace(w, now_ms);
+    world_failed(w, now_ms, i + 1, KVF_TRANSFER_FAILED);
+    world_tick(w, now_ms + 50);
+    expect(w, now_ms + 50, "want 1");
+    kvf_loads_on_path(w->loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
+    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), cases[i].expected,
+                   (int)(500 + i));
+    expect(w, now_ms + 50, text);
+  }
+}
+
 static void trouble_that_is_over_is_forgotten(void **state)
 {
   world *w = *state;
@@ -325,6 +354,7 @@ int main(void)
       world_test(outcome_is_never_the_callers_mistake),
       world_test(path_refused),
       world_test(first_trouble_is_remembered),
+      world_test(broken_path_of_a_peer_that_is_gone),
       world_test(trouble_that_is_over_is_forgotten),
       world_test(path_down),
       world_test(path_down_before_any_read),
