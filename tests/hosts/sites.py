@@ -17,7 +17,6 @@ BLOCKS = 24
 SLOW_CHUNKS = {"chunk_bytes": "1572864", "tcp_buffer_bytes": "65536"}
 """A chunk is in the blocks, and not in the kernel's buffers, for most of its way."""
 STALL_S, SLACK_S = 1.0, 0.5
-MBIT = 200
 HEAL_S = 8.0
 """Until a load works again: a breaker's cooldown, a probe, its handshake."""
 DESCRIPTORS_KEPT = {"tcp": 0, "ucx": 2}
@@ -72,9 +71,10 @@ class Pair:
         self.leases.append(offer.lease)
         return self.d.load(offer)
 
-    def during_a_load(self, fault: Callable[[], object], queue_ms: int = 100) -> tuple[Load, float]:
+    def during_a_load(self, fault: Callable[[], object], mbit: int = 200,
+                      queue_ms: int = 100) -> tuple[Load, float]:
         """A load, slow enough to be caught half-way by the fault; and how long after the fault it ended."""
-        self.network.limit("D", MBIT, queue_ms)
+        self.network.limit("D", mbit, queue_ms)
         offer = self.p.offer(BLOCKS)
         self.leases.append(offer.lease)
         started = self.d.start(offer)

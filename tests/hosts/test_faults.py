@@ -120,7 +120,7 @@ def test_delay_and_reordering(site: MakeSite, transport: str, record_property: R
 # ---- a bad peer, elsewhere ----
 
 def test_a_killed_producer(pair: Pair, transport: str, record_property: Record) -> None:
-    load, detected_s = pair.during_a_load(lambda: pair.p.signal(signal.SIGKILL), queue_ms=5)
+    load, detected_s = pair.during_a_load(lambda: pair.p.signal(signal.SIGKILL), mbit=500, queue_ms=10)
     assert (load.action, load.reason) == ("recompute", "peer_down")
     assert detected_s < KILL_S
     pair.p = pair.site.engine("P", transport)
