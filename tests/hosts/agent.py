@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -46,7 +47,7 @@ class Agent:
         owner = Pool(seed, BLOCK_BYTES)
         assert self.engine.rank.lease_end([self._leases[lease]]) == [_kvferry.OK]
         for mine, other in zip(self.engine.pool.layers, owner.layers):
-            mine[:] = other[:]
+            ctypes.memmove(mine, other, ctypes.sizeof(mine))
         return time.monotonic()
 
     def ended(self, lease: int, limit_s: float = 5.0) -> str:
@@ -59,13 +60,9 @@ class Agent:
     # ---- as a consumer ----
 
     def start(self, ticket: str, blocks: list[int], prompt: int) -> int:
-        for target in blocks:
-            self._fill(target, 0)
-        return self.engine.load(ticket, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), blocks)
-
-    def _fill(self, block: int, value: int) -> None:
         for layer in self.engine.pool.layers:
-            layer[block * BLOCK_BYTES:(block + 1) * BLOCK_BYTES] = bytes([value]) * BLOCK_BYTES
+            ctypes.memset(layer, 0, ctypes.sizeof(layer))
+        return self.engine.load(ticket, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), blocks)
 
     def finish(self, request: int, source: list[int], target: list[int], seed: int, limit_s: float) -> dict[str, Any]:
         """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from network import Host, Network, NoNetwork, until_empty
+from network import Network, NoNetwork, until_empty
 from remote import Refused, Remote
 from sites import UCX, Site
 
@@ -50,13 +50,15 @@ def why_not(allowed: None) -> dict[str, str]:
     known = next(values for name, _, _, values, _ in _kvferry.options() if name == "transports")
     if "ucx" not in known:
         return {"ucx": "this library has no transport ucx"}
-    host = Host("probe")
+    network = Network(["probe"])
+    engine = Remote(network.hosts["probe"], {"transports": "ucx"}, UCX)
     try:
-        Remote(host, {"transports": "ucx"}, UCX | {"UCX_NET_DEVICES": "lo"}).close()
+        engine.wait()
     except Refused as refused:
         return {"ucx": str(refused)}
     finally:
-        host.close()
+        engine.close()
+        network.close()
     return {}
 
 

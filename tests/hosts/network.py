@@ -1,4 +1,4 @@
-"""Hosts on one machine: each a network namespace of its own, with a router between them.
+"""Hosts on one machine: each a network namespace (and a /sys) of its own, with a router between them.
 
 A namespace has no name: it lives as long as the process that holds it, which ends when its standard input does. So
 nothing stays when a test fails or is killed, and nothing but what a test made is touched. Where the caller is not root
@@ -21,6 +21,8 @@ TOOLS = ("ip", "tc", "nft", "unshare", "nsenter", "setpriv")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 RELAY = Path(__file__).with_name("relay.py")
 LIMIT_S = 30.0
+HOLD = "mount -t sysfs sysfs /sys 2>/dev/null; echo up; exec cat >/dev/null"
+"""UCX looks for its devices in /sys, which else shows those of the machine."""
 DROPS = "kvferry"
 """The router's nftables table."""
 
@@ -42,8 +44,8 @@ class Host:
         self.owned = inside.owned if inside else os.geteuid() != 0
         self._user = inside._user if inside else None
         enter = self._enter_user() if inside else []
-        flags = ["-Urn"] if self.owned and not inside else ["-n"]
-        self._holder = subprocess.Popen([*enter, "unshare", *flags, "sh", "-c", "echo up; exec cat >/dev/null"],
+        flags = ["-Urnm"] if self.owned and not inside else ["-nm"]
+        self._holder = subprocess.Popen([*enter, "unshare", *flags, "sh", "-c", HOLD],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         env=os.environ | {"PATH": PATH})
         assert self._holder.stdout is not None and self._holder.stderr is not None
@@ -61,7 +63,7 @@ class Host:
     def command(self, *command: str) -> list[str]:
         """That command in this host. It does not outlive who starts it, stopped or not."""
         user = ["-U", "--preserve-credentials"] if self.owned else []
-        return ["nsenter", "-t", str(self.pid), "-n", *user, "setpriv", "--pdeathsig", "KILL", *command]
+        return ["nsenter", "-t", str(self.pid), "-n", "-m", *user, "setpriv", "--pdeathsig", "KILL", *command]
 
     def run(self, *command: str, text: str | None = None) -> str:
         done = subprocess.run(self.command(*command), input=text, text=True, capture_output=True, timeout=LIMIT_S,

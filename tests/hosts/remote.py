@@ -54,7 +54,7 @@ class Started:
 
 
 class Remote:
-    """An engine on a host."""
+    """An engine on a host. It starts by itself: the first question waits for it."""
 
     LIMIT_S = 35.0
     """Longer than the longest load."""
@@ -65,7 +65,13 @@ class Remote:
         self._process = host.start(sys.executable, str(AGENT), str(self.seed), json.dumps(options),
                                    stdin=subprocess.PIPE, env=env)
         self.pid = self._process.pid
-        self._read("start")
+        self._is_up = False
+
+    def wait(self) -> None:
+        """Until it has started. Refused: it has not."""
+        if not self._is_up:
+            self._read("start")
+            self._is_up = True
 
     def _read(self, what: str) -> Any:
         assert self._process.stdout is not None
@@ -73,12 +79,12 @@ class Remote:
         assert line, f"{self.host.name} ended: {what}"
         answer = json.loads(line)
         if "refused" in answer:
-            self.close()
             raise Refused(answer["refused"])
         assert "failed" not in answer, f"{self.host.name}: {what}: {answer['failed']}"
         return answer["answer"]
 
     def ask(self, what: str, **arguments: Any) -> Any:
+        self.wait()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([what, arguments]) + "\n")
         return self._read(what)

@@ -64,4 +64,4 @@ def test_a_ticket_without_an_address(site: MakeSite, listen: str, advertise: str
     """A producer whose tickets nobody could follow does not start."""
     made = site("P")
     with pytest.raises(Refused, match="names no address that others can connect to"):
-        made.engine("P", listen=listen, advertise=advertise)
+        made.engine("P", listen=listen, advertise=advertise).wait()

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 from network import NoDevice
-from sites import BLOCKS, SLACK_S, SLOW_CHUNKS, STALL_S, Pair, Site, is_whole
+from sites import BLOCKS, FAILS_BY_S, SLACK_S, SLOW_CHUNKS, STALL_S, Pair, Site, is_whole
 
 MakeSite = Callable[..., Site]
 KILL_S = 0.05
-HEAVY_S = 2.0
+HEAVY_S = 1.5
 Record = Callable[[str, object], None]
 
 
@@ -36,9 +36,9 @@ def test_a_partition(site: MakeSite, transport: str, cuts: list[tuple[str, str]]
     pair = Pair(site("P", "D"), transport, family)
     load, detected_s = pair.during_a_load(lambda: [pair.network.cut(*cut) for cut in cuts])
     assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S - SLACK_S < detected_s < STALL_S + SLACK_S
+    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
     again = pair.load()
-    assert again.action == "recompute" and again.seconds < STALL_S + SLACK_S, again
+    assert again.action == "recompute" and again.seconds < FAILS_BY_S, again
     pair.network.heal()
     pair.network.unlimit("D")
     healed_s = pair.until_it_works()
@@ -49,7 +49,7 @@ def test_a_partition(site: MakeSite, transport: str, cuts: list[tuple[str, str]]
 def test_a_host_that_was_away(pair: Pair, record_property: Record) -> None:
     load, detected_s = pair.during_a_load(lambda: pair.network.unplug("P"))
     assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S - SLACK_S < detected_s < STALL_S + SLACK_S
+    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
     pair.network.plug("P")
     pair.network.unlimit("D")
     healed_s = pair.until_it_works()
@@ -59,11 +59,12 @@ def test_a_host_that_was_away(pair: Pair, record_property: Record) -> None:
 
 # ---- a bad network ----
 
-def test_some_loss(pair: Pair, record_property: Record) -> None:
+def test_some_loss(site: MakeSite, transport: str, record_property: Record) -> None:
     """TCP's own matter."""
-    pair.network.lose("P", "D", 10)
-    pair.network.lose("D", "P", 10)
-    loads = [pair.load() for _ in range(3)]
+    pair = Pair(site("P", "D"), transport, stall_timeout_ms="1000")
+    pair.network.lose("P", "D", 20)
+    pair.network.lose("D", "P", 20)
+    loads = [pair.load() for _ in range(5)]
     assert all(is_whole(load) for load in loads), loads
     pair.network.heal()
     pair.expect_nothing_left()
@@ -75,7 +76,7 @@ def test_heavy_loss(site: MakeSite, transport: str, record_property: Record) -> 
     pair = Pair(site("P", "D"), transport, load_timeout_ms=str(int(HEAVY_S * 1000)))
     pair.network.lose("P", "D", 350)
     pair.network.lose("D", "P", 350)
-    end = time.monotonic() + HEAVY_S
+    end = time.monotonic() + HEAVY_S / 2
     loads = []
     while time.monotonic() < end:
         loads.append(pair.load())
@@ -87,12 +88,13 @@ def test_heavy_loss(site: MakeSite, transport: str, record_property: Record) -> 
     report(record_property, slowest=max(load.seconds for load in loads), healed=healed_s)
 
 
-def test_a_slow_network(pair: Pair, record_property: Record) -> None:
+def test_a_slow_network(site: MakeSite, transport: str, record_property: Record) -> None:
     """A load that takes longer than the stall timeout, and a lease's life, has not stalled."""
-    pair.network.limit("D", 30)
+    pair = Pair(site("P", "D"), transport, lease_ttl_ms="1000")
+    pair.network.limit("D", 50)
     load = pair.load()
     assert is_whole(load), load
-    assert load.seconds > 2.3
+    assert load.seconds > 1.2
     pair.network.unlimit("D")
     pair.expect_nothing_left()
     report(record_property, took=load.seconds)
@@ -104,9 +106,8 @@ def test_delay_and_reordering(site: MakeSite, transport: str, record_property: R
         made.network.relay("P", "D", delay_ms=10, jitter_ms=8)
     except NoDevice as error:
         pytest.skip(f"hosts: the relay needs a TUN device: {error}")
-    env = {"UCX_NET_DEVICES": "all"}
-    p = made.engine("P", transport, listen=made.network.relayed(0), env=env)
-    d = made.engine("D", transport, listen=made.network.relayed(1), env=env)
+    p, d = (made.engine(name, transport, listen=made.network.relayed(index), env={"UCX_NET_DEVICES": f"relay{index}"})
+            for index, name in enumerate(("P", "D")))
     loads = []
     for _ in range(3):
         offer = p.offer(8)
@@ -132,7 +133,7 @@ def test_a_killed_producer(pair: Pair, transport: str, record_property: Record) 
 def test_a_stopped_producer(pair: Pair, record_property: Record) -> None:
     load, detected_s = pair.during_a_load(lambda: pair.p.signal(signal.SIGSTOP))
     assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S - SLACK_S < detected_s < STALL_S + SLACK_S
+    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
     pair.p.signal(signal.SIGCONT)
     pair.network.unlimit("D")
     healed_s = pair.until_it_works()

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from network import until_empty
 from remote import Remote
-from sites import BLOCKS, SLOW_CHUNKS, STALL_S, Pair, Site
+from sites import BLOCKS, SLOW_CHUNKS, Pair, Site
 
 MakeSite = Callable[..., Site]
 HERE = Path(__file__).parent
 MUTANTS = HERE.parents[1] / ".cache" / "mutants"
 """The package with planted bugs (src/base/mutant.h), as ./dev test builds it."""
+
+LUCKLESS_MAX = 5
 
 DYING = """
 import signal, sys, tempfile
@@ -26,6 +28,8 @@ from network import Network
 from sites import Site
 network = Network(["P", "D"])
 engines = [Site(network, Path(sys.argv[2])).engine(name) for name in network.hosts]
+for engine in engines:
+    engine.wait()
 engines[0].signal(signal.SIGSTOP)
 print(*network.namespaces(), flush=True)
 signal.pause()
@@ -57,10 +61,17 @@ def mutant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def test_wrong_bytes_are_seen(site: MakeSite, mutant: Callable[[str], None]) -> None:
+    """Whether a chunk is half-way when its blocks are overwritten is a matter of luck, most of the time good."""
     mutant("FENCE_UNCHECKED")
-    pair = Pair(site("P", "D"), "tcp", **SLOW_CHUNKS)
-    with pytest.raises(AssertionError, match="wrong bytes in blocks"):
-        pair.during_a_load(lambda: pair.p.ask("overwrite", lease=pair.leases[-1], seed=1000))
+    made = site("P", "D")
+    for _ in range(LUCKLESS_MAX):
+        pair = Pair(made, "tcp", **SLOW_CHUNKS)
+        try:
+            pair.during_a_load(lambda: pair.p.ask("overwrite", lease=pair.leases[-1], seed=1000))
+        except AssertionError as error:
+            assert "wrong bytes in blocks" in str(error)
+            return
+    pytest.fail("the planted bug was not seen")
 
 
 def test_a_load_without_an_end_is_seen(site: MakeSite, mutant: Callable[[str], None],
@@ -68,7 +79,7 @@ def test_a_load_without_an_end_is_seen(site: MakeSite, mutant: Callable[[str], N
     """Without the stall clock a load ends by its deadline, and without that not at all."""
     mutant("DEADLINE_IGNORED")
     pair = Pair(site("P", "D"), "tcp", stall_timeout_ms="60000", load_timeout_ms="500")
-    monkeypatch.setattr(Remote, "LIMIT_S", 2 * STALL_S)
+    monkeypatch.setattr(Remote, "LIMIT_S", 1.0)
     with pytest.raises(AssertionError, match="waited for a verdict in vain"):
         pair.during_a_load(lambda: pair.network.cut("P", "D"))
 
