@@ -135,6 +135,19 @@ setup_old_vllm() {
     "installing an older vLLM beside the other (0.5 GB, a minute)" install_old_vllm
 }
 
+# What ./dev bench --peers compares with: for PYTHONPATH.
+install_peers() {
+  rm -rf $CACHE/peers
+  { ldconfig -p | grep -q 'libibverbs\.so\.1' || apt_install libibverbs1; } &&
+    pip_install --no-deps --target $CACHE/peers -r $REQUIREMENTS/requirements-peers.txt
+}
+
+setup_peers() {
+  [ -d $CACHE/peers ] || rm -f $STAMPS/peers
+  locked once peers "$(hash_of $REQUIREMENTS/requirements-peers.txt)" \
+    "installing NIXL, Mooncake and UCX beside .venv (0.5 GB, half a minute)" install_peers
+}
+
 # configure_c FOLDER MESON-OPTION…: once.
 configure_c() {
   local folder=$1

@@ -1,0 +1,145 @@
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "peer.h"
+
+#include <signal.h>
+
+#define FIXED_ARGUMENTS 7 /* program, role, variant, three descriptors, size of a pool */
+#define ROUNDS_MAX 100000
+
+void peer_give_up(const char *what)
+{
+  (void)fprintf(stderr, "%s\n", what);
+  exit(1);
+}
+
+uint64_t peer_now_ns(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint32_t peer_segments(const peer_shape *shape)
+{
+  return shape->layers * shape->blocks;
+}
+
+size_t peer_segment_at(const peer_shape *shape, const uint32_t *ids, uint32_t i)
+{
+  size_t layer = i % shape->layers;
+  size_t block = ids[i / shape->layers];
+  return (layer * shape->pool_blocks + block) * shape->block_bytes;
+}
+
+const char *peer_option(const peer_job *job, const char *name, const char *otherwise)
+{
+  size_t length = strlen(name);
+  for (int i = 0; i < job->options_count; i++) {
+    if (strncmp(job->options[i], name, length) == 0 && job->options[i][length] == '=') {
+      return job->options[i] + length + 1;
+    }
+  }
+  return otherwise;
+}
+
+static void *map(const char *descriptor, size_t bytes)
+{
+  void *memory =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)strtol(descriptor, NULL, 10), 0);
+  peer_must(memory != MAP_FAILED, "cannot map a pool");
+  return memory;
+}
+
+static const char *read_shape(peer_job *job, const char *text)
+{
+  char *at = NULL;
+  uint32_t *fields[] = {&job->shape.layers, &job->shape.blocks, &job->shape.block_bytes, &job->shape.pool_blocks};
+  for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+    *fields[i] = (uint32_t)strtoul(text, &at, 10);
+    text = at;
+  }
+  const peer_shape *shape = &job->shape;
+  peer_must(shape->layers > 0 && shape->blocks > 0 && shape->blocks <= PEER_BLOCKS_MAX &&
+                (size_t)shape->layers * shape->pool_blocks * shape->block_bytes <= job->pool_bytes,
+            "a shape that does not fit the pool");
+  return *text == ' ' ? text + 1 : text;
+}
+
+static void run(const peer_driver *driver, const peer_job *job, const char *text)
+{
+  static uint64_t ns[ROUNDS_MAX];
+  char *at = NULL;
+  unsigned long warm_up = strtoul(text, &at, 10);
+  unsigned long rounds = strtoul(at, NULL, 10);
+  peer_must(rounds <= ROUNDS_MAX, "too many rounds");
+  for (unsigned long i = 0; i < warm_up; i++) {
+    driver->read_once(job);
+  }
+  for (unsigned long i = 0; i < rounds; i++) {
+    uint64_t begin_ns = peer_now_ns();
+    driver->read_once(job);
+    ns[i] = peer_now_ns() - begin_ns;
+  }
+  (void)printf("ns");
+  for (unsigned long i = 0; i < rounds; i++) {
+    (void)printf(" %llu", (unsigned long long)ns[i]);
+  }
+  (void)printf("\n");
+}
+
+static void obey(const peer_driver *driver, peer_job *job, bool holds, const char *line)
+{
+  if (strncmp(line, "begin ", 6) == 0) {
+    const char *offer = read_shape(job, line + 6);
+    if (holds) {
+      (void)printf("offer ");
+      driver->hold(job, stdout);
+      (void)printf("\n");
+    } else {
+      driver->read(job, offer);
+      (void)printf("done\n");
+    }
+  } else if (strncmp(line, "run ", 4) == 0 && !holds) {
+    run(driver, job, line + 4);
+  } else if (strcmp(line, "end") == 0) {
+    (holds ? driver->hold_end : driver->read_end)(job);
+    (void)printf("done\n");
+  } else if (strcmp(line, "version") == 0) {
+    (void)printf("version ");
+    driver->version(job, stdout);
+    (void)printf("\n");
+  } else {
+    peer_give_up("a line that is no command");
+  }
+  (void)fflush(stdout);
+}
+
+int peer_main(int argc, char **argv, const peer_driver *driver)
+{
+  peer_job job = {0};
+  peer_must(argc >= FIXED_ARGUMENTS, "arguments: hold|read VARIANT SOURCE_FD DESTINATION_FD PLAN_FD POOL_BYTES …");
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  bool holds = strcmp(argv[1], "hold") == 0;
+  job.variant = argv[2];
+  job.pool_bytes = strtoull(argv[6], NULL, 10);
+  job.source = map(argv[3], job.pool_bytes);
+  job.destination = map(argv[4], job.pool_bytes);
+  job.remote_ids = map(argv[5], sizeof(uint32_t) * 2 * PEER_BLOCKS_MAX);
+  job.local_ids = job.remote_ids + PEER_BLOCKS_MAX;
+  job.options_count = argc - FIXED_ARGUMENTS;
+  job.options = argv + FIXED_ARGUMENTS;
+  char *line = NULL;
+  size_t capacity = 0;
+  ssize_t length;
+  while ((length = getline(&line, &capacity, stdin)) > 0) {
+    line[line[length - 1] == '\n' ? length - 1 : length] = '\0';
+    obey(driver, &job, holds, line);
+  }
+  free(line);
+  return 0;
+}

@@ -1,0 +1,67 @@
+/* A driver of ./dev bench --peers: one implementation's consumer or producer, which does as it is told by lines on
+ * standard input, so that one orchestrator can take turns between many. The same protocol for every implementation, in
+ * C here and in Python in tools/dev/peers/side.py:
+ *
+ *   version                                       -> version TEXT
+ *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS   -> offer TEXT          (producer: the blocks can be read from now on)
+ *   begin … OFFER                                 -> done                (consumer)
+ *   run WARM_UP ROUNDS                            -> ns TIME TIME …      (consumer: each round reads all blocks once)
+ *   end                                           -> done
+ *
+ * What goes wrong ends the process with a line on standard error. */
+#ifndef KVF_BENCH_PEER_H
+#define KVF_BENCH_PEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define PEER_BLOCKS_MAX 4096 /* of one layer: the plan has room for so many */
+#define PEER_OFFER_BYTES_MAX 262144
+
+/* Block i of layer l lies at (l * pool_blocks + i) * block_bytes, in both pools. */
+typedef struct peer_shape {
+  uint32_t layers;
+  uint32_t blocks;
+  uint32_t block_bytes;
+  uint32_t pool_blocks;
+} peer_shape;
+
+/* The pools are the same pages for all implementations, and so are the lists of blocks. */
+typedef struct peer_job {
+  peer_shape shape;
+  uint8_t *source;
+  uint8_t *destination;
+  size_t pool_bytes;
+  const uint32_t *remote_ids;
+  const uint32_t *local_ids;
+  int options_count;
+  char **options; /* NAME=VALUE */
+  const char *variant;
+} peer_job;
+
+typedef struct peer_driver {
+  void (*version)(const peer_job *job, FILE *out);
+  /* The producer's side: writes its offer, text without a newline. */
+  void (*hold)(const peer_job *job, FILE *offer);
+  void (*hold_end)(const peer_job *job);
+  /* The consumer's side. */
+  void (*read)(const peer_job *job, const char *offer);
+  void (*read_once)(const peer_job *job);
+  void (*read_end)(const peer_job *job);
+} peer_driver;
+
+int peer_main(int argc, char **argv, const peer_driver *driver);
+
+/* Ends the program unless `good`. */
+#define peer_must(good, what) ((good) ? (void)0 : peer_give_up(what))
+_Noreturn void peer_give_up(const char *what);
+uint64_t peer_now_ns(void);
+uint32_t peer_segments(const peer_shape *shape);
+/* Where the i-th of peer_segments() lies in its pool: block by block, across all layers. */
+size_t peer_segment_at(const peer_shape *shape, const uint32_t *ids, uint32_t i);
+/* The value of an option, or `otherwise`. */
+const char *peer_option(const peer_job *job, const char *name, const char *otherwise);
+
+#endif

@@ -1,0 +1,49 @@
+"""Who is compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .pair import Implementation
+
+THREADS = 2  # as kvferry's options copy_threads and tcp_streams have by default
+HERE = Path(__file__).parent
+# Over TCP on this host, as kvferry's transport ucx chooses where the node listens on loopback.
+UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+# Its consumer has no progress thread: that spins, and takes a core from those that copy (up to 2.5 times as slow here).
+NIXL_FASTEST = ("progress=hold",)
+QUIET = {"UCX_LOG_LEVEL": "error", "NIXL_LOG_LEVEL": "ERROR", "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2"}
+
+
+def implementations(build: Path, peers: Path, options: list[str], ucx_library: str) -> list[Implementation]:
+    library = (f"ucx_library={ucx_library}",)
+    python = {"PYTHONPATH": str(peers), **QUIET}
+
+    def kvferry(path: str, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None) -> Implementation:
+        return Implementation(
+            path, "kvferry", "", (str(build / "peer_kvferry"),), path, (*extra, *options), {**QUIET, **(environment or {})}
+        )
+
+    def limit(path: str, how: str, count: int, variant: str) -> Implementation:
+        return Implementation(path, "limit", variant, (str(build / "peer_limit"),), f"{how}:{count}")
+
+    def driven(path: str, impl: str, environment: dict[str, str], extra: tuple[str, ...] = ()) -> Implementation:
+        command = (sys.executable, str(HERE / f"{impl}_side.py"))
+        return Implementation(path, impl, "", command, path, extra, {**python, **environment})
+
+    return [
+        kvferry("local"),
+        driven("local", "nixl", {}, NIXL_FASTEST),
+        limit("local", "readv", THREADS, f"readv x{THREADS}"),
+        limit("local", "readv", 1, "readv x1"),
+        limit("local", "memcpy", THREADS, f"memcpy x{THREADS}"),
+        limit("local", "memcpy", 1, "memcpy x1"),
+        kvferry("tcp"),
+        driven("tcp", "nixl", UCX_TCP, NIXL_FASTEST),
+        driven("tcp", "mooncake", {}),
+        limit("tcp", "streams", THREADS, f"streams x{THREADS}"),
+        limit("tcp", "streams", 1, "streams x1"),
+        kvferry("ucx", library, UCX_TCP),
+        Implementation("ucx", "ucx", "", (str(build / "peer_ucx"),), "event", library, {**QUIET, **UCX_TCP}),
+    ]

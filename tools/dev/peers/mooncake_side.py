@@ -1,0 +1,48 @@
+"""Mooncake's Transfer Engine as its vLLM connector uses it: one synchronous call with the lists of addresses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import side
+from mooncake.engine import TransferEngine
+
+
+class Mooncake:
+    def __init__(self, _role: str, _variant: str, _options: dict[str, str]):
+        self.engine = TransferEngine()
+        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
+            raise RuntimeError("Mooncake's engine does not start")
+        self.registered = False
+        self.lists: tuple[str, list[int], list[int], list[int]] = ("", [], [], [])
+
+    def version(self) -> str:
+        return f"Mooncake {importlib.metadata.version('mooncake-transfer-engine-non-cuda')}"
+
+    def register(self, job: side.Job) -> None:
+        if not self.registered and self.engine.register_memory(job.pool, job.pool_bytes) != 0:
+            raise RuntimeError("Mooncake does not register the pool")
+        self.registered = True
+
+    def hold(self, job: side.Job) -> str:
+        self.register(job)
+        return f"{job.pool} 127.0.0.1:{self.engine.get_rpc_port()}"
+
+    def read(self, job: side.Job, offer: str) -> None:
+        pool, target = offer.split()
+        self.register(job)
+        count = job.layers * job.blocks
+        ours = (job.pool + job.segments(job.local_ids) * job.block_bytes).tolist()
+        theirs = (int(pool) + job.segments(job.remote_ids) * job.block_bytes).tolist()
+        self.lists = (target, ours, theirs, [job.block_bytes] * count)
+
+    def read_once(self) -> None:
+        if self.engine.batch_transfer_sync_read(*self.lists) != 0:
+            raise RuntimeError("a transfer has failed")
+
+    def end(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    side.main(Mooncake)

@@ -1,0 +1,74 @@
+"""NIXL as vLLM's NixlConnector uses it: descriptor lists of all blocks prepared once; a load is a request made from
+indices, posted, asked after until it is done, and given back. The caller asks without a pause, which is the soonest that
+it can be seen; an engine asks once a step."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+
+import numpy as np
+import side
+from nixl_cu12 import _api as nixl
+
+
+class Nixl:
+    def __init__(self, role: str, _variant: str, options: dict[str, str]):
+        config = nixl.nixl_agent_config(
+            enable_prog_thread=role in options.get("progress", "hold,read").split(","),
+            num_threads=int(options.get("num_threads", "0")),
+        )
+        self.name = f"{role}"
+        self.agent = nixl.nixl_agent(self.name, config)
+        self.registered = None
+        self.remote = ""
+
+    def version(self) -> str:
+        return f"NIXL {importlib.metadata.version('nixl-cu12')}"
+
+    def register(self, job: side.Job) -> None:
+        if self.registered is None:
+            descriptors = self.agent.get_reg_descs([(job.pool, job.pool_bytes, 0, "")], "DRAM")
+            self.registered = self.agent.register_memory(descriptors)
+
+    def prepare(self, job: side.Job, agent: str, pool: int):  # type: ignore[no-untyped-def]
+        count = job.layers * job.pool_blocks
+        blocks = np.empty((count, 3), dtype=np.uint64)
+        blocks[:, 0] = pool + np.arange(count, dtype=np.uint64) * job.block_bytes
+        blocks[:, 1] = job.block_bytes
+        blocks[:, 2] = 0
+        return self.agent.prep_xfer_dlist(agent, self.agent.get_xfer_descs(blocks, "DRAM"))
+
+    def hold(self, job: side.Job) -> str:
+        self.register(job)
+        return f"{job.pool} {base64.b64encode(self.agent.get_agent_metadata()).decode()}"
+
+    def read(self, job: side.Job, offer: str) -> None:
+        pool, metadata = offer.split()
+        self.register(job)
+        if not self.remote:
+            name = self.agent.add_remote_agent(base64.b64decode(metadata))
+            self.remote = name.decode() if isinstance(name, bytes) else name
+        self.local_list = self.prepare(job, "NIXL_INIT_AGENT", job.pool)
+        self.remote_list = self.prepare(job, self.remote, int(pool))
+        self.local_segments = job.segments(job.local_ids)
+        self.remote_segments = job.segments(job.remote_ids)
+
+    def read_once(self) -> None:
+        agent = self.agent
+        handle = agent.make_prepped_xfer("READ", self.local_list, self.local_segments, self.remote_list, self.remote_segments)
+        state = agent.transfer(handle)
+        while state == "PROC":
+            state = agent.check_xfer_state(handle)
+        agent.release_xfer_handle(handle)
+        if state != "DONE":
+            raise RuntimeError(f"a transfer ended as {state}")
+
+    def end(self) -> None:
+        if self.remote:
+            self.agent.release_dlist_handle(self.local_list)
+            self.agent.release_dlist_handle(self.remote_list)
+
+
+if __name__ == "__main__":
+    side.main(Nixl)

@@ -1,0 +1,143 @@
+"""One implementation at work: a process that holds the blocks, one that reads them, and what both cost."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .memory import Memory
+from .shapes import Shape
+
+ANSWER_S = 60.0
+
+
+class PeerError(Exception):
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Implementation:
+    path: str  # what is compared with what: "local", "tcp", "ucx"
+    impl: str  # "kvferry", "nixl", "mooncake", "ucx", "limit"
+    variant: str  # what distinguishes several of one impl: "process_vm_readv, 2 threads"
+    command: tuple[str, ...]
+    argument: str
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.impl} {self.variant}" if self.variant else self.impl
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of another process so far: its clock, as clock_getcpuclockid() makes it."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+class Side:
+    def __init__(self, role: str, what: Implementation, memory: Memory, logs: Path):
+        self.what = f"{what.path} {what.name} ({role})"
+        self.log = logs / f"{what.path}-{what.name}-{role}.log".replace(" ", "-").replace(",", "")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*what.command, role, what.argument, *memory.arguments, *what.options],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                env={**os.environ, **what.environment}, pass_fds=memory.fds,
+            )  # fmt: skip
+        self.rest = b""
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self.error("is gone") from None
+
+    def answer(self, kind: str, limit_s: float = ANSWER_S) -> str:
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
+        end = time.monotonic() + limit_s
+        while b"\n" not in self.rest:
+            if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise self.error(f"does not answer in {limit_s:.0f} s")
+            part = os.read(fd, 1 << 20)
+            if not part:
+                raise self.error("is gone")
+            self.rest += part
+        line, _, self.rest = self.rest.partition(b"\n")
+        word, _, text = line.decode().strip().partition(" ")
+        if word != kind:
+            raise self.error(f"answers {line[:80]!r}")
+        return text
+
+    def ask(self, line: str, kind: str, limit_s: float = ANSWER_S) -> str:
+        self.tell(line)
+        return self.answer(kind, limit_s)
+
+    def error(self, what: str) -> PeerError:
+        last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+        return PeerError(f"{self.what} {what}: {last[0] if last else 'it said nothing'}")
+
+    def cpu_s(self) -> float:
+        return cpu_s(self.process.pid)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Pair:
+    def __init__(self, what: Implementation, memory: Memory, logs: Path):
+        self.what = what
+        self.memory = memory
+        self.sides: list[Side] = []
+        try:
+            for role in ("hold", "read"):
+                self.sides.append(Side(role, what, memory, logs))
+            self.holder, self.reader = self.sides
+            self.version = self.reader.ask("version", "version")
+            self.holder.ask("version", "version")
+        except PeerError:
+            self.close()
+            raise
+
+    def begin(self, shape: Shape) -> None:
+        pool_blocks = shape.pool_blocks(self.memory.pool_bytes)
+        line = f"begin {shape.layers} {shape.blocks} {shape.block_bytes} {pool_blocks}"
+        offer = self.holder.ask(line, "offer")
+        self.reader.ask(f"{line} {offer}", "done")
+
+    def run(self, warm_up: int, rounds: int) -> list[int]:
+        """Nanoseconds of each round."""
+        text = self.reader.ask(f"run {warm_up} {rounds}", "ns")
+        return [int(word) for word in text.split()]
+
+    def end(self) -> None:
+        self.reader.ask("end", "done")
+        self.holder.ask("end", "done")
+
+    def cpu_s(self) -> float:
+        return sum(side.cpu_s() for side in self.sides)
+
+    def pause(self) -> None:
+        """Stops both processes: NIXL's progress threads take all of a core even with nothing to do."""
+        for side in self.sides:
+            side.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for side in self.sides:
+            side.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        for side in reversed(self.sides):
+            side.close()

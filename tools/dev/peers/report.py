@@ -1,0 +1,130 @@
+"""From times to rows, tables and what was to be reached. Rows have the form of ./dev bench's, and `variant` and `version`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pd.table import table
+
+Row = dict[str, Any]
+GB_PER_S = "GB/s"
+US = "us"
+S_PER_GB = "s/GB"
+
+
+def quantiles(samples: Sequence[float], more_is_better: bool) -> tuple[float, float]:
+    """The median and the bad tail: 99 of 100 are better."""
+    ordered = sorted(samples, reverse=more_is_better)
+    return ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
+
+
+def make_row(case: str, who: Row, unit: str, median: float, p99: float, runs: int) -> Row:
+    numbers = {"median": float(f"{median:.4g}"), "p99": float(f"{p99:.4g}")}
+    return {"case": case, "impl": who["impl"], "unit": unit, **numbers, "runs": runs, **who}
+
+
+def rows_of(path: str, shape: str, size: int, single: bool, who: Row, ns: Sequence[int], cpu_s_per_round: float) -> list[Row]:
+    """Speed as ./dev bench says it (a single block by its time), then the time of a load, then what it costs."""
+    case = f"{path}/{shape}"
+    times = [time / 1e3 for time in ns]
+    speeds = [size / time for time in ns]
+    rows = []
+    if not single:
+        rows.append(make_row(case, who, GB_PER_S, *quantiles(speeds, True), len(ns)))
+    rows.append(make_row(case if single else f"{case}/latency", who, US, *quantiles(times, False), len(ns)))
+    cost = cpu_s_per_round / size * 1e9
+    rows.append(make_row(f"{case}/cpu", who, S_PER_GB, cost, cost, len(ns)))
+    return rows
+
+
+def label(row: Row) -> str:
+    """What tells the implementations of one path apart."""
+    return row["variant"] or row["impl"]
+
+
+def ratio(ours: Row, theirs: Row) -> float:
+    """How many times as good kvferry is: above 1 is better, whatever the unit."""
+    better, worse = (ours, theirs) if ours["unit"] == GB_PER_S else (theirs, ours)
+    return better["median"] / worse["median"] if worse["median"] else float("inf")
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def cell(row: Row, ours: Row | None, tail: bool) -> str:
+    text = number(row["median"]) + (f"/{number(row['p99'])}" if tail else "")
+    return text if ours is None or ours is row else f"{text} ({ratio(ours, row):.2f})"
+
+
+def tables(rows: Sequence[Row]) -> Iterable[str]:
+    """For each path: speeds, times and costs, kvferry first, beside the others with kvferry's ratio to them."""
+    yield "In brackets: how many times as good kvferry's median is (above 1: kvferry is better)."
+    for path in dict.fromkeys(row["case"].split("/")[0] for row in rows):
+        here = [row for row in rows if row["case"].split("/")[0] == path]
+        for what, tail, wanted in (
+            ("speed, GB/s (one block: µs)", False, lambda row: row["case"].count("/") == 1),
+            ("time of a load, µs, p50/p99", True, lambda row: row["unit"] == US),
+            ("CPU of both processes, s/GB", False, lambda row: row["unit"] == S_PER_GB),
+        ):
+            chosen = [row for row in here if wanted(row)]
+            if chosen:
+                yield f"\n{path}: {what}\n{one_table(chosen, tail)}"
+
+
+def one_table(rows: Sequence[Row], tail: bool) -> str:
+    names = list(dict.fromkeys(label(row) for row in rows))
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        by_name = {label(row): row for row in rows if row["case"] == case}
+        ours = by_name.get("kvferry")
+        cells = [cell(by_name[name], ours, tail) if name in by_name else "–" for name in names]
+        lines.append([case.split("/")[1], *cells])
+    return table(["", *names], lines)
+
+
+@dataclass(frozen=True)
+class Goal:
+    case: str  # a pattern
+    other: str
+    least: float
+
+    def __str__(self) -> str:
+        return f"{self.least} x {self.other}"
+
+
+LARGE = "(?!1x)[^/]*"
+GOALS = (
+    Goal("local/1024x16KiB", "nixl", 2.0),
+    Goal("local/(?!1024x16KiB)[^/]*", "nixl", 1.0),
+    Goal("local/[^/]*", "readv x2", 0.95),
+    Goal("tcp/1x4KiB", "nixl", 1.0),
+    Goal(f"tcp/{LARGE}", "nixl", 2.5),
+    Goal(f"tcp/{LARGE}", "mooncake", 1.5),
+    Goal("tcp/[^/]*", "streams x2", 0.9),
+    Goal("ucx/[^/]*", "ucx", 0.95),
+)
+
+
+def judge(rows: Sequence[Row]) -> list[tuple[Goal, str, float]]:
+    """Each goal, the case, and the ratio that was reached."""
+    speeds = [row for row in rows if row["case"].count("/") == 1]
+    ours = {row["case"]: row for row in speeds if row["impl"] == "kvferry"}
+    return [
+        (goal, row["case"], ratio(ours[row["case"]], row))
+        for goal in GOALS
+        for row in speeds
+        if label(row) == goal.other and row["case"] in ours and re.fullmatch(goal.case, row["case"])
+    ]
+
+
+def goals_table(rows: Sequence[Row]) -> str:
+    judged = judge(rows)
+    missed = [(goal, case, reached) for goal, case, reached in judged if reached < goal.least]
+    if not missed:
+        return f"All {len(judged)} goals are met."
+    lines = [[case, str(goal), f"{reached:.2f}"] for goal, case, reached in missed]
+    return f"{len(judged) - len(missed)} of {len(judged)} goals are met; not:\n" + table(["", "goal", "reached"], lines)

@@ -1,0 +1,93 @@
+"""The line protocol of bench/peers/peer.h, for implementations that are driven from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+PLAN_BLOCKS = 4096  # PEER_BLOCKS_MAX
+
+
+@dataclass(frozen=True)
+class Job:
+    layers: int
+    blocks: int
+    block_bytes: int
+    pool_blocks: int
+    pool: int  # address of this side's pool: the producer's source, the consumer's destination
+    pool_bytes: int
+    remote_ids: np.ndarray
+    local_ids: np.ndarray
+
+    def segments(self, ids: np.ndarray) -> np.ndarray:
+        """Each block in each layer, as an index into the pool in units of a block: block by block, across all layers."""
+        layers = np.arange(self.layers, dtype=np.int64) * self.pool_blocks
+        return (ids[: self.blocks, None].astype(np.int64) + layers[None, :]).reshape(-1)
+
+
+class Driver(Protocol):
+    def version(self) -> str: ...
+    def hold(self, job: Job) -> str: ...
+    def read(self, job: Job, offer: str) -> None: ...
+    def read_once(self) -> None: ...
+    def end(self) -> None: ...
+
+
+def map_fd(fd: int, size: int) -> tuple[mmap.mmap, int]:
+    memory = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    return memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def run(driver: Driver, text: str) -> str:
+    warm_up, rounds = map(int, text.split())
+    for _ in range(warm_up):
+        driver.read_once()
+    ns = []
+    for _ in range(rounds):
+        begin = time.perf_counter_ns()
+        driver.read_once()
+        ns.append(time.perf_counter_ns() - begin)
+    return "ns " + " ".join(map(str, ns))
+
+
+def main(make) -> None:  # type: ignore[no-untyped-def]
+    """`make(role, variant, options)` makes the driver. Whatever else prints to standard output goes to standard error."""
+    die_with_parent()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    role, variant, source_fd, destination_fd, plan_fd, pool_bytes, *options = sys.argv[1:]
+    size = int(pool_bytes)
+    _pool, address = map_fd(int(source_fd if role == "hold" else destination_fd), size)
+    plan, _ = map_fd(int(plan_fd), 2 * 4 * PLAN_BLOCKS)
+    ids = np.frombuffer(plan, dtype=np.uint32)
+    driver: Driver = make(role, variant, dict(option.split("=", 1) for option in options))
+    for line in sys.stdin:
+        command, _, rest = line.strip().partition(" ")
+        answer = "done"
+        if command == "version":
+            answer = f"version {driver.version()}"
+        elif command == "begin":
+            *numbers, offer = (*rest.split(" ", 4), "")[:5]
+            job = Job(*map(int, numbers), address, size, ids[:PLAN_BLOCKS], ids[PLAN_BLOCKS:])
+            if role == "hold":
+                answer = f"offer {driver.hold(job)}"
+            else:
+                driver.read(job, offer)
+        elif command == "run":
+            answer = run(driver, rest)
+        elif command == "end":
+            driver.end()
+        print(answer, file=answers, flush=True)
+    os._exit(0)  # the peers' threads are no longer of interest
