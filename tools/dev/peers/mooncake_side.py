@@ -1,4 +1,4 @@
-"""Mooncake's Transfer Engine as its vLLM connector uses it: one synchronous call with the lists of addresses."""
+"""Mooncake's Transfer Engine as its vLLM connector uses it: a synchronous call with the lists of addresses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib.metadata
 import side
 from mooncake.engine import TransferEngine
 
+BATCH_MAX = 2048  # of one call: with 5120 it fails
+
 
 class Mooncake:
     def __init__(self, _role: str, _variant: str, _options: dict[str, str]):
@@ -14,7 +16,7 @@ class Mooncake:
         if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
             raise RuntimeError("Mooncake's engine does not start")
         self.registered = False
-        self.lists: tuple[str, list[int], list[int], list[int]] = ("", [], [], [])
+        self.batches: list[tuple[str, list[int], list[int], list[int]]] = []
 
     def version(self) -> str:
         return f"Mooncake {importlib.metadata.version('mooncake-transfer-engine-non-cuda')}"
@@ -34,11 +36,15 @@ class Mooncake:
         count = job.layers * job.blocks
         ours = (job.pool + job.segments(job.local_ids) * job.block_bytes).tolist()
         theirs = (int(pool) + job.segments(job.remote_ids) * job.block_bytes).tolist()
-        self.lists = (target, ours, theirs, [job.block_bytes] * count)
+        self.batches = [
+            (target, ours[at : at + BATCH_MAX], theirs[at : at + BATCH_MAX], [job.block_bytes] * min(BATCH_MAX, count - at))
+            for at in range(0, count, BATCH_MAX)
+        ]
 
     def read_once(self) -> None:
-        if self.engine.batch_transfer_sync_read(*self.lists) != 0:
-            raise RuntimeError("a transfer has failed")
+        for batch in self.batches:
+            if self.engine.batch_transfer_sync_read(*batch) != 0:
+                raise RuntimeError("a transfer has failed")
 
     def end(self) -> None:
         pass

@@ -1,0 +1,188 @@
+"""What ./dev bench --peers computes, and that it notices a copy that is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "dev"))
+
+from peers import main, report, shapes
+from peers.memory import Memory
+from peers.pair import Implementation, Pair, PeerError
+from peers.rounds import Field, first
+from peers.shapes import MIB, Shape
+
+SMALL = Shape("4x3x4KiB", 4, 3, 4096)
+US, GB_PER_S = report.US, report.GB_PER_S
+
+# A driver without any library: what the consumer copies is its VARIANT's business.
+DRIVER = """
+import os, sys
+sys.path.insert(0, {path!r})
+import numpy as np
+import side
+
+class Fake:
+    def __init__(self, role, variant, options):
+        self.variant, self.options = variant, options
+    def version(self):
+        return "fake 1"
+    def hold(self, job):
+        return f"offer of {{job.blocks}}"
+    def read(self, job, offer):
+        assert offer == f"offer of {{job.blocks}}"
+        self.job = job
+        source, _ = side.map_fd(int(sys.argv[3]), job.pool_bytes)
+        destination, _ = side.map_fd(int(sys.argv[4]), job.pool_bytes)
+        self.source = np.frombuffer(source, dtype=np.uint8)[: job.pool_bytes // job.block_bytes * job.block_bytes]
+        self.destination = np.frombuffer(destination, dtype=np.uint8)[: len(self.source)]
+    def read_once(self):
+        if self.variant == "dies":
+            os._exit(3)
+        shape = (-1, self.job.block_bytes)
+        theirs, ours = self.job.segments(self.job.remote_ids), self.job.segments(self.job.local_ids)
+        if self.variant == "shuffles":
+            ours = np.roll(ours, 1)
+        self.destination.reshape(shape)[ours] = self.source.reshape(shape)[theirs]
+    def end(self):
+        pass
+
+side.main(Fake)
+"""
+
+
+@pytest.fixture(scope="module")
+def memory() -> Memory:
+    return Memory(4 * MIB, seed=3)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    path = tmp_path / "driver.py"
+    path.write_text(DRIVER.format(path=str(ROOT / "tools/dev/peers")))
+    return path
+
+
+def fake(driver: Path, variant: str) -> Implementation:
+    return Implementation("local", "kvferry", variant, (sys.executable, str(driver)), variant)
+
+
+def who(impl: str, variant: str = "") -> dict[str, Any]:
+    return {"impl": impl, "variant": variant, "version": "1"}
+
+
+def rows(impl: str, ns: list[int], variant: str = "", case: str = "64x16KiB", single: bool = False) -> list[report.Row]:
+    return report.rows_of("tcp", case, 1 << 20, single, who(impl, variant), ns, cpu_s_per_round=0.001)
+
+
+# ---- figures ----
+
+
+def test_rows_have_the_form_of_dev_bench():
+    speed, latency, cpu = rows("nixl", [1_000_000] * 99 + [2_000_000])
+    assert speed == {"case": "tcp/64x16KiB", "unit": GB_PER_S, "median": 1.049, "p99": 0.5243, "runs": 100, **who("nixl")}
+    assert (latency["case"], latency["unit"], latency["median"], latency["p99"]) == ("tcp/64x16KiB/latency", US, 1000, 2000)
+    assert (cpu["case"], cpu["unit"], cpu["median"]) == ("tcp/64x16KiB/cpu", "s/GB", 0.9537)
+
+
+def test_a_single_block_is_said_by_its_time():
+    latency, cpu = rows("nixl", [5000, 4000, 9000], single=True)
+    assert (latency["case"], latency["unit"], latency["median"]) == ("tcp/64x16KiB", US, 5)
+    assert cpu["case"] == "tcp/64x16KiB/cpu"
+
+
+def test_a_ratio_above_one_is_in_favour_of_kvferry():
+    fast, slow = rows("kvferry", [1000]), rows("nixl", [4000])
+    for ours, theirs in list(zip(fast, slow))[:2]:
+        assert report.ratio(ours, theirs) == pytest.approx(4.0, rel=1e-3)
+        assert report.ratio(theirs, ours) == pytest.approx(0.25, rel=1e-3)
+
+
+def test_tables_have_a_line_for_each_case_and_a_column_for_each_implementation():
+    everything = [*rows("kvferry", [1000]), *rows("limit", [500], "streams x2"), *rows("kvferry", [1000], case="64x1MiB")]
+    speed = "\n".join(report.tables(everything)).split("\n\n")[1].splitlines()
+    assert speed[1].split() == ["kvferry", "streams", "x2"]
+    assert speed[3].split() == ["64x16KiB", "1049", "2097", "(0.50)"]
+    assert speed[4].split() == ["64x1MiB", "1049", "–"]
+
+
+def test_goals_are_judged_by_medians():
+    missed = [*rows("kvferry", [1000]), *rows("nixl", [2000]), *rows("limit", [1000], "streams x2")]
+    judged = {goal.other: reached for goal, _, reached in report.judge(missed)}
+    assert judged == {"nixl": pytest.approx(2.0, rel=1e-3), "streams x2": 1.0}
+    assert "1 of 2 goals are met" in report.goals_table(missed) and "2.5 x nixl" in report.goals_table(missed)
+    assert "All 2 goals are met" in report.goals_table([*missed[:3], *rows("nixl", [3000]), *missed[6:]])
+
+
+# ---- shapes ----
+
+
+def test_a_shape_that_does_not_fit_says_what_was_cut():
+    large = shapes.SHAPES[-1]
+    assert shapes.fit(large, shapes.POOL_BYTES).blocks == large.blocks
+    cut = shapes.fit(large, 100 * MIB)
+    assert cut.blocks == 10 and "10 of 64 blocks" in cut.cut
+    assert 2 * cut.bytes <= 100 * MIB
+
+
+def test_every_shape_fits_its_pool():
+    for shape in shapes.SHAPES:
+        pool_blocks = shape.pool_blocks(shapes.POOL_BYTES)
+        assert shape.blocks <= pool_blocks and pool_blocks * shape.layers * shape.block_bytes <= shapes.POOL_BYTES
+
+
+def test_block_lists_are_of_the_seed(memory: Memory):
+    memory.choose(SMALL)
+    chosen = memory.plan.copy()
+    memory.choose(SMALL)
+    assert (memory.plan == chosen).all() and len(set(chosen[:3].tolist())) == 3
+
+
+# ---- turns ----
+
+
+def test_turns_are_taken_and_counted(memory: Memory, driver: Path, tmp_path: Path):
+    said: list[str] = []
+    field = Field(memory, 1, said.append, lambda text: None)
+    for variant in ("", "dies", "shuffles"):
+        field.add(fake(driver, variant), tmp_path)
+    try:
+        measured = field.measure(SMALL, 0.0, lambda pair: True)
+    finally:
+        field.close()
+    assert [pair.what.variant for pair in measured] == [""]
+    (samples,) = measured.values()
+    assert len(samples.ns) == 7 * samples.rounds and samples.cpu_s > 0
+    assert len(said) == 2 and "is gone" in said[0] and "the copy is wrong" in said[1]
+
+
+def test_a_wrong_copy_is_no_result(memory: Memory, driver: Path, tmp_path: Path):
+    memory.choose(SMALL)
+    pair = Pair(fake(driver, "shuffles"), memory, tmp_path)
+    try:
+        with pytest.raises(PeerError, match="the copy is wrong"):
+            first(pair, memory, SMALL)
+    finally:
+        pair.close()
+
+
+def test_an_implementation_that_cannot_be_started_is_left_out(memory: Memory, tmp_path: Path):
+    said: list[str] = []
+    field = Field(memory, 1, said.append, lambda text: None)
+    field.add(
+        Implementation("tcp", "nixl", "", (sys.executable, "-c", "import sys; sys.exit('no such library')"), ""), tmp_path
+    )
+    assert not field.pairs and "no such library" in said[0]
+
+
+# ---- options ----
+
+
+def test_options():
+    options = main.arguments(["build", "--peers", "--case", "tcp/", "--option", "tcp_streams=4", "--json", "x.json"])
+    assert (options.case, options.option, options.json) == ("tcp/", ["tcp_streams=4"], Path("x.json"))
