@@ -70,6 +70,12 @@ static const char *read_shape(peer_job *job, const char *text)
   return *text == ' ' ? text + 1 : text;
 }
 
+static void read_well(const peer_driver *driver, const peer_job *job)
+{
+  const char *reason = driver->read_once(job);
+  peer_must(reason == NULL, reason);
+}
+
 static void run(const peer_driver *driver, const peer_job *job, const char *text)
 {
   static uint64_t ns[ROUNDS_MAX];
@@ -78,11 +84,11 @@ static void run(const peer_driver *driver, const peer_job *job, const char *text
   unsigned long rounds = strtoul(at, NULL, 10);
   peer_must(rounds <= ROUNDS_MAX, "too many rounds");
   for (unsigned long i = 0; i < warm_up; i++) {
-    driver->read_once(job);
+    read_well(driver, job);
   }
   for (unsigned long i = 0; i < rounds; i++) {
     uint64_t begin_ns = peer_now_ns();
-    driver->read_once(job);
+    read_well(driver, job);
     ns[i] = peer_now_ns() - begin_ns;
   }
   (void)printf("ns");
@@ -90,6 +96,19 @@ static void run(const peer_driver *driver, const peer_job *job, const char *text
     (void)printf(" %llu", (unsigned long long)ns[i]);
   }
   (void)printf("\n");
+}
+
+static void watch(const peer_driver *driver, const peer_job *job, const char *text)
+{
+  uint64_t end_ns = peer_now_ns() + strtoull(text, NULL, 10) * 1000000;
+  while (peer_now_ns() < end_ns) {
+    const char *reason = driver->read_once(job);
+    if (reason != NULL) {
+      (void)printf("failed %llu %s\n", (unsigned long long)peer_now_ns(), reason);
+      return;
+    }
+  }
+  (void)printf("fine\n");
 }
 
 static void obey(const peer_driver *driver, peer_job *job, bool holds, const char *line)
@@ -106,6 +125,8 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
     }
   } else if (strncmp(line, "run ", 4) == 0 && !holds) {
     run(driver, job, line + 4);
+  } else if (strncmp(line, "watch ", 6) == 0 && !holds) {
+    watch(driver, job, line + 6);
   } else if (strcmp(line, "end") == 0) {
     (holds ? driver->hold_end : driver->read_end)(job);
     (void)printf("done\n");

@@ -92,7 +92,7 @@ static void read_begin(const peer_job *job, const char *offer)
   peer_must(ticket != NULL, "no memory");
 }
 
-static void read_once(const peer_job *job)
+static const char *read_once(const peer_job *job)
 {
   kvf_load load = {.request_id = ++last_request,
                    .ticket = ticket,
@@ -104,7 +104,9 @@ static void read_once(const peer_job *job)
     kvf_event events[4];
     size_t count = kvf_poll(node, events, 4);
     for (size_t i = 0; i < count; i++) {
-      peer_must(events[i].kind != KVF_EVENT_LOAD || events[i].u.report.status == KVF_OK, "a load has failed");
+      if (events[i].kind == KVF_EVENT_LOAD && events[i].u.report.status != KVF_OK) {
+        return kvf_status_name(events[i].u.report.status);
+      }
       quiet = quiet || events[i].kind == KVF_EVENT_QUIET;
     }
     if (count == 0) { /* sleeps, so that the caller takes no core from the copiers */
@@ -112,6 +114,7 @@ static void read_once(const peer_job *job)
       (void)poll(&wait, 1, 10000);
     }
   }
+  return NULL;
 }
 
 static void end(const peer_job *job)

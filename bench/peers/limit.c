@@ -165,12 +165,13 @@ static void read_begin(const peer_job *job, const char *offer)
 }
 
 /* The caller is the first worker. */
-static void read_once(const peer_job *job)
+static const char *read_once(const peer_job *job)
 {
   (void)job;
   (void)pthread_barrier_wait(&begins);
   copy(&workers[0]);
   (void)pthread_barrier_wait(&ends);
+  return NULL;
 }
 
 static void read_end(const peer_job *job)

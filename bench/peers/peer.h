@@ -6,6 +6,7 @@
  *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS   -> offer TEXT          (producer: the blocks can be read from now on)
  *   begin … OFFER                                 -> done                (consumer)
  *   run WARM_UP ROUNDS                            -> ns TIME TIME …      (consumer: each round reads all blocks once)
+ *   watch LIMIT_MS                                -> failed AT_NS REASON (consumer: reads until that fails, or fine)
  *   end                                           -> done
  *
  * What goes wrong ends the process with a line on standard error. */
@@ -48,7 +49,8 @@ typedef struct peer_driver {
   void (*hold_end)(const peer_job *job);
   /* The consumer's side. */
   void (*read)(const peer_job *job, const char *offer);
-  void (*read_once)(const peer_job *job);
+  /* The first connects. Returns why it has failed, NULL if it has not; nothing but `watch` goes on after that. */
+  const char *(*read_once)(const peer_job *job);
   void (*read_end)(const peer_job *job);
 } peer_driver;
 

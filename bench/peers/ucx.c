@@ -20,7 +20,9 @@ static kvf_ucp_mem memory;
 static kvf_ucp_ep endpoint;
 static kvf_ucp_rkey remote_key;
 static uint64_t remote_pool;
+static const char *offered;
 static uint32_t gets_busy;
+static kvf_ucs_status failure;
 static bool waits;
 static pthread_t server;
 static atomic_bool server_ends;
@@ -156,15 +158,21 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 {
   (void)argument;
   (void)ep;
-  good(status, "the endpoint has failed");
+  failure = status;
 }
 
 static void read_begin(const peer_job *job, const char *offer)
 {
+  open_worker(job, job->destination);
+  offered = strdup(offer);
+  peer_must(offered != NULL, "no memory");
+}
+
+static void connect_endpoint(void)
+{
   static uint8_t bytes[TEXT_BYTES_MAX];
   char *at = NULL;
-  open_worker(job, job->destination);
-  remote_pool = strtoull(offer, &at, 16);
+  remote_pool = strtoull(offered, &at, 16);
   const char *key = parse_hex(at, bytes);
   const kvf_ucp_ep_params params = {.field_mask = KVF_UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
                                                   KVF_UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -180,12 +188,14 @@ static void read_begin(const peer_job *job, const char *offer)
 static void got(void *request, kvf_ucs_status status, void *user_data)
 {
   (void)user_data;
-  good(status, "ucp_get_nbx");
+  if (status != KVF_UCS_OK) {
+    failure = status;
+  }
   gets_busy--;
   api->request_free(request);
 }
 
-static void read_once(const peer_job *job)
+static const char *read_once(const peer_job *job)
 {
   const peer_shape *shape = &job->shape;
   const kvf_ucp_request_param param = {
@@ -193,12 +203,15 @@ static void read_once(const peer_job *job)
       .send = got,
       .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
       .memh = memory};
+  if (endpoint == NULL) {
+    connect_endpoint();
+  }
   for (uint32_t i = 0; i < peer_segments(shape); i++) {
     void *request =
         api->get_nbx(endpoint, job->destination + peer_segment_at(shape, job->local_ids, i), shape->block_bytes,
                      remote_pool + peer_segment_at(shape, job->remote_ids, i), remote_key, &param);
     if (kvf_ucs_is_error(request)) {
-      good(kvf_ucs_error(request), "ucp_get_nbx");
+      return api->status_string(kvf_ucs_error(request));
     }
     gets_busy += request != NULL;
   }
@@ -207,6 +220,7 @@ static void read_once(const peer_job *job)
       wait_event(1000);
     }
   }
+  return failure == KVF_UCS_OK ? NULL : api->status_string(failure);
 }
 
 static void read_end(const peer_job *job)
@@ -216,6 +230,7 @@ static void read_end(const peer_job *job)
   (void)job;
   api->rkey_destroy(remote_key);
   (void)api->ep_close_nbx(endpoint, &param);
+  endpoint = NULL;
   close_worker();
 }
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
-from peers import main, report, shapes
+from peers import extras, main, report, shapes
 from peers.memory import Memory
 from peers.pair import Implementation, Pair, PeerError
 from peers.rounds import Field, first
@@ -33,9 +33,10 @@ class Fake:
     def version(self):
         return "fake 1"
     def hold(self, job):
-        return f"offer of {{job.blocks}}"
+        return f"{{os.getpid()}} offers {{job.blocks}}"
     def read(self, job, offer):
-        assert offer == f"offer of {{job.blocks}}"
+        self.holder, _, blocks = offer.split()
+        assert int(blocks) == job.blocks
         self.job = job
         source, _ = side.map_fd(int(sys.argv[3]), job.pool_bytes)
         destination, _ = side.map_fd(int(sys.argv[4]), job.pool_bytes)
@@ -44,6 +45,10 @@ class Fake:
     def read_once(self):
         if self.variant == "dies":
             os._exit(3)
+        if self.variant.startswith("fails when"):
+            with open(f"/proc/{{self.holder}}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "T":
+                    raise RuntimeError("it stands still")
         shape = (-1, self.job.block_bytes)
         theirs, ours = self.job.segments(self.job.remote_ids), self.job.segments(self.job.local_ids)
         if self.variant == "shuffles":
@@ -186,3 +191,22 @@ def test_an_implementation_that_cannot_be_started_is_left_out(memory: Memory, tm
 def test_options():
     options = main.arguments(["build", "--peers", "--case", "tcp/", "--option", "tcp_streams=4", "--json", "x.json"])
     assert (options.case, options.option, options.json) == ("tcp/", ["tcp_streams=4"], Path("x.json"))
+
+
+# ---- first load, idle, faults ----
+
+
+def test_a_death_and_a_standstill_are_timed(memory: Memory, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(extras, "WATCH_S", 0.2)
+    monkeypatch.setattr(extras, "FAULT_AFTER_S", 0.05)
+    found = extras.EXTRAS["stop"](fake(driver, "holds out"), Memory(64 * MIB, 1), tmp_path)
+    assert (found["case"], found["undetected"], found["median"]) == ("local/stop", 1, 200)
+    found = extras.EXTRAS["stop"](fake(driver, "fails when the producer stops"), Memory(64 * MIB, 1), tmp_path)
+    assert found["undetected"] == 0 and 0 < found["median"] < 200 and found["runs"] == extras.STOPS
+
+
+def test_limits_are_judged():
+    extra = [report.make_row(f"{path}/stop", who("kvferry"), report.MS, 1600, 1600, 3) for path in ("local", "tcp")]
+    assert [case for _, case, _ in report.judge_limits(extra)] == ["tcp/stop"]
+    assert "at most 1500 ms" in report.goals_table(extra)
+    assert "stop: from" in "\n".join(report.tables(extra))

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import shapes
+from . import extras, shapes
 from .implementations import implementations
 from .memory import Memory
 from .pair import Pair
@@ -73,6 +73,10 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
         for what in implementations(options.folder / "peers", PEERS.absolute(), options.option, str(options.ucx_library))
     ]
     wanted = {what: cases for what, cases in everybody if cases}
+    others = [(what, name) for name in extras.EXTRAS for what, _ in everybody
+              if what.impl != "limit" and options.case in f"{what.path}/{name}"]  # fmt: skip
+    if not wanted:
+        return extras.measure(others, options.seed, logs, say, progress)
     field = Field(Memory(pool_bytes, options.seed), options.seed, say, progress)
     rows = []
     try:
@@ -88,7 +92,7 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
                     rows += rows_of_samples(pair, found)
     finally:
         field.close()
-    return rows
+    return rows + extras.measure(others, options.seed, logs, say, progress)
 
 
 def main() -> None:
@@ -104,7 +108,9 @@ def main() -> None:
     print("\n" + goals_table(rows))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print("\nplots: " + ", ".join(str(file) for file in draw(rows, options.plot)))
+    pictures = draw(rows, options.plot)
+    if pictures:
+        print("\npictures: " + ", ".join(str(file) for file in pictures))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ class Nixl:
         self.agent = nixl.nixl_agent(self.name, config)
         self.registered = None
         self.remote = ""
+        self.remote_list: nixl.nixl_prepped_dlist_handle | None = None
 
     def version(self) -> str:
         return f"NIXL {importlib.metadata.version('nixl-cu12')}"
@@ -44,18 +45,24 @@ class Nixl:
         return f"{job.pool} {base64.b64encode(self.agent.get_agent_metadata()).decode()}"
 
     def read(self, job: side.Job, offer: str) -> None:
-        pool, metadata = offer.split()
         self.register(job)
-        if not self.remote:
-            name = self.agent.add_remote_agent(base64.b64decode(metadata))
-            self.remote = name.decode() if isinstance(name, bytes) else name
+        self.job, self.offer = job, offer
+        self.remote_list = None
         self.local_list = self.prepare(job, "NIXL_INIT_AGENT", job.pool)
-        self.remote_list = self.prepare(job, self.remote, int(pool))
         self.local_segments = job.segments(job.local_ids)
         self.remote_segments = job.segments(job.remote_ids)
 
+    def connect(self) -> None:
+        pool, metadata = self.offer.split()
+        if not self.remote:
+            name = self.agent.add_remote_agent(base64.b64decode(metadata))
+            self.remote = name.decode() if isinstance(name, bytes) else name
+        self.remote_list = self.prepare(self.job, self.remote, int(pool))
+
     def read_once(self) -> None:
         agent = self.agent
+        if self.remote_list is None:
+            self.connect()
         handle = agent.make_prepped_xfer("READ", self.local_list, self.local_segments, self.remote_list, self.remote_segments)
         state = agent.transfer(handle)
         while state == "PROC":
@@ -65,7 +72,7 @@ class Nixl:
             raise RuntimeError(f"a transfer ended as {state}")
 
     def end(self) -> None:
-        if self.remote:
+        if self.remote_list is not None:
             self.agent.release_dlist_handle(self.local_list)
             self.agent.release_dlist_handle(self.remote_list)
 

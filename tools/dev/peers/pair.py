@@ -17,7 +17,9 @@ ANSWER_S = 60.0
 
 
 class PeerError(Exception):
-    pass
+    def __init__(self, text: str, timed_out: bool = False):
+        super().__init__(text)
+        self.timed_out = timed_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +62,23 @@ class Side:
         except BrokenPipeError:
             raise self.error("is gone") from None
 
-    def answer(self, kind: str, limit_s: float = ANSWER_S) -> str:
+    def any_answer(self, limit_s: float = ANSWER_S) -> str:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         end = time.monotonic() + limit_s
         while b"\n" not in self.rest:
             if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise self.error(f"does not answer in {limit_s:.0f} s")
+                raise self.error(f"does not answer in {limit_s:.0f} s", timed_out=True)
             part = os.read(fd, 1 << 20)
             if not part:
                 raise self.error("is gone")
             self.rest += part
         line, _, self.rest = self.rest.partition(b"\n")
-        word, _, text = line.decode().strip().partition(" ")
+        return line.decode().strip()
+
+    def answer(self, kind: str, limit_s: float = ANSWER_S) -> str:
+        line = self.any_answer(limit_s)
+        word, _, text = line.partition(" ")
         if word != kind:
             raise self.error(f"answers {line[:80]!r}")
         return text
@@ -81,9 +87,9 @@ class Side:
         self.tell(line)
         return self.answer(kind, limit_s)
 
-    def error(self, what: str) -> PeerError:
+    def error(self, what: str, timed_out: bool = False) -> PeerError:
         last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-        return PeerError(f"{self.what} {what}: {last[0] if last else 'it said nothing'}")
+        return PeerError(f"{self.what} {what}: {last[0] if last else 'it said nothing'}", timed_out)
 
     def cpu_s(self) -> float:
         return cpu_s(self.process.pid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .report import GB_PER_S, S_PER_GB, US, Row, label
+from .report import GB_PER_S, S_PER_GB, US, Row, is_extra, label
 
 PICTURES = (
     ("speed", GB_PER_S, "GB/s"),
@@ -23,7 +23,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name, unit, axis in PICTURES:
-        chosen = [row for row in rows if row["unit"] == unit]
+        chosen = [row for row in rows if row["unit"] == unit and not is_extra(row)]
         paths = list(dict.fromkeys(row["case"].split("/")[0] for row in chosen))
         if not chosen:
             continue

@@ -62,6 +62,16 @@ def run(driver: Driver, text: str) -> str:
     return "ns " + " ".join(map(str, ns))
 
 
+def watch(driver: Driver, limit_ms: int) -> str:
+    end = time.monotonic() + limit_ms / 1e3
+    while time.monotonic() < end:
+        try:
+            driver.read_once()
+        except Exception as error:  # noqa: BLE001 - whatever the library throws
+            return f"failed {time.monotonic_ns()} {error}".replace("\n", " ")
+    return "fine"
+
+
 def main(make) -> None:  # type: ignore[no-untyped-def]
     """`make(role, variant, options)` makes the driver. Whatever else prints to standard output goes to standard error."""
     die_with_parent()
@@ -87,6 +97,8 @@ def main(make) -> None:  # type: ignore[no-untyped-def]
                 driver.read(job, offer)
         elif command == "run":
             answer = run(driver, rest)
+        elif command == "watch":
+            answer = watch(driver, int(rest))
         elif command == "end":
             driver.end()
         print(answer, file=answers, flush=True)

@@ -1,0 +1,116 @@
+"""What is measured on fresh pairs of processes: the first load, a connected pair with nothing to do, a producer that dies or
+stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .memory import Memory
+from .pair import Implementation, Pair, PeerError
+from .report import MS, PERCENT, US, Row, make_row, quantiles
+from .shapes import KIB, MIB, Shape
+
+POOL_BYTES = 256 * MIB
+SMALL = Shape("64x16KiB", 1, 64, 16 * KIB)
+LARGE = Shape("64x1MiB", 1, 64, MIB)
+FIRST_LOADS = 7
+IDLE_S = 2.0
+FAULT_AFTER_S = 0.2
+KILLS = 5
+STOPS = 3
+WATCH_S = 4.0  # what is not detected by then counts as not detected
+ANSWER_S = 3.0  # more, for a call that never comes back
+
+
+@contextmanager
+def at_work(what: Implementation, memory: Memory, logs: Path, shape: Shape) -> Iterator[Pair]:
+    memory.choose(shape)
+    pair = Pair(what, memory, logs)
+    try:
+        pair.begin(shape)
+        yield pair
+    finally:
+        pair.close()
+
+
+def who(pair: Pair) -> Row:
+    return {"impl": pair.what.impl, "variant": pair.what.variant, "version": pair.version}
+
+
+def first_load(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """From the request to the last block, where producer and consumer have not met: connecting is in it; starting the
+    processes, opening the library and registering memory are not."""
+    times = []
+    for _ in range(FIRST_LOADS):
+        with at_work(what, memory, logs, SMALL) as pair:
+            times.append(pair.run(0, 1)[0] / 1e3)
+    return make_row(f"{what.path}/first-load", who(pair), US, *quantiles(times, False), len(times))
+
+
+def idle(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """CPU of the busier of the two processes, connected, with nothing to do."""
+    with at_work(what, memory, logs, SMALL) as pair:
+        pair.run(0, 10)
+        time.sleep(0.5)
+        before = [side.cpu_s() for side in pair.sides]
+        time.sleep(IDLE_S)
+        used = max(side.cpu_s() - start for side, start in zip(pair.sides, before))
+    return make_row(f"{what.path}/idle", who(pair), PERCENT, used / IDLE_S * 100, used / IDLE_S * 100, 1)
+
+
+def detect_ms(pair: Pair, fault: signal.Signals) -> float | None:
+    """Milliseconds from the fault, in the middle of a load, to the load's failure; None if there is none."""
+    pair.run(1, 1)
+    pair.reader.tell(f"watch {int((FAULT_AFTER_S + WATCH_S) * 1000)}")
+    time.sleep(FAULT_AFTER_S)
+    begin_ns = time.monotonic_ns()
+    os.kill(pair.holder.process.pid, fault)
+    try:
+        word, _, text = pair.reader.any_answer(WATCH_S + ANSWER_S).partition(" ")
+    except PeerError as error:
+        return None if error.timed_out else (time.monotonic_ns() - begin_ns) / 1e6
+    return (int(text.split()[0]) - begin_ns) / 1e6 if word == "failed" else None
+
+
+def detection(name: str, fault: signal.Signals, runs: int) -> Callable[[Implementation, Memory, Path], Row]:
+    def measure(what: Implementation, memory: Memory, logs: Path) -> Row:
+        times = []
+        missed = 0
+        for _ in range(runs):
+            with at_work(what, memory, logs, LARGE) as pair:
+                found = detect_ms(pair, fault)
+            times.append(WATCH_S * 1000 if found is None else found)
+            missed += found is None
+            if missed:
+                break  # each costs WATCH_S
+        row = make_row(f"{what.path}/{name}", who(pair), MS, *quantiles(times, False), len(times))
+        return {**row, "undetected": missed}
+
+    return measure
+
+
+EXTRAS = {
+    "first-load": first_load,
+    "idle": idle,
+    "kill": detection("kill", signal.SIGKILL, KILLS),
+    "stop": detection("stop", signal.SIGSTOP, STOPS),
+}
+
+
+def measure(
+    wanted: list[tuple[Implementation, str]], seed: int, logs: Path, say: Callable[[str], None], show: Callable[[str], None]
+) -> list[Row]:
+    memory = Memory(POOL_BYTES, seed)
+    rows = []
+    for what, name in wanted:
+        show(f"{name}: {what.path} {what.name}")
+        try:
+            rows.append(EXTRAS[name](what, memory, logs))
+        except PeerError as error:
+            say(f"left out: {name}: {error}")
+    return rows
