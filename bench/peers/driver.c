@@ -76,19 +76,19 @@ static void read_well(const peer_driver *driver, const peer_job *job)
   peer_must(reason == NULL, reason);
 }
 
-static void run(const peer_driver *driver, const peer_job *job, const char *text)
+static void step(const peer_driver *driver, const peer_job *job)
+{
+  driver->step(job);
+}
+
+static void run(const peer_driver *driver, const peer_job *job, unsigned long rounds,
+                void (*round)(const peer_driver *driver, const peer_job *job))
 {
   static uint64_t ns[ROUNDS_MAX];
-  char *at = NULL;
-  unsigned long warm_up = strtoul(text, &at, 10);
-  unsigned long rounds = strtoul(at, NULL, 10);
   peer_must(rounds <= ROUNDS_MAX, "too many rounds");
-  for (unsigned long i = 0; i < warm_up; i++) {
-    read_well(driver, job);
-  }
   for (unsigned long i = 0; i < rounds; i++) {
     uint64_t begin_ns = peer_now_ns();
-    read_well(driver, job);
+    round(driver, job);
     ns[i] = peer_now_ns() - begin_ns;
   }
   (void)printf("ns");
@@ -98,9 +98,9 @@ static void run(const peer_driver *driver, const peer_job *job, const char *text
   (void)printf("\n");
 }
 
-static void watch(const peer_driver *driver, const peer_job *job, const char *text)
+static void watch(const peer_driver *driver, const peer_job *job, unsigned long limit_ms)
 {
-  uint64_t end_ns = peer_now_ns() + strtoull(text, NULL, 10) * 1000000;
+  uint64_t end_ns = peer_now_ns() + limit_ms * 1000000;
   while (peer_now_ns() < end_ns) {
     const char *reason = driver->read_once(job);
     if (reason != NULL) {
@@ -109,6 +109,30 @@ static void watch(const peer_driver *driver, const peer_job *job, const char *te
     }
   }
   (void)printf("fine\n");
+}
+
+/* What only a consumer does. */
+static void obey_reader(const peer_driver *driver, const peer_job *job, const char *line)
+{
+  char *at = NULL;
+  unsigned long count = strtoul(line + strcspn(line, " "), &at, 10);
+  if (strncmp(line, "run ", 4) == 0) {
+    for (unsigned long i = 0; i < count; i++) {
+      read_well(driver, job);
+    }
+    run(driver, job, strtoul(at, NULL, 10), read_well);
+  } else if (strncmp(line, "watch ", 6) == 0) {
+    watch(driver, job, count);
+  } else if (strncmp(line, "start ", 6) == 0 && driver->start != NULL) {
+    for (unsigned long i = 0; i < count; i++) {
+      driver->start(job);
+    }
+    (void)printf("done\n");
+  } else if (strncmp(line, "step ", 5) == 0 && driver->step != NULL) {
+    run(driver, job, count, step);
+  } else {
+    peer_give_up("a line that is no command");
+  }
 }
 
 static void obey(const peer_driver *driver, peer_job *job, bool holds, const char *line)
@@ -123,10 +147,6 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
       driver->read(job, offer);
       (void)printf("done\n");
     }
-  } else if (strncmp(line, "run ", 4) == 0 && !holds) {
-    run(driver, job, line + 4);
-  } else if (strncmp(line, "watch ", 6) == 0 && !holds) {
-    watch(driver, job, line + 6);
   } else if (strcmp(line, "end") == 0) {
     (holds ? driver->hold_end : driver->read_end)(job);
     (void)printf("done\n");
@@ -135,7 +155,8 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
     driver->version(job, stdout);
     (void)printf("\n");
   } else {
-    peer_give_up("a line that is no command");
+    peer_must(!holds, "a line that is no command");
+    obey_reader(driver, job, line);
   }
   (void)fflush(stdout);
 }

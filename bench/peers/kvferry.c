@@ -92,7 +92,7 @@ static void read_begin(const peer_job *job, const char *offer)
   peer_must(ticket != NULL, "no memory");
 }
 
-static const char *read_once(const peer_job *job)
+static void start(const peer_job *job)
 {
   kvf_load load = {.request_id = ++last_request,
                    .ticket = ticket,
@@ -100,6 +100,19 @@ static const char *read_once(const peer_job *job)
                    .prompt = prompt,
                    .destination = {.ids = job->local_ids, .counts = &job->shape.blocks, .groups = 1}};
   peer_must(kvf_load_start(node, &load) == KVF_OK, "cannot start a load");
+}
+
+/* As an engine's step does that has work of its own to do. */
+static void step(const peer_job *job)
+{
+  kvf_event events[64];
+  (void)job;
+  peer_must(kvf_poll(node, events, 64) == 0, "a load has ended meanwhile");
+}
+
+static const char *read_once(const peer_job *job)
+{
+  start(job);
   for (bool quiet = false; !quiet;) {
     kvf_event events[4];
     size_t count = kvf_poll(node, events, 4);
@@ -126,7 +139,13 @@ static void end(const peer_job *job)
 
 int main(int argc, char **argv)
 {
-  static const peer_driver driver = {
-      .version = version, .hold = hold, .hold_end = end, .read = read_begin, .read_once = read_once, .read_end = end};
+  static const peer_driver driver = {.version = version,
+                                     .hold = hold,
+                                     .hold_end = end,
+                                     .read = read_begin,
+                                     .read_once = read_once,
+                                     .read_end = end,
+                                     .start = start,
+                                     .step = step};
   return peer_main(argc, argv, &driver);
 }

@@ -7,7 +7,9 @@
  *   begin … OFFER                                 -> done                (consumer)
  *   run WARM_UP ROUNDS                            -> ns TIME TIME …      (consumer: each round reads all blocks once)
  *   watch LIMIT_MS                                -> failed AT_NS REASON (consumer: reads until that fails, or fine)
- *   end                                           -> done
+ *   start LOADS                                   -> done                (consumer: starts loads and does not wait)
+ *   step ROUNDS                                   -> ns TIME TIME …      (consumer: an engine step's look at all of
+ * them) end                                           -> done
  *
  * What goes wrong ends the process with a line on standard error. */
 #ifndef KVF_BENCH_PEER_H
@@ -52,6 +54,9 @@ typedef struct peer_driver {
   /* The first connects. Returns why it has failed, NULL if it has not; nothing but `watch` goes on after that. */
   const char *(*read_once)(const peer_job *job);
   void (*read_end)(const peer_job *job);
+  /* May be NULL. */
+  void (*start)(const peer_job *job);
+  void (*step)(const peer_job *job);
 } peer_driver;
 
 int peer_main(int argc, char **argv, const peer_driver *driver);

@@ -8,15 +8,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from .memory import Memory
 from .pair import Implementation, Pair, PeerError
-from .report import MS, PERCENT, US, Row, make_row, quantiles
+from .report import MS, OF_LOAD, PERCENT, US, Row, make_row, quantiles
+from .rounds import Field
 from .shapes import KIB, MIB, Shape
 
 POOL_BYTES = 256 * MIB
 SMALL = Shape("64x16KiB", 1, 64, 16 * KIB)
+TINY = Shape("4x16KiB", 1, 4, 16 * KIB)
 LARGE = Shape("64x1MiB", 1, 64, MIB)
 FIRST_LOADS = 7
 IDLE_S = 2.0
@@ -24,6 +27,10 @@ FAULT_AFTER_S = 0.2
 KILLS = 5
 STOPS = 3
 WATCH_S = 4.0  # what is not detected by then counts as not detected
+STEPS = 500
+FENCE_S = 5.0
+FENCE_PARTS = 8
+CHUNK_BYTES = 4 * MIB  # the default of the option chunk_bytes
 ANSWER_S = 3.0  # more, for a call that never comes back
 
 
@@ -94,12 +101,55 @@ def detection(name: str, fault: signal.Signals, runs: int) -> Callable[[Implemen
     return measure
 
 
+def engine_step(loads: int) -> Callable[[Implementation, Memory, Path], Row]:
+    """What an engine's step pays for loads that are still on their way: their producer stands still."""
+
+    def measure(what: Implementation, memory: Memory, logs: Path) -> Row:
+        patient = ("stall_timeout_ms=60000", "load_timeout_ms=600000") if what.impl == "kvferry" else ()
+        with at_work(replace(what, options=(*what.options, *patient)), memory, logs, TINY) as pair:
+            pair.run(0, 1)
+            os.kill(pair.holder.process.pid, signal.SIGSTOP)
+            pair.reader.ask(f"start {loads}", "done")
+            pair.reader.ask("step 10", "ns")
+            times = [int(word) / 1e3 for word in pair.reader.ask(f"step {STEPS}", "ns").split()]
+        return make_row(f"{what.path}/step-{loads}", who(pair), US, *quantiles(times, False), len(times))
+
+    return measure
+
+
+def fence(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """The share of a load's time that goes into the looks at the fence, from above: chunks of an eighth have eight times as
+    many looks, and eight times as much of whatever else a chunk costs."""
+    chunks = (CHUNK_BYTES, CHUNK_BYTES // FENCE_PARTS)
+    field = Field(memory, memory.seed, lambda text: None, lambda text: None)
+    try:
+        for chunk in chunks:
+            field.add(replace(what, variant=f"chunks-{chunk}", options=(*what.options, f"chunk_bytes={chunk}")), logs)
+        samples = list(field.measure(LARGE, FENCE_S, lambda pair: True).values())
+        pair = field.pairs[0]
+    finally:
+        field.close()
+    few, many = (quantiles(found.ns, False)[0] for found in samples)
+    share = (many - few) / (FENCE_PARTS - 1) / few * 100
+    return make_row(f"{what.path}/fence", {**who(pair), "variant": what.variant}, OF_LOAD, share, share, len(samples[0].ns))
+
+
 EXTRAS = {
     "first-load": first_load,
     "idle": idle,
     "kill": detection("kill", signal.SIGKILL, KILLS),
     "stop": detection("stop", signal.SIGSTOP, STOPS),
+    "fence": fence,
+    **{f"step-{loads}": engine_step(loads) for loads in (0, 100, 1000)},
 }
+
+
+def applies(what: Implementation, name: str) -> bool:
+    if name == "fence":
+        return what.impl == "kvferry"
+    if name.startswith("step-"):
+        return what.path == "tcp" and what.impl in ("kvferry", "nixl")
+    return what.impl != "limit"
 
 
 def measure(

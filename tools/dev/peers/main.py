@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
     ]
     wanted = {what: cases for what, cases in everybody if cases}
     others = [(what, name) for name in extras.EXTRAS for what, _ in everybody
-              if what.impl != "limit" and options.case in f"{what.path}/{name}"]  # fmt: skip
+              if extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
     if not wanted:
         return extras.measure(others, options.seed, logs, say, progress)
     field = Field(Memory(pool_bytes, options.seed), options.seed, say, progress)

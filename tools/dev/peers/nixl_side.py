@@ -22,6 +22,7 @@ class Nixl:
         self.agent = nixl.nixl_agent(self.name, config)
         self.registered = None
         self.remote = ""
+        self.in_flight: list[nixl.nixl_xfer_handle] = []
         self.remote_list: nixl.nixl_prepped_dlist_handle | None = None
 
     def version(self) -> str:
@@ -59,12 +60,26 @@ class Nixl:
             self.remote = name.decode() if isinstance(name, bytes) else name
         self.remote_list = self.prepare(self.job, self.remote, int(pool))
 
-    def read_once(self) -> None:
-        agent = self.agent
+    def post(self) -> tuple[nixl.nixl_xfer_handle, str]:
         if self.remote_list is None:
             self.connect()
-        handle = agent.make_prepped_xfer("READ", self.local_list, self.local_segments, self.remote_list, self.remote_segments)
-        state = agent.transfer(handle)
+        lists = (self.local_list, self.local_segments, self.remote_list, self.remote_segments)
+        handle = self.agent.make_prepped_xfer("READ", *lists)
+        return handle, self.agent.transfer(handle)
+
+    def start(self) -> None:
+        self.in_flight.append(self.post()[0])
+
+    def step(self) -> None:
+        """What NixlConnector's get_finished() does in each step: asks for news, and after every handle."""
+        self.agent.get_new_notifs()
+        for handle in self.in_flight:
+            if self.agent.check_xfer_state(handle) != "PROC":
+                raise RuntimeError("a transfer has ended meanwhile")
+
+    def read_once(self) -> None:
+        agent = self.agent
+        handle, state = self.post()
         while state == "PROC":
             state = agent.check_xfer_state(handle)
         agent.release_xfer_handle(handle)

@@ -15,11 +15,16 @@ US = "us"
 S_PER_GB = "s/GB"
 MS = "ms"
 PERCENT = "% of a core"
+OF_LOAD = "% of the load"
 EXTRAS = {
     "first-load": "first load of 64x16KiB, connecting included, µs",
     "kill": "from a producer's death to the load's failure, ms",
     "stop": "from a producer's standstill to the load's failure, ms",
     "idle": "connected, nothing to do: % of a core (the busier side)",
+    "fence": "looks at the fence, 64x1MiB: % of the load, at most",
+    "step-0": "an engine step's look, no load in flight, µs",
+    "step-100": "the same with 100 loads in flight, µs",
+    "step-1000": "the same with 1000 loads in flight, µs",
 }
 
 
@@ -139,7 +144,7 @@ GOALS = (
     Goal("tcp/[^/]*", "streams x2", 0.9),
     Goal("ucx/[^/]*", "ucx", 0.95),
 )
-LIMITS = (Limit("kill", 50, MS), Limit("stop", 1500, MS), Limit("idle", 0.5, PERCENT))
+LIMITS = (Limit("kill", 50, MS), Limit("stop", 1500, MS), Limit("idle", 0.5, PERCENT), Limit("fence", 3, OF_LOAD))
 
 
 def judge_limits(rows: Sequence[Row]) -> list[tuple[Limit, str, float]]:

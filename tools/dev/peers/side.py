@@ -62,6 +62,15 @@ def run(driver: Driver, text: str) -> str:
     return "ns " + " ".join(map(str, ns))
 
 
+def step(driver: Driver, rounds: int) -> str:
+    ns = []
+    for _ in range(rounds):
+        begin = time.perf_counter_ns()
+        driver.step()  # type: ignore[attr-defined]
+        ns.append(time.perf_counter_ns() - begin)
+    return "ns " + " ".join(map(str, ns))
+
+
 def watch(driver: Driver, limit_ms: int) -> str:
     end = time.monotonic() + limit_ms / 1e3
     while time.monotonic() < end:
@@ -99,6 +108,11 @@ def main(make) -> None:  # type: ignore[no-untyped-def]
             answer = run(driver, rest)
         elif command == "watch":
             answer = watch(driver, int(rest))
+        elif command == "start":
+            for _ in range(int(rest)):
+                driver.start()  # type: ignore[attr-defined]
+        elif command == "step":
+            answer = step(driver, int(rest))
         elif command == "end":
             driver.end()
         print(answer, file=answers, flush=True)
