@@ -58,7 +58,8 @@ static void *map(const char *descriptor, size_t bytes)
 static const char *read_shape(peer_job *job, const char *text)
 {
   char *at = NULL;
-  uint32_t *fields[] = {&job->shape.layers, &job->shape.blocks, &job->shape.block_bytes, &job->shape.pool_blocks};
+  uint32_t *fields[] = {&job->shape.layers, &job->shape.blocks, &job->shape.block_bytes, &job->shape.pool_blocks,
+                        &job->parts};
   for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
     *fields[i] = (uint32_t)strtoul(text, &at, 10);
     text = at;
@@ -67,6 +68,8 @@ static const char *read_shape(peer_job *job, const char *text)
   peer_must(shape->layers > 0 && shape->blocks > 0 && shape->blocks <= PEER_BLOCKS_MAX &&
                 (size_t)shape->layers * shape->pool_blocks * shape->block_bytes <= job->pool_bytes,
             "a shape that does not fit the pool");
+  peer_must(job->parts >= 1 && job->parts <= PEER_PARTS_MAX && shape->blocks % job->parts == 0,
+            "parts that are not of one size");
   return *text == ' ' ? text + 1 : text;
 }
 
@@ -140,6 +143,8 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
   if (strncmp(line, "begin ", 6) == 0) {
     const char *offer = read_shape(job, line + 6);
     if (holds) {
+      job->part = (uint32_t)strtoul(offer, NULL, 10);
+      peer_must(job->part < job->parts, "a part that is none");
       (void)printf("offer ");
       driver->hold(job, stdout);
       (void)printf("\n");

@@ -11,7 +11,7 @@
 
 static kvf_node *node;
 static kvf_prompt prompt;
-static const char *ticket;
+static char *tickets[PEER_PARTS_MAX];
 static uint64_t last_request;
 
 static void set(kvf_config *config, const char *name, const char *value)
@@ -53,10 +53,15 @@ static void open_node(const peer_job *job, uint8_t *pool)
   free(regions);
 }
 
-static void make_prompt(const peer_shape *shape)
+static uint32_t blocks_of_part(const peer_job *job)
+{
+  return job->shape.blocks / job->parts;
+}
+
+static void make_prompt(const peer_job *job)
 {
   static const uint32_t tokens[BLOCK_TOKENS * PEER_BLOCKS_MAX];
-  peer_must(kvf_prompt_hash(tokens, shape->blocks * BLOCK_TOKENS, NULL, 0, &prompt) == KVF_OK, "cannot hash");
+  peer_must(kvf_prompt_hash(tokens, blocks_of_part(job) * BLOCK_TOKENS, NULL, 0, &prompt) == KVF_OK, "cannot hash");
 }
 
 static void version(const peer_job *job, FILE *out)
@@ -72,12 +77,13 @@ static void hold(const peer_job *job, FILE *offer)
   size_t record_bytes = 0;
   size_t text_bytes = 0;
   kvf_lease lease;
-  kvf_blocks blocks = {.ids = job->remote_ids, .counts = &job->shape.blocks, .groups = 1};
+  uint32_t count = blocks_of_part(job);
+  kvf_blocks blocks = {.ids = job->remote_ids + (size_t)job->part * count, .counts = &count, .groups = 1};
   open_node(job, job->source);
-  make_prompt(&job->shape);
+  make_prompt(job);
   peer_must(kvf_node_address(node, record, sizeof(record), &record_bytes) == KVF_OK &&
                 kvf_node_set_ranks(node, record, &record_bytes, 1) == KVF_OK &&
-                kvf_lease_reserve(node, job->shape.blocks, 0, &lease) == KVF_OK &&
+                kvf_lease_reserve(node, count, 0, &lease) == KVF_OK &&
                 kvf_lease_publish(node, &lease, &blocks, &prompt, 0) == KVF_OK &&
                 kvf_ticket_make(node, &lease, &blocks, &prompt, text, sizeof(text), &text_bytes) == KVF_OK,
             "cannot offer the blocks");
@@ -87,19 +93,32 @@ static void hold(const peer_job *job, FILE *offer)
 static void read_begin(const peer_job *job, const char *offer)
 {
   open_node(job, job->destination);
-  make_prompt(&job->shape);
-  ticket = strdup(offer);
-  peer_must(ticket != NULL, "no memory");
+  make_prompt(job);
+  for (uint32_t i = 0; i < job->parts; i++) {
+    size_t length = strcspn(offer, "|");
+    free(tickets[i]);
+    tickets[i] = strndup(offer, length);
+    peer_must(tickets[i] != NULL, "no memory");
+    offer += length + (offer[length] == '|');
+  }
+}
+
+static void start_part(const peer_job *job, uint32_t part)
+{
+  uint32_t count = blocks_of_part(job);
+  kvf_load load = {.request_id = ++last_request,
+                   .ticket = tickets[part],
+                   .ticket_bytes = strlen(tickets[part]),
+                   .prompt = prompt,
+                   .destination = {.ids = job->local_ids + (size_t)part * count, .counts = &count, .groups = 1}};
+  peer_must(kvf_load_start(node, &load) == KVF_OK, "cannot start a load");
 }
 
 static void start(const peer_job *job)
 {
-  kvf_load load = {.request_id = ++last_request,
-                   .ticket = ticket,
-                   .ticket_bytes = strlen(ticket),
-                   .prompt = prompt,
-                   .destination = {.ids = job->local_ids, .counts = &job->shape.blocks, .groups = 1}};
-  peer_must(kvf_load_start(node, &load) == KVF_OK, "cannot start a load");
+  for (uint32_t i = 0; i < job->parts; i++) {
+    start_part(job, i);
+  }
 }
 
 /* As an engine's step does that has work of its own to do. */
@@ -113,14 +132,14 @@ static void step(const peer_job *job)
 static const char *read_once(const peer_job *job)
 {
   start(job);
-  for (bool quiet = false; !quiet;) {
+  for (uint32_t quiet = 0; quiet < job->parts;) {
     kvf_event events[4];
     size_t count = kvf_poll(node, events, 4);
     for (size_t i = 0; i < count; i++) {
       if (events[i].kind == KVF_EVENT_LOAD && events[i].u.report.status != KVF_OK) {
         return kvf_status_name(events[i].u.report.status);
       }
-      quiet = quiet || events[i].kind == KVF_EVENT_QUIET;
+      quiet += events[i].kind == KVF_EVENT_QUIET;
     }
     if (count == 0) { /* sleeps, so that the caller takes no core from the copiers */
       struct pollfd wait = {.fd = kvf_event_fd(node), .events = POLLIN};

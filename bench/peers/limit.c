@@ -47,6 +47,7 @@ static void share_out(const peer_job *job)
   uint32_t total = peer_segments(&job->shape);
   uint32_t wanted = colon == NULL ? 1 : (uint32_t)strtoul(colon + 1, NULL, 10);
   peer_must(wanted >= 1 && wanted <= THREADS_MAX, "variant: readv:N, memcpy:N or streams:N");
+  peer_must(job->parts == 1, "one producer only");
   workers_count = wanted < total ? wanted : total;
   for (uint32_t i = 0; i < workers_count; i++) {
     uint32_t first = (uint32_t)((uint64_t)total * i / workers_count);

@@ -3,8 +3,8 @@
  * C here and in Python in tools/dev/peers/side.py:
  *
  *   version                                       -> version TEXT
- *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS   -> offer TEXT          (producer: the blocks can be read from now on)
- *   begin … OFFER                                 -> done                (consumer)
+ *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS PARTS PART     -> offer TEXT   (producer: can be read from now on)
+ *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS PARTS OFFER|…  -> done         (consumer: an offer of each part)
  *   run WARM_UP ROUNDS                            -> ns TIME TIME …      (consumer: each round reads all blocks once)
  *   watch LIMIT_MS                                -> failed AT_NS REASON (consumer: reads until that fails, or fine)
  *   start LOADS                                   -> done                (consumer: starts loads and does not wait)
@@ -21,7 +21,7 @@
 #include <stdio.h>
 
 #define PEER_BLOCKS_MAX 4096 /* of one layer: the plan has room for so many */
-#define PEER_OFFER_BYTES_MAX 262144
+#define PEER_PARTS_MAX 64
 
 /* Block i of layer l lies at (l * pool_blocks + i) * block_bytes, in both pools. */
 typedef struct peer_shape {
@@ -39,6 +39,8 @@ typedef struct peer_job {
   size_t pool_bytes;
   const uint32_t *remote_ids;
   const uint32_t *local_ids;
+  uint32_t parts; /* producers that share the blocks out among themselves: the i-th has blocks / parts from i on */
+  uint32_t part;
   int options_count;
   char **options; /* NAME=VALUE */
   const char *variant;

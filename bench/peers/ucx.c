@@ -63,6 +63,7 @@ static void open_worker(const peer_job *job, uint8_t *pool)
                                              .memory_type = KVF_UCS_MEMORY_TYPE_HOST};
   kvf_ucp_config config = NULL;
   load(job);
+  peer_must(job->parts == 1, "one producer only");
   waits = strcmp(job->variant, "event") == 0;
   good(api->config_read(NULL, NULL, &config), "ucp_config_read");
   good(api->init_version(KVF_UCX_MAJOR, KVF_UCX_MINOR, &params, config, &context), "ucp_init");

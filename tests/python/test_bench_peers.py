@@ -124,6 +124,11 @@ def test_goals_are_judged_by_medians():
     assert "All 2 goals are met" in report.goals_table([*missed[:3], *rows("nixl", [3000]), *missed[6:]])
 
 
+def test_kvferry_with_other_options_is_not_judged():
+    tuned = [*rows("kvferry", [4000]), *rows("nixl", [4000]), *rows("kvferry", [1000], "tcp_streams=4")]
+    assert [reached for _, _, reached in report.judge(tuned)] == [1.0]
+
+
 # ---- shapes ----
 
 

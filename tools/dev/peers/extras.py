@@ -13,13 +13,16 @@ from pathlib import Path
 
 from .memory import Memory
 from .pair import Implementation, Pair, PeerError
-from .report import MS, OF_LOAD, PERCENT, US, Row, make_row, quantiles
-from .rounds import Field
+from .report import GB_PER_S, MS, OF_LOAD, PERCENT, US, Row, make_row, quantiles
+from .rounds import Field, Samples
 from .shapes import KIB, MIB, Shape
 
 POOL_BYTES = 256 * MIB
 SMALL = Shape("64x16KiB", 1, 64, 16 * KIB)
 TINY = Shape("4x16KiB", 1, 4, 16 * KIB)
+MANY = Shape("1024x16KiB", 1, 1024, 16 * KIB)
+MANY_ROUNDS = 41
+MANY_S = 2.0
 LARGE = Shape("64x1MiB", 1, 64, MIB)
 FIRST_LOADS = 7
 IDLE_S = 2.0
@@ -28,16 +31,16 @@ KILLS = 5
 STOPS = 3
 WATCH_S = 4.0  # what is not detected by then counts as not detected
 STEPS = 500
-FENCE_S = 5.0
+SIDE_BY_SIDE_S = 5.0
 FENCE_PARTS = 8
 CHUNK_BYTES = 4 * MIB  # the default of the option chunk_bytes
 ANSWER_S = 3.0  # more, for a call that never comes back
 
 
 @contextmanager
-def at_work(what: Implementation, memory: Memory, logs: Path, shape: Shape) -> Iterator[Pair]:
+def at_work(what: Implementation, memory: Memory, logs: Path, shape: Shape, parts: int = 1) -> Iterator[Pair]:
     memory.choose(shape)
-    pair = Pair(what, memory, logs)
+    pair = Pair(what, memory, logs, parts)
     try:
         pair.begin(shape)
         yield pair
@@ -76,7 +79,7 @@ def detect_ms(pair: Pair, fault: signal.Signals) -> float | None:
     pair.reader.tell(f"watch {int((FAULT_AFTER_S + WATCH_S) * 1000)}")
     time.sleep(FAULT_AFTER_S)
     begin_ns = time.monotonic_ns()
-    os.kill(pair.holder.process.pid, fault)
+    os.kill(pair.holders[0].process.pid, fault)
     try:
         word, _, text = pair.reader.any_answer(WATCH_S + ANSWER_S).partition(" ")
     except PeerError as error:
@@ -108,7 +111,7 @@ def engine_step(loads: int) -> Callable[[Implementation, Memory, Path], Row]:
         patient = ("stall_timeout_ms=60000", "load_timeout_ms=600000") if what.impl == "kvferry" else ()
         with at_work(replace(what, options=(*what.options, *patient)), memory, logs, TINY) as pair:
             pair.run(0, 1)
-            os.kill(pair.holder.process.pid, signal.SIGSTOP)
+            os.kill(pair.holders[0].process.pid, signal.SIGSTOP)
             pair.reader.ask(f"start {loads}", "done")
             pair.reader.ask("step 10", "ns")
             times = [int(word) / 1e3 for word in pair.reader.ask(f"step {STEPS}", "ns").split()]
@@ -117,21 +120,66 @@ def engine_step(loads: int) -> Callable[[Implementation, Memory, Path], Row]:
     return measure
 
 
+def side_by_side(what: Implementation, memory: Memory, logs: Path, *options: tuple[str, ...]) -> tuple[list[Samples], Row]:
+    """Loads of LARGE with each of these options, in turns."""
+    field = Field(memory, memory.seed, lambda text: None, lambda text: None)
+    try:
+        for i, more in enumerate(options):
+            field.add(replace(what, variant=f"variant-{i}", options=(*what.options, *more)), logs)
+        samples = list(field.measure(LARGE, SIDE_BY_SIDE_S, lambda pair: True).values())
+        if len(samples) < len(options):
+            raise PeerError(f"{what.path} {what.name}: options that it does not take")
+        return samples, {**who(field.pairs[0]), "variant": what.variant}
+    finally:
+        field.close()
+
+
 def fence(what: Implementation, memory: Memory, logs: Path) -> Row:
     """The share of a load's time that goes into the looks at the fence, from above: chunks of an eighth have eight times as
     many looks, and eight times as much of whatever else a chunk costs."""
-    chunks = (CHUNK_BYTES, CHUNK_BYTES // FENCE_PARTS)
-    field = Field(memory, memory.seed, lambda text: None, lambda text: None)
-    try:
-        for chunk in chunks:
-            field.add(replace(what, variant=f"chunks-{chunk}", options=(*what.options, f"chunk_bytes={chunk}")), logs)
-        samples = list(field.measure(LARGE, FENCE_S, lambda pair: True).values())
-        pair = field.pairs[0]
-    finally:
-        field.close()
+    chunks = ((f"chunk_bytes={CHUNK_BYTES}",), (f"chunk_bytes={CHUNK_BYTES // FENCE_PARTS}",))
+    samples, mine = side_by_side(what, memory, logs, *chunks)
     few, many = (quantiles(found.ns, False)[0] for found in samples)
     share = (many - few) / (FENCE_PARTS - 1) / few * 100
-    return make_row(f"{what.path}/fence", {**who(pair), "variant": what.variant}, OF_LOAD, share, share, len(samples[0].ns))
+    return make_row(f"{what.path}/fence", mine, OF_LOAD, share, share, len(samples[0].ns))
+
+
+def with_key(logs: Path) -> tuple[str, ...]:
+    file = logs / "key"
+    file.write_text("0123456789abcdef" * 4 + "\n")
+    return (f"key_file={file}",)
+
+
+def first_load_with_key(what: Implementation, memory: Memory, logs: Path) -> Row:
+    row = first_load(replace(what, options=(*what.options, *with_key(logs))), memory, logs)
+    return {**row, "case": f"{what.path}/first-load-key"}
+
+
+def key(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """How much longer loads take between nodes that have a key."""
+    samples, mine = side_by_side(what, memory, logs, (), with_key(logs))
+    without, having = (quantiles(found.ns, False)[0] for found in samples)
+    share = (having / without - 1) * 100
+    return make_row(f"{what.path}/key", mine, OF_LOAD, share, share, len(samples[0].ns))
+
+
+def producers(parts: int) -> Callable[[Implementation, Memory, Path], Row]:
+    """The speed of one load of MANY from so many producers at once, each of which has its share of the blocks."""
+
+    def measure(what: Implementation, memory: Memory, logs: Path) -> Row:
+        with at_work(what, memory, logs, MANY, parts) as pair:
+            memory.clear(MANY)
+            pair.run(0, 1)
+            if not memory.is_copied(MANY):
+                raise PeerError(f"{what.path} {what.name}: {parts} producers: the copy is wrong")
+            begin = time.monotonic()
+            ns: list[int] = []
+            while len(ns) < MANY_ROUNDS and time.monotonic() - begin < MANY_S:
+                ns += pair.run(0, 1)
+        speeds = [MANY.bytes / one for one in ns]
+        return make_row(f"{what.path}/producers-{parts}", who(pair), GB_PER_S, *quantiles(speeds, True), len(ns))
+
+    return measure
 
 
 EXTRAS = {
@@ -140,15 +188,20 @@ EXTRAS = {
     "kill": detection("kill", signal.SIGKILL, KILLS),
     "stop": detection("stop", signal.SIGSTOP, STOPS),
     "fence": fence,
+    "first-load-key": first_load_with_key,
+    "key": key,
     **{f"step-{loads}": engine_step(loads) for loads in (0, 100, 1000)},
+    **{f"producers-{parts}": producers(parts) for parts in (1, 8, 64)},
 }
 
 
 def applies(what: Implementation, name: str) -> bool:
-    if name == "fence":
+    if name in ("fence", "key", "first-load-key"):
         return what.impl == "kvferry"
     if name.startswith("step-"):
         return what.path == "tcp" and what.impl in ("kvferry", "nixl")
+    if name.startswith("producers-"):
+        return what.impl == "kvferry" or (what.impl == "nixl" and name != "producers-64")
     return what.impl != "limit"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .pair import Implementation
@@ -16,7 +18,10 @@ NIXL_FASTEST = ("progress=hold",)
 QUIET = {"UCX_LOG_LEVEL": "error", "NIXL_LOG_LEVEL": "ERROR", "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2"}
 
 
-def implementations(build: Path, peers: Path, options: list[str], ucx_library: str) -> list[Implementation]:
+def implementations(
+    build: Path, peers: Path, options: list[str], ucx_library: str, against: Sequence[str] = ()
+) -> list[Implementation]:
+    """`against`: kvferry once more, with these options (NAME=VALUE, between spaces)."""
     library = (f"ucx_library={ucx_library}",)
     python = {"PYTHONPATH": str(peers), **QUIET}
 
@@ -32,7 +37,7 @@ def implementations(build: Path, peers: Path, options: list[str], ucx_library: s
         command = (sys.executable, str(HERE / f"{impl}_side.py"))
         return Implementation(path, impl, "", command, path, extra, {**python, **environment})
 
-    return [
+    everybody = [
         kvferry("local"),
         driven("local", "nixl", {}, NIXL_FASTEST),
         limit("local", "readv", THREADS, f"readv x{THREADS}"),
@@ -46,4 +51,8 @@ def implementations(build: Path, peers: Path, options: list[str], ucx_library: s
         limit("tcp", "streams", 1, "streams x1"),
         kvferry("ucx", library, UCX_TCP),
         Implementation("ucx", "ucx", "", (str(build / "peer_ucx"),), "event", library, {**QUIET, **UCX_TCP}),
+    ]
+    ours = [what for what in everybody if what.impl == "kvferry"]
+    return everybody + [
+        replace(what, variant=more, options=(*what.options, *more.split())) for what in ours for more in against
     ]

@@ -52,6 +52,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, metavar="N", help="for each shape, about (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the blocks' places and the order of turns")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of kvferry's nodes")
+    parser.add_argument("--against", action="append", default=[], metavar="'NAME=VALUE …'",
+                        help="kvferry once more, with these options")  # fmt: skip
     parser.add_argument("--ucx-library", type=Path, default=UCX_LIBRARY, metavar="FILE",
                         help="UCX of kvferry's transport ucx and of plain UCX (default: %(default)s)")  # fmt: skip
     return parser.parse_args(given)
@@ -70,11 +72,13 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
     chosen = [shapes.fit(shape, pool_bytes) for shape in shapes.SHAPES]
     everybody = [
         (what, [shape for shape in chosen if options.case in f"{what.path}/{shape.name}"])
-        for what in implementations(options.folder / "peers", PEERS.absolute(), options.option, str(options.ucx_library))
+        for what in implementations(
+            options.folder / "peers", PEERS.absolute(), options.option, str(options.ucx_library), options.against
+        )
     ]
     wanted = {what: cases for what, cases in everybody if cases}
     others = [(what, name) for name in extras.EXTRAS for what, _ in everybody
-              if extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
+              if what.variant not in options.against and extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
     if not wanted:
         return extras.measure(others, options.seed, logs, say, progress)
     field = Field(Memory(pool_bytes, options.seed), options.seed, say, progress)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import base64
 import importlib.metadata
+import os
+from typing import Any
 
 import numpy as np
 import side
@@ -18,12 +20,12 @@ class Nixl:
             enable_prog_thread=role in options.get("progress", "hold,read").split(","),
             num_threads=int(options.get("num_threads", "0")),
         )
-        self.name = f"{role}"
+        self.name = f"{role}-{os.getpid()}"
         self.agent = nixl.nixl_agent(self.name, config)
         self.registered = None
-        self.remote = ""
+        self.remotes: dict[str, str] = {}
+        self.sources: list[tuple[Any, np.ndarray, Any, np.ndarray]] = []
         self.in_flight: list[nixl.nixl_xfer_handle] = []
-        self.remote_list: nixl.nixl_prepped_dlist_handle | None = None
 
     def version(self) -> str:
         return f"NIXL {importlib.metadata.version('nixl-cu12')}"
@@ -45,30 +47,32 @@ class Nixl:
         self.register(job)
         return f"{job.pool} {base64.b64encode(self.agent.get_agent_metadata()).decode()}"
 
-    def read(self, job: side.Job, offer: str) -> None:
+    def read(self, job: side.Job, offers: str) -> None:
         self.register(job)
-        self.job, self.offer = job, offer
-        self.remote_list = None
+        self.job, self.offers = job, offers
+        self.sources = []
         self.local_list = self.prepare(job, "NIXL_INIT_AGENT", job.pool)
-        self.local_segments = job.segments(job.local_ids)
-        self.remote_segments = job.segments(job.remote_ids)
 
     def connect(self) -> None:
-        pool, metadata = self.offer.split()
-        if not self.remote:
-            name = self.agent.add_remote_agent(base64.b64decode(metadata))
-            self.remote = name.decode() if isinstance(name, bytes) else name
-        self.remote_list = self.prepare(self.job, self.remote, int(pool))
+        for part, offer in enumerate(self.offers.split("|")):
+            pool, metadata = offer.split()
+            if metadata not in self.remotes:
+                name = self.agent.add_remote_agent(base64.b64decode(metadata))
+                self.remotes[metadata] = name.decode() if isinstance(name, bytes) else name
+            remote_list = self.prepare(self.job, self.remotes[metadata], int(pool))
+            local, remote = (self.job.segments(ids, part) for ids in (self.job.local_ids, self.job.remote_ids))
+            self.sources.append((self.local_list, local, remote_list, remote))
 
-    def post(self) -> tuple[nixl.nixl_xfer_handle, str]:
-        if self.remote_list is None:
+    def post(self) -> list[nixl.nixl_xfer_handle]:
+        if not self.sources:
             self.connect()
-        lists = (self.local_list, self.local_segments, self.remote_list, self.remote_segments)
-        handle = self.agent.make_prepped_xfer("READ", *lists)
-        return handle, self.agent.transfer(handle)
+        handles = [self.agent.make_prepped_xfer("READ", *source) for source in self.sources]
+        for handle in handles:
+            self.agent.transfer(handle)
+        return handles
 
     def start(self) -> None:
-        self.in_flight.append(self.post()[0])
+        self.in_flight += self.post()
 
     def step(self) -> None:
         """What NixlConnector's get_finished() does in each step: asks for news, and after every handle."""
@@ -79,17 +83,18 @@ class Nixl:
 
     def read_once(self) -> None:
         agent = self.agent
-        handle, state = self.post()
-        while state == "PROC":
-            state = agent.check_xfer_state(handle)
-        agent.release_xfer_handle(handle)
-        if state != "DONE":
-            raise RuntimeError(f"a transfer ended as {state}")
+        for handle in self.post():
+            while (state := agent.check_xfer_state(handle)) == "PROC":
+                pass
+            agent.release_xfer_handle(handle)
+            if state != "DONE":
+                raise RuntimeError(f"a transfer ended as {state}")
 
     def end(self) -> None:
-        if self.remote_list is not None:
+        for _, _, remote_list, _ in self.sources:
+            self.agent.release_dlist_handle(remote_list)
+        if self.sources:
             self.agent.release_dlist_handle(self.local_list)
-            self.agent.release_dlist_handle(self.remote_list)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ def cpu_s(pid: int) -> float:
 
 
 class Side:
-    def __init__(self, role: str, what: Implementation, memory: Memory, logs: Path):
+    def __init__(self, role: str, what: Implementation, memory: Memory, logs: Path, number: int):
         self.what = f"{what.path} {what.name} ({role})"
-        self.log = logs / f"{what.path}-{what.name}-{role}.log".replace(" ", "-").replace(",", "")
+        self.log = logs / f"{what.path}-{what.name}-{role}-{number}.log".replace("/", "-")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [*what.command, role, what.argument, *memory.arguments, *what.options],
@@ -103,25 +103,27 @@ class Side:
 
 
 class Pair:
-    def __init__(self, what: Implementation, memory: Memory, logs: Path):
+    """One consumer, and its producer; or several, which share the blocks out among themselves."""
+
+    def __init__(self, what: Implementation, memory: Memory, logs: Path, parts: int = 1):
         self.what = what
         self.memory = memory
         self.sides: list[Side] = []
         try:
-            for role in ("hold", "read"):
-                self.sides.append(Side(role, what, memory, logs))
-            self.holder, self.reader = self.sides
-            self.version = self.reader.ask("version", "version")
-            self.holder.ask("version", "version")
+            for i in range(parts + 1):
+                self.sides.append(Side("hold" if i < parts else "read", what, memory, logs, i))
+            *self.holders, self.reader = self.sides
+            for side in self.sides:
+                self.version = side.ask("version", "version")
         except PeerError:
             self.close()
             raise
 
     def begin(self, shape: Shape) -> None:
         pool_blocks = shape.pool_blocks(self.memory.pool_bytes)
-        line = f"begin {shape.layers} {shape.blocks} {shape.block_bytes} {pool_blocks}"
-        offer = self.holder.ask(line, "offer")
-        self.reader.ask(f"{line} {offer}", "done")
+        line = f"begin {shape.layers} {shape.blocks} {shape.block_bytes} {pool_blocks} {len(self.holders)}"
+        offers = [holder.ask(f"{line} {i}", "offer") for i, holder in enumerate(self.holders)]
+        self.reader.ask(f"{line} {'|'.join(offers)}", "done")
 
     def run(self, warm_up: int, rounds: int) -> list[int]:
         """Nanoseconds of each round."""
@@ -129,8 +131,8 @@ class Pair:
         return [int(word) for word in text.split()]
 
     def end(self) -> None:
-        self.reader.ask("end", "done")
-        self.holder.ask("end", "done")
+        for side in reversed(self.sides):
+            side.ask("end", "done")
 
     def cpu_s(self) -> float:
         return sum(side.cpu_s() for side in self.sides)

@@ -22,6 +22,11 @@ EXTRAS = {
     "stop": "from a producer's standstill to the load's failure, ms",
     "idle": "connected, nothing to do: % of a core (the busier side)",
     "fence": "looks at the fence, 64x1MiB: % of the load, at most",
+    "first-load-key": "the first load between nodes that have a key, µs",
+    "key": "how much longer loads of 64x1MiB take with a key: % of the load",
+    "producers-1": "1024x16KiB from one producer, GB/s",
+    "producers-8": "the same blocks from 8 producers at once, GB/s",
+    "producers-64": "the same blocks from 64 producers at once, GB/s",
     "step-0": "an engine step's look, no load in flight, µs",
     "step-100": "the same with 100 loads in flight, µs",
     "step-1000": "the same with 1000 loads in flight, µs",
@@ -98,6 +103,11 @@ def tables(rows: Sequence[Row]) -> Iterable[str]:
             yield f"\n{name}: {what}\n" + table(["", "median/worst", "runs"], lines)
 
 
+def is_ours(row: Row) -> bool:
+    """kvferry as it is by default."""
+    return row["impl"] == "kvferry" and not row["variant"]
+
+
 def is_extra(row: Row) -> bool:
     return row["case"].split("/")[1] in EXTRAS
 
@@ -153,14 +163,14 @@ def judge_limits(rows: Sequence[Row]) -> list[tuple[Limit, str, float]]:
         (limit, row["case"], row["median"])
         for limit in LIMITS
         for row in rows
-        if row["impl"] == "kvferry" and row["case"].split("/")[1] == limit.name and row["case"] != "local/stop"
+        if is_ours(row) and row["case"].split("/")[1] == limit.name and row["case"] != "local/stop"
     ]
 
 
 def judge(rows: Sequence[Row]) -> list[tuple[Goal, str, float]]:
     """Each goal, the case, and the ratio that was reached."""
     speeds = [row for row in rows if row["case"].count("/") == 1 and not is_extra(row)]
-    ours = {row["case"]: row for row in speeds if row["impl"] == "kvferry"}
+    ours = {row["case"]: row for row in speeds if is_ours(row)}
     return [
         (goal, row["case"], ratio(ours[row["case"]], row))
         for goal in GOALS

@@ -22,15 +22,17 @@ class Job:
     blocks: int
     block_bytes: int
     pool_blocks: int
+    parts: int  # producers that share the blocks out
     pool: int  # address of this side's pool: the producer's source, the consumer's destination
     pool_bytes: int
     remote_ids: np.ndarray
     local_ids: np.ndarray
 
-    def segments(self, ids: np.ndarray) -> np.ndarray:
-        """Each block in each layer, as an index into the pool in units of a block: block by block, across all layers."""
+    def segments(self, ids: np.ndarray, part: int = 0) -> np.ndarray:
+        """Of one part's blocks: each block in each layer, as an index into the pool in units of a block: block by block, across all layers."""
         layers = np.arange(self.layers, dtype=np.int64) * self.pool_blocks
-        return (ids[: self.blocks, None].astype(np.int64) + layers[None, :]).reshape(-1)
+        count = self.blocks // self.parts
+        return (ids[part * count : (part + 1) * count, None].astype(np.int64) + layers[None, :]).reshape(-1)
 
 
 class Driver(Protocol):
@@ -98,7 +100,7 @@ def main(make) -> None:  # type: ignore[no-untyped-def]
         if command == "version":
             answer = f"version {driver.version()}"
         elif command == "begin":
-            *numbers, offer = (*rest.split(" ", 4), "")[:5]
+            *numbers, offer = (*rest.split(" ", 5), "")[:6]
             job = Job(*map(int, numbers), address, size, ids[:PLAN_BLOCKS], ids[PLAN_BLOCKS:])
             if role == "hold":
                 answer = f"offer {driver.hold(job)}"
