@@ -196,13 +196,15 @@ EXTRAS = {
 
 
 def applies(what: Implementation, name: str) -> bool:
+    if what.variant:
+        return False
     if name in ("fence", "key", "first-load-key"):
         return what.impl == "kvferry"
     if name.startswith("step-"):
         return what.path == "tcp" and what.impl in ("kvferry", "nixl")
     if name.startswith("producers-"):
         return what.impl == "kvferry" or (what.impl == "nixl" and name != "producers-64")
-    return what.impl != "limit"
+    return True
 
 
 def measure(

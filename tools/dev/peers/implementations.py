@@ -50,7 +50,10 @@ def implementations(
         limit("tcp", "streams", THREADS, f"streams x{THREADS}"),
         limit("tcp", "streams", 1, "streams x1"),
         kvferry("ucx", library, UCX_TCP),
-        Implementation("ucx", "ucx", "", (str(build / "peer_ucx"),), "event", library, {**QUIET, **UCX_TCP}),
+        *(
+            Implementation("ucx", "ucx", variant, (str(build / "peer_ucx"),), waits, library, {**QUIET, **UCX_TCP})
+            for variant, waits in (("", "event"), ("ucx, spinning", "spin"))
+        ),
     ]
     ours = [what for what in everybody if what.impl == "kvferry"]
     return everybody + [

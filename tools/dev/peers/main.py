@@ -50,6 +50,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
                         help="where the pictures go (default: %(default)s)")  # fmt: skip
     parser.add_argument("--case", default="", metavar="TEXT", help="only the cases whose name has this: tcp/64x16KiB")
     parser.add_argument("--seconds", type=float, default=20, metavar="N", help="for each shape, about (default: %(default)s)")
+    parser.add_argument("--shapes-only", action="store_true", help="speed, time and cost of the shapes, and nothing else")
     parser.add_argument("--seed", type=int, default=1, help="of the blocks' places and the order of turns")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of kvferry's nodes")
     parser.add_argument("--against", action="append", default=[], metavar="'NAME=VALUE …'",
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
     ]
     wanted = {what: cases for what, cases in everybody if cases}
     others = [(what, name) for name in extras.EXTRAS for what, _ in everybody
-              if what.variant not in options.against and extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
+              if not options.shapes_only and extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
     if not wanted:
         return extras.measure(others, options.seed, logs, say, progress)
     field = Field(Memory(pool_bytes, options.seed), options.seed, say, progress)
