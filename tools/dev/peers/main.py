@@ -63,6 +63,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 def rows_of_samples(pair: Pair, samples: Samples) -> list[Row]:
     shape = samples.shape
     who = {"impl": pair.what.impl, "variant": pair.what.variant, "version": pair.version}
+    if shape.cut:
+        who["cut"] = shape.cut
     cpu_s = samples.cpu_s / samples.cpu_rounds
     return rows_of(pair.what.path, shape.name, shape.bytes, shape.layers * shape.blocks == 1, who, samples.ns, cpu_s)
 
