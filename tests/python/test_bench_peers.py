@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 from peers import extras, main, report, shapes
 from peers.memory import Memory
 from peers.pair import Implementation, Pair, PeerError
-from peers.rounds import Field, first
+from peers.rounds import SESSIONS, TURNS_MIN, Field, first
 from peers.shapes import MIB, Shape
 
 SMALL = Shape("4x3x4KiB", 4, 3, 4096)
@@ -167,7 +167,7 @@ def test_turns_are_taken_and_counted(memory: Memory, driver: Path, tmp_path: Pat
         field.close()
     assert [pair.what.variant for pair in measured] == [""]
     (samples,) = measured.values()
-    assert len(samples.ns) == 7 * samples.rounds and samples.cpu_s > 0
+    assert len(samples.ns) >= SESSIONS * TURNS_MIN and samples.cpu_s > 0
     assert len(said) == 2 and "is gone" in said[0] and "the copy is wrong" in said[1]
 
 

@@ -13,8 +13,9 @@ from .memory import Memory
 from .pair import Implementation, Pair, PeerError
 from .shapes import MIB, Shape
 
-TURNS_MIN = 7
-TURNS_MAX = 60
+SESSIONS = 3
+TURNS_MIN = 5  # of a session
+TURNS_MAX = 40
 TURN_S = 0.02  # of one implementation: small shapes are read several times in it
 ROUNDS_MAX = 50
 WARM_BYTES_MAX = 100 * MIB  # larger shapes need no round to warm up
@@ -99,24 +100,30 @@ class Field:
                 self.leave_out(pair, error)
 
     def measure(self, shape: Shape, limit_s: float, wanted: Callable[[Pair], bool]) -> dict[Pair, Samples]:
+        """Connects anew several times: how threads and sockets happened to fall can last as long as a connection."""
         self.memory.choose(shape)
         samples: dict[Pair, Samples] = {}
         pairs = [pair for pair in self.pairs if wanted(pair)]
+        sessions = SESSIONS if shape.bytes <= WARM_BYTES_MAX else 1
+        for session in range(sessions):
+            self.session(shape, limit_s / sessions, pairs, samples, f"{shape.name}, {session + 1} of {sessions}")
+        return {pair: samples[pair] for pair in self.pairs if pair in pairs and samples[pair].ns}
 
+    def session(self, shape: Shape, limit_s: float, pairs: list[Pair], samples: dict[Pair, Samples], what: str) -> None:
         def begin(pair: Pair) -> None:
-            self.show(f"{shape.name}: {pair.what.path} {pair.what.name}")
-            samples[pair] = first(pair, self.memory, shape)
+            self.show(f"{what}: {pair.what.path} {pair.what.name}")
+            rounds = first(pair, self.memory, shape)
+            samples.setdefault(pair, rounds).rounds = rounds.rounds
 
         self.each(pairs, begin)
-        turn_s = sum(s.round_s * (s.rounds + warm_up(shape)) for s in samples.values())
+        turn_s = sum(samples[pair].round_s * (samples[pair].rounds + warm_up(shape)) for pair in pairs)
         turns = max(TURNS_MIN, min(TURNS_MAX, int(limit_s / max(turn_s, 1e-9))))
         start = time.monotonic()
         for i in range(turns):
             self.random.shuffle(pairs)
             self.each(pairs, lambda pair: turn(pair, samples[pair]))
-            self.show(f"{shape.name}: turn {i + 1} of {turns}, {time.monotonic() - start:.0f} s")
+            self.show(f"{what}: turn {i + 1} of {turns}, {time.monotonic() - start:.0f} s")
         self.each(pairs, end)
-        return {pair: samples[pair] for pair in self.pairs if pair in pairs and samples[pair].ns}
 
     def close(self) -> None:
         for pair in self.pairs:
