@@ -17,6 +17,9 @@ typedef struct kvf_key {
   size_t bytes;
 } kvf_key;
 
+/* The key, and the one before or after it while a fleet changes from one to the other. */
+#define KVF_KEYS_MAX 2
+
 typedef struct kvf_span {
   const void *data;
   size_t bytes;

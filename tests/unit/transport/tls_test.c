@@ -1,0 +1,313 @@
+#include "transport/tls.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "../../sanitizer.h"
+
+#define BULK_BYTES (3u << 20)
+#define TURNS_MAX 100000
+
+enum { CLIENT, SERVER };
+
+/* Two ends of a connection whose kernel buffers are small. */
+typedef struct scene {
+  kvf_tls_context *contexts[2];
+  kvf_tls *ends[2];
+  int fds[2];
+} scene;
+
+static const kvf_key one = {"the first key, of 32 bytes ......", 32};
+static const kvf_key two = {"the other key, of 32 bytes ......", 32};
+
+static scene open_scene(const kvf_key *client, const kvf_key *server, size_t server_keys)
+{
+  scene s;
+  int small = 4096;
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, s.fds), 0);
+  assert_int_equal(kvf_tls_context_new(client, 1, &s.contexts[CLIENT]), KVF_OK);
+  assert_int_equal(kvf_tls_context_new(server, server_keys, &s.contexts[SERVER]), KVF_OK);
+  for (int side = 0; side < 2; side++) {
+    assert_int_equal(setsockopt(s.fds[side], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+    s.ends[side] = kvf_tls_new(s.contexts[side], s.fds[side], side == CLIENT);
+    assert_non_null(s.ends[side]);
+  }
+  return s;
+}
+
+static void close_scene(scene *s)
+{
+  for (int side = 0; side < 2; side++) {
+    kvf_tls_free(s->ends[side]);
+    kvf_tls_context_free(s->contexts[side]);
+    (void)close(s->fds[side]);
+  }
+}
+
+static ssize_t send_some(kvf_tls *tls, const void *data, size_t bytes)
+{
+  struct iovec iov = {(void *)(uintptr_t)data, bytes};
+  const struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+  return kvf_tls_sendmsg(tls, &message);
+}
+
+static ssize_t receive_some(kvf_tls *tls, void *data, size_t bytes)
+{
+  struct iovec iov = {data, bytes};
+  const struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+  return kvf_tls_recvmsg(tls, &message);
+}
+
+/* Sends a word each way; what the first call that fails for good says, else 0. */
+static int greet(scene *s)
+{
+  char word[2][5] = {"", ""};
+  bool sent[2] = {false, false};
+  bool got[2] = {false, false};
+  for (int turn = 0; turn < 100 && !(got[0] && got[1]); turn++) {
+    for (int side = 0; side < 2; side++) {
+      ssize_t moved = sent[side] ? 0 : send_some(s->ends[side], side == CLIENT ? "hello" : "world", 5);
+      if (moved < 0 && errno != EAGAIN) {
+        return errno;
+      }
+      sent[side] = sent[side] || moved == 5;
+      moved = got[side] ? 0 : receive_some(s->ends[side], word[side], 5);
+      if (moved < 0 && errno != EAGAIN) {
+        return errno;
+      }
+      got[side] = got[side] || moved == 5;
+    }
+  }
+  assert_true(got[0] && got[1]);
+  assert_memory_equal(word[CLIENT], "world", 5);
+  assert_memory_equal(word[SERVER], "hello", 5);
+  return 0;
+}
+
+static void both_sides_have_the_key(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(greet(&s), 0);
+  for (int side = 0; side < 2; side++) {
+    assert_string_equal(kvf_tls_why(s.ends[side]), "");
+    assert_int_equal(kvf_tls_unsent_bytes(s.ends[side]), 0);
+    char byte;
+    assert_int_equal(receive_some(s.ends[side], &byte, 1), -1);
+    assert_int_equal(errno, EAGAIN);
+  }
+  close_scene(&s);
+}
+
+static void a_server_takes_either_key_of_a_change(void **state)
+{
+  (void)state;
+  const kvf_key both[2] = {two, one};
+  for (int i = 0; i < 2; i++) {
+    scene s = open_scene(&both[i], both, 2);
+    assert_int_equal(greet(&s), 0);
+    close_scene(&s);
+  }
+}
+
+static void another_key_is_refused(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &two, 1);
+  assert_int_equal(greet(&s), EPROTO);
+  assert_string_equal(kvf_tls_why(s.ends[SERVER]), "it has another key (option key_file)");
+  char byte;
+  assert_int_equal(receive_some(s.ends[CLIENT], &byte, 1), -1);
+  assert_int_equal(errno, EPROTO);
+  assert_string_equal(kvf_tls_why(s.ends[CLIENT]), "it refused our key (option key_file)");
+  assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
+  assert_int_equal(errno, EPROTO);
+  close_scene(&s);
+}
+
+/* Its id is no secret: it goes by in the open. */
+static void the_id_of_the_key_is_not_enough(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  uint8_t hello[2048];
+  assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
+  ssize_t bytes = recv(s.fds[SERVER], hello, sizeof(hello), 0);
+  assert_true(bytes > 48);
+  hello[bytes - 1] ^= 1; /* of the binder, which only the key makes */
+  assert_int_equal(send(s.fds[CLIENT], hello, (size_t)bytes, 0), bytes);
+  char byte;
+  assert_int_equal(receive_some(s.ends[SERVER], &byte, 1), -1);
+  assert_int_equal(errno, EPROTO);
+  assert_string_not_equal(kvf_tls_why(s.ends[SERVER]), "");
+  close_scene(&s);
+}
+
+static void who_does_not_speak_tls(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  static const char text[] = "GET / HTTP/1.1\r\n\r\n";
+  char byte;
+  for (int side = 0; side < 2; side++) {
+    assert_int_equal(send(s.fds[!side], text, sizeof(text), 0), sizeof(text));
+    ssize_t got = receive_some(s.ends[side], &byte, 1);
+    assert_int_equal(got, -1);
+    assert_int_equal(errno, EPROTO);
+    assert_string_not_equal(kvf_tls_why(s.ends[side]), "");
+  }
+  close_scene(&s);
+}
+
+static void altered_bytes_are_noticed(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(greet(&s), 0);
+  assert_int_equal(send_some(s.ends[CLIENT], "payload", 7), 7);
+  uint8_t wire[256];
+  ssize_t bytes = recv(s.fds[SERVER], wire, sizeof(wire), 0);
+  assert_true(bytes > 7);
+  assert_null(memmem(wire, (size_t)bytes, "payload", 7));
+  wire[bytes / 2] ^= 0x10;
+  assert_int_equal(send(s.fds[CLIENT], wire, (size_t)bytes, 0), bytes);
+  char got[7];
+  assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), -1);
+  assert_int_equal(errno, EPROTO);
+  close_scene(&s);
+}
+
+/* In pieces of odd sizes, some of them empty, some larger than a record; the kernel takes a few KiB at a time. */
+static void much_goes_both_ways(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  uint8_t *from = malloc(BULK_BYTES);
+  uint8_t *to[2] = {calloc(1, BULK_BYTES), calloc(1, BULK_BYTES)};
+  assert_true(from != NULL && to[0] != NULL && to[1] != NULL);
+  for (size_t i = 0; i < BULK_BYTES; i++) {
+    from[i] = (uint8_t)(i * 2654435761u >> 13);
+  }
+  size_t sent[2] = {0, 0};
+  size_t got[2] = {0, 0};
+  for (int turn = 0; turn < TURNS_MAX && (got[0] < BULK_BYTES || got[1] < BULK_BYTES); turn++) {
+    for (int side = 0; side < 2; side++) {
+      size_t left = BULK_BYTES - sent[side];
+      size_t first = left < 40000 ? left : 40000;
+      size_t second = left - first < 333 ? left - first : 333;
+      struct iovec iov[4] = {{from + sent[side], first},
+                             {from, 0},
+                             {from + sent[side] + first, second},
+                             {from + sent[side] + first + second, left - first - second}};
+      const struct msghdr message = {.msg_iov = iov, .msg_iovlen = 4};
+      ssize_t moved = kvf_tls_sendmsg(s.ends[side], &message);
+      assert_true(moved >= 0 || errno == EAGAIN);
+      sent[side] += moved > 0 ? (size_t)moved : 0;
+      assert_true(kvf_tls_unsent_bytes(s.ends[side]) <= KVF_TLS_UNSENT_BYTES_MAX);
+
+      size_t room = BULK_BYTES - got[side];
+      struct iovec into[2] = {{to[side] + got[side], room / 2}, {to[side] + got[side] + room / 2, room - room / 2}};
+      const struct msghdr answer = {.msg_iov = into, .msg_iovlen = 2};
+      moved = room > 0 ? kvf_tls_recvmsg(s.ends[side], &answer) : 0;
+      assert_true(moved >= 0 || errno == EAGAIN);
+      got[side] += moved > 0 ? (size_t)moved : 0;
+    }
+  }
+  for (int side = 0; side < 2; side++) {
+    assert_int_equal(kvf_tls_unsent_bytes(s.ends[side]), 0);
+    assert_memory_equal(to[side], from, BULK_BYTES);
+    free(to[side]);
+  }
+  free(from);
+  close_scene(&s);
+}
+
+static void keys_change_while_it_goes_on(void **state)
+{
+  (void)state;
+  if (SANITIZED) {
+    skip(); /* a million records */
+  }
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(greet(&s), 0);
+  for (uint32_t i = 0; i < (1u << 20) + 3; i++) {
+    uint8_t byte = (uint8_t)(i * 7);
+    uint8_t got = 0;
+    assert_int_equal(send_some(s.ends[CLIENT], &byte, 1), 1);
+    assert_int_equal(receive_some(s.ends[SERVER], &got, 1), 1);
+    assert_int_equal(got, byte);
+  }
+  close_scene(&s);
+}
+
+/* Who drains what is held gets no further than that, however much comes meanwhile. */
+static void what_is_held_comes_alone(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(greet(&s), 0);
+  char got[32] = "";
+  assert_int_equal(send_some(s.ends[CLIENT], "a record", 8), 8);
+  assert_int_equal(send_some(s.ends[CLIENT], "another", 7), 7);
+  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(receive_some(s.ends[SERVER], got, 3), 3);
+  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 5);
+  assert_int_equal(receive_some(s.ends[SERVER], got + 3, sizeof(got) - 3), 5);
+  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(receive_some(s.ends[SERVER], got + 8, sizeof(got) - 8), 7);
+  assert_string_equal(got, "a recordanother");
+  close_scene(&s);
+}
+
+static void the_end_of_the_connection(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(greet(&s), 0);
+  assert_int_equal(send_some(s.ends[CLIENT], "last", 4), 4);
+  assert_int_equal(shutdown(s.fds[CLIENT], SHUT_WR), 0);
+  char got[8];
+  assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), 4);
+  assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), 0);
+  assert_int_equal(close(s.fds[CLIENT]), 0);
+  s.fds[CLIENT] = dup(0);
+  assert_int_equal(send_some(s.ends[SERVER], "x", 1), -1);
+  assert_int_equal(errno, EPIPE);
+  assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), -1);
+  close_scene(&s);
+}
+
+/* A frame that could not be sent yet waits for the descriptor to be readable, not to be writable. */
+static void a_handshake_does_not_wait_to_write(void **state)
+{
+  (void)state;
+  scene s = open_scene(&one, &one, 1);
+  assert_int_equal(send_some(s.ends[CLIENT], "frame", 5), -1);
+  assert_int_equal(errno, EAGAIN);
+  assert_int_equal(kvf_tls_unsent_bytes(s.ends[CLIENT]), 0);
+  close_scene(&s);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(both_sides_have_the_key),
+      cmocka_unit_test(a_server_takes_either_key_of_a_change),
+      cmocka_unit_test(another_key_is_refused),
+      cmocka_unit_test(the_id_of_the_key_is_not_enough),
+      cmocka_unit_test(who_does_not_speak_tls),
+      cmocka_unit_test(altered_bytes_are_noticed),
+      cmocka_unit_test(much_goes_both_ways),
+      cmocka_unit_test(keys_change_while_it_goes_on),
+      cmocka_unit_test(what_is_held_comes_alone),
+      cmocka_unit_test(the_end_of_the_connection),
+      cmocka_unit_test(a_handshake_does_not_wait_to_write),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
