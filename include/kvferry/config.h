@@ -23,6 +23,9 @@ typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO
 
 typedef enum kvf_switch { KVF_OFF, KVF_ON } kvf_switch;
 
+/* Which connections are inside TLS 1.3, with the shared key as PSK. All engines must say the same. */
+typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER } kvf_tls_scope;
+
 /* The status that an HTTP server in front of the engine gives a request that failed. */
 typedef enum kvf_error_status { KVF_ERROR_STATUS_500, KVF_ERROR_STATUS_503 } kvf_error_status;
 
@@ -48,6 +51,7 @@ typedef struct kvf_config {
   char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key; empty: none, loopback only */
+  kvf_tls_scope tls;                   /* control and tcp's data; without a key there is none */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   kvf_switch checksum;                 /* blocks travel with checksums: made here for others, and wanted of others */
   uint32_t connections_max;

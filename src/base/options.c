@@ -14,6 +14,7 @@ typedef enum option_type {
   TYPE_POLICY,
   TYPE_ERROR_STATUS,
   TYPE_SWITCH,
+  TYPE_TLS_SCOPE,
   TYPE_LOG_LEVEL
 } option_type;
 
@@ -49,6 +50,8 @@ static const kvf_option table[] = {
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(key_file, TYPE_PATH, "", "a path, or empty",
          "File with the key that all engines share; without one only loopback addresses are allowed."),
+    TEXT(tls, TYPE_TLS_SCOPE, "off_loopback", "off_loopback, always or never",
+         "Which connections are encrypted, with the shared key: the same on all engines."),
     TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp, ucx",
          "The transports that may be used, best first."),
     TEXT(checksum, TYPE_SWITCH, "off", "off or on",
@@ -101,6 +104,8 @@ static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
 static const char *const error_status_names[] = {[KVF_ERROR_STATUS_500] = "500", [KVF_ERROR_STATUS_503] = "503"};
 static const char *const switch_names[] = {[KVF_OFF] = "off", [KVF_ON] = "on"};
+static const char *const tls_scope_names[] = {
+    [KVF_TLS_OFF_LOOPBACK] = "off_loopback", [KVF_TLS_ALWAYS] = "always", [KVF_TLS_NEVER] = "never"};
 static const char *const log_level_names[] = {
     [KVF_LOG_ERROR] = "error", [KVF_LOG_WARN] = "warn", [KVF_LOG_INFO] = "info", [KVF_LOG_DEBUG] = "debug"};
 static const char *const transport_names[] = {"local", "tcp", "ucx"};
@@ -110,7 +115,8 @@ static const char *const transport_names[] = {"local", "tcp", "ucx"};
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
 _Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_error_status) == sizeof(uint32_t) &&
-                   sizeof(kvf_switch) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
+                   sizeof(kvf_switch) == sizeof(uint32_t) && sizeof(kvf_tls_scope) == sizeof(uint32_t) &&
+                   sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
 
 /* ---- values ---- */
@@ -233,6 +239,7 @@ static bool is_text(const kvf_option *option, const char *text)
     case TYPE_POLICY:
     case TYPE_ERROR_STATUS:
     case TYPE_SWITCH:
+    case TYPE_TLS_SCOPE:
     case TYPE_LOG_LEVEL:
       break;
   }
@@ -259,6 +266,9 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
       break;
     case TYPE_SWITCH:
       good = parse_choice(switch_names, COUNT_OF(switch_names), value, &number);
+      break;
+    case TYPE_TLS_SCOPE:
+      good = parse_choice(tls_scope_names, COUNT_OF(tls_scope_names), value, &number);
       break;
     case TYPE_ERROR_STATUS:
       good = parse_choice(error_status_names, COUNT_OF(error_status_names), value, &number);
@@ -452,6 +462,8 @@ static bool check_option(const kvf_option *option, const kvf_config *config, cha
     max = COUNT_OF(error_status_names) - 1;
   } else if (option->type == TYPE_SWITCH) {
     max = COUNT_OF(switch_names) - 1;
+  } else if (option->type == TYPE_TLS_SCOPE) {
+    max = COUNT_OF(tls_scope_names) - 1;
   } else if (option->type == TYPE_LOG_LEVEL) {
     max = COUNT_OF(log_level_names) - 1;
   }

@@ -137,6 +137,9 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
                        size_t body_bytes);
 /* What came is not a frame, or a larger one than the connection may send. */
 void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
+/* What is below the frames does not trust the other side: it lacks the key, or does not encrypt where it should, or
+ * what came was altered on its way. `why` is for a line. The core hangs up, unless kvf_core_on_closed() follows. */
+void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why);
 /* The other side does not read: more waits to be sent than the runtime keeps. kvf_core_on_closed() follows. */
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
 /* The socket is closed, by the other side or by an error. The id is gone. */

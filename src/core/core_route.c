@@ -60,6 +60,16 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
   }
 }
 
+void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why)
+{
+  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  if (conn != NULL && conn->session != NULL) {
+    kvf_session_on_insecure(&core->sessions, conn->session, now_ns, why);
+  } else if (conn != NULL && conn->peer != NULL) {
+    kvf_peers_on_insecure(&core->peers, now_ns, conn->peer, why);
+  }
+}
+
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
   const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);

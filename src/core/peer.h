@@ -173,6 +173,8 @@ bool kvf_peer_is_trusted(const kvf_peer *peer);
 void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer);
 /* A frame came that its reader could not decode. */
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
+/* kvf_core_on_insecure(). */
+void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why);
 
 /* What came of a DIAL; of an OPEN_LINK; a link that was up has failed. Unknown ids are ignored. */
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);

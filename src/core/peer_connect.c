@@ -292,6 +292,12 @@ void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   kvf_peer_fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed message");
 }
 
+void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why)
+{
+  KVF_MARK(peer_insecure);
+  kvf_peer_fail(peers, now_ns, peer, peer->state == KVF_PEER_READY ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED, why);
+}
+
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {

@@ -418,6 +418,18 @@ void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint
                     "not a frame, or a larger one than is allowed before the handshake has ended");
 }
 
+void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *why)
+{
+  if (session->state == KVF_SESSION_OPEN) {
+    KVF_MARK(session_insecure_later);
+    on_protocol_error(sessions, session, now_ns, why);
+    return;
+  }
+  KVF_MARK(session_insecure);
+  sessions->counters.refused_key++;
+  refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, why);
+}
+
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   if (session->state != KVF_SESSION_OPEN) {

@@ -75,6 +75,8 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
 
 /* What came is not a frame, or too large a one. Ends the session. */
 void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
+/* kvf_core_on_insecure(). */
+void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *why);
 
 /* The socket closed, or the session's timer went off. Frees the session. */
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);

@@ -127,11 +127,17 @@ static kvf_control_socket *find_socket(kvf_control *control, uint64_t conn_id)
   return socket;
 }
 
-static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, int fd, bool connecting)
+static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, int fd, const kvf_address *peer,
+                                      bool connecting)
 {
   kvf_control_socket *socket = kvf_control_socket_new(conn_id, fd, connecting);
   if (socket == NULL) {
     (void)close(fd);
+    return NULL;
+  }
+  const kvf_tls_use *tls = &control->node->tls;
+  if (kvf_tls_is_due(tls, peer) && kvf_control_socket_secure(socket, tls->context) != KVF_OK) {
+    kvf_control_socket_free(socket);
     return NULL;
   }
   HASH_ADD(by_id, control->sockets, conn_id, sizeof(conn_id), socket);
@@ -162,6 +168,9 @@ static void close_socket(kvf_control *control, kvf_control_socket *socket)
     if (socket->unread) {
       kvf_core_on_unread(&node->core, now_ns, socket->conn_id);
     }
+    if (kvf_control_socket_why(socket)[0] != '\0') {
+      kvf_core_on_insecure(&node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
+    }
     kvf_core_on_closed(&node->core, now_ns, socket->conn_id);
   }
   kvf_node_leave(node, now_ns);
@@ -184,7 +193,7 @@ static void dial(kvf_control *control, const kvf_dial *dial)
   kvf_node *node = control->node;
   int fd = kvf_socket_connect(&dial->address, node->config.handshake_timeout_ms, 0);
   kvf_status status = fd >= 0 ? KVF_NO_MEMORY : dial_status(errno);
-  if (fd >= 0 && add_socket(control, dial->conn_id, fd, true) != NULL) {
+  if (fd >= 0 && add_socket(control, dial->conn_id, fd, &dial->address, true) != NULL) {
     return;
   }
   uint64_t now_ns = kvf_node_enter(node);
@@ -226,7 +235,7 @@ static void flush_socket(kvf_control *control, kvf_control_socket *socket)
     close_socket(control, socket);
     return;
   }
-  bool unsent = socket->out_first < socket->out_bytes;
+  bool unsent = kvf_control_socket_waits_to_send(socket);
   if (unsent != socket->writable_wanted) {
     socket->writable_wanted = unsent;
     watch(control, socket->fd, socket->conn_id, unsent ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
@@ -239,7 +248,7 @@ static void flush_all(kvf_control *control)
   kvf_control_socket *next;
   HASH_ITER(by_id, control->sockets, socket, next)
   {
-    if (socket->told || socket->broken || socket->out_first < socket->out_bytes) {
+    if (socket->told || socket->broken || kvf_control_socket_has_unsent(socket)) {
       flush_socket(control, socket);
     }
   }
@@ -312,7 +321,7 @@ static void accept_all(kvf_control *control)
     kvf_node_leave(node, now_ns);
     if (status != KVF_OK) {
       (void)close(fd);
-    } else if (add_socket(control, conn_id, fd, false) == NULL) {
+    } else if (add_socket(control, conn_id, fd, &from, false) == NULL) {
       now_ns = kvf_node_enter(node);
       kvf_core_on_closed(&node->core, now_ns, conn_id);
       kvf_node_leave(node, now_ns);
@@ -349,6 +358,8 @@ static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socke
     if (status == KVF_OK) {
       kvf_core_on_frame(&node->core, now_ns, socket->conn_id, type, body, body_bytes);
       kvf_control_socket_drop_frame(socket, body_bytes);
+    } else if (status == KVF_PROTOCOL && kvf_control_socket_why(socket)[0] != '\0') {
+      kvf_core_on_insecure(&node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
     } else if (status == KVF_PROTOCOL) {
       kvf_core_on_malformed(&node->core, now_ns, socket->conn_id);
     }
@@ -365,10 +376,12 @@ static void on_socket_event(kvf_control *control, kvf_control_socket *socket, ui
   }
   kvf_status status = KVF_OK;
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
-    status = kvf_control_socket_fill(socket);
-    if (status == KVF_OK) {
-      status = deliver_frames(control, socket);
-    }
+    do {
+      status = kvf_control_socket_fill(socket);
+      if (status == KVF_OK) {
+        status = deliver_frames(control, socket);
+      }
+    } while (status == KVF_OK && kvf_control_socket_holds_more(socket));
     status = status == KVF_NOT_FOUND ? KVF_OK : status;
   }
   if (status != KVF_OK) {

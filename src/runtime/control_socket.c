@@ -21,8 +21,15 @@ kvf_control_socket *kvf_control_socket_new(uint64_t conn_id, int fd, bool connec
   return socket;
 }
 
+kvf_status kvf_control_socket_secure(kvf_control_socket *socket, const kvf_tls_context *context)
+{
+  socket->tls = kvf_tls_new(context, socket->fd, socket->connecting);
+  return socket->tls == NULL ? KVF_NO_MEMORY : KVF_OK;
+}
+
 void kvf_control_socket_free(kvf_control_socket *socket)
 {
+  kvf_tls_free(socket->tls);
   if (socket->fd >= 0) {
     kvf_socket_close(socket->fd);
   }
@@ -67,11 +74,66 @@ kvf_status kvf_control_socket_queue(kvf_control_socket *socket, const void *data
   return KVF_OK;
 }
 
+static size_t unsent_bytes(const kvf_control_socket *socket)
+{
+  return socket->out_bytes - socket->out_first;
+}
+
+static size_t encrypted_bytes(const kvf_control_socket *socket)
+{
+  return socket->tls == NULL ? 0 : kvf_tls_unsent_bytes(socket->tls);
+}
+
+bool kvf_control_socket_has_unsent(const kvf_control_socket *socket)
+{
+  return unsent_bytes(socket) + encrypted_bytes(socket) > 0;
+}
+
+bool kvf_control_socket_waits_to_send(const kvf_control_socket *socket)
+{
+  return (socket->tls == NULL ? unsent_bytes(socket) : encrypted_bytes(socket)) > 0;
+}
+
+bool kvf_control_socket_holds_more(const kvf_control_socket *socket)
+{
+  return socket->tls != NULL && kvf_tls_held_bytes(socket->tls) > 0;
+}
+
+/* RFC 8446, 5.1: a record's type and version; the message's type, or the alert's level, where a frame has a zero. */
+static bool is_tls(const uint8_t *data, size_t bytes)
+{
+  enum { ALERT = 21, HANDSHAKE = 22 };
+  return bytes >= 6 && (data[0] == ALERT || data[0] == HANDSHAKE) && data[1] == 3 && data[5] != 0;
+}
+
+const char *kvf_control_socket_why(const kvf_control_socket *socket)
+{
+  if (socket->tls != NULL) {
+    return kvf_tls_why(socket->tls);
+  }
+  return is_tls(socket->in, socket->in_bytes) ? "it speaks TLS, which this node does not (option tls)" : "";
+}
+
+static ssize_t send_some(kvf_control_socket *socket)
+{
+  struct iovec iov = {.iov_base = socket->out + socket->out_first, .iov_len = unsent_bytes(socket)};
+  const struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+  return socket->tls != NULL ? kvf_tls_sendmsg(socket->tls, &message)
+                             : send(socket->fd, iov.iov_base, iov.iov_len, MSG_NOSIGNAL);
+}
+
+static ssize_t receive_some(kvf_control_socket *socket)
+{
+  struct iovec iov = {.iov_base = socket->in + socket->in_bytes, .iov_len = socket->in_capacity - socket->in_bytes};
+  const struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+  return socket->tls != NULL ? kvf_tls_recvmsg(socket->tls, &message) : recv(socket->fd, iov.iov_base, iov.iov_len, 0);
+}
+
 kvf_status kvf_control_socket_flush(kvf_control_socket *socket)
 {
-  while (socket->out_first < socket->out_bytes) {
-    ssize_t sent =
-        send(socket->fd, socket->out + socket->out_first, socket->out_bytes - socket->out_first, MSG_NOSIGNAL);
+  while (kvf_control_socket_has_unsent(socket)) {
+    bool encrypts = unsent_bytes(socket) > 0;
+    ssize_t sent = send_some(socket);
     if (sent < 0 && errno == EINTR) {
       continue;
     }
@@ -79,6 +141,9 @@ kvf_status kvf_control_socket_flush(kvf_control_socket *socket)
       return errno == EAGAIN || errno == EWOULDBLOCK ? KVF_OK : KVF_PEER_DOWN;
     }
     socket->out_first += (size_t)sent;
+    if (!encrypts && encrypted_bytes(socket) > 0) {
+      return KVF_OK; /* the kernel takes no more now */
+    }
   }
   free(socket->out);
   socket->out = NULL;
@@ -96,7 +161,7 @@ kvf_status kvf_control_socket_fill(kvf_control_socket *socket)
   }
   ssize_t got;
   do {
-    got = recv(socket->fd, socket->in + socket->in_bytes, socket->in_capacity - socket->in_bytes, 0);
+    got = receive_some(socket);
   } while (got < 0 && errno == EINTR);
   if (got > 0) {
     socket->in_bytes += (size_t)got;

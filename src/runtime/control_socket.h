@@ -3,6 +3,7 @@
 #define KVF_RUNTIME_CONTROL_SOCKET_H
 
 #include "core/core.h"
+#include "transport/tls.h"
 
 /* What may wait to be written; a peer that does not read so much is hung up on. */
 #define KVF_CONTROL_UNSENT_BYTES_MAX (2 * KVF_OUTBOX_BYTES_MAX)
@@ -11,6 +12,7 @@ typedef struct kvf_control_socket {
   uint64_t conn_id;
   UT_hash_handle by_id;
   int fd;
+  kvf_tls *tls; /* NULL: frames go by as they are */
   bool connecting;
   bool broken; /* to be closed at the end of the turn */
   bool unread; /* because its peer does not read */
@@ -26,6 +28,8 @@ typedef struct kvf_control_socket {
 } kvf_control_socket;
 
 kvf_control_socket *kvf_control_socket_new(uint64_t conn_id, int fd, bool connecting);
+/* Before the first byte. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_control_socket_secure(kvf_control_socket *socket, const kvf_tls_context *context);
 /* Closes the descriptor. */
 void kvf_control_socket_free(kvf_control_socket *socket);
 
@@ -35,6 +39,14 @@ KVF_MUST_USE kvf_status kvf_control_socket_queue(kvf_control_socket *socket, con
 KVF_MUST_USE kvf_status kvf_control_socket_flush(kvf_control_socket *socket);
 /* Reads what has come, up to one buffer. KVF_PEER_DOWN: closed or broken. KVF_NOT_FOUND: nothing there. */
 KVF_MUST_USE kvf_status kvf_control_socket_fill(kvf_control_socket *socket);
+/* Whether something has come that the descriptor does not tell of any more: fill again. */
+bool kvf_control_socket_holds_more(const kvf_control_socket *socket);
+/* Whether anything is to be written, and whether that waits for the descriptor: not while it is the peer's turn in a
+ * handshake. */
+bool kvf_control_socket_has_unsent(const kvf_control_socket *socket);
+bool kvf_control_socket_waits_to_send(const kvf_control_socket *socket);
+/* Why the two sides do not come together in TLS; "" they do, or nobody speaks it. */
+const char *kvf_control_socket_why(const kvf_control_socket *socket);
 /* The next whole frame in what has been read: *type, *body, *body_bytes, good until the next fill or drop.
  * KVF_NOT_FOUND: not whole yet. KVF_PROTOCOL: not a frame, or larger than `limit`. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_control_socket_frame(kvf_control_socket *socket, size_t limit, kvf_frame_type *type,

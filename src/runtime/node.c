@@ -75,7 +75,8 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .inline_bytes = node->config.inline_bytes,
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
-                                 .ucx_spin_us = node->config.ucx_spin_us};
+                                 .ucx_spin_us = node->config.ucx_spin_us,
+                                 .tls = node->tls};
   (void)snprintf(config.listen, sizeof(config.listen), "%s", node->config.listen);
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   for (uint32_t i = 0; i < node->core.peers.transports_count;) {
@@ -101,18 +102,38 @@ static kvf_status open_transports(kvf_node *node, char *message)
   return KVF_OK;
 }
 
+static kvf_status open_tls(kvf_node *node, char *message)
+{
+  if (node->config.tls == KVF_TLS_ALWAYS && node->key.bytes == 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tls = always needs a shared key (option key_file)");
+    return KVF_INVALID;
+  }
+  if (node->config.tls == KVF_TLS_NEVER || node->key.bytes == 0) {
+    return KVF_OK;
+  }
+  node->tls.on_loopback = node->config.tls == KVF_TLS_ALWAYS;
+  kvf_status status = kvf_tls_context_new(&node->key, 1, &node->tls.context);
+  if (status != KVF_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up TLS: %s", kvf_status_name(status));
+  }
+  return status;
+}
+
 static kvf_status open_parts(kvf_node *node, char *message)
 {
   kvf_status status = KVF_OK;
   if (node->config.key_file[0] != '\0') {
     status = kvf_key_file_read(node->config.key_file, &node->key, message);
   }
+  if (status == KVF_OK) {
+    status = open_tls(node, message);
+  }
   if (status != KVF_OK) {
     return status;
   }
   status = kvf_control_open(node, &node->control, message);
   if (status != KVF_OK) {
-    return status;
+    goto close_tls;
   }
   status = open_core(node, message);
   if (status != KVF_OK) {
@@ -140,6 +161,8 @@ close_core:
   kvf_core_free(&node->core);
 close_control:
   kvf_control_close(node->control);
+close_tls:
+  kvf_tls_context_free(node->tls.context);
   return status;
 }
 
@@ -255,6 +278,7 @@ void kvf_node_close(kvf_node *node)
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);
   (void)close(node->event_fd);
+  kvf_tls_context_free(node->tls.context);
   kvf_forget(&node->key, sizeof(node->key));
   free(node);
 }

@@ -37,6 +37,7 @@ extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 struct kvf_node {
   kvf_config config;
   kvf_key key;
+  kvf_tls_use tls;
   kvf_address address; /* as tickets name it; port 0: does not listen */
   kvf_log_sink log;
   kvf_logger logger; /* collects under the lock */

@@ -77,19 +77,22 @@ void kvf_tcp_path_broken(kvf_tcp *tcp, kvf_tcp_path *path)
 {
   kvf_tcp_link *link = path->link;
   int error = path->stream.error;
+  const char *why = kvf_tcp_stream_why(&path->stream);
   if (link->state == KVF_TCP_LINK_CONNECTING) {
-    if (error == 0 && path->state == KVF_TCP_PATH_READY) {
+    if (error == EPROTO) {
+      kvf_tcp_link_fail(tcp, link, KVF_HANDSHAKE_REFUSED, KVF_HANDSHAKE_REFUSED, "%s", why);
+    } else if (error == 0 && path->state == KVF_TCP_PATH_READY) {
       kvf_tcp_link_fail(tcp, link, KVF_HANDSHAKE_REFUSED, KVF_HANDSHAKE_REFUSED,
                         "closed when the proof of the session's key was shown");
     } else {
       kvf_tcp_link_fail(tcp, link, KVF_PEER_DOWN, KVF_PEER_DOWN, "closed during the handshake: %s",
-                        error == 0 ? "end of stream" : strerror(error));
+                        error == 0 ? "end of stream" : why);
     }
     return;
   }
   bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
   kvf_tcp_link_fail(tcp, link, closed ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s",
-                    error == 0 ? "closed by the producer" : strerror(error));
+                    error == 0 ? "closed by the producer" : why);
 }
 
 static bool protocol_error(kvf_tcp *tcp, kvf_tcp_path *path, const char *what)
@@ -102,14 +105,15 @@ static bool protocol_error(kvf_tcp *tcp, kvf_tcp_path *path, const char *what)
 
 bool kvf_tcp_path_flush(kvf_tcp *tcp, kvf_tcp_path *path)
 {
+  bool greets = path->stream.tls != NULL && path->state == KVF_TCP_PATH_CHALLENGE; /* in TLS, the client speaks first */
   path->is_blocked = false;
-  if (kvf_tcp_unsent_bytes(&path->stream) > 0) {
+  if (greets || kvf_tcp_unsent_bytes(&path->stream) > 0) {
     kvf_tcp_io io = kvf_tcp_send(&path->stream, NULL, 0);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       kvf_tcp_path_broken(tcp, path);
       return false;
     }
-    path->is_blocked = io == KVF_TCP_IO_BLOCKED;
+    path->is_blocked = io == KVF_TCP_IO_BLOCKED && !kvf_tcp_is_its_turn(&path->stream);
   }
   uint32_t events = (uint32_t)EPOLLIN | (path->is_blocked ? (uint32_t)EPOLLOUT : 0u);
   if (!kvf_tcp_watch(tcp, path->stream.fd, &path->source, events)) {
@@ -226,9 +230,11 @@ static bool receive(kvf_tcp *tcp, kvf_tcp_path *path)
     if (took) {
       continue;
     }
-    if (over && (!in_payload || kvf_tcp_waiting_bytes(&path->stream) == 0)) {
+    size_t held_bytes = kvf_tcp_held_bytes(&path->stream);
+    if (over && held_bytes == 0 && (!in_payload || kvf_tcp_waiting_bytes(&path->stream) == 0)) {
       return true;
     }
+    budget_bytes = budget_bytes < held_bytes ? held_bytes : budget_bytes;
     kvf_tcp_io io = in_payload ? kvf_tcp_path_take_payload(tcp, path, &budget_bytes) : kvf_tcp_fill(&path->stream);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       kvf_tcp_path_broken(tcp, path);
@@ -269,7 +275,9 @@ static void path_open(kvf_tcp *tcp, kvf_tcp_path *path)
     dial_failed(tcp, link, errno);
     return;
   }
-  if (kvf_tcp_stream_open(&path->stream, fd, IN_BYTES, OUT_BYTES) != KVF_OK) {
+  bool secure = kvf_tls_is_due(&tcp->config.tls, &link->peer);
+  if (kvf_tcp_stream_open(&path->stream, fd, IN_BYTES, OUT_BYTES) != KVF_OK ||
+      (secure && kvf_tcp_stream_secure(&path->stream, tcp->config.tls.context, true) != KVF_OK)) {
     kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "no memory for its buffers");
   } else if (!kvf_tcp_watch(tcp, fd, &path->source, EPOLLOUT)) {
     kvf_tcp_link_fail(tcp, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "%s", strerror(errno));

@@ -219,7 +219,9 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
     if (conn->sending != NULL && sent) {
       end_sending(tcp, conn);
     } else if (io == KVF_TCP_IO_BLOCKED) {
-      be_blocked(tcp, conn);
+      if (!kvf_tcp_is_its_turn(&conn->stream)) {
+        be_blocked(tcp, conn);
+      }
       return true;
     }
   }

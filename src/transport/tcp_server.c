@@ -56,8 +56,13 @@ void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
     return;
   }
+  if (conn->stream.error == EPROTO) {
+    kvf_status why = conn->is_trusted ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED;
+    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, why, kvf_tcp_stream_why(&conn->stream));
+    return;
+  }
   if (conn->stream.error != 0) {
-    message = strerror(conn->stream.error);
+    message = kvf_tcp_stream_why(&conn->stream);
   } else if (has_reads) {
     message = "the peer left while it had reads open";
   } else if (!conn->is_trusted) {
@@ -292,6 +297,16 @@ static bool take_frames(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
 }
 
+static bool fill(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  kvf_tcp_io io = kvf_tcp_fill(&conn->stream);
+  if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
+    kvf_tcp_conn_broken(tcp, conn);
+    return false;
+  }
+  return true;
+}
+
 /* Answers what has come; what waits behind a full queue is looked at again when the queue has become shorter. */
 static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
@@ -301,6 +316,12 @@ static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
       return;
     }
     again = conn->is_full && kvf_tcp_conn_has_room(conn);
+    if (!conn->is_full && kvf_tcp_held_bytes(&conn->stream) > 0) {
+      if (!fill(tcp, conn)) {
+        return;
+      }
+      again = true;
+    }
   } while (again);
   uint32_t events = (conn->is_full ? 0u : (uint32_t)EPOLLIN) | (conn->is_blocked ? (uint32_t)EPOLLOUT : 0u);
   if (!kvf_tcp_watch(tcp, conn->stream.fd, &conn->source, events)) {
@@ -316,9 +337,7 @@ static void conn_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   }
   bool dead = (events & (uint32_t)(EPOLLERR | EPOLLHUP)) != 0;
   if (!conn->is_full && (dead || (events & EPOLLIN) != 0)) {
-    kvf_tcp_io io = kvf_tcp_fill(&conn->stream);
-    if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
-      kvf_tcp_conn_broken(tcp, conn);
+    if (!fill(tcp, conn)) {
       return;
     }
   } else if (dead) {
@@ -351,7 +370,11 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   conn->source.ready = conn_ready;
   conn->peer = *peer;
   conn->deadline_ns = kvf_time_add(tcp->now_ns, kvf_ms_to_ns(tcp->config.handshake_timeout_ms));
-  if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES) != KVF_OK) {
+  if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES) != KVF_OK ||
+      (kvf_tls_is_due(&tcp->config.tls, peer) &&
+       kvf_tcp_stream_secure(&conn->stream, tcp->config.tls.context, false) != KVF_OK)) {
+    kvf_tcp_stream_close(&conn->stream);
+    kvf_tcp_stream_free(&conn->stream);
     free(conn);
     no_room(tcp, peer);
     return;

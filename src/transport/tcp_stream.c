@@ -25,8 +25,40 @@ kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, 
   return KVF_NO_MEMORY;
 }
 
+kvf_status kvf_tcp_stream_secure(kvf_tcp_stream *stream, const kvf_tls_context *context, bool is_client)
+{
+  assert(stream->tls == NULL);
+  stream->tls = kvf_tls_new(context, stream->fd, is_client);
+  return stream->tls == NULL ? KVF_NO_MEMORY : KVF_OK;
+}
+
+const char *kvf_tcp_stream_why(const kvf_tcp_stream *stream)
+{
+  bool is_tls = stream->error == EPROTO && stream->tls != NULL;
+  return is_tls ? kvf_tls_why(stream->tls) : strerror(stream->error);
+}
+
+static ssize_t send_message(kvf_tcp_stream *stream, const struct msghdr *message)
+{
+  return stream->tls != NULL ? kvf_tls_sendmsg(stream->tls, message) : sendmsg(stream->fd, message, MSG_NOSIGNAL);
+}
+
+static ssize_t receive_message(kvf_tcp_stream *stream, struct msghdr *message)
+{
+  return stream->tls != NULL ? kvf_tls_recvmsg(stream->tls, message) : recvmsg(stream->fd, message, 0);
+}
+
+static ssize_t receive_into(kvf_tcp_stream *stream, void *data, size_t bytes)
+{
+  struct iovec iov = {.iov_base = data, .iov_len = bytes};
+  struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+  return receive_message(stream, &message);
+}
+
 void kvf_tcp_stream_close(kvf_tcp_stream *stream)
 {
+  kvf_tls_free(stream->tls);
+  stream->tls = NULL;
   if (stream->fd >= 0) {
     kvf_socket_close(stream->fd);
     stream->fd = -1;
@@ -97,7 +129,7 @@ kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
   kvf_tcp_buffer *in = &stream->in;
   compact(in);
   assert(in->tail < in->capacity);
-  ssize_t got = recv(stream->fd, in->data + in->tail, in->capacity - in->tail, 0);
+  ssize_t got = receive_into(stream, in->data + in->tail, in->capacity - in->tail);
   if (got < 0) {
     return failed(stream);
   }
@@ -160,7 +192,7 @@ static kvf_tcp_io discard_payload(kvf_tcp_stream *stream, kvf_tcp_payload *paylo
 {
   uint8_t scratch[SCRATCH_BYTES];
   uint64_t asked = smaller(sizeof(scratch), payload->left_bytes);
-  ssize_t got = recv(stream->fd, scratch, asked, 0);
+  ssize_t got = receive_into(stream, scratch, asked);
   if (got < 0) {
     return failed(stream);
   }
@@ -189,7 +221,7 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
     asked += stream->in.capacity;
     iov[message.msg_iovlen++] = (struct iovec){.iov_base = stream->in.data, .iov_len = stream->in.capacity};
   }
-  ssize_t got = recvmsg(stream->fd, &message, 0);
+  ssize_t got = receive_message(stream, &message);
   if (got < 0) {
     return failed(stream);
   }
@@ -222,7 +254,7 @@ void kvf_tcp_staged(kvf_tcp_stream *stream, size_t bytes)
 kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64_t bytes_max)
 {
   kvf_tcp_buffer *out = &stream->out;
-  size_t unsent = kvf_tcp_unsent_bytes(stream);
+  size_t unsent = out->tail - out->head;
   struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX + 1];
   size_t count = 0;
   uint64_t offered = 0;
@@ -233,7 +265,7 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
     offered = gather(&ahead, iov + 1, &count, smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX));
   }
   struct msghdr message = {.msg_iov = iov, .msg_iovlen = count + 1};
-  ssize_t sent = sendmsg(stream->fd, &message, MSG_NOSIGNAL);
+  ssize_t sent = send_message(stream, &message);
   if (sent < 0) {
     return failed(stream);
   }
@@ -246,5 +278,6 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   if (payload != NULL) {
     advance(payload, &ahead, offered, (uint64_t)sent - framed);
   }
-  return (uint64_t)sent == unsent + offered ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
+  bool encrypted_waits = stream->tls != NULL && kvf_tls_unsent_bytes(stream->tls) > 0;
+  return (uint64_t)sent == unsent + offered && !encrypted_waits ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
 }

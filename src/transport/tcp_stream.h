@@ -1,5 +1,5 @@
 /* The bytes of one non-blocking TCP socket, in both directions: small frames through buffers, payload straight from and
- * into the blocks. Knows nothing of what the bytes mean.
+ * into the blocks, as they are or inside TLS. Knows nothing of what the bytes mean.
  *
  * One thread at a time. Everything is bounded: the buffers by what open was given, a system call by the constants
  * below.
@@ -8,6 +8,7 @@
 #define KVF_TRANSPORT_TCP_STREAM_H
 
 #include "transport/segments.h"
+#include "transport/tls.h"
 
 /* Blocks and bytes that one system call takes at most. */
 #define KVF_TCP_CALL_SEGMENTS_MAX 512
@@ -30,13 +31,18 @@ typedef struct kvf_tcp_buffer {
 
 typedef struct kvf_tcp_stream {
   int fd;
-  int error; /* errno of the last CLOSED or FAILED; 0: an orderly end */
+  int error;    /* errno of the last CLOSED or FAILED; 0: an orderly end */
+  kvf_tls *tls; /* NULL: bytes go by as they are */
   kvf_tcp_buffer in;
   kvf_tcp_buffer out;
 } kvf_tcp_stream;
 
 /* Takes the socket over, also when it fails. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes);
+/* Before the first byte. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_tcp_stream_secure(kvf_tcp_stream *stream, const kvf_tls_context *context, bool is_client);
+/* What the last CLOSED or FAILED came from, for a log line; until close. */
+const char *kvf_tcp_stream_why(const kvf_tcp_stream *stream);
 /* Closes the socket; buffers stay until free. May be called again. */
 void kvf_tcp_stream_close(kvf_tcp_stream *stream);
 void kvf_tcp_stream_free(kvf_tcp_stream *stream);
@@ -61,9 +67,23 @@ KVF_MUST_USE kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream);
 /* Room for at least `bytes` to be written at the returned place and then added; NULL: that many must be sent first. */
 uint8_t *kvf_tcp_stage(kvf_tcp_stream *stream, size_t bytes);
 void kvf_tcp_staged(kvf_tcp_stream *stream, size_t bytes);
+/* What is still to be sent. */
 static inline size_t kvf_tcp_unsent_bytes(const kvf_tcp_stream *stream)
 {
-  return stream->out.tail - stream->out.head;
+  size_t encrypted = stream->tls == NULL ? 0 : kvf_tls_unsent_bytes(stream->tls);
+  return encrypted + stream->out.tail - stream->out.head;
+}
+
+/* What has come and the socket does not tell of any more: receive again, which takes of this alone. */
+static inline size_t kvf_tcp_held_bytes(const kvf_tcp_stream *stream)
+{
+  return stream->tls == NULL ? 0 : kvf_tls_held_bytes(stream->tls);
+}
+
+/* Of a send that was BLOCKED: the other side has to go on with the handshake, not the kernel to take more. */
+static inline bool kvf_tcp_is_its_turn(const kvf_tcp_stream *stream)
+{
+  return stream->tls != NULL && kvf_tls_unsent_bytes(stream->tls) == 0;
 }
 
 /* Payload of a chunk: where the walk over it stands, and what is left of it. */

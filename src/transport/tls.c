@@ -160,7 +160,7 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESS
       return *session != NULL;
     }
   }
-  (void)snprintf(tls->why, sizeof(tls->why), "it has another key (option key_file)");
+  (void)snprintf(tls->why, sizeof(tls->why), "TLS: it has another key (option key_file)");
   return 1;
 }
 
@@ -269,6 +269,16 @@ void kvf_tls_free(kvf_tls *tls)
   free(tls);
 }
 
+/* An alert (RFC 8446, 6): OpenSSL sends none to who has sent no record, and so leaves ours without an explanation. */
+static void say_that_it_is_tls(kvf_tls *tls)
+{
+  static const uint8_t protocol_version[] = {21, 3, 3, 0, 2, 2, 70};
+  if (tls->out_capacity - tls->out_bytes >= sizeof(protocol_version)) {
+    memcpy(tls->out + tls->out_bytes, protocol_version, sizeof(protocol_version));
+    tls->out_bytes += sizeof(protocol_version);
+  }
+}
+
 static void explain(kvf_tls *tls)
 {
   unsigned long error = ERR_peek_error();
@@ -277,11 +287,12 @@ static void explain(kvf_tls *tls)
     return; /* found by find_key() */
   }
   if (ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) == SSL_R_WRONG_VERSION_NUMBER) {
-    text = "it does not speak TLS";
+    text = "it does not speak TLS (option tls)";
+    say_that_it_is_tls(tls);
   } else if (ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE) {
     text = "it refused our key (option key_file)";
   }
-  (void)snprintf(tls->why, sizeof(tls->why), "%s", text != NULL ? text : "unknown error");
+  (void)snprintf(tls->why, sizeof(tls->why), "TLS: %s", text != NULL ? text : "unknown error");
 }
 
 /* What a call of OpenSSL's that brought nothing means: 0 the end, else -1 with errno. */
@@ -338,7 +349,7 @@ static ssize_t shake_hands(kvf_tls *tls)
     return why;
   }
   if (!SSL_session_reused(tls->ssl)) { /* cannot be, without a certificate; to be sure */
-    (void)snprintf(tls->why, sizeof(tls->why), "a handshake without the key");
+    (void)snprintf(tls->why, sizeof(tls->why), "TLS: a handshake without the key");
     tls->error = errno = EPROTO;
     return -1;
   }

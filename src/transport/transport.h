@@ -18,6 +18,7 @@
 #include "base/crypto.h"
 #include "base/fence.h"
 #include "kvferry/node.h"
+#include "transport/tls.h"
 #include "wire/address.h"
 #include "wire/layout.h"
 
@@ -82,6 +83,7 @@ typedef struct kvf_transport_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx_load.h */
   uint32_t ucx_spin_us;
+  kvf_tls_use tls; /* valid until the transport is closed */
 } kvf_transport_config;
 
 /* The memory of this rank. `table` is its fence table: a shared mapping, kvf_fence_table_bytes() long. The transport

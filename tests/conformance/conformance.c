@@ -13,7 +13,12 @@
 
 int conformance_main(const conformance_traits *traits, int argc, char **argv)
 {
+  const kvf_key key = {"the key of all of these processes", 33};
   node_has_sums = traits->has_sums;
+  if (traits->is_inside_tls && kvf_tls_context_new(&key, 1, &node_tls.context) != KVF_OK) {
+    return 1;
+  }
+  node_tls.on_loopback = traits->is_inside_tls;
   if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
     return process_main(traits);
   }

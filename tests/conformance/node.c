@@ -17,6 +17,7 @@
 #include "transport/sums.h"
 
 bool node_has_sums;
+kvf_tls_use node_tls;
 
 #define SESSION_ID 7
 #define REGION_GAP_BYTES 4096
@@ -299,6 +300,7 @@ kvf_transport_config node_config(void)
       .inline_bytes = 65536,
       .tcp_streams = 2,
       .tcp_buffer_bytes = 1 << 20,
+      .tls = node_tls,
   };
 }
 

@@ -83,6 +83,7 @@ typedef struct node_introduction {
 
 /* Whether nodes that are opened have checksums. */
 extern bool node_has_sums;
+extern kvf_tls_use node_tls; /* of node_config() */
 
 /* Opens a transport and allocates and registers memory of this shape, filled with node_byte(seed). */
 void node_open(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed);

@@ -14,6 +14,7 @@ typedef struct conformance_traits {
   bool has_sums;                /* both sides have checksums */
   bool is_slow;                 /* fewer rounds of what is one round trip after the other */
   bool has_no_peers;            /* the cases of peers that come and go are left out */
+  bool is_inside_tls;           /* all connections */
   bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 

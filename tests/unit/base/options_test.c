@@ -68,7 +68,7 @@ static void every_option_takes_its_default(void **state)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 36);
+  assert_int_equal(count, 37);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -118,6 +118,10 @@ static void choices_are_named(void **state)
   assert_refused("checksum", "yes", KVF_INVALID, "checksum = \"yes\" is not allowed: it must be off or on");
   assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
   assert_int_equal(config.log_level, KVF_LOG_ERROR);
+  assert_int_equal(config.tls, KVF_TLS_OFF_LOOPBACK);
+  assert_int_equal(kvf_config_set(&config, "tls", "always", NULL), KVF_OK);
+  assert_int_equal(config.tls, KVF_TLS_ALWAYS);
+  assert_refused("tls", "on", KVF_INVALID, "tls = \"on\" is not allowed: it must be off_loopback, always or never");
   assert_refused("policy", "Auto", KVF_INVALID, "policy = \"Auto\" is not allowed: it must be fail, recompute or auto");
   assert_refused("log_level", "", KVF_INVALID,
                  "log_level = \"\" is not allowed: it must be error, warn, info or debug");

@@ -95,6 +95,7 @@ static void unknown_connections_are_ignored(void **state)
   kvf_core_on_dialed(producer(), world.now_ns, 99, KVF_OK);
   kvf_core_on_frame(producer(), world.now_ns, 99, KVF_FRAME_PING, body, sizeof(body));
   kvf_core_on_malformed(producer(), world.now_ns, 99);
+  kvf_core_on_insecure(producer(), world.now_ns, 99, "without a key");
   kvf_core_on_closed(producer(), world.now_ns, 99);
   assert_int_equal(kvf_core_frame_limit(producer(), 99), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
   assert_false(kvf_core_has_output(producer()));
@@ -207,6 +208,39 @@ static void malformed_frames_end_either_side(void **state)
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   kvf_core_on_malformed(consumer(), world.now_ns, world.consumer.conn_id);
   assert_non_null(strstr(world.consumer.last_log, "protocol: malformed message"));
+  assert_int_equal(consumer()->peers.counters.failures, 1);
+  control_world_close(&world);
+}
+
+/* What is below the frames has found fault with the other side: before the handshake is over it lacks the key. */
+static void insecure_connections_end_either_side(void **state)
+{
+  (void)state;
+  open_world(false);
+  start_load();
+  control_dial(&world, KVF_OK);
+  kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "altered on its way");
+  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
+  assert_non_null(strstr(world.producer.last_log, "protocol: altered on its way"));
+  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "altered on its way");
+  assert_non_null(strstr(world.consumer.last_log, "protocol: altered on its way"));
+  assert_int_equal(consumer()->peers.counters.failures, 1);
+  control_world_close(&world);
+
+  open_world(false);
+  world.held = true;
+  start_load();
+  control_dial(&world, KVF_OK);
+  kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "it has another key");
+  assert_int_equal(producer()->sessions.unproven_count, 0);
+  assert_int_equal(producer()->sessions.counters.refused_key, 1);
+  assert_non_null(strstr(world.producer.last_log, "handshake_refused: it has another key"));
+  kvf_core_on_closed(producer(), world.now_ns, world.producer.conn_id);
+  assert_int_equal(producer()->sessions.counters.abandoned, 0);
+  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "it refused our key");
+  assert_non_null(strstr(world.consumer.last_log, "handshake_refused: it refused our key"));
+  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "it refused our key"); /* hung up on already */
   assert_int_equal(consumer()->peers.counters.failures, 1);
   control_world_close(&world);
 }
@@ -390,6 +424,7 @@ int main(void)
       cmocka_unit_test(output_is_taken_once),
       cmocka_unit_test(closed_connections_end_their_session),
       cmocka_unit_test(malformed_frames_end_either_side),
+      cmocka_unit_test(insecure_connections_end_either_side),
       cmocka_unit_test(lease_states_go_to_the_requests),
       cmocka_unit_test(early_lease_states_are_refused),
       cmocka_unit_test(failed_dial_ends_the_load),

@@ -177,14 +177,26 @@ static void assert_protocol_error(world *w, stranger *s, uint64_t count)
 static void garbage(void **state)
 {
   world *w = *state;
-  static const char said[][17] = {"GET / HTTP/1.1\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-                                  "\xff\xff\xff\xff\xff\xff\xff\xff"};
+  static const char said[][17] = {"GET / HTTP/1.1\r\n", "\xff\xff\xff\xff\xff\xff\xff\xff"};
   for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
     stranger s;
     connect_to(w, &s);
     peer_send(s.fd, said[i], sizeof(said[i]) - 1);
     assert_protocol_error(w, &s, i + 1);
   }
+}
+
+static void tls_where_none_is_spoken(void **state)
+{
+  world *w = *state;
+  stranger s;
+  connect_to(w, &s);
+  peer_send(s.fd, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_counted(w, "sessions_refused", "handshake_refused", 1);
+  assert_logged(w, &s, "handshake_refused: it speaks TLS, which this node does not (option tls)");
+  assert_undisturbed(w);
 }
 
 static void oversized_length(void **state)
@@ -536,6 +548,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       IN_WORLD(garbage),
+      IN_WORLD(tls_where_none_is_spoken),
       IN_WORLD(oversized_length),
       IN_WORLD(well_formed_frame_of_the_wrong_type),
       IN_WORLD(malformed_bodies),

@@ -121,11 +121,11 @@ static void another_key_is_refused(void **state)
   (void)state;
   scene s = open_scene(&one, &two, 1);
   assert_int_equal(greet(&s), EPROTO);
-  assert_string_equal(kvf_tls_why(s.ends[SERVER]), "it has another key (option key_file)");
+  assert_string_equal(kvf_tls_why(s.ends[SERVER]), "TLS: it has another key (option key_file)");
   char byte;
   assert_int_equal(receive_some(s.ends[CLIENT], &byte, 1), -1);
   assert_int_equal(errno, EPROTO);
-  assert_string_equal(kvf_tls_why(s.ends[CLIENT]), "it refused our key (option key_file)");
+  assert_string_equal(kvf_tls_why(s.ends[CLIENT]), "TLS: it refused our key (option key_file)");
   assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
   assert_int_equal(errno, EPROTO);
   close_scene(&s);

@@ -1,0 +1,215 @@
+/* Two nodes whose connections are inside TLS (option tls), and those who do not belong there. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* clang-format off */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include "pair.h"
+#include "stranger.h"
+#include "transport/tls.h"
+
+#define KEY "a key of sixteen"
+#define OTHER_KEY "a key of 16, too"
+#define BLOCKS 48
+#define PATIENCE_MS 10000
+
+static char key_path[64];
+
+static int make_key(void **state)
+{
+  (void)state;
+  stranger_key_file(KEY, key_path);
+  return 0;
+}
+
+static int remove_key(void **state)
+{
+  (void)state;
+  (void)unlink(key_path);
+  return 0;
+}
+
+static void open_node(pair_node *n, const char *key_file, const char *tls, const char *transports)
+{
+  const pair_option options[] = {{"key_file", key_file},     {"tls", tls},
+                                 {"transports", transports}, {"handshake_timeout_ms", "1000"},
+                                 {"connections_max", "16"},  {NULL, NULL}};
+  pair_open_node(n, options);
+}
+
+/* Loads BLOCKS blocks and looks at each of their bytes. */
+static kvf_status load(pair *p, uint32_t seed)
+{
+  pair_ticket ticket;
+  pair_result result;
+  uint64_t id = 0;
+  pair_offer(&p->producer, 0, BLOCKS / 2, seed, true, &ticket);
+  kvf_status status = pair_request(&p->consumer, &ticket, &ticket.prompt, &id);
+  status = status == KVF_OK ? pair_load(&p->consumer, &ticket, id, 10) : status;
+  if (status == KVF_OK) {
+    pair_wait(&p->consumer, id, PATIENCE_MS, &result);
+    assert_true(result.quiet && result.decided);
+    status = (kvf_status)result.report.status;
+  }
+  for (uint32_t i = 0; status == KVF_OK && i < BLOCKS / 2; i++) {
+    assert_true(pair_holds(&p->consumer, 10 + i, seed, i));
+  }
+  (void)kvf_lease_end(p->producer.node, &ticket.lease);
+  (void)kvf_lease_release(p->producer.node, ticket.lease.id);
+  return status;
+}
+
+static void loads_go_through_tls(void **state)
+{
+  (void)state;
+  static const char *const transports[] = {"tcp", "local"};
+  for (size_t i = 0; i < 2; i++) {
+    pair p;
+    open_node(&p.producer, key_path, "always", transports[i]);
+    open_node(&p.consumer, key_path, "always", transports[i]);
+    for (uint32_t seed = 1; seed <= 20; seed++) {
+      assert_int_equal(load(&p, seed), KVF_OK);
+    }
+    assert_int_equal(pair_stat(&p.producer, "sessions_refused", "handshake_refused"), 0);
+    pair_close(&p);
+  }
+}
+
+/* Whether TLS with this key gets through the handshake at the node's control port; `why` is what it says else. */
+static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
+{
+  kvf_key key = {.bytes = strlen(text)};
+  memcpy(key.data, text, key.bytes);
+  kvf_tls_context *context;
+  assert_int_equal(kvf_tls_context_new(&key, 1, &context), KVF_OK);
+  stranger s = {.fd = stranger_dial(node)};
+  assert_int_equal(fcntl(s.fd, F_SETFL, O_NONBLOCK), 0);
+  kvf_tls *tls = kvf_tls_new(context, s.fd, true);
+  assert_non_null(tls);
+  const struct msghdr nothing = {0};
+  uint8_t byte;
+  struct iovec room = {&byte, 1};
+  const struct msghdr one_byte = {.msg_iov = &room, .msg_iovlen = 1};
+  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
+  bool through = false;
+  while (!through && kvf_tls_why(tls)[0] == '\0' && pair_now_ms() < until_ms) {
+    through = kvf_tls_sendmsg(tls, &nothing) == 0;
+    if (!through && kvf_tls_recvmsg(tls, &one_byte) == 0) {
+      break;
+    }
+    pair_sleep_ms(1);
+  }
+  (void)snprintf(why, 128, "%s", kvf_tls_why(tls));
+  kvf_tls_free(tls);
+  kvf_tls_context_free(context);
+  stranger_close(&s);
+  return through;
+}
+
+static void another_key_gets_nowhere(void **state)
+{
+  (void)state;
+  char why[128];
+  pair p;
+  open_node(&p.producer, key_path, "always", "tcp");
+  assert_true(tls_gets_through(p.producer.node, KEY, why));
+  assert_false(tls_gets_through(p.producer.node, OTHER_KEY, why));
+  assert_string_equal(why, "TLS: it refused our key (option key_file)");
+  assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
+                            "handshake_refused: TLS: it has another key (option key_file)", PATIENCE_MS));
+  assert_int_equal(pair_stat(&p.producer, "sessions_refused", "handshake_refused"), 1);
+  pair_close_node(&p.producer);
+}
+
+static void who_does_not_speak_tls_is_named(void **state)
+{
+  (void)state;
+  pair p;
+  open_node(&p.producer, key_path, "off_loopback", "tcp");
+  open_node(&p.consumer, key_path, "always", "tcp");
+  assert_int_equal(load(&p, 1), KVF_HANDSHAKE_REFUSED);
+  assert_true(
+      pair_logged(&p.consumer, "peer 127.0.0.1:", "handshake_refused: TLS: it does not speak TLS (option tls)"));
+  assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
+                            "handshake_refused: it speaks TLS, which this node does not (option tls)", PATIENCE_MS));
+  pair_close(&p);
+}
+
+static void who_does_not_expect_tls_says_so(void **state)
+{
+  (void)state;
+  pair p;
+  open_node(&p.producer, key_path, "always", "tcp");
+  open_node(&p.consumer, key_path, "never", "tcp");
+  assert_int_equal(load(&p, 1), KVF_HANDSHAKE_REFUSED);
+  assert_true(pair_logged(
+      &p.consumer, "peer 127.0.0.1:", "handshake_refused: it speaks TLS, which this node does not (option tls)"));
+  assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
+                            "handshake_refused: TLS: it does not speak TLS (option tls)", PATIENCE_MS));
+  pair_close(&p);
+}
+
+static void silent_strangers_are_few_and_short_lived(void **state)
+{
+  (void)state;
+  enum { STRANGERS = 40 };
+  pair p;
+  open_node(&p.producer, key_path, "always", "tcp");
+  open_node(&p.consumer, key_path, "always", "tcp");
+  const size_t before = pair_count_entries("/proc/self/fd");
+  int fds[STRANGERS];
+  for (size_t i = 0; i < STRANGERS; i++) {
+    fds[i] = stranger_dial(p.producer.node);
+    assert_true(fds[i] >= 0);
+    if (i % 2 == 0) { /* the beginning of a record that never ends */
+      assert_int_equal(write(fds[i], "\x16\x03\x01\x3f\xff\x01", 6), 6);
+    }
+  }
+  assert_true(pair_wait_stat(&p.producer, "sessions_evicted", "", STRANGERS / 2, PATIENCE_MS));
+  assert_true(pair_wait_log(&p.producer, "too many connections have not proved their key", NULL, PATIENCE_MS));
+  assert_int_equal(load(&p, 1), KVF_OK);
+  assert_true(
+      pair_wait_log(&p.producer, "handshake_timeout: no handshake within handshake_timeout_ms", NULL, PATIENCE_MS));
+  for (size_t i = 0; i < STRANGERS; i++) {
+    (void)close(fds[i]);
+  }
+  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
+  while (pair_count_entries("/proc/self/fd") > before + 8 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(10);
+  }
+  assert_in_range(pair_count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
+  pair_close(&p);
+}
+
+static void no_tls_without_a_key(void **state)
+{
+  (void)state;
+  kvf_config config;
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_config_init(&config);
+  config.block_tokens = 16;
+  assert_int_equal(kvf_config_set(&config, "tls", "always", message), KVF_OK);
+  assert_int_equal(kvf_node_open(&config, &node, message), KVF_INVALID);
+  assert_string_equal(message, "tls = always needs a shared key (option key_file)");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(loads_go_through_tls),
+      cmocka_unit_test(another_key_gets_nowhere),
+      cmocka_unit_test(who_does_not_speak_tls_is_named),
+      cmocka_unit_test(who_does_not_expect_tls_says_so),
+      cmocka_unit_test(silent_strangers_are_few_and_short_lived),
+      cmocka_unit_test(no_tls_without_a_key),
+  };
+  return cmocka_run_group_tests(tests, make_key, remove_key);
+}
