@@ -50,7 +50,8 @@ typedef struct kvf_config {
   /* The network. */
   char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
-  char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key; empty: none, loopback only */
+  char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key, and maybe one that is accepted too; empty: none,
+                                          loopback only */
   kvf_tls_scope tls;                   /* control and tcp's data; without a key there is none */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   kvf_switch checksum;                 /* blocks travel with checksums: made here for others, and wanted of others */

@@ -49,7 +49,8 @@ static const kvf_option table[] = {
     TEXT(advertise, TYPE_ADDRESS, "", ADDRESS_ALLOWED,
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(key_file, TYPE_PATH, "", "a path, or empty",
-         "File with the key that all engines share; without one only loopback addresses are allowed."),
+         "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
+         "loopback addresses are allowed."),
     TEXT(tls, TYPE_TLS_SCOPE, "off_loopback", "off_loopback, always or never",
          "Which connections are encrypted, with the shared key: the same on all engines."),
     TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp, ucx",

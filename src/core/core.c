@@ -20,6 +20,7 @@ static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
   self->config = config->options;
   self->incarnation = config->incarnation;
   self->key = config->key;
+  self->other_key = config->other_key;
   self->logger = config->logger;
   kvf_log_limit_init(&self->log_limit, KVF_LOG_LINES_PER_S);
   memcpy(self->entropy.secret, config->secret, sizeof(self->entropy.secret));
@@ -155,6 +156,7 @@ void kvf_core_free(kvf_core *core)
   kvf_lease_table_free(&core->leases);
   kvf_welcome_free(&core->self.welcome);
   kvf_forget(&core->self.key, sizeof(core->self.key));
+  kvf_forget(&core->self.other_key, sizeof(core->self.other_key));
   kvf_forget(&core->self.entropy, sizeof(core->self.entropy));
 }
 

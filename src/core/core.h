@@ -58,7 +58,8 @@ typedef struct kvf_core_config {
   kvf_config options;
   bool is_control; /* opens no links: a node that does not listen and registers no memory */
   kvf_incarnation incarnation;
-  kvf_key key;
+  kvf_key key;                    /* proved to others */
+  kvf_key other_key;              /* taken from them too, while a fleet changes its key; bytes == 0: none */
   uint8_t secret[KVF_HASH_BYTES]; /* random: the root of all nonces, tokens and ids */
   kvf_logger logger;
 } kvf_core_config;

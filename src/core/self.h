@@ -13,6 +13,7 @@ typedef struct kvf_self {
   kvf_config config;
   kvf_incarnation incarnation;
   kvf_key key;
+  kvf_key other_key;              /* bytes == 0: none */
   uint8_t compat[KVF_HASH_BYTES]; /* kvf_self_compat() */
   kvf_entropy entropy;
   kvf_logger logger;

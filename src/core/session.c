@@ -156,7 +156,8 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
   kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = self->incarnation};
   kvf_status status = kvf_entropy_draw(&self->entropy, challenge.nonce, sizeof(challenge.nonce));
   if (status == KVF_OK) {
-    status = kvf_handshake_server_proof(&self->key, session->hello, session->hello_bytes, &challenge, challenge.proof);
+    status =
+        kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge, challenge.proof);
   }
   if (status == KVF_OK) {
     status =
@@ -173,11 +174,23 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
   return status;
 }
 
+static const kvf_key *find_key(const kvf_self *self, const uint8_t id[KVF_KEY_ID_BYTES])
+{
+  const kvf_key *keys[] = {&self->key, &self->other_key};
+  const size_t count = self->other_key.bytes > 0 ? 2 : 1;
+  for (size_t i = 0; i < count; i++) {
+    uint8_t ours[KVF_KEY_ID_BYTES];
+    if (kvf_handshake_key_id(keys[i], ours) == KVF_OK && kvf_equal_secret(ours, id, sizeof(ours))) {
+      return keys[i];
+    }
+  }
+  return NULL;
+}
+
 static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
                      size_t body_bytes)
 {
   kvf_hello hello;
-  uint8_t key_id[KVF_KEY_ID_BYTES];
   if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
     KVF_MARK(hello_malformed);
     on_protocol_error(sessions, session, now_ns, "malformed hello");
@@ -189,8 +202,8 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, "no protocol version in common");
     return;
   }
-  if (kvf_handshake_key_id(&sessions->self->key, key_id) != KVF_OK ||
-      !kvf_equal_secret(key_id, hello.key_id, sizeof(key_id))) {
+  session->shared = find_key(sessions->self, hello.key_id);
+  if (session->shared == NULL) {
     KVF_MARK(hello_of_other_key);
     sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
@@ -214,7 +227,7 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   kvf_self *self = sessions->self;
   kvf_status status = kvf_entropy_draw(&self->entropy, &session->id, sizeof(session->id));
   if (status == KVF_OK) {
-    status = kvf_handshake_session_key(&self->key, session->hello, session->hello_bytes, session->challenge,
+    status = kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
                                        session->challenge_bytes, &session->key);
   }
   if (status != KVF_OK) {
@@ -266,7 +279,7 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     on_protocol_error(sessions, session, now_ns, "malformed proof");
     return;
   }
-  if (kvf_handshake_client_proof(&self->key, session->hello, session->hello_bytes, session->challenge,
+  if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
       (!kvf_equal_secret(expected, proof.proof, sizeof(expected)) && !KVF_MUTANT(PROOF_UNCHECKED))) {
     KVF_MARK(proof_wrong);

@@ -23,8 +23,9 @@ struct kvf_session {
   kvf_timer timer;
   kvf_list used; /* in kvf_sessions.unproven or .open, least recently used first */
   uint64_t id;
-  UT_hash_handle by_id; /* once open */
-  kvf_key key;
+  UT_hash_handle by_id;  /* once open */
+  const kvf_key *shared; /* the one of ours that its hello names */
+  kvf_key key;           /* of this session */
   kvf_incarnation client;
   uint8_t role;
   uint8_t hello[KVF_HELLO_BYTES_MAX];

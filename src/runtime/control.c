@@ -65,7 +65,7 @@ static kvf_status open_listener(kvf_control *control, char *message)
   if (status != KVF_OK) {
     return status;
   }
-  if (!kvf_address_is_loopback(&address) && node->key.bytes == 0) {
+  if (!kvf_address_is_loopback(&address) && node->keys[0].bytes == 0) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
                    "listen = %.60s is not a loopback address: that needs a shared key (option key_file)",
                    node->config.listen);

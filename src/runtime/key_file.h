@@ -7,8 +7,10 @@
 
 #define KVF_KEY_BYTES_MIN 16
 
-/* Reads the key: the file's bytes, without white space at its end. `message` (KVF_MESSAGE_BYTES_MAX) says what is
- * wrong. KVF_INVALID: cannot be read, shorter than KVF_KEY_BYTES_MIN or longer than KVF_KEY_BYTES_MAX. */
-KVF_MUST_USE kvf_status kvf_key_file_read(const char *path, kvf_key *out, char *message);
+/* Reads the keys: one on each line that is not empty, without white space at its end, up to KVF_KEYS_MAX of them. The
+ * first is ours, the second is taken from others too. `message` (KVF_MESSAGE_BYTES_MAX) says what is wrong; keys[] and
+ * *count are then as they were. KVF_INVALID: cannot be read, has no key or too many, or one that is shorter than
+ * KVF_KEY_BYTES_MIN or longer than KVF_KEY_BYTES_MAX. */
+KVF_MUST_USE kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message);
 
 #endif

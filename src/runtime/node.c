@@ -32,8 +32,11 @@ static bool draw_random(void *out, size_t bytes)
 
 static kvf_status open_core(kvf_node *node, char *message)
 {
-  kvf_core_config config = {
-      .options = node->config, .is_control = node->config.listen[0] == '\0', .key = node->key, .logger = node->logger};
+  kvf_core_config config = {.options = node->config,
+                            .is_control = node->config.listen[0] == '\0',
+                            .key = node->keys[0],
+                            .other_key = node->keys[1],
+                            .logger = node->logger};
   if (!draw_random(&config.incarnation, sizeof(config.incarnation)) ||
       !draw_random(config.secret, sizeof(config.secret))) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the system gives no random numbers: %s", strerror(errno));
@@ -104,15 +107,16 @@ static kvf_status open_transports(kvf_node *node, char *message)
 
 static kvf_status open_tls(kvf_node *node, char *message)
 {
-  if (node->config.tls == KVF_TLS_ALWAYS && node->key.bytes == 0) {
+  const bool has_key = node->keys[0].bytes > 0;
+  if (node->config.tls == KVF_TLS_ALWAYS && !has_key) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tls = always needs a shared key (option key_file)");
     return KVF_INVALID;
   }
-  if (node->config.tls == KVF_TLS_NEVER || node->key.bytes == 0) {
+  if (node->config.tls == KVF_TLS_NEVER || !has_key) {
     return KVF_OK;
   }
   node->tls.on_loopback = node->config.tls == KVF_TLS_ALWAYS;
-  kvf_status status = kvf_tls_context_new(&node->key, 1, &node->tls.context);
+  kvf_status status = kvf_tls_context_new(node->keys, node->keys_count, &node->tls.context);
   if (status != KVF_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up TLS: %s", kvf_status_name(status));
   }
@@ -122,8 +126,9 @@ static kvf_status open_tls(kvf_node *node, char *message)
 static kvf_status open_parts(kvf_node *node, char *message)
 {
   kvf_status status = KVF_OK;
+  node->keys_count = 1;
   if (node->config.key_file[0] != '\0') {
-    status = kvf_key_file_read(node->config.key_file, &node->key, message);
+    status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
   }
   if (status == KVF_OK) {
     status = open_tls(node, message);
@@ -203,7 +208,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
     (void)close(node->event_fd);
-    kvf_forget(&node->key, sizeof(node->key));
+    kvf_forget(node->keys, sizeof(node->keys));
     free(node);
     return status;
   }
@@ -279,7 +284,7 @@ void kvf_node_close(kvf_node *node)
   (void)pthread_mutex_destroy(&node->lock);
   (void)close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
-  kvf_forget(&node->key, sizeof(node->key));
+  kvf_forget(node->keys, sizeof(node->keys));
   free(node);
 }
 

@@ -158,21 +158,49 @@ static void unknown_versions_are_refused(void **state)
   control_world_close(&world);
 }
 
-/* A session that is open on both sides; `connections_max` is the producer's. */
-static uint64_t open_session(uint32_t connections_max)
+static void connect_both(void)
 {
   kvf_ticket ticket;
   uint32_t ids[1];
   uint32_t peer;
-  open_world(connections_max);
   control_ticket(&world, &ticket, ids, 1);
   kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
   assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
   control_settle(&world);
   control_dial(&world, KVF_OK);
+}
+
+/* A session that is open on both sides; `connections_max` is the producer's. */
+static uint64_t open_session(uint32_t connections_max)
+{
+  open_world(connections_max);
+  connect_both();
   assert_int_equal(world.producer.core.sessions.open_count, 1);
   return world.producer.conn_id;
+}
+
+static void set_key(kvf_key *key, const char *text)
+{
+  key->bytes = strlen(text);
+  memcpy(key->data, text, key->bytes);
+}
+
+/* While a fleet changes its key: a producer takes both, whichever it proves to others itself. */
+static void either_key_is_taken(void **state)
+{
+  (void)state;
+  static const char *const keys[] = {"the old key ....", "the new key ....", "a stranger's key"};
+  for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+    open_world(64);
+    set_key(&world.consumer.core.self.key, keys[i]);
+    set_key(&world.producer.core.self.key, keys[0]);
+    set_key(&world.producer.core.self.other_key, keys[1]);
+    connect_both();
+    assert_int_equal(world.producer.core.sessions.open_count, i < 2);
+    assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);
+    control_world_close(&world);
+  }
 }
 
 /* Who has the key may not send what he likes either. */
@@ -250,6 +278,7 @@ int main(void)
       cmocka_unit_test(strangers_cannot_take_all_places),
       cmocka_unit_test(anything_but_a_hello_is_refused),
       cmocka_unit_test(untrusted_frames_have_a_small_limit),
+      cmocka_unit_test(either_key_is_taken),
       cmocka_unit_test(proof_of_another_key_is_refused),
       cmocka_unit_test(unknown_versions_are_refused),
       cmocka_unit_test(who_does_not_read_is_hung_up_on),

@@ -30,36 +30,47 @@ static int remove_file(void **state)
   return 0;
 }
 
-static kvf_status read_of(const void *content, size_t bytes, kvf_key *key, char *message)
+static kvf_status read_of(const void *content, size_t bytes, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message)
 {
   FILE *file = fopen(path, "wbe");
   assert_non_null(file);
   assert_int_equal(fwrite(content, 1, bytes, file), bytes);
   assert_int_equal(fclose(file), 0);
-  memset(key, 0, sizeof(*key));
-  return kvf_key_file_read(path, key, message);
+  memset(keys, 0, KVF_KEYS_MAX * sizeof(*keys));
+  *count = 0;
+  return kvf_key_file_read(path, keys, count, message);
 }
 
 static void assert_key(const char *content, size_t bytes, size_t key_bytes)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_key key;
-  assert_int_equal(read_of(content, bytes, &key, message), KVF_OK);
-  assert_int_equal(key.bytes, key_bytes);
-  assert_memory_equal(key.data, content, key_bytes);
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t count;
+  assert_int_equal(read_of(content, bytes, keys, &count, message), KVF_OK);
+  assert_int_equal(count, 1);
+  assert_int_equal(keys[0].bytes, key_bytes);
+  assert_int_equal(keys[1].bytes, 0);
+  assert_memory_equal(keys[0].data, content, key_bytes);
+}
+
+static void assert_refused_for(const char *why, const char *content, size_t bytes)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t count;
+  assert_int_equal(read_of(content, bytes, keys, &count, message), KVF_INVALID);
+  assert_int_equal(count, 0);
+  assert_int_equal(keys[0].bytes, 0);
+  assert_non_null(strstr(message, path));
+  assert_non_null(strstr(message, why));
 }
 
 static void assert_refused(const char *content, size_t bytes)
 {
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_key key;
-  assert_int_equal(read_of(content, bytes, &key, message), KVF_INVALID);
-  assert_int_equal(key.bytes, 0);
-  assert_non_null(strstr(message, path));
-  assert_non_null(strstr(message, "16 to 256 bytes"));
+  assert_refused_for("16 to 256 bytes", content, bytes);
 }
 
-static void key_is_the_files_bytes(void **state)
+static void key_is_the_lines_bytes(void **state)
 {
   (void)state;
   assert_key("0123456789abcdef", 16, 16);
@@ -90,37 +101,50 @@ static void length_is_bounded(void **state)
   assert_refused(content, sizeof(content));
 }
 
-/* A long key must not be cut: both sides would then have only its beginning in common. */
-static void long_keys_are_not_cut_at_white_space(void **state)
+static void a_second_key_may_follow(void **state)
 {
   (void)state;
-  char content[KVF_KEY_BYTES_MAX + 100];
-  memset(content, 'k', sizeof(content));
-  memset(content + 20, '\n', KVF_KEY_BYTES_MAX);
-  assert_refused(content, sizeof(content));
+  static const char *const texts[] = {"the first key is ours\nthe second is taken as well",
+                                      "\n  \nthe first key is ours\r\n\r\nthe second is taken as well \n\n"};
+  for (size_t i = 0; i < 2; i++) {
+    char message[KVF_MESSAGE_BYTES_MAX] = "";
+    kvf_key keys[KVF_KEYS_MAX];
+    size_t count;
+    assert_int_equal(read_of(texts[i], strlen(texts[i]), keys, &count, message), KVF_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(keys[0].bytes, strlen("the first key is ours"));
+    assert_memory_equal(keys[0].data, "the first key is ours", keys[0].bytes);
+    assert_int_equal(keys[1].bytes, strlen("the second is taken as well"));
+    assert_memory_equal(keys[1].data, "the second is taken as well", keys[1].bytes);
+  }
+  assert_refused("0123456789abcdef\nshort", 22);
+  assert_refused("\n \n", 3);
+  assert_refused_for("more than two keys", "0123456789abcdef\n0123456789abcdef\n0123456789abcdef", 50);
 }
 
 static void unreadable_files_are_named(void **state)
 {
   (void)state;
-  kvf_key key = {0};
+  kvf_key keys[KVF_KEYS_MAX] = {{.bytes = 0}};
+  size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
-  assert_int_equal(kvf_key_file_read("/nonexistent/key", &key, message), KVF_INVALID);
+  assert_int_equal(kvf_key_file_read("/nonexistent/key", keys, &count, message), KVF_INVALID);
   assert_string_equal(message, "key_file /nonexistent/key: No such file or directory");
-  assert_int_equal(kvf_key_file_read("/", &key, message), KVF_INVALID);
+  assert_int_equal(kvf_key_file_read("/", keys, &count, message), KVF_INVALID);
   assert_non_null(strstr(message, "key_file /: cannot be read"));
-  assert_int_equal(key.bytes, 0);
+  assert_int_equal(count, 0);
 }
 
 static void messages_are_bounded(void **state)
 {
   (void)state;
-  kvf_key key = {0};
+  kvf_key keys[KVF_KEYS_MAX] = {{.bytes = 0}};
+  size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
   char name[1024];
   memset(name, 'n', sizeof(name));
   name[sizeof(name) - 1] = '\0';
-  assert_int_equal(kvf_key_file_read(name, &key, message), KVF_INVALID);
+  assert_int_equal(kvf_key_file_read(name, keys, &count, message), KVF_INVALID);
   assert_non_null(memchr(message, 0, sizeof(message)));
 }
 
@@ -129,10 +153,10 @@ static void messages_are_bounded(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      WITH_FILE(key_is_the_files_bytes),
+      WITH_FILE(key_is_the_lines_bytes),
       WITH_FILE(white_space_at_the_end_is_not),
       WITH_FILE(length_is_bounded),
-      WITH_FILE(long_keys_are_not_cut_at_white_space),
+      WITH_FILE(a_second_key_may_follow),
       cmocka_unit_test(unreadable_files_are_named),
       cmocka_unit_test(messages_are_bounded),
   };

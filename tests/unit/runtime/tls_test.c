@@ -156,6 +156,49 @@ static void who_does_not_expect_tls_says_so(void **state)
   pair_close(&p);
 }
 
+/* ---- a fleet changes from one key to another (docs/security.md) ---- */
+
+/* The key files of the procedure's steps: all engines have a step's, or those of it and of the step before. */
+static const char *const steps[] = {KEY, KEY "\n" OTHER_KEY, OTHER_KEY "\n" KEY, OTHER_KEY};
+#define STEPS (sizeof(steps) / sizeof(steps[0]))
+
+static kvf_status load_between(size_t producer, size_t consumer, const char *tls, const char *refusal)
+{
+  pair p;
+  char paths[2][64];
+  stranger_key_file(steps[producer], paths[0]);
+  stranger_key_file(steps[consumer], paths[1]);
+  open_node(&p.producer, paths[0], tls, "tcp");
+  open_node(&p.consumer, paths[1], tls, "tcp");
+  kvf_status status = load(&p, 1);
+  assert_true(refusal == NULL || pair_logged(&p.consumer, "handshake_refused", refusal));
+  pair_close(&p);
+  (void)unlink(paths[0]);
+  (void)unlink(paths[1]);
+  return status;
+}
+
+static void every_step_of_a_rotation_loads(void **state)
+{
+  (void)state;
+  for (size_t producer = 0; producer < STEPS; producer++) {
+    for (size_t consumer = producer == 0 ? 0 : producer - 1; consumer <= producer + 1 && consumer < STEPS; consumer++) {
+      assert_int_equal(load_between(producer, consumer, "always", NULL), KVF_OK);
+      assert_int_equal(load_between(producer, consumer, "never", NULL), KVF_OK);
+    }
+  }
+}
+
+/* The first two at once: who has not heard of the new key refuses it, and does not take its tickets. */
+static void a_step_that_is_left_out_is_noticed(void **state)
+{
+  (void)state;
+  assert_int_equal(load_between(0, 2, "always", "TLS: it refused our key (option key_file)"), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(load_between(0, 2, "never", "do not have the same key (option key_file)"), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(load_between(2, 0, "always", NULL), KVF_BAD_TICKET);
+  assert_int_equal(load_between(0, 3, "always", NULL), KVF_BAD_TICKET);
+}
+
 static void silent_strangers_are_few_and_short_lived(void **state)
 {
   (void)state;
@@ -208,6 +251,8 @@ int main(void)
       cmocka_unit_test(another_key_gets_nowhere),
       cmocka_unit_test(who_does_not_speak_tls_is_named),
       cmocka_unit_test(who_does_not_expect_tls_says_so),
+      cmocka_unit_test(every_step_of_a_rotation_loads),
+      cmocka_unit_test(a_step_that_is_left_out_is_noticed),
       cmocka_unit_test(silent_strangers_are_few_and_short_lived),
       cmocka_unit_test(no_tls_without_a_key),
   };
