@@ -21,6 +21,7 @@ typedef struct bench_shape {
   uint32_t blocks;
   uint32_t block_bytes;
   bool sums; /* option checksum is on, on both sides */
+  bool tls;  /* option tls is always, on both sides */
 } bench_shape;
 
 /* What the child tells of one shape. */
@@ -39,6 +40,9 @@ typedef struct bench_offer {
 _Noreturn void bench_give_up(const char *what);
 uint64_t bench_now_ns(void);
 uint8_t *bench_pool(void);
+/* A key for both sides, until `remove`. Before the child begins. */
+void bench_key_make(void);
+void bench_key_remove(void);
 /* `count` different blocks of a pool, in random order, the same for the same seed. */
 void bench_choose(uint32_t *ids, uint32_t count, uint32_t pool_blocks, uint64_t seed);
 kvf_node *bench_node(const bench_shape *shape, uint8_t *pool);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/prng.h"
 #include "bench.h"
@@ -26,6 +27,21 @@ uint8_t *bench_pool(void)
   bench_must(pool != MAP_FAILED, "no memory for the pool");
   memset(pool, 1, BENCH_POOL_BYTES);
   return pool;
+}
+
+static char key_path[] = "/tmp/kvferry-bench-key.XXXXXX";
+
+void bench_key_make(void)
+{
+  static const char key[] = "the key of a benchmark, which protects nothing";
+  int fd = mkstemp(key_path);
+  bench_must(fd >= 0 && write(fd, key, sizeof(key)) == (ssize_t)sizeof(key), "cannot write a key file");
+  (void)close(fd);
+}
+
+void bench_key_remove(void)
+{
+  (void)unlink(key_path);
 }
 
 void bench_choose(uint32_t *ids, uint32_t count, uint32_t pool_blocks, uint64_t seed)
@@ -52,6 +68,8 @@ kvf_node *bench_node(const bench_shape *shape, uint8_t *pool)
   kvf_config_init(&config);
   bench_must(kvf_config_set(&config, "transports", shape->transport, message) == KVF_OK &&
                  kvf_config_set(&config, "checksum", shape->sums ? "on" : "off", message) == KVF_OK &&
+                 kvf_config_set(&config, "key_file", shape->tls ? key_path : "", message) == KVF_OK &&
+                 kvf_config_set(&config, "tls", shape->tls ? "always" : "never", message) == KVF_OK &&
                  kvf_config_set(&config, "lease_ttl_ms", "600000", message) == KVF_OK &&
                  kvf_config_set(&config, "lease_pool_share_percent", "100", message) == KVF_OK &&
                  kvf_node_open(&config, &node, message) == KVF_OK,
