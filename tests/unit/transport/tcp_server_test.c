@@ -2,6 +2,7 @@
 #include "transport/tcp_server.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -43,10 +44,11 @@ typedef struct scene {
   node_lease *lease;
 } scene;
 
-static scene *scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
+static scene *scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_ms, kvf_tls_context *tls)
 {
   const node_shape shape = node_shape_simple(4, 4096);
   kvf_transport_config config = node_config();
+  config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
   scene *s = malloc(sizeof(*s));
@@ -56,6 +58,11 @@ static scene *scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms
   s->spec = node_spec(&s->introduction);
   s->lease = node_publish(&s->producer, 1001);
   return s;
+}
+
+static scene *scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
+{
+  return scene_open_tls(connections_max, handshake_timeout_ms, NULL);
 }
 
 static void scene_close(scene *s)
@@ -119,6 +126,53 @@ static void strangers_that_talk_nonsense_are_thrown_out(void **state)
   expect_thrown_out(s, fd, witness, "unexpected frame read before its handshake");
   (void)close(witness);
   scene_close(s);
+}
+
+static kvf_tls_context *tls_with(const char *key_of_sixteen)
+{
+  kvf_key key = {.bytes = 16};
+  kvf_tls_context *context;
+  memcpy(key.data, key_of_sixteen, key.bytes);
+  assert_int_equal(kvf_tls_context_new(&key, 1, &context), KVF_OK);
+  return context;
+}
+
+/* Not a byte of a frame goes by outside TLS, and none inside to who has another key. */
+static void inside_tls_nothing_is_said_to_strangers(void **state)
+{
+  (void)state;
+  kvf_tls_context *ours = tls_with("a key of sixteen");
+  kvf_tls_context *theirs = tls_with("a key of 16, too");
+  scene *s = scene_open_tls(64, 1000, ours);
+
+  int fd = stranger(s);
+  peer_expect_silence(fd, 100);
+  peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
+  peer_expect_closed(fd);
+  (void)close(fd);
+  assert_true(node_has_logged(&s->producer, "TLS: it does not speak TLS (option tls)"));
+
+  fd = stranger(s);
+  kvf_tls *tls = kvf_tls_new(theirs, fd, true);
+  const struct msghdr nothing = {0};
+  assert_non_null(tls);
+  while (kvf_tls_sendmsg(tls, &nothing) < 0 && errno == EAGAIN) {
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    assert_int_equal(poll(&wait, 1, 10000), 1);
+  }
+  assert_string_equal(kvf_tls_why(tls), "TLS: it refused our key (option key_file)");
+  peer_expect_closed(fd);
+  assert_true(node_has_logged(&s->producer, "TLS: it has another key (option key_file)"));
+  kvf_tls_free(tls);
+  (void)close(fd);
+
+  fd = stranger(s);
+  peer_expect_closed(fd);
+  assert_true(node_has_logged(&s->producer, "it did not prove its key in time"));
+  (void)close(fd);
+  scene_close(s);
+  kvf_tls_context_free(ours);
+  kvf_tls_context_free(theirs);
 }
 
 static void consumers_must_show_the_sessions_key(void **state)
@@ -383,6 +437,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(strangers_that_talk_nonsense_are_thrown_out),
+      cmocka_unit_test(inside_tls_nothing_is_said_to_strangers),
       cmocka_unit_test(consumers_must_show_the_sessions_key),
       cmocka_unit_test(proved_consumers_that_talk_nonsense_are_thrown_out),
       cmocka_unit_test(silent_strangers_are_dropped_in_time),
