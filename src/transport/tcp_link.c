@@ -41,6 +41,11 @@ static void close_paths(kvf_tcp_link *link)
 void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
 {
   kvf_tcp_link_state before = link->state;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments); /* before what it speaks of is closed */
+  va_end(arguments);
   link->state = KVF_TCP_LINK_DOWN;
   link->failure = status;
   kvf_list_remove(&link->in_connecting);
@@ -49,11 +54,6 @@ void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_
   if (before == KVF_TCP_LINK_DOWN || !is_wanted(tcp, link)) {
     return;
   }
-  char message[KVF_MESSAGE_BYTES_MAX];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(message, sizeof(message), format, arguments);
-  va_end(arguments);
   kvf_tcp_log(tcp, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
   if (before == KVF_TCP_LINK_UP) {
     tcp->host.link_down(tcp->host.context, &link->base, status);
