@@ -52,7 +52,7 @@ def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, 
     if stream:
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [event.removeprefix("data: ") for event in answer.body["text"].strip().split("\n\n")]
-        assert events[-1] == "[DONE]" and len(events) > 5
+        assert events[-1] == "[DONE]" and len(events) > 1  # vLLM puts tokens together where it is slower than they come
         choices = [json.loads(event)["choices"][0] for event in events[:-1]]
         assert choices[-1]["finish_reason"] == "length"
         assert path == COMPLETIONS or choices[0]["delta"] == {"role": "assistant", "content": ""}
