@@ -75,16 +75,21 @@ class World:
         return f"{HOST}:{server.getsockname()[1]}"
 
     def change_again_and_again(self, memory: list[torch.Tensor]) -> None:
+        """Returns when it has been changed so often that what was published lies behind."""
         enough = threading.Event()
+        changes = threading.Semaphore(0)
 
         def change() -> None:
             while not enough.wait(0.001):
                 for tensor in memory:
                     tensor += 1.0
+                changes.release()
         changing = threading.Thread(target=change)
         self._open.callback(changing.join)
         self._open.callback(enough.set)
         changing.start()
+        for _ in range(20):
+            assert changes.acquire(timeout=10.0)
 
     def key(self) -> str:
         path = self._tmp_path / secrets.token_hex(4)
