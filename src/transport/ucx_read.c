@@ -96,7 +96,7 @@ static void look(ucx_read *read, read_state state)
 static void copy(ucx_read *read)
 {
   const kvf_ucx_link *link = read->link;
-  const uint32_t each_bytes = link->has_messages ? KVF_UCX_ASK_BYTES_EACH : KVF_UCX_GET_BYTES_MAX;
+  const uint32_t each_bytes = link->has_messages ? KVF_UCX_MESSAGE_BYTES_MAX : KVF_UCX_GET_BYTES_MAX;
   kvf_segment segment;
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
          kvf_segments_next(&read->cursor, &segment, 1, each_bytes) == 1) {
