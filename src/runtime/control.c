@@ -7,8 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "runtime/clock.h"
 #include "runtime/control_socket.h"
+#include "transport/clock.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -391,15 +391,10 @@ static void on_socket_event(kvf_control *control, kvf_control_socket *socket, ui
 
 static int timeout_ms(const kvf_control *control, uint64_t deadline_ns)
 {
-  uint64_t now_ns = kvf_clock_now();
   if (control->accept_after_ns != 0) {
     deadline_ns = kvf_time_min(deadline_ns, control->accept_after_ns);
   }
-  if (deadline_ns == KVF_TIME_NEVER) {
-    return -1;
-  }
-  uint64_t wait_ms = (kvf_time_until(now_ns, deadline_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
-  return wait_ms > 60000 ? 60000 : (int)wait_ms;
+  return kvf_thread_wait_ms(kvf_clock_now(), deadline_ns);
 }
 
 static void on_wake(kvf_control *control)

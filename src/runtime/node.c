@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "runtime/clock.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
+#include "transport/clock.h"
 #include "transport/fence_memory.h"
 #include "transport/socket.h"
 

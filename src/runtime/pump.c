@@ -3,9 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/clock.h"
 #include "runtime/control.h"
 #include "runtime/node.h"
+#include "transport/clock.h"
 #include "transport/fence_memory.h"
 
 uint64_t kvf_node_enter(kvf_node *node)

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "transport/clock.h"
 #include "transport/peer_log.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
@@ -33,7 +34,7 @@ static void run_commands(kvf_tcp *tcp)
 {
   kvf_command *command;
   while ((command = kvf_commands_next(&tcp->commands)) != NULL) {
-    tcp->now_ns = kvf_thread_now_ns(); /* a command's time begins when it comes, not when this turn did */
+    tcp->now_ns = kvf_clock_now(); /* a command's time begins when it comes, not when this turn did */
     command->run(tcp, command);
   }
 }
@@ -84,7 +85,7 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
   int count =
       epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idleness == KVF_IDLE ? kvf_thread_wait_ms(tcp->now_ns, due_ns) : 0);
   kvf_commands_woken(&tcp->commands);
-  tcp->now_ns = kvf_thread_now_ns();
+  tcp->now_ns = kvf_clock_now();
   for (int i = 0; i < count; i++) {
     kvf_tcp_source *source = events[i].data.ptr;
     source->ready(tcp, source, events[i].events);
@@ -157,7 +158,7 @@ static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_tra
   tcp->epoll_fd = -1;
   tcp->listener_fd = -1;
   tcp->wake.ready = woken;
-  tcp->now_ns = kvf_thread_now_ns();
+  tcp->now_ns = kvf_clock_now();
   kvf_log_limit_init(&tcp->log_limit, KVF_TCP_LOG_LINES_PER_S);
   kvf_list_init(&tcp->links);
   kvf_list_init(&tcp->connecting);

@@ -1,7 +1,6 @@
 #include "transport/thread.h"
 
 #include <signal.h>
-#include <time.h>
 
 #include "base/time.h"
 
@@ -19,13 +18,6 @@ int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *co
     (void)pthread_setname_np(*thread, name);
   }
   return error;
-}
-
-uint64_t kvf_thread_now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
 int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns)

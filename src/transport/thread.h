@@ -9,8 +9,6 @@
  * and with a name of at most 15 characters. */
 int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context);
 
-/* CLOCK_MONOTONIC. */
-uint64_t kvf_thread_now_ns(void);
 /* For epoll_wait(): how long until `due_ns`, rounded up; at most a minute, and -1 for KVF_TIME_NEVER. */
 int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns);
 

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "transport/clock.h"
 #include "transport/peer_log.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -177,7 +178,7 @@ static bool run_commands(kvf_ucx *ucx)
   kvf_command *command;
   bool ran = false;
   while ((command = kvf_commands_next(&ucx->commands)) != NULL) {
-    ucx->now_ns = kvf_thread_now_ns();
+    ucx->now_ns = kvf_clock_now();
     command->run(ucx, command);
     ran = true;
   }
@@ -254,7 +255,7 @@ static void *thread_main(void *argument)
     kvf_commands_report_refused(&ucx->commands, &ucx->host);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
-    ucx->now_ns = kvf_thread_now_ns();
+    ucx->now_ns = kvf_clock_now();
     busy = run_ready(ucx) || busy;
     busy = kvf_ucx_links_run(ucx) || busy;
     due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
@@ -275,7 +276,7 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
   ucx->base.ops = &kvf_transport_ucx;
   ucx->host = *host;
   ucx->config = *config;
-  ucx->now_ns = kvf_thread_now_ns();
+  ucx->now_ns = kvf_clock_now();
   kvf_log_limit_init(&ucx->log_limit, KVF_UCX_LOG_LINES_PER_S);
   kvf_list_init(&ucx->links);
   kvf_list_init(&ucx->connecting);

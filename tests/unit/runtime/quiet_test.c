@@ -13,7 +13,7 @@
 
 #include "base/prng.h"
 #include "producer_process.h"
-#include "runtime/clock.h"
+#include "transport/clock.h"
 
 #define PATIENCE_MS 20000
 #define ROUNDS 100

@@ -1,6 +1,6 @@
 /* The monotonic clock of the machine. */
-#ifndef KVF_RUNTIME_CLOCK_H
-#define KVF_RUNTIME_CLOCK_H
+#ifndef KVF_TRANSPORT_CLOCK_H
+#define KVF_TRANSPORT_CLOCK_H
 
 #include <time.h>
 
