@@ -33,8 +33,7 @@ kvf_status kvf_local_connect(kvf_transport *transport, const kvf_link_spec *spec
 {
   kvf_local *local = kvf_local_of(transport);
   *out = NULL;
-  if (spec->remote_count == 0 || spec->remote_count > KVF_REGIONS_MAX || spec->description_bytes == 0 ||
-      spec->description_bytes > KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) {
+  if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
   kvf_local_link *link = link_alloc(spec);

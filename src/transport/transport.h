@@ -112,6 +112,13 @@ typedef struct kvf_link_spec {
   uint32_t remote_count;
 } kvf_link_spec;
 
+/* Whether it has regions, and a description, within their limits: for transports that cannot do without. */
+static inline bool kvf_link_spec_is_whole(const kvf_link_spec *spec)
+{
+  return spec->remote_count > 0 && spec->remote_count <= KVF_REGIONS_MAX && spec->description_bytes > 0 &&
+         spec->description_bytes <= KVF_TRANSPORT_DESCRIPTION_BYTES_MAX;
+}
+
 typedef struct kvf_transport_ops {
   const char *name; /* as in the option `transports` */
 

@@ -71,6 +71,11 @@ void kvf_ucx_link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_
   if (before == KVF_UCX_LINK_DOWN) {
     return;
   }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments); /* before what it speaks of is closed */
+  va_end(arguments);
   link->state = KVF_UCX_LINK_DOWN;
   link->failure = status;
   kvf_list_remove(&link->in_connecting);
@@ -79,11 +84,6 @@ void kvf_ucx_link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_
   if (!is_wanted(ucx, link)) {
     return;
   }
-  char message[KVF_MESSAGE_BYTES_MAX];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(message, sizeof(message), format, arguments);
-  va_end(arguments);
   kvf_ucx_log(ucx, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
   if (before == KVF_UCX_LINK_UP) {
     ucx->host.link_down(ucx->host.context, &link->base, status);
@@ -402,8 +402,7 @@ kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, 
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
   *out = NULL;
-  if (spec->remote_count == 0 || spec->remote_count > KVF_REGIONS_MAX || spec->description_bytes == 0 ||
-      spec->description_bytes > KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) {
+  if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
   kvf_ucx_link *link = link_alloc(spec);
