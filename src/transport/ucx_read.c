@@ -1,9 +1,10 @@
 /* Reads: the lease is looked at, the chunk is got, the lease is looked at again, and what was seen is reported.
  *
- * A look is a get of the table's head and of the slot's entry, begun when all gets before it have ended: nothing is
- * promised of the order in which gets are carried out, nor of a get of several words being of one moment. So word and
- * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
- * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
+ * A look is a get of the table's head and of the slot's entry (one message, where gets are messages), begun when all
+ * gets before it have ended: nothing is promised of the order in which gets are carried out, nor of a get of several
+ * words being of one moment. So word and digest count as of one lease if they were the same in two looks, the second
+ * begun after the first had ended. The look before a chunk is one of the two, and what it has seen is remembered: the
+ * lease's next chunks begin with their bytes.
  */
 #include "transport/ucx.h"
 
