@@ -13,7 +13,7 @@ import psutil
 
 from .progress import wait_until
 
-# Runs a program with a guard beside it, in a session of its own. The guard reads a pipe whose other end only we hold:
+# Runs a program with a guard beside it, which is in a session of its own. The guard reads a pipe whose other end only we hold:
 # when we are gone, however that came, it kills the program's group, stopped processes included.
 GUARDED = """
 exec 3<&0 </dev/null
@@ -38,9 +38,11 @@ class Process:
         with self.log.open("ab") as out:
             out.write(f"--- {time.strftime('%H:%M:%S')} {' '.join(self.argv)}\n".encode())
             out.flush()
+            # In our session: Linux schedules sessions as groups (sched_autogroup), and vLLM's workers, which yield while
+            # they wait, then kept threads of other sessions from running for more than half a second at a time.
             self._child = subprocess.Popen(
                 ["sh", "-c", GUARDED, "guarded", *self.argv], env=self.env, stdin=subprocess.PIPE, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True)
+                stderr=subprocess.STDOUT, process_group=0)
 
     @property
     def pid(self) -> int:
