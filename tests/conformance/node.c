@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/time.h"
+#include "pattern.h"
 #include "transport/fence_memory.h"
 #include "transport/segments.h"
 #include "transport/sums.h"
@@ -207,13 +208,6 @@ node_shape node_shape_simple(uint32_t blocks, uint32_t block_bytes)
   return (node_shape){.count = 1, .regions = {{block_bytes, block_bytes, blocks, 1, 1, 0}}};
 }
 
-uint8_t node_byte(uint32_t seed, uint32_t region, uint32_t block, uint64_t offset)
-{
-  uint64_t mixed = (seed * UINT64_C(0x9e3779b97f4a7c15)) ^ (region * UINT64_C(0xbf58476d1ce4e5b9)) ^
-                   (block * UINT64_C(0x94d049bb133111eb)) ^ (offset * UINT64_C(0xd6e8feb86659fd93));
-  return (uint8_t)(mixed >> 32);
-}
-
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block)
 {
   return (uint8_t *)node->regions[region].base + block * node->regions[region].stride_bytes;
@@ -223,10 +217,7 @@ void node_fill(side *node, uint32_t seed)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
     for (uint32_t block = 0; block < node->regions[i].blocks; block++) {
-      uint8_t *to = node_block(node, i, block);
-      for (uint32_t offset = 0; offset < node->regions[i].block_bytes; offset++) {
-        to[offset] = node_byte(seed, i, block, offset);
-      }
+      pattern_fill(node_block(node, i, block), (pattern_place){seed, i, block, 0}, node->regions[i].block_bytes);
     }
   }
 }

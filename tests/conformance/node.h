@@ -85,7 +85,8 @@ typedef struct node_introduction {
 extern bool node_has_sums;
 extern kvf_tls_use node_tls; /* of node_config() */
 
-/* Opens a transport and allocates and registers memory of this shape, filled with node_byte(seed). */
+/* Opens a transport and allocates and registers memory of this shape, filled with the pattern of this seed (pattern.h).
+ */
 void node_open(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed);
 /* As node_open(), with a configuration of one's own. */
 void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed,
@@ -97,8 +98,6 @@ void node_close(side *node);
 void node_close_transport(side *node);
 void node_free(side *node);
 
-/* The byte that a region of this seed has there, until somebody writes to it. */
-uint8_t node_byte(uint32_t seed, uint32_t region, uint32_t block, uint64_t offset);
 void node_fill(side *node, uint32_t seed);
 /* Sets every byte of every region to `value`. */
 void node_set_all(side *node, uint8_t value);

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "pattern.h"
+
 pair *pair_open(const conformance_traits *traits, const node_shape *producer, const node_shape *consumer)
 {
   pair *two = allocate(sizeof(*two));
@@ -37,10 +39,9 @@ static bool item_matches(const side *consumer, const node_shape *producer, const
     }
     uint64_t head_bytes = layout->block_bytes / layout->heads;
     const uint8_t *got = node_block(consumer, region, item->local_block) + read->local_head * head_bytes;
-    for (uint64_t i = 0; i < read->heads * head_bytes; i++) {
-      if (got[i] != node_byte(SEED, region, item->remote_block, read->remote_head * head_bytes + i)) {
-        return false;
-      }
+    if (!pattern_is(got, (pattern_place){SEED, region, item->remote_block, read->remote_head * head_bytes},
+                    read->heads * head_bytes)) {
+      return false;
     }
   }
   return true;

@@ -122,9 +122,12 @@ kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed)
   return prompt;
 }
 
+#define PAIR_RUN_BYTES 64 /* as many bytes are the same */
+_Static_assert(PAIR_BLOCK_BYTES % PAIR_RUN_BYTES == 0, "blocks of whole runs");
+
 static uint8_t byte_of(uint32_t region, uint32_t offset, uint32_t seed, uint32_t position)
 {
-  return (uint8_t)((seed * 31 + position * 7 + region * 3 + offset / 64 + 1) & 0xff);
+  return (uint8_t)((seed * 31 + position * 7 + region * 3 + offset / PAIR_RUN_BYTES + 1) & 0xff);
 }
 
 /* Not a race: an engine may write to the blocks of a lease that it has ended while a reader still copies them. The
@@ -140,9 +143,11 @@ __attribute__((no_sanitize("thread"))) void pair_fill(pair_node *n, uint32_t blo
 
 bool pair_holds(const pair_node *n, uint32_t block, uint32_t seed, uint32_t position)
 {
+  uint8_t expected[PAIR_RUN_BYTES];
   for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
-    for (uint32_t offset = 0; offset < PAIR_BLOCK_BYTES; offset++) {
-      if (n->pool[region][block * PAIR_BLOCK_BYTES + offset] != byte_of(region, offset, seed, position)) {
+    for (uint32_t offset = 0; offset < PAIR_BLOCK_BYTES; offset += PAIR_RUN_BYTES) {
+      memset(expected, byte_of(region, offset, seed, position), sizeof(expected));
+      if (memcmp(n->pool[region] + (size_t)block * PAIR_BLOCK_BYTES + offset, expected, sizeof(expected)) != 0) {
         return false;
       }
     }
