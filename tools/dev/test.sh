@@ -21,37 +21,64 @@ for option in "$@"; do
   esac
 done
 
-# step NAME REPORT COMMAND…: REPORT is the JUnit file that the command writes, or "-" where the step is one check.
+# step NAME REPORT COMMAND…: REPORT is the JUnit file that the command writes (or several, with blanks between them), or
+# "-" where the step is one check.
 step() {
-  local name=$1 report=$2 start=$SECONDS code=0
+  local name=$1 report=$2 start=$SECONDS code=0 files
+  read -ra files <<<"$2"
   shift 2
   say ""
   say "=== $name"
-  [ "$report" = - ] || rm -f "$report"
+  [ "$report" = - ] || rm -f "${files[@]}"
   "$@" || code=$?
   say "=== $name: $([ $code = 0 ] && echo ok || echo FAILED), $((SECONDS - start)) s"
   printf '%s\t%s\t%s\t%s\n' "$name" "$code" "$report" "$((SECONDS - start))" >>$RESULTS/steps
 }
 
+# What the Python tests need is mostly downloaded: that takes three minutes in which others can compute.
+setup_beside() {
+  mkdir -p "$CACHE/logs"
+  say "[setup] beside clang-tidy: vLLM, and what else the Python tests need"
+  setup_tests >"$CACHE/logs/setup-tests.log" 2>&1 &
+  beside=$!
+}
+
 check_tidy() {
-  run-clang-tidy-19 -quiet -p build -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
+  .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
+    run-clang-tidy-19 -quiet -p build/tidy -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
 }
 
 # meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
 # sanitizer not the crowd, which is many times the same, nor what is about the order of memory; with that of threads not the
-# simulator, which has one, nor the faults of ucx, which the other one sees; with --quick not those that are made of waiting.
+# rest of what has none, nor the faults of ucx, which the other one sees; with --quick not those of hostile peers. Those that
+# mostly wait run four at a time.
 meson_tests() {
-  local folder=$1 suites=()
+  local folder=$1 suites=() code=0
   [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd --no-suite litmus)
-  [ "$folder" != build-tsan ] || suites+=(--no-suite sim --no-suite ucx_faults)
+  [ "$folder" != build-tsan ] || suites+=(--no-suite sim --no-suite threadless --no-suite ucx_faults)
   [ $quick = no ] || suites+=(--no-suite hostile --no-suite stress --no-suite litmus)
-  build_c "$@" && .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs "${suites[@]}"
+  build_c "$@" || return
+  chosen_tests "$folder" busy --no-suite waits "${suites[@]}" || code=$?
+  chosen_tests "$folder" waits --suite waits --num-processes 4 "${suites[@]}" || code=$?
+  return $code
+}
+
+# chosen_tests FOLDER LOG MESON-OPTION…
+chosen_tests() {
+  local folder=$1 log=$2
+  shift 2
+  .venv/bin/meson test -C "$folder" --no-rebuild --print-errorlogs --logbase "$log" "$@"
+}
+
+# Where meson_tests FOLDER reports.
+reports() {
+  printf '%s ' "$1"/meson-logs/{busy,waits}.junit.xml
 }
 
 # The tests that must fail with a planted bug.
 mutant_tests() {
   build_c build-mutants -Dbench=false -Dmutants=true &&
-    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite litmus --suite mutants
+    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite mutants
 }
 
 fuzz() {
@@ -72,15 +99,17 @@ engine_tests() {
 rm -rf $RESULTS
 mkdir -p $RESULTS
 setup_c
-step "C tests" build/meson-logs/testlog.junit.xml meson_tests build
+step "C tests" "$(reports build)" meson_tests build
 if [ $quick = no ]; then
   step "simulator, 60 s of fresh seeds" - tools/dev/sim.sh --seconds 60
   step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
   step "coverage of src/core and src/wire" - tools/dev/coverage.sh
+  setup_beside # of which nothing is timed
   step "clang-tidy" - check_tidy
-  step "C tests, address and undefined behaviour sanitizers" build-asan/meson-logs/testlog.junit.xml \
+  wait "$beside" || true # setup_tests says why
+  step "C tests, address and undefined behaviour sanitizers" "$(reports build-asan)" \
     meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
-  step "C tests, thread sanitizer" build-tsan/meson-logs/testlog.junit.xml \
+  step "C tests, thread sanitizer" "$(reports build-tsan)" \
     meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
   step "planted bugs" build-mutants/meson-logs/testlog.junit.xml mutant_tests
   step "fuzzing, 30 s a target" - fuzz --seconds 30
