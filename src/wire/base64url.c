@@ -19,18 +19,21 @@ void kvf_base64url_encode(const uint8_t *data, size_t bytes, char *text)
   }
 }
 
+#define UNKNOWN 64
+
+/* Each ASCII character's place in the alphabet. */
+static const uint8_t values[128] = {
+    64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64,
+    64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 62, 64, 64, 52, 53, 54, 55,
+    56, 57, 58, 59, 60, 61, 64, 64, 64, 64, 64, 64, 64, 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+    13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 64, 64, 64, 64, 63, 64, 26, 27, 28, 29, 30, 31, 32,
+    33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 64, 64, 64, 64, 64,
+};
+
 static uint32_t value_of(char c)
 {
-  if (c >= 'A' && c <= 'Z') {
-    return (uint32_t)(c - 'A');
-  }
-  if (c >= 'a' && c <= 'z') {
-    return (uint32_t)(c - 'a') + 26;
-  }
-  if (c >= '0' && c <= '9') {
-    return (uint32_t)(c - '0') + 52;
-  }
-  return c == '-' ? 62 : c == '_' ? 63 : 64;
+  unsigned char at = (unsigned char)c;
+  return at < sizeof(values) ? values[at] : UNKNOWN;
 }
 
 bool kvf_base64url_decode(const char *text, size_t text_bytes, uint8_t *data)
@@ -44,7 +47,7 @@ bool kvf_base64url_decode(const char *text, size_t text_bytes, uint8_t *data)
     uint32_t bits = 0;
     for (size_t i = 0; i < taken; i++) {
       uint32_t value = value_of(text[i]);
-      if (value > 63) {
+      if (value == UNKNOWN) {
         KVF_MARK(base64_character_unknown);
         return false;
       }
