@@ -190,7 +190,7 @@ static bool go_on(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const ch
 static void on_quiet(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
 {
   char from[KVF_ADDRESS_TEXT_BYTES] = "";
-  if (load->peers_count > 0) {
+  if (load->state == KVF_CORE_LOAD_HELD && load->peers_count > 0) {
     kvf_address_format(&core->peers.table[load->peers[0]]->key.address, from);
   }
   release_peers(core, now_ns, load);

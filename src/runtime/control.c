@@ -283,11 +283,14 @@ static uint64_t serve_core(kvf_control *control)
   node->armed_ns = 0; /* no wake-ups by our own leave */
   kvf_node_leave(node, now_ns);
 
-  (void)kvf_node_enter(node);
+  now_ns = kvf_node_enter(node);
   kvf_core_take_output(&node->core, take_output, control);
   take_dials(node, &dials);
-  node->armed_ns = kvf_core_next_deadline(&node->core);
-  uint64_t deadline_ns = node->armed_ns;
+  uint64_t deadline_ns = kvf_core_next_deadline(&node->core);
+  if (now_ns < node->light_sleep_ns) {
+    deadline_ns = kvf_time_min(deadline_ns, kvf_time_add(now_ns, KVF_LIGHT_SLEEP_NS));
+  }
+  node->armed_ns = deadline_ns;
   (void)pthread_mutex_unlock(&node->lock);
 
   while ((link = kvf_list_pop_front(&dials)) != NULL) {

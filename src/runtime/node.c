@@ -303,8 +303,12 @@ bool kvf_node_healthy(kvf_node *node)
   return healthy;
 }
 
+/* From here on it is kept: until somebody asks, the system calls are not worth it. */
 int kvf_event_fd(kvf_node *node)
 {
+  uint64_t now_ns = kvf_node_enter(node);
+  node->event_fd_wanted = true;
+  kvf_node_leave(node, now_ns);
   return node->event_fd;
 }
 
@@ -319,9 +323,12 @@ size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
     count++;
   }
   if (!kvf_core_has_event(&node->core)) {
-    uint64_t value;
-    ssize_t got = read(node->event_fd, &value, sizeof(value));
-    (void)got; /* it holds one, as has_events says */
+    if (node->event_fd_readable) {
+      uint64_t value;
+      ssize_t got = read(node->event_fd, &value, sizeof(value));
+      (void)got; /* it holds one */
+      node->event_fd_readable = false;
+    }
     atomic_store_explicit(&node->has_events, false, memory_order_relaxed);
   }
   kvf_node_leave(node, now_ns);

@@ -47,11 +47,12 @@ struct kvf_node {
   kvf_core core;        /* under the lock, like all down to `control` */
   kvf_node_link *links; /* by path */
   kvf_list dials;
-  bool caller_helps; /* the thread that holds the lock is a caller's, which may copy small reads itself */
-  bool small_reads;  /* some transport has reads that wait for assist() */
-  bool wants_wake;   /* the control thread has something to do */
-  bool closing;      /* effects are not carried out any more */
-  uint64_t armed_ns; /* until when the control thread sleeps */
+  bool caller_helps;       /* the thread that holds the lock is a caller's, which may copy small reads itself */
+  bool small_reads;        /* some transport has got reads that wait for assist() */
+  bool wants_wake;         /* the control thread has something to do */
+  bool closing;            /* effects are not carried out any more */
+  uint64_t armed_ns;       /* until when the control thread sleeps */
+  uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
 
   kvf_control *control;
   uint32_t transports_count; /* set once, at open */
@@ -66,8 +67,15 @@ struct kvf_node {
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 
   int event_fd;
+  bool event_fd_wanted;   /* under the lock: somebody has asked for it */
+  bool event_fd_readable; /* likewise */
   atomic_bool has_events;
 };
+
+/* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken
+ * by one, the thread looks each moment for a while, and those that follow need not wake it. */
+#define KVF_LIGHT_SLEEP_NS (100 * KVF_NS_PER_MS)
+#define KVF_LIGHT_SLEEP_FOR_NS (2 * KVF_NS_PER_S)
 
 /* Takes the lock; returns the time for the input that follows. */
 uint64_t kvf_node_enter(kvf_node *node);

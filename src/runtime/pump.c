@@ -163,11 +163,15 @@ static void carry_out(kvf_node *node, uint64_t now_ns)
 
 static void announce_events(kvf_node *node)
 {
-  if (!atomic_load_explicit(&node->has_events, memory_order_relaxed) && kvf_core_has_event(&node->core)) {
-    atomic_store_explicit(&node->has_events, true, memory_order_release);
+  if (!kvf_core_has_event(&node->core)) {
+    return;
+  }
+  atomic_store_explicit(&node->has_events, true, memory_order_release);
+  if (node->event_fd_wanted && !node->event_fd_readable) {
     uint64_t one = 1;
     ssize_t written = write(node->event_fd, &one, sizeof(one));
     (void)written; /* cannot fail: the counter is 0 */
+    node->event_fd_readable = true;
   }
 }
 
@@ -176,12 +180,15 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   kvf_list lines;
   carry_out(node, now_ns);
   announce_events(node);
-  bool wake =
-      node->wants_wake || kvf_core_has_output(&node->core) || kvf_core_next_deadline(&node->core) < node->armed_ns;
+  bool early = kvf_core_next_deadline(&node->core) < node->armed_ns;
+  bool wake = node->wants_wake || early || kvf_core_has_output(&node->core);
   bool assist = node->small_reads;
   node->wants_wake = false;
   node->small_reads = false;
   node->caller_helps = false;
+  if (early) {
+    node->light_sleep_ns = kvf_time_add(now_ns, KVF_LIGHT_SLEEP_FOR_NS);
+  }
   if (wake) {
     node->armed_ns = 0; /* one wake is enough until the control thread has looked */
   }
