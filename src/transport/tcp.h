@@ -20,6 +20,7 @@
 #define KVF_TCP_REQUESTS_MAX 16  /* READs of a connection that wait; then no more is received from it */
 #define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of those READs: from here on, likewise */
 #define KVF_TCP_TURN_BYTES (4u << 20)                 /* one socket moves these before the others have their turn */
+#define KVF_TCP_COPIED_BYTES_MAX 16384                /* answers up to this size are copied, and sent in one call */
 #define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
 #define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */

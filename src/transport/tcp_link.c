@@ -13,8 +13,8 @@
 
 #include "transport/sums.h"
 
-/* Chunks of a few KiB come whole in one system call. */
-#define IN_BYTES 16384
+/* An answer that its producer sends in one call comes in one. */
+#define IN_BYTES (512 + KVF_TCP_COPIED_BYTES_MAX)
 /* The longest READ, and some cancels. */
 #define OUT_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX + 4096)
 /* What a producer sends besides payload is short. */

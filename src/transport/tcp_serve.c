@@ -119,7 +119,27 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   return kvf_chunk_check(&conn->chunk, bytes);
 }
 
-/* Stages the header of the next answer. One that is a refusal is whole with that. */
+/* The last byte has left the blocks: only now the fence tells whether all were the lease's. */
+static void end_sending(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  kvf_tcp_request *request = conn->sending;
+  kvf_fence_entry entry = kvf_fence_load(tcp->memory->table, request->lease.slot);
+  kvf_data_trailer trailer = {.read_id = request->read_id, .word = entry.word, .digest = entry.digest};
+  uint8_t *out = kvf_tcp_stage(&conn->stream, TRAILER_FRAME_BYTES);
+  assert(out != NULL); /* nothing else is staged, or this has been asked for */
+  size_t body_bytes = 0;
+  kvf_status encoded =
+      kvf_data_trailer_encode(&trailer, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_TRAILER_BYTES_MAX, &body_bytes);
+  assert(encoded == KVF_OK);
+  (void)encoded;
+  kvf_frame_header_encode(KVF_FRAME_TRAILER, (uint32_t)body_bytes, out);
+  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  conn->sending = NULL;
+  request_drop(conn, request);
+}
+
+/* Stages the header of the next answer. One that is a refusal is whole with that, and so is a small one, which goes out
+ * in one call. */
 static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
 {
   kvf_list *node = kvf_list_pop_front(&conn->requests);
@@ -141,25 +161,12 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
   conn->sending = request;
   conn->call_bytes = CALL_BYTES_FIRST;
   conn->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes};
-}
-
-/* The kernel has the last byte: only now the fence tells whether all bytes were the lease's. */
-static void end_sending(kvf_tcp *tcp, kvf_tcp_conn *conn)
-{
-  kvf_tcp_request *request = conn->sending;
-  kvf_fence_entry entry = kvf_fence_load(tcp->memory->table, request->lease.slot);
-  kvf_data_trailer trailer = {.read_id = request->read_id, .word = entry.word, .digest = entry.digest};
-  uint8_t *out = kvf_tcp_stage(&conn->stream, TRAILER_FRAME_BYTES);
-  assert(out != NULL); /* nothing else is staged */
-  size_t body_bytes = 0;
-  kvf_status encoded =
-      kvf_data_trailer_encode(&trailer, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_TRAILER_BYTES_MAX, &body_bytes);
-  assert(encoded == KVF_OK);
-  (void)encoded;
-  kvf_frame_header_encode(KVF_FRAME_TRAILER, (uint32_t)body_bytes, out);
-  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
-  conn->sending = NULL;
-  request_drop(conn, request);
+  out = bytes <= KVF_TCP_COPIED_BYTES_MAX ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
+  if (out != NULL) {
+    kvf_tcp_copy(&conn->payload, out);
+    kvf_tcp_staged(&conn->stream, bytes);
+    end_sending(tcp, conn);
+  }
 }
 
 static void begin_what_fits(kvf_tcp *tcp, kvf_tcp_conn *conn)

@@ -16,6 +16,7 @@
 #define STRANGER_IN_BYTES 128
 #define TRUSTED_IN_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX)
 #define OUT_BYTES 512
+#define TRUSTED_OUT_BYTES (OUT_BYTES + KVF_TCP_COPIED_BYTES_MAX)
 #define TAKES_NOTHING "it has reads open, and takes nothing"
 
 static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX, "a hello fits");
@@ -237,7 +238,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all are busy");
     return false;
   }
-  if (kvf_tcp_stream_grow_in(&conn->stream, TRUSTED_IN_BYTES) != KVF_OK) {
+  if (kvf_tcp_stream_grow(&conn->stream, TRUSTED_IN_BYTES, TRUSTED_OUT_BYTES) != KVF_OK) {
     kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");
     return false;
   }

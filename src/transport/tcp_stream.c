@@ -74,15 +74,21 @@ void kvf_tcp_stream_free(kvf_tcp_stream *stream)
   stream->out = (kvf_tcp_buffer){0};
 }
 
-kvf_status kvf_tcp_stream_grow_in(kvf_tcp_stream *stream, size_t in_bytes)
+static kvf_status grow(kvf_tcp_buffer *buffer, size_t bytes)
 {
-  uint8_t *data = realloc(stream->in.data, in_bytes);
+  uint8_t *data = realloc(buffer->data, bytes);
   if (data == NULL) {
     return KVF_NO_MEMORY;
   }
-  stream->in.data = data;
-  stream->in.capacity = in_bytes;
+  buffer->data = data;
+  buffer->capacity = bytes;
   return KVF_OK;
+}
+
+kvf_status kvf_tcp_stream_grow(kvf_tcp_stream *stream, size_t in_bytes, size_t out_bytes)
+{
+  kvf_status status = grow(&stream->in, in_bytes);
+  return status == KVF_OK ? grow(&stream->out, out_bytes) : status;
 }
 
 /* What a call's negative result means. */
@@ -235,6 +241,19 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
 }
 
 /* ---- out ---- */
+
+void kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out)
+{
+  while (payload->left_bytes > 0) {
+    struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX];
+    size_t count;
+    payload->left_bytes -= gather(&payload->cursor, iov, &count, payload->left_bytes);
+    for (size_t i = 0; i < count; i++) {
+      memcpy(out, iov[i].iov_base, iov[i].iov_len);
+      out += iov[i].iov_len;
+    }
+  }
+}
 
 uint8_t *kvf_tcp_stage(kvf_tcp_stream *stream, size_t bytes)
 {

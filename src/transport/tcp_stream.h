@@ -46,8 +46,8 @@ const char *kvf_tcp_stream_why(const kvf_tcp_stream *stream);
 /* Closes the socket; buffers stay until free. May be called again. */
 void kvf_tcp_stream_close(kvf_tcp_stream *stream);
 void kvf_tcp_stream_free(kvf_tcp_stream *stream);
-/* A larger buffer for what comes in, once the peer may send larger frames. KVF_NO_MEMORY: it stays as it was. */
-KVF_MUST_USE kvf_status kvf_tcp_stream_grow_in(kvf_tcp_stream *stream, size_t in_bytes);
+/* Larger buffers, once the peer is trusted. KVF_NO_MEMORY: at least one stays as it was. */
+KVF_MUST_USE kvf_status kvf_tcp_stream_grow(kvf_tcp_stream *stream, size_t in_bytes, size_t out_bytes);
 
 /* What has come and not been consumed. */
 static inline size_t kvf_tcp_waiting_bytes(const kvf_tcp_stream *stream)
@@ -91,6 +91,9 @@ typedef struct kvf_tcp_payload {
   kvf_segment_cursor cursor;
   uint64_t left_bytes;
 } kvf_tcp_payload;
+
+/* Copies all that is left of the payload, from its local blocks. */
+void kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out);
 
 /* One system call: sends what is staged and, behind it, of the payload (NULL: none) at most bytes_max bytes from its
  * local blocks. */

@@ -22,6 +22,7 @@ void lease_unknown(void **state);
 void lease_over(void **state);
 void lease_of_other_blocks(void **state);
 void sample_follows_last_byte(void **state);
+void sample_follows_last_small_byte(void **state);
 
 /* cases_quiet.c: every read ends, and then nothing writes. */
 void cancel_at_random_times(void **state);

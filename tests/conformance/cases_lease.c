@@ -90,24 +90,30 @@ void lease_of_other_blocks(void **state)
 
 #define OWNERS_BLOCKS 16
 #define OWNERS_BLOCK_BYTES 16384
+#define OWNERS_SMALL_BLOCK_BYTES 1024
 #define OWNERS_ROUNDS 3000
 #define OWNERS_ROUNDS_SLOW 600
 #define OWNERS_PATIENCE_S 40
+/* A lease lasts at most so long: some, not all, must end while they are read. */
+#define OWNERS_LEASE_US 400
+#define OWNERS_LEASE_US_SLOW 2000
 
 /* A producer that hands the same blocks from one lease to the next as fast as it can. */
 typedef struct owner_loop {
   side *producer;
+  uint32_t block_bytes;
+  uint32_t lease_us;
   atomic_uint_fast64_t current; /* id of the lease that is live, or was until just now */
   atomic_bool stop;
 } owner_loop;
 
 /* Every word of a lease's blocks is the lease's id. Not seen by ThreadSanitizer: that readers of these bytes may be too
  * late is what the case is about. */
-__attribute__((no_sanitize("thread"))) static void own_blocks(const side *producer, uint64_t id)
+__attribute__((no_sanitize("thread"))) static void own_blocks(const owner_loop *owners, uint64_t id)
 {
   for (uint32_t block = 0; block < OWNERS_BLOCKS; block++) {
-    volatile uint64_t *words = (volatile uint64_t *)(void *)node_block(producer, 0, block);
-    for (size_t i = 0; i < OWNERS_BLOCK_BYTES / sizeof(*words); i++) {
+    volatile uint64_t *words = (volatile uint64_t *)(void *)node_block(owners->producer, 0, block);
+    for (size_t i = 0; i < owners->block_bytes / sizeof(*words); i++) {
       words[i] = id;
     }
   }
@@ -118,10 +124,10 @@ static void *owners_main(void *argument)
   owner_loop *owners = argument;
   kvf_prng prng = {3};
   for (uint64_t id = LEASE_ID; !atomic_load(&owners->stop); id++) {
-    own_blocks(owners->producer, id);
+    own_blocks(owners, id);
     node_lease *lease = node_publish(owners->producer, id);
     atomic_store(&owners->current, id);
-    sleep_us(kvf_prng_below(&prng, 400));
+    sleep_us(kvf_prng_below(&prng, owners->lease_us));
     node_end(owners->producer, lease);
   }
   return NULL;
@@ -133,11 +139,11 @@ typedef struct owners_counts {
   uint32_t foreign; /* refused ones whose bytes were indeed another lease's */
 } owners_counts;
 
-static bool all_words_are(const side *consumer, uint32_t first, uint64_t id)
+static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_bytes, uint64_t id)
 {
   for (uint32_t block = first; block < first + OWNERS_BLOCKS; block++) {
     const uint64_t *words = (const uint64_t *)(const void *)node_block(consumer, 0, block);
-    for (size_t i = 0; i < OWNERS_BLOCK_BYTES / sizeof(*words); i++) {
+    for (size_t i = 0; i < block_bytes / sizeof(*words); i++) {
       if (words[i] != id) {
         return false;
       }
@@ -158,10 +164,11 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_read_ite
   read.lease = lease.lease;
   read.items = items;
   read.items_count = OWNERS_BLOCKS;
+  read.small = owners->block_bytes == OWNERS_SMALL_BLOCK_BYTES;
   kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
   const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, &lease);
   kvf_status verdict = node_verdict(&result, &claim);
-  bool own = all_words_are(&two->consumer, items[0].local_block, id);
+  bool own = all_words_are(&two->consumer, items[0].local_block, owners->block_bytes, id);
   if (verdict == KVF_OK) {
     assert_true(own);
     counts->good++;
@@ -173,12 +180,15 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_read_ite
   }
 }
 
-void sample_follows_last_byte(void **state)
+static void check_samples(const conformance_traits *traits, uint32_t block_bytes)
 {
-  const conformance_traits *traits = *state;
-  const node_shape shape = node_shape_simple(OWNERS_BLOCKS, OWNERS_BLOCK_BYTES);
+  const node_shape shape = node_shape_simple(OWNERS_BLOCKS, block_bytes);
   pair *two = pair_open(traits, &shape, &shape);
-  owner_loop owners = {.producer = &two->producer};
+  bool is_slow = SANITIZED || traits->is_slow;
+  owner_loop owners = {.producer = &two->producer,
+                       .block_bytes = block_bytes,
+                       .lease_us = is_slow ? OWNERS_LEASE_US_SLOW : OWNERS_LEASE_US};
+
   kvf_read_item items[OWNERS_BLOCKS];
   for (uint32_t i = 0; i < OWNERS_BLOCKS; i++) {
     items[i] = (kvf_read_item){0, i, (uint32_t)((uint64_t)i * 7919 % OWNERS_BLOCKS), i};
@@ -189,7 +199,7 @@ void sample_follows_last_byte(void **state)
     sleep_us(10);
   }
   owners_counts counts = {0};
-  const uint32_t rounds = SANITIZED || traits->is_slow ? OWNERS_ROUNDS_SLOW : OWNERS_ROUNDS;
+  const uint32_t rounds = is_slow ? OWNERS_ROUNDS_SLOW : OWNERS_ROUNDS;
   uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
   while ((counts.good < rounds || counts.refused < rounds / 10 || counts.foreign == 0) &&
          counts.good + counts.refused < NODE_READS_MAX - 1 && now_ns() < until_ns) {
@@ -202,4 +212,15 @@ void sample_follows_last_byte(void **state)
   assert_true(counts.good > 0);
   assert_true(counts.foreign > 0);
   pair_close(two);
+}
+
+void sample_follows_last_byte(void **state)
+{
+  check_samples(*state, OWNERS_BLOCK_BYTES);
+}
+
+/* Which transports may do in another way. */
+void sample_follows_last_small_byte(void **state)
+{
+  check_samples(*state, OWNERS_SMALL_BLOCK_BYTES);
 }

@@ -46,6 +46,7 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(lease_over),
       CASE(lease_of_other_blocks),
       CASE(sample_follows_last_byte),
+      CASE(sample_follows_last_small_byte),
       CASE(cancel_at_random_times),
       CASE(cancel_of_unknown_reads),
   };

@@ -264,7 +264,7 @@ static void check_conn(const kvf_tcp_conn *conn)
     fuzz_check(!conn->is_trusted || c->proved);
     fuzz_check(c->proved || c->out_bytes <= STRANGER_OUT_BYTES_MAX);
   }
-  fuzz_check(conn->stream.out.capacity <= 512);
+  fuzz_check(conn->stream.out.capacity <= 512 + (conn->is_trusted ? KVF_TCP_COPIED_BYTES_MAX : 0u));
   fuzz_check(conn->stream.in.capacity <= (conn->is_trusted ? KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX : 128));
   fuzz_check(conn->requests_count <= KVF_TCP_REQUESTS_MAX);
   fuzz_check(conn->items_count < KVF_TCP_ITEMS_MAX + KVF_READ_ITEMS_MAX);
