@@ -81,7 +81,7 @@ typedef struct kvf_config {
   uint32_t tcp_streams;
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX];
-  uint32_t ucx_spin_us;
+  uint32_t spin_us;
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t recompute_budget_tokens_per_s;

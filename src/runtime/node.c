@@ -78,7 +78,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .inline_bytes = node->config.inline_bytes,
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
-                                 .ucx_spin_us = node->config.ucx_spin_us,
+                                 .spin_us = node->config.spin_us,
                                  .tls = node->tls};
   (void)snprintf(config.listen, sizeof(config.listen), "%s", node->config.listen);
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
@@ -314,6 +314,9 @@ int kvf_event_fd(kvf_node *node)
 
 size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
 {
+  if (atomic_load_explicit(&node->may_assist, memory_order_relaxed)) {
+    kvf_node_assist(node);
+  }
   if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
     return 0;
   }

@@ -70,6 +70,7 @@ struct kvf_node {
   bool event_fd_wanted;   /* under the lock: somebody has asked for it */
   bool event_fd_readable; /* likewise */
   atomic_bool has_events;
+  atomic_bool may_assist; /* kvf_poll() has small reads to look after */
 };
 
 /* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken
@@ -84,6 +85,9 @@ uint64_t kvf_node_enter(kvf_node *node);
 uint64_t kvf_node_enter_to_help(kvf_node *node);
 /* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
 void kvf_node_leave(kvf_node *node, uint64_t now_ns);
+
+/* In a caller's thread, without the lock: what its transports can do for small reads. */
+void kvf_node_assist(kvf_node *node);
 
 /* The functions that transports call, for `node` as context. */
 kvf_transport_host kvf_node_host(kvf_node *node);

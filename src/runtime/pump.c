@@ -199,11 +199,20 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
     kvf_control_wake(node->control);
   }
   kvf_log_sink_write(&node->log, &lines);
-  for (uint32_t i = 0; assist && i < node->transports_count; i++) {
+  if (assist) {
+    kvf_node_assist(node);
+  }
+}
+
+void kvf_node_assist(kvf_node *node)
+{
+  bool more = false;
+  for (uint32_t i = 0; i < node->transports_count; i++) {
     if (node->transports[i]->ops->assist != NULL) {
-      node->transports[i]->ops->assist(node->transports[i]);
+      more = node->transports[i]->ops->assist(node->transports[i]) || more;
     }
   }
+  atomic_store_explicit(&node->may_assist, more, memory_order_relaxed);
 }
 
 /* ---- what transports call ---- */

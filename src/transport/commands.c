@@ -76,12 +76,32 @@ void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void
   posted->read = *request;
 }
 
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id)
+void kvf_commands_wake(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  wake(commands);
+  kvf_commands_unlock(commands);
+}
+
+void kvf_commands_wake_if_any(kvf_commands *commands)
+{
+  kvf_commands_lock(commands);
+  if (!kvf_list_is_empty(&commands->list)) {
+    wake(commands);
+  }
+  kvf_commands_unlock(commands);
+}
+
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
+                             bool wakes)
 {
   kvf_commands_lock(commands);
   if (posted != NULL) {
     kvf_list_push_back(open, &posted->in_open);
-    kvf_commands_post(commands, &posted->start);
+    kvf_list_ensure_back(&commands->list, &posted->start.in_commands);
+    if (wakes) {
+      wake(commands);
+    }
   } else {
     if (commands->refused_count < KVF_COMMANDS_REFUSED_MAX) {
       commands->refused[commands->refused_count++] = read_id;

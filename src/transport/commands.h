@@ -67,8 +67,14 @@ kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited);
 /* Without the lock: the data thread is to end when it has run what was posted. */
 void kvf_commands_stop(kvf_commands *commands);
 /* Without the lock: `posted` becomes one of the `open` reads and will be started. NULL: there was no memory for it; the
- * data thread reports that. */
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id);
+ * data thread reports that. With `wakes` false the caller sees to it that the command is run. */
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
+                             bool wakes);
+/* Without the lock: the data thread is to look again at what it waits for. */
+void kvf_commands_wake(kvf_commands *commands);
+/* Likewise, if there is something to run. */
+void kvf_commands_wake_if_any(kvf_commands *commands);
+
 /* Without the lock: the read with this id, if it is open, will be cancelled. */
 void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);
 void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void (*start)(void *, kvf_command *),

@@ -124,7 +124,7 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link);
 /* local_read.c: operations, and what the threads do with reads. */
 void kvf_local_read_start(kvf_link *base, const kvf_read *request);
 void kvf_local_read_cancel(kvf_link *base, uint64_t read_id);
-void kvf_local_read_assist(kvf_transport *transport);
+bool kvf_local_read_assist(kvf_transport *transport);
 /* With the lock: ends the link's reads that wait with `status`; stops those being copied if it is KVF_CANCELLED. */
 void kvf_local_reads_end(kvf_local *local, kvf_local_link *link, kvf_status status);
 /* Without the lock: copies and reports. */

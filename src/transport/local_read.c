@@ -160,7 +160,7 @@ void kvf_local_read_finish(kvf_local *local, kvf_local_read *read, const kvf_rea
   (void)pthread_mutex_unlock(&local->lock);
 }
 
-void kvf_local_read_assist(kvf_transport *transport)
+bool kvf_local_read_assist(kvf_transport *transport)
 {
   kvf_local *local = kvf_local_of(transport);
   for (;;) {
@@ -168,7 +168,7 @@ void kvf_local_read_assist(kvf_transport *transport)
     kvf_list *node = kvf_list_pop_front(&local->small);
     (void)pthread_mutex_unlock(&local->lock);
     if (node == NULL) {
-      return;
+      return false;
     }
     kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
   }

@@ -30,13 +30,17 @@ void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_ad
 
 /* ---- the data thread ---- */
 
-static void run_commands(kvf_tcp *tcp)
+static bool run_commands(kvf_tcp *tcp)
 {
   kvf_command *command;
+  bool ran = false;
+
   while ((command = kvf_commands_next(&tcp->commands)) != NULL) {
     tcp->now_ns = kvf_clock_now(); /* a command's time begins when it comes, not when this turn did */
     command->run(tcp, command);
+    ran = true;
   }
+  return ran;
 }
 
 bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events)
@@ -74,6 +78,34 @@ static void woken(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   kvf_commands_drain(&tcp->commands);
 }
 
+/* True: something is left for the data thread's own thread, which is all that is not for callers if one is `calling`.
+ */
+static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, bool calling)
+{
+  bool left = false;
+  tcp->now_ns = kvf_clock_now();
+  if (count > 0 && !calling) { /* else its own thread would poll for what callers do */
+    tcp->busy_ns = tcp->now_ns;
+  }
+
+  for (int i = 0; i < count; i++) {
+    kvf_tcp_source *source = events[i].data.ptr;
+    if (calling && !source->is_for_callers) {
+      left = true;
+    } else {
+      source->ready(tcp, source, events[i].events);
+    }
+  }
+  return left;
+}
+
+/* While it polls, what is posted need not wake it. */
+static bool may_spin(const kvf_tcp *tcp)
+{
+  return tcp->config.spin_us > 0 && kvf_driver_may_spin(&tcp->driver) &&
+         tcp->now_ns < kvf_time_add(tcp->busy_ns, tcp->config.spin_us * KVF_NS_PER_US);
+}
+
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
@@ -82,29 +114,49 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
     return false;
   }
   struct epoll_event events[EVENTS_MAX];
-  int count =
-      epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, idleness == KVF_IDLE ? kvf_thread_wait_ms(tcp->now_ns, due_ns) : 0);
-  kvf_commands_woken(&tcp->commands);
-  tcp->now_ns = kvf_clock_now();
-  for (int i = 0; i < count; i++) {
-    kvf_tcp_source *source = events[i].data.ptr;
-    source->ready(tcp, source, events[i].events);
+  int count;
+  if (idleness == KVF_IDLE && !may_spin(tcp)) {
+    count = kvf_driver_wait(&tcp->driver, &tcp->commands, tcp->epoll_fd, events, EVENTS_MAX, tcp->now_ns, due_ns);
+  } else {
+    count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, 0);
   }
+  kvf_commands_woken(&tcp->commands);
+  (void)serve(tcp, events, count, false);
   return true;
+}
+
+static uint64_t tick(kvf_tcp *tcp)
+{
+  uint64_t due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_tcp_links_tick(tcp));
+  kvf_tcp_server_reap(tcp);
+  return due_ns;
 }
 
 static void *thread_main(void *argument)
 {
   kvf_tcp *tcp = argument;
-  uint64_t due_ns;
+  (void)pthread_mutex_lock(&tcp->driver.lock);
   do {
-    run_commands(tcp);
+    (void)run_commands(tcp);
     kvf_commands_report_refused(&tcp->commands, &tcp->host);
-    due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_tcp_links_tick(tcp));
-    kvf_tcp_server_reap(tcp);
-  } while (turn(tcp, due_ns));
+  } while (turn(tcp, tick(tcp)));
+  (void)pthread_mutex_unlock(&tcp->driver.lock);
   assert(kvf_list_is_empty(&tcp->links));
   return NULL;
+}
+
+/* The caller sends what small reads ask for, and takes what has come for them. */
+static bool tcp_assist(kvf_transport *transport)
+{
+  kvf_tcp *tcp = kvf_tcp_of(transport);
+  if (kvf_driver_has_small(&tcp->driver) && kvf_driver_take(&tcp->driver, &tcp->commands)) {
+    struct epoll_event events[EVENTS_MAX];
+    bool asked = !run_commands(tcp);
+    int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, 0);
+    bool left = serve(tcp, events, count, true);
+    kvf_driver_leave(&tcp->driver, &tcp->commands, asked, tick(tcp), left);
+  }
+  return kvf_driver_has_small(&tcp->driver);
 }
 
 /* ---- open and close ---- */
@@ -164,11 +216,13 @@ static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_tra
   kvf_list_init(&tcp->connecting);
   kvf_tcp_server_init(tcp);
   kvf_commands_init(&tcp->commands);
+  kvf_driver_init(&tcp->driver);
 }
 
 static void destroy(kvf_tcp *tcp)
 {
   close_fds(tcp);
+  kvf_driver_free(&tcp->driver);
   kvf_commands_free(&tcp->commands);
   free(tcp);
 }
@@ -348,5 +402,5 @@ const kvf_transport_ops kvf_transport_tcp = {
     .disconnect = kvf_tcp_disconnect,
     .read = kvf_tcp_read_start,
     .cancel = kvf_tcp_read_cancel,
-    .assist = NULL,
+    .assist = tcp_assist,
 };

@@ -2,8 +2,8 @@
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (tcp_server.c,
  * tcp_serve.c) and the links that we made (tcp_link.c, tcp_read.c). All state is the data thread's, but for what the
- * lock of `commands` guards. Since only the data thread writes to destination blocks, a read is quiet as soon as that
- * thread says so.
+ * lock of `commands` guards; who the data thread is, driver.h says. Since only the data thread writes to destination
+ * blocks, a read is quiet as soon as it says so.
  */
 #ifndef KVF_TRANSPORT_TCP_H
 #define KVF_TRANSPORT_TCP_H
@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "transport/commands.h"
+#include "transport/driver.h"
 #include "transport/socket.h"
 #include "transport/tcp_stream.h"
 
@@ -38,7 +39,8 @@ typedef struct kvf_tcp kvf_tcp;
 /* Something that the data thread waits for. */
 typedef struct kvf_tcp_source {
   void (*ready)(kvf_tcp *tcp, struct kvf_tcp_source *source, uint32_t events);
-  uint32_t events; /* epoll's, as it is watched now; 0: not at all */
+  uint32_t events;     /* epoll's, as it is watched now; 0: not at all */
+  bool is_for_callers; /* a caller that is the data thread may serve it */
 } kvf_tcp_source;
 
 /* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
@@ -62,6 +64,7 @@ struct kvf_tcp {
   kvf_transport_config config; /* constant */
   kvf_address listen;          /* constant; port 0: does not listen */
 
+  kvf_driver driver;
   kvf_commands commands; /* its lock guards the next two too */
   bool has_memory;
   bool has_sums; /* of the memory */
@@ -74,6 +77,7 @@ struct kvf_tcp {
   uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
   uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
   uint64_t now_ns;          /* of this turn, or command */
+  uint64_t busy_ns;         /* when there was something to do last */
   kvf_log_limit log_limit;
   kvf_tcp_memory *memory;
   kvf_list greeting;   /* connections that have not proved their key, oldest first */

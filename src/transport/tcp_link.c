@@ -351,6 +351,7 @@ static void paths_init(kvf_tcp_link *link)
   for (uint32_t i = 0; i < link->paths_count; i++) {
     kvf_tcp_path *path = &link->paths[i];
     path->source.ready = path_ready;
+    path->source.is_for_callers = true;
     path->link = link;
     path->stream.fd = -1;
     kvf_list_init(&path->waiting);

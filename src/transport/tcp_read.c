@@ -22,6 +22,7 @@ static void report(kvf_tcp *tcp, kvf_tcp_read *read, const kvf_read_result *resu
 {
   kvf_commands_close_read(&tcp->commands, &read->posted);
   read->is_reported = true;
+  kvf_driver_read_closed(&tcp->driver, read->posted.read.small);
   tcp->host.read_done(tcp->host.context, result);
   drop_if_over(read);
 }
@@ -182,12 +183,15 @@ void kvf_tcp_read_start(kvf_link *base, const kvf_read *request)
   kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
   kvf_tcp *tcp = kvf_tcp_of(base->transport);
   kvf_tcp_read *read = malloc(sizeof(*read));
+  bool caller_starts = false;
   if (read != NULL) {
     *read = (kvf_tcp_read){.link = link};
     kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
     kvf_list_init(&read->in_path);
+    caller_starts = kvf_driver_read_opened(&tcp->driver, request->small);
   }
-  kvf_commands_start_read(&tcp->commands, &link->open, read == NULL ? NULL : &read->posted, request->id);
+  kvf_commands_start_read(&tcp->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
+                          !caller_starts);
 }
 
 void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id)

@@ -82,7 +82,7 @@ typedef struct kvf_transport_config {
   uint32_t tcp_streams;
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx_load.h */
-  uint32_t ucx_spin_us;
+  uint32_t spin_us;
   kvf_tls_use tls; /* valid until the transport is closed */
 } kvf_transport_config;
 
@@ -147,8 +147,9 @@ typedef struct kvf_transport_ops {
   void (*disconnect)(kvf_link *link);
   void (*read)(kvf_link *link, const kvf_read *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
-  /* Does, in the caller's thread, small reads that are still waiting. May be NULL. Never under a lock. */
-  void (*assist)(kvf_transport *transport);
+  /* Does, in the caller's thread, what there is to do for small reads. Returns whether there may be more later. May be
+   * NULL. Never under a lock. */
+  bool (*assist)(kvf_transport *transport);
 } kvf_transport_ops;
 
 struct kvf_transport {

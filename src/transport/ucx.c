@@ -219,7 +219,7 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
 
 static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 {
-  if (ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.ucx_spin_us * KVF_NS_PER_US)) {
+  if (ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.spin_us * KVF_NS_PER_US)) {
     return false;
   }
   return arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);

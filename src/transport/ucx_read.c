@@ -349,7 +349,7 @@ void kvf_ucx_read_start(kvf_link *base, const kvf_read *request)
     kvf_list_init(&read->in_queue);
     kvf_ucx_batch_init(&read->batch, ucx, step);
   }
-  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id);
+  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id, true);
 }
 
 void kvf_ucx_read_cancel(kvf_link *base, uint64_t read_id)

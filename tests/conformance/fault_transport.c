@@ -558,12 +558,10 @@ static void fault_cancel(kvf_link *base, uint64_t read_id)
   (void)pthread_mutex_unlock(&fault->lock);
 }
 
-static void fault_assist(kvf_transport *transport)
+static bool fault_assist(kvf_transport *transport)
 {
   kvf_transport *inner = fault_of(transport)->inner;
-  if (inner->ops->assist != NULL) {
-    inner->ops->assist(inner);
-  }
+  return inner->ops->assist != NULL && inner->ops->assist(inner);
 }
 
 #define FAULT_OPS(transport_name, opener) \

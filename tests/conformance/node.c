@@ -581,5 +581,8 @@ bool node_is_done(side *node, uint64_t read_id)
 kvf_read_result node_read_now(side *node, kvf_link *link, const kvf_read *read)
 {
   node->ops->read(link, read);
+  bool may_help = read->small && node->ops->assist != NULL;
+  while (may_help && node->ops->assist(node->transport) && !node_is_done(node, read->id)) {
+  }
   return node_wait(node, read->id);
 }

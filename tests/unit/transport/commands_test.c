@@ -130,7 +130,7 @@ static void reads_are_found_while_they_are_open(void **state)
   for (uint64_t i = 0; i < 2; i++) {
     const kvf_read request = {.id = 7 + i};
     kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
-    kvf_commands_start_read(commands, &open, &reads[i], request.id);
+    kvf_commands_start_read(commands, &open, &reads[i], request.id, true);
   }
   assert_ptr_equal(kvf_commands_next(commands), &reads[0].start);
   kvf_commands_cancel_read(commands, &open, 99);
@@ -161,7 +161,7 @@ static void reads_without_memory_end(void **state)
   const kvf_transport_host host = {.read_done = on_read_done};
   kvf_list open;
   kvf_list_init(&open);
-  kvf_commands_start_read(commands, &open, NULL, 5);
+  kvf_commands_start_read(commands, &open, NULL, 5, true);
   assert_int_equal(kvf_commands_rest(commands), KVF_BUSY);
   kvf_commands_woken(commands);
   kvf_commands_report_refused(commands, &host);
