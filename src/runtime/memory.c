@@ -67,7 +67,8 @@ static kvf_status set_transports(kvf_node *node)
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
                                  .table = node->fence_table,
-                                 .table_slots = node->config.lease_slots};
+                                 .table_slots = node->config.lease_slots,
+                                 .table_fd = node->fence_fd};
   kvf_summing_describe(node->summing, &memory);
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {

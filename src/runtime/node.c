@@ -123,6 +123,14 @@ static kvf_status open_tls(kvf_node *node, char *message)
   return status;
 }
 
+static void close_fence(kvf_node *node)
+{
+  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  if (node->fence_fd >= 0) {
+    (void)close(node->fence_fd);
+  }
+}
+
 static kvf_status open_parts(kvf_node *node, char *message)
 {
   kvf_status status = KVF_OK;
@@ -146,7 +154,8 @@ static kvf_status open_parts(kvf_node *node, char *message)
   }
   /* A control node registers no memory: it needs neither a fence nor a transport. */
   if (node->config.listen[0] != '\0') {
-    status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table);
+    status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table,
+                                  &node->fence_fd);
     if (status == KVF_OK) {
       status = open_transports(node, message);
     }
@@ -162,7 +171,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   close_transports(node);
 
 close_core:
-  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  close_fence(node);
   kvf_core_free(&node->core);
 close_control:
   kvf_control_close(node->control);
@@ -192,6 +201,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     return KVF_NO_MEMORY;
   }
   node->config = *config;
+  node->fence_fd = -1;
   node->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
@@ -277,7 +287,7 @@ void kvf_node_close(kvf_node *node)
   kvf_core_free(&node->core);
   kvf_log_sink_take(&node->log, &lines);
   kvf_log_sink_write(&node->log, &lines);
-  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
+  close_fence(node);
   kvf_summing_close(node->summing);
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);

@@ -60,6 +60,7 @@ struct kvf_node {
   uint64_t connections_accepted; /* by the transports; under the lock, like the next */
   uint64_t connections_ended[KVF_NODE_REASONS];
   void *fence_table; /* config.lease_slots entries */
+  int fence_fd;      /* its file; -1: none */
   kvf_region *regions;
   uint32_t regions_count;
   kvf_summing *summing;          /* while there is memory; NULL: option checksum is off */

@@ -1,8 +1,13 @@
 #include "transport/fence_memory.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/mutant.h"
 #include "transport/transport.h"
@@ -19,13 +24,29 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "an entry's words must be plain memo
 /* A word that changes this often within one call is another lease's each time: any of them is an answer. */
 #define LOAD_TRIES 8
 
-kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out)
+/* Of a size that cannot change, so that whoever maps it may read all of it for ever. */
+static int open_file(size_t bytes)
+{
+  int fd = memfd_create("kvferry-fence", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd >= 0 &&
+      (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
+    (void)close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *out_fd)
 {
   size_t bytes = kvf_fence_table_bytes(slots);
+  int fd = open_file(bytes);
   *out = NULL;
-  void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (table == MAP_FAILED) {
+  if (fd < 0) {
     return KVF_NO_MEMORY;
+  }
+  void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (table == MAP_FAILED) {
+    goto close_file;
   }
   if (madvise(table, bytes, MADV_DONTFORK) != 0) {
     goto unmap;
@@ -35,11 +56,51 @@ kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnati
   head->incarnation = *incarnation;
   head->slots = slots;
   *out = table;
+  if (out_fd != NULL) {
+    *out_fd = fd;
+  } else {
+    (void)close(fd);
+  }
   return KVF_OK;
 
 unmap:
   (void)munmap(table, bytes);
+close_file:
+  (void)close(fd);
   return KVF_NO_MEMORY;
+}
+
+static bool is_table(const kvf_fence_head *head, uint32_t slots, const kvf_incarnation *incarnation)
+{
+  return head->magic == KVF_FENCE_MAGIC && head->slots == slots &&
+         memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) == 0;
+}
+
+void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_incarnation *incarnation)
+{
+  char path[64];
+  struct stat file;
+  size_t bytes = kvf_fence_table_bytes(slots);
+  void *table = MAP_FAILED;
+  (void)snprintf(path, sizeof(path), "/proc/%ld/fd/%lu", (long)pid, (unsigned long)fd);
+  int own = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (own < 0) {
+    return NULL;
+  }
+  int seals = fcntl(own, F_GET_SEALS);
+  /* A file that could shrink would be a SIGBUS later. */
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(own, &file) == 0 && file.st_size >= (off_t)bytes) {
+    table = mmap(NULL, bytes, PROT_READ, MAP_SHARED, own, 0);
+  }
+  (void)close(own);
+  if (table == MAP_FAILED) {
+    return NULL;
+  }
+  if (!is_table(table, slots, incarnation)) {
+    (void)munmap(table, bytes);
+    return NULL;
+  }
+  return table;
 }
 
 void kvf_fence_table_close(void *table, uint32_t slots)
@@ -93,4 +154,9 @@ kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot)
     }
   }
   return entry;
+}
+
+void kvf_fence_barrier(void)
+{
+  atomic_thread_fence(memory_order_seq_cst);
 }

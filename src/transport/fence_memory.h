@@ -3,15 +3,24 @@
 #ifndef KVF_TRANSPORT_FENCE_MEMORY_H
 #define KVF_TRANSPORT_FENCE_MEMORY_H
 
+#include <sys/types.h>
+
 #include "base/fence.h"
 
 /* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation. Pages of
  * their own, shared and not inherited by a forked child: a store never goes to a private copy of a page that a reader
- * does not see. On success *out is the caller's, for kvf_fence_table_close(). KVF_NO_MEMORY: *out is NULL. */
-KVF_MUST_USE kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out);
+ * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for close():
+ * the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without descriptors. */
+KVF_MUST_USE kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *fd);
 
-/* Unmaps it. No reader may be left in this process; one in another process finds nothing there and fails. NULL is
- * allowed. */
+/* Maps the table that is file `fd` of another process, for reading; the caller's, for kvf_fence_table_close(). NULL:
+ * the system does not let us, or it is not that table. The mapping outlives the process, which then ends no lease any
+ * more: who reads blocks of the process by its id must see, with or after the last of them, that it is still the one.
+ */
+void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_incarnation *incarnation);
+
+/* Unmaps it. No reader may be left in this process; one in another process that looks here by address finds nothing and
+ * fails. NULL is allowed. */
 void kvf_fence_table_close(void *table, uint32_t slots);
 
 /* Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a

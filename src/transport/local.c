@@ -350,6 +350,8 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .pid = (uint32_t)getpid(),
       .regions_count = memory->regions_count,
       .sums_count = memory->sums_count,
+      .has_table_fd = memory->table_fd >= 0,
+      .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
   return kvf_local_description_write(&head, memory, out, capacity, out_bytes);

@@ -74,6 +74,7 @@ typedef struct kvf_local_link {
   int pidfd; /* the keeper's */
   uint64_t table;
   uint32_t table_slots;
+  void *fence; /* that table, mapped; NULL: it cannot be */
   uint32_t regions_count;
   uint32_t sums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
   size_t description_bytes;

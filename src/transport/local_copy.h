@@ -15,6 +15,7 @@
 typedef struct kvf_local_copy {
   pid_t pid;
   const uint64_t *bases;         /* of the remote regions */
+  const void *fence;             /* the fence table as it is mapped here; NULL: it is looked at by system calls */
   const atomic_bool *stop;       /* set by another thread to end the copy early */
   void (*landed)(void *context); /* bytes have landed: at most once per KVF_PROGRESS_NS */
   void *context;
@@ -29,9 +30,9 @@ KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const k
  * thread has made. Errors as above. */
 KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
 
-/* Copies a chunk of a lease between two samples of its fence. The last one taken is *out, on KVF_OK: unless the first
- * said that the lease is live, nothing is copied; bytes that were read before it was published are another's, and the
- * second would not tell. */
+/* Copies a chunk of a lease between two looks at its fence. The last sample taken is *out, on KVF_OK: unless the first
+ * look said that the lease is live, nothing is copied; bytes that were read before it was published are another's, and
+ * the second would not tell. `table` is where the fence table lies in the other process. */
 KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                              const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out);
 

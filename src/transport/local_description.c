@@ -9,7 +9,7 @@
 
 #include "transport/sums.h"
 
-_Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 16, "no padding travels");
+_Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 24, "no padding travels");
 
 kvf_local_place kvf_local_place_here(void)
 {

@@ -26,9 +26,11 @@ typedef struct kvf_local_description {
   uint32_t pid;
   uint32_t regions_count;
   uint32_t sums_count; /* 0: it has no checksums, else the number of groups */
+  uint32_t has_table_fd;
+  uint32_t table_fd; /* the descriptor that the fence table's file has there */
 } kvf_local_description;
 
-#define KVF_LOCAL_MAGIC UINT64_C(0x326c61636f6c766b) /* "kvlocal2" */
+#define KVF_LOCAL_MAGIC UINT64_C(0x336c61636f6c766b) /* "kvlocal3" */
 
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);

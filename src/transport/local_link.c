@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "transport/fence_memory.h"
 #include "transport/local.h"
 #include "transport/local_copy.h"
 #include "transport/sums.h"
@@ -99,6 +100,7 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
   if (link->memory != NULL) {
     kvf_local_memory_drop(link->memory);
   }
+  kvf_fence_table_close(link->fence, link->table_slots);
   free(link);
 }
 
@@ -130,6 +132,9 @@ static kvf_status check_process(kvf_local_link *link, const kvf_local_descriptio
       memcmp(&head.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the fence table of process %d is of another incarnation", (int)pid);
     return KVF_TRANSFER_SETUP;
+  }
+  if (description->has_table_fd != 0) {
+    link->fence = kvf_fence_table_map(pid, description->table_fd, link->table_slots, &link->incarnation);
   }
   return KVF_OK;
 }

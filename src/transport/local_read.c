@@ -127,8 +127,12 @@ static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
       .local_head = request->local_head,
       .heads = request->heads,
   };
-  const kvf_local_copy copy = {
-      .pid = link->pid, .bases = link->bases, .stop = &read->stop, .landed = landed, .context = read};
+  const kvf_local_copy copy = {.pid = link->pid,
+                               .bases = link->bases,
+                               .fence = link->fence,
+                               .stop = &read->stop,
+                               .landed = landed,
+                               .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {
     result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &request->lease, &result->bytes, &result->sample);

@@ -93,6 +93,7 @@ typedef struct kvf_transport_memory {
   uint32_t regions_count;
   const void *table;
   uint32_t table_slots;
+  int table_fd; /* its file, for others to map; -1: none */
   /* Checksums (transport/sums.h), if the node has them: of the blocks that others read, and where those of the blocks
    * that we read are put. */
   uint32_t sums_count;
@@ -168,5 +169,9 @@ extern const kvf_transport_ops kvf_transport_ucx; /* RDMA and what else UCX has;
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
 kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot);
+
+/* Full: what was loaded before is loaded before what follows, by whatever processor, or part of the system, copies. For
+ * transports that let others copy between two looks at the fence. */
+void kvf_fence_barrier(void);
 
 #endif

@@ -182,8 +182,11 @@ void fault_in_every_operation(void **state)
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (size_t i = 0; i < fault_statuses_count; i++) {
     const kvf_status status = fault_statuses[i];
-    const kvf_transport_memory memory = {
-        .regions = two->producer.regions, .regions_count = 1, .table = two->producer.table, .table_slots = NODE_SLOTS};
+    const kvf_transport_memory memory = {.regions = two->producer.regions,
+                                         .regions_count = 1,
+                                         .table = two->producer.table,
+                                         .table_slots = NODE_SLOTS,
+                                         .table_fd = two->producer.table_fd};
     const kvf_transport_config config = node_config();
     const kvf_transport_host host = {0};
     kvf_transport *none = NULL;

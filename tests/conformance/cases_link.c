@@ -153,7 +153,8 @@ void memory_set_twice(void **state)
   const kvf_transport_memory memory = {.regions = two->producer.regions,
                                        .regions_count = two->producer.shape.count,
                                        .table = two->producer.table,
-                                       .table_slots = NODE_SLOTS};
+                                       .table_slots = NODE_SLOTS,
+                                       .table_fd = two->producer.table_fd};
   const kvf_transport_ops *ops = two->traits->ops;
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
   ops->clear_memory(two->producer.transport);

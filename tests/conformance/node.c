@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -276,6 +277,7 @@ static void free_regions(side *node)
   kvf_sums_close(node->sums, node->sums_count);
   kvf_sums_close(node->sums_read, node->sums_count);
   kvf_fence_table_close(node->table, NODE_SLOTS);
+  (void)close(node->table_fd);
   node->table = NULL;
 }
 
@@ -327,7 +329,7 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
   assert_ptr_equal(node->transport->ops, ops);
   allocate_regions(node);
   node_fill(node, seed);
-  assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table, &node->table_fd), KVF_OK);
   if (node_has_sums) {
     assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums, &node->sums_count), KVF_OK);
     assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums_read, &node->sums_count), KVF_OK);
@@ -336,6 +338,7 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
                                        .regions_count = shape->count,
                                        .table = node->table,
                                        .table_slots = NODE_SLOTS,
+                                       .table_fd = node->table_fd,
                                        .sums_count = node->sums_count,
                                        .sums = node->sums,
                                        .sums_read = node->sums_read};

@@ -56,6 +56,7 @@ typedef struct side {
   kvf_region sums_read[KVF_GROUPS_MAX];
   uint32_t sums_count;
   void *table;
+  int table_fd;
   bool memory_set;
 
   pthread_mutex_t lock; /* guards what follows */

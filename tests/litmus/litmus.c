@@ -26,6 +26,7 @@ typedef struct litmus_mode {
   const char *name;
   litmus_copy_fn copy_and_sample;
   bool process;
+  bool mapped; /* the fence table, by the reader */
   bool streams;
   bool handover;
 } litmus_mode;
@@ -36,6 +37,7 @@ static const litmus_mode modes[] = {
     {.name = "handover", .copy_and_sample = litmus_copy_by_handover, .handover = true},
     {.name = "socket", .copy_and_sample = litmus_copy_by_socket},
     {.name = "processes", .copy_and_sample = litmus_copy_by_process, .process = true},
+    {.name = "mapped", .copy_and_sample = litmus_copy_by_process, .process = true, .mapped = true},
 };
 
 typedef struct litmus_arguments {
@@ -112,6 +114,7 @@ static bool run_threads(litmus_reader *reader, const litmus_arguments *arguments
 
 static bool run_processes(litmus_reader *reader, const litmus_arguments *arguments)
 {
+  bool mapped = true;
   reader->producer = fork();
   if (reader->producer == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -121,9 +124,17 @@ static bool run_processes(litmus_reader *reader, const litmus_arguments *argumen
     return false;
   }
   await_producer(reader->world);
-  read_on(reader, arguments);
+  if (arguments->mode->mapped) {
+    reader->fence =
+        kvf_fence_table_map(reader->producer, (uint32_t)reader->world->table_fd, LITMUS_SLOTS, &litmus_incarnation);
+    mapped = reader->fence != NULL;
+  }
+  if (mapped) {
+    read_on(reader, arguments);
+  }
+  kvf_fence_table_close(reader->fence, LITMUS_SLOTS);
   (void)kill(reader->producer, SIGKILL);
-  return waitpid(reader->producer, NULL, 0) == reader->producer;
+  return waitpid(reader->producer, NULL, 0) == reader->producer && mapped;
 }
 
 static bool run(litmus_reader *reader, const litmus_arguments *arguments)
@@ -204,7 +215,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
 }
 
 static const struct argp_option options[] = {
-    {.name = "mode", .key = 'm', .arg = "MODE", .doc = "threads, streams, handover, socket or processes"},
+    {.name = "mode", .key = 'm', .arg = "MODE", .doc = "threads, streams, handover, socket, processes or mapped"},
     {.name = "seconds", .key = 's', .arg = "N", .doc = "how long (4)"},
     {.name = "seed", .key = 'r', .arg = "N", .doc = "of how long leases live (the time)"},
     {.name = "mutant", .key = 'b', .arg = "NAME", .doc = "with this planted bug, which is to be found"},

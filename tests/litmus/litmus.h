@@ -11,8 +11,9 @@
  * | kvf_fence_store_live: release of the live word   | plain bytes come after live     | TSan, mode handover          |
  * | kvf_fence_store_live: digest before word         | a live lease looks like another | DIGEST_STORED_LATE           |
  * | kvf_fence_load: acquire of the word              | bytes read before the word      | TSan, mode handover          |
- * | kvf_fence_load, kvf_local_sample: acquire fence  | the sample is taken before the  | FENCE_READ_FIRST does it by  |
- * |   before the first load                          | copy's last loads               | hand; see below              |
+ * | kvf_fence_load: acquire fence, kvf_fence_barrier | the sample is taken before the  | FENCE_READ_FIRST does it by  |
+ * |   before the first load; full where the kernel   | copy's last loads               | hand; see below              |
+ * |   has copied and the table is mapped             |                                 |                              |
  * | kvf_fence_store_over: full, after the over word  | next owner's bytes before over  | OVER_AFTER_FREE does it by   |
  * |                                                  |                                 | hand; see below              |
  *
@@ -47,6 +48,7 @@ typedef struct litmus_world {
   atomic_bool stop;
   atomic_bool ready;        /* table and pool are there */
   void *table;              /* the producer's */
+  int table_fd;             /* likewise */
   _Atomic uint64_t *blocks; /* the producer's: LITMUS_WORDS, each of them holds its lease's id */
   uint64_t seed;
   bool streams;  /* bytes are stored past the cache */
@@ -72,6 +74,7 @@ struct litmus_reader {
   litmus_world *world;
   litmus_copy_fn copy_and_sample;
   pid_t producer; /* processes */
+  void *fence;    /* mapped: the producer's table */
   int pipe[2];    /* socket */
   kvf_prng prng;
   litmus_count count;

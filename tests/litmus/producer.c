@@ -110,7 +110,8 @@ bool litmus_produce(litmus_world *world)
 {
   void *table = NULL;
   world->blocks = calloc(LITMUS_WORDS, sizeof(*world->blocks));
-  if (world->blocks == NULL || kvf_fence_table_open(LITMUS_SLOTS, &litmus_incarnation, &table) != KVF_OK) {
+  if (world->blocks == NULL ||
+      kvf_fence_table_open(LITMUS_SLOTS, &litmus_incarnation, &table, &world->table_fd) != KVF_OK) {
     free(world->blocks);
     return false;
   }

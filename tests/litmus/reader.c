@@ -109,7 +109,8 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                            .items_count = LITMUS_BLOCKS,
                            .items = items,
                            .heads = 1};
-  const kvf_local_copy copy = {.pid = reader->producer, .bases = bases, .stop = &never_stop, .landed = landed};
+  const kvf_local_copy copy = {
+      .pid = reader->producer, .bases = bases, .fence = reader->fence, .stop = &never_stop, .landed = landed};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
   const kvf_lease lease = {.id = lease_id, .slot = litmus_slot(lease_id)};
   return kvf_local_copy_lease(&copy, &chunk, table, &lease, &bytes, out);

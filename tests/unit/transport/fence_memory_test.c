@@ -1,10 +1,13 @@
 #include "transport/fence_memory.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +22,7 @@ static const kvf_incarnation incarnation = {{1, 2, 3}};
 static void *open_table(void)
 {
   void *table = NULL;
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, NULL), KVF_OK);
   assert_non_null(table);
   return table;
 }
@@ -86,17 +89,82 @@ static void a_forked_child_does_not_have_it(void **state)
   kvf_fence_table_close(table, SLOTS);
 }
 
-static void too_large_a_table_is_no_memory(void **state)
+static void a_table_without_address_space_or_descriptor_is_no_memory(void **state)
 {
   (void)state;
-  void *table = &state;
-  kvf_status status = kvf_fence_table_open(UINT32_MAX, &incarnation, &table);
-  if (status == KVF_OK) { /* a machine with that much */
-    kvf_fence_table_close(table, UINT32_MAX);
-    skip();
+  static const int limits[] = {RLIMIT_AS, RLIMIT_NOFILE};
+  for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+    struct rlimit before;
+    void *table = &state;
+    assert_int_equal(getrlimit((__rlimit_resource_t)limits[i], &before), 0);
+    const struct rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit((__rlimit_resource_t)limits[i], &none), 0);
+    kvf_status status = kvf_fence_table_open(SLOTS, &incarnation, &table, NULL);
+    assert_int_equal(setrlimit((__rlimit_resource_t)limits[i], &before), 0);
+    assert_int_equal(status, KVF_NO_MEMORY);
+    assert_null(table);
   }
-  assert_int_equal(status, KVF_NO_MEMORY);
-  assert_null(table);
+}
+
+/* ---- mapped by others ---- */
+
+static void a_mapped_table_shows_each_store_for_ever(void **state)
+{
+  (void)state;
+  void *table = NULL;
+  int fd = -1;
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
+  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)fd, SLOTS, &incarnation);
+  assert_non_null(mapped);
+  assert_ptr_not_equal(mapped, table);
+  kvf_fence_store_live(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
+  assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_live(5));
+  assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).digest, 77);
+  kvf_fence_store_over(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_over(5), 0});
+  kvf_fence_table_close(table, SLOTS);
+  assert_int_equal(ftruncate(fd, 0), -1);
+  assert_int_equal(close(fd), 0);
+  assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_over(5));
+  kvf_fence_table_close(mapped, SLOTS);
+}
+
+static bool can_map(int fd, uint32_t slots, const kvf_incarnation *wanted)
+{
+  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)fd, slots, wanted);
+  kvf_fence_table_close(mapped, slots);
+  return mapped != NULL;
+}
+
+/* All that a head's reader looks at, in a file that can still be cut short. */
+static int unsealed_copy(const void *table)
+{
+  int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, table, kvf_fence_table_bytes(SLOTS)), kvf_fence_table_bytes(SLOTS));
+  return fd;
+}
+
+static void what_is_not_that_table_is_not_mapped(void **state)
+{
+  (void)state;
+  static const kvf_incarnation another = {{1, 2, 4}};
+  void *table = NULL;
+  int fd = -1;
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
+  assert_true(can_map(fd, SLOTS, &incarnation));
+  assert_false(can_map(fd, SLOTS, &another));
+  assert_false(can_map(fd, SLOTS - 1, &incarnation));
+  assert_false(can_map(fd, 1u << 20, &incarnation)); /* longer than the file */
+  int others[] = {unsealed_copy(table), open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+    assert_false(can_map(others[i], SLOTS, &incarnation));
+    assert_int_equal(close(others[i]), 0);
+    assert_false(can_map(others[i], SLOTS, &incarnation)); /* nor a file that is not there */
+  }
+  ((kvf_fence_head *)table)->magic++;
+  assert_false(can_map(fd, SLOTS, &incarnation));
+  kvf_fence_table_close(table, SLOTS);
+  assert_int_equal(close(fd), 0);
 }
 
 int main(void)
@@ -106,7 +174,9 @@ int main(void)
       cmocka_unit_test(stores_are_loaded_from_their_slot_only),
       cmocka_unit_test(an_entry_lies_where_remote_readers_look),
       cmocka_unit_test(a_forked_child_does_not_have_it),
-      cmocka_unit_test(too_large_a_table_is_no_memory),
+      cmocka_unit_test(a_table_without_address_space_or_descriptor_is_no_memory),
+      cmocka_unit_test(a_mapped_table_shows_each_store_for_ever),
+      cmocka_unit_test(what_is_not_that_table_is_not_mapped),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,7 +155,8 @@ static int scene_open(void **state)
   }
   scene->base = (uintptr_t)scene->from;
   scene->chunk = (kvf_chunk){&scene->local, &scene->remote, 1, BLOCKS, scene->items, 0, 0, 1};
-  scene->copy = (kvf_local_copy){getpid(), &scene->base, &fake.stop, landed, scene};
+  scene->copy =
+      (kvf_local_copy){.pid = getpid(), .bases = &scene->base, .stop = &fake.stop, .landed = landed, .context = scene};
   *state = scene;
   return 0;
 }
@@ -281,7 +282,7 @@ static void a_sample_is_head_and_entry_of_one_call(void **state)
 {
   (void)state;
   void *table = NULL;
-  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table, NULL), KVF_OK);
   changing_table = table;
   changing_id = 50;
   fake.before_call = change_entry;
@@ -298,7 +299,7 @@ static void word_and_digest_are_of_one_lease(void **state)
 {
   (void)state;
   void *table = NULL;
-  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table, NULL), KVF_OK);
   changing_table = table;
   changing_id = 60;
   change_entry();
@@ -338,6 +339,13 @@ static void store(uint64_t word)
   }
 }
 
+static void publish_at_first_call(void)
+{
+  if (fake.calls == 1) {
+    store(kvf_fence_word_live(LEASE_ID));
+  }
+}
+
 static void publish_at_second_call(void)
 {
   if (fake.calls == 2) {
@@ -348,6 +356,13 @@ static void publish_at_second_call(void)
 static void end_at_third_call(void)
 {
   if (fake.calls == 3) {
+    store(kvf_fence_word_over(LEASE_ID));
+  }
+}
+
+static void end_at_second_call(void)
+{
+  if (fake.calls == 2) {
     store(kvf_fence_word_over(LEASE_ID));
   }
 }
@@ -367,7 +382,7 @@ static kvf_status read_lease(test_scene *scene, uint64_t *bytes)
 
 static void open_changing_table(void)
 {
-  assert_int_equal(kvf_fence_table_open(4, &incarnation, &changing_table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &changing_table, NULL), KVF_OK);
 }
 
 static void a_live_lease_is_copied_between_two_samples(void **state)
@@ -423,6 +438,89 @@ static void a_lease_cannot_be_read_where_copy_or_sample_fails(void **state)
   kvf_fence_table_close(changing_table, 4);
 }
 
+/* ---- where the fence table is mapped ---- */
+
+static void a_mapped_fence_costs_no_call(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes;
+  open_changing_table();
+  scene->copy.fence = changing_table;
+  store(kvf_fence_word_live(LEASE_ID));
+  assert_int_equal(read_lease(scene, &bytes), KVF_OK);
+  assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  assert_int_equal(fake.calls, 4);
+  assert_all_copied(scene);
+  kvf_prng prng = {3};
+  fake.short_counts = &prng;
+  memset(scene->to, 0, (size_t)BLOCKS * BLOCK_BYTES);
+  assert_int_equal(read_lease(scene, &bytes), KVF_OK);
+  assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  assert_all_copied(scene);
+  kvf_fence_table_close(changing_table, 4);
+}
+
+static void a_mapped_fence_is_looked_at_before_and_after(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes;
+  open_changing_table();
+  scene->copy.fence = changing_table;
+  fake.before_call = publish_at_first_call; /* after the first look */
+  assert_int_equal(read_lease(scene, &bytes), KVF_NOT_PUBLISHED);
+  assert_int_equal(bytes, 0);
+  fake.before_call = end_at_third_call;
+  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(bytes, 0);
+  kvf_fence_table_close(changing_table, 4);
+}
+
+/* P1: the mapping of a process that has ended says live for ever, and another process may have its id. */
+static void a_mapped_fence_is_not_believed_about_another_process(void **state)
+{
+  static const kvf_incarnation another = {{9}};
+  test_scene *scene = *state;
+  uint64_t bytes;
+  void *mapped;
+  open_changing_table();
+  mapped = changing_table;
+  store(kvf_fence_word_live(LEASE_ID));
+  assert_int_equal(kvf_fence_table_open(4, &another, &changing_table, NULL), KVF_OK);
+  store(kvf_fence_word_live(LEASE_ID));
+  scene->copy.fence = mapped;
+  assert_int_equal(read_lease(scene, &bytes), KVF_PEER_RESTARTED);
+  scene->chunk.items_count = 0;
+  assert_int_equal(read_lease(scene, &bytes), KVF_PEER_RESTARTED);
+  kvf_fence_table_close(changing_table, 4);
+  scene->chunk.items_count = BLOCKS;
+  changing_table = (void *)(uintptr_t)4096; /* nothing */
+  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
+  scene->chunk.items_count = 0;
+  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
+  kvf_fence_table_close(mapped, 4);
+}
+
+static void a_copy_fails_under_a_mapped_fence(void **state)
+{
+  test_scene *scene = *state;
+  uint64_t bytes;
+  open_changing_table();
+  scene->copy.fence = changing_table;
+  store(kvf_fence_word_live(LEASE_ID));
+  fake.error = ESRCH;
+  for (fake.fail_call = 1; fake.fail_call <= 4; fake.fail_call++) {
+    assert_int_equal(read_lease(scene, &bytes), KVF_PEER_DOWN);
+  }
+  scene->base = 4096;
+  fake.fail_call = 0;
+  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
+  fake.before_call = end_at_second_call;
+  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED); /* which is why they are gone */
+  kvf_fence_table_close(changing_table, 4);
+}
+
 static void a_peek_reads_cookie_and_head(void **state)
 {
   (void)state;
@@ -430,7 +528,7 @@ static void a_peek_reads_cookie_and_head(void **state)
   const uint8_t cookie[4] = {1, 2, 3, 4};
   uint8_t seen[4] = {0};
   kvf_fence_head head;
-  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(4, &incarnation, &table, NULL), KVF_OK);
   assert_int_equal(kvf_local_peek(getpid(), (uintptr_t)cookie, seen, sizeof(seen), (uintptr_t)table, &head), 0);
   assert_int_equal(fake.calls, 1);
   assert_memory_equal(seen, cookie, sizeof(cookie));
@@ -459,6 +557,10 @@ int main(void)
       SCENE_TEST(nothing_counts_that_was_copied_before_it_was_published),
       SCENE_TEST(a_lease_that_ends_during_the_copy_is_over),
       SCENE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails),
+      SCENE_TEST(a_mapped_fence_costs_no_call),
+      SCENE_TEST(a_mapped_fence_is_looked_at_before_and_after),
+      SCENE_TEST(a_mapped_fence_is_not_believed_about_another_process),
+      SCENE_TEST(a_copy_fails_under_a_mapped_fence),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void any_other_length_is_refused(void **state)
     kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
     assert_int_equal(read_back(&out, count, &head, bases), expected);
   }
-  assert_string_equal(message, "its description has 171 bytes, not 152");
+  assert_string_equal(message, "its description has 179 bytes, not 160");
 }
 
 static void what_is_no_description_is_refused(void **state)

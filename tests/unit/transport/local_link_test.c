@@ -18,6 +18,7 @@
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_int fake_error; /* of every call; 0: the real call */
+static atomic_int calls;
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
@@ -28,6 +29,7 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
                                 unsigned long remotes, unsigned long flags)
 {
   int error = atomic_load(&fake_error);
+  (void)atomic_fetch_add(&calls, 1);
   if (error != 0) {
     errno = error;
     return -1;
@@ -177,6 +179,38 @@ static void disconnected_before_it_was_checked(void **state)
   ops->disconnect(node_connect_ok(&scene->node, &scene->introduction));
 }
 
+/* How many system calls a read takes over a new link. */
+static int calls_of_a_read(test_scene *scene, uint64_t lease_id)
+{
+  kvf_link *link = node_connect_ok(&scene->node, &scene->introduction);
+  kvf_read read = node_read(&scene->node);
+  const kvf_read_item item = {0, 0, 0, 1};
+  read.lease = node_publish(&scene->node, lease_id)->lease;
+  read.items = &item;
+  read.items_count = 1;
+  atomic_store(&calls, 0);
+  kvf_read_result result = node_read_now(&scene->node, link, &read);
+  int needed = atomic_load(&calls);
+  assert_int_equal(result.status, KVF_OK);
+  assert_int_equal(result.bytes, 4096);
+  assert_memory_equal(&result.sample.head.incarnation, &scene->node.incarnation, sizeof(kvf_incarnation));
+  assert_int_equal(result.sample.entry.word, kvf_fence_word_live(lease_id));
+  ops->disconnect(link);
+  return needed;
+}
+
+static void a_fence_table_that_can_be_mapped_is(void **state)
+{
+  test_scene *scene = *state;
+  assert_int_equal(calls_of_a_read(scene, 3), 1);
+  scene->head->table_fd = 1u << 30;
+  assert_int_equal(calls_of_a_read(scene, 4), 3);
+  scene->head->table_fd = (uint32_t)scene->node.table_fd;
+  assert_int_equal(calls_of_a_read(scene, 5), 1);
+  scene->head->has_table_fd = 0;
+  assert_int_equal(calls_of_a_read(scene, 6), 3);
+}
+
 /* A child that is a copy of this process has all that the description says, but for the fence table. */
 static pid_t fork_copy(void)
 {
@@ -209,6 +243,7 @@ int main(void)
       SCENE_TEST(a_process_with_another_cookie),
       SCENE_TEST(a_fence_table_of_another_incarnation),
       SCENE_TEST(a_fence_table_of_other_size),
+      SCENE_TEST(a_fence_table_that_can_be_mapped_is),
       SCENE_TEST(another_host),
       SCENE_TEST(other_layouts),
       SCENE_TEST(no_memory_here),

@@ -230,8 +230,11 @@ static void a_slot_past_the_table_is_no_lease(void **state)
 static void a_link_does_not_outlive_the_memory_it_was_made_for(void **state)
 {
   test_scene *scene = *state;
-  const kvf_transport_memory memory = {
-      .regions = scene->node.regions, .regions_count = 1, .table = scene->node.table, .table_slots = NODE_SLOTS};
+  const kvf_transport_memory memory = {.regions = scene->node.regions,
+                                       .regions_count = 1,
+                                       .table = scene->node.table,
+                                       .table_slots = NODE_SLOTS,
+                                       .table_fd = scene->node.table_fd};
   ops->clear_memory(scene->node.transport);
   const kvf_read without = read_of(scene, 1);
   assert_int_equal(node_read_now(&scene->node, scene->link, &without).status, KVF_TRANSFER_SETUP);

@@ -56,7 +56,7 @@ static void without_memory_there_is_nothing_to_describe(void **state)
   ops->clear_memory(node.transport);
   assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
 
-  const kvf_transport_memory tableless = {.regions = node.regions, .regions_count = 1};
+  const kvf_transport_memory tableless = {.regions = node.regions, .regions_count = 1, .table_fd = -1};
   assert_int_equal(ops->set_memory(node.transport, &tableless), KVF_OK);
   assert_int_equal(ops->describe(node.transport, room, sizeof(room), &bytes), KVF_INVALID);
   node_close(&node);
@@ -81,6 +81,8 @@ static void a_description_names_this_process_and_its_memory(void **state)
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);
   assert_int_equal(head.table_address, (uintptr_t)node.table);
+  assert_int_equal(head.has_table_fd, 1);
+  assert_int_equal(head.table_fd, node.table_fd);
   assert_int_equal(bases[0], (uintptr_t)node.regions[0].base);
   assert_int_equal(bases[1], (uintptr_t)node.regions[1].base);
   assert_memory_equal((const void *)(uintptr_t)head.cookie_address, head.cookie, sizeof(head.cookie));

@@ -126,8 +126,11 @@ static void memory_is_set_once_at_a_time(void **state)
 {
   (void)state;
   side *node = opened();
-  const kvf_transport_memory memory = {
-      .regions = node->regions, .regions_count = node->shape.count, .table = node->table, .table_slots = NODE_SLOTS};
+  const kvf_transport_memory memory = {.regions = node->regions,
+                                       .regions_count = node->shape.count,
+                                       .table = node->table,
+                                       .table_slots = NODE_SLOTS,
+                                       .table_fd = -1};
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_EXISTS);
   ops->clear_memory(node->transport);
   ops->clear_memory(node->transport);
