@@ -17,6 +17,7 @@
 #include "transport/thread.h"
 
 #define EVENTS_MAX 8
+#define ASSIST_TURNS 4        /* of a caller; what there is then is left to the data thread's own thread */
 #define POLL_NS KVF_NS_PER_MS /* where UCX cannot be waited for */
 
 void kvf_ucx_log(kvf_ucx *ucx, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
@@ -38,7 +39,7 @@ bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
 {
   const kvf_ucp_worker_params params = {
       .field_mask = KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE | KVF_UCP_WORKER_PARAM_FIELD_FLAGS,
-      .thread_mode = KVF_UCS_THREAD_MODE_SINGLE,
+      .thread_mode = KVF_UCS_THREAD_MODE_SERIALIZED, /* by the driver's lock */
       /* Answers that are on their way when the memory goes away: nobody waits for them. */
       .flags = KVF_UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK,
   };
@@ -217,12 +218,15 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
   return status == KVF_UCS_OK;
 }
 
+static bool may_spin(const kvf_ucx *ucx)
+{
+  return kvf_driver_may_spin(&ucx->driver) &&
+         ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.spin_us * KVF_NS_PER_US);
+}
+
 static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 {
-  if (ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.spin_us * KVF_NS_PER_US)) {
-    return false;
-  }
-  return arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+  return !may_spin(ucx) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
 }
 
 /* Waits for events or commands. False: the transport is closing, and nothing is left. */
@@ -232,9 +236,10 @@ static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
   if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->links)) {
     return false;
   }
-  if (!was_busy && idleness != KVF_BUSY && may_wait(ucx, &due_ns)) {
+  bool is_idle = !was_busy && idleness != KVF_BUSY;
+  if (is_idle && may_wait(ucx, &due_ns)) {
     struct epoll_event events[EVENTS_MAX];
-    int count = epoll_wait(ucx->epoll_fd, events, EVENTS_MAX, kvf_thread_wait_ms(ucx->now_ns, due_ns));
+    int count = kvf_driver_wait(&ucx->driver, &ucx->commands, ucx->epoll_fd, events, EVENTS_MAX, ucx->now_ns, due_ns);
     for (int i = 0; i < count; i++) {
       if (events[i].data.ptr == NULL) {
         kvf_commands_drain(&ucx->commands);
@@ -245,28 +250,68 @@ static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
   return true;
 }
 
+/* What has come of UCX's work. Whether there was something, or there may be more right now. */
+static bool act(kvf_ucx *ucx, bool busy, uint64_t *due_ns)
+{
+  ucx->now_ns = kvf_clock_now();
+  busy = run_ready(ucx) || busy;
+  busy = kvf_ucx_links_run(ucx) || busy;
+  *due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
+  busy = ucx->has_called || busy;
+  ucx->has_called = false;
+  return busy;
+}
+
 static void *thread_main(void *argument)
 {
   kvf_ucx *ucx = argument;
   bool busy;
   uint64_t due_ns;
+  (void)pthread_mutex_lock(&ucx->driver.lock);
   do {
     busy = run_commands(ucx);
     kvf_commands_report_refused(&ucx->commands, &ucx->host);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
-    ucx->now_ns = kvf_clock_now();
-    busy = run_ready(ucx) || busy;
-    busy = kvf_ucx_links_run(ucx) || busy;
-    due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
-    busy = ucx->has_called || busy;
-    ucx->has_called = false;
+    busy = act(ucx, busy, &due_ns);
     if (busy) {
       ucx->busy_ns = ucx->now_ns;
     }
   } while (turn(ucx, busy, due_ns));
+  (void)pthread_mutex_unlock(&ucx->driver.lock);
   close_ucx(ucx);
   return NULL;
+}
+
+/* ---- a caller ---- */
+
+/* Whether others wish to read our memory: that is left to the data thread's own thread, which may not be looking. */
+static bool is_asked(const kvf_ucx *ucx)
+{
+  struct epoll_event events[EVENTS_MAX];
+  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->epoll_fd, events, EVENTS_MAX, 0);
+  for (int i = 0; i < count; i++) {
+    if (events[i].data.ptr == ucx->server) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The caller sends what small reads ask for, and takes what has come for them. */
+static bool ucx_assist(kvf_transport *transport)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  if (kvf_driver_has_small(&ucx->driver) && kvf_driver_take(&ucx->driver, &ucx->commands)) {
+    uint64_t due_ns = KVF_TIME_NEVER;
+    bool asked = !run_commands(ucx);
+    bool busy = true;
+    for (int i = 0; busy && i < ASSIST_TURNS; i++) {
+      busy = act(ucx, progress(ucx, ucx->reader), &due_ns);
+    }
+    kvf_driver_leave(&ucx->driver, &ucx->commands, asked, due_ns, busy || is_asked(ucx));
+  }
+  return kvf_driver_has_small(&ucx->driver);
 }
 
 /* ---- open and close ---- */
@@ -283,11 +328,13 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
   kvf_list_init(&ucx->troubled);
   kvf_list_init(&ucx->ready);
   kvf_list_init(&ucx->leaving);
+  kvf_list_init(&ucx->stages);
   kvf_list_init(&ucx->waiting);
   kvf_list_init(&ucx->stopping);
   kvf_ucx_messages_init(&ucx->asks);
   kvf_ucx_messages_init(&ucx->answers);
   kvf_commands_init(&ucx->commands);
+  kvf_driver_init(&ucx->driver);
 }
 
 static bool open_fds(kvf_ucx *ucx)
@@ -303,6 +350,7 @@ static void destroy(kvf_ucx *ucx)
   if (ucx->epoll_fd >= 0) {
     (void)close(ucx->epoll_fd);
   }
+  kvf_driver_free(&ucx->driver);
   kvf_commands_free(&ucx->commands);
   free(ucx);
 }
@@ -381,5 +429,5 @@ const kvf_transport_ops kvf_transport_ucx = {
     .disconnect = kvf_ucx_disconnect,
     .read = kvf_ucx_read_start,
     .cancel = kvf_ucx_read_cancel,
-    .assist = NULL,
+    .assist = ucx_assist,
 };

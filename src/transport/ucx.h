@@ -1,9 +1,10 @@
 /* What the files of the transport `ucx` share.
  *
- * One data thread makes every call of UCX: two workers, one whose endpoints read (ucx_link.c, ucx_read.c), and, while
- * memory is registered, one through which others read that memory (ucx_memory.c). The second is destroyed when the
- * memory goes away: UCX answers gets over TCP from any address that it is asked for, registered or not, and the
- * worker's end is what ends that. All state is the data thread's, but for what the lock of `commands` guards.
+ * One data thread makes every call of UCX; who that is, driver.h says. Two workers: one whose endpoints read
+ * (ucx_link.c, ucx_read.c), and, while memory is registered, one through which others read that memory (ucx_memory.c).
+ * The second is destroyed when the memory goes away: UCX answers gets over TCP from any address that it is asked for,
+ * registered or not, and the worker's end is what ends that. All state is the data thread's, but for what the lock of
+ * `commands` guards.
  *
  * UCX calls back from inside its own functions; what is called notes what has happened, and the thread acts on it
  * afterwards.
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "transport/commands.h"
+#include "transport/driver.h"
 #include "transport/segments.h"
 #include "transport/ucx_load.h"
 #include "wire/ucx_description.h"
@@ -23,8 +25,9 @@
 #define KVF_UCX_GET_BYTES_MAX (1u << 20) /* of one get: a read shows progress when one of its gets has ended */
 /* Likewise, where gets are messages. Larger answers come in pieces that UCX puts together first: of 16, 32, 64 and 256
  * KiB the first is 1.6 times as fast as the others (./dev bench --peers --case ucx/64x1MiB). */
-#define KVF_UCX_MESSAGE_BYTES_MAX (16u << 10)
+#define KVF_UCX_MESSAGE_BYTES_MAX KVF_UCX_ANSWER_DATA_BYTES_MAX
 #define KVF_UCX_MESSAGES_MAX 65536 /* that a worker has not sent yet: as many gets as can be in flight */
+#define KVF_UCX_STAGES_MAX 256     /* copies of blocks that wait to be sent, KVF_UCX_MESSAGE_BYTES_MAX each */
 #define KVF_UCX_ROOMS_MAX 1024     /* reads and checks of links that are under way; other reads wait */
 #define KVF_UCX_ROOMS_OF_LINKS 64  /* of these, which reads do not take */
 #define KVF_UCX_SEEN 16            /* leases that a link remembers to have found live */
@@ -40,9 +43,17 @@ typedef struct kvf_ucx_batch kvf_ucx_batch;
 typedef struct kvf_ucx_get {
   kvf_ucx_batch *batch;
   uint32_t bytes;
-  void *to;
+  void *to;       /* NULL: the batch's room */
   uint64_t token; /* of the answer, where it is a message */
 } kvf_ucx_get;
+
+/* What a batch's messages ask for, and what they were told, where gets are messages. */
+typedef struct kvf_ucx_claim {
+  uint32_t slot;  /* KVF_UCX_SLOT_NONE: no lease */
+  uint64_t word;  /* of the lease, live */
+  bool is_judged; /* all bytes so far: after they had been copied the fence was looked at */
+  bool is_lost;   /* the room's sample says that the lease is not live */
+} kvf_ucx_claim;
 
 /* Gets in flight for one purpose. Their destinations may be written to until they have ended. */
 struct kvf_ucx_batch {
@@ -53,6 +64,7 @@ struct kvf_ucx_batch {
   uint64_t busy;        /* which of `gets` are in flight */
   uint64_t ended_bytes; /* of those that have ended well */
   kvf_ucs_status error; /* of the first that has not */
+  kvf_ucx_claim claim;
   kvf_ucx_get gets[KVF_UCX_GETS_MAX];
 };
 
@@ -68,6 +80,12 @@ typedef struct kvf_ucx_messages {
   kvf_list busy;
   uint32_t busy_count;
 } kvf_ucx_messages;
+
+/* A copy of bytes of a block, made before the fence was looked at, until UCX has sent it. */
+typedef struct kvf_ucx_stage {
+  kvf_list in_stages;
+  uint8_t bytes[KVF_UCX_MESSAGE_BYTES_MAX];
+} kvf_ucx_stage;
 
 /* The rank's memory, registered with UCX. Refs: the transport's, and one for each read that writes to it. Regions are
  * ours, then the sums of what is read, then the sums of what others read; mems are UCX's handles of these and, last,
@@ -154,6 +172,7 @@ struct kvf_ucx {
   kvf_transport_config config; /* constant */
   bool is_loopback;            /* constant: nobody off this host is to be listened to */
 
+  kvf_driver driver;
   kvf_commands commands; /* its lock guards the next two too */
   uint8_t *description;  /* NULL: no memory */
   size_t description_bytes;
@@ -167,7 +186,7 @@ struct kvf_ucx {
   kvf_ucp_worker reader;
   kvf_ucp_worker server; /* NULL: no memory */
   uint64_t now_ns;       /* of this turn, or command */
-  uint64_t busy_ns;      /* when there was something to do last */
+  uint64_t busy_ns;      /* when its own thread had something to do last */
   bool has_called;       /* UCX was asked for something, which it may do in its next progress only */
   kvf_log_limit log_limit;
   kvf_ucx_memory *memory;
@@ -175,6 +194,8 @@ struct kvf_ucx {
 
   kvf_ucx_messages asks;
   kvf_ucx_messages answers;
+  kvf_list stages; /* that are free */
+  uint32_t stages_count;
   uint64_t asked; /* so far */
 
   kvf_ucx_room *rooms;
@@ -214,16 +235,15 @@ static inline bool kvf_ucx_batch_is_full(const kvf_ucx_batch *batch)
 {
   return batch->busy == UINT64_MAX;
 }
-/* Starts a get from `offset` of one of the link's memories into registered memory; of KVF_UCX_MEMORY_TABLE by messages
- * it is as in a kvf_ucx_ask. The batch has a room. An error is the batch's. batch->ready() is called in any case,
- * later. */
+/* Starts a get from `offset` of one of the link's memories into registered memory; by messages it is what batch->claim
+ * says. The batch has a room. An error is the batch's. batch->ready() is called in any case, later. */
 void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t memory, uint64_t offset, void *to,
                        kvf_ucp_mem mem, int memory_type, uint32_t bytes);
 /* The get is over: nothing is written for it any more. */
 void kvf_ucx_get_end(kvf_ucx_get *get, kvf_ucs_status status);
 /* All gets of a batch whose link has messages are over; answers that still come go nowhere. */
 void kvf_ucx_batch_forget(kvf_ucx_batch *batch);
-/* Starts the gets of a table's head and of the slot's entry (no slot: UINT32_MAX) into the batch's room. */
+/* Starts the gets of a table's head and of the slot's entry (unless KVF_UCX_SLOT_NONE) into the batch's room. */
 void kvf_ucx_sample_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t slot);
 /* False: none is left, beyond `spare` of them. Given back when the gets into it have ended. */
 bool kvf_ucx_room_take(kvf_ucx *ucx, kvf_ucx_batch *batch, uint32_t spare);
@@ -245,6 +265,14 @@ void kvf_ucx_messages_init(kvf_ucx_messages *messages);
 void kvf_ucx_messages_free(kvf_ucx_messages *messages);
 /* Asks the link's peer for a get, which has its bytes, `to` and token. */
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset);
+
+/* ---- ucx_stage.c ---- */
+
+/* NULL: too many wait to be sent, or no memory. */
+kvf_ucx_stage *kvf_ucx_stage_take(kvf_ucx *ucx);
+void kvf_ucx_stage_give(kvf_ucx *ucx, kvf_ucx_stage *stage);
+/* After the answers, which free those that they have. */
+void kvf_ucx_stages_free(kvf_ucx *ucx);
 
 /* ---- ucx_memory.c ---- */
 

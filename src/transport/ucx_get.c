@@ -12,6 +12,7 @@ void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_uc
   batch->busy = 0;
   batch->ended_bytes = 0;
   batch->error = KVF_UCS_OK;
+  batch->claim = (kvf_ucx_claim){.slot = KVF_UCX_SLOT_NONE};
 }
 
 void kvf_ucx_get_end(kvf_ucx_get *get, kvf_ucs_status status)
@@ -94,8 +95,7 @@ void kvf_ucx_sample_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32
   kvf_ucx *ucx = batch->ucx;
   kvf_fence_sample *sample = &ucx->rooms[batch->room].sample;
   if (link->has_messages) {
-    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, slot, sample, ucx->rooms_mem, KVF_UCS_MEMORY_TYPE_HOST,
-                      sizeof(*sample));
+    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, NULL, ucx->rooms_mem, KVF_UCS_MEMORY_TYPE_HOST, 0);
     return;
   }
   kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, &sample->head, ucx->rooms_mem, KVF_UCS_MEMORY_TYPE_HOST,

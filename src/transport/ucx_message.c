@@ -4,14 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "transport/ucx.h"
 
 typedef struct message {
   kvf_list in_messages;
   kvf_ucx *ucx;
   kvf_ucx_messages *messages;
+  kvf_ucx_stage *stage; /* NULL: it has none */
   uint8_t header[KVF_UCX_HEADER_BYTES_MAX];
-  kvf_fence_sample sample; /* an answer's bytes, where they are one */
 } message;
 
 /* ---- sending ---- */
@@ -27,7 +28,9 @@ static void free_all(kvf_list *list)
 {
   kvf_list *node;
   while ((node = kvf_list_pop_front(list)) != NULL) {
-    free(KVF_CONTAINER_OF(node, message, in_messages));
+    message *freed = KVF_CONTAINER_OF(node, message, in_messages);
+    free(freed->stage);
+    free(freed);
   }
 }
 
@@ -50,6 +53,7 @@ static message *take(kvf_ucx *ucx, kvf_ucx_messages *messages)
     kvf_list_init(&taken->in_messages);
     taken->ucx = ucx;
     taken->messages = messages;
+    taken->stage = NULL;
     kvf_list_push_back(&messages->busy, &taken->in_messages);
     messages->busy_count++;
   }
@@ -58,6 +62,10 @@ static message *take(kvf_ucx *ucx, kvf_ucx_messages *messages)
 
 static void give(message *given)
 {
+  if (given->stage != NULL) {
+    kvf_ucx_stage_give(given->ucx, given->stage);
+    given->stage = NULL;
+  }
   kvf_list_remove(&given->in_messages);
   kvf_list_push_back(&given->messages->free, &given->in_messages);
   given->messages->busy_count--;
@@ -95,7 +103,13 @@ static kvf_ucs_status send_message(message *of, kvf_ucp_ep ep, unsigned id, size
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset)
 {
   kvf_ucx *ucx = get->batch->ucx;
-  const kvf_ucx_ask ask = {.token = get->token, .memory = memory, .bytes = get->bytes, .offset = offset};
+  const kvf_ucx_claim *claim = &get->batch->claim;
+  const kvf_ucx_ask ask = {.token = get->token,
+                           .memory = memory,
+                           .slot = claim->slot,
+                           .offset = offset,
+                           .word = claim->word,
+                           .bytes = get->bytes};
   message *asking = take(ucx, &ucx->asks);
   if (asking == NULL) {
     kvf_ucx_get_end(get, KVF_UCS_ERR_NO_MEMORY);
@@ -122,6 +136,36 @@ static kvf_ucx_get *asked(const kvf_ucx *ucx, uint64_t token)
   return waits ? &batch->gets[place] : NULL;
 }
 
+/* Whether the answer is one to what was asked for. */
+static bool fits(const kvf_ucx_get *get, const kvf_ucx_answer *answer, size_t bytes)
+{
+  bool is_live = answer->sample.entry.word == get->batch->claim.word;
+  switch (answer->kind) {
+    case KVF_UCX_ANSWER_LOOK:
+      return bytes == 0 && (get->bytes == 0 || !is_live);
+    case KVF_UCX_ANSWER_UNJUDGED:
+    case KVF_UCX_ANSWER_JUDGED:
+      return bytes > 0 && bytes == get->bytes;
+    default:
+      return false;
+  }
+}
+
+/* The word only grows: the lease was live for all bytes if all samples say so, and any that says that it was not
+ * settles it. */
+static void note_sample(kvf_ucx_batch *batch, const kvf_ucx_answer *answer, bool is_of_bytes)
+{
+  kvf_ucx_claim *claim = &batch->claim;
+  if (claim->is_lost || (KVF_MUTANT(FENCE_READ_FIRST) && batch->ended_bytes > 0)) {
+    return;
+  }
+  batch->ucx->rooms[batch->room].sample = answer->sample;
+  if (is_of_bytes) {
+    claim->is_lost = answer->sample.entry.word != claim->word;
+    claim->is_judged = claim->is_judged && answer->kind == KVF_UCX_ANSWER_JUDGED;
+  }
+}
+
 static kvf_ucs_status on_answer(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                                 const kvf_ucp_am_recv_param *param)
 {
@@ -134,36 +178,26 @@ static kvf_ucs_status on_answer(void *argument, const void *header, size_t heade
   if (get == NULL) {
     return KVF_UCS_OK;
   }
-  if (answer.is_refused || bytes != get->bytes || (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+  if (!fits(get, &answer, bytes) || (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     kvf_ucx_get_end(get, KVF_UCS_ERR_UNREACHABLE);
     return KVF_UCS_OK;
   }
-  memcpy(get->to, data, bytes);
+  if (bytes > 0) {
+    memcpy(get->to, data, bytes);
+  }
+  note_sample(get->batch, &answer, get->bytes > 0);
+  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
+    get->bytes = (uint32_t)bytes; /* that have landed */
+  }
   kvf_ucx_get_end(get, KVF_UCS_OK);
   return KVF_UCS_OK;
 }
 
 /* ---- the producer ---- */
 
-static const void *find_sample(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask, kvf_fence_sample *out)
-{
-  if (ask->bytes != sizeof(*out) || (ask->offset != KVF_UCX_SLOT_NONE && ask->offset >= memory->table_slots)) {
-    return NULL;
-  }
-  memset(out, 0, sizeof(*out));
-  memcpy(&out->head, memory->table, sizeof(out->head));
-  if (ask->offset != KVF_UCX_SLOT_NONE) {
-    out->entry = kvf_fence_load(memory->table, (uint32_t)ask->offset);
-  }
-  return out;
-}
-
 /* Where the bytes are; NULL: they are not ours to give. */
-static const void *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask, kvf_fence_sample *sample)
+static const void *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
 {
-  if (ask->memory == KVF_UCX_MEMORY_TABLE) {
-    return find_sample(memory, ask, sample);
-  }
   if (ask->memory >= memory->regions_count + memory->sums_count) {
     return NULL;
   }
@@ -173,11 +207,51 @@ static const void *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask, kv
   return inside ? (const uint8_t *)region->base + ask->offset : NULL;
 }
 
+/* Loads the entry after whatever was read before, and before whatever is read then: kvf_fence_load()'s barriers. */
+static void look(const kvf_ucx_memory *memory, uint32_t slot, kvf_fence_sample *out)
+{
+  memset(out, 0, sizeof(*out));
+  memcpy(&out->head, memory->table, sizeof(out->head));
+  if (slot != KVF_UCX_SLOT_NONE) {
+    out->entry = kvf_fence_load(memory->table, slot);
+  }
+}
+
+/* Sets the answer; returns its bytes, NULL: none. */
+static const void *answer_to(kvf_ucx *ucx, const kvf_ucx_ask *ask, message *answering, kvf_ucx_answer *out)
+{
+  const kvf_ucx_memory *memory = ucx->memory;
+  *out = (kvf_ucx_answer){.token = ask->token, .kind = KVF_UCX_ANSWER_REFUSED};
+  bool is_look = ask->memory == KVF_UCX_MEMORY_TABLE;
+  const void *from = is_look ? NULL : find(memory, ask);
+  if ((from == NULL && !is_look) || (ask->slot != KVF_UCX_SLOT_NONE && ask->slot >= memory->table_slots)) {
+    return NULL;
+  }
+  out->kind = KVF_UCX_ANSWER_LOOK;
+  look(memory, ask->slot, &out->sample);
+  if (is_look || (out->sample.entry.word != ask->word && !KVF_MUTANT(COPIED_UNPUBLISHED))) {
+    return NULL;
+  }
+  out->kind = KVF_UCX_ANSWER_UNJUDGED;
+  answering->stage = kvf_ucx_stage_take(ucx);
+  if (answering->stage == NULL) {
+    return from;
+  }
+  /* UCX may take what it sends much later; of a copy the fence can tell already. */
+  memcpy(answering->stage->bytes, from, ask->bytes);
+  out->kind = KVF_UCX_ANSWER_JUDGED;
+  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
+    look(memory, ask->slot, &out->sample);
+  }
+  return answering->stage->bytes;
+}
+
 static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                              const kvf_ucp_am_recv_param *param)
 {
   kvf_ucx *ucx = argument;
   kvf_ucx_ask ask;
+  kvf_ucx_answer answer;
   (void)data;
   (void)bytes;
   if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 || ucx->memory == NULL ||
@@ -188,8 +262,7 @@ static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_b
   if (answering == NULL) {
     return KVF_UCS_OK; /* more than anybody may ask for at a time: the asker's stall clock ends it */
   }
-  const void *from = find(ucx->memory, &ask, &answering->sample);
-  const kvf_ucx_answer answer = {.token = ask.token, .is_refused = from == NULL};
+  const void *from = answer_to(ucx, &ask, answering, &answer);
   kvf_ucx_answer_write(&answer, answering->header);
   /* An error: the asker has gone. */
   (void)send_message(answering, param->reply_ep, KVF_UCX_ANSWER_ID, KVF_UCX_ANSWER_BYTES, from,

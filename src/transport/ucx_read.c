@@ -1,14 +1,14 @@
 /* Reads: the lease is looked at, the chunk is got, the lease is looked at again, and what was seen is reported.
  *
- * A look is a get of the table's head and of the slot's entry (one message, where gets are messages), begun when all
- * gets before it have ended: nothing is promised of the order in which gets are carried out, nor of a get of several
- * words being of one moment. So word and digest count as of one lease if they were the same in two looks, the second
- * begun after the first had ended. The look before a chunk is one of the two, and what it has seen is remembered: the
- * lease's next chunks begin with their bytes.
+ * A look is a get of the table's head and of the slot's entry, begun when all gets before it have ended: nothing is
+ * promised of the order in which gets are carried out, nor of a get of several words being of one moment. So word and
+ * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
+ * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
+ *
+ * Where gets are messages the producer looks, before and after it copies an answer's bytes (ucx_message.c).
  */
 #include "transport/ucx.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +50,7 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 {
   kvf_ucx_link *link = read->link;
   kvf_commands_close_read(&ucx->commands, &read->posted);
+  kvf_driver_read_closed(&ucx->driver, read->posted.read.small);
   kvf_list_remove(&read->in_reads);
   kvf_list_remove(&read->in_queue);
   kvf_list_remove(&read->batch.in_ready);
@@ -107,18 +108,12 @@ static void copy(ucx_read *read)
   }
 }
 
-/* Gets are begun after those before have ended: also by a processor that copies for UCX itself. Not inlined: there gcc
- * warns of what its thread sanitizer does not know. */
-__attribute__((noinline)) static void keep_order(void)
-{
-  atomic_thread_fence(memory_order_acquire);
-}
-
 static void begin_copy(ucx_read *read)
 {
-  keep_order();
+  kvf_fence_barrier(); /* UCX may copy itself, in this thread */
   read->state = READ_COPYING;
   read->batch.ended_bytes = 0;
+  read->batch.claim.is_judged = true;
   read->cursor = kvf_segments_begin(&read->chunk);
   if (read->bytes == 0) {
     look(read, READ_JUDGING);
@@ -142,18 +137,33 @@ static void looked(kvf_ucx *ucx, ucx_read *read)
   begin_copy(read);
 }
 
+/* All bytes are here. */
+static void judge(kvf_ucx *ucx, ucx_read *read)
+{
+  bool has_messages = read->link->has_messages;
+  if (KVF_MUTANT(FENCE_READ_FIRST) && !has_messages) {
+    ucx->rooms[read->batch.room].sample.entry = read->seen;
+  }
+  if (KVF_MUTANT(FENCE_READ_FIRST) || (has_messages && read->batch.claim.is_judged)) {
+    read->state = READ_JUDGING;
+    end_judged(ucx, read);
+    return;
+  }
+  kvf_fence_barrier();
+  look(read, READ_JUDGING);
+}
+
 static void copied(kvf_ucx *ucx, ucx_read *read)
 {
   read->landed_bytes = read->batch.ended_bytes;
-  if (read->landed_bytes == read->bytes) {
-    if (KVF_MUTANT(FENCE_READ_FIRST)) {
-      read->state = READ_JUDGING;
-      ucx->rooms[read->batch.room].sample.entry = read->seen;
+  if (read->batch.claim.is_lost) {
+    if (read->batch.busy == 0) {
       end_judged(ucx, read);
-      return;
     }
-    keep_order();
-    look(read, READ_JUDGING);
+    return;
+  }
+  if (read->landed_bytes == read->bytes) {
+    judge(ucx, read);
     return;
   }
   copy(read);
@@ -168,7 +178,7 @@ static void judged(kvf_ucx *ucx, ucx_read *read)
   const kvf_fence_entry entry = ucx->rooms[read->batch.room].sample.entry;
   bool live = entry.word == kvf_fence_word_live(read->posted.read.lease.id);
   read->samples++;
-  if (live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
+  if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
     read->seen = entry;
     *place_of(read->link, read->posted.read.lease.slot) =
         (kvf_ucx_seen){.slot = read->posted.read.lease.slot, .entry = entry};
@@ -239,7 +249,10 @@ static void begin(kvf_ucx *ucx, ucx_read *read)
   read->memory = ucx->memory;
   read->memory->refs++;
   read->progress_ns = ucx->now_ns;
-  if (seen->slot == lease->slot && seen->entry.word == kvf_fence_word_live(lease->id)) {
+  read->batch.claim = (kvf_ucx_claim){.slot = lease->slot, .word = kvf_fence_word_live(lease->id)};
+  if (read->link->has_messages) {
+    begin_copy(read); /* each of its messages looks first */
+  } else if (seen->slot == lease->slot && seen->entry.word == kvf_fence_word_live(lease->id)) {
     read->seen = seen->entry;
     begin_copy(read);
   } else {
@@ -342,14 +355,17 @@ void kvf_ucx_read_start(kvf_link *base, const kvf_read *request)
   kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
   kvf_ucx *ucx = kvf_ucx_of(base->transport);
   ucx_read *read = malloc(sizeof(*read));
+  bool caller_starts = false;
   if (read != NULL) {
     *read = (ucx_read){.link = link, .state = READ_WAITING};
     kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
     kvf_list_init(&read->in_reads);
     kvf_list_init(&read->in_queue);
     kvf_ucx_batch_init(&read->batch, ucx, step);
+    caller_starts = kvf_driver_read_opened(&ucx->driver, request->small);
   }
-  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id, true);
+  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
+                          !caller_starts);
 }
 
 void kvf_ucx_read_cancel(kvf_link *base, uint64_t read_id)

@@ -1,37 +1,49 @@
-/* The messages of the transport `ucx` where the network cannot read memory by itself: the consumer asks for bytes, the
- * producer answers with them. Each is the header of one of UCX's active messages; the bytes are an answer's data.
+/* The messages of the transport `ucx` where the network cannot read memory by itself: the consumer asks for bytes, or
+ * for a look at the fence, and the producer answers. Each is the header of one of UCX's active messages; the bytes are
+ * an answer's data.
  */
 #ifndef KVF_WIRE_UCX_MESSAGE_H
 #define KVF_WIRE_UCX_MESSAGE_H
 
+#include "base/fence.h"
 #include "wire/layout.h"
 
 /* Ids of active messages. */
 #define KVF_UCX_ASK_ID 1
 #define KVF_UCX_ANSWER_ID 2
 
-#define KVF_UCX_ASK_BYTES 24
-#define KVF_UCX_ANSWER_BYTES 12
-#define KVF_UCX_HEADER_BYTES_MAX KVF_UCX_ASK_BYTES
-#define KVF_UCX_ANSWER_DATA_BYTES_MAX (1u << 20)
+#define KVF_UCX_ASK_BYTES 36
+#define KVF_UCX_ANSWER_BYTES 60
+#define KVF_UCX_HEADER_BYTES_MAX KVF_UCX_ANSWER_BYTES
+#define KVF_UCX_ANSWER_DATA_BYTES_MAX (16u << 10)
 
 #define KVF_UCX_MEMORY_TABLE UINT32_MAX /* the fence table */
 #define KVF_UCX_SLOT_NONE UINT32_MAX
 
-/* For `bytes` bytes, at least 1 and at most KVF_UCX_ANSWER_DATA_BYTES_MAX, from `offset` of a memory: one of those of
- * the producer's description, in its order. Or, where that is KVF_UCX_MEMORY_TABLE, for a sample (kvf_fence_sample) of
- * the table's head and of the entry of slot `offset`, or of the head alone (KVF_UCX_SLOT_NONE). `token` is the asker's
- * and comes back. */
+/* For `bytes` bytes, at least 1 and at most KVF_UCX_ANSWER_DATA_BYTES_MAX, from `offset` of a memory (one of those of
+ * the producer's description, in its order) as long as the entry of `slot` has this word, a live lease's. Or, where
+ * `memory` is KVF_UCX_MEMORY_TABLE, for a look: no bytes, and a slot or KVF_UCX_SLOT_NONE. `token` is the asker's and
+ * comes back. */
 typedef struct kvf_ucx_ask {
   uint64_t token;
   uint32_t memory;
-  uint32_t bytes;
+  uint32_t slot;
   uint64_t offset;
+  uint64_t word;
+  uint32_t bytes;
 } kvf_ucx_ask;
+
+typedef enum kvf_ucx_answer_kind {
+  KVF_UCX_ANSWER_REFUSED, /* there is no such memory, or slot; no bytes, no sample */
+  KVF_UCX_ANSWER_LOOK,    /* no bytes: none were asked for, or the word is another one */
+  KVF_UCX_ANSWER_JUDGED,  /* the sample was taken after the bytes had been copied; before that the word was right */
+  KVF_UCX_ANSWER_UNJUDGED /* the sample was taken before that: the asker is to look again when it has the bytes */
+} kvf_ucx_answer_kind;
 
 typedef struct kvf_ucx_answer {
   uint64_t token;
-  bool is_refused; /* there is no such memory; no data */
+  kvf_ucx_answer_kind kind;
+  kvf_fence_sample sample; /* its entry is 0 where no slot was asked for */
 } kvf_ucx_answer;
 
 void kvf_ucx_ask_write(const kvf_ucx_ask *ask, uint8_t out[KVF_UCX_ASK_BYTES]);

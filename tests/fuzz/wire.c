@@ -12,6 +12,7 @@
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
+#include "wire/ucx_message.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -156,6 +157,27 @@ static void take_address(const uint8_t *body, size_t bytes)
     kvf_address_format(&address, printed);
     fuzz_check(kvf_address_parse(printed, 0, &second) == KVF_OK);
     fuzz_check(memcmp(address.ip, second.ip, sizeof(address.ip)) == 0 && address.port == second.port);
+  }
+}
+
+static void take_ucx_ask(const uint8_t *body, size_t bytes)
+{
+  kvf_ucx_ask ask;
+  if (kvf_ucx_ask_read(body, bytes, &ask) == KVF_OK) {
+    fuzz_check(ask.bytes <= KVF_UCX_ANSWER_DATA_BYTES_MAX);
+    fuzz_check((ask.memory == KVF_UCX_MEMORY_TABLE) == (ask.bytes == 0));
+    kvf_ucx_ask_write(&ask, again);
+    fuzz_check(bytes == KVF_UCX_ASK_BYTES && memcmp(again, body, bytes) == 0);
+  }
+}
+
+static void take_ucx_answer(const uint8_t *body, size_t bytes)
+{
+  kvf_ucx_answer answer;
+  if (kvf_ucx_answer_read(body, bytes, &answer) == KVF_OK) {
+    fuzz_check(answer.kind <= KVF_UCX_ANSWER_UNJUDGED);
+    kvf_ucx_answer_write(&answer, again);
+    fuzz_check(bytes == KVF_UCX_ANSWER_BYTES && memcmp(again, body, bytes) == 0);
   }
 }
 
@@ -311,18 +333,33 @@ static size_t seed_address(uint8_t *out)
   return sizeof(text) - 1;
 }
 
+static size_t seed_ucx_ask(uint8_t *out)
+{
+  const kvf_ucx_ask ask = {.token = 1, .memory = 2, .slot = 3, .offset = 4096, .word = 5, .bytes = 64};
+  kvf_ucx_ask_write(&ask, out);
+  return KVF_UCX_ASK_BYTES;
+}
+
+static size_t seed_ucx_answer(uint8_t *out)
+{
+  const kvf_ucx_answer answer = {.token = 1, .kind = KVF_UCX_ANSWER_JUDGED};
+  kvf_ucx_answer_write(&answer, out);
+  return KVF_UCX_ANSWER_BYTES;
+}
+
 /* The order is the corpus': new ones go to the end. */
 static const struct {
   void (*take)(const uint8_t *body, size_t bytes);
   size_t (*seed)(uint8_t *out);
 } decoders[] = {
-    {take_hello, seed_hello},       {take_challenge, seed_challenge},   {take_proof, seed_proof},
-    {take_refused, seed_refused},   {take_welcome, seed_welcome},       {take_renew, seed_renew},
-    {take_finish, seed_finish},     {take_lease_states, seed_states},   {take_ping, seed_8},
-    {take_data_challenge, seed_32}, {take_data_hello, seed_data_hello}, {take_read, seed_read},
-    {take_data_chunk, seed_chunk},  {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
-    {take_frame, seed_frame},       {take_record, seed_record},         {take_record_fields, seed_record},
-    {take_address, seed_address},   {take_data_ready, seed_32},
+    {take_hello, seed_hello},           {take_challenge, seed_challenge},   {take_proof, seed_proof},
+    {take_refused, seed_refused},       {take_welcome, seed_welcome},       {take_renew, seed_renew},
+    {take_finish, seed_finish},         {take_lease_states, seed_states},   {take_ping, seed_8},
+    {take_data_challenge, seed_32},     {take_data_hello, seed_data_hello}, {take_read, seed_read},
+    {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
+    {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
+    {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
+    {take_ucx_answer, seed_ucx_answer},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

@@ -6,40 +6,66 @@ static void an_ask_comes_back(void **state)
 {
   (void)state;
   const kvf_ucx_ask in = {
-      .token = 0x0123456789abcdef, .memory = KVF_UCX_MEMORY_TABLE, .bytes = 4096, .offset = 1u << 31};
+      .token = 0x0123456789abcdef, .memory = 3, .slot = 77, .offset = UINT64_C(1) << 40, .word = 99, .bytes = 4096};
   uint8_t bytes[KVF_UCX_ASK_BYTES];
   kvf_ucx_ask out;
   kvf_ucx_ask_write(&in, bytes);
   assert_int_equal(kvf_ucx_ask_read(bytes, sizeof(bytes), &out), KVF_OK);
   assert_int_equal(out.token, in.token);
   assert_int_equal(out.memory, in.memory);
-  assert_int_equal(out.bytes, in.bytes);
+  assert_int_equal(out.slot, in.slot);
   assert_int_equal(out.offset, in.offset);
+  assert_int_equal(out.word, in.word);
+  assert_int_equal(out.bytes, in.bytes);
 }
 
-static void an_ask_for_nothing_or_too_much_is_malformed(void **state)
+static kvf_status read_back(const kvf_ucx_ask *ask)
+{
+  uint8_t bytes[KVF_UCX_ASK_BYTES];
+  kvf_ucx_ask out;
+  kvf_ucx_ask_write(ask, bytes);
+  return kvf_ucx_ask_read(bytes, sizeof(bytes), &out);
+}
+
+static void an_ask_is_for_bytes_of_a_lease_or_for_a_look(void **state)
 {
   (void)state;
-  const uint32_t lengths[] = {0, KVF_UCX_ANSWER_DATA_BYTES_MAX + 1, UINT32_MAX};
-  for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-    uint8_t bytes[KVF_UCX_ASK_BYTES];
-    kvf_ucx_ask out;
-    kvf_ucx_ask_write(&(kvf_ucx_ask){.bytes = lengths[i]}, bytes);
-    assert_int_equal(kvf_ucx_ask_read(bytes, sizeof(bytes), &out), KVF_PROTOCOL);
+  const uint32_t most = KVF_UCX_ANSWER_DATA_BYTES_MAX;
+  const struct {
+    kvf_ucx_ask ask;
+    kvf_status status;
+  } cases[] = {
+      {{.slot = 1, .word = 3, .bytes = 1}, KVF_OK},
+      {{.slot = 1, .word = 3, .bytes = most}, KVF_OK},
+      {{.slot = 1, .word = 3, .bytes = 0}, KVF_PROTOCOL},
+      {{.slot = 1, .word = 3, .bytes = most + 1}, KVF_PROTOCOL},
+      {{.slot = 1, .word = 3, .bytes = UINT32_MAX}, KVF_PROTOCOL},
+      {{.slot = 1, .word = 4, .bytes = 1}, KVF_PROTOCOL}, /* an ended lease's */
+      {{.slot = KVF_UCX_SLOT_NONE, .word = 3, .bytes = 1}, KVF_PROTOCOL},
+      {{.memory = KVF_UCX_MEMORY_TABLE, .slot = 1, .word = 3}, KVF_OK},
+      {{.memory = KVF_UCX_MEMORY_TABLE, .slot = KVF_UCX_SLOT_NONE}, KVF_OK},
+      {{.memory = KVF_UCX_MEMORY_TABLE, .slot = 1, .word = 3, .bytes = 16}, KVF_PROTOCOL},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    assert_int_equal(read_back(&cases[i].ask), cases[i].status);
   }
 }
 
 static void an_answer_comes_back(void **state)
 {
   (void)state;
-  for (int refused = 0; refused < 2; refused++) {
-    const kvf_ucx_answer in = {.token = UINT64_MAX - 1, .is_refused = refused != 0};
+  for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_UNJUDGED; kind++) {
+    const kvf_ucx_answer in = {.token = UINT64_MAX - 1,
+                               .kind = (kvf_ucx_answer_kind)kind,
+                               .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4},
+                                          .entry = {.word = 5, .digest = UINT64_MAX}}};
     uint8_t bytes[KVF_UCX_ANSWER_BYTES];
     kvf_ucx_answer out;
     kvf_ucx_answer_write(&in, bytes);
     assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), KVF_OK);
     assert_int_equal(out.token, in.token);
-    assert_int_equal(out.is_refused, in.is_refused);
+    assert_int_equal(out.kind, in.kind);
+    assert_memory_equal(&out.sample, &in.sample, sizeof(in.sample));
   }
 }
 
@@ -49,17 +75,17 @@ static void an_answer_of_another_kind_is_malformed(void **state)
   uint8_t bytes[KVF_UCX_ANSWER_BYTES];
   kvf_ucx_answer out;
   kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 1}, bytes);
-  bytes[8] = 2;
+  bytes[8] = KVF_UCX_ANSWER_UNJUDGED + 1;
   assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), KVF_PROTOCOL);
 }
 
 static void other_lengths_are_malformed(void **state)
 {
   (void)state;
-  uint8_t bytes[KVF_UCX_ASK_BYTES + 1] = {0};
+  uint8_t bytes[KVF_UCX_HEADER_BYTES_MAX + 1] = {0};
   kvf_ucx_ask ask;
   kvf_ucx_answer answer;
-  kvf_ucx_ask_write(&(kvf_ucx_ask){.bytes = 1}, bytes);
+  kvf_ucx_ask_write(&(kvf_ucx_ask){.word = 1, .bytes = 1}, bytes);
   for (size_t length = 0; length <= sizeof(bytes); length++) {
     void *exact = exact_copy(bytes, length);
     assert_int_equal(kvf_ucx_ask_read(exact, length, &ask), length == KVF_UCX_ASK_BYTES ? KVF_OK : KVF_PROTOCOL);
@@ -77,7 +103,7 @@ static void other_lengths_are_malformed(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_ask_comes_back),           cmocka_unit_test(an_ask_for_nothing_or_too_much_is_malformed),
+      cmocka_unit_test(an_ask_comes_back),           cmocka_unit_test(an_ask_is_for_bytes_of_a_lease_or_for_a_look),
       cmocka_unit_test(an_answer_comes_back),        cmocka_unit_test(an_answer_of_another_kind_is_malformed),
       cmocka_unit_test(other_lengths_are_malformed),
   };
