@@ -1,5 +1,6 @@
 /* kvferry through its public interface: VARIANT is the transport, an option is the node's. A round is a load from its
- * start to its quiet event; the caller sleeps meanwhile. */
+ * start to its quiet event. The caller sleeps meanwhile, but for a load that callers look after themselves
+ * (`inline_bytes`): there it asks again and again, as the others' callers do at any size. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "peer.h"
 
 #define BLOCK_TOKENS 16
+#define INLINE_BYTES 65536 /* the option's default */
 
 static kvf_node *node;
 static kvf_prompt prompt;
@@ -129,6 +131,12 @@ static void step(const peer_job *job)
   peer_must(kvf_poll(node, events, 64) == 0, "a load has ended meanwhile");
 }
 
+static bool is_inline(const peer_job *job)
+{
+  const peer_shape *shape = &job->shape;
+  return (uint64_t)shape->layers * shape->blocks * shape->block_bytes <= INLINE_BYTES;
+}
+
 static const char *read_once(const peer_job *job)
 {
   start(job);
@@ -141,7 +149,7 @@ static const char *read_once(const peer_job *job)
       }
       quiet += events[i].kind == KVF_EVENT_QUIET;
     }
-    if (count == 0) { /* sleeps, so that the caller takes no core from the copiers */
+    if (count == 0 && !is_inline(job)) { /* sleeps, so that the caller takes no core from the copiers */
       struct pollfd wait = {.fd = kvf_event_fd(node), .events = POLLIN};
       (void)poll(&wait, 1, 10000);
     }

@@ -1,5 +1,5 @@
 /* UCX alone: gets of all segments, straight into their places, then the wait for the last of them. VARIANT says how
- * both sides wait: "event" (as kvferry's transport does unless told otherwise) or "spin". Option ucx_library as
+ * both sides wait: "event" (as kvferry's transport does with spin_us=0) or "spin". Option ucx_library as
  * kvferry's. */
 #include <poll.h>
 #include <pthread.h>

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
-from peers import extras, main, report, shapes
+from peers import extras, hosts, main, report, shapes
+from peers.implementations import implementations
 from peers.memory import Memory
 from peers.pair import Implementation, Pair, PeerError
 from peers.rounds import SESSIONS, TURNS_MIN, Field, first
@@ -215,3 +218,41 @@ def test_limits_are_judged():
     assert [case for _, case, _ in report.judge_limits(extra)] == ["tcp/stop"]
     assert "at most 1500 ms" in report.goals_table(extra)
     assert "stop: from" in "\n".join(report.tables(extra))
+
+
+def test_who_takes_part_in_what():
+    everybody = {(what.path, what.name): what for what in implementations(Path("b"), Path("p"), [], "u", key=("key_file=k",))}
+    assert everybody["tcp", "kvferry tls"].options == ("key_file=k", "tls=always")
+    names = {key: [name for name in extras.EXTRAS if extras.applies(what, name)] for key, what in everybody.items()}
+    assert names["tcp", "kvferry tls"] == ["first-load"] and everybody["tcp", "kvferry tls"].has_shapes
+    steps = names["tcp", "nixl get_finished()"]
+    assert steps == ["step-0", "step-100", "step-1000"] and not everybody["tcp", "nixl get_finished()"].has_shapes
+    assert {path for (path, _), found in names.items() if "partition" in found} == {"tcp", "ucx"}
+
+
+def test_a_partition_is_timed_in_each_direction(memory: Memory, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cuts: list[hosts.Cuts] = []
+
+    @contextmanager
+    def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Callable[[hosts.Cuts], None]]]:
+        yield what, cuts.append
+
+    monkeypatch.setattr(extras.hosts, "apart", apart)
+    monkeypatch.setattr(extras, "WATCH_S", 0.2)
+    monkeypatch.setattr(extras, "FAULT_AFTER_S", 0.05)
+    found = extras.EXTRAS["partition"](fake(driver, "holds out"), Memory(64 * MIB, 1), tmp_path)
+    assert (found["undetected"], found["median"], cuts) == (1, 200, [hosts.CUTS[0]])
+    monkeypatch.setattr(extras, "detect_ms", lambda pair, fault: fault() or 7.0)
+    found = extras.EXTRAS["partition"](fake(driver, ""), Memory(64 * MIB, 1), tmp_path)
+    assert (found["case"], found["undetected"], found["runs"], found["median"]) == ("local/partition", 0, 3, 7)
+    assert cuts[1:] == list(hosts.CUTS)
+
+
+def test_where_there_are_no_networks_the_run_says_so(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(names: list[str]) -> None:
+        raise hosts.NoNetwork("not allowed")
+
+    monkeypatch.setattr(hosts, "Network", refuse)
+    said: list[str] = []
+    assert extras.measure([(fake(driver, ""), "partition")], 1, tmp_path, said.append, lambda text: None) == []
+    assert said == ["left out: local/partition: not allowed"]

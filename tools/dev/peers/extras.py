@@ -1,5 +1,5 @@
 """What is measured on fresh pairs of processes: the first load, a connected pair with nothing to do, a producer that dies or
-stands still."""
+stands still, a network that drops what is sent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from . import hosts
 from .memory import Memory
 from .pair import Implementation, Pair, PeerError
 from .report import GB_PER_S, MS, OF_LOAD, PERCENT, US, Row, make_row, quantiles
@@ -73,13 +74,13 @@ def idle(what: Implementation, memory: Memory, logs: Path) -> Row:
     return make_row(f"{what.path}/idle", who(pair), PERCENT, used / IDLE_S * 100, used / IDLE_S * 100, 1)
 
 
-def detect_ms(pair: Pair, fault: signal.Signals) -> float | None:
+def detect_ms(pair: Pair, fault: Callable[[], None]) -> float | None:
     """Milliseconds from the fault, in the middle of a load, to the load's failure; None if there is none."""
     pair.run(1, 1)
     pair.reader.tell(f"watch {int((FAULT_AFTER_S + WATCH_S) * 1000)}")
     time.sleep(FAULT_AFTER_S)
     begin_ns = time.monotonic_ns()
-    os.kill(pair.holders[0].process.pid, fault)
+    fault()
     try:
         word, _, text = pair.reader.any_answer(WATCH_S + ANSWER_S).partition(" ")
     except PeerError as error:
@@ -87,21 +88,34 @@ def detect_ms(pair: Pair, fault: signal.Signals) -> float | None:
     return (int(text.split()[0]) - begin_ns) / 1e6 if word == "failed" else None
 
 
+def detection_row(case: str, mine: Row, found: list[float | None]) -> Row:
+    times = [WATCH_S * 1000 if each is None else each for each in found]
+    row = make_row(case, mine, MS, *quantiles(times, False), len(times))
+    return {**row, "undetected": found.count(None)}
+
+
 def detection(name: str, fault: signal.Signals, runs: int) -> Callable[[Implementation, Memory, Path], Row]:
     def measure(what: Implementation, memory: Memory, logs: Path) -> Row:
-        times = []
-        missed = 0
-        for _ in range(runs):
+        found: list[float | None] = []
+        while len(found) < runs and None not in found:  # each of those costs WATCH_S
             with at_work(what, memory, logs, LARGE) as pair:
-                found = detect_ms(pair, fault)
-            times.append(WATCH_S * 1000 if found is None else found)
-            missed += found is None
-            if missed:
-                break  # each costs WATCH_S
-        row = make_row(f"{what.path}/{name}", who(pair), MS, *quantiles(times, False), len(times))
-        return {**row, "undetected": missed}
+                pid = pair.holders[0].process.pid
+                found.append(detect_ms(pair, lambda: os.kill(pid, fault)))  # noqa: B023
+        return detection_row(f"{what.path}/{name}", who(pair), found)
 
     return measure
+
+
+def partition(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """From the moment when the network between two hosts begins to drop what one sends the other, either or both, to the
+    load's failure."""
+    found: list[float | None] = []
+    for cuts in hosts.CUTS:
+        with hosts.apart(what, *with_key(logs)) as (there, cut), at_work(there, memory, logs, LARGE) as pair:
+            found.append(detect_ms(pair, lambda: cut(cuts)))  # noqa: B023
+        if None in found:
+            break
+    return detection_row(f"{what.path}/partition", who(pair), found)
 
 
 def engine_step(loads: int) -> Callable[[Implementation, Memory, Path], Row]:
@@ -187,6 +201,7 @@ EXTRAS = {
     "idle": idle,
     "kill": detection("kill", signal.SIGKILL, KILLS),
     "stop": detection("stop", signal.SIGSTOP, STOPS),
+    "partition": partition,
     "fence": fence,
     "first-load-key": first_load_with_key,
     "key": key,
@@ -196,8 +211,12 @@ EXTRAS = {
 
 
 def applies(what: Implementation, name: str) -> bool:
+    if what.extras is not None:
+        return name in what.extras
     if what.variant:
         return False
+    if name == "partition":
+        return what.path != "local"
     if name in ("fence", "key", "first-load-key"):
         return what.impl == "kvferry"
     if name.startswith("step-"):
@@ -216,6 +235,6 @@ def measure(
         show(f"{name}: {what.path} {what.name}")
         try:
             rows.append(EXTRAS[name](what, memory, logs))
-        except PeerError as error:
-            say(f"left out: {name}: {error}")
+        except (PeerError, hosts.NoNetwork) as error:
+            say(f"left out: {what.path}/{name}: {error}")
     return rows

@@ -10,7 +10,7 @@ from pathlib import Path
 from .pair import Implementation
 
 THREADS = 2  # as kvferry's options copy_threads and tcp_streams have by default
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 # Over TCP on this host, as kvferry's transport ucx chooses where the node listens on loopback.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 # Its consumer has no progress thread: that spins, and takes a core from those that copy (up to 2.5 times as slow here).
@@ -19,9 +19,9 @@ QUIET = {"UCX_LOG_LEVEL": "error", "NIXL_LOG_LEVEL": "ERROR", "MC_LOG_LEVEL": "E
 
 
 def implementations(
-    build: Path, peers: Path, options: list[str], ucx_library: str, against: Sequence[str] = ()
+    build: Path, peers: Path, options: list[str], ucx_library: str, against: Sequence[str] = (), key: tuple[str, ...] = ()
 ) -> list[Implementation]:
-    """`against`: kvferry once more, with these options (NAME=VALUE, between spaces)."""
+    """`against`: kvferry once more, with these options (NAME=VALUE, between spaces). `key`: the option that is a key's file."""
     library = (f"ucx_library={ucx_library}",)
     python = {"PYTHONPATH": str(peers), **QUIET}
 
@@ -45,7 +45,15 @@ def implementations(
         limit("local", "memcpy", THREADS, f"memcpy x{THREADS}"),
         limit("local", "memcpy", 1, "memcpy x1"),
         kvferry("tcp"),
+        replace(kvferry("tcp", (*key, "tls=always")), variant="tls", extras=("first-load",)),
         driven("tcp", "nixl", UCX_TCP, NIXL_FASTEST),
+        # As vLLM makes its agent, and nothing but an engine's step.
+        replace(
+            driven("tcp", "nixl", UCX_TCP, ("agent=vllm",)),
+            variant="get_finished()",
+            has_shapes=False,
+            extras=("step-0", "step-100", "step-1000"),
+        ),
         driven("tcp", "mooncake", {}),
         limit("tcp", "streams", THREADS, f"streams x{THREADS}"),
         limit("tcp", "streams", 1, "streams x1"),
@@ -55,7 +63,7 @@ def implementations(
             for variant, waits in (("", "event"), ("ucx, spinning", "spin"))
         ),
     ]
-    ours = [what for what in everybody if what.impl == "kvferry"]
+    ours = [what for what in everybody if what.impl == "kvferry" and not what.variant]
     return everybody + [
         replace(what, variant=more, options=(*what.options, *more.split())) for what in ours for more in against
     ]

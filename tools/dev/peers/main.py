@@ -74,9 +74,14 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
     pool_bytes = shapes.pool_bytes_for(shapes.available_bytes())
     chosen = [shapes.fit(shape, pool_bytes) for shape in shapes.SHAPES]
     everybody = [
-        (what, [shape for shape in chosen if options.case in f"{what.path}/{shape.name}"])
+        (what, [shape for shape in chosen if what.has_shapes and options.case in f"{what.path}/{shape.name}"])
         for what in implementations(
-            options.folder / "peers", PEERS.absolute(), options.option, str(options.ucx_library), options.against
+            options.folder.absolute() / "peers",
+            PEERS.absolute(),
+            options.option,
+            str(options.ucx_library.absolute() if options.ucx_library.exists() else options.ucx_library),
+            options.against,
+            extras.with_key(logs),
         )
     ]
     wanted = {what: cases for what, cases in everybody if cases}

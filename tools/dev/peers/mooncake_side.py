@@ -11,9 +11,10 @@ BATCH_MAX = 2048  # of one call: with 5120 it fails
 
 
 class Mooncake:
-    def __init__(self, _role: str, _variant: str, _options: dict[str, str]):
+    def __init__(self, _role: str, _variant: str, options: dict[str, str]):
         self.engine = TransferEngine()
-        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
+        self.address = options.get("address", "127.0.0.1")
+        if self.engine.initialize(self.address, "P2PHANDSHAKE", "tcp", "") != 0:
             raise RuntimeError("Mooncake's engine does not start")
         self.registered = False
         self.batches: list[tuple[str, list[int], list[int], list[int]]] = []
@@ -28,7 +29,7 @@ class Mooncake:
 
     def hold(self, job: side.Job) -> str:
         self.register(job)
-        return f"{job.pool} 127.0.0.1:{self.engine.get_rpc_port()}"
+        return f"{job.pool} {self.address}:{self.engine.get_rpc_port()}"
 
     def read(self, job: side.Job, offer: str) -> None:
         pool, target = offer.split()

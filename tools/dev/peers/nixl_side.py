@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 from typing import Any
 
+import nixl_step
 import numpy as np
 import side
 from nixl_cu12 import _api as nixl
@@ -16,19 +17,25 @@ from nixl_cu12 import _api as nixl
 
 class Nixl:
     def __init__(self, role: str, _variant: str, options: dict[str, str]):
-        config = nixl.nixl_agent_config(
-            enable_prog_thread=role in options.get("progress", "hold,read").split(","),
-            num_threads=int(options.get("num_threads", "0")),
-        )
+        self.is_vllm = options.get("agent") == "vllm"
+        if self.is_vllm:
+            config = nixl.nixl_agent_config(**nixl_step.agent_config())
+        else:
+            config = nixl.nixl_agent_config(
+                enable_prog_thread=role in options.get("progress", "hold,read").split(","),
+                num_threads=int(options.get("num_threads", "0")),
+            )
         self.name = f"{role}-{os.getpid()}"
         self.agent = nixl.nixl_agent(self.name, config)
         self.registered = None
         self.remotes: dict[str, str] = {}
         self.sources: list[tuple[Any, np.ndarray, Any, np.ndarray]] = []
         self.in_flight: list[nixl.nixl_xfer_handle] = []
+        self.worker = nixl_step.make_worker(self.agent) if self.is_vllm and role == "read" else None
 
     def version(self) -> str:
-        return f"NIXL {importlib.metadata.version('nixl-cu12')}"
+        vllm = f", vLLM {nixl_step.vllm_version()}" if self.is_vllm else ""
+        return f"NIXL {importlib.metadata.version('nixl-cu12')}{vllm}"
 
     def register(self, job: side.Job) -> None:
         if self.registered is None:
@@ -72,10 +79,17 @@ class Nixl:
         return handles
 
     def start(self) -> None:
-        self.in_flight += self.post()
+        handles = self.post()
+        self.in_flight += handles
+        if self.worker is not None:
+            nixl_step.add_load(self.worker, handles)
 
     def step(self) -> None:
-        """What NixlConnector's get_finished() does in each step: asks for news, and after every handle."""
+        """The least that get_finished() can do in each step: asks for news, and after every handle. Or get_finished() itself."""
+        if self.worker is not None:
+            if self.worker.get_finished() != (set(), set()):
+                raise RuntimeError("a transfer has ended meanwhile")
+            return
         self.agent.get_new_notifs()
         for handle in self.in_flight:
             if self.agent.check_xfer_state(handle) != "PROC":

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,12 @@ class Implementation:
     argument: str
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    extras: tuple[str, ...] | None = None  # of those that are measured apart, the ones it takes part in; None: as its kind does
+    has_shapes: bool = True
+    holder_in: tuple[str, ...] = ()  # the command that runs another on the producer's host
+    reader_in: tuple[str, ...] = ()
+    holder_options: tuple[str, ...] = ()
+    reader_options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -46,9 +53,10 @@ class Side:
     def __init__(self, role: str, what: Implementation, memory: Memory, logs: Path, number: int):
         self.what = f"{what.path} {what.name} ({role})"
         self.log = logs / f"{what.path}-{what.name}-{role}-{number}.log".replace("/", "-")
+        place, options = (what.holder_in, what.holder_options) if role == "hold" else (what.reader_in, what.reader_options)
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [*what.command, role, what.argument, *memory.arguments, *what.options],
+                [*place, *what.command, role, what.argument, *memory.arguments, *what.options, *options],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 env={**os.environ, **what.environment}, pass_fds=memory.fds,
             )  # fmt: skip
@@ -99,7 +107,8 @@ class Side:
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):  # a line that the process no longer read
+                    pipe.close()
 
 
 class Pair:

@@ -20,6 +20,7 @@ EXTRAS = {
     "first-load": "first load of 64x16KiB, connecting included, µs",
     "kill": "from a producer's death to the load's failure, ms",
     "stop": "from a producer's standstill to the load's failure, ms",
+    "partition": "from a partition (both ways, or either) to the load's failure, ms",
     "idle": "connected, nothing to do: % of a core (the busier side)",
     "fence": "looks at the fence, 64x1MiB: % of the load, at most",
     "first-load-key": "the first load between nodes that have a key, µs",
@@ -154,7 +155,13 @@ GOALS = (
     Goal("tcp/[^/]*", "streams x2", 0.9),
     Goal("ucx/[^/]*", "ucx", 0.95),
 )
-LIMITS = (Limit("kill", 50, MS), Limit("stop", 1500, MS), Limit("idle", 0.5, PERCENT), Limit("fence", 3, OF_LOAD))
+LIMITS = (
+    Limit("kill", 50, MS),
+    Limit("stop", 1500, MS),
+    Limit("partition", 1500, MS),
+    Limit("idle", 0.5, PERCENT),
+    Limit("fence", 3, OF_LOAD),
+)
 
 
 def judge_limits(rows: Sequence[Row]) -> list[tuple[Limit, str, float]]:
