@@ -34,9 +34,9 @@ int kvf_driver_wait(kvf_driver *driver, const kvf_commands *commands, int epoll_
                     int capacity, uint64_t now_ns, uint64_t due_ns)
 {
   if (driver->asks >= KVF_DRIVER_ASKS_MIN) {
-    driver->asks = 0;
     driver->light_until_ns = kvf_time_add(now_ns, KVF_DRIVER_LOOK_NS);
   }
+  driver->asks = 0;
   bool is_light =
       now_ns < driver->light_until_ns && atomic_load_explicit(&driver->large_open, memory_order_relaxed) == 0;
   if (is_light) {

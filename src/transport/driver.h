@@ -24,8 +24,8 @@ typedef struct kvf_driver {
   pthread_mutex_t lock;    /* taken before the host's locks, never under them */
   uint64_t waits_until_ns; /* the data thread's own; this and the next three with `lock` */
   uint64_t light_until_ns; /* until when the data thread waits for commands only */
-  uint32_t asks;           /* callers', since the data thread began to */
-  bool has_driven;         /* a caller has, since the data thread began to wait */
+  uint32_t asks;           /* callers', since the data thread began to wait */
+  bool has_driven;         /* a caller has, since then */
 
   atomic_uint small_open; /* reads that callers may look after */
   atomic_uint large_open; /* others: while there is one, no caller drives, since it would copy that too */

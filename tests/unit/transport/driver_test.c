@@ -122,6 +122,19 @@ static void few_asks_or_starts_change_nothing(void **state)
   assert_true(w->driver.light_until_ns == 0);
 }
 
+/* One that waits for its event asks once a load. */
+static void asks_of_many_loads_do_not_add_up(void **state)
+{
+  world *w = *state;
+  (void)kvf_driver_read_opened(&w->driver, true);
+  tell(w);
+  for (int i = 0; i < 2 * KVF_DRIVER_ASKS_MIN; i++) {
+    ask(w, 1);
+    assert_int_equal(wait_for(w, KVF_NS_PER_S), 1);
+    assert_true(w->driver.light_until_ns == 0);
+  }
+}
+
 static void callers_that_ask_no_more_are_forgotten(void **state)
 {
   world *w = *state;
@@ -258,6 +271,7 @@ int main(void)
       TEST(an_event_ends_the_wait),
       TEST(while_callers_ask_events_wake_nobody),
       TEST(few_asks_or_starts_change_nothing),
+      TEST(asks_of_many_loads_do_not_add_up),
       TEST(callers_that_ask_no_more_are_forgotten),
       TEST(a_command_ends_the_wait_at_any_time),
       TEST(a_large_read_keeps_callers_away),
