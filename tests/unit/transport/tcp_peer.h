@@ -27,6 +27,8 @@ int peer_connect(const void *description, size_t description_bytes);
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
 /* The whole handshake. */
 int peer_connect_proved(const kvf_link_spec *spec);
+/* Likewise; false: the proof was right, and the other side has closed. Then *fd is nothing. */
+bool peer_try(const kvf_link_spec *spec, int *fd);
 void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_read_item *items, uint32_t count);
 void peer_send_cancel(int fd, uint64_t read_id);
 kvf_data_chunk peer_receive_chunk(int fd);

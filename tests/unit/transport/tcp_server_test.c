@@ -285,6 +285,7 @@ static void the_longest_idle_consumer_makes_room(void **state)
   scene_close(s);
 }
 
+/* When the kernel takes the last byte that it has room for is its affair: acknowledgements may be late. */
 static void busy_consumers_make_room_only_when_stuck(void **state)
 {
   (void)state;
@@ -294,7 +295,7 @@ static void busy_consumers_make_room_only_when_stuck(void **state)
   kvf_transport_config config = node_config();
   config.connections_max = 1;
   config.tcp_buffer_bytes = 65536;
-  config.handshake_timeout_ms = 300;
+  config.handshake_timeout_ms = 1000;
   node_open_with(large, ops, &shape, 1, &config);
   node_introduction introduction;
   node_introduce(large, &introduction);
@@ -307,13 +308,14 @@ static void busy_consumers_make_room_only_when_stuck(void **state)
   }
   peer_send_read(busy, 5, &lease->lease, items, 16);
   assert_int_equal(peer_receive_chunk(busy).status, KVF_OK);
-  int late = peer_connect(introduction.description, introduction.description_bytes);
-  peer_hello(late, spec.session_id, &spec.session_key);
-  peer_expect_closed(late);
-  assert_true(node_has_logged(large, "connections_max is reached, and all are busy"));
-  (void)close(late);
-  sleep_us(300000); /* it has taken nothing for handshake_timeout_ms: it must be stuck */
-  late = peer_connect_proved(&spec);
+  uint64_t tries = 0;
+  int late;
+  while (!peer_try(&spec, &late)) {
+    assert_true(node_has_logged(large, "connections_max is reached, and all are busy"));
+    assert_true(++tries < 20);
+    sleep_us(250000);
+  }
+  assert_true(tries > 0);
   assert_true(node_has_logged(large, "connections_max is reached, and it takes nothing"));
   (void)close(late);
   (void)close(busy);
