@@ -94,7 +94,9 @@ void kvf_ucx_link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_
 
 static void endpoint_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
 {
-  if (error == KVF_UCS_ERR_NO_MEMORY) {
+  if (link->state == KVF_UCX_LINK_DOWN) {
+    close_endpoint(ucx, link); /* what a link that is given back has in flight need not be waited for */
+  } else if (error == KVF_UCS_ERR_NO_MEMORY) {
     kvf_ucx_link_fail(ucx, link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
   } else {
     kvf_ucx_link_fail(ucx, link, KVF_PEER_DOWN, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));

@@ -29,6 +29,7 @@ void cancel_at_random_times(void **state);
 void cancel_of_unknown_reads(void **state);
 void producer_stopped(void **state);
 void producer_killed(void **state);
+void disconnect_then_killed(void **state);
 void disconnect_with_open_reads(void **state);
 void producer_clears_memory(void **state);
 void consumer_killed(void **state);

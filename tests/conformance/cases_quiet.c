@@ -13,6 +13,7 @@
 
 #define ROUNDS (SANITIZED ? 25 : 100)
 #define CONSUMERS (SANITIZED ? 10 : 30)
+#define DETECT_NS (50 * KVF_NS_PER_MS) /* what a transport may take to notice that a process is dead */
 
 static node_shape producer_shape(void)
 {
@@ -133,6 +134,47 @@ void producer_killed(void **state)
     assert_true(next_owner_is_alone(consumer));
     process_end(process);
   }
+  node_close(consumer);
+  free(process);
+  free(consumer);
+}
+
+/* From the disconnect on: how long the reads of a producer take that is killed right after it. */
+static uint64_t end_with_producer_ns(side *consumer, producer_process *process)
+{
+  const node_shape shape = producer_shape();
+  process_start(process, &shape);
+  kvf_link *link = node_connect_ok(consumer, &process->introduction);
+  process_stop(process);
+  read_volley volley = volley_start(consumer, link, &process->lease);
+  sleep_us(1000);
+  uint64_t before_ns = now_ns();
+  consumer->ops->disconnect(link);
+  process_kill(process);
+  for (uint32_t i = 0; i < VOLLEY_READS; i++) {
+    (void)node_wait(consumer, volley.reads[i].id);
+  }
+  uint64_t took_ns = now_ns() - before_ns;
+  volley_end(&volley, &shape);
+  assert_true(next_owner_is_alone(consumer));
+  process_end(process);
+  return took_ns;
+}
+
+/* Reads of a link that is given back end with the producer, and wait for no clock. A busy machine may be late at some
+ * tries. */
+void disconnect_then_killed(void **state)
+{
+  const conformance_traits *traits = *state;
+  const node_shape own = consumer_shape();
+  side *consumer = allocate(sizeof(*consumer));
+  producer_process *process = allocate(sizeof(*process));
+  node_open(consumer, traits->ops, &own, SEED + 1);
+  uint64_t least_ns = KVF_TIME_NEVER;
+  for (int i = 0; i < 10 && least_ns > DETECT_NS; i++) {
+    least_ns = kvf_time_min(least_ns, end_with_producer_ns(consumer, process));
+  }
+  assert_in_range(least_ns, 0, DETECT_NS);
   node_close(consumer);
   free(process);
   free(consumer);
