@@ -78,13 +78,32 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
 
 /* ---- set-up, in the data thread ---- */
 
-/* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
-static kvf_ucs_status restrict_devices(const kvf_ucx *ucx, kvf_ucp_config config)
+typedef struct setting {
+  const char *variable; /* UCX's, which the environment may have set */
+  const char *value;
+  bool is_for_loopback; /* only */
+} setting;
+
+static const setting settings[] = {
+    /* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
+    {"UCX_NET_DEVICES", "lo", true},
+    /* An answer fits into one buffer (KVF_UCX_MESSAGE_BYTES_MAX). */
+    {"UCX_TCP_TX_SEG_SIZE", "24k", false},
+    /* Events are taken one by one: of several, the first may end the connection that another is for, and UCX aborts
+     * the process where it has assertions (uct_tcp_iface_handle_events; Debian's has them). */
+    {"UCX_TCP_MAX_POLL", "1", false},
+};
+
+static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
 {
-  if (!ucx->is_loopback || getenv("UCX_NET_DEVICES") != NULL) {
-    return KVF_UCS_OK;
+  static const char prefix[] = "UCX_";
+  kvf_ucs_status error = KVF_UCS_OK;
+  for (size_t i = 0; error == KVF_UCS_OK && i < sizeof(settings) / sizeof(settings[0]); i++) {
+    if (getenv(settings[i].variable) == NULL && (ucx->is_loopback || !settings[i].is_for_loopback)) {
+      error = ucx->api->config_modify(config, settings[i].variable + sizeof(prefix) - 1, settings[i].value);
+    }
   }
-  return ucx->api->config_modify(config, "NET_DEVICES", "lo");
+  return error;
 }
 
 static bool context_open(kvf_ucx *ucx, char *message)
@@ -94,7 +113,7 @@ static bool context_open(kvf_ucx *ucx, char *message)
   kvf_ucp_config config = NULL;
   kvf_ucs_status error = ucx->api->config_read(NULL, NULL, &config);
   if (error == KVF_UCS_OK) {
-    error = restrict_devices(ucx, config);
+    error = configure(ucx, config);
     if (error == KVF_UCS_OK) {
       error = ucx->api->init_version(KVF_UCX_MAJOR, KVF_UCX_MINOR, &params, config, &ucx->context);
     }
@@ -151,8 +170,9 @@ static void run_open(void *owner, kvf_command *command)
   if (status == KVF_OK && !context_open(ucx, ucx->message)) {
     status = KVF_TRANSFER_SETUP;
   }
-  if (status == KVF_OK && (!kvf_ucx_worker_open(ucx, &ucx->reader, ucx->message) ||
-                           !kvf_ucx_messages_serve_reader(ucx, ucx->message) || !rooms_open(ucx, ucx->message))) {
+  if (status == KVF_OK &&
+      (!kvf_ucx_messages_open(ucx, ucx->message) || !kvf_ucx_worker_open(ucx, &ucx->reader, ucx->message) ||
+       !kvf_ucx_messages_serve_reader(ucx, ucx->message) || !rooms_open(ucx, ucx->message))) {
     status = KVF_SYSTEM;
   }
   kvf_commands_end(&ucx->commands, KVF_CONTAINER_OF(command, kvf_waited, command), status);
@@ -167,6 +187,7 @@ static void close_ucx(kvf_ucx *ucx)
   free(ucx->rooms);
   kvf_ucx_worker_close(ucx, &ucx->reader);
   kvf_ucx_messages_free(&ucx->asks);
+  kvf_ucx_messages_close(ucx);
   if (ucx->context != NULL) {
     ucx->api->cleanup(ucx->context);
   }
@@ -328,7 +349,6 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
   kvf_list_init(&ucx->troubled);
   kvf_list_init(&ucx->ready);
   kvf_list_init(&ucx->leaving);
-  kvf_list_init(&ucx->stages);
   kvf_list_init(&ucx->waiting);
   kvf_list_init(&ucx->stopping);
   kvf_ucx_messages_init(&ucx->asks);

@@ -23,11 +23,10 @@
 
 #define KVF_UCX_GETS_MAX 64              /* of one read, in flight; the bits of kvf_ucx_batch.busy */
 #define KVF_UCX_GET_BYTES_MAX (1u << 20) /* of one get: a read shows progress when one of its gets has ended */
-/* Likewise, where gets are messages. Larger answers come in pieces that UCX puts together first: of 16, 32, 64 and 256
- * KiB the first is 1.6 times as fast as the others (./dev bench --peers --case ucx/64x1MiB). */
+/* Likewise, where gets are messages. A larger answer comes in pieces that UCX puts together first; this one, with what
+ * UCX says before it, fits into one buffer of UCX's (settings, in ucx.c). */
 #define KVF_UCX_MESSAGE_BYTES_MAX KVF_UCX_ANSWER_DATA_BYTES_MAX
 #define KVF_UCX_MESSAGES_MAX 65536 /* that a worker has not sent yet: as many gets as can be in flight */
-#define KVF_UCX_STAGES_MAX 256     /* copies of blocks that wait to be sent, KVF_UCX_MESSAGE_BYTES_MAX each */
 #define KVF_UCX_ROOMS_MAX 1024     /* reads and checks of links that are under way; other reads wait */
 #define KVF_UCX_ROOMS_OF_LINKS 64  /* of these, which reads do not take */
 #define KVF_UCX_SEEN 16            /* leases that a link remembers to have found live */
@@ -49,10 +48,9 @@ typedef struct kvf_ucx_get {
 
 /* What a batch's messages ask for, and what they were told, where gets are messages. */
 typedef struct kvf_ucx_claim {
-  uint32_t slot;  /* KVF_UCX_SLOT_NONE: no lease */
-  uint64_t word;  /* of the lease, live */
-  bool is_judged; /* all bytes so far: after they had been copied the fence was looked at */
-  bool is_lost;   /* the room's sample says that the lease is not live */
+  uint32_t slot; /* KVF_UCX_SLOT_NONE: no lease */
+  uint64_t word; /* of the lease, live */
+  bool is_lost;  /* the room's sample says that the lease is not live */
 } kvf_ucx_claim;
 
 /* Gets in flight for one purpose. Their destinations may be written to until they have ended. */
@@ -74,18 +72,12 @@ typedef struct kvf_ucx_room {
   uint8_t unused[64 - sizeof(kvf_fence_sample)];
 } kvf_ucx_room;
 
-/* Messages that a worker sends: UCX needs a header until it is on its way. */
+/* Messages that a worker sends, and that UCX has not sent yet. */
 typedef struct kvf_ucx_messages {
   kvf_list free;
   kvf_list busy;
   uint32_t busy_count;
 } kvf_ucx_messages;
-
-/* A copy of bytes of a block, made before the fence was looked at, until UCX has sent it. */
-typedef struct kvf_ucx_stage {
-  kvf_list in_stages;
-  uint8_t bytes[KVF_UCX_MESSAGE_BYTES_MAX];
-} kvf_ucx_stage;
 
 /* The rank's memory, registered with UCX. Refs: the transport's, and one for each read that writes to it. Regions are
  * ours, then the sums of what is read, then the sums of what others read; mems are UCX's handles of these and, last,
@@ -194,9 +186,8 @@ struct kvf_ucx {
 
   kvf_ucx_messages asks;
   kvf_ucx_messages answers;
-  kvf_list stages; /* that are free */
-  uint32_t stages_count;
-  uint64_t asked; /* so far */
+  uint64_t asked;       /* so far */
+  uint64_t answer_type; /* UCX's datatype of an answer's data; 0: not made yet */
 
   kvf_ucx_room *rooms;
   kvf_ucp_mem rooms_mem;
@@ -256,6 +247,10 @@ bool kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep);
 
 /* ---- ucx_message.c: gets by messages ---- */
 
+/* Makes what answers need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE bool kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
+/* After all workers. */
+void kvf_ucx_messages_close(kvf_ucx *ucx);
 /* Has the worker take the consumer's messages, or the producer's. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX).
  */
 KVF_MUST_USE bool kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *message);
@@ -265,14 +260,6 @@ void kvf_ucx_messages_init(kvf_ucx_messages *messages);
 void kvf_ucx_messages_free(kvf_ucx_messages *messages);
 /* Asks the link's peer for a get, which has its bytes, `to` and token. */
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset);
-
-/* ---- ucx_stage.c ---- */
-
-/* NULL: too many wait to be sent, or no memory. */
-kvf_ucx_stage *kvf_ucx_stage_take(kvf_ucx *ucx);
-void kvf_ucx_stage_give(kvf_ucx *ucx, kvf_ucx_stage *stage);
-/* After the answers, which free those that they have. */
-void kvf_ucx_stages_free(kvf_ucx *ucx);
 
 /* ---- ucx_memory.c ---- */
 

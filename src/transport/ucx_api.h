@@ -99,6 +99,7 @@ typedef struct kvf_ucp_mem_map_params {
 
 #define KVF_UCP_OP_ATTR_FIELD_CALLBACK (UINT32_C(1) << 1)
 #define KVF_UCP_OP_ATTR_FIELD_USER_DATA (UINT32_C(1) << 2)
+#define KVF_UCP_OP_ATTR_FIELD_DATATYPE (UINT32_C(1) << 3)
 #define KVF_UCP_OP_ATTR_FIELD_FLAGS (UINT32_C(1) << 4)
 #define KVF_UCP_OP_ATTR_FIELD_MEMORY_TYPE (UINT32_C(1) << 6)
 #define KVF_UCP_OP_ATTR_FIELD_MEMH (UINT32_C(1) << 8)
@@ -145,6 +146,17 @@ typedef struct kvf_ucp_am_handler_param {
   void *arg;
 } kvf_ucp_am_handler_param;
 
+/* A datatype whose bytes are written by pack(), into buffers of UCX's, when it sends them. `state` is what start_pack()
+ * returned, and `offset` counts from the first of packed_size() bytes. */
+typedef struct kvf_ucp_generic_dt_ops {
+  void *(*start_pack)(void *context, const void *buffer, size_t count);
+  void *(*start_unpack)(void *context, void *buffer, size_t count);
+  size_t (*packed_size)(void *state);
+  size_t (*pack)(void *state, size_t offset, void *to, size_t bytes_max);
+  kvf_ucs_status (*unpack)(void *state, size_t offset, const void *from, size_t bytes);
+  void (*finish)(void *state);
+} kvf_ucp_generic_dt_ops;
+
 static inline int kvf_ucs_is_error(const void *pointer)
 {
   return (uintptr_t)pointer >= (uintptr_t)KVF_UCS_ERR_LAST;
@@ -186,6 +198,8 @@ typedef struct kvf_ucx_api {
   kvf_ucs_status (*worker_set_am_recv_handler)(kvf_ucp_worker worker, const kvf_ucp_am_handler_param *param);
   kvf_ucs_pointer (*am_send_nbx)(kvf_ucp_ep ep, unsigned id, const void *header, size_t header_bytes,
                                  const void *buffer, size_t count, const kvf_ucp_request_param *param);
+  kvf_ucs_status (*dt_create_generic)(const kvf_ucp_generic_dt_ops *ops, void *context, uint64_t *out);
+  void (*dt_destroy)(uint64_t datatype);
   void (*ep_print_info)(kvf_ucp_ep ep, FILE *stream);
   unsigned major;
   unsigned minor;

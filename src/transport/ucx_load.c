@@ -44,6 +44,8 @@ static const struct {
     FUNCTION("ucp_request_free", request_free),
     FUNCTION("ucp_worker_set_am_recv_handler", worker_set_am_recv_handler),
     FUNCTION("ucp_am_send_nbx", am_send_nbx),
+    FUNCTION("ucp_dt_create_generic", dt_create_generic),
+    FUNCTION("ucp_dt_destroy", dt_destroy),
     FUNCTION("ucp_ep_print_info", ep_print_info),
 #undef FUNCTION
 };

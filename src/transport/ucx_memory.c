@@ -162,7 +162,6 @@ static void server_close(kvf_ucx *ucx)
 {
   kvf_ucx_worker_close(ucx, &ucx->server);
   kvf_ucx_messages_free(&ucx->answers);
-  kvf_ucx_stages_free(ucx);
 }
 
 static kvf_status serve(kvf_ucx_memory *memory, char *message)

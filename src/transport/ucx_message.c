@@ -1,5 +1,10 @@
 /* Gets by messages: the consumer asks, the producer's data thread answers, the consumer's puts the bytes in place.
- * Nothing but put() writes to a destination, so a get is over as soon as we say so. */
+ * Nothing but on_answer() writes to a destination, so a get is over as soon as we say so.
+ *
+ * An answer's bytes are copied when UCX can send them, into a buffer of its own, and the fence is looked at right after
+ * that. UCX is not to send them out of the blocks (zero-copy): the fence could tell of these only when they have been
+ * sent, and where such a send is cut off by a peer that goes away, UCX says twice that it is over, and aborts the
+ * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +16,13 @@ typedef struct message {
   kvf_list in_messages;
   kvf_ucx *ucx;
   kvf_ucx_messages *messages;
-  kvf_ucx_stage *stage; /* NULL: it has none */
-  uint8_t header[KVF_UCX_HEADER_BYTES_MAX];
+  uint8_t header[KVF_UCX_ASK_BYTES]; /* of an ask: UCX needs it until it is sent */
+  /* Of an answer: */
+  kvf_ucx_ask ask;
+  kvf_ucx_answer answer;
+  const uint8_t *from;
+  uint32_t bytes;
+  uint8_t end[KVF_UCX_ANSWER_BYTES];
 } message;
 
 /* ---- sending ---- */
@@ -28,9 +38,7 @@ static void free_all(kvf_list *list)
 {
   kvf_list *node;
   while ((node = kvf_list_pop_front(list)) != NULL) {
-    message *freed = KVF_CONTAINER_OF(node, message, in_messages);
-    free(freed->stage);
-    free(freed);
+    free(KVF_CONTAINER_OF(node, message, in_messages));
   }
 }
 
@@ -53,7 +61,6 @@ static message *take(kvf_ucx *ucx, kvf_ucx_messages *messages)
     kvf_list_init(&taken->in_messages);
     taken->ucx = ucx;
     taken->messages = messages;
-    taken->stage = NULL;
     kvf_list_push_back(&messages->busy, &taken->in_messages);
     messages->busy_count++;
   }
@@ -62,10 +69,6 @@ static message *take(kvf_ucx *ucx, kvf_ucx_messages *messages)
 
 static void give(message *given)
 {
-  if (given->stage != NULL) {
-    kvf_ucx_stage_give(given->ucx, given->stage);
-    given->stage = NULL;
-  }
   kvf_list_remove(&given->in_messages);
   kvf_list_push_back(&given->messages->free, &given->in_messages);
   given->messages->busy_count--;
@@ -80,17 +83,10 @@ static void sent(void *request, kvf_ucs_status status, void *user_data)
   api->request_free(request);
 }
 
-static kvf_ucs_status send_message(message *of, kvf_ucp_ep ep, unsigned id, size_t header_bytes, const void *data,
-                                   size_t bytes, uint32_t flags)
+/* The message is UCX's until it is sent: what am_send_nbx() has returned for it. */
+static kvf_ucs_status note_sent(message *of, kvf_ucs_pointer request)
 {
-  const kvf_ucp_request_param param = {
-      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS,
-      .flags = flags | KVF_UCP_AM_SEND_FLAG_EAGER,
-      .send = sent,
-      .user_data = of,
-  };
   of->ucx->has_called = true;
-  void *request = of->ucx->api->am_send_nbx(ep, id, of->header, header_bytes, data, bytes, &param);
   if (request != NULL && !kvf_ucs_is_error(request)) {
     return KVF_UCS_OK;
   }
@@ -116,8 +112,14 @@ void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory
     return;
   }
   kvf_ucx_ask_write(&ask, asking->header);
-  kvf_ucs_status status =
-      send_message(asking, link->ep, KVF_UCX_ASK_ID, KVF_UCX_ASK_BYTES, NULL, 0, KVF_UCP_AM_SEND_FLAG_REPLY);
+  const kvf_ucp_request_param param = {
+      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS,
+      .flags = KVF_UCP_AM_SEND_FLAG_EAGER | KVF_UCP_AM_SEND_FLAG_REPLY,
+      .send = sent,
+      .user_data = asking,
+  };
+  kvf_ucs_status status = note_sent(
+      asking, ucx->api->am_send_nbx(link->ep, KVF_UCX_ASK_ID, asking->header, KVF_UCX_ASK_BYTES, NULL, 0, &param));
   if (status != KVF_UCS_OK) {
     kvf_ucx_get_end(get, status);
   }
@@ -143,8 +145,7 @@ static bool fits(const kvf_ucx_get *get, const kvf_ucx_answer *answer, size_t by
   switch (answer->kind) {
     case KVF_UCX_ANSWER_LOOK:
       return bytes == 0 && (get->bytes == 0 || !is_live);
-    case KVF_UCX_ANSWER_UNJUDGED:
-    case KVF_UCX_ANSWER_JUDGED:
+    case KVF_UCX_ANSWER_DATA:
       return bytes > 0 && bytes == get->bytes;
     default:
       return false;
@@ -162,7 +163,6 @@ static void note_sample(kvf_ucx_batch *batch, const kvf_ucx_answer *answer, bool
   batch->ucx->rooms[batch->room].sample = answer->sample;
   if (is_of_bytes) {
     claim->is_lost = answer->sample.entry.word != claim->word;
-    claim->is_judged = claim->is_judged && answer->kind == KVF_UCX_ANSWER_JUDGED;
   }
 }
 
@@ -171,14 +171,18 @@ static kvf_ucs_status on_answer(void *argument, const void *header, size_t heade
 {
   kvf_ucx *ucx = argument;
   kvf_ucx_answer answer;
-  if (kvf_ucx_answer_read(header, header_bytes, &answer) != KVF_OK) {
+  (void)header;
+  (void)header_bytes;
+  bool is_here = (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) == 0 && bytes >= KVF_UCX_ANSWER_BYTES;
+  bytes -= is_here ? KVF_UCX_ANSWER_BYTES : 0;
+  if (!is_here || kvf_ucx_answer_read((const uint8_t *)data + bytes, KVF_UCX_ANSWER_BYTES, &answer) != KVF_OK) {
     return KVF_UCS_OK; /* whoever waits for it waits in vain, and for so long only */
   }
   kvf_ucx_get *get = asked(ucx, answer.token);
   if (get == NULL) {
     return KVF_UCS_OK;
   }
-  if (!fits(get, &answer, bytes) || (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+  if (!fits(get, &answer, bytes)) {
     kvf_ucx_get_end(get, KVF_UCS_ERR_UNREACHABLE);
     return KVF_UCS_OK;
   }
@@ -196,7 +200,7 @@ static kvf_ucs_status on_answer(void *argument, const void *header, size_t heade
 /* ---- the producer ---- */
 
 /* Where the bytes are; NULL: they are not ours to give. */
-static const void *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
+static const uint8_t *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
 {
   if (ask->memory >= memory->regions_count + memory->sums_count) {
     return NULL;
@@ -217,33 +221,87 @@ static void look(const kvf_ucx_memory *memory, uint32_t slot, kvf_fence_sample *
   }
 }
 
-/* Sets the answer; returns its bytes, NULL: none. */
-static const void *answer_to(kvf_ucx *ucx, const kvf_ucx_ask *ask, message *answering, kvf_ucx_answer *out)
+/* What the answer is, as far as the ask alone and a look now can tell. */
+static void begin_answer(const kvf_ucx_memory *memory, message *answering)
 {
-  const kvf_ucx_memory *memory = ucx->memory;
-  *out = (kvf_ucx_answer){.token = ask->token, .kind = KVF_UCX_ANSWER_REFUSED};
+  const kvf_ucx_ask *ask = &answering->ask;
+  kvf_ucx_answer *answer = &answering->answer;
   bool is_look = ask->memory == KVF_UCX_MEMORY_TABLE;
-  const void *from = is_look ? NULL : find(memory, ask);
-  if ((from == NULL && !is_look) || (ask->slot != KVF_UCX_SLOT_NONE && ask->slot >= memory->table_slots)) {
-    return NULL;
+  *answer = (kvf_ucx_answer){.token = ask->token, .kind = KVF_UCX_ANSWER_REFUSED};
+  answering->from = is_look ? NULL : find(memory, ask);
+  answering->bytes = 0;
+  if ((answering->from == NULL && !is_look) || (ask->slot != KVF_UCX_SLOT_NONE && ask->slot >= memory->table_slots)) {
+    return;
   }
-  out->kind = KVF_UCX_ANSWER_LOOK;
-  look(memory, ask->slot, &out->sample);
-  if (is_look || (out->sample.entry.word != ask->word && !KVF_MUTANT(COPIED_UNPUBLISHED))) {
-    return NULL;
+  answer->kind = KVF_UCX_ANSWER_LOOK;
+  look(memory, ask->slot, &answer->sample);
+  if (!is_look && (answer->sample.entry.word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED))) {
+    answer->kind = KVF_UCX_ANSWER_DATA;
+    answering->bytes = ask->bytes;
   }
-  out->kind = KVF_UCX_ANSWER_UNJUDGED;
-  answering->stage = kvf_ucx_stage_take(ucx);
-  if (answering->stage == NULL) {
-    return from;
+}
+
+static void *start_pack(void *context, const void *buffer, size_t count)
+{
+  void *state;
+  (void)context;
+  (void)count;
+  memcpy(&state, &buffer, sizeof(state)); /* the message, which is ours to write to */
+  return state;
+}
+
+static size_t packed_size(void *state)
+{
+  const message *answering = state;
+  return answering->bytes + KVF_UCX_ANSWER_BYTES;
+}
+
+/* UCX may have waited long until it could send: what is not the asker's any more does not leave this process. */
+static void pack_bytes(const message *answering, size_t offset, uint8_t *to, size_t bytes)
+{
+  const kvf_ucx_memory *memory = answering->ucx->memory;
+  const kvf_ucx_ask *ask = &answering->ask;
+  if (kvf_fence_load(memory->table, ask->slot).word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED)) {
+    memcpy(to, answering->from + offset, bytes);
+  } else {
+    memset(to, 0, bytes); /* and what follows says so */
   }
-  /* UCX may take what it sends much later; of a copy the fence can tell already. */
-  memcpy(answering->stage->bytes, from, ask->bytes);
-  out->kind = KVF_UCX_ANSWER_JUDGED;
-  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
-    look(memory, ask->slot, &out->sample);
+}
+
+/* All bytes have been copied. */
+static void end_answer(message *answering)
+{
+  if (answering->bytes > 0 && !KVF_MUTANT(FENCE_READ_FIRST)) {
+    look(answering->ucx->memory, answering->ask.slot, &answering->answer.sample);
   }
-  return answering->stage->bytes;
+  kvf_ucx_answer_write(&answering->answer, answering->end);
+}
+
+/* UCX goes through the data in order, and may do so in pieces. */
+static size_t pack(void *state, size_t offset, void *to, size_t bytes_max)
+{
+  message *answering = state;
+  size_t packed = 0;
+  if (offset < answering->bytes) {
+    packed = answering->bytes - offset < bytes_max ? answering->bytes - offset : bytes_max;
+    pack_bytes(answering, offset, to, packed);
+  }
+  if (packed < bytes_max) {
+    size_t at = offset + packed - answering->bytes;
+    size_t left = KVF_UCX_ANSWER_BYTES - at;
+    size_t bytes = left < bytes_max - packed ? left : bytes_max - packed;
+    if (at == 0) {
+      end_answer(answering);
+    }
+    memcpy((uint8_t *)to + packed, answering->end + at, bytes);
+    packed += bytes;
+  }
+  return packed;
+}
+
+static void finish(void *state)
+{
+  (void)state; /* the message is given back when it is sent */
 }
 
 static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
@@ -251,7 +309,6 @@ static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_b
 {
   kvf_ucx *ucx = argument;
   kvf_ucx_ask ask;
-  kvf_ucx_answer answer;
   (void)data;
   (void)bytes;
   if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 || ucx->memory == NULL ||
@@ -262,15 +319,43 @@ static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_b
   if (answering == NULL) {
     return KVF_UCS_OK; /* more than anybody may ask for at a time: the asker's stall clock ends it */
   }
-  const void *from = answer_to(ucx, &ask, answering, &answer);
-  kvf_ucx_answer_write(&answer, answering->header);
+  answering->ask = ask;
+  begin_answer(ucx->memory, answering);
+  const kvf_ucp_request_param options = {
+      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS |
+                      KVF_UCP_OP_ATTR_FIELD_DATATYPE,
+      .flags = KVF_UCP_AM_SEND_FLAG_EAGER,
+      .send = sent,
+      .user_data = answering,
+      .datatype = ucx->answer_type,
+  };
   /* An error: the asker has gone. */
-  (void)send_message(answering, param->reply_ep, KVF_UCX_ANSWER_ID, KVF_UCX_ANSWER_BYTES, from,
-                     from == NULL ? 0 : ask.bytes, 0);
+  (void)note_sent(answering,
+                  ucx->api->am_send_nbx(param->reply_ep, KVF_UCX_ANSWER_ID, NULL, 0, answering, 1, &options));
   return KVF_UCS_OK;
 }
 
 /* ---- set-up ---- */
+
+bool kvf_ucx_messages_open(kvf_ucx *ucx, char *text)
+{
+  const kvf_ucp_generic_dt_ops ops = {
+      .start_pack = start_pack, .packed_size = packed_size, .pack = pack, .finish = finish};
+  kvf_ucs_status error = ucx->api->dt_create_generic(&ops, NULL, &ucx->answer_type);
+  if (error != KVF_UCS_OK) {
+    ucx->answer_type = 0;
+    (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
+    return false;
+  }
+  return true;
+}
+
+void kvf_ucx_messages_close(kvf_ucx *ucx)
+{
+  if (ucx->answer_type != 0) {
+    ucx->api->dt_destroy(ucx->answer_type);
+  }
+}
 
 static bool serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler, char *text)
 {

@@ -5,7 +5,7 @@
  * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
  * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
  *
- * Where gets are messages the producer looks, before and after it copies an answer's bytes (ucx_message.c).
+ * Where gets are messages the producer looks, before and after an answer's bytes are copied (ucx_message.c).
  */
 #include "transport/ucx.h"
 
@@ -113,7 +113,6 @@ static void begin_copy(ucx_read *read)
   kvf_fence_barrier(); /* UCX may copy itself, in this thread */
   read->state = READ_COPYING;
   read->batch.ended_bytes = 0;
-  read->batch.claim.is_judged = true;
   read->cursor = kvf_segments_begin(&read->chunk);
   if (read->bytes == 0) {
     look(read, READ_JUDGING);
@@ -144,7 +143,7 @@ static void judge(kvf_ucx *ucx, ucx_read *read)
   if (KVF_MUTANT(FENCE_READ_FIRST) && !has_messages) {
     ucx->rooms[read->batch.room].sample.entry = read->seen;
   }
-  if (KVF_MUTANT(FENCE_READ_FIRST) || (has_messages && read->batch.claim.is_judged)) {
+  if (KVF_MUTANT(FENCE_READ_FIRST) || has_messages) {
     read->state = READ_JUDGING;
     end_judged(ucx, read);
     return;

@@ -70,7 +70,7 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
   out->sample.head.slots = kvf_get_u64(&decoder);
   out->sample.entry.word = kvf_get_u64(&decoder);
   out->sample.entry.digest = kvf_get_u64(&decoder);
-  if (kind > KVF_UCX_ANSWER_UNJUDGED) {
+  if (kind > KVF_UCX_ANSWER_DATA) {
     KVF_MARK(ucx_answer_of_no_kind);
     kvf_decoder_fail(&decoder);
   }

@@ -1,6 +1,6 @@
 /* The messages of the transport `ucx` where the network cannot read memory by itself: the consumer asks for bytes, or
- * for a look at the fence, and the producer answers. Each is the header of one of UCX's active messages; the bytes are
- * an answer's data.
+ * for a look at the fence, and the producer answers. An ask is the header of one of UCX's active messages, an answer
+ * the end of another's data: the bytes that it is about come before it.
  */
 #ifndef KVF_WIRE_UCX_MESSAGE_H
 #define KVF_WIRE_UCX_MESSAGE_H
@@ -14,8 +14,7 @@
 
 #define KVF_UCX_ASK_BYTES 36
 #define KVF_UCX_ANSWER_BYTES 60
-#define KVF_UCX_HEADER_BYTES_MAX KVF_UCX_ANSWER_BYTES
-#define KVF_UCX_ANSWER_DATA_BYTES_MAX (16u << 10)
+#define KVF_UCX_ANSWER_DATA_BYTES_MAX (16u << 10) /* before the answer itself */
 
 #define KVF_UCX_MEMORY_TABLE UINT32_MAX /* the fence table */
 #define KVF_UCX_SLOT_NONE UINT32_MAX
@@ -36,8 +35,7 @@ typedef struct kvf_ucx_ask {
 typedef enum kvf_ucx_answer_kind {
   KVF_UCX_ANSWER_REFUSED, /* there is no such memory, or slot; no bytes, no sample */
   KVF_UCX_ANSWER_LOOK,    /* no bytes: none were asked for, or the word is another one */
-  KVF_UCX_ANSWER_JUDGED,  /* the sample was taken after the bytes had been copied; before that the word was right */
-  KVF_UCX_ANSWER_UNJUDGED /* the sample was taken before that: the asker is to look again when it has the bytes */
+  KVF_UCX_ANSWER_DATA     /* the bytes; the sample was taken after they had been copied */
 } kvf_ucx_answer_kind;
 
 typedef struct kvf_ucx_answer {

@@ -33,6 +33,7 @@ void disconnect_then_killed(void **state);
 void disconnect_with_open_reads(void **state);
 void producer_clears_memory(void **state);
 void consumer_killed(void **state);
+void consumer_stopped_then_killed(void **state);
 
 /* cases_link.c: links to the right peers only, and nothing left behind. */
 void descriptions_cut_short(void **state);

@@ -236,3 +236,22 @@ void consumer_killed(void **state)
   }
   pair_close(two);
 }
+
+/* Nor does it if the producer is in the middle of what it sends to it. */
+void consumer_stopped_then_killed(void **state)
+{
+  const node_shape producer = producer_shape();
+  const node_shape consumer = consumer_shape();
+  pair *two = pair_open(*state, &producer, &consumer);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  for (int i = 0; i < CONSUMERS; i++) {
+    child_process child;
+    consumer_start(&child, &two->introduction, lease);
+    assert_true(child_stop(&child));
+    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+    sleep_us(10000); /* what there is for it fills its socket */
+    consumer_kill(&child);
+    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+  }
+  pair_close(two);
+}

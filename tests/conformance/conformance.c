@@ -51,11 +51,22 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(cancel_of_unknown_reads),
   };
   const struct CMUnitTest peers[] = {
-      CASE(producer_stopped),           CASE(producer_killed),         CASE(disconnect_then_killed),
-      CASE(disconnect_with_open_reads), CASE(producer_clears_memory),  CASE(consumer_killed),
-      CASE(descriptions_cut_short),     CASE(descriptions_of_garbage), CASE(layouts_incompatible),
-      CASE(incarnation_of_another),     CASE(session_of_another),      CASE(describe_without_room),
-      CASE(memory_set_twice),           CASE(nothing_left_behind),     CASE(forked_child_keeps_nothing),
+      CASE(producer_stopped),
+      CASE(producer_killed),
+      CASE(disconnect_then_killed),
+      CASE(disconnect_with_open_reads),
+      CASE(producer_clears_memory),
+      CASE(consumer_killed),
+      CASE(consumer_stopped_then_killed),
+      CASE(descriptions_cut_short),
+      CASE(descriptions_of_garbage),
+      CASE(layouts_incompatible),
+      CASE(incarnation_of_another),
+      CASE(session_of_another),
+      CASE(describe_without_room),
+      CASE(memory_set_twice),
+      CASE(nothing_left_behind),
+      CASE(forked_child_keeps_nothing),
   };
   const struct CMUnitTest faults[] = {
       CASE(fault_every_status),       CASE(fault_at_random),

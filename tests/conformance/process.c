@@ -73,6 +73,8 @@ int process_main(const conformance_traits *traits)
 
 /* ---- a consumer ---- */
 
+#define CONSUMER_VOLLEYS 32 /* at once: more than sockets hold */
+
 void consumer_start(child_process *child, const node_introduction *introduction, const node_lease *lease)
 {
   char begun;
@@ -101,13 +103,13 @@ int consumer_main(const conformance_traits *traits)
   }
   node_open(consumer, traits->ops, &shape, SEED + 1);
   kvf_link *link = node_connect_ok(consumer, introduction);
-  for (uint32_t reads = 0; reads + VOLLEY_READS < NODE_READS_MAX; reads += VOLLEY_READS) {
-    read_volley volley = volley_start(consumer, link, lease);
+  for (int i = 0; i < CONSUMER_VOLLEYS; i++) {
     const char begun = 1;
-    if (reads == 0 && !child_send(STDIN_FILENO, &begun, sizeof(begun))) {
+    (void)volley_start(consumer, link, lease);
+    if (i == 0 && !child_send(STDIN_FILENO, &begun, sizeof(begun))) {
       return EXIT_FAILURE;
     }
-    volley_end(&volley, &introduction->shape);
   }
+  sleep_us(NODE_PATIENCE_MS * UINT64_C(1000));
   return EXIT_FAILURE; /* nobody has killed it */
 }

@@ -54,7 +54,7 @@ static void an_ask_is_for_bytes_of_a_lease_or_for_a_look(void **state)
 static void an_answer_comes_back(void **state)
 {
   (void)state;
-  for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_UNJUDGED; kind++) {
+  for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_DATA; kind++) {
     const kvf_ucx_answer in = {.token = UINT64_MAX - 1,
                                .kind = (kvf_ucx_answer_kind)kind,
                                .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4},
@@ -75,14 +75,14 @@ static void an_answer_of_another_kind_is_malformed(void **state)
   uint8_t bytes[KVF_UCX_ANSWER_BYTES];
   kvf_ucx_answer out;
   kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 1}, bytes);
-  bytes[8] = KVF_UCX_ANSWER_UNJUDGED + 1;
+  bytes[8] = KVF_UCX_ANSWER_DATA + 1;
   assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), KVF_PROTOCOL);
 }
 
 static void other_lengths_are_malformed(void **state)
 {
   (void)state;
-  uint8_t bytes[KVF_UCX_HEADER_BYTES_MAX + 1] = {0};
+  uint8_t bytes[KVF_UCX_ANSWER_BYTES + 1] = {0};
   kvf_ucx_ask ask;
   kvf_ucx_answer answer;
   kvf_ucx_ask_write(&(kvf_ucx_ask){.word = 1, .bytes = 1}, bytes);
