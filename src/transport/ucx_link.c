@@ -333,6 +333,9 @@ static void run_disconnect(void *owner, kvf_command *command)
   link->is_given_back = true;
   link->deadline_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
   kvf_list_push_back(&ucx->leaving, &link->in_leaving);
+  if (link->has_messages) {
+    close_endpoint(ucx, link); /* only we write to its blocks: nothing need be waited for */
+  }
   kvf_ucx_link_settle(ucx, link);
 }
 
