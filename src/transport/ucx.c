@@ -78,32 +78,38 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
 
 /* ---- set-up, in the data thread ---- */
 
-typedef struct setting {
-  const char *variable; /* UCX's, which the environment may have set */
-  const char *value;
-  bool is_for_loopback; /* only */
-} setting;
+/* Sets what the environment does not: `variable` is UCX_TCP_ and the name of the setting. */
+static void set_tcp(const kvf_ucx *ucx, kvf_ucp_config config, const char *variable, const char *value)
+{
+  const unsigned first_with_prefix = 17; /* the minor version; before it a setting of one transport has none */
+  const char *name = variable + strlen(ucx->api->minor >= first_with_prefix ? "UCX_" : "UCX_TCP_");
+  if (getenv(variable) == NULL) {
+    (void)ucx->api->config_modify(config, name, value); /* one that is not known has nothing to be set for */
+  }
+}
 
-static const setting settings[] = {
-    /* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
-    {"UCX_NET_DEVICES", "lo", true},
-    /* An answer fits into one buffer (KVF_UCX_MESSAGE_BYTES_MAX). */
-    {"UCX_TCP_TX_SEG_SIZE", "24k", false},
-    /* Events are taken one by one: of several, the first may end the connection that another is for, and UCX aborts
-     * the process where it has assertions (uct_tcp_iface_handle_events; Debian's has them). */
-    {"UCX_TCP_MAX_POLL", "1", false},
-};
+/* UCX warns of settings that nothing uses. */
+static bool may_use_tcp(void)
+{
+  const char *transports = getenv("UCX_TLS");
+  return transports == NULL || transports[0] == '^' || strstr(transports, "tcp") != NULL ||
+         strstr(transports, "all") != NULL;
+}
 
 static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
 {
-  static const char prefix[] = "UCX_";
-  kvf_ucs_status error = KVF_UCS_OK;
-  for (size_t i = 0; error == KVF_UCS_OK && i < sizeof(settings) / sizeof(settings[0]); i++) {
-    if (getenv(settings[i].variable) == NULL && (ucx->is_loopback || !settings[i].is_for_loopback)) {
-      error = ucx->api->config_modify(config, settings[i].variable + sizeof(prefix) - 1, settings[i].value);
+  if (may_use_tcp()) {
+    /* An answer fits into one buffer (KVF_UCX_MESSAGE_BYTES_MAX); UCX wants it no larger than those that receive. */
+    if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
+      set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "56k");
     }
+    /* Events are taken one by one: of several, the first may end the connection that another is for, and a UCX with
+     * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */
+    set_tcp(ucx, config, "UCX_TCP_MAX_POLL", "1");
   }
-  return error;
+  /* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
+  bool is_restricted = ucx->is_loopback && getenv("UCX_NET_DEVICES") == NULL;
+  return is_restricted ? ucx->api->config_modify(config, "NET_DEVICES", "lo") : KVF_UCS_OK;
 }
 
 static bool context_open(kvf_ucx *ucx, char *message)

@@ -186,8 +186,11 @@ struct kvf_ucx {
 
   kvf_ucx_messages asks;
   kvf_ucx_messages answers;
-  uint64_t asked;       /* so far */
-  uint64_t answer_type; /* UCX's datatype of an answer's data; 0: not made yet */
+  uint64_t asked;                 /* so far */
+  uint64_t message_type;          /* UCX's datatype of a message's data; 0: not made yet */
+  struct kvf_ucx_message *asking; /* for the next: */
+  uint32_t asking_count;
+  kvf_ucx_get *asking_for[KVF_UCX_ASKS_MAX];
 
   kvf_ucx_room *rooms;
   kvf_ucp_mem rooms_mem;
@@ -247,7 +250,7 @@ bool kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep);
 
 /* ---- ucx_message.c: gets by messages ---- */
 
-/* Makes what answers need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
+/* Makes what messages need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
 KVF_MUST_USE bool kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
 /* After all workers. */
 void kvf_ucx_messages_close(kvf_ucx *ucx);
@@ -258,8 +261,10 @@ KVF_MUST_USE bool kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *message);
 void kvf_ucx_messages_init(kvf_ucx_messages *messages);
 /* After their worker. */
 void kvf_ucx_messages_free(kvf_ucx_messages *messages);
-/* Asks the link's peer for a get, which has its bytes, `to` and token. */
+/* Asks the link's peer for a get, which has its bytes, `to` and token; before another link's, kvf_ucx_asks_send(). */
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset);
+/* Sends what has been asked for. */
+void kvf_ucx_asks_send(kvf_ucx *ucx, const kvf_ucx_link *link);
 
 /* ---- ucx_memory.c ---- */
 

@@ -96,6 +96,7 @@ void kvf_ucx_sample_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32
   kvf_fence_sample *sample = &ucx->rooms[batch->room].sample;
   if (link->has_messages) {
     kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, NULL, ucx->rooms_mem, KVF_UCS_MEMORY_TYPE_HOST, 0);
+    kvf_ucx_asks_send(ucx, link);
     return;
   }
   kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, &sample->head, ucx->rooms_mem, KVF_UCS_MEMORY_TYPE_HOST,

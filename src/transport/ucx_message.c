@@ -12,18 +12,19 @@
 #include "base/mutant.h"
 #include "transport/ucx.h"
 
-typedef struct message {
+typedef struct kvf_ucx_message {
   kvf_list in_messages;
   kvf_ucx *ucx;
   kvf_ucx_messages *messages;
-  uint8_t header[KVF_UCX_ASK_BYTES]; /* of an ask: UCX needs it until it is sent */
-  /* Of an answer: */
-  kvf_ucx_ask ask;
+  kvf_ucx_ask ask; /* of an answer, like the next */
   kvf_ucx_answer answer;
-  const uint8_t *from;
+  const uint8_t *from; /* its data: bytes of a block, none in asks, */
   uint32_t bytes;
-  uint8_t end[KVF_UCX_ANSWER_BYTES];
+  uint32_t end_bytes; /* and the answer, or the asks */
+  uint8_t end[KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES];
 } message;
+
+_Static_assert(KVF_UCX_ANSWER_BYTES <= KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES, "either fits");
 
 /* ---- sending ---- */
 
@@ -61,6 +62,8 @@ static message *take(kvf_ucx *ucx, kvf_ucx_messages *messages)
     kvf_list_init(&taken->in_messages);
     taken->ucx = ucx;
     taken->messages = messages;
+    taken->bytes = 0;
+    taken->end_bytes = 0;
     kvf_list_push_back(&messages->busy, &taken->in_messages);
     messages->busy_count++;
   }
@@ -83,10 +86,20 @@ static void sent(void *request, kvf_ucs_status status, void *user_data)
   api->request_free(request);
 }
 
-/* The message is UCX's until it is sent: what am_send_nbx() has returned for it. */
-static kvf_ucs_status note_sent(message *of, kvf_ucs_pointer request)
+/* The message is given back when it is sent; an error: now. */
+static kvf_ucs_status send_message(message *of, kvf_ucp_ep ep, unsigned id, uint32_t flags)
 {
-  of->ucx->has_called = true;
+  kvf_ucx *ucx = of->ucx;
+  const kvf_ucp_request_param param = {
+      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS |
+                      KVF_UCP_OP_ATTR_FIELD_DATATYPE,
+      .flags = flags | KVF_UCP_AM_SEND_FLAG_EAGER,
+      .send = sent,
+      .user_data = of,
+      .datatype = ucx->message_type,
+  };
+  ucx->has_called = true;
+  kvf_ucs_pointer request = ucx->api->am_send_nbx(ep, id, NULL, 0, of, 1, &param);
   if (request != NULL && !kvf_ucs_is_error(request)) {
     return KVF_UCS_OK;
   }
@@ -96,6 +109,7 @@ static kvf_ucs_status note_sent(message *of, kvf_ucs_pointer request)
 
 /* ---- the consumer ---- */
 
+/* Asks go out together: each message costs a call of the system, on both sides. */
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset)
 {
   kvf_ucx *ucx = get->batch->ucx;
@@ -106,22 +120,32 @@ void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory
                            .offset = offset,
                            .word = claim->word,
                            .bytes = get->bytes};
-  message *asking = take(ucx, &ucx->asks);
+  if (ucx->asking_count == 0) {
+    ucx->asking = take(ucx, &ucx->asks);
+  }
+  message *asking = ucx->asking;
   if (asking == NULL) {
     kvf_ucx_get_end(get, KVF_UCS_ERR_NO_MEMORY);
     return;
   }
-  kvf_ucx_ask_write(&ask, asking->header);
-  const kvf_ucp_request_param param = {
-      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS,
-      .flags = KVF_UCP_AM_SEND_FLAG_EAGER | KVF_UCP_AM_SEND_FLAG_REPLY,
-      .send = sent,
-      .user_data = asking,
-  };
-  kvf_ucs_status status = note_sent(
-      asking, ucx->api->am_send_nbx(link->ep, KVF_UCX_ASK_ID, asking->header, KVF_UCX_ASK_BYTES, NULL, 0, &param));
-  if (status != KVF_UCS_OK) {
-    kvf_ucx_get_end(get, status);
+  kvf_ucx_ask_write(&ask, asking->end + asking->end_bytes);
+  asking->end_bytes += KVF_UCX_ASK_BYTES;
+  ucx->asking_for[ucx->asking_count++] = get;
+  if (ucx->asking_count == KVF_UCX_ASKS_MAX) {
+    kvf_ucx_asks_send(ucx, link);
+  }
+}
+
+void kvf_ucx_asks_send(kvf_ucx *ucx, const kvf_ucx_link *link)
+{
+  uint32_t count = ucx->asking_count;
+  ucx->asking_count = 0;
+  if (count == 0) {
+    return;
+  }
+  kvf_ucs_status status = send_message(ucx->asking, link->ep, KVF_UCX_ASK_ID, KVF_UCP_AM_SEND_FLAG_REPLY);
+  for (uint32_t i = 0; status != KVF_UCS_OK && i < count; i++) {
+    kvf_ucx_get_end(ucx->asking_for[i], status);
   }
 }
 
@@ -241,6 +265,8 @@ static void begin_answer(const kvf_ucx_memory *memory, message *answering)
   }
 }
 
+/* ---- what UCX asks of a message, when it can send it ---- */
+
 static void *start_pack(void *context, const void *buffer, size_t count)
 {
   void *state;
@@ -252,11 +278,11 @@ static void *start_pack(void *context, const void *buffer, size_t count)
 
 static size_t packed_size(void *state)
 {
-  const message *answering = state;
-  return answering->bytes + KVF_UCX_ANSWER_BYTES;
+  const message *sending = state;
+  return sending->bytes + sending->end_bytes;
 }
 
-/* UCX may have waited long until it could send: what is not the asker's any more does not leave this process. */
+/* UCX may have waited long until it could send: what is not the asker's any more then is not copied. */
 static void pack_bytes(const message *answering, size_t offset, uint8_t *to, size_t bytes)
 {
   const kvf_ucx_memory *memory = answering->ucx->memory;
@@ -280,20 +306,20 @@ static void end_answer(message *answering)
 /* UCX goes through the data in order, and may do so in pieces. */
 static size_t pack(void *state, size_t offset, void *to, size_t bytes_max)
 {
-  message *answering = state;
+  message *sending = state;
   size_t packed = 0;
-  if (offset < answering->bytes) {
-    packed = answering->bytes - offset < bytes_max ? answering->bytes - offset : bytes_max;
-    pack_bytes(answering, offset, to, packed);
+  if (offset < sending->bytes) {
+    packed = sending->bytes - offset < bytes_max ? sending->bytes - offset : bytes_max;
+    pack_bytes(sending, offset, to, packed);
   }
   if (packed < bytes_max) {
-    size_t at = offset + packed - answering->bytes;
-    size_t left = KVF_UCX_ANSWER_BYTES - at;
+    size_t at = offset + packed - sending->bytes;
+    size_t left = sending->end_bytes - at;
     size_t bytes = left < bytes_max - packed ? left : bytes_max - packed;
-    if (at == 0) {
-      end_answer(answering);
+    if (at == 0 && sending->messages == &sending->ucx->answers) {
+      end_answer(sending);
     }
-    memcpy((uint8_t *)to + packed, answering->end + at, bytes);
+    memcpy((uint8_t *)to + packed, sending->end + at, bytes);
     packed += bytes;
   }
   return packed;
@@ -304,34 +330,39 @@ static void finish(void *state)
   (void)state; /* the message is given back when it is sent */
 }
 
+/* ---- asked ---- */
+
+static void answer(kvf_ucx *ucx, const kvf_ucx_ask *ask, kvf_ucp_ep ep)
+{
+  message *answering = take(ucx, &ucx->answers);
+  if (answering == NULL) {
+    return; /* more than anybody may ask for at a time: the asker's stall clock ends it */
+  }
+  answering->ask = *ask;
+  answering->end_bytes = KVF_UCX_ANSWER_BYTES;
+  begin_answer(ucx->memory, answering);
+  (void)send_message(answering, ep, KVF_UCX_ANSWER_ID, 0); /* an error: the asker has gone */
+}
+
 static kvf_ucs_status on_ask(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                              const kvf_ucp_am_recv_param *param)
 {
   kvf_ucx *ucx = argument;
-  kvf_ucx_ask ask;
-  (void)data;
-  (void)bytes;
-  if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 || ucx->memory == NULL ||
-      kvf_ucx_ask_read(header, header_bytes, &ask) != KVF_OK) {
+  (void)header;
+  (void)header_bytes;
+  if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 ||
+      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->memory == NULL ||
+      bytes > sizeof(((message *)NULL)->end)) {
     return KVF_UCS_OK;
   }
-  message *answering = take(ucx, &ucx->answers);
-  if (answering == NULL) {
-    return KVF_UCS_OK; /* more than anybody may ask for at a time: the asker's stall clock ends it */
+  for (size_t at = 0; at < bytes; at += KVF_UCX_ASK_BYTES) {
+    size_t left = bytes - at;
+    kvf_ucx_ask ask;
+    if (kvf_ucx_ask_read((const uint8_t *)data + at, left < KVF_UCX_ASK_BYTES ? left : KVF_UCX_ASK_BYTES, &ask) ==
+        KVF_OK) {
+      answer(ucx, &ask, param->reply_ep);
+    }
   }
-  answering->ask = ask;
-  begin_answer(ucx->memory, answering);
-  const kvf_ucp_request_param options = {
-      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA | KVF_UCP_OP_ATTR_FIELD_FLAGS |
-                      KVF_UCP_OP_ATTR_FIELD_DATATYPE,
-      .flags = KVF_UCP_AM_SEND_FLAG_EAGER,
-      .send = sent,
-      .user_data = answering,
-      .datatype = ucx->answer_type,
-  };
-  /* An error: the asker has gone. */
-  (void)note_sent(answering,
-                  ucx->api->am_send_nbx(param->reply_ep, KVF_UCX_ANSWER_ID, NULL, 0, answering, 1, &options));
   return KVF_UCS_OK;
 }
 
@@ -341,9 +372,9 @@ bool kvf_ucx_messages_open(kvf_ucx *ucx, char *text)
 {
   const kvf_ucp_generic_dt_ops ops = {
       .start_pack = start_pack, .packed_size = packed_size, .pack = pack, .finish = finish};
-  kvf_ucs_status error = ucx->api->dt_create_generic(&ops, NULL, &ucx->answer_type);
+  kvf_ucs_status error = ucx->api->dt_create_generic(&ops, NULL, &ucx->message_type);
   if (error != KVF_UCS_OK) {
-    ucx->answer_type = 0;
+    ucx->message_type = 0;
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
     return false;
   }
@@ -352,8 +383,8 @@ bool kvf_ucx_messages_open(kvf_ucx *ucx, char *text)
 
 void kvf_ucx_messages_close(kvf_ucx *ucx)
 {
-  if (ucx->answer_type != 0) {
-    ucx->api->dt_destroy(ucx->answer_type);
+  if (ucx->message_type != 0) {
+    ucx->api->dt_destroy(ucx->message_type);
   }
 }
 

@@ -106,6 +106,7 @@ static void copy(ucx_read *read)
                       read->memory->mems[segment.region], (int)read->chunk.local[segment.region].memory,
                       (uint32_t)segment.bytes);
   }
+  kvf_ucx_asks_send(read->batch.ucx, link);
 }
 
 static void begin_copy(ucx_read *read)

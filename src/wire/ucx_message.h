@@ -1,6 +1,6 @@
 /* The messages of the transport `ucx` where the network cannot read memory by itself: the consumer asks for bytes, or
- * for a look at the fence, and the producer answers. An ask is the header of one of UCX's active messages, an answer
- * the end of another's data: the bytes that it is about come before it.
+ * for a look at the fence, and the producer answers. Asks, up to KVF_UCX_ASKS_MAX of them, are the data of one of UCX's
+ * active messages; an answer is the end of another's: the bytes that it is about come before it.
  */
 #ifndef KVF_WIRE_UCX_MESSAGE_H
 #define KVF_WIRE_UCX_MESSAGE_H
@@ -13,8 +13,9 @@
 #define KVF_UCX_ANSWER_ID 2
 
 #define KVF_UCX_ASK_BYTES 36
+#define KVF_UCX_ASKS_MAX 16
 #define KVF_UCX_ANSWER_BYTES 60
-#define KVF_UCX_ANSWER_DATA_BYTES_MAX (16u << 10) /* before the answer itself */
+#define KVF_UCX_ANSWER_DATA_BYTES_MAX (48u << 10) /* before the answer itself */
 
 #define KVF_UCX_MEMORY_TABLE UINT32_MAX /* the fence table */
 #define KVF_UCX_SLOT_NONE UINT32_MAX
