@@ -24,7 +24,7 @@
 #define KVF_UCX_GETS_MAX 64              /* of one read, in flight; the bits of kvf_ucx_batch.busy */
 #define KVF_UCX_GET_BYTES_MAX (1u << 20) /* of one get: a read shows progress when one of its gets has ended */
 /* Likewise, where gets are messages. A larger answer comes in pieces that UCX puts together first; this one, with what
- * UCX says before it, fits into one buffer of UCX's (settings, in ucx.c). */
+ * UCX says before it, fits into one buffer of UCX's (configure(), in ucx.c). */
 #define KVF_UCX_MESSAGE_BYTES_MAX KVF_UCX_ANSWER_DATA_BYTES_MAX
 #define KVF_UCX_MESSAGES_MAX 65536 /* that a worker has not sent yet: as many gets as can be in flight */
 #define KVF_UCX_ROOMS_MAX 1024     /* reads and checks of links that are under way; other reads wait */

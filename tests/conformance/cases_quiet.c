@@ -237,7 +237,7 @@ void consumer_killed(void **state)
   pair_close(two);
 }
 
-/* Nor does it if the producer is in the middle of what it sends to it. */
+/* Nor does one that stands still, with more on its way than its socket holds, and is killed then. */
 void consumer_stopped_then_killed(void **state)
 {
   const node_shape producer = producer_shape();
@@ -247,9 +247,10 @@ void consumer_stopped_then_killed(void **state)
   for (int i = 0; i < CONSUMERS; i++) {
     child_process child;
     consumer_start(&child, &two->introduction, lease);
+    sleep_us(10000); /* until it has asked for it */
     assert_true(child_stop(&child));
     volley_probe(&two->consumer, &two->link, &two->introduction, lease);
-    sleep_us(10000); /* what there is for it fills its socket */
+    sleep_us(10000); /* until its socket is full */
     consumer_kill(&child);
     volley_probe(&two->consumer, &two->link, &two->introduction, lease);
   }
