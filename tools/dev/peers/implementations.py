@@ -13,7 +13,7 @@ THREADS = 2  # as kvferry's options copy_threads and tcp_streams have by default
 HERE = Path(__file__).resolve().parent
 # Over TCP on this host, as kvferry's transport ucx chooses where the node listens on loopback.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
-# And what it sets (docs/ucx.md), so that plain UCX has the same.
+# And what it sets itself (docs/ucx.md), for plain UCX to have the same.
 UCX_AS_OURS = {**UCX_TCP, "UCX_TCP_TX_SEG_SIZE": "56k", "UCX_TCP_MAX_POLL": "1"}
 # Its consumer has no progress thread: that spins, and takes a core from those that copy (up to 2.5 times as slow here).
 NIXL_FASTEST = ("progress=hold",)
@@ -59,7 +59,7 @@ def implementations(
         driven("tcp", "mooncake", {}),
         limit("tcp", "streams", THREADS, f"streams x{THREADS}"),
         limit("tcp", "streams", 1, "streams x1"),
-        kvferry("ucx", library, UCX_AS_OURS),
+        kvferry("ucx", library, UCX_TCP),
         *(
             Implementation("ucx", "ucx", variant, (str(build / "peer_ucx"),), waits, library, {**QUIET, **UCX_AS_OURS})
             for variant, waits in (("", "event"), ("ucx, spinning", "spin"))
