@@ -99,9 +99,9 @@ static bool may_use_tcp(void)
 static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
 {
   if (may_use_tcp()) {
-    /* An answer fits into one buffer (KVF_UCX_MESSAGE_BYTES_MAX); UCX wants it no larger than those that receive. */
+    /* A message, with what UCX adds, fits into one buffer; UCX wants it no larger than those that receive. */
     if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
-      set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "56k");
+      set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "62k");
     }
     /* Events are taken one by one: of several, the first may end the connection that another is for, and a UCX with
      * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */

@@ -23,14 +23,11 @@
 
 #define KVF_UCX_GETS_MAX 64              /* of one read, in flight; the bits of kvf_ucx_batch.busy */
 #define KVF_UCX_GET_BYTES_MAX (1u << 20) /* of one get: a read shows progress when one of its gets has ended */
-/* Likewise, where gets are messages. A larger answer comes in pieces that UCX puts together first; this one, with what
- * UCX says before it, fits into one buffer of UCX's (configure(), in ucx.c). */
-#define KVF_UCX_MESSAGE_BYTES_MAX KVF_UCX_ANSWER_DATA_BYTES_MAX
-#define KVF_UCX_MESSAGES_MAX 65536 /* that a worker has not sent yet: as many gets as can be in flight */
-#define KVF_UCX_ROOMS_MAX 1024     /* reads and checks of links that are under way; other reads wait */
-#define KVF_UCX_ROOMS_OF_LINKS 64  /* of these, which reads do not take */
-#define KVF_UCX_SEEN 16            /* leases that a link remembers to have found live */
-#define KVF_UCX_SAMPLES_MAX 4      /* in a row, of an entry that changes meanwhile */
+#define KVF_UCX_MESSAGES_MAX 65536       /* that a worker has not sent yet: as many gets as can be in flight */
+#define KVF_UCX_ROOMS_MAX 1024           /* reads and checks of links that are under way; other reads wait */
+#define KVF_UCX_ROOMS_OF_LINKS 64        /* of these, which reads do not take */
+#define KVF_UCX_SEEN 16                  /* leases that a link remembers to have found live */
+#define KVF_UCX_SAMPLES_MAX 4            /* in a row, of an entry that changes meanwhile */
 #define KVF_UCX_STOP_NS \
   (100 * KVF_NS_PER_MS)           /* what gets that nobody wants any more may take: then their endpoint is closed */
 #define KVF_UCX_PROGRESS_TURNS 64 /* calls for progress before the others have their turn */
@@ -188,8 +185,7 @@ struct kvf_ucx {
   kvf_ucx_messages answers;
   uint64_t asked;                 /* so far */
   uint64_t message_type;          /* UCX's datatype of a message's data; 0: not made yet */
-  struct kvf_ucx_message *asking; /* for the next: */
-  uint32_t asking_count;
+  struct kvf_ucx_message *asking; /* not sent yet, for the next; NULL: none */
   kvf_ucx_get *asking_for[KVF_UCX_ASKS_MAX];
 
   kvf_ucx_room *rooms;
@@ -248,7 +244,7 @@ void kvf_ucx_room_give(kvf_ucx *ucx, kvf_ucx_batch *batch);
 /* Whether the endpoint's network reads memory by itself. */
 bool kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep);
 
-/* ---- ucx_message.c: gets by messages ---- */
+/* ---- ucx_message.c, ucx_ask.c, ucx_answer.c: gets by messages ---- */
 
 /* Makes what messages need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
 KVF_MUST_USE bool kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
@@ -261,6 +257,8 @@ KVF_MUST_USE bool kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *message);
 void kvf_ucx_messages_init(kvf_ucx_messages *messages);
 /* After their worker. */
 void kvf_ucx_messages_free(kvf_ucx_messages *messages);
+/* What may be asked for next, at most: then messages of answers are filled. */
+uint32_t kvf_ucx_ask_bytes_max(const kvf_ucx *ucx);
 /* Asks the link's peer for a get, which has its bytes, `to` and token; before another link's, kvf_ucx_asks_send(). */
 void kvf_ucx_ask_for(kvf_ucx_get *get, const kvf_ucx_link *link, uint32_t memory, uint64_t offset);
 /* Sends what has been asked for. */

@@ -5,7 +5,7 @@
  * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
  * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
  *
- * Where gets are messages the producer looks, before and after an answer's bytes are copied (ucx_message.c).
+ * Where gets are messages the producer looks, before and after an answer's bytes are copied (ucx_answer.c).
  */
 #include "transport/ucx.h"
 
@@ -94,14 +94,18 @@ static void look(ucx_read *read, read_state state)
   kvf_ucx_sample_start(&read->batch, read->link, read->posted.read.lease.slot);
 }
 
+static uint32_t get_bytes_max(const kvf_ucx_link *link)
+{
+  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->base.transport)) : KVF_UCX_GET_BYTES_MAX;
+}
+
 /* As many gets as may be in flight. */
 static void copy(ucx_read *read)
 {
   const kvf_ucx_link *link = read->link;
-  const uint32_t each_bytes = link->has_messages ? KVF_UCX_MESSAGE_BYTES_MAX : KVF_UCX_GET_BYTES_MAX;
   kvf_segment segment;
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
-         kvf_segments_next(&read->cursor, &segment, 1, each_bytes) == 1) {
+         kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
     kvf_ucx_get_start(&read->batch, link, segment.region, segment.remote_offset, segment.local,
                       read->memory->mems[segment.region], (int)read->chunk.local[segment.region].memory,
                       (uint32_t)segment.bytes);

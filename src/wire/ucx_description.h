@@ -10,7 +10,7 @@
 #include "base/fence.h"
 #include "wire/layout.h"
 
-#define KVF_UCX_DESCRIPTION_MAGIC UINT32_C(0x3375766b) /* "kvu3" */
+#define KVF_UCX_DESCRIPTION_MAGIC UINT32_C(0x3475766b) /* "kvu4" */
 #define KVF_UCX_ADDRESS_BYTES_MAX 8192                 /* of a worker: grows with the host's network devices */
 #define KVF_UCX_KEY_BYTES_MAX 1024                     /* a packed remote key: grows with the kinds of them */
 #define KVF_UCX_MEMORIES_MAX (KVF_REGIONS_MAX + KVF_GROUPS_MAX)

@@ -51,6 +51,7 @@ void kvf_ucx_answer_write(const kvf_ucx_answer *answer, uint8_t out[KVF_UCX_ANSW
   kvf_encoder_init(&encoder, out, KVF_UCX_ANSWER_BYTES);
   kvf_put_u64(&encoder, answer->token);
   kvf_put_u32(&encoder, (uint32_t)answer->kind);
+  kvf_put_u32(&encoder, answer->bytes);
   kvf_put_u64(&encoder, answer->sample.head.magic);
   kvf_put_incarnation(&encoder, &answer->sample.head.incarnation);
   kvf_put_u64(&encoder, answer->sample.head.slots);
@@ -65,12 +66,14 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
   out->token = kvf_get_u64(&decoder);
   uint32_t kind = kvf_get_u32(&decoder);
   out->kind = (kvf_ucx_answer_kind)kind;
+  out->bytes = kvf_get_u32(&decoder);
   out->sample.head.magic = kvf_get_u64(&decoder);
   kvf_get_incarnation(&decoder, &out->sample.head.incarnation);
   out->sample.head.slots = kvf_get_u64(&decoder);
   out->sample.entry.word = kvf_get_u64(&decoder);
   out->sample.entry.digest = kvf_get_u64(&decoder);
-  if (kind > KVF_UCX_ANSWER_DATA) {
+  bool has_bytes = kind == KVF_UCX_ANSWER_DATA;
+  if (kind > KVF_UCX_ANSWER_DATA || (out->bytes > 0) != has_bytes || out->bytes > KVF_UCX_ANSWER_DATA_BYTES_MAX) {
     KVF_MARK(ucx_answer_of_no_kind);
     kvf_decoder_fail(&decoder);
   }

@@ -1,6 +1,7 @@
 /* The messages of the transport `ucx` where the network cannot read memory by itself: the consumer asks for bytes, or
  * for a look at the fence, and the producer answers. Asks, up to KVF_UCX_ASKS_MAX of them, are the data of one of UCX's
- * active messages; an answer is the end of another's: the bytes that it is about come before it.
+ * active messages. Answers are that of another, as many as there is room for (KVF_UCX_ANSWER_DATA_BYTES_MAX): each
+ * comes behind the bytes that it is about, so the data is read from its end.
  */
 #ifndef KVF_WIRE_UCX_MESSAGE_H
 #define KVF_WIRE_UCX_MESSAGE_H
@@ -14,8 +15,10 @@
 
 #define KVF_UCX_ASK_BYTES 36
 #define KVF_UCX_ASKS_MAX 16
-#define KVF_UCX_ANSWER_BYTES 60
-#define KVF_UCX_ANSWER_DATA_BYTES_MAX (48u << 10) /* before the answer itself */
+#define KVF_UCX_ANSWER_BYTES 64
+/* Of all answers of one message. With these and what UCX adds it is one packet for TCP, which makes packets of up to
+ * 64 KiB, headers included: somewhat more were two. */
+#define KVF_UCX_ANSWER_DATA_BYTES_MAX (60u << 10)
 
 #define KVF_UCX_MEMORY_TABLE UINT32_MAX /* the fence table */
 #define KVF_UCX_SLOT_NONE UINT32_MAX
@@ -42,6 +45,7 @@ typedef enum kvf_ucx_answer_kind {
 typedef struct kvf_ucx_answer {
   uint64_t token;
   kvf_ucx_answer_kind kind;
+  uint32_t bytes;          /* before it; 0 but for KVF_UCX_ANSWER_DATA */
   kvf_fence_sample sample; /* its entry is 0 where no slot was asked for */
 } kvf_ucx_answer;
 

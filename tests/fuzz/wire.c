@@ -176,6 +176,8 @@ static void take_ucx_answer(const uint8_t *body, size_t bytes)
   kvf_ucx_answer answer;
   if (kvf_ucx_answer_read(body, bytes, &answer) == KVF_OK) {
     fuzz_check(answer.kind <= KVF_UCX_ANSWER_DATA);
+    fuzz_check((answer.kind == KVF_UCX_ANSWER_DATA) == (answer.bytes > 0));
+    fuzz_check(answer.bytes <= KVF_UCX_ANSWER_DATA_BYTES_MAX);
     kvf_ucx_answer_write(&answer, again);
     fuzz_check(bytes == KVF_UCX_ANSWER_BYTES && memcmp(again, body, bytes) == 0);
   }
@@ -342,7 +344,7 @@ static size_t seed_ucx_ask(uint8_t *out)
 
 static size_t seed_ucx_answer(uint8_t *out)
 {
-  const kvf_ucx_answer answer = {.token = 1, .kind = KVF_UCX_ANSWER_DATA};
+  const kvf_ucx_answer answer = {.token = 1, .kind = KVF_UCX_ANSWER_DATA, .bytes = 64};
   kvf_ucx_answer_write(&answer, out);
   return KVF_UCX_ANSWER_BYTES;
 }

@@ -57,6 +57,7 @@ static void an_answer_comes_back(void **state)
   for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_DATA; kind++) {
     const kvf_ucx_answer in = {.token = UINT64_MAX - 1,
                                .kind = (kvf_ucx_answer_kind)kind,
+                               .bytes = kind == KVF_UCX_ANSWER_DATA ? KVF_UCX_ANSWER_DATA_BYTES_MAX : 0,
                                .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4},
                                           .entry = {.word = 5, .digest = UINT64_MAX}}};
     uint8_t bytes[KVF_UCX_ANSWER_BYTES];
@@ -65,18 +66,36 @@ static void an_answer_comes_back(void **state)
     assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), KVF_OK);
     assert_int_equal(out.token, in.token);
     assert_int_equal(out.kind, in.kind);
+    assert_int_equal(out.bytes, in.bytes);
     assert_memory_equal(&out.sample, &in.sample, sizeof(in.sample));
   }
 }
 
-static void an_answer_of_another_kind_is_malformed(void **state)
+static void an_answer_has_bytes_where_its_kind_does(void **state)
 {
   (void)state;
-  uint8_t bytes[KVF_UCX_ANSWER_BYTES];
-  kvf_ucx_answer out;
-  kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 1}, bytes);
-  bytes[8] = KVF_UCX_ANSWER_DATA + 1;
-  assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), KVF_PROTOCOL);
+  const uint32_t most = KVF_UCX_ANSWER_DATA_BYTES_MAX;
+  const struct {
+    uint32_t kind;
+    uint32_t bytes;
+    kvf_status status;
+  } cases[] = {
+      {KVF_UCX_ANSWER_REFUSED, 1, KVF_PROTOCOL},
+      {KVF_UCX_ANSWER_LOOK, 1, KVF_PROTOCOL},
+      {KVF_UCX_ANSWER_DATA, 0, KVF_PROTOCOL},
+      {KVF_UCX_ANSWER_DATA, 1, KVF_OK},
+      {KVF_UCX_ANSWER_DATA, most, KVF_OK},
+      {KVF_UCX_ANSWER_DATA, most + 1, KVF_PROTOCOL},
+      {KVF_UCX_ANSWER_DATA, UINT32_MAX, KVF_PROTOCOL},
+      {KVF_UCX_ANSWER_DATA + 1, 0, KVF_PROTOCOL}, /* no kind at all */
+      {KVF_UCX_ANSWER_DATA + 1, 1, KVF_PROTOCOL},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    uint8_t bytes[KVF_UCX_ANSWER_BYTES];
+    kvf_ucx_answer out;
+    kvf_ucx_answer_write(&(kvf_ucx_answer){.kind = (kvf_ucx_answer_kind)cases[i].kind, .bytes = cases[i].bytes}, bytes);
+    assert_int_equal(kvf_ucx_answer_read(bytes, sizeof(bytes), &out), cases[i].status);
+  }
 }
 
 static void other_lengths_are_malformed(void **state)
@@ -104,7 +123,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_ask_comes_back),           cmocka_unit_test(an_ask_is_for_bytes_of_a_lease_or_for_a_look),
-      cmocka_unit_test(an_answer_comes_back),        cmocka_unit_test(an_answer_of_another_kind_is_malformed),
+      cmocka_unit_test(an_answer_comes_back),        cmocka_unit_test(an_answer_has_bytes_where_its_kind_does),
       cmocka_unit_test(other_lengths_are_malformed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 # Over TCP on this host, as kvferry's transport ucx chooses where the node listens on loopback.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 # And what it sets itself (docs/ucx.md), for plain UCX to have the same.
-UCX_AS_OURS = {**UCX_TCP, "UCX_TCP_TX_SEG_SIZE": "56k", "UCX_TCP_MAX_POLL": "1"}
+UCX_AS_OURS = {**UCX_TCP, "UCX_TCP_TX_SEG_SIZE": "62k", "UCX_TCP_MAX_POLL": "1"}
 # Its consumer has no progress thread: that spins, and takes a core from those that copy (up to 2.5 times as slow here).
 NIXL_FASTEST = ("progress=hold",)
 QUIET = {"UCX_LOG_LEVEL": "error", "NIXL_LOG_LEVEL": "ERROR", "MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2"}

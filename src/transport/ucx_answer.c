@@ -1,0 +1,169 @@
+/* The producer of gets by messages: its data thread answers.
+ *
+ * An answer's bytes are copied when UCX can send them, into a buffer of its own, and the fence is looked at right after
+ * that. UCX is not to send them out of the blocks (zero-copy): the fence could tell of these only when they have been
+ * sent, and where such a send is cut off by a peer that goes away, UCX says twice that it is over, and aborts the
+ * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
+#include <string.h>
+
+#include "base/mutant.h"
+#include "transport/ucx_message.h"
+
+/* Where the bytes are; NULL: they are not ours to give. */
+static const uint8_t *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
+{
+  if (ask->memory >= memory->regions_count + memory->sums_count) {
+    return NULL;
+  }
+  const kvf_region *region = &memory->regions[kvf_ucx_memory_served(memory, ask->memory)];
+  uint64_t extent_bytes = kvf_ucx_region_bytes(region);
+  bool inside = ask->offset <= extent_bytes && ask->bytes <= extent_bytes - ask->offset;
+  return inside ? (const uint8_t *)region->base + ask->offset : NULL;
+}
+
+/* Loads the entry after whatever was read before, and before whatever is read then: kvf_fence_load()'s barriers. */
+static void look(const kvf_ucx_memory *memory, uint32_t slot, kvf_fence_sample *out)
+{
+  memset(out, 0, sizeof(*out));
+  memcpy(&out->head, memory->table, sizeof(out->head));
+  if (slot != KVF_UCX_SLOT_NONE) {
+    out->entry = kvf_fence_load(memory->table, slot);
+  }
+}
+
+/* ---- what UCX asks for, when it can send it ---- */
+
+/* UCX may have waited long until it could send: what is not the asker's any more then is not copied. */
+static void pack_bytes(kvf_ucx_message *answering, const kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
+{
+  look(answering->ucx->memory, part->slot, &answering->sample);
+  if (answering->sample.entry.word == part->word || KVF_MUTANT(COPIED_UNPUBLISHED)) {
+    memcpy(to, part->from + offset, bytes);
+  } else {
+    memset(to, 0, bytes); /* and the answer behind them says so */
+  }
+}
+
+/* All bytes of the part have been copied. */
+static void end_part(kvf_ucx_message *answering, const kvf_ucx_part *part)
+{
+  kvf_ucx_answer answer = {.token = part->token, .kind = part->kind, .bytes = part->bytes};
+  if (part->kind != KVF_UCX_ANSWER_REFUSED) {
+    if (part->bytes == 0 || !KVF_MUTANT(FENCE_READ_FIRST)) {
+      look(answering->ucx->memory, part->slot, &answering->sample);
+    }
+    answer.sample = answering->sample;
+  }
+  kvf_ucx_answer_write(&answer, answering->end);
+}
+
+static size_t pack_part(kvf_ucx_message *answering, const kvf_ucx_part *part, size_t offset, uint8_t *to,
+                        size_t bytes_max)
+{
+  size_t packed = 0;
+  if (offset < part->bytes) {
+    packed = part->bytes - offset < bytes_max ? part->bytes - offset : bytes_max;
+    pack_bytes(answering, part, offset, to, packed);
+  }
+  if (packed < bytes_max) {
+    size_t at = offset + packed - part->bytes;
+    size_t left = KVF_UCX_ANSWER_BYTES - at;
+    size_t bytes = left < bytes_max - packed ? left : bytes_max - packed;
+    if (at == 0) {
+      end_part(answering, part);
+    }
+    memcpy(to + packed, answering->end + at, bytes);
+    packed += bytes;
+  }
+  return packed;
+}
+
+size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to, size_t bytes_max)
+{
+  size_t packed = 0;
+  for (uint32_t i = 0; i < message->count && packed < bytes_max; i++) {
+    const kvf_ucx_part *part = &message->parts[i];
+    size_t part_bytes = part->bytes + KVF_UCX_ANSWER_BYTES;
+    if (offset >= part_bytes) {
+      offset -= part_bytes;
+      continue;
+    }
+    packed += pack_part(message, part, offset, to + packed, bytes_max - packed);
+    offset = 0;
+  }
+  return packed;
+}
+
+/* ---- asked ---- */
+
+/* What the answer is, as far as the ask alone and a look now can tell. */
+static kvf_ucx_part part_of(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
+{
+  kvf_ucx_part part = {.token = ask->token, .word = ask->word, .slot = ask->slot, .kind = KVF_UCX_ANSWER_REFUSED};
+  bool is_look = ask->memory == KVF_UCX_MEMORY_TABLE;
+  kvf_fence_sample sample;
+  part.from = is_look ? NULL : find(memory, ask);
+  if ((part.from == NULL && !is_look) || (ask->slot != KVF_UCX_SLOT_NONE && ask->slot >= memory->table_slots)) {
+    return part;
+  }
+  part.kind = KVF_UCX_ANSWER_LOOK;
+  look(memory, ask->slot, &sample);
+  if (!is_look && (sample.entry.word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED))) {
+    part.kind = KVF_UCX_ANSWER_DATA;
+    part.bytes = ask->bytes;
+  }
+  return part;
+}
+
+/* An error: the asker has gone. */
+static void send_answers(kvf_ucx_message *answering, kvf_ucp_ep ep)
+{
+  if (answering != NULL) {
+    (void)kvf_ucx_message_send(answering, ep, KVF_UCX_ANSWER_ID, 0);
+  }
+}
+
+/* The message that this part belongs into, after those before it; NULL: there are more than anybody may ask for at a
+ * time, and the asker's stall clock ends it. */
+static kvf_ucx_message *message_for(kvf_ucx *ucx, kvf_ucx_message *answering, const kvf_ucx_part *part, kvf_ucp_ep ep)
+{
+  if (answering != NULL && answering->answer_bytes + part->bytes <= KVF_UCX_ANSWER_DATA_BYTES_MAX) {
+    return answering;
+  }
+  send_answers(answering, ep);
+  return kvf_ucx_message_take(ucx, &ucx->answers);
+}
+
+static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
+                              const kvf_ucp_am_recv_param *param)
+{
+  kvf_ucx *ucx = argument;
+  kvf_ucx_message *answering = NULL;
+  (void)header;
+  (void)header_bytes;
+  if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 ||
+      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->memory == NULL ||
+      bytes > (size_t)KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES) {
+    return KVF_UCS_OK;
+  }
+  for (size_t at = 0; bytes - at >= KVF_UCX_ASK_BYTES; at += KVF_UCX_ASK_BYTES) {
+    kvf_ucx_ask ask;
+    if (kvf_ucx_ask_read((const uint8_t *)data + at, KVF_UCX_ASK_BYTES, &ask) != KVF_OK) {
+      continue;
+    }
+    const kvf_ucx_part part = part_of(ucx->memory, &ask);
+    answering = message_for(ucx, answering, &part, param->reply_ep);
+    if (answering != NULL) {
+      answering->parts[answering->count++] = part;
+      answering->bytes += part.bytes + KVF_UCX_ANSWER_BYTES;
+      answering->answer_bytes += part.bytes;
+    }
+  }
+  send_answers(answering, param->reply_ep);
+  return KVF_UCS_OK;
+}
+
+bool kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text)
+{
+  return kvf_ucx_messages_serve(ucx, ucx->server, KVF_UCX_ASK_ID, on_asks, text);
+}

@@ -1,0 +1,47 @@
+/* What the files of the transport `ucx` share where gets are messages: ucx_message.c sends them, ucx_ask.c is the
+ * consumer's, ucx_answer.c the producer's. */
+#ifndef KVF_TRANSPORT_UCX_MESSAGE_H
+#define KVF_TRANSPORT_UCX_MESSAGE_H
+
+#include "transport/ucx.h"
+
+/* One answer of a message, and the bytes before it. */
+typedef struct kvf_ucx_part {
+  uint64_t token;
+  uint64_t word;       /* of the ask, like the slot */
+  const uint8_t *from; /* the bytes, of a block */
+  uint32_t bytes;
+  uint32_t slot;
+  kvf_ucx_answer_kind kind;
+} kvf_ucx_part;
+
+typedef struct kvf_ucx_message {
+  kvf_list in_messages;
+  kvf_ucx *ucx;
+  kvf_ucx_messages *messages;
+  size_t bytes;          /* all of it */
+  uint32_t answer_bytes; /* those that its answers are about, or that its asks are for */
+  uint32_t count;
+  kvf_fence_sample sample;           /* of the part whose bytes are being packed */
+  uint8_t end[KVF_UCX_ANSWER_BYTES]; /* the last answer that was packed */
+  union {
+    uint8_t asks[KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES];
+    kvf_ucx_part parts[KVF_UCX_ASKS_MAX];
+  };
+} kvf_ucx_message;
+
+/* One with nothing in it; NULL: too many, or no memory. */
+kvf_ucx_message *kvf_ucx_message_take(kvf_ucx *ucx, kvf_ucx_messages *messages);
+
+/* The message is given back when it is sent; an error, which its endpoint's handler is told too: now. */
+kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, unsigned id, uint32_t flags);
+
+/* Has the worker hand messages to the handler, whole. False: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE bool kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler,
+                                         char *text);
+
+/* Copies the next of its bytes, from `offset`, to where UCX wants them. Returns how many: fewer than bytes_max only at
+ * its end. */
+size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to, size_t bytes_max);
+
+#endif
