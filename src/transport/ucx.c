@@ -17,6 +17,7 @@
 #include "transport/thread.h"
 
 #define EVENTS_MAX 8
+#define UCX_ADDS_BYTES 256    /* to a message, at most; far less */
 #define ASSIST_TURNS 4        /* of a caller; what there is then is left to the data thread's own thread */
 #define POLL_NS KVF_NS_PER_MS /* where UCX cannot be waited for */
 
@@ -99,9 +100,11 @@ static bool may_use_tcp(void)
 static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
 {
   if (may_use_tcp()) {
-    /* A message, with what UCX adds, fits into one buffer; UCX wants it no larger than those that receive. */
+    /* A message of answers, with what UCX adds, fits into one buffer; UCX wants it no larger than those that receive.
+     */
     if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
       set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "62k");
+      static_assert(KVF_UCX_ANSWERS_BYTES_MAX + UCX_ADDS_BYTES <= 62u << 10, "one buffer");
     }
     /* Events are taken one by one: of several, the first may end the connection that another is for, and a UCX with
      * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */

@@ -22,57 +22,51 @@ static const uint8_t *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
 }
 
 /* Loads the entry after whatever was read before, and before whatever is read then: kvf_fence_load()'s barriers. */
-static void look(const kvf_ucx_memory *memory, uint32_t slot, kvf_fence_sample *out)
+static kvf_fence_entry look(const kvf_ucx_memory *memory, uint32_t slot)
 {
-  memset(out, 0, sizeof(*out));
-  memcpy(&out->head, memory->table, sizeof(out->head));
-  if (slot != KVF_UCX_SLOT_NONE) {
-    out->entry = kvf_fence_load(memory->table, slot);
-  }
+  return slot == KVF_UCX_SLOT_NONE ? (kvf_fence_entry){0} : kvf_fence_load(memory->table, slot);
 }
 
 /* ---- what UCX asks for, when it can send it ---- */
 
 /* UCX may have waited long until it could send: what is not the asker's any more then is not copied. */
-static void pack_bytes(kvf_ucx_message *answering, const kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
+static void pack_bytes(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
 {
-  look(answering->ucx->memory, part->slot, &answering->sample);
-  if (answering->sample.entry.word == part->word || KVF_MUTANT(COPIED_UNPUBLISHED)) {
+  part->entry = look(memory, part->slot);
+  if (part->entry.word == part->word || KVF_MUTANT(COPIED_UNPUBLISHED)) {
     memcpy(to, part->from + offset, bytes);
   } else {
     memset(to, 0, bytes); /* and the answer behind them says so */
   }
 }
 
-/* All bytes of the part have been copied. */
-static void end_part(kvf_ucx_message *answering, const kvf_ucx_part *part)
+static void write_answer(const kvf_ucx_memory *memory, const kvf_ucx_part *part, uint8_t out[KVF_UCX_ANSWER_BYTES])
 {
   kvf_ucx_answer answer = {.token = part->token, .kind = part->kind, .bytes = part->bytes};
   if (part->kind != KVF_UCX_ANSWER_REFUSED) {
-    if (part->bytes == 0 || !KVF_MUTANT(FENCE_READ_FIRST)) {
-      look(answering->ucx->memory, part->slot, &answering->sample);
-    }
-    answer.sample = answering->sample;
+    memcpy(&answer.sample.head, memory->table, sizeof(answer.sample.head));
+    answer.sample.entry = part->entry;
   }
-  kvf_ucx_answer_write(&answer, answering->end);
+  kvf_ucx_answer_write(&answer, out);
 }
 
-static size_t pack_part(kvf_ucx_message *answering, const kvf_ucx_part *part, size_t offset, uint8_t *to,
-                        size_t bytes_max)
+static size_t pack_part(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes_max)
 {
   size_t packed = 0;
   if (offset < part->bytes) {
     packed = part->bytes - offset < bytes_max ? part->bytes - offset : bytes_max;
-    pack_bytes(answering, part, offset, to, packed);
+    pack_bytes(memory, part, offset, to, packed);
   }
   if (packed < bytes_max) {
+    uint8_t end[KVF_UCX_ANSWER_BYTES];
     size_t at = offset + packed - part->bytes;
-    size_t left = KVF_UCX_ANSWER_BYTES - at;
+    size_t left = sizeof(end) - at;
     size_t bytes = left < bytes_max - packed ? left : bytes_max - packed;
-    if (at == 0) {
-      end_part(answering, part);
+    if (at == 0 && part->bytes > 0 && !KVF_MUTANT(FENCE_READ_FIRST)) {
+      part->entry = look(memory, part->slot); /* all bytes have been copied */
     }
-    memcpy(to + packed, answering->end + at, bytes);
+    write_answer(memory, part, end);
+    memcpy(to + packed, end + at, bytes);
     packed += bytes;
   }
   return packed;
@@ -82,13 +76,13 @@ size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to
 {
   size_t packed = 0;
   for (uint32_t i = 0; i < message->count && packed < bytes_max; i++) {
-    const kvf_ucx_part *part = &message->parts[i];
+    kvf_ucx_part *part = &message->parts[i];
     size_t part_bytes = part->bytes + KVF_UCX_ANSWER_BYTES;
     if (offset >= part_bytes) {
       offset -= part_bytes;
       continue;
     }
-    packed += pack_part(message, part, offset, to + packed, bytes_max - packed);
+    packed += pack_part(message->ucx->memory, part, offset, to + packed, bytes_max - packed);
     offset = 0;
   }
   return packed;
@@ -101,14 +95,13 @@ static kvf_ucx_part part_of(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask
 {
   kvf_ucx_part part = {.token = ask->token, .word = ask->word, .slot = ask->slot, .kind = KVF_UCX_ANSWER_REFUSED};
   bool is_look = ask->memory == KVF_UCX_MEMORY_TABLE;
-  kvf_fence_sample sample;
   part.from = is_look ? NULL : find(memory, ask);
   if ((part.from == NULL && !is_look) || (ask->slot != KVF_UCX_SLOT_NONE && ask->slot >= memory->table_slots)) {
     return part;
   }
   part.kind = KVF_UCX_ANSWER_LOOK;
-  look(memory, ask->slot, &sample);
-  if (!is_look && (sample.entry.word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED))) {
+  part.entry = look(memory, ask->slot);
+  if (!is_look && (part.entry.word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED))) {
     part.kind = KVF_UCX_ANSWER_DATA;
     part.bytes = ask->bytes;
   }
@@ -123,8 +116,8 @@ static void send_answers(kvf_ucx_message *answering, kvf_ucp_ep ep)
   }
 }
 
-/* The message that this part belongs into, after those before it; NULL: there are more than anybody may ask for at a
- * time, and the asker's stall clock ends it. */
+/* The message that this part belongs into, after those before it; NULL: too many, or no memory, and the asker's stall
+ * clock ends it. */
 static kvf_ucx_message *message_for(kvf_ucx *ucx, kvf_ucx_message *answering, const kvf_ucx_part *part, kvf_ucp_ep ep)
 {
   if (answering != NULL && answering->answer_bytes + part->bytes <= KVF_UCX_ANSWER_DATA_BYTES_MAX) {

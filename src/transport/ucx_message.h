@@ -8,8 +8,9 @@
 /* One answer of a message, and the bytes before it. */
 typedef struct kvf_ucx_part {
   uint64_t token;
-  uint64_t word;       /* of the ask, like the slot */
-  const uint8_t *from; /* the bytes, of a block */
+  uint64_t word;         /* of the ask, like the slot */
+  const uint8_t *from;   /* the bytes, of a block */
+  kvf_fence_entry entry; /* as it was seen last: behind the bytes, in the end */
   uint32_t bytes;
   uint32_t slot;
   kvf_ucx_answer_kind kind;
@@ -22,8 +23,6 @@ typedef struct kvf_ucx_message {
   size_t bytes;          /* all of it */
   uint32_t answer_bytes; /* those that its answers are about, or that its asks are for */
   uint32_t count;
-  kvf_fence_sample sample;           /* of the part whose bytes are being packed */
-  uint8_t end[KVF_UCX_ANSWER_BYTES]; /* the last answer that was packed */
   union {
     uint8_t asks[KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES];
     kvf_ucx_part parts[KVF_UCX_ASKS_MAX];

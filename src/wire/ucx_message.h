@@ -19,6 +19,7 @@
 /* Of all answers of one message. With these and what UCX adds it is one packet for TCP, which makes packets of up to
  * 64 KiB, headers included: somewhat more were two. */
 #define KVF_UCX_ANSWER_DATA_BYTES_MAX (60u << 10)
+#define KVF_UCX_ANSWERS_BYTES_MAX (KVF_UCX_ANSWER_DATA_BYTES_MAX + KVF_UCX_ASKS_MAX * KVF_UCX_ANSWER_BYTES)
 
 #define KVF_UCX_MEMORY_TABLE UINT32_MAX /* the fence table */
 #define KVF_UCX_SLOT_NONE UINT32_MAX

@@ -18,6 +18,7 @@ void altered_and_mended(void **state);
 
 /* cases_lease.c: no sample lies. */
 void lease_not_published(void **state);
+void lease_published_meanwhile(void **state);
 void lease_unknown(void **state);
 void lease_over(void **state);
 void lease_of_other_blocks(void **state);

@@ -44,6 +44,54 @@ void lease_not_published(void **state)
   pair_close(two);
 }
 
+/* ---- published while it is asked for ---- */
+
+#define PUBLISHED_LEASES 500
+#define PUBLISHED_AFTER_US 200
+
+typedef struct publisher {
+  side *producer;
+  atomic_uint_fast64_t asked; /* id of the lease that is to be published soon */
+} publisher;
+
+static void *publisher_main(void *argument)
+{
+  publisher *leases = argument;
+  kvf_prng prng = {4};
+  for (uint64_t id = LEASE_ID; id < LEASE_ID + PUBLISHED_LEASES; id++) {
+    while (atomic_load(&leases->asked) < id) {
+      sleep_us(10);
+    }
+    sleep_us(kvf_prng_below(&prng, PUBLISHED_AFTER_US));
+    (void)node_publish(leases->producer, id);
+  }
+  return NULL;
+}
+
+/* Whoever asks in this moment is told one or the other, and nothing else happens. */
+void lease_published_meanwhile(void **state)
+{
+  pair *two = small_pair(*state);
+  publisher leases = {.producer = &two->producer};
+  uint32_t refused = 0;
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, publisher_main, &leases), 0);
+  for (uint64_t id = LEASE_ID; id < LEASE_ID + PUBLISHED_LEASES; id++) {
+    const node_lease lease = *node_reserve(&two->producer, id);
+    kvf_status verdict = KVF_NOT_PUBLISHED;
+    atomic_store(&leases.asked, id);
+    while (verdict == KVF_NOT_PUBLISHED) {
+      verdict = verdict_of(two, &lease);
+      refused += verdict == KVF_NOT_PUBLISHED;
+    }
+    assert_int_equal(verdict, KVF_OK);
+  }
+  (void)pthread_join(thread, NULL);
+  print_message("refused %u\n", refused);
+  assert_true(refused > 0);
+  pair_close(two);
+}
+
 void lease_unknown(void **state)
 {
   const conformance_traits *traits = *state;

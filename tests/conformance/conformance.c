@@ -42,6 +42,7 @@ int conformance_main(const conformance_traits *traits, int argc, char **argv)
       CASE(bytes_altered_after_publication),
       CASE(altered_and_mended),
       CASE(lease_not_published),
+      CASE(lease_published_meanwhile),
       CASE(lease_unknown),
       CASE(lease_over),
       CASE(lease_of_other_blocks),

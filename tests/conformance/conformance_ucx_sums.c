@@ -4,7 +4,7 @@
 #include "suite.h"
 #include "transport/ucx.h"
 
-#define SLOW_ONE_OF 512
+#define SLOW_ONE_OF 64
 #define SLOW_US 100
 
 static kvf_ucx_api slowed;

@@ -183,7 +183,7 @@ def producers(parts: int) -> Callable[[Implementation, Memory, Path], Row]:
     """The speed of one load of MANY from so many producers at once, each of which has its share of the blocks."""
 
     def measure(what: Implementation, memory: Memory, logs: Path) -> Row:
-        patient = replace(what, options=(*what.options, PATIENT)) if what.impl == "kvferry" else what
+        patient = replace(what, options=(*what.options, PATIENT)) if (what.path, what.impl) == ("ucx", "kvferry") else what
         with at_work(patient, memory, logs, MANY, parts) as pair:
             memory.clear(MANY)
             pair.run(0, 1)
