@@ -118,8 +118,7 @@ static void take_answer(const kvf_ucx *ucx, const kvf_ucx_answer *answer, const 
   kvf_ucx_get_end(get, KVF_UCS_OK);
 }
 
-/* Each answer says how many bytes are before it, so they are taken from the last to the first. Whoever waits for one
- * that is malformed waits in vain, and for so long only. */
+/* Whoever waits for an answer that is malformed waits in vain, and for so long only. */
 static kvf_ucs_status on_answers(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                                  const kvf_ucp_am_recv_param *param)
 {
@@ -131,12 +130,7 @@ static kvf_ucs_status on_answers(void *argument, const void *header, size_t head
   if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     return KVF_UCS_OK;
   }
-  while (bytes >= KVF_UCX_ANSWER_BYTES) {
-    bytes -= KVF_UCX_ANSWER_BYTES;
-    if (kvf_ucx_answer_read(message + bytes, KVF_UCX_ANSWER_BYTES, &answer) != KVF_OK || answer.bytes > bytes) {
-      break;
-    }
-    bytes -= answer.bytes;
+  while (bytes > 0 && kvf_ucx_answers_take_last(message, &bytes, &answer) == KVF_OK) {
     take_answer(ucx, &answer, message + bytes);
   }
   return KVF_UCS_OK;

@@ -79,3 +79,18 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
   }
   return kvf_decoder_end(&decoder);
 }
+
+kvf_status kvf_ucx_answers_take_last(const uint8_t *data, size_t *bytes, kvf_ucx_answer *out)
+{
+  if (*bytes < KVF_UCX_ANSWER_BYTES) {
+    return KVF_PROTOCOL;
+  }
+  *bytes -= KVF_UCX_ANSWER_BYTES;
+  kvf_status status = kvf_ucx_answer_read(data + *bytes, KVF_UCX_ANSWER_BYTES, out);
+  if (status != KVF_OK || out->bytes > *bytes) {
+    KVF_MARK(ucx_answer_of_more_bytes);
+    return KVF_PROTOCOL;
+  }
+  *bytes -= out->bytes;
+  return KVF_OK;
+}

@@ -57,4 +57,8 @@ void kvf_ucx_answer_write(const kvf_ucx_answer *answer, uint8_t out[KVF_UCX_ANSW
 KVF_MUST_USE kvf_status kvf_ucx_ask_read(const void *data, size_t bytes, kvf_ucx_ask *out);
 KVF_MUST_USE kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *out);
 
+/* The last of the answers that `*bytes` bytes of data are, and *bytes becomes the place where what it is about begins:
+ * there the others end. KVF_PROTOCOL: malformed, and *bytes is of no use. */
+KVF_MUST_USE kvf_status kvf_ucx_answers_take_last(const uint8_t *data, size_t *bytes, kvf_ucx_answer *out);
+
 #endif

@@ -181,6 +181,9 @@ static void take_ucx_answer(const uint8_t *body, size_t bytes)
     kvf_ucx_answer_write(&answer, again);
     fuzz_check(bytes == KVF_UCX_ANSWER_BYTES && memcmp(again, body, bytes) == 0);
   }
+  for (size_t before = bytes; bytes > 0 && kvf_ucx_answers_take_last(body, &bytes, &answer) == KVF_OK; before = bytes) {
+    fuzz_check(bytes + answer.bytes + KVF_UCX_ANSWER_BYTES == before);
+  }
 }
 
 /* ---- seeds ---- */

@@ -98,6 +98,50 @@ static void an_answer_has_bytes_where_its_kind_does(void **state)
   }
 }
 
+/* 5 bytes, their answer, a look's answer, 1 byte, its answer. */
+static size_t three_answers(uint8_t *out)
+{
+  size_t used = 5;
+  kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 1, .kind = KVF_UCX_ANSWER_DATA, .bytes = 5}, out + used);
+  used += KVF_UCX_ANSWER_BYTES;
+  kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 2, .kind = KVF_UCX_ANSWER_LOOK}, out + used);
+  used += KVF_UCX_ANSWER_BYTES + 1;
+  kvf_ucx_answer_write(&(kvf_ucx_answer){.token = 3, .kind = KVF_UCX_ANSWER_DATA, .bytes = 1}, out + used);
+  return used + KVF_UCX_ANSWER_BYTES;
+}
+
+static void answers_are_taken_from_the_last(void **state)
+{
+  (void)state;
+  uint8_t data[3 * KVF_UCX_ANSWER_BYTES + 6] = {0};
+  size_t bytes = three_answers(data);
+  const size_t begins[] = {2 * KVF_UCX_ANSWER_BYTES + 5, KVF_UCX_ANSWER_BYTES + 5, 0};
+  assert_int_equal(bytes, sizeof(data));
+  for (uint64_t i = 0; i < 3; i++) {
+    kvf_ucx_answer out;
+    assert_int_equal(kvf_ucx_answers_take_last(data, &bytes, &out), KVF_OK);
+    assert_int_equal(out.token, 3 - i);
+    assert_int_equal(bytes, begins[i]);
+  }
+}
+
+/* Cut at the front: the answer there is about bytes that are missing, or is not whole itself. */
+static void answers_without_their_bytes_are_malformed(void **state)
+{
+  (void)state;
+  uint8_t data[3 * KVF_UCX_ANSWER_BYTES + 6] = {0};
+  const size_t whole = three_answers(data);
+  for (size_t cut = 1; cut < KVF_UCX_ANSWER_BYTES + 5; cut++) {
+    uint8_t *exact = exact_copy(data + cut, whole - cut);
+    size_t bytes = whole - cut;
+    kvf_ucx_answer out;
+    assert_int_equal(kvf_ucx_answers_take_last(exact, &bytes, &out), KVF_OK);
+    assert_int_equal(kvf_ucx_answers_take_last(exact, &bytes, &out), KVF_OK);
+    assert_int_equal(kvf_ucx_answers_take_last(exact, &bytes, &out), KVF_PROTOCOL);
+    free(exact);
+  }
+}
+
 static void other_lengths_are_malformed(void **state)
 {
   (void)state;
@@ -122,8 +166,12 @@ static void other_lengths_are_malformed(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_ask_comes_back),           cmocka_unit_test(an_ask_is_for_bytes_of_a_lease_or_for_a_look),
-      cmocka_unit_test(an_answer_comes_back),        cmocka_unit_test(an_answer_has_bytes_where_its_kind_does),
+      cmocka_unit_test(an_ask_comes_back),
+      cmocka_unit_test(an_ask_is_for_bytes_of_a_lease_or_for_a_look),
+      cmocka_unit_test(an_answer_comes_back),
+      cmocka_unit_test(an_answer_has_bytes_where_its_kind_does),
+      cmocka_unit_test(answers_are_taken_from_the_last),
+      cmocka_unit_test(answers_without_their_bytes_are_malformed),
       cmocka_unit_test(other_lengths_are_malformed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
