@@ -83,6 +83,7 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
 kvf_status kvf_ucx_answers_take_last(const uint8_t *data, size_t *bytes, kvf_ucx_answer *out)
 {
   if (*bytes < KVF_UCX_ANSWER_BYTES) {
+    KVF_MARK(ucx_answer_cut_off);
     return KVF_PROTOCOL;
   }
   *bytes -= KVF_UCX_ANSWER_BYTES;
