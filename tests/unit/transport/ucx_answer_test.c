@@ -1,0 +1,174 @@
+/* What UCX is given for a message of answers, when it asks for it at once or in pieces. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transport/fence_memory.h"
+#include "transport/ucx_message.h"
+
+#define SLOTS 8
+#define SLOT 3
+#define LEASE_ID 7
+#define FIRST_BYTES 40
+#define SECOND_BYTES 9
+#define WHOLE_BYTES (FIRST_BYTES + SECOND_BYTES + 4 * KVF_UCX_ANSWER_BYTES)
+
+static const kvf_incarnation incarnation = {{4, 5, 6}};
+static const uint8_t block[FIRST_BYTES] = "bytes of a block, which are the lease's";
+
+typedef struct world {
+  void *table;
+  kvf_ucx_memory *memory;
+  kvf_ucx *ucx;
+  kvf_ucx_message message;
+} world;
+
+/* A refusal, bytes, a look, and bytes, of a live lease. */
+static int set_up(void **state)
+{
+  world *w = calloc(1, sizeof(*w));
+  const uint64_t word = kvf_fence_word_live(LEASE_ID);
+  const kvf_fence_entry entry = {word, 99};
+  assert_non_null(w);
+  w->ucx = calloc(1, sizeof(*w->ucx));
+  assert_non_null(w->ucx);
+  w->memory = calloc(1, sizeof(*w->memory));
+  assert_non_null(w->memory);
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &w->table, NULL), KVF_OK);
+  kvf_fence_store_live(w->table, SLOT, entry);
+  w->memory->table = w->table;
+  w->memory->table_slots = SLOTS;
+  w->ucx->memory = w->memory;
+  w->message = (kvf_ucx_message){.ucx = w->ucx, .bytes = WHOLE_BYTES, .count = 4};
+  const kvf_ucx_part parts[] = {
+      {.token = 1, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_REFUSED},
+      {.token = 2, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_DATA, .from = block, .bytes = FIRST_BYTES},
+      {.token = 3, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_LOOK, .entry = entry},
+      {.token = 4, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_DATA, .from = block + 2, .bytes = SECOND_BYTES},
+  };
+  memcpy(w->message.parts, parts, sizeof(parts));
+  *state = w;
+  return 0;
+}
+
+static int tear_down(void **state)
+{
+  world *w = *state;
+  kvf_fence_table_close(w->table, SLOTS);
+  free(w->memory);
+  free(w->ucx);
+  free(w);
+  return 0;
+}
+
+static void end_lease(const world *w)
+{
+  kvf_fence_store_over(w->table, SLOT, (kvf_fence_entry){kvf_fence_word_over(LEASE_ID), 0});
+}
+
+/* From `offset` to `end`, in pieces. */
+static void pack(world *w, size_t offset, size_t end, size_t piece_bytes, uint8_t *out)
+{
+  while (offset < end) {
+    size_t wanted = end - offset < piece_bytes ? end - offset : piece_bytes;
+    assert_int_equal(kvf_ucx_answers_pack(&w->message, offset, out + offset, wanted), wanted);
+    offset += wanted;
+  }
+}
+
+/* The answer with this token, of a whole message. */
+static kvf_ucx_answer answer_of(const uint8_t *data, uint64_t token, const uint8_t **from)
+{
+  size_t bytes = WHOLE_BYTES;
+  kvf_ucx_answer answer = {0};
+  while (answer.token != token) {
+    assert_int_equal(kvf_ucx_answers_take_last(data, &bytes, &answer), KVF_OK);
+  }
+  *from = data + bytes;
+  return answer;
+}
+
+static void a_message_holds_its_answers_behind_their_bytes(void **state)
+{
+  world *w = *state;
+  uint8_t data[WHOLE_BYTES + 1] = {0};
+  const uint8_t *from;
+  assert_int_equal(kvf_ucx_answers_pack(&w->message, 0, data, sizeof(data)), WHOLE_BYTES);
+  kvf_ucx_answer refused = answer_of(data, 1, &from);
+  assert_int_equal(refused.kind, KVF_UCX_ANSWER_REFUSED);
+  assert_memory_equal(&refused.sample, &(kvf_fence_sample){0}, sizeof(refused.sample));
+  kvf_ucx_answer look = answer_of(data, 3, &from);
+  assert_int_equal(look.kind, KVF_UCX_ANSWER_LOOK);
+  assert_memory_equal(&look.sample.head.incarnation, &incarnation, sizeof(incarnation));
+  assert_int_equal(look.sample.entry.digest, 99);
+  kvf_ucx_answer bytes = answer_of(data, 2, &from);
+  assert_int_equal(bytes.bytes, FIRST_BYTES);
+  assert_int_equal(bytes.sample.entry.word, kvf_fence_word_live(LEASE_ID));
+  assert_memory_equal(from, block, FIRST_BYTES);
+  bytes = answer_of(data, 4, &from);
+  assert_int_equal(bytes.bytes, SECOND_BYTES);
+  assert_memory_equal(from, block + 2, SECOND_BYTES);
+}
+
+static void pieces_of_any_size_are_the_whole(void **state)
+{
+  world *w = *state;
+  uint8_t whole[WHOLE_BYTES];
+  uint8_t data[WHOLE_BYTES];
+  pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, whole);
+  for (size_t piece_bytes = 1; piece_bytes < WHOLE_BYTES; piece_bytes++) {
+    memset(data, 0, sizeof(data));
+    pack(w, 0, WHOLE_BYTES, piece_bytes, data);
+    assert_memory_equal(data, whole, WHOLE_BYTES);
+  }
+}
+
+/* Between any two bytes: an answer that says live is behind bytes that were all copied before. */
+static void bytes_copied_by_then_are_covered_by_a_look(void **state)
+{
+  const size_t first = KVF_UCX_ANSWER_BYTES;
+  for (size_t at = first; at <= first + FIRST_BYTES; at++) {
+    const uint8_t none[FIRST_BYTES] = {0};
+    uint8_t data[WHOLE_BYTES];
+    const uint8_t *from;
+    world *w = *state;
+    pack(w, 0, at, WHOLE_BYTES, data);
+    end_lease(w);
+    pack(w, at, WHOLE_BYTES, WHOLE_BYTES, data);
+    kvf_ucx_answer answer = answer_of(data, 2, &from);
+    assert_int_equal(answer.sample.entry.word, kvf_fence_word_over(LEASE_ID));
+    assert_memory_equal(from, block, at - first);
+    assert_memory_equal(from + (at - first), none, FIRST_BYTES - (at - first)); /* not the asker's any more */
+    answer = answer_of(data, 4, &from);
+    assert_int_equal(answer.sample.entry.word, kvf_fence_word_over(LEASE_ID));
+    assert_memory_equal(from, none, SECOND_BYTES);
+    (void)tear_down(state);
+    (void)set_up(state);
+  }
+}
+
+/* What was decided when it was asked for stays, or it would say "live, and no bytes". */
+static void an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for(void **state)
+{
+  world *w = *state;
+  uint8_t data[WHOLE_BYTES];
+  const uint8_t *from;
+  end_lease(w);
+  pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, data);
+  assert_int_equal(answer_of(data, 3, &from).sample.entry.word, kvf_fence_word_live(LEASE_ID));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(a_message_holds_its_answers_behind_their_bytes, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(pieces_of_any_size_are_the_whole, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(bytes_copied_by_then_are_covered_by_a_look, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for, set_up,
+                                      tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
