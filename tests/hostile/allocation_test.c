@@ -25,6 +25,7 @@
 #define BLOCK_TOKENS 16
 #define COUNT 8
 #define PATIENCE_MS 20000
+#define TIMEOUT_MS 200 /* of a handshake, and of a stall */
 #define LOAD_TIMEOUT_MS 1500
 #define LATE_MS 8000
 
@@ -110,6 +111,8 @@ static size_t ticket_bytes;
 static const char *transports;
 static const char *where; /* the call that gave an unexpected status */
 static kvf_status unexpected;
+static uint64_t offered_ms; /* when the last lease was offered */
+static long late;           /* loads that failed by time alone: the machine stood still */
 
 /* The statuses that a call may give when memory is short. */
 static bool is_well(kvf_status status, const char *call)
@@ -134,9 +137,9 @@ static void be_silent(void *context, kvf_log_level level, const char *line)
 
 static kvf_node *open_node(uint8_t *pool, size_t *address_bytes, uint8_t address[KVF_ADDRESS_BYTES_MAX])
 {
-  static const char *const options[][2] = {{"handshake_timeout_ms", "200"},
+  static const char *const options[][2] = {{"handshake_timeout_ms", "200"}, /* TIMEOUT_MS */
                                            {"stall_timeout_ms", "200"},
-                                           {"load_timeout_ms", "1500"},
+                                           {"load_timeout_ms", "1500"}, /* LOAD_TIMEOUT_MS */
                                            {"breaker_cooldown_ms", "5"},
                                            {"breaker_cooldown_max_ms", "10"},
                                            {"lease_ttl_ms", "400"},
@@ -204,6 +207,7 @@ static bool offer(kvf_node *producer, uint32_t seed, kvf_lease *lease)
 {
   const kvf_blocks blocks = {.ids = source, .counts = count_of, .groups = 1};
   const kvf_prompt prompt = prompt_of(seed);
+  offered_ms = now_ms();
   for (uint32_t i = 0; i < COUNT; i++) {
     memset(pools[0] + (size_t)source[i] * BLOCK_BYTES, byte_of(seed, i), BLOCK_BYTES);
   }
@@ -264,7 +268,14 @@ static void check(const waited *w, uint32_t seed)
   const kvf_status_info *info = kvf_status_describe(w->report.status);
   assert_int_equal(info->status, w->report.status);
   assert_int_not_equal(info->lost, KVF_LOST_CALL);
-  assert_true(w->report.status == KVF_OK || atomic_load(&failed));
+  if (w->report.status != KVF_OK && !atomic_load(&failed)) {
+    uint64_t took_ms = now_ms() - offered_ms;
+    late++;
+    if (took_ms < TIMEOUT_MS) {
+      fail_msg("no allocation failed, and the load gave %s after %llu ms", kvf_status_name(w->report.status),
+               (unsigned long long)took_ms);
+    }
+  }
   assert_true(w->report.status != KVF_OK || w->report.prefix == COUNT);
   for (uint32_t i = 0; i < w->report.prefix; i++) {
     const uint8_t *bytes = pools[1] + (size_t)target[i] * BLOCK_BYTES;
@@ -403,6 +414,7 @@ static void every_allocation_fails(const char *names, bool all_after)
   transports = names;
   atomic_store(&for_good, all_after);
   long nth = 1;
+  late = 0;
   while (!scenario(nth, nth % 10 == 0)) {
     nth++;
     assert_true(nth < 5000);
@@ -410,6 +422,7 @@ static void every_allocation_fails(const char *names, bool all_after)
   atomic_store(&for_good, false);
   print_message("%s: %ld allocations%s\n", names, nth - 1, all_after ? ", and all after" : "");
   assert_true(nth > 60);
+  assert_true(late < nth / 10);
 }
 
 static void once_local(void **state)
