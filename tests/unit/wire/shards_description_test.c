@@ -1,0 +1,162 @@
+#include "wire/shards_description.h"
+
+#include "wire_test.h"
+
+#define ROOM 512
+
+static const uint8_t bytes_of_all[KVF_SHARDS_MAX + 1] = "abcdefghijklmnopq";
+
+/* The i-th says i + 1 bytes, or fewer near the end of what there is. */
+static kvf_shards_description good(uint32_t count)
+{
+  kvf_shards_description description = {.count = count};
+  for (uint32_t i = 0; i < count && i < KVF_SHARDS_MAX; i++) {
+    description.each[i].data = bytes_of_all + i;
+    description.each[i].bytes = (uint16_t)(i < 8 ? i + 1 : KVF_SHARDS_MAX - i);
+  }
+  return description;
+}
+
+static size_t written(uint32_t count, uint8_t out[ROOM])
+{
+  const kvf_shards_description description = good(count);
+  size_t bytes = 0;
+  assert_int_equal(kvf_shards_description_write(&description, out, ROOM, &bytes), KVF_OK);
+  return bytes;
+}
+
+static void check_round_trip(uint32_t count)
+{
+  const kvf_shards_description in = good(count);
+  uint8_t bytes[ROOM];
+  kvf_shards_description out;
+  assert_int_equal(kvf_shards_description_read(bytes, written(count, bytes), &out), KVF_OK);
+  assert_int_equal(out.count, count);
+  for (uint32_t i = 0; i < count; i++) {
+    assert_int_equal(out.each[i].bytes, in.each[i].bytes);
+    assert_memory_equal(out.each[i].data, in.each[i].data, in.each[i].bytes);
+    assert_true(out.each[i].data > bytes && out.each[i].data < bytes + ROOM);
+  }
+}
+
+static void what_is_written_is_read(void **state)
+{
+  (void)state;
+  check_round_trip(1);
+  check_round_trip(2);
+  check_round_trip(KVF_SHARDS_MAX);
+}
+
+static void its_bytes_are_as_documented(void **state)
+{
+  (void)state;
+  uint8_t bytes[ROOM];
+  const uint8_t two[] = {2, 1, 0, 'a', 2, 0, 'b', 'c'};
+  assert_int_equal(written(2, bytes), sizeof(two));
+  assert_memory_equal(bytes, two, sizeof(two));
+}
+
+static void a_long_one_has_both_bytes_of_its_length(void **state)
+{
+  (void)state;
+  static uint8_t data[300];
+  static uint8_t bytes[ROOM];
+  kvf_shards_description description = {.count = 1, .each = {{data, sizeof(data)}}};
+  size_t used = 0;
+  fill(data, sizeof(data), 3);
+  assert_int_equal(kvf_shards_description_write(&description, bytes, ROOM, &used), KVF_OK);
+  assert_int_equal(used, 1 + 2 + sizeof(data));
+  assert_int_equal(kvf_shards_description_read(bytes, used, &description), KVF_OK);
+  assert_int_equal(description.each[0].bytes, sizeof(data));
+  assert_memory_equal(description.each[0].data, data, sizeof(data));
+}
+
+static kvf_status read_only(const void *body, size_t body_bytes)
+{
+  kvf_shards_description out;
+  return kvf_shards_description_read(body, body_bytes, &out);
+}
+
+static void no_byte_may_be_missing_or_too_many(void **state)
+{
+  (void)state;
+  uint8_t bytes[ROOM];
+  check_length(read_only, bytes, written(1, bytes));
+  check_length(read_only, bytes, written(3, bytes));
+  check_length(read_only, bytes, written(KVF_SHARDS_MAX, bytes));
+}
+
+static void none_and_too_many_are_refused(void **state)
+{
+  (void)state;
+  uint8_t bytes[1 + 3 * (KVF_SHARDS_MAX + 1)] = {KVF_SHARDS_MAX + 1};
+  for (size_t i = 0; i <= KVF_SHARDS_MAX; i++) {
+    bytes[1 + 3 * i] = 1;
+  }
+  assert_int_equal(read_only(bytes, sizeof(bytes)), KVF_PROTOCOL);
+  bytes[0] = KVF_SHARDS_MAX;
+  assert_int_equal(read_only(bytes, sizeof(bytes) - 3), KVF_OK);
+  bytes[0] = 0;
+  assert_int_equal(read_only(bytes, 1), KVF_PROTOCOL);
+  assert_int_equal(read_only(NULL, 0), KVF_PROTOCOL);
+}
+
+static void one_that_says_nothing_is_refused(void **state)
+{
+  (void)state;
+  const uint8_t only[] = {1, 0, 0};
+  const uint8_t first[] = {2, 0, 0, 1, 0, 'a'};
+  const uint8_t last[] = {2, 1, 0, 'a', 0, 0};
+  assert_int_equal(read_only(only, sizeof(only)), KVF_PROTOCOL);
+  assert_int_equal(read_only(first, sizeof(first)), KVF_PROTOCOL);
+  assert_int_equal(read_only(last, sizeof(last)), KVF_PROTOCOL);
+}
+
+static void no_room_no_description(void **state)
+{
+  (void)state;
+  const kvf_shards_description description = good(3);
+  uint8_t bytes[ROOM];
+  const size_t count = written(3, bytes);
+  for (size_t room = 0; room <= count; room++) {
+    uint8_t *exact = exact_room(room);
+    size_t used = 77;
+    assert_int_equal(kvf_shards_description_write(&description, exact, room, &used), room < count ? KVF_LIMIT : KVF_OK);
+    assert_int_equal(used, room < count ? 77 : count);
+    free(exact);
+  }
+}
+
+static void what_is_over_a_limit_is_not_written(void **state)
+{
+  (void)state;
+  const uint32_t counts[] = {0, KVF_SHARDS_MAX + 1, UINT32_MAX};
+  for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+    const kvf_shards_description description = good(counts[i]);
+    uint8_t bytes[ROOM];
+    size_t used = 77;
+    assert_int_equal(kvf_shards_description_write(&description, bytes, ROOM, &used), KVF_LIMIT);
+    assert_int_equal(used, 77);
+  }
+  kvf_shards_description description = good(3);
+  uint8_t bytes[ROOM];
+  size_t used = 77;
+  description.each[1].bytes = 0;
+  assert_int_equal(kvf_shards_description_write(&description, bytes, ROOM, &used), KVF_LIMIT);
+  assert_int_equal(used, 77);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_written_is_read),
+      cmocka_unit_test(its_bytes_are_as_documented),
+      cmocka_unit_test(a_long_one_has_both_bytes_of_its_length),
+      cmocka_unit_test(no_byte_may_be_missing_or_too_many),
+      cmocka_unit_test(none_and_too_many_are_refused),
+      cmocka_unit_test(one_that_says_nothing_is_refused),
+      cmocka_unit_test(no_room_no_description),
+      cmocka_unit_test(what_is_over_a_limit_is_not_written),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
