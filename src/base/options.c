@@ -82,7 +82,7 @@ static const kvf_option table[] = {
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
     NUMBER(inline_bytes, "bytes", 65536, 0, 1048576,
            "Reads up to this size are done in the caller's thread, while it polls."),
-    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport."),
+    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
     NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
            "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
     TEXT(ucx_library, TYPE_PATH, "", "a path, or empty",

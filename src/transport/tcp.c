@@ -14,6 +14,7 @@
 
 #include "transport/clock.h"
 #include "transport/peer_log.h"
+#include "transport/shards.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
@@ -204,7 +205,7 @@ static bool open_fds(kvf_tcp *tcp)
 
 static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_transport_host *host)
 {
-  tcp->base.ops = &kvf_transport_tcp;
+  tcp->base.ops = &kvf_transport_tcp_shard;
   tcp->host = *host;
   tcp->config = *config;
   tcp->epoll_fd = -1;
@@ -231,11 +232,6 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
                            char *message)
 {
   *out = NULL;
-  if (config->tcp_streams == 0 || config->tcp_streams > KVF_DATA_STREAMS_MAX) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp_streams is %u: tcp needs 1 to %d",
-                   (unsigned)config->tcp_streams, KVF_DATA_STREAMS_MAX);
-    return KVF_INVALID;
-  }
   kvf_tcp *tcp = calloc(1, sizeof(*tcp));
   if (tcp == NULL) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: %s", strerror(ENOMEM));
@@ -391,7 +387,7 @@ kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_in
   return KVF_OK;
 }
 
-const kvf_transport_ops kvf_transport_tcp = {
+const kvf_transport_ops kvf_transport_tcp_shard = {
     .name = "tcp",
     .open = tcp_open,
     .close = tcp_close,
@@ -403,4 +399,33 @@ const kvf_transport_ops kvf_transport_tcp = {
     .read = kvf_tcp_read_start,
     .cancel = kvf_tcp_read_cancel,
     .assist = tcp_assist,
+};
+
+static kvf_status tcp_shards_open(const kvf_transport_config *config, const kvf_transport_host *host,
+                                  kvf_transport **out, char *message)
+{
+  *out = NULL;
+  uint32_t count = config->tcp_streams;
+  if (count == 0 || count > KVF_SHARDS_MAX) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count,
+                   KVF_SHARDS_MAX);
+    return KVF_INVALID;
+  }
+  kvf_transport_config each = *config;
+  each.connections_max = (config->connections_max + count - 1) / count;
+  return kvf_shards_open(&kvf_transport_tcp, &kvf_transport_tcp_shard, count, &each, host, out, message);
+}
+
+const kvf_transport_ops kvf_transport_tcp = {
+    .name = "tcp",
+    .open = tcp_shards_open,
+    .close = kvf_shards_close,
+    .set_memory = kvf_shards_set_memory,
+    .clear_memory = kvf_shards_clear_memory,
+    .describe = kvf_shards_describe,
+    .connect = kvf_shards_connect,
+    .disconnect = kvf_shards_disconnect,
+    .read = kvf_shards_read,
+    .cancel = kvf_shards_cancel,
+    .assist = kvf_shards_assist,
 };

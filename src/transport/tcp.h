@@ -27,7 +27,7 @@
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
 
 /* What describe() writes: this number, the port (u16), the incarnation, whether it has checksums (u8). */
-#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3274766b) /* "kvt2" */
+#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3374766b) /* "kvt3" */
 
 typedef struct kvf_tcp_description {
   uint16_t port;

@@ -1,6 +1,7 @@
 /* Links: dialed, proved, failed, given back. */
 #include "transport/tcp_link.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,14 +31,6 @@ static bool is_wanted(kvf_tcp *tcp, kvf_tcp_link *link)
   return wanted;
 }
 
-static void close_paths(kvf_tcp_link *link)
-{
-  for (uint32_t i = 0; i < link->paths_count; i++) {
-    kvf_tcp_path *path = &link->paths[i];
-    kvf_tcp_close(kvf_tcp_of(link->base.transport), &path->stream, &path->source);
-  }
-}
-
 void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
 {
   kvf_tcp_link_state before = link->state;
@@ -49,7 +42,7 @@ void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_
   link->state = KVF_TCP_LINK_DOWN;
   link->failure = status;
   kvf_list_remove(&link->in_connecting);
-  close_paths(link);
+  kvf_tcp_close(tcp, &link->path.stream, &link->path.source);
   kvf_tcp_reads_end(tcp, link, reads);
   if (before == KVF_TCP_LINK_DOWN || !is_wanted(tcp, link)) {
     return;
@@ -130,8 +123,7 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, 
   if (kvf_data_challenge_decode(body, body_bytes, &challenge) != KVF_OK) {
     return protocol_error(tcp, path, "malformed data_challenge");
   }
-  kvf_data_hello hello = {
-      .session_id = link->session_id, .stream = (uint16_t)(path - link->paths), .streams = (uint16_t)link->paths_count};
+  kvf_data_hello hello = {.session_id = link->session_id};
   size_t bytes = 0;
   uint8_t *out = kvf_tcp_stage(&path->stream, KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX);
   if (out == NULL || getentropy(hello.nonce, sizeof(hello.nonce)) != 0 ||
@@ -160,14 +152,11 @@ static bool on_ready(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size
     return false;
   }
   path->state = KVF_TCP_PATH_CHUNK;
-  link->ready_count++;
-  if (link->ready_count == link->paths_count) {
-    OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
-    kvf_list_remove(&link->in_connecting);
-    link->state = KVF_TCP_LINK_UP;
-    if (is_wanted(tcp, link)) {
-      tcp->host.link_up(tcp->host.context, &link->base, KVF_OK);
-    }
+  OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
+  kvf_list_remove(&link->in_connecting);
+  link->state = KVF_TCP_LINK_UP;
+  if (is_wanted(tcp, link)) {
+    tcp->host.link_up(tcp->host.context, &link->base, KVF_OK);
   }
   return true;
 }
@@ -247,9 +236,7 @@ static bool receive(kvf_tcp *tcp, kvf_tcp_path *path)
 static void path_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
   kvf_tcp_path *path = KVF_CONTAINER_OF(source, kvf_tcp_path, source);
-  if (path->stream.fd < 0) {
-    return;
-  }
+  assert(path->stream.fd >= 0); /* nothing but its own events closes it while events are served */
   if (path->state == KVF_TCP_PATH_DIALING) {
     int error = kvf_socket_error(path->stream.fd);
     if (error != 0) {
@@ -318,16 +305,12 @@ static void run_connect(void *owner, kvf_command *command)
     return;
   }
   agree_on_sums(tcp, link);
-  for (uint32_t i = 0; i < link->paths_count && link->state == KVF_TCP_LINK_CONNECTING; i++) {
-    path_open(tcp, &link->paths[i]);
-  }
+  path_open(tcp, &link->path);
 }
 
 static void link_free(kvf_tcp_link *link)
 {
-  for (uint32_t i = 0; i < link->paths_count; i++) {
-    kvf_tcp_stream_free(&link->paths[i].stream);
-  }
+  kvf_tcp_stream_free(&link->path.stream);
   if (link->memory != NULL) {
     kvf_tcp_memory_drop(link->memory);
   }
@@ -339,24 +322,21 @@ static void run_disconnect(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
   kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, disconnect);
-  close_paths(link);
+  kvf_tcp_close(tcp, &link->path.stream, &link->path.source);
   kvf_tcp_reads_end(tcp, link, KVF_CANCELLED);
   kvf_list_remove(&link->in_connecting);
   kvf_list_remove(&link->in_links);
   link_free(link);
 }
 
-static void paths_init(kvf_tcp_link *link)
+static void path_init(kvf_tcp_path *path, kvf_tcp_link *link)
 {
-  for (uint32_t i = 0; i < link->paths_count; i++) {
-    kvf_tcp_path *path = &link->paths[i];
-    path->source.ready = path_ready;
-    path->source.is_for_callers = true;
-    path->link = link;
-    path->stream.fd = -1;
-    kvf_list_init(&path->waiting);
-    kvf_list_init(&path->sent);
-  }
+  path->source.ready = path_ready;
+  path->source.is_for_callers = true;
+  path->link = link;
+  path->stream.fd = -1;
+  kvf_list_init(&path->waiting);
+  kvf_list_init(&path->sent);
 }
 
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
@@ -367,10 +347,9 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
     return KVF_TRANSFER_SETUP;
   }
-  size_t paths_bytes = tcp->config.tcp_streams * sizeof(kvf_tcp_path);
   size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
   size_t sums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);
-  kvf_tcp_link *link = calloc(1, sizeof(*link) + paths_bytes + remote_bytes + sums_bytes);
+  kvf_tcp_link *link = calloc(1, sizeof(*link) + remote_bytes + sums_bytes);
   if (link == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -386,10 +365,8 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   link->incarnation = spec->incarnation;
   link->session_id = spec->session_id;
   link->session_key = spec->session_key;
-  link->paths_count = tcp->config.tcp_streams;
-  paths_init(link);
+  path_init(&link->path, link);
   link->remote_count = spec->remote_count;
-  link->remote = (kvf_region_layout *)(void *)((uint8_t *)link->paths + paths_bytes);
   if (remote_bytes > 0) {
     memcpy(link->remote, spec->remote, remote_bytes);
   }

@@ -1,6 +1,6 @@
-/* The consumer's side of the tcp transport: what its files share. A link has one path, that is one socket, per stream;
- * it is up when all of them have proved the session's key (tcp_link.c), and fails with the first of them. Reads go to
- * the path with the least to do and are answered in the order in which they were sent there (tcp_read.c).
+/* The consumer's side of the tcp transport: what its files share. A link has one path, that is one socket; it is up
+ * when both ends have proved the session's key there, and fails with it (tcp_link.c). Reads are answered in the order
+ * in which they were sent (tcp_read.c).
  */
 #ifndef KVF_TRANSPORT_TCP_LINK_H
 #define KVF_TRANSPORT_TCP_LINK_H
@@ -37,7 +37,6 @@ typedef struct kvf_tcp_path {
   kvf_list waiting;                    /* reads whose READ has not been staged */
   kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
   uint32_t sent_count;
-  uint64_t open_bytes;     /* of all of them */
   kvf_tcp_payload payload; /* of the first in `sent`, in state PAYLOAD */
 } kvf_tcp_path;
 
@@ -59,13 +58,11 @@ struct kvf_tcp_link {
   uint64_t session_id;
   kvf_key session_key; /* until it is up */
   kvf_tcp_memory *memory;
-  uint32_t ready_count;
   uint32_t remote_count;
-  uint32_t sums_count;       /* 0: blocks are not verified */
-  bool has_sums;             /* the peer */
-  kvf_region_layout *remote; /* of its regions and then of their sums, behind the paths */
-  uint32_t paths_count;
-  kvf_tcp_path paths[];
+  uint32_t sums_count; /* 0: blocks are not verified */
+  bool has_sums;       /* the peer */
+  kvf_tcp_path path;
+  kvf_region_layout remote[]; /* of its regions and then of their sums */
 };
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
@@ -73,7 +70,6 @@ typedef struct kvf_tcp_read {
   kvf_posted_read posted;
   kvf_list in_path; /* `waiting` or `sent` */
   kvf_tcp_link *link;
-  kvf_tcp_path *path;
   bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
   kvf_chunk chunk;
   uint64_t bytes;
@@ -86,7 +82,7 @@ typedef struct kvf_tcp_read {
 /* Brings the link down and reports its reads as `reads`. The line names the peer and what happened. */
 void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* The kernel could not send or receive on this path. */
+/* The kernel could not send or receive. */
 void kvf_tcp_path_broken(kvf_tcp *tcp, kvf_tcp_path *path);
 /* Sends what is staged and tells epoll what to wait for. False: the link has failed. */
 KVF_MUST_USE bool kvf_tcp_path_flush(kvf_tcp *tcp, kvf_tcp_path *path);
@@ -99,9 +95,9 @@ KVF_MUST_USE bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, cons
 KVF_MUST_USE kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t *budget_bytes);
 /* Sends READs for what waits, as many as may be open. */
 KVF_MUST_USE bool kvf_tcp_path_send_reads(kvf_tcp *tcp, kvf_tcp_path *path);
-/* The paths are closed for good: reads are reported as `status` and freed. */
+/* The path is closed for good: reads are reported as `status` and freed. */
 void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status);
-/* The paths live on: reads are cancelled. */
+/* The path lives on: reads are cancelled. */
 void kvf_tcp_reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link);
 
 #endif

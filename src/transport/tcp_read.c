@@ -33,18 +33,12 @@ static void end(kvf_tcp *tcp, kvf_tcp_read *read, kvf_status status)
   report(tcp, read, &result);
 }
 
-/* Its answer is complete, or will never be wanted. */
-static void leave_path(kvf_tcp_read *read)
-{
-  kvf_list_remove(&read->in_path);
-  read->path->open_bytes -= read->bytes;
-}
-
-static void forget_path(kvf_list *reads)
+/* Their answers will never come. */
+static void forget(kvf_list *reads)
 {
   while (!kvf_list_is_empty(reads)) {
     kvf_tcp_read *read = KVF_CONTAINER_OF(reads->next, kvf_tcp_read, in_path);
-    leave_path(read);
+    kvf_list_remove(&read->in_path);
     drop_if_over(read);
   }
 }
@@ -57,11 +51,9 @@ static kvf_tcp_read *first_open(kvf_tcp *tcp, kvf_tcp_link *link)
 
 void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status)
 {
-  for (uint32_t i = 0; i < link->paths_count; i++) {
-    forget_path(&link->paths[i].waiting);
-    forget_path(&link->paths[i].sent);
-    link->paths[i].sent_count = 0;
-  }
+  forget(&link->path.waiting);
+  forget(&link->path.sent);
+  link->path.sent_count = 0;
   kvf_tcp_read *read;
   while ((read = first_open(tcp, link)) != NULL) {
     end(tcp, read, status);
@@ -69,17 +61,6 @@ void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status)
 }
 
 /* ---- start and cancel ---- */
-
-static kvf_tcp_path *least_busy(kvf_tcp_link *link)
-{
-  kvf_tcp_path *best = &link->paths[0];
-  for (uint32_t i = 1; i < link->paths_count; i++) {
-    if (link->paths[i].open_bytes < best->open_bytes) {
-      best = &link->paths[i];
-    }
-  }
-  return best;
-}
 
 /* Whether the read can be sent, else why not. */
 static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
@@ -111,10 +92,8 @@ static void run_start(void *owner, kvf_command *command)
     end(tcp, read, status);
     return;
   }
-  kvf_tcp_path *path = least_busy(read->link);
-  read->path = path;
+  kvf_tcp_path *path = &read->link->path;
   read->progress_ns = tcp->now_ns;
-  path->open_bytes += read->bytes;
   kvf_list_push_back(&path->waiting, &read->in_path);
   if (!kvf_tcp_path_send_reads(tcp, path)) {
     return;
@@ -124,7 +103,7 @@ static void run_start(void *owner, kvf_command *command)
 /* The producer need not begin with it. There is no room only while it takes nothing anyway. */
 static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 {
-  kvf_tcp_stream *stream = &read->path->stream;
+  kvf_tcp_stream *stream = &read->link->path.stream;
   kvf_data_cancel cancel = {.read_id = read->posted.read.id};
   size_t bytes = 0;
   uint8_t *out = kvf_tcp_stage(stream, CANCEL_FRAME_BYTES);
@@ -134,19 +113,19 @@ static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
   }
   kvf_frame_header_encode(KVF_FRAME_CANCEL, (uint32_t)bytes, out);
   kvf_tcp_staged(stream, KVF_FRAME_HEADER_BYTES + bytes);
-  return kvf_tcp_path_flush(tcp, read->path);
+  return kvf_tcp_path_flush(tcp, &read->link->path);
 }
 
 static bool has_begun(const kvf_tcp_read *read)
 {
-  const kvf_tcp_path *path = read->path;
+  const kvf_tcp_path *path = &read->link->path;
   bool chunk_has_come = path->state == KVF_TCP_PATH_PAYLOAD || path->state == KVF_TCP_PATH_TRAILER;
   return chunk_has_come && path->sent.next == &read->in_path;
 }
 
 static bool was_sent(const kvf_tcp_read *read)
 {
-  const kvf_tcp_path *path = read->path;
+  const kvf_tcp_path *path = &read->link->path;
   for (const kvf_list *node = path->sent.next; node != &path->sent; node = node->next) {
     if (node == &read->in_path) {
       return true;
@@ -157,9 +136,9 @@ static bool was_sent(const kvf_tcp_read *read)
 
 static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
 {
-  if (read->path != NULL && !was_sent(read)) {
-    leave_path(read);
-  } else if (read->path != NULL && !has_begun(read) && !send_cancel(tcp, read)) {
+  if (!was_sent(read)) {
+    kvf_list_remove(&read->in_path); /* where it waits, if it has been started */
+  } else if (!has_begun(read) && !send_cancel(tcp, read)) {
     return; /* the link has failed, and reported it */
   }
   end(tcp, read, KVF_CANCELLED);
@@ -224,7 +203,7 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
   kvf_status status =
       kvf_data_read_encode(&message, read->posted.read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
   if (status != KVF_OK) {
-    leave_path(read);
+    kvf_list_remove(&read->in_path);
     end(tcp, read, status);
     return true;
   }
@@ -260,7 +239,7 @@ static kvf_tcp_read *answered(const kvf_tcp_path *path)
 static kvf_tcp_read *take_answered(kvf_tcp_path *path)
 {
   kvf_tcp_read *read = answered(path);
-  leave_path(read);
+  kvf_list_remove(&read->in_path);
   path->sent_count--;
   path->state = KVF_TCP_PATH_CHUNK;
   return read;

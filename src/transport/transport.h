@@ -56,7 +56,8 @@ typedef struct kvf_transport_host {
   void (*read_progress)(void *context, uint64_t read_id);
   /* The outcome of connect(), once: KVF_OK, or why not (the link is then good for disconnect() only). */
   void (*link_up)(void *context, kvf_link *link, kvf_status status);
-  /* A link that was up has failed. Its reads have been, or are being, completed. Comes at most once per link. */
+  /* A link that was up has failed. Its reads have been, or are being, completed, at the latest when it is given back.
+   * Comes at most once per link. */
   void (*link_down)(void *context, kvf_link *link, kvf_status status);
   /* Producer side. The key of a session that the control handshake has set up; false: no such session. */
   bool (*session_key)(void *context, uint64_t session_id, kvf_key *out);
@@ -164,7 +165,8 @@ struct kvf_link {
 
 extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
 extern const kvf_transport_ops kvf_transport_tcp;
-extern const kvf_transport_ops kvf_transport_ucx; /* RDMA and what else UCX has; loaded at run time */
+extern const kvf_transport_ops kvf_transport_tcp_shard; /* one of those that it is made of */
+extern const kvf_transport_ops kvf_transport_ucx;       /* RDMA and what else UCX has; loaded at run time */
 
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */

@@ -37,25 +37,14 @@ kvf_status kvf_data_challenge_decode(const void *body, size_t body_bytes, kvf_da
   return status;
 }
 
-static bool hello_is_valid(const kvf_data_hello *hello)
-{
-  return hello->streams <= KVF_DATA_STREAMS_MAX && hello->stream < hello->streams;
-}
-
 static void put_hello_head(kvf_encoder *encoder, const kvf_data_hello *hello)
 {
   kvf_put_u64(encoder, hello->session_id);
-  kvf_put_u16(encoder, hello->stream);
-  kvf_put_u16(encoder, hello->streams);
   kvf_put_bytes(encoder, hello->nonce, sizeof(hello->nonce));
 }
 
 kvf_status kvf_data_hello_encode(const kvf_data_hello *hello, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (!hello_is_valid(hello)) {
-    KVF_MARK(data_hello_to_encode_invalid);
-    return KVF_INVALID;
-  }
   kvf_encoder encoder;
   kvf_encoder_init(&encoder, body, capacity);
   put_hello_head(&encoder, hello);
@@ -69,16 +58,13 @@ kvf_status kvf_data_hello_decode(const void *body, size_t body_bytes, kvf_data_h
   kvf_decoder decoder;
   kvf_decoder_init(&decoder, body, body_bytes);
   hello.session_id = kvf_get_u64(&decoder);
-  hello.stream = kvf_get_u16(&decoder);
-  hello.streams = kvf_get_u16(&decoder);
   kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
   kvf_get_bytes(&decoder, hello.proof, sizeof(hello.proof));
-  if (kvf_decoder_end(&decoder) != KVF_OK || !hello_is_valid(&hello)) {
-    KVF_MARK(data_hello_malformed);
-    return KVF_PROTOCOL;
+  kvf_status status = kvf_decoder_end(&decoder);
+  if (status == KVF_OK) {
+    *out = hello;
   }
-  *out = hello;
-  return KVF_OK;
+  return status;
 }
 
 static kvf_status prove(const kvf_key *session_key, const char *label, const kvf_data_challenge *challenge,

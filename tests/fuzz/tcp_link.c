@@ -28,7 +28,7 @@ typedef struct read_model {
   bool is_done;
 } read_model;
 
-/* The producer's side of one path. */
+/* The producer's side of a link. */
 typedef struct producer {
   bool has_key; /* of the session; else it cannot answer HELLO, and must never hear a lease's token */
   bool has_hello;
@@ -259,14 +259,14 @@ static void connect_link(void)
   told_up = false;
   is_up = false;
   link_user++;
-  kvf_status status = kvf_transport_tcp.connect(tcp.transport, &spec, &link);
+  kvf_status status = kvf_transport_tcp_shard.connect(tcp.transport, &spec, &link);
   fuzz_check(status == KVF_OK || (status == KVF_TRANSFER_SETUP && choice >= 0xd0));
 }
 
 static void disconnect(void)
 {
   if (link != NULL) {
-    kvf_transport_tcp.disconnect(link);
+    kvf_transport_tcp_shard.disconnect(link);
     link = NULL;
   }
 }
@@ -307,7 +307,7 @@ static void start_read(void)
   if (model->read.items_count > 0) {
     model->is_started = true;
     reads_count++;
-    kvf_transport_tcp.read(link, &model->read);
+    kvf_transport_tcp_shard.read(link, &model->read);
   }
 }
 
@@ -491,7 +491,7 @@ static void step(void)
       break;
     case 5:
       if (link != NULL) {
-        kvf_transport_tcp.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
+        kvf_transport_tcp_shard.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
       }
       break;
     default:
@@ -555,14 +555,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
  * producer that speaks nonsense. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
-#define UP "\x02\x00\x00\x06\x00\x01\x06\x01\x01\x00\x07\x00\x07\x01\x00"
+#define UP "\x02\x00\x00\x06\x00\x01\x00\x07\x00\x00"
   static const fuzz_tape_seed seeds[] = {
-      {UP "\x04\x00\x04\x08\x00\x00\x08\x00\x00\x08\x01\x00\x00", 28},
-      {UP "\x04\x04\x00\x09\x00\x00\x0a\x00\x40\x00\x0a\x00\xff\x00\x0a\x00\xff\x0b\x00\x00\x04\x00", 37},
-      {UP "\x04\x0c\x00\x09\x00\x00\x0a\x00\x40\x00\x05\x01\x00\x0a\x00\xff\x0b\x00\x00\x03\x02\x00\x00", 39},
-      {UP "\x04\x00\x00\x09\x00\xe1\x04\x00\x00\x09\x00\xf1\x00", 28},
-      {UP "\x04\x00\x00\x08\x00\xf1\x00\x00", 23},
-      {UP "\x04\x00\x00\x0c\x00\x04\x00garb\x00", 27},
+      {UP "\x04\x00\x04\x08\x00\x00\x08\x00\x00\x00\x08\x00\x00\x00\x00", 25},
+      {UP "\x04\x04\x00\x09\x00\x00\x0a\x00\x40\x00\x0a\x00\xff\x00\x0a\x00\xff\x0b\x00\x00\x04\x00", 32},
+      {UP "\x04\x0c\x00\x09\x00\x00\x0a\x00\x40\x00\x05\x01\x00\x0a\x00\xff\x0b\x00\x00\x03\x02\x00\x00", 33},
+      {UP "\x04\x00\x00\x09\x00\xe1\x04\x00\x00\x09\x00\xf1\x00", 23},
+      {UP "\x04\x00\x00\x08\x00\xf1\x00\x00", 18},
+      {UP "\x04\x00\x00\x0c\x00\x04\x00garb\x00", 22},
       {"\x02\x80\x00\x02\x00\xe0\x05\x00\x03\x02\x00\x00\x01\xff\x00", 15},
   };
 #undef UP

@@ -103,7 +103,7 @@ static void send_hello(tcp_end *end)
   kvf_key key = tcp.session_key;
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   size_t bytes = 0;
-  kvf_data_hello hello = {.session_id = TCP_SESSION_ID, .stream = choice & 1, .streams = 2};
+  kvf_data_hello hello = {.session_id = TCP_SESSION_ID};
   key.data[0] ^= c->has_key ? 0 : 1;
   hello.session_id += (choice & 0xf0) == 0xf0 ? 1 : 0;
   fuzz_check(kvf_data_hello_proof(&key, &c->challenge, &hello, hello.proof) == KVF_OK);

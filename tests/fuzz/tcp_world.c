@@ -276,7 +276,6 @@ static void run(bool listens, const kvf_transport_host *given)
   kvf_transport_config config = {.connections_max = 4,
                                  .handshake_timeout_ms = 100,
                                  .copy_threads = 1,
-                                 .tcp_streams = 2,
                                  .incarnation = {{'p'}},
                                  .listen = "127.0.0.1"};
   kvf_transport_host host = *given;
@@ -289,16 +288,16 @@ static void run(bool listens, const kvf_transport_host *given)
   init_memory();
   fuzz_check(kvf_fence_table_open(TCP_SLOTS, &config.incarnation, &tcp.table, NULL) == KVF_OK);
   is_running = true;
-  fuzz_check(kvf_transport_tcp.open(&config, &host, &tcp.transport, message) == KVF_OK);
+  fuzz_check(kvf_transport_tcp_shard.open(&config, &host, &tcp.transport, message) == KVF_OK);
   tcp.tcp = kvf_tcp_of(tcp.transport);
   kvf_transport_memory memory = {.regions = tcp.regions,
                                  .regions_count = TCP_REGIONS,
                                  .table = tcp.table,
                                  .table_slots = TCP_SLOTS,
                                  .table_fd = -1};
-  fuzz_check(kvf_transport_tcp.set_memory(tcp.transport, &memory) == KVF_OK);
+  fuzz_check(kvf_transport_tcp_shard.set_memory(tcp.transport, &memory) == KVF_OK);
   (void)thread_main(thread_argument);
-  kvf_transport_tcp.close(tcp.transport);
+  kvf_transport_tcp_shard.close(tcp.transport);
   is_running = false;
   kvf_fence_table_close(tcp.table, TCP_SLOTS);
 }

@@ -12,6 +12,7 @@
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
+#include "wire/shards_description.h"
 #include "wire/ucx_message.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -186,6 +187,22 @@ static void take_ucx_answer(const uint8_t *body, size_t bytes)
   }
 }
 
+static void take_shards(const uint8_t *body, size_t bytes)
+{
+  kvf_shards_description description;
+  size_t again_bytes = 0;
+  if (kvf_shards_description_read(body, bytes, &description) != KVF_OK) {
+    return;
+  }
+  fuzz_check(description.count > 0 && description.count <= KVF_SHARDS_MAX);
+  for (uint32_t i = 0; i < description.count; i++) {
+    fuzz_check(description.each[i].bytes > 0 && description.each[i].data > body);
+    fuzz_check(description.each[i].data + description.each[i].bytes <= body + bytes);
+  }
+  fuzz_check(kvf_shards_description_write(&description, again, sizeof(again), &again_bytes) == KVF_OK);
+  fuzz_check(again_bytes == bytes && memcmp(again, body, bytes) == 0);
+}
+
 /* ---- seeds ---- */
 
 static size_t seed_hello(uint8_t *out)
@@ -291,7 +308,7 @@ static size_t seed_32(uint8_t *out)
 
 static size_t seed_data_hello(uint8_t *out)
 {
-  kvf_data_hello hello = {.session_id = 1, .stream = 1, .streams = 4};
+  kvf_data_hello hello = {.session_id = 1};
   size_t bytes = 0;
   fuzz_check(kvf_data_hello_encode(&hello, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
@@ -352,6 +369,15 @@ static size_t seed_ucx_answer(uint8_t *out)
   return KVF_UCX_ANSWER_BYTES;
 }
 
+static size_t seed_shards(uint8_t *out)
+{
+  static const uint8_t text[] = "ten bytes!and the other";
+  const kvf_shards_description description = {.count = 2, .each = {{text, 10}, {text + 10, 13}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_shards_description_write(&description, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
 /* The order is the corpus': new ones go to the end. */
 static const struct {
   void (*take)(const uint8_t *body, size_t bytes);
@@ -364,7 +390,7 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer},
+    {take_ucx_answer, seed_ucx_answer}, {take_shards, seed_shards},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

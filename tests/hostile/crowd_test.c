@@ -93,15 +93,12 @@ static kvf_address data_port(scene *s)
 {
   stranger control;
   kvf_welcome welcome;
-  kvf_address at;
-  uint16_t port = 0;
   stranger_connect(&control, s->producer.node, NULL);
   stranger_shake_hands(&control, &welcome);
   assert_int_equal(welcome.transports_count, 1);
-  memcpy(&port, welcome.transports[0].description + 4, sizeof(port)); /* little-endian, like what runs this */
+  const kvf_address at = peer_data_port(welcome.transports[0].description, welcome.transports[0].description_bytes);
   kvf_welcome_free(&welcome);
   stranger_close(&control);
-  assert_int_equal(kvf_address_parse("127.0.0.1", port, &at), KVF_OK);
   return at;
 }
 
@@ -238,7 +235,7 @@ static int connect_data(scene *s)
   assert_int_equal(kvf_handshake_session_key(&control.key, control.hello, control.hello_bytes, control.challenge,
                                              control.challenge_bytes, &session_key),
                    KVF_OK);
-  int fd = peer_connect(welcome.transports[0].description, welcome.transports[0].description_bytes);
+  int fd = peer_connect_to_node(welcome.transports[0].description, welcome.transports[0].description_bytes);
   peer_hello(fd, welcome.session_id, &session_key);
   assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, ready, sizeof(ready)), sizeof(ready));
   kvf_welcome_free(&welcome);

@@ -436,7 +436,7 @@ static void connect_data(world *w, stranger *control, stranger *data)
   for (uint32_t i = 0; i < welcome.transports_count; i++) {
     const kvf_transport_offer *offer = &welcome.transports[i];
     if (strcmp(offer->name, "tcp") == 0) {
-      data->fd = peer_connect(offer->description, offer->description_bytes);
+      data->fd = peer_connect_to_node(offer->description, offer->description_bytes);
     }
   }
   kvf_welcome_free(&welcome);

@@ -13,20 +13,17 @@ tcp_consumer *consumer_open(uint32_t handshake_timeout_ms)
   const node_shape shape = node_shape_simple(CONSUMER_BLOCKS, CONSUMER_BLOCK_BYTES);
   kvf_transport_config config = node_config();
   config.handshake_timeout_ms = handshake_timeout_ms;
-  config.tcp_streams = CONSUMER_STREAMS;
   config.listen[0] = '\0';
   tcp_consumer *consumer = malloc(sizeof(*consumer));
   assert_non_null(consumer);
   memset(consumer, 0, sizeof(*consumer));
-  node_open_with(&consumer->node, &kvf_transport_tcp, &shape, 1, &config);
+  node_open_with(&consumer->node, &kvf_transport_tcp_shard, &shape, 1, &config);
   node_set_all(&consumer->node, 0);
   consumer->introduction = (node_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
   consumer->listener = peer_listen(&consumer->introduction.incarnation, consumer->introduction.description,
                                    &consumer->introduction.description_bytes);
   consumer->spec = node_spec(&consumer->introduction);
-  for (size_t i = 0; i < CONSUMER_STREAMS; i++) {
-    consumer->fds[i] = -1;
-  }
+  consumer->fd = -1;
   return consumer;
 }
 
@@ -35,7 +32,7 @@ void consumer_connect(tcp_consumer *consumer)
   side *node = &consumer->node;
   consumer->spec.user = 1;
   node->links[1] = (node_link_record){0};
-  assert_int_equal(kvf_transport_tcp.connect(node->transport, &consumer->spec, &consumer->link), KVF_OK);
+  assert_int_equal(kvf_transport_tcp_shard.connect(node->transport, &consumer->spec, &consumer->link), KVF_OK);
 }
 
 kvf_status consumer_wait_up(tcp_consumer *consumer)
@@ -57,19 +54,17 @@ kvf_status consumer_wait_up(tcp_consumer *consumer)
 void consumer_link(tcp_consumer *consumer)
 {
   consumer_connect(consumer);
-  peer_accept_proved(consumer->listener, &consumer->spec, consumer->fds, CONSUMER_STREAMS);
+  consumer->fd = peer_accept_proved(consumer->listener, &consumer->spec);
   assert_int_equal(consumer_wait_up(consumer), KVF_OK);
 }
 
 void consumer_close(tcp_consumer *consumer)
 {
   if (consumer->link != NULL) {
-    kvf_transport_tcp.disconnect(consumer->link);
+    kvf_transport_tcp_shard.disconnect(consumer->link);
   }
-  for (size_t i = 0; i < CONSUMER_STREAMS; i++) {
-    if (consumer->fds[i] >= 0) {
-      (void)close(consumer->fds[i]);
-    }
+  if (consumer->fd >= 0) {
+    (void)close(consumer->fd);
   }
   if (consumer->listener >= 0) {
     (void)close(consumer->listener);

@@ -5,7 +5,6 @@
 #include "node.h"
 #include "tcp_peer.h"
 
-#define CONSUMER_STREAMS 2
 #define CONSUMER_BLOCKS 96 /* as many as the reads of a test */
 #define CONSUMER_BLOCK_BYTES UINT64_C(65536)
 
@@ -15,7 +14,7 @@ typedef struct tcp_consumer {
   kvf_link_spec spec;
   int listener;
   kvf_link *link;
-  int fds[CONSUMER_STREAMS]; /* the producer's ends; -1: none */
+  int fd; /* the producer's end; -1: none */
 } tcp_consumer;
 
 tcp_consumer *consumer_open(uint32_t handshake_timeout_ms);

@@ -15,6 +15,7 @@
 #include "transport/socket.h"
 #include "transport/tcp.h"
 #include "wire/fields.h"
+#include "wire/shards_description.h"
 
 #define PATIENCE_MS 10000
 
@@ -131,13 +132,29 @@ int peer_connect(const void *description, size_t description_bytes)
   return finish_connect(&address);
 }
 
+kvf_address peer_data_port(const void *description, size_t description_bytes)
+{
+  kvf_shards_description shards;
+  kvf_decoder decoder;
+  assert_int_equal(kvf_shards_description_read(description, description_bytes, &shards), KVF_OK);
+  kvf_decoder_init(&decoder, shards.each[0].data, shards.each[0].bytes);
+  (void)kvf_get_u32(&decoder);
+  return loopback(kvf_get_u16(&decoder));
+}
+
+int peer_connect_to_node(const void *description, size_t description_bytes)
+{
+  const kvf_address address = peer_data_port(description, description_bytes);
+  return finish_connect(&address);
+}
+
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
 {
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   kvf_data_challenge challenge;
   size_t bytes = peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, sizeof(body));
   assert_int_equal(kvf_data_challenge_decode(body, bytes, &challenge), KVF_OK);
-  kvf_data_hello hello = {.session_id = session_id, .stream = 0, .streams = 1};
+  kvf_data_hello hello = {.session_id = session_id};
   assert_int_equal(kvf_data_hello_proof(session_key, &challenge, &hello, hello.proof), KVF_OK);
   assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, body, bytes);
@@ -253,13 +270,12 @@ kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
   return ready;
 }
 
-void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams)
+int peer_accept_proved(int listener, const kvf_link_spec *spec)
 {
-  for (size_t i = 0; i < streams; i++) {
-    fds[i] = peer_accept(listener);
-    kvf_data_ready ready = peer_challenge(fds[i], spec);
-    peer_send_frame(fds[i], KVF_FRAME_DATA_READY, &ready, sizeof(ready));
-  }
+  int fd = peer_accept(listener);
+  kvf_data_ready ready = peer_challenge(fd, spec);
+  peer_send_frame(fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
+  return fd;
 }
 
 kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity)

@@ -21,8 +21,11 @@ void peer_expect_silence(int fd, int ms);
 
 /* ---- a consumer ---- */
 
-/* Connects to the port that the description names. */
+/* Connects to the port that the description, one shard's, names. */
 int peer_connect(const void *description, size_t description_bytes);
+/* The first data port that the description, a node's, names; and connects to it. */
+kvf_address peer_data_port(const void *description, size_t description_bytes);
+int peer_connect_to_node(const void *description, size_t description_bytes);
 /* Takes the challenge and shows this proof of the session's key. */
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
 /* The whole handshake. */
@@ -41,8 +44,8 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
 int peer_accept(int listener);
 /* Sends a challenge; checks the client's proof. Returns what a producer with the key answers. */
 kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec);
-/* Accepts `streams` connections and does the whole handshake with each. */
-void peer_accept_proved(int listener, const kvf_link_spec *spec, int *fds, size_t streams);
+/* Accepts a connection and does the whole handshake. */
+int peer_accept_proved(int listener, const kvf_link_spec *spec);
 /* Receives a READ; *items has room for `capacity`. */
 kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity);
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes);

@@ -15,7 +15,7 @@
 
 #define FILL 0x77
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
 static atomic_bool malloc_fails; /* while a test says so, in its own thread's read() */
 
 void *__real_malloc(size_t bytes);
@@ -59,7 +59,7 @@ static int scene_close(void **state)
   return 0;
 }
 
-/* Starts a read of blocks [first, first + count); it goes to the stream with the least to do, the first of equals. */
+/* Starts a read of blocks [first, first + count). */
 static kvf_read started(scene *s, uint32_t first, uint32_t count)
 {
   kvf_read read = node_read(s->node);
@@ -70,11 +70,11 @@ static kvf_read started(scene *s, uint32_t first, uint32_t count)
   return read;
 }
 
-/* Receives the read at the producer's end of `stream`. */
-static void expect_asked(scene *s, int stream, const kvf_read *read)
+/* Receives the read at the producer's end. */
+static void expect_asked(scene *s, const kvf_read *read)
 {
   kvf_read_item items[CONSUMER_BLOCKS];
-  kvf_data_read asked = peer_receive_read(s->consumer->fds[stream], items, CONSUMER_BLOCKS);
+  kvf_data_read asked = peer_receive_read(s->consumer->fd, items, CONSUMER_BLOCKS);
   assert_int_equal(asked.read_id, read->id);
   assert_memory_equal(&asked.lease, &read->lease, sizeof(asked.lease));
   assert_int_equal(asked.items_count, read->items_count);
@@ -83,17 +83,17 @@ static void expect_asked(scene *s, int stream, const kvf_read *read)
   }
 }
 
-static void send_payload(scene *s, int stream, uint64_t bytes)
+static void send_payload(scene *s, uint64_t bytes)
 {
-  peer_send(s->consumer->fds[stream], s->bytes, bytes);
+  peer_send(s->consumer->fd, s->bytes, bytes);
 }
 
-static void answer(scene *s, int stream, const kvf_read *read)
+static void answer(scene *s, const kvf_read *read)
 {
   uint64_t bytes = (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES;
-  peer_send_chunk(s->consumer->fds[stream], read->id, KVF_OK, bytes);
-  send_payload(s, stream, bytes);
-  peer_send_trailer(s->consumer->fds[stream], read->id, 19, 77);
+  peer_send_chunk(s->consumer->fd, read->id, KVF_OK, bytes);
+  send_payload(s, bytes);
+  peer_send_trailer(s->consumer->fd, read->id, 19, 77);
 }
 
 static bool blocks_are(const scene *s, uint32_t first, uint32_t count, uint8_t value)
@@ -123,53 +123,33 @@ static void a_read_gets_its_bytes_and_its_sample(void **state)
 {
   scene *s = *state;
   kvf_read read = started(s, 3, 5);
-  expect_asked(s, 0, &read);
-  answer(s, 0, &read);
+  expect_asked(s, &read);
+  answer(s, &read);
   expect_good(s, &read);
   assert_true(blocks_are(s, 0, 3, 0));
   assert_true(blocks_are(s, 8, CONSUMER_BLOCKS - 8, 0));
 }
 
-static void reads_go_to_the_stream_with_the_least_to_do(void **state)
-{
-  scene *s = *state;
-  kvf_read large = started(s, 0, 10);
-  kvf_read small = started(s, 10, 2);
-  kvf_read next = started(s, 12, 2);
-  expect_asked(s, 0, &large);
-  expect_asked(s, 1, &small);
-  expect_asked(s, 1, &next);
-  answer(s, 1, &small);
-  answer(s, 1, &next);
-  answer(s, 0, &large);
-  expect_good(s, &small);
-  expect_good(s, &next);
-  expect_good(s, &large);
-}
-
 static void more_reads_than_may_be_open_wait(void **state)
 {
   scene *s = *state;
-  enum { COUNT = 3 * CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX };
+  enum { COUNT = 6 * KVF_TCP_REQUESTS_MAX };
   static_assert(COUNT <= CONSUMER_BLOCKS, "each has a block of its own");
   kvf_read reads[COUNT];
   for (uint32_t i = 0; i < COUNT; i++) {
     reads[i] = started(s, i, 1);
   }
-  for (uint32_t i = 0; i < COUNT; i += CONSUMER_STREAMS) {
-    if (i >= CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX) {
-      uint32_t before = i - CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX;
-      answer(s, 0, &reads[before]);
-      answer(s, 1, &reads[before + 1]);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    if (i >= KVF_TCP_REQUESTS_MAX) {
+      answer(s, &reads[i - KVF_TCP_REQUESTS_MAX]);
     }
-    expect_asked(s, 0, &reads[i]);
-    expect_asked(s, 1, &reads[i + 1]);
-    if (i == CONSUMER_STREAMS * (KVF_TCP_REQUESTS_MAX - 1)) {
-      peer_expect_silence(s->consumer->fds[0], 20);
+    expect_asked(s, &reads[i]);
+    if (i == KVF_TCP_REQUESTS_MAX - 1) {
+      peer_expect_silence(s->consumer->fd, 20);
     }
   }
-  for (uint32_t i = COUNT - CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX; i < COUNT; i++) {
-    answer(s, (int)(i % CONSUMER_STREAMS), &reads[i]);
+  for (uint32_t i = COUNT - KVF_TCP_REQUESTS_MAX; i < COUNT; i++) {
+    answer(s, &reads[i]);
   }
   for (uint32_t i = 0; i < COUNT; i++) {
     expect_good(s, &reads[i]);
@@ -187,13 +167,13 @@ static void refusals_are_told(void **state)
                {KVF_CANCELLED, KVF_TRANSFER_FAILED},   {-9999, KVF_TRANSFER_FAILED}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     kvf_read read = started(s, 0, 1);
-    expect_asked(s, 0, &read);
-    peer_send_chunk(s->consumer->fds[0], read.id, cases[i].said, 0);
+    expect_asked(s, &read);
+    peer_send_chunk(s->consumer->fd, read.id, cases[i].said, 0);
     expect_status(s, &read, cases[i].told);
   }
   kvf_read read = started(s, 0, 1);
-  expect_asked(s, 0, &read);
-  answer(s, 0, &read);
+  expect_asked(s, &read);
+  answer(s, &read);
   expect_good(s, &read);
 }
 
@@ -212,8 +192,8 @@ static void a_chunk_of_another_size_ends_the_link(void **state)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 2), started(s, 2, 1)};
-  expect_asked(s, 0, &reads[0]);
-  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
+  expect_asked(s, &reads[0]);
+  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
   expect_failed_link(s, reads, 2, "a chunk of another size");
   assert_true(node_all_are(s->node, 0));
 }
@@ -222,8 +202,8 @@ static void an_answer_out_of_turn_ends_the_link(void **state)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, 0, &reads[0]);
-  peer_send_chunk(s->consumer->fds[0], reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_asked(s, &reads[0]);
+  peer_send_chunk(s->consumer->fd, reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
   expect_failed_link(s, reads, 1, "a chunk that is not the next one");
 }
 
@@ -231,10 +211,10 @@ static void a_trailer_of_another_chunk_ends_the_link(void **state)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, 0, &reads[0]);
-  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
-  peer_send_trailer(s->consumer->fds[0], reads[0].id + 1, 19, 77);
+  expect_asked(s, &reads[0]);
+  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(s, CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s->consumer->fd, reads[0].id + 1, 19, 77);
   expect_failed_link(s, reads, 1, "a trailer that is not the chunk's");
 }
 
@@ -242,10 +222,10 @@ static void a_chunk_instead_of_a_trailer_ends_the_link(void **state)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, 0, &reads[0]);
-  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
-  peer_send_chunk(s->consumer->fds[0], reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_asked(s, &reads[0]);
+  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(s, CONSUMER_BLOCK_BYTES);
+  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
   expect_failed_link(s, reads, 1, "unexpected frame chunk");
 }
 
@@ -253,12 +233,12 @@ static void a_producer_that_leaves_fails_its_reads(void **state)
 {
   scene *s = *state;
   kvf_read half = started(s, 0, 2);
-  kvf_read whole = started(s, 2, 1); /* on the other stream */
-  expect_asked(s, 0, &half);
-  peer_send_chunk(s->consumer->fds[0], half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  kvf_read whole = started(s, 2, 1);
+  expect_asked(s, &half);
+  peer_send_chunk(s->consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
-  assert_int_equal(shutdown(s->consumer->fds[0], SHUT_RDWR), 0);
+  assert_int_equal(shutdown(s->consumer->fd, SHUT_RDWR), 0);
   kvf_read_result result = node_wait(s->node, half.id);
   assert_int_equal(result.status, KVF_TRANSFER_FAILED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES);
@@ -273,57 +253,49 @@ static void a_cancelled_read_writes_nothing_more(void **state)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 4);
-  kvf_read other = started(s, 4, 4);
   kvf_read next = started(s, 8, 1);
-  expect_asked(s, 0, &read);
-  expect_asked(s, 1, &other);
-  expect_asked(s, 0, &next);
+  expect_asked(s, &read);
+  expect_asked(s, &next);
   ops->cancel(s->consumer->link, read.id);
   ops->cancel(s->consumer->link, read.id);
   expect_status(s, &read, KVF_CANCELLED); /* at once: the producer has said nothing yet */
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
   kvf_data_cancel cancel;
-  size_t bytes = peer_receive_frame(s->consumer->fds[0], KVF_FRAME_CANCEL, body, sizeof(body));
+  size_t bytes = peer_receive_frame(s->consumer->fd, KVF_FRAME_CANCEL, body, sizeof(body));
   assert_int_equal(kvf_data_cancel_decode(body, bytes, &cancel), KVF_OK);
   assert_int_equal(cancel.read_id, read.id);
-  answer(s, 0, &read);
-  answer(s, 0, &next);
+  answer(s, &read);
+  answer(s, &next);
   expect_good(s, &next);
-  assert_true(blocks_are(s, 0, 4, 0));
-  answer(s, 1, &other);
-  expect_good(s, &other);
+  assert_true(blocks_are(s, 0, 8, 0));
 }
 
 static void a_read_that_is_cancelled_half_way_stops_there(void **state)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 4);
-  kvf_read other = started(s, 10, 40); /* keeps the other stream busier */
-  expect_asked(s, 0, &read);
-  expect_asked(s, 1, &other);
-  peer_send_chunk(s->consumer->fds[0], read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES + 100);
+  expect_asked(s, &read);
+  peer_send_chunk(s->consumer->fd, read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, CONSUMER_BLOCK_BYTES + 100);
   sleep_us(20000);
   ops->cancel(s->consumer->link, read.id);
   kvf_read_result result = node_wait(s->node, read.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES + 100);
   node_set_all(s->node, 0);
-  send_payload(s, 0, 3 * CONSUMER_BLOCK_BYTES - 100);
-  peer_send_trailer(s->consumer->fds[0], read.id, 19, 77);
+  send_payload(s, 3 * CONSUMER_BLOCK_BYTES - 100);
+  peer_send_trailer(s->consumer->fd, read.id, 19, 77);
   kvf_read next = started(s, 8, 1);
-  expect_asked(s, 0, &next); /* and no CANCEL before it: it would have come too late */
-  answer(s, 0, &next);
+  expect_asked(s, &next); /* and no CANCEL before it: it would have come too late */
+  answer(s, &next);
   expect_good(s, &next);
   assert_true(blocks_are(s, 0, 8, 0));
-  answer(s, 1, &other);
-  expect_good(s, &other);
 }
 
 static void reads_that_wait_can_be_cancelled(void **state)
 {
   scene *s = *state;
-  enum { COUNT = CONSUMER_STREAMS * KVF_TCP_REQUESTS_MAX };
+  enum { COUNT = KVF_TCP_REQUESTS_MAX };
   for (uint32_t i = 0; i < COUNT; i++) {
     (void)started(s, i, 1);
   }
@@ -341,18 +313,18 @@ static void memory_that_goes_away_cancels_reads(void **state)
   scene *s = *state;
   kvf_read half = started(s, 0, 2);
   kvf_read asked = started(s, 2, 2);
-  expect_asked(s, 0, &half);
-  expect_asked(s, 1, &asked);
-  peer_send_chunk(s->consumer->fds[0], half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+  expect_asked(s, &half);
+  expect_asked(s, &asked);
+  peer_send_chunk(s->consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(s, CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
   ops->clear_memory(s->node->transport);
   s->node->memory_set = false;
   assert_true(node_is_done(s->node, half.id));
   assert_true(node_is_done(s->node, asked.id));
   node_set_all(s->node, 0);
-  send_payload(s, 0, CONSUMER_BLOCK_BYTES);
-  peer_send_trailer(s->consumer->fds[0], half.id, 19, 77);
+  send_payload(s, CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s->consumer->fd, half.id, 19, 77);
   kvf_read late = started(s, 0, 1);
   expect_status(s, &late, KVF_TRANSFER_SETUP);
   sleep_us(20000);
@@ -363,11 +335,11 @@ static void progress_is_told_now_and_then(void **state)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 40);
-  expect_asked(s, 0, &read);
-  peer_send_chunk(s->consumer->fds[0], read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
+  expect_asked(s, &read);
+  peer_send_chunk(s->consumer->fd, read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
   uint64_t begun_ns = now_ns();
   for (int i = 0; i < 40; i++) {
-    send_payload(s, 0, CONSUMER_BLOCK_BYTES);
+    send_payload(s, CONSUMER_BLOCK_BYTES);
     sleep_us(5000);
   }
   uint64_t most = (now_ns() - begun_ns) / KVF_PROGRESS_NS + 1;
@@ -376,7 +348,7 @@ static void progress_is_told_now_and_then(void **state)
   (void)pthread_mutex_unlock(&s->node->lock);
   assert_true(told >= 1);
   assert_true(told <= most);
-  peer_send_trailer(s->consumer->fds[0], read.id, 19, 77);
+  peer_send_trailer(s->consumer->fd, read.id, 19, 77);
   expect_good(s, &read);
 }
 
@@ -388,8 +360,8 @@ static void a_read_for_which_there_is_no_memory_is_reported(void **state)
   expect_status(s, &read, KVF_NO_MEMORY);
   atomic_store(&malloc_fails, false);
   read = started(s, 0, 1);
-  expect_asked(s, 0, &read);
-  answer(s, 0, &read);
+  expect_asked(s, &read);
+  answer(s, &read);
   expect_good(s, &read);
 }
 
@@ -402,7 +374,7 @@ static void blocks_that_are_not_there_are_not_asked_for(void **state)
   kvf_read remote = started(s, 1, 1);
   expect_status(s, &local, KVF_INVALID);
   expect_status(s, &remote, KVF_INVALID);
-  peer_expect_silence(s->consumer->fds[0], 20);
+  peer_expect_silence(s->consumer->fd, 20);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
@@ -411,7 +383,6 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       CASE(a_read_gets_its_bytes_and_its_sample),
-      CASE(reads_go_to_the_stream_with_the_least_to_do),
       CASE(more_reads_than_may_be_open_wait),
       CASE(refusals_are_told),
       CASE(a_chunk_of_another_size_ends_the_link),

@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "node.h"
-#include "wire/data_message.h"
+#include "wire/shards_description.h"
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
 
 static side *opened(void)
 {
@@ -28,11 +28,12 @@ static void closed(side *node)
   free(node);
 }
 
+/* Of the whole, which checks what its shards do not look at. */
 static kvf_status open_status(const kvf_transport_config *config, char *message)
 {
   const kvf_transport_host host = {0};
   kvf_transport *transport = (void *)8;
-  kvf_status status = ops->open(config, &host, &transport, message);
+  kvf_status status = kvf_transport_tcp.open(config, &host, &transport, message);
   assert_null(transport);
   return status;
 }
@@ -45,9 +46,9 @@ static void configurations_that_cannot_work_are_named(void **state)
   config.tcp_streams = 0;
   assert_int_equal(open_status(&config, message), KVF_INVALID);
   assert_non_null(strstr(message, "tcp_streams is 0"));
-  config.tcp_streams = KVF_DATA_STREAMS_MAX + 1;
+  config.tcp_streams = KVF_SHARDS_MAX + 1;
   assert_int_equal(open_status(&config, message), KVF_INVALID);
-  assert_non_null(strstr(message, "tcp_streams is 65"));
+  assert_non_null(strstr(message, "tcp_streams is 17: tcp needs 1 to 16"));
   config = node_config();
   strcpy(config.listen, "1.2.3.4:x");
   assert_int_equal(open_status(&config, message), KVF_INVALID);

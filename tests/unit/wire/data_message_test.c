@@ -27,7 +27,7 @@ static void test_challenge_round_trip(void **state)
 static void test_hello_round_trip(void **state)
 {
   (void)state;
-  kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708), .stream = 63, .streams = 64};
+  kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708)};
   kvf_data_hello back;
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   size_t bytes = 0;
@@ -38,30 +38,8 @@ static void test_hello_round_trip(void **state)
   check_length(decode_data_hello, body, bytes);
   assert_int_equal(kvf_data_hello_decode(body, bytes, &back), KVF_OK);
   assert_true(back.session_id == hello.session_id);
-  assert_int_equal(back.stream, hello.stream);
-  assert_int_equal(back.streams, hello.streams);
   assert_memory_equal(back.proof, hello.proof, sizeof(hello.proof));
   assert_memory_equal(back.nonce, hello.nonce, sizeof(hello.nonce));
-}
-
-static void test_hello_rules(void **state)
-{
-  (void)state;
-  static const struct {
-    uint16_t stream, streams;
-    bool valid;
-  } rows[] = {{0, 1, true},   {0, 0, false},   {1, 1, false},        {63, 64, true},
-              {0, 65, false}, {64, 65, false}, {65535, 65535, false}};
-  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    kvf_data_hello hello = {.stream = rows[i].stream, .streams = rows[i].streams};
-    uint8_t body[KVF_DATA_HELLO_BYTES_MAX] = {[8] = (uint8_t)rows[i].stream,
-                                              [9] = (uint8_t)(rows[i].stream >> 8),
-                                              [10] = (uint8_t)rows[i].streams,
-                                              [11] = (uint8_t)(rows[i].streams >> 8)};
-    assert_int_equal(decode_data_hello(body, sizeof(body)), rows[i].valid ? KVF_OK : KVF_PROTOCOL);
-    size_t bytes = 0;
-    assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), rows[i].valid ? KVF_OK : KVF_INVALID);
-  }
 }
 
 typedef kvf_status (*prove_fn)(const kvf_key *session_key, const kvf_data_challenge *challenge,
@@ -73,12 +51,8 @@ static void test_proofs_bind_everything(void **state)
   static const prove_fn proves[2] = {kvf_data_hello_proof, kvf_data_ready_proof};
   kvf_key keys[2] = {{.data = "session one", .bytes = 11}, {.data = "session two", .bytes = 11}};
   kvf_data_challenge challenges[2] = {{.nonce = {1}}, {.nonce = {2}}};
-  kvf_data_hello hellos[5] = {{.session_id = 1, .stream = 0, .streams = 2},
-                              {.session_id = 2, .stream = 0, .streams = 2},
-                              {.session_id = 1, .stream = 1, .streams = 2},
-                              {.session_id = 1, .stream = 0, .streams = 3},
-                              {.session_id = 1, .stream = 0, .streams = 2, .nonce = {1}}};
-  uint8_t proofs[2 * 2 * 2 * 5][KVF_HASH_BYTES];
+  kvf_data_hello hellos[3] = {{.session_id = 1}, {.session_id = 2}, {.session_id = 1, .nonce = {1}}};
+  uint8_t proofs[2 * 2 * 2 * 3][KVF_HASH_BYTES];
   for (size_t i = 0; i < sizeof(proofs) / sizeof(proofs[0]); i++) {
     assert_int_equal(proves[i % 2](&keys[i / 2 % 2], &challenges[i / 4 % 2], &hellos[i / 8], proofs[i]), KVF_OK);
     for (size_t other = 0; other < i; other++) {
@@ -93,7 +67,7 @@ static void test_ready_proves_the_hello_proof(void **state)
   (void)state;
   kvf_key key = {.data = "session", .bytes = 7};
   kvf_data_challenge challenge = {.nonce = {1}};
-  kvf_data_hello hello = {.session_id = 1, .stream = 0, .streams = 2};
+  kvf_data_hello hello = {.session_id = 1};
   kvf_data_hello proved = hello;
   uint8_t proofs[2][KVF_HASH_BYTES];
   fill(proved.proof, sizeof(proved.proof), 1);
@@ -202,7 +176,6 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_challenge_round_trip),
       cmocka_unit_test(test_hello_round_trip),
-      cmocka_unit_test(test_hello_rules),
       cmocka_unit_test(test_proofs_bind_everything),
       cmocka_unit_test(test_ready_proves_the_hello_proof),
       cmocka_unit_test(test_ready_round_trip),

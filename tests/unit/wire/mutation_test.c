@@ -225,7 +225,7 @@ static size_t seed_trailer(uint8_t *out)
 
 static size_t seed_data_hello(uint8_t *out)
 {
-  kvf_data_hello hello = {.session_id = 1, .stream = 1, .streams = 4};
+  kvf_data_hello hello = {.session_id = 1};
   size_t bytes = 0;
   assert_int_equal(kvf_data_hello_encode(&hello, out, BODY_BYTES_MAX, &bytes), KVF_OK);
   return bytes;
