@@ -12,6 +12,8 @@
 
 /* Timers of one kind that one tick looks at. */
 #define TICK_ITEMS_MAX 1024
+/* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
+#define SPREAD_BYTES (256u << 10)
 
 static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
 {
@@ -35,12 +37,16 @@ static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
 static kvf_status init_loads(kvf_core *core, uint64_t now_ns, uint64_t seed)
 {
   const kvf_config *options = &core->self.config;
+  uint32_t readers = options->tcp_streams > options->copy_threads ? options->tcp_streams : options->copy_threads;
+  uint32_t spread_bytes = options->inline_bytes > SPREAD_BYTES ? options->inline_bytes : SPREAD_BYTES;
   kvf_loads_config config = {.loads_max = options->loads_max,
                              .stall_timeout_ns = kvf_ms_to_ns(options->stall_timeout_ms),
                              .quiet_timeout_ns = kvf_ms_to_ns(options->quiet_timeout_ms),
                              .backoff_min_ns = kvf_ms_to_ns(options->backoff_min_ms),
                              .backoff_max_ns = kvf_ms_to_ns(options->backoff_max_ms),
                              .chunk_bytes = options->chunk_bytes,
+                             .readers = readers,
+                             .spread_bytes = spread_bytes,
                              .chunks_in_flight = options->chunks_in_flight,
                              .inline_bytes = options->inline_bytes,
                              .sums = options->checksum == KVF_ON,

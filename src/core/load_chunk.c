@@ -11,8 +11,32 @@ static uint64_t item_bytes(const kvf_load_part *part, uint32_t index)
   return load->head_bytes[load->items[index].group] * part->spec.heads;
 }
 
+static uint64_t divided(uint64_t bytes, uint64_t by)
+{
+  return bytes / by + (bytes % by != 0);
+}
+
+/* As few chunks as there can be, but as many for one reader as for another. */
+void kvf_chunk_choose_size(const kvf_loads *loads, kvf_load_part *part)
+{
+  const kvf_loads_config *config = &loads->config;
+  uint64_t readers = config->readers > 0 ? config->readers : 1;
+  uint64_t spread_bytes = config->spread_bytes > 0 ? config->spread_bytes : 1;
+  uint64_t bytes = 0;
+  uint64_t largest = 1;
+  for (uint32_t i = 0; i < part->load->items_count; i++) {
+    uint64_t each = item_bytes(part, i);
+    bytes += each;
+    largest = each > largest ? each : largest;
+  }
+  uint64_t rounds = divided(bytes > 0 ? bytes : 1, config->chunk_bytes * readers);
+  uint64_t even = divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
+  even = even > spread_bytes ? even : spread_bytes;
+  part->chunk_bytes = readers > 1 && even < config->chunk_bytes ? even : config->chunk_bytes;
+}
+
 /* Sets the chunk to the first run of missing items, as long as the limits allow. */
-static void choose_items(const kvf_loads *loads, kvf_load_part *part, kvf_load_chunk *chunk)
+static void choose_items(const kvf_load_part *part, kvf_load_chunk *chunk)
 {
   uint32_t end = part->load->items_count;
   uint32_t first = part->first_missing;
@@ -23,7 +47,7 @@ static void choose_items(const kvf_loads *loads, kvf_load_part *part, kvf_load_c
   uint64_t bytes = item_bytes(part, first);
   uint32_t count = 1;
   while (count < KVF_CHUNK_ITEMS_MAX && first + count < end && !kvf_bitmap_get(part->taken, first + count) &&
-         bytes + item_bytes(part, first + count) <= loads->config.chunk_bytes) {
+         bytes + item_bytes(part, first + count) <= part->chunk_bytes) {
     bytes += item_bytes(part, first + count);
     count++;
   }
@@ -51,7 +75,7 @@ kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
     KVF_MARK(read_index_no_memory);
     return NULL;
   }
-  choose_items(loads, part, chunk);
+  choose_items(part, chunk);
   take_items(part, chunk);
   chunk->path = part->path;
   chunk->cancelled = false;

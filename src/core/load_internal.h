@@ -68,8 +68,9 @@ struct kvf_load_part {
   kvf_load_peer *peer; /* NULL once it is DONE or STOPPED */
   kvf_load_part_spec spec;
   kvf_load_part_state state;
-  uint32_t path;    /* that its next reads take */
-  kvf_status cause; /* its first trouble since its last confirmed block */
+  uint32_t path;        /* that its next reads take */
+  uint64_t chunk_bytes; /* of its chunks */
+  kvf_status cause;     /* its first trouble since its last confirmed block */
   kvf_load_tally *tally;
   kvf_list by_peer;
   kvf_list waiting;
@@ -173,7 +174,8 @@ void kvf_part_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part);
 void kvf_part_update_ready(kvf_loads *loads, kvf_load_part *part);
 
 /* load_chunk.c */
-kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part); /* NULL: no memory */
+void kvf_chunk_choose_size(const kvf_loads *loads, kvf_load_part *part); /* before the part's first chunk */
+kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part);  /* NULL: no memory */
 void kvf_chunk_end(kvf_loads *loads, kvf_load_chunk *chunk);
 /* Its first `count` items are good. */
 void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t count);

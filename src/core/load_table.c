@@ -259,6 +259,7 @@ static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, u
   }
   for (uint32_t i = 0; i < load->parts_count; i++) {
     kvf_load_part *part = &load->parts[i];
+    kvf_chunk_choose_size(loads, part);
     kvf_list_push_back(&part->peer->parts, &part->by_peer);
     kvf_part_wait_path(loads, part);
   }

@@ -50,6 +50,48 @@ static void at_most_the_named_limit(void **state)
   assert_int_equal(action.items[0].position, KVF_CHUNK_ITEMS_MAX);
 }
 
+static void all_readers_have_as_many(void **state)
+{
+  world *w = *state;
+  w->config.readers = 2;
+  world_spec(w, 500, 4, "1");
+  expect_first(w, "read 1 over 11: 0,1");
+  world_spec(w, 500, 3, "1");
+  expect_first(w, "read 1 over 11: 0,1"); /* whole items */
+  world_spec(w, 500, 1, "1");
+  expect_first(w, "read 1 over 11: 0");
+  world_spec(w, 500, 8, "1");
+  expect_first(w, "read 1 over 11: 0,1,2,3");
+  world_spec(w, 500, 10, "1"); /* four, since three are not even */
+  expect_first(w, "read 1 over 11: 0,1,2");
+  w->config.readers = 3;
+  expect_first(w, "read 1 over 11: 0,1,2,3");
+  world_spec(w, 500, 20, "1");
+  expect_first(w, "read 1 over 11: 0,1,2,3");
+}
+
+static void no_chunk_is_made_small_for_that(void **state)
+{
+  world *w = *state;
+  w->config.readers = 4;
+  w->config.spread_bytes = 200;
+  world_spec(w, 500, 4, "1");
+  expect_first(w, "read 1 over 11: 0,1");
+  w->config.spread_bytes = 300;
+  expect_first(w, "read 1 over 11: 0,1,2");
+  w->config.spread_bytes = 1000; /* more than a chunk may have */
+  expect_first(w, "read 1 over 11: 0,1,2,3");
+}
+
+static void a_load_of_no_bytes_is_read_all_the_same(void **state)
+{
+  world *w = *state;
+  w->config.readers = 2;
+  world_spec(w, 500, 3, "1");
+  w->head_bytes[0] = 0;
+  expect_first(w, "read 1 over 11: small 0,1,2");
+}
+
 static void groups_have_sizes_of_their_own(void **state)
 {
   world *w = *state;
@@ -160,10 +202,17 @@ static void too_many_bytes_for_small(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      world_test(as_many_bytes_as_allowed),     world_test(at_least_one_item),
-      world_test(at_most_the_named_limit),      world_test(groups_have_sizes_of_their_own),
-      world_test(read_says_what_the_spec_said), world_test(holes_are_filled_in_order),
-      world_test(small_is_the_whole_rest),      world_test(too_many_bytes_for_small),
+      world_test(as_many_bytes_as_allowed),
+      world_test(at_least_one_item),
+      world_test(at_most_the_named_limit),
+      world_test(groups_have_sizes_of_their_own),
+      world_test(read_says_what_the_spec_said),
+      world_test(holes_are_filled_in_order),
+      world_test(small_is_the_whole_rest),
+      world_test(too_many_bytes_for_small),
+      world_test(all_readers_have_as_many),
+      world_test(no_chunk_is_made_small_for_that),
+      world_test(a_load_of_no_bytes_is_read_all_the_same),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
