@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@
 #include "wire/fields.h"
 
 #define EVENTS_MAX 64
+#define YIELD_LATE_NS (2 * KVF_NS_PER_MS) /* more than a peer on the same core takes until it waits for us */
+#define YIELD_PAUSE_NS (100 * KVF_NS_PER_MS)
 
 void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
 {
@@ -87,6 +90,7 @@ static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, boo
   tcp->now_ns = kvf_clock_now();
   if (count > 0 && !calling) { /* else its own thread would poll for what callers do */
     tcp->busy_ns = tcp->now_ns;
+    tcp->is_bulk = false;
   }
 
   for (int i = 0; i < count; i++) {
@@ -104,7 +108,21 @@ static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, boo
 static bool may_spin(const kvf_tcp *tcp)
 {
   return tcp->config.spin_us > 0 && kvf_driver_may_spin(&tcp->driver) &&
-         tcp->now_ns < kvf_time_add(tcp->busy_ns, tcp->config.spin_us * KVF_NS_PER_US);
+         tcp->now_ns < kvf_time_add(tcp->busy_ns, tcp->config.spin_us * KVF_NS_PER_US) &&
+         (!tcp->is_bulk || tcp->now_ns >= tcp->yield_again_ns);
+}
+
+/* While it polls for more of a large chunk. Whoever is to send it, or to take it, may have been given this core, and
+ * moves more at once the longer it has it. Where somebody else has it, that costs a time slice: not for a while, then.
+ */
+static void yield(kvf_tcp *tcp)
+{
+  uint64_t before_ns = kvf_clock_now();
+  (void)sched_yield();
+  uint64_t after_ns = kvf_clock_now();
+  if (after_ns - before_ns > YIELD_LATE_NS) {
+    tcp->yield_again_ns = after_ns + YIELD_PAUSE_NS;
+  }
 }
 
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
@@ -119,6 +137,9 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
   if (idleness == KVF_IDLE && !may_spin(tcp)) {
     count = kvf_driver_wait(&tcp->driver, &tcp->commands, tcp->epoll_fd, events, EVENTS_MAX, tcp->now_ns, due_ns);
   } else {
+    if (idleness == KVF_IDLE && tcp->is_bulk) {
+      yield(tcp);
+    }
     count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, 0);
   }
   kvf_commands_woken(&tcp->commands);

@@ -78,6 +78,8 @@ struct kvf_tcp {
   uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
   uint64_t now_ns;          /* of this turn, or command */
   uint64_t busy_ns;         /* when there was something to do last */
+  bool is_bulk;             /* that was for a chunk that is not copied, but sent from its blocks */
+  uint64_t yield_again_ns;
   kvf_log_limit log_limit;
   kvf_tcp_memory *memory;
   kvf_list greeting;   /* connections that have not proved their key, oldest first */

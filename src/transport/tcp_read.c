@@ -236,9 +236,15 @@ static kvf_tcp_read *answered(const kvf_tcp_path *path)
   return kvf_list_is_empty(&path->sent) ? NULL : KVF_CONTAINER_OF(path->sent.next, kvf_tcp_read, in_path);
 }
 
-static kvf_tcp_read *take_answered(kvf_tcp_path *path)
+static void note_bulk(kvf_tcp *tcp, const kvf_tcp_read *read)
+{
+  tcp->is_bulk = tcp->is_bulk || read->bytes > KVF_TCP_COPIED_BYTES_MAX;
+}
+
+static kvf_tcp_read *take_answered(kvf_tcp *tcp, kvf_tcp_path *path)
 {
   kvf_tcp_read *read = answered(path);
+  note_bulk(tcp, read);
   kvf_list_remove(&read->in_path);
   path->sent_count--;
   path->state = KVF_TCP_PATH_CHUNK;
@@ -281,7 +287,7 @@ bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body
     path->state = KVF_TCP_PATH_PAYLOAD;
     return true;
   }
-  (void)take_answered(path);
+  (void)take_answered(tcp, path);
   if (read->is_reported) {
     drop_if_over(read);
   } else {
@@ -296,6 +302,7 @@ kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t 
   uint64_t before = path->payload.left_bytes;
   kvf_tcp_io io = kvf_tcp_receive(&path->stream, &path->payload, read->is_reported, *budget_bytes);
   uint64_t landed = before - path->payload.left_bytes;
+  note_bulk(tcp, read);
   *budget_bytes -= landed < *budget_bytes ? landed : *budget_bytes;
   if (path->payload.left_bytes == 0) {
     path->state = KVF_TCP_PATH_TRAILER;
@@ -318,7 +325,7 @@ bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *bo
     kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "a trailer that is not the chunk's");
     return false;
   }
-  (void)take_answered(path);
+  (void)take_answered(tcp, path);
   if (read->is_reported) {
     drop_if_over(read);
     return true;

@@ -180,11 +180,12 @@ static void begin_what_fits(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
 }
 
-static kvf_tcp_io send_once(kvf_tcp_conn *conn, uint64_t budget_bytes)
+static kvf_tcp_io send_once(kvf_tcp *tcp, kvf_tcp_conn *conn, uint64_t budget_bytes)
 {
   if (conn->sending == NULL) {
     return kvf_tcp_send(&conn->stream, NULL, 0);
   }
+  tcp->is_bulk = true;
   uint64_t bytes = conn->call_bytes < budget_bytes ? conn->call_bytes : budget_bytes;
   if (conn->call_bytes < CALL_BYTES_MAX) {
     conn->call_bytes *= 2;
@@ -213,7 +214,7 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
     }
     uint64_t before = conn->payload.left_bytes;
     size_t unsent = kvf_tcp_unsent_bytes(&conn->stream);
-    kvf_tcp_io io = send_once(conn, budget_bytes);
+    kvf_tcp_io io = send_once(tcp, conn, budget_bytes);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       kvf_tcp_conn_broken(tcp, conn);
       return false;
