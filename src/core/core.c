@@ -38,6 +38,7 @@ static kvf_status init_loads(kvf_core *core, uint64_t now_ns, uint64_t seed)
 {
   const kvf_config *options = &core->self.config;
   uint32_t readers = options->tcp_streams > options->copy_threads ? options->tcp_streams : options->copy_threads;
+  readers = readers < options->chunks_in_flight ? readers : options->chunks_in_flight;
   uint32_t spread_bytes = options->inline_bytes > SPREAD_BYTES ? options->inline_bytes : SPREAD_BYTES;
   kvf_loads_config config = {.loads_max = options->loads_max,
                              .stall_timeout_ns = kvf_ms_to_ns(options->stall_timeout_ms),

@@ -36,7 +36,7 @@ typedef struct kvf_loads_config {
   uint64_t backoff_max_ns;
   uint32_t chunk_bytes;      /* a chunk of one item may be larger */
   uint32_t readers;          /* reads over one path that go on at the same time, each on a core of its own; 0 is 1 */
-  uint32_t spread_bytes;     /* no chunk is made smaller than this so that all readers have one; 0 is 1 */
+  uint32_t spread_bytes;     /* a load of less for each reader is cut for fewer; 0 is 1 */
   uint32_t chunks_in_flight; /* of each part: 1 to KVF_CHUNKS_IN_FLIGHT_MAX */
   uint32_t inline_bytes;     /* a load whose whole rest is one chunk of at most this is read as `small` */
   bool sums;                 /* blocks are to be verified: those that are not are counted */

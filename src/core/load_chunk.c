@@ -29,10 +29,14 @@ void kvf_chunk_choose_size(const kvf_loads *loads, kvf_load_part *part)
     bytes += each;
     largest = each > largest ? each : largest;
   }
-  uint64_t rounds = divided(bytes > 0 ? bytes : 1, config->chunk_bytes * readers);
+  readers = readers < bytes / spread_bytes ? readers : bytes / spread_bytes;
+  if (readers <= 1) {
+    part->chunk_bytes = config->chunk_bytes;
+    return;
+  }
+  uint64_t rounds = divided(bytes, config->chunk_bytes * readers);
   uint64_t even = divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
-  even = even > spread_bytes ? even : spread_bytes;
-  part->chunk_bytes = readers > 1 && even < config->chunk_bytes ? even : config->chunk_bytes;
+  part->chunk_bytes = even < config->chunk_bytes ? even : config->chunk_bytes;
 }
 
 /* Sets the chunk to the first run of missing items, as long as the limits allow. */

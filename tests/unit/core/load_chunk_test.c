@@ -77,8 +77,11 @@ static void no_chunk_is_made_small_for_that(void **state)
   w->config.spread_bytes = 200;
   world_spec(w, 500, 4, "1");
   expect_first(w, "read 1 over 11: 0,1");
-  w->config.spread_bytes = 300;
+  world_spec(w, 500, 3, "1");
   expect_first(w, "read 1 over 11: 0,1,2");
+  w->config.spread_bytes = 300;
+  world_spec(w, 500, 4, "1");
+  expect_first(w, "read 1 over 11: 0,1,2,3");
   w->config.spread_bytes = 1000; /* more than a chunk may have */
   expect_first(w, "read 1 over 11: 0,1,2,3");
 }
