@@ -37,7 +37,7 @@ typedef struct shards_link {
   uint64_t id;       /* what its parts have as `user` */
   link_state state;
   uint32_t first;     /* the part that reads go to if it has no more than others; sessions take turns */
-  uint32_t turn;      /* likewise among the peer's shards, if it has more than we */
+  uint32_t turn;      /* likewise among the peer's shards, if it has more or fewer than we */
   uint32_t waiting;   /* parts that are not up yet */
   atomic_uint failed; /* the part that has ended an established link, and says so to reads; NONE */
   uint32_t telling;   /* calls of the host's that are under way */
@@ -263,10 +263,11 @@ kvf_status kvf_shards_describe(kvf_transport *transport, void *out, size_t capac
 
 /* ---- links ---- */
 
-/* Which of the peer's shards our i-th is to be connected to. Where it has more than we, sessions take turns. */
+/* Which of the peer's shards our i-th is to be connected to. Where some are not, or more than others, sessions take
+ * turns. */
 static uint32_t theirs_of(const shards *all, const shards_link *link, uint32_t i, uint32_t theirs)
 {
-  return (i + (all->count < theirs ? link->turn : 0)) % theirs;
+  return (i + (all->count != theirs ? link->turn % theirs : 0)) % theirs;
 }
 
 /* With the lock, so that no part tells of itself before all are there. */
@@ -280,6 +281,7 @@ static kvf_status connect_parts(shards *all, shards_link *link, const kvf_link_s
     part.description = theirs->each[theirs_of(all, link, i, theirs->count)].data;
     part.description_bytes = theirs->each[theirs_of(all, link, i, theirs->count)].bytes;
     status = all->ops->connect(all->each[i].transport, &part, &link->parts[i]);
+    kvf_forget(&part.session_key, sizeof(part.session_key));
     link->waiting += status == KVF_OK;
   }
   if (status != KVF_OK) {
