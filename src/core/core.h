@@ -182,6 +182,8 @@ KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effe
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
 void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+/* Instead of the first: what the peer's WELCOME says of this transport is malformed. */
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status,
                            const kvf_fence_sample *sample, uint64_t bytes);

@@ -207,6 +207,11 @@ void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status
   kvf_peers_on_link(&core->peers, now_ns, path, status);
 }
 
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path)
+{
+  kvf_peers_on_link_malformed(&core->peers, now_ns, path);
+}
+
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
 {
   kvf_peers_on_link_down(&core->peers, now_ns, path, status);

@@ -127,6 +127,15 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_sta
   give_up(peers, now_ns, link, status);
 }
 
+void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t path)
+{
+  kvf_peer_link *link = find(peers, path);
+  if (link != NULL && link->state == KVF_LINK_OPENING) {
+    KVF_MARK(link_malformed);
+    kvf_peer_fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
+  }
+}
+
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
 {
   kvf_peer_link *link = find(peers, path);

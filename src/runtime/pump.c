@@ -84,7 +84,11 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
 
 failed:
   free(entry);
-  kvf_core_on_link(&node->core, now_ns, action->path, status);
+  if (status == KVF_PROTOCOL) {
+    kvf_core_on_link_malformed(&node->core, now_ns, action->path);
+  } else {
+    kvf_core_on_link(&node->core, now_ns, action->path, status);
+  }
 }
 
 static void do_close_link(kvf_node *node, uint32_t path)

@@ -298,7 +298,7 @@ kvf_status kvf_shards_connect(kvf_transport *transport, const kvf_link_spec *spe
   kvf_shards_description theirs;
   *out = NULL;
   if (kvf_shards_description_read(spec->description, spec->description_bytes, &theirs) != KVF_OK) {
-    return KVF_TRANSFER_SETUP;
+    return KVF_PROTOCOL;
   }
   shards_link *link = calloc(1, sizeof(*link));
   if (link == NULL) {

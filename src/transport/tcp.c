@@ -402,7 +402,7 @@ kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_in
   uint8_t sums = kvf_get_u8(&decoder);
   if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || port == 0 || sums > 1 ||
       memcmp(&incarnation, expected, sizeof(incarnation)) != 0) {
-    return KVF_TRANSFER_SETUP;
+    return KVF_PROTOCOL;
   }
   *out = (kvf_tcp_description){.port = port, .has_sums = sums == 1};
   return KVF_OK;

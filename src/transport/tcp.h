@@ -114,7 +114,7 @@ KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, ui
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */
 void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source);
 void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
-/* Reads what describe() of a peer's has written. KVF_TRANSFER_SETUP: malformed, or of another incarnation. */
+/* Reads what describe() of a peer's has written. KVF_PROTOCOL: malformed, or of another incarnation. */
 KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
                                                  kvf_tcp_description *out);
 

@@ -345,7 +345,7 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_tcp_description found;
   kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &spec->incarnation, &found);
   if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
-    return KVF_TRANSFER_SETUP;
+    return KVF_PROTOCOL;
   }
   size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
   size_t sums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);

@@ -142,7 +142,7 @@ typedef struct kvf_transport_ops {
   kvf_status (*describe)(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
 
   /* Consumer. Begins to connect; link_up() tells the outcome, later, from another thread. KVF_TRANSFER_SETUP: this peer
-   * cannot be reached this way (another host, a malformed description). */
+   * cannot be reached this way (another host). KVF_PROTOCOL: the description is malformed. */
   kvf_status (*connect)(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
   /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. A
    * link_up() or link_down() that is on its way may still come, and the link stays allocated until it has returned. */

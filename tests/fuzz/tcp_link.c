@@ -260,7 +260,7 @@ static void connect_link(void)
   is_up = false;
   link_user++;
   kvf_status status = kvf_transport_tcp_shard.connect(tcp.transport, &spec, &link);
-  fuzz_check(status == KVF_OK || (status == KVF_TRANSFER_SETUP && choice >= 0xd0));
+  fuzz_check(status == KVF_OK || (status == KVF_PROTOCOL && choice >= 0xd0));
 }
 
 static void disconnect(void)

@@ -297,6 +297,30 @@ static void passing_failure_of_a_transport_is_tried_again(void **state)
   }
 }
 
+/* The bytes were damaged on their way: a new session has others. */
+static void malformed_offer_ends_the_session(void **state)
+{
+  (void)state;
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  uint32_t path = world.consumer.opened_path;
+  kvf_core_on_link_malformed(&world.consumer.core, world.now_ns, path);
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  assert_int_equal(notice.status, KVF_PROTOCOL);
+  control_settle(&world);
+  assert_int_equal(world.consumer.closed_links, 1);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(ask_path(peer).status, KVF_PEER_DOWN); /* not at once */
+  control_advance(&world, 501);
+  (void)ask_path(peer);
+  control_dial(&world, KVF_OK);
+  assert_int_not_equal(world.consumer.opened_path, path);
+  control_world_close(&world);
+}
+
 static void stalled_link_has_a_breaker_of_its_own(void **state)
 {
   (void)state;
@@ -433,6 +457,8 @@ static void news_of_what_is_decided_changes_nothing(void **state)
   assert_int_equal(link->state, KVF_LINK_OPENING);
   kvf_core_on_link(core, world.now_ns, path, KVF_OK);
   kvf_core_on_link(core, world.now_ns, path, KVF_PEER_DOWN);
+  kvf_core_on_link_malformed(core, world.now_ns, path);
+  kvf_core_on_link_malformed(core, world.now_ns, path + 1);
   assert_int_equal(link->state, KVF_LINK_UP);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_equal(core->peers.counters.failures, 0);
@@ -494,6 +520,7 @@ int main(void)
       cmocka_unit_test(closed_connection_takes_its_links_down),
       cmocka_unit_test(unusable_transport_is_not_tried_again),
       cmocka_unit_test(passing_failure_of_a_transport_is_tried_again),
+      cmocka_unit_test(malformed_offer_ends_the_session),
       cmocka_unit_test(stalled_link_has_a_breaker_of_its_own),
       cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
       cmocka_unit_test(table_is_bounded_and_unused_peers_make_room),

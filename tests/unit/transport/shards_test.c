@@ -228,7 +228,7 @@ static void a_malformed_description_is_no_way_to_a_peer(void **state)
   for (size_t i = 0; i < 3; i++) {
     const kvf_link_spec spec = {.description = bad, .description_bytes = lengths[i]};
     kvf_link *link = (kvf_link *)(void *)&fakes;
-    assert_int_equal(kvf_shards_connect(made, &spec, &link), KVF_TRANSFER_SETUP);
+    assert_int_equal(kvf_shards_connect(made, &spec, &link), KVF_PROTOCOL);
     assert_null(link);
   }
   assert_null(part_of(0));

@@ -102,15 +102,15 @@ static void descriptions_are_checked(void **state)
   node_introduce(node, &told);
   kvf_tcp_description found = {.port = 7};
   for (size_t bytes = 0; bytes < told.description_bytes; bytes++) {
-    assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &found), KVF_TRANSFER_SETUP);
+    assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &found), KVF_PROTOCOL);
   }
   assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes + 1, &node->incarnation, &found),
-                   KVF_TRANSFER_SETUP);
+                   KVF_PROTOCOL);
   for (size_t i = 0; i < told.description_bytes; i++) {
     node_introduction altered = told;
     altered.description[i] ^= 0x10;
     bool is_port = i == 4 || i == 5;
-    kvf_status expected = is_port ? KVF_OK : KVF_TRANSFER_SETUP;
+    kvf_status expected = is_port ? KVF_OK : KVF_PROTOCOL;
     kvf_tcp_description other;
     assert_int_equal(
         kvf_tcp_description_read(altered.description, altered.description_bytes, &node->incarnation, &other), expected);
@@ -118,7 +118,7 @@ static void descriptions_are_checked(void **state)
   told.description[4] = 0;
   told.description[5] = 0;
   assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes, &node->incarnation, &found),
-                   KVF_TRANSFER_SETUP);
+                   KVF_PROTOCOL);
   assert_int_equal(found.port, 7);
   closed(node);
 }
