@@ -123,6 +123,30 @@ static kvf_status open_tls(kvf_node *node, char *message)
   return status;
 }
 
+static kvf_status open_keys(kvf_node *node, char *message)
+{
+  kvf_status status = KVF_OK;
+  node->keys_count = 1;
+  if (node->config.key_file[0] != '\0') {
+    status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
+  }
+  for (size_t i = 0; i < node->keys_count && status == KVF_OK; i++) {
+    status = kvf_mac_init(&node->macs[i], &node->keys[i]);
+    if (status != KVF_OK) {
+      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up the key: %s", kvf_status_name(status));
+    }
+  }
+  return status;
+}
+
+static void close_keys(kvf_node *node)
+{
+  for (size_t i = 0; i < KVF_KEYS_MAX; i++) {
+    kvf_mac_free(&node->macs[i]);
+  }
+  kvf_forget(node->keys, sizeof(node->keys));
+}
+
 static void close_fence(kvf_node *node)
 {
   kvf_fence_table_close(node->fence_table, node->config.lease_slots);
@@ -133,11 +157,7 @@ static void close_fence(kvf_node *node)
 
 static kvf_status open_parts(kvf_node *node, char *message)
 {
-  kvf_status status = KVF_OK;
-  node->keys_count = 1;
-  if (node->config.key_file[0] != '\0') {
-    status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
-  }
+  kvf_status status = open_keys(node, message);
   if (status == KVF_OK) {
     status = open_tls(node, message);
   }
@@ -218,7 +238,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
     (void)close(node->event_fd);
-    kvf_forget(node->keys, sizeof(node->keys));
+    close_keys(node);
     free(node);
     return status;
   }
@@ -294,7 +314,7 @@ void kvf_node_close(kvf_node *node)
   (void)pthread_mutex_destroy(&node->lock);
   (void)close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
-  kvf_forget(node->keys, sizeof(node->keys));
+  close_keys(node);
   free(node);
 }
 

@@ -47,7 +47,7 @@ kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blo
   kvf_status status = kvf_core_ticket(&node->core, lease, blocks, prompt, content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
-    status = kvf_ticket_encode(content, &node->keys[0], ticket, capacity, ticket_bytes);
+    status = kvf_ticket_encode(content, &node->macs[0], ticket, capacity, ticket_bytes);
   }
   free(content); /* its block ids are borrowed */
   return status;
@@ -113,7 +113,7 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
 /* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
 static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
-  kvf_status status = kvf_sources_decode(text, text_bytes, node->keys, node->keys_count, out);
+  kvf_status status = kvf_sources_decode(text, text_bytes, node->macs, node->keys_count, out);
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
     kvf_core_count_bad_ticket(&node->core);

@@ -6,7 +6,7 @@
 #include "base/fence.h"
 #include "base/mark.h"
 
-static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, const kvf_key *keys, size_t keys_count)
+static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, const kvf_mac *macs, size_t macs_count)
 {
   if (sources->count == KVF_SOURCES_MAX) {
     KVF_MARK(sources_too_many);
@@ -17,7 +17,7 @@ static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, cons
     KVF_MARK(source_no_memory);
     return KVF_NO_MEMORY;
   }
-  kvf_status status = kvf_ticket_decode(text, bytes, keys, keys_count, ticket);
+  kvf_status status = kvf_ticket_decode(text, bytes, macs, macs_count, ticket);
   if (status != KVF_OK) {
     KVF_MARK(source_not_a_ticket);
     free(ticket);
@@ -27,7 +27,7 @@ static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, cons
   return KVF_OK;
 }
 
-kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                               kvf_sources *out)
 {
   kvf_sources sources = {.count = 0};
@@ -35,7 +35,7 @@ kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_key
   for (const char *rest = text; status == KVF_OK && rest != NULL;) {
     size_t rest_bytes = text_bytes - (size_t)(rest - text);
     const char *comma = memchr(rest, ',', rest_bytes);
-    status = add(&sources, rest, comma != NULL ? (size_t)(comma - rest) : rest_bytes, keys, keys_count);
+    status = add(&sources, rest, comma != NULL ? (size_t)(comma - rest) : rest_bytes, macs, macs_count);
     rest = comma != NULL ? comma + 1 : NULL;
   }
   if (status == KVF_OK) {

@@ -15,7 +15,7 @@ typedef struct kvf_sources {
 /* Takes a text whose tickets kvf_ticket_decode() takes, all of them: one that was altered or forged spoils the text. On
  * success give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than
  * KVF_SOURCES_MAX tickets, or an empty one. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                                            kvf_sources *out);
 
 /* What the fence of each source must say. KVF_NO_MEMORY. */

@@ -94,13 +94,13 @@ static void put_payload(kvf_encoder *encoder, const kvf_ticket *ticket)
   }
 }
 
-static kvf_status sign(const kvf_key *key, const char *text, size_t bytes, uint8_t out[KVF_HASH_BYTES])
+static kvf_status sign(const kvf_mac *mac, const char *text, size_t bytes, uint8_t out[KVF_HASH_BYTES])
 {
   const kvf_span spans[] = {{LABEL, strlen(LABEL)}, {text, bytes}};
-  return kvf_hmac(key, spans, sizeof(spans) / sizeof(spans[0]), out);
+  return kvf_mac_make(mac, spans, sizeof(spans) / sizeof(spans[0]), out);
 }
 
-kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_key *key, char *text, size_t capacity,
+kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char *text, size_t capacity,
                              size_t *text_bytes)
 {
   kvf_status status = check_ticket(ticket);
@@ -128,35 +128,35 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_key *key, char 
   char *data = payload + payload_bytes - data_bytes;
   memmove(data, payload, data_bytes);
   kvf_base64url_encode((const uint8_t *)data, data_bytes, payload);
-  uint8_t mac[KVF_HASH_BYTES];
-  status = sign(key, text, PREFIX_BYTES + payload_bytes, mac);
+  uint8_t seal[KVF_HASH_BYTES];
+  status = sign(mac, text, PREFIX_BYTES + payload_bytes, seal);
   if (status != KVF_OK) {
     return status;
   }
   char *suffix = payload + payload_bytes;
   suffix[0] = '.';
-  kvf_base64url_encode(mac, sizeof(mac), suffix + 1);
+  kvf_base64url_encode(seal, sizeof(seal), suffix + 1);
   *text_bytes = PREFIX_BYTES + payload_bytes + SUFFIX_BYTES;
   return KVF_OK;
 }
 
-static kvf_status check_mac(const char *text, size_t signed_bytes, const uint8_t mac[KVF_HASH_BYTES],
-                            const kvf_key *keys, size_t keys_count)
+static kvf_status check_seal(const char *text, size_t signed_bytes, const uint8_t seal[KVF_HASH_BYTES],
+                             const kvf_mac *macs, size_t macs_count)
 {
   bool have_key = false;
-  for (size_t i = 0; i < keys_count; i++) {
-    have_key = have_key || keys[i].bytes > 0;
+  for (size_t i = 0; i < macs_count; i++) {
+    have_key = have_key || macs[i].has_key;
   }
-  for (size_t i = 0; i < keys_count; i++) {
+  for (size_t i = 0; i < macs_count; i++) {
     uint8_t expected[KVF_HASH_BYTES];
-    if (have_key && keys[i].bytes == 0) {
+    if (have_key && !macs[i].has_key) {
       continue;
     }
-    kvf_status status = sign(&keys[i], text, signed_bytes, expected);
+    kvf_status status = sign(&macs[i], text, signed_bytes, expected);
     if (status != KVF_OK) {
       return status;
     }
-    if (kvf_equal_secret(expected, mac, sizeof(expected)) || KVF_MUTANT(MAC_UNCHECKED)) {
+    if (kvf_equal_secret(expected, seal, sizeof(expected)) || KVF_MUTANT(MAC_UNCHECKED)) {
       return KVF_OK;
     }
   }
@@ -231,7 +231,7 @@ static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_
   return status;
 }
 
-kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                              kvf_ticket *out)
 {
   if (text_bytes > KVF_TICKET_BYTES_MAX || text_bytes < PREFIX_BYTES + SUFFIX_BYTES ||
@@ -239,14 +239,14 @@ kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_key 
     KVF_MARK(ticket_text_malformed);
     return KVF_BAD_TICKET;
   }
-  uint8_t mac[KVF_HASH_BYTES];
+  uint8_t seal[KVF_HASH_BYTES];
   size_t signed_bytes = text_bytes - SUFFIX_BYTES;
   const char *suffix = text + signed_bytes;
-  if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, mac)) {
+  if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, seal)) {
     KVF_MARK(ticket_mac_malformed);
     return KVF_BAD_TICKET;
   }
-  kvf_status status = check_mac(text, signed_bytes, mac, keys, keys_count);
+  kvf_status status = check_seal(text, signed_bytes, seal, macs, macs_count);
   if (status != KVF_OK) {
     return status;
   }

@@ -37,14 +37,14 @@ uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket);
  * KVF_INVALID: ranks that are not 0, 1, 2 …, or another rule above. KVF_LIMIT: more than KVF_RANKS_MAX ranks,
  * KVF_GROUPS_MAX groups or KVF_BLOCKS_PER_LEASE_MAX blocks, or more text than `capacity` or KVF_TICKET_BYTES_MAX.
  * KVF_NO_MEMORY: no memory for the MAC. */
-KVF_MUST_USE kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_key *key, char *text, size_t capacity,
+KVF_MUST_USE kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char *text, size_t capacity,
                                           size_t *text_bytes);
 
-/* Takes a ticket that was signed with any of `keys`. An empty key counts only if all are empty, so that an unused place
- * for a second key opens no door. On success give *out back with kvf_ticket_free(); it is unchanged on failure.
- * KVF_BAD_TICKET: anything else than a ticket that kvf_ticket_encode() wrote. KVF_NO_MEMORY: an allocation failed; none
- * is made before the MAC is found good, and none is longer than a ticket within the limits needs. */
-KVF_MUST_USE kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_key *keys, size_t keys_count,
+/* Takes a ticket that was signed with the key of any of `macs`. An empty key counts only if all are empty, so that an
+ * unused place for a second key opens no door. On success give *out back with kvf_ticket_free(); it is unchanged on
+ * failure. KVF_BAD_TICKET: anything else than a ticket that kvf_ticket_encode() wrote. KVF_NO_MEMORY: an allocation
+ * failed; none is made before the MAC is found good, and none is longer than a ticket within the limits needs. */
+KVF_MUST_USE kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                                           kvf_ticket *out);
 
 /* Frees ticket->ids. Does nothing the second time. */

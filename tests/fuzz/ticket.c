@@ -14,6 +14,15 @@
 static char again[KVF_TICKET_BYTES_MAX];
 static const kvf_key keys[2] = {{"a key of 16 bytes", 16}, {{0}, 0}};
 
+static const kvf_mac *macs(void)
+{
+  static kvf_mac made[2];
+  for (size_t i = 0; i < 2 && made[i].keyed == NULL; i++) {
+    fuzz_check(kvf_mac_init(&made[i], &keys[i]) == KVF_OK);
+  }
+  return made;
+}
+
 static void check_taken(const kvf_ticket *ticket)
 {
   uint64_t blocks = 0;
@@ -34,13 +43,13 @@ static bool take(const char *text, size_t bytes)
 {
   kvf_ticket ticket;
   size_t again_bytes = 0;
-  kvf_status status = kvf_ticket_decode(text, bytes, keys, 2, &ticket);
+  kvf_status status = kvf_ticket_decode(text, bytes, macs(), 2, &ticket);
   fuzz_check(status == KVF_OK || status == KVF_BAD_TICKET);
   if (status != KVF_OK) {
     return false;
   }
   check_taken(&ticket);
-  fuzz_check(kvf_ticket_encode(&ticket, &keys[0], again, sizeof(again), &again_bytes) == KVF_OK);
+  fuzz_check(kvf_ticket_encode(&ticket, macs(), again, sizeof(again), &again_bytes) == KVF_OK);
   fuzz_check(again_bytes == bytes && memcmp(again, text, bytes) == 0);
   kvf_ticket_free(&ticket);
   return true;
@@ -80,7 +89,7 @@ static size_t some_text(char *text)
     ticket.rank[i].rank = i;
     ticket.rank[i].address.port = (uint16_t)(4000 + i);
   }
-  fuzz_check(kvf_ticket_encode(&ticket, &keys[0], text, KVF_TICKET_BYTES_MAX, &bytes) == KVF_OK);
+  fuzz_check(kvf_ticket_encode(&ticket, macs(), text, KVF_TICKET_BYTES_MAX, &bytes) == KVF_OK);
   return bytes;
 }
 

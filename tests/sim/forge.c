@@ -32,11 +32,11 @@ static bool lead_away(const sim_world *world, sim_job *job)
 {
   kvf_ticket content;
   size_t bytes = 0;
-  if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
+  if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->mac, 1, &content) != KVF_OK) {
     return false;
   }
   content.rank[content.ranks - 1].address.ip[12] = 10;
-  bool good = kvf_ticket_encode(&content, &world->key, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+  bool good = kvf_ticket_encode(&content, &world->mac, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
   job->ticket_bytes = (uint32_t)bytes;
   kvf_ticket_free(&content);
   return good;
@@ -49,7 +49,8 @@ static bool forge(sim_world *world, sim_job *job)
   uint32_t at = (sim_choose(tape, 256) << 8 | sim_choose(tape, 256)) % job->ticket_bytes;
   char before = job->ticket[at];
   kvf_ticket content;
-  kvf_key other = {.bytes = 5, .data = "other"};
+  const kvf_key other = {.bytes = 5, .data = "other"};
+  kvf_mac mac;
   size_t bytes = 0;
   switch (sim_choose(tape, world->has_key ? 4 : 5)) {
     case 0:
@@ -64,10 +65,12 @@ static bool forge(sim_world *world, sim_job *job)
     case 4:
       return lead_away(world, job);
     default:
-      if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
+      if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->mac, 1, &content) != KVF_OK) {
         return false;
       }
-      bool good = kvf_ticket_encode(&content, &other, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+      bool good = kvf_mac_init(&mac, &other) == KVF_OK &&
+                  kvf_ticket_encode(&content, &mac, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+      kvf_mac_free(&mac);
       job->ticket_bytes = (uint32_t)bytes;
       kvf_ticket_free(&content);
       return good;
@@ -81,7 +84,7 @@ static bool tamper(sim_world *world, sim_job *job, uint32_t blocks)
   sim_tape *tape = &world->tape;
   kvf_ticket content;
   size_t bytes = 0;
-  if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->key, 1, &content) != KVF_OK) {
+  if (kvf_ticket_decode(job->ticket, job->ticket_bytes, &world->mac, 1, &content) != KVF_OK) {
     return false;
   }
   if (sim_choose(tape, 2) == 0) {
@@ -90,7 +93,7 @@ static bool tamper(sim_world *world, sim_job *job, uint32_t blocks)
     uint32_t at = sim_choose(tape, content.counts[0]);
     content.ids[at] = (content.ids[at] + 1 + sim_choose(tape, blocks + 1)) % (blocks + 2); /* some are of no pool */
   }
-  bool good = kvf_ticket_encode(&content, &world->key, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
+  bool good = kvf_ticket_encode(&content, &world->mac, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
   job->ticket_bytes = (uint32_t)bytes;
   job->offer = SIM_NOBODY;
   kvf_ticket_free(&content);

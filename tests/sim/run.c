@@ -74,6 +74,7 @@ static void close_world(sim_world *world)
       world->nodes[i].is_up = false;
     }
   }
+  kvf_mac_free(&world->mac);
 }
 
 /* What the last run has left behind, but for the arrays that the counts make empty. */

@@ -2,6 +2,7 @@
  * one consumer of one rank each, nothing goes wrong. */
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "world.h"
@@ -201,6 +202,9 @@ void sim_setup(sim_world *world)
   if (world->has_key) {
     world->key.bytes = sizeof(secret);
     memcpy(world->key.data, secret, sizeof(secret));
+  }
+  if (kvf_mac_init(&world->mac, &world->key) != KVF_OK) {
+    abort();
   }
   world->heads_total = choose_small(tape, SIM_HEADS_MAX);
   world->groups = sim_choose(tape, 8) == 7 ? SIM_GROUPS_MAX : 1;

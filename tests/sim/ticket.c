@@ -10,7 +10,7 @@ kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *le
   (void)sim_node_enter(world, node);
   kvf_status status = kvf_core_ticket(&node->core, lease, blocks, prompt, &content);
   if (status == KVF_OK) {
-    status = kvf_ticket_encode(&content, &world->key, ticket, SIM_TICKET_BYTES, &bytes);
+    status = kvf_ticket_encode(&content, &world->mac, ticket, SIM_TICKET_BYTES, &bytes);
   }
   sim_node_leave(world, node);
   *ticket_bytes = (uint32_t)bytes;
@@ -19,7 +19,7 @@ kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *le
 
 static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *job, kvf_sources *out)
 {
-  kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->key, 1, out);
+  kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->mac, 1, out);
   if (status == KVF_BAD_TICKET) {
     kvf_core_count_bad_ticket(&node->core);
   }

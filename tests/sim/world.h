@@ -357,6 +357,7 @@ struct sim_world {
   bool has_key;
   bool has_replicas; /* prompts are computed at two producers */
   kvf_key key;
+  kvf_mac mac; /* of the key */
   kvf_config config;
   kvf_core_config core_config; /* too large for the stack of every start */
   uint32_t heads_total;

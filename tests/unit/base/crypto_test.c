@@ -50,6 +50,31 @@ static void without_a_key_it_is_a_checksum(void **state)
   assert_memory_not_equal(first, second, sizeof(first));
 }
 
+/* The one whose key is prepared gives the same, each time, whatever others make meanwhile. */
+static void a_prepared_key_gives_the_same_mac(void **state)
+{
+  (void)state;
+  const kvf_key keys[] = {{.data = "Jefe", .bytes = 4}, {.bytes = 0}};
+  kvf_mac macs[2];
+  const kvf_span spans[] = {{"what do ya want ", 16}, {"for nothing?", 12}};
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(kvf_mac_init(&macs[i], &keys[i]), KVF_OK);
+    assert_int_equal(macs[i].has_key, keys[i].bytes > 0);
+  }
+  for (size_t n = 0; n < 6; n++) {
+    uint8_t expected[KVF_HASH_BYTES];
+    uint8_t mac[KVF_HASH_BYTES];
+    const kvf_mac copy = macs[n % 2];
+    assert_int_equal(kvf_hmac(&keys[n % 2], spans, n < 3 ? 2 : 1, expected), KVF_OK);
+    assert_int_equal(kvf_mac_make(&copy, spans, n < 3 ? 2 : 1, mac), KVF_OK);
+    assert_memory_equal(mac, expected, sizeof(mac));
+  }
+  for (size_t i = 0; i < 2; i++) {
+    kvf_mac_free(&macs[i]);
+    kvf_mac_free(&macs[i]);
+  }
+}
+
 static void secrets_compare_to_the_last_byte(void **state)
 {
   (void)state;
@@ -61,9 +86,8 @@ static void secrets_compare_to_the_last_byte(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sha256_is_the_standard_one),
-      cmocka_unit_test(hmac_is_the_standard_one),
-      cmocka_unit_test(without_a_key_it_is_a_checksum),
+      cmocka_unit_test(sha256_is_the_standard_one),       cmocka_unit_test(hmac_is_the_standard_one),
+      cmocka_unit_test(without_a_key_it_is_a_checksum),   cmocka_unit_test(a_prepared_key_gives_the_same_mac),
       cmocka_unit_test(secrets_compare_to_the_last_byte),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,12 +46,12 @@ static void test_ticket_fails_cleanly(void **state)
   kvf_key key = key_of("key");
   size_t bytes = 0;
   begin(0);
-  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
   assert_int_equal(allocations, 0);
   for (size_t fail = 1; fail <= 3; fail++) {
     kvf_ticket out = {.ranks = 77};
     begin(fail);
-    kvf_status status = kvf_ticket_decode(text, bytes, &key, 1, &out);
+    kvf_status status = kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out);
     assert_int_equal(status, fail <= 2 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.ranks, fail <= 2 ? 77 : 2);
     if (status == KVF_OK) {
@@ -69,13 +69,13 @@ static void test_sources_fail_cleanly(void **state)
   size_t bytes = 0;
   size_t more = 0;
   begin(0);
-  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
   text[bytes++] = ',';
-  assert_int_equal(kvf_ticket_encode(&ticket, &key, text + bytes, sizeof(text) - bytes, &more), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text + bytes, sizeof(text) - bytes, &more), KVF_OK);
   for (size_t fail = 1; fail <= 7; fail++) {
     kvf_sources out = {.count = 77};
     begin(fail);
-    kvf_status status = kvf_sources_decode(text, bytes + more, &key, 1, &out);
+    kvf_status status = kvf_sources_decode(text, bytes + more, mac_of(&key), 1, &out);
     assert_int_equal(status, fail <= 6 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.count, fail <= 6 ? 77 : 2);
     if (status == KVF_OK) {
@@ -93,9 +93,9 @@ static void test_strangers_allocate_nothing(void **state)
   kvf_key key = key_of("key");
   kvf_key other = key_of("other");
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(&ticket, &other, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&other), text, sizeof(text), &bytes), KVF_OK);
   begin(0);
-  assert_int_equal(kvf_ticket_decode(text, bytes, &key, 1, &out), KVF_BAD_TICKET);
+  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
   assert_int_equal(allocations, 0);
 }
 
@@ -109,7 +109,7 @@ static void test_ticket_bombs(void **state)
   kvf_ticket out;
   kvf_key key = key_of("key");
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(&ticket, &key, text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
   size_t payload_bytes = unseal(text, bytes, payload);
   const size_t at_tokens = 1 + 2 * 34 + 28 + 32;
   const size_t at_counts = at_tokens + 4 + 4 + 4 + 32 + 1;
@@ -125,7 +125,7 @@ static void test_ticket_bombs(void **state)
     memcpy(payload + at_counts + 4, &rows[i].count, 4);
     bytes = seal(payload, payload_bytes, &key, text);
     begin(0);
-    assert_int_equal(kvf_ticket_decode(text, bytes, &key, 1, &out), KVF_BAD_TICKET);
+    assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
     assert_true(largest_bytes <= KVF_BLOCKS_PER_LEASE_MAX * sizeof(uint32_t));
     assert_int_equal(allocations, 1);
   }

@@ -15,6 +15,26 @@ static inline kvf_key key_of(const char *text)
   return key;
 }
 
+/* The MAC of a key, which stays for the next tests. */
+static inline const kvf_mac *mac_of(const kvf_key *key)
+{
+  static struct {
+    kvf_key key;
+    kvf_mac mac;
+  } made[16];
+  size_t i = 0;
+  while (made[i].mac.keyed != NULL &&
+         (made[i].key.bytes != key->bytes || memcmp(made[i].key.data, key->data, key->bytes) != 0)) {
+    i++;
+    assert_true(i < sizeof(made) / sizeof(made[0]));
+  }
+  if (made[i].mac.keyed == NULL) {
+    made[i].key = *key;
+    assert_int_equal(kvf_mac_init(&made[i].mac, key), KVF_OK);
+  }
+  return &made[i].mac;
+}
+
 /* Two ranks, two groups of six positions; `ids` has room for TICKET_IDS. */
 static inline kvf_ticket some_ticket(uint32_t *ids)
 {
