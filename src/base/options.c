@@ -89,7 +89,7 @@ static const kvf_option table[] = {
     TEXT(ucx_library, TYPE_PATH, "", "a path, or empty",
          "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
     NUMBER(spin_us, "us", 50, 0, 1000000,
-           "How long the data threads of tcp and ucx poll for more, after some, before they sleep."),
+           "How long data threads and copy threads poll for more, after some, before they sleep."),
     TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
          "What to do with a request whose load has failed."),
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/clock.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -41,9 +42,24 @@ void kvf_local_wake_keeper(kvf_local *local)
 
 /* ---- threads ---- */
 
+/* Without the lock. A worker that has copied polls for more, until reads are posted that were not when it `saw` them:
+ * one that sleeps is often woken on a core that another is copying on. */
+static void linger(kvf_local *local, unsigned saw, uint64_t *again_ns)
+{
+  uint64_t now_ns = kvf_clock_now();
+  const uint64_t until_ns = kvf_time_add(now_ns, local->spin_ns);
+  while (now_ns < until_ns && now_ns >= *again_ns &&
+         atomic_load_explicit(&local->posted, memory_order_relaxed) == saw) {
+    *again_ns = kvf_thread_yield();
+    now_ns = kvf_clock_now();
+  }
+}
+
 static void *worker_main(void *argument)
 {
   kvf_local *local = argument;
+  bool has_copied = false;
+  uint64_t again_ns = 0;
   (void)pthread_mutex_lock(&local->lock);
   for (;;) {
     kvf_list *node = kvf_list_pop_front(&local->small);
@@ -53,9 +69,16 @@ static void *worker_main(void *argument)
     if (node != NULL) {
       (void)pthread_mutex_unlock(&local->lock);
       kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
+      has_copied = true;
       (void)pthread_mutex_lock(&local->lock);
     } else if (local->closing) {
       break;
+    } else if (has_copied) {
+      unsigned saw = atomic_load_explicit(&local->posted, memory_order_relaxed);
+      (void)pthread_mutex_unlock(&local->lock);
+      linger(local, saw, &again_ns);
+      has_copied = false;
+      (void)pthread_mutex_lock(&local->lock);
     } else {
       (void)pthread_cond_wait(&local->work, &local->lock);
     }
@@ -157,6 +180,7 @@ static void stop_threads(kvf_local *local)
 {
   (void)pthread_mutex_lock(&local->lock);
   local->closing = true;
+  (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
   (void)pthread_cond_broadcast(&local->work);
   (void)pthread_mutex_unlock(&local->lock);
   for (uint32_t i = 0; i < local->workers_count; i++) {
@@ -233,6 +257,7 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->base.ops = &kvf_transport_local;
   local->host = *host;
   local->incarnation = config->incarnation;
+  local->spin_ns = config->spin_us * KVF_NS_PER_US;
   local->place = kvf_local_place_here();
   init_lists(local);
   failed = "random bytes";

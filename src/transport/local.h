@@ -30,11 +30,13 @@ typedef struct kvf_local {
   kvf_transport base;
   kvf_transport_host host;                /* constant */
   kvf_incarnation incarnation;            /* constant */
+  uint64_t spin_ns;                       /* constant */
   kvf_local_place place;                  /* constant */
   uint8_t cookie[KVF_LOCAL_COOKIE_BYTES]; /* constant; peers read it where it lies */
 
   pthread_mutex_t lock;
   pthread_cond_t work; /* workers wait here */
+  atomic_uint posted;  /* changes when they should look, for those that poll without the lock */
   kvf_list small;      /* reads that wait for assist(), or for a worker that is awake anyway */
   kvf_list bulk;       /* reads that wait for a worker */
   kvf_list ended;      /* reads that have their status and wait to be reported by the keeper */

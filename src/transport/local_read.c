@@ -64,6 +64,7 @@ void kvf_local_read_start(kvf_link *base, const kvf_read *request)
     kvf_list_push_back(&local->small, &read->in_queue);
   } else {
     kvf_list_push_back(&local->bulk, &read->in_queue);
+    (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
     (void)pthread_cond_signal(&local->work);
   }
 unlock:

@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +20,6 @@
 #include "wire/fields.h"
 
 #define EVENTS_MAX 64
-#define YIELD_LATE_NS (2 * KVF_NS_PER_MS) /* more than a peer on the same core takes until it waits for us */
-#define YIELD_PAUSE_NS (100 * KVF_NS_PER_MS)
 
 void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
 {
@@ -112,19 +109,6 @@ static bool may_spin(const kvf_tcp *tcp)
          (!tcp->is_bulk || tcp->now_ns >= tcp->yield_again_ns);
 }
 
-/* While it polls for more of a large chunk. Whoever is to send it, or to take it, may have been given this core, and
- * moves more at once the longer it has it. Where somebody else has it, that costs a time slice: not for a while, then.
- */
-static void yield(kvf_tcp *tcp)
-{
-  uint64_t before_ns = kvf_clock_now();
-  (void)sched_yield();
-  uint64_t after_ns = kvf_clock_now();
-  if (after_ns - before_ns > YIELD_LATE_NS) {
-    tcp->yield_again_ns = after_ns + YIELD_PAUSE_NS;
-  }
-}
-
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
@@ -137,8 +121,10 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
   if (idleness == KVF_IDLE && !may_spin(tcp)) {
     count = kvf_driver_wait(&tcp->driver, &tcp->commands, tcp->epoll_fd, events, EVENTS_MAX, tcp->now_ns, due_ns);
   } else {
+    /* Whoever is to send more of a large chunk, or to take it, may have been given this core, and moves more at once
+     * the longer it has it. */
     if (idleness == KVF_IDLE && tcp->is_bulk) {
-      yield(tcp);
+      tcp->yield_again_ns = kvf_thread_yield();
     }
     count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, 0);
   }

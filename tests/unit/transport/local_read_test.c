@@ -1,6 +1,7 @@
 /* How the local transport queues, cancels and fails reads. Copies can be held (--wrap), so that what happens to the
  * others meanwhile is no matter of luck; allocations can fail. */
 #include <errno.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -21,11 +23,15 @@ static sem_t held;       /* posted by each copy that waits */
 static sem_t go;
 static atomic_bool no_memory;  /* malloc() fails */
 static atomic_bool no_process; /* copies of blocks end so */
+static atomic_bool frozen;     /* other threads' clocks stand still */
+static pthread_t tester;
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
 ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
 
@@ -45,6 +51,15 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
   return __real_process_vm_readv(pid, local, locals, remote, remotes, flags);
 }
 
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+  if (atomic_load(&frozen) && !pthread_equal(pthread_self(), tester)) {
+    *now = (struct timespec){.tv_sec = 1};
+    return 0;
+  }
+  return __real_clock_gettime(clock, now);
+}
+
 void *__wrap_malloc(size_t bytes)
 {
   return atomic_load(&no_memory) ? NULL : __real_malloc(bytes);
@@ -62,7 +77,7 @@ typedef struct test_scene {
   kvf_read_item items[BLOCKS / 2];
 } test_scene;
 
-static int scene_open(void **state)
+static int scene_open_with(void **state, uint32_t spin_us)
 {
   const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
   test_scene *scene = malloc(sizeof(*scene));
@@ -74,6 +89,7 @@ static int scene_open(void **state)
   (void)sem_init(&held, 0, 0);
   (void)sem_init(&go, 0, 0);
   config.copy_threads = 1;
+  config.spin_us = spin_us;
   node_open_with(&scene->node, ops, &shape, 1, &config);
   node_introduce(&scene->node, &scene->introduction);
   scene->link = node_connect_ok(&scene->node, &scene->introduction);
@@ -85,12 +101,26 @@ static int scene_open(void **state)
   return 0;
 }
 
+static int scene_open(void **state)
+{
+  return scene_open_with(state, 0);
+}
+
+/* Once it has copied, the worker polls, and finds no end of its time. */
+static int scene_open_polling(void **state)
+{
+  tester = pthread_self();
+  atomic_store(&frozen, true);
+  return scene_open_with(state, 1);
+}
+
 static int scene_close(void **state)
 {
   test_scene *scene = *state;
   ops->disconnect(scene->link);
   node_close(&scene->node);
   free(scene);
+  atomic_store(&frozen, false);
   return 0;
 }
 
@@ -187,6 +217,18 @@ static void a_worker_that_is_awake_takes_small_reads_too(void **state)
   ops->read(scene->link, &bulk);
   assert_int_equal(node_wait(&scene->node, bulk.id).status, KVF_OK);
   assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
+}
+
+/* And the end: the scene is closed while it polls. */
+static void a_worker_that_polls_sees_what_is_posted(void **state)
+{
+  test_scene *scene = *state;
+  for (uint32_t i = 0; i < BLOCKS / 2; i++) {
+    const kvf_read read = read_of(scene, i);
+    assert_int_equal(node_read_now(&scene->node, scene->link, &read).status, KVF_OK);
+    assert_true(is_copied(scene, i));
+    sleep_us(1000);
+  }
 }
 
 static void a_cancelled_small_read_needs_no_assist(void **state)
@@ -337,6 +379,7 @@ int main(void)
       SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call),
       SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker),
       SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too),
+      cmocka_unit_test_setup_teardown(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_close),
       SCENE_TEST(a_cancelled_small_read_needs_no_assist),
       SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory),
       SCENE_TEST(a_slot_past_the_table_is_no_lease),

@@ -5,10 +5,28 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
+#include "base/time.h"
 #include "transport/thread.h"
+
+static uint64_t clock_ns;      /* 0: the system's */
+static uint64_t clock_step_ns; /* by which it moves on when it is looked at */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+  if (clock_ns == 0) {
+    return __real_clock_gettime(clock, now);
+  }
+  *now = (struct timespec){.tv_sec = (time_t)(clock_ns / KVF_NS_PER_S), .tv_nsec = (long)(clock_ns % KVF_NS_PER_S)};
+  clock_ns += clock_step_ns;
+  return 0;
+}
 
 static void *look(void *context)
 {
@@ -59,11 +77,25 @@ static void thread_has_its_name(void **state)
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+static void who_yields_to_a_busy_thread_stops_polling(void **state)
+{
+  (void)state;
+  const uint64_t start_ns = 5 * KVF_NS_PER_S;
+  clock_ns = start_ns;
+  clock_step_ns = 2 * KVF_NS_PER_MS;
+  assert_int_equal(kvf_thread_yield(), 0);
+  clock_ns = start_ns;
+  clock_step_ns = 3 * KVF_NS_PER_MS;
+  assert_int_equal(kvf_thread_yield(), start_ns + 103 * KVF_NS_PER_MS);
+  clock_ns = 0;
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(signals_are_the_callers),
       cmocka_unit_test(thread_has_its_name),
+      cmocka_unit_test(who_yields_to_a_busy_thread_stops_polling),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
