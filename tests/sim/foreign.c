@@ -27,6 +27,7 @@ void sim_foreign_come(sim_world *world)
   if (conn != NULL) {
     conn->stranger = SIM_STRANGER_FOREIGN;
     conn->offer = offer;
+    world->offers[offer].others++;
     conn->end[0].open = true;
     conn->end[1].node = engine->index * SIM_NODES_EACH;
     sim_note(world, conn->end[1].node, "a foreign consumer comes for lease %", world->offers[offer].lease.id, 0, 0);

@@ -95,6 +95,7 @@ static bool tamper(sim_world *world, sim_job *job, uint32_t blocks)
   }
   bool good = kvf_ticket_encode(&content, &world->mac, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
   job->ticket_bytes = (uint32_t)bytes;
+  world->offers[job->offer].others++; /* where the lease is not what was altered */
   job->offer = SIM_NOBODY;
   kvf_ticket_free(&content);
   return good;

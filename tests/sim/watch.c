@@ -103,7 +103,7 @@ static void on_finished(sim_world *world, const sim_conn *conn, const sim_node *
 void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offer, kvf_lease_end_cause cause)
 {
   uint32_t index = (uint32_t)(offer - world->offers);
-  uint32_t consumers = 0;
+  uint32_t consumers = offer->others;
   if (cause == KVF_LEASE_END_EXPIRED && world->now_ns < offer->until_surely_ns[node->rank]) {
     sim_fail(world, "P5", "node %u: lease %llu has run out before its time", node->index,
              (unsigned long long)offer->lease.id);

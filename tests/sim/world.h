@@ -167,6 +167,7 @@ typedef struct sim_offer {
   kvf_lease lease;
   bool is_over; /* given back, or its engine is gone */
   bool preempted;
+  uint32_t others; /* consumers of its lease besides the jobs that are of this offer */
   uint32_t ids[SIM_IDS_MAX];
   uint32_t published;                      /* ranks, as bits: */
   uint32_t ended;                          /* the event has come */
