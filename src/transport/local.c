@@ -42,17 +42,20 @@ void kvf_local_wake_keeper(kvf_local *local)
 
 /* ---- threads ---- */
 
-/* Without the lock. A worker that has copied polls for more, until reads are posted that were not when it `saw` them:
- * one that sleeps is often woken on a core that another is copying on. */
-static void linger(kvf_local *local, unsigned saw, uint64_t *again_ns)
+/* With the lock, which it gives up meanwhile. A worker that has copied polls for more: one that sleeps is often woken
+ * on a core that another is copying on. */
+static void linger(kvf_local *local, uint64_t *again_ns)
 {
+  const unsigned seen = atomic_load_explicit(&local->posted, memory_order_relaxed);
+  (void)pthread_mutex_unlock(&local->lock);
   uint64_t now_ns = kvf_clock_now();
   const uint64_t until_ns = kvf_time_add(now_ns, local->spin_ns);
   while (now_ns < until_ns && now_ns >= *again_ns &&
-         atomic_load_explicit(&local->posted, memory_order_relaxed) == saw) {
+         atomic_load_explicit(&local->posted, memory_order_relaxed) == seen) {
     *again_ns = kvf_thread_yield();
     now_ns = kvf_clock_now();
   }
+  (void)pthread_mutex_lock(&local->lock);
 }
 
 static void *worker_main(void *argument)
@@ -74,11 +77,8 @@ static void *worker_main(void *argument)
     } else if (local->closing) {
       break;
     } else if (has_copied) {
-      unsigned saw = atomic_load_explicit(&local->posted, memory_order_relaxed);
-      (void)pthread_mutex_unlock(&local->lock);
-      linger(local, saw, &again_ns);
+      linger(local, &again_ns);
       has_copied = false;
-      (void)pthread_mutex_lock(&local->lock);
     } else {
       (void)pthread_cond_wait(&local->work, &local->lock);
     }
