@@ -230,9 +230,7 @@ void fault_late_news_of_links(void **state)
     fault_plan_set(&plan);
     kvf_link_spec spec = node_spec(&two->introduction);
     kvf_link *link = NULL;
-    spec.user = NODE_LINKS_MAX - 1; /* a record of its own */
-    two->consumer.links[spec.user] = (node_link_record){0};
-    assert_int_equal(traits->ops->connect(two->consumer.transport, &spec, &link), KVF_OK);
+    assert_int_equal(node_begin_connect(&two->consumer, &spec, &link), KVF_OK);
     sleep_us(kvf_prng_below(&prng, 4000));
     traits->ops->disconnect(link);
     sleep_us(2000);

@@ -473,19 +473,30 @@ kvf_link_spec node_spec(const node_introduction *introduction)
   };
 }
 
-kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
+kvf_status node_begin_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_link_spec own = *spec;
   (void)pthread_mutex_lock(&node->lock);
-  own.user = ++node->last_user % NODE_LINKS_MAX;
-  node_link_record *record = &node->links[own.user];
-  *record = (node_link_record){0};
+  own.user = ++node->last_user;
   (void)pthread_mutex_unlock(&node->lock);
+  assert_true(own.user < NODE_LINKS_MAX);
   kvf_status status = node->ops->connect(node->transport, &own, out);
   if (status != KVF_OK) {
     assert_null(*out);
     return status;
   }
+  assert_int_equal((*out)->user, own.user);
+  assert_ptr_equal((*out)->transport, node->transport);
+  return KVF_OK;
+}
+
+kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
+{
+  kvf_status status = node_begin_connect(node, spec, out);
+  if (status != KVF_OK) {
+    return status;
+  }
+  const node_link_record *record = &node->links[(*out)->user];
   bool waited = true;
   (void)pthread_mutex_lock(&node->lock);
   while (!record->up_told && waited) {
@@ -494,8 +505,6 @@ kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
   status = record->up;
   (void)pthread_mutex_unlock(&node->lock);
   assert_true(waited);
-  assert_int_equal((*out)->user, own.user);
-  assert_ptr_equal((*out)->transport, node->transport);
   return status;
 }
 

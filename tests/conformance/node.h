@@ -9,7 +9,7 @@
 #define NODE_REGIONS_MAX 8
 #define NODE_LEASES_MAX 8
 #define NODE_READS_MAX 65536
-#define NODE_LINKS_MAX 64
+#define NODE_LINKS_MAX 512
 #define NODE_POSITIONS_MAX 4096
 #define NODE_SLOTS 8
 #define NODE_LINES_MAX 64
@@ -64,7 +64,7 @@ typedef struct side {
   uint64_t last_read_id;
   uint64_t last_user;
   node_lease leases[NODE_LEASES_MAX];
-  node_link_record links[NODE_LINKS_MAX]; /* by user */
+  node_link_record links[NODE_LINKS_MAX]; /* by user; none is used twice: news of a link may come late */
   node_read_record *reads;                /* by id */
   char lines[NODE_LINES_MAX][KVF_MESSAGE_BYTES_MAX];
   uint32_t lines_count;
@@ -122,6 +122,8 @@ kvf_fence_claim node_claim(const kvf_incarnation *incarnation, const node_lease 
 
 /* What the control handshake would have agreed on. */
 kvf_link_spec node_spec(const node_introduction *introduction);
+/* Begins to connect, with a record of its own. *out is to be disconnected if this is KVF_OK. */
+kvf_status node_begin_connect(side *node, const kvf_link_spec *spec, kvf_link **out);
 /* Connects; waits for the outcome. *out is to be disconnected whenever it is not NULL. */
 kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out);
 /* Connects and expects success. */

@@ -29,10 +29,8 @@ tcp_consumer *consumer_open(uint32_t handshake_timeout_ms)
 
 void consumer_connect(tcp_consumer *consumer)
 {
-  side *node = &consumer->node;
-  consumer->spec.user = 1;
-  node->links[1] = (node_link_record){0};
-  assert_int_equal(kvf_transport_tcp_shard.connect(node->transport, &consumer->spec, &consumer->link), KVF_OK);
+  assert_int_equal(node_begin_connect(&consumer->node, &consumer->spec, &consumer->link), KVF_OK);
+  consumer->user = consumer->link->user;
 }
 
 kvf_status consumer_wait_up(tcp_consumer *consumer)
@@ -40,7 +38,7 @@ kvf_status consumer_wait_up(tcp_consumer *consumer)
   side *node = &consumer->node;
   for (int ms = 0; ms < 10000; ms++) {
     (void)pthread_mutex_lock(&node->lock);
-    node_link_record record = node->links[1];
+    node_link_record record = node->links[consumer->user];
     (void)pthread_mutex_unlock(&node->lock);
     if (record.up_told) {
       return record.up;

@@ -14,11 +14,12 @@ typedef struct tcp_consumer {
   kvf_link_spec spec;
   int listener;
   kvf_link *link;
-  int fd; /* the producer's end; -1: none */
+  uint64_t user; /* of the last link, whose record outlives it */
+  int fd;        /* the producer's end; -1: none */
 } tcp_consumer;
 
 tcp_consumer *consumer_open(uint32_t handshake_timeout_ms);
-/* Begins to connect; the link's record is fresh. */
+/* Begins to connect. */
 void consumer_connect(tcp_consumer *consumer);
 /* Waits for link_up(). */
 kvf_status consumer_wait_up(tcp_consumer *consumer);

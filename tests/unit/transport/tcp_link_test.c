@@ -36,7 +36,7 @@ static bool is_told_up(tcp_consumer *consumer)
 {
   side *node = &consumer->node;
   (void)pthread_mutex_lock(&node->lock);
-  bool told = node->links[1].up_told;
+  bool told = node->links[consumer->user].up_told;
   (void)pthread_mutex_unlock(&node->lock);
   return told;
 }
