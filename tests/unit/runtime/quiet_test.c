@@ -12,6 +12,7 @@
 /* clang-format on */
 
 #include "base/prng.h"
+#include "base/time.h"
 #include "producer_process.h"
 #include "transport/clock.h"
 
@@ -109,7 +110,8 @@ static void load_whole(world *w, uint32_t count, uint32_t seed, uint32_t first)
 
 static void measure(world *w)
 {
-  for (int i = 0; i < 4; i++) {
+  w->usual_ns = UINT64_MAX;
+  for (int i = 0; i < 8; i++) {
     pair_ticket ticket;
     kvf_status outcome = KVF_CANCELLED;
     producer_process_offer(&w->producer, 0, COUNT, 1, &ticket);
@@ -117,7 +119,7 @@ static void measure(world *w)
     assert_int_equal(pair_load(&w->consumer, &ticket, w->next_id, FIRST), KVF_OK);
     assert_true(take_events(w, w->next_id++, patience_ns(), &outcome));
     assert_int_equal(outcome, KVF_OK);
-    w->usual_ns = kvf_clock_now() - before_ns; /* of the last: with its connections made */
+    w->usual_ns = kvf_time_min(w->usual_ns, kvf_clock_now() - before_ns); /* others connected first, or were held up */
     producer_process_overwrite(&w->producer, &ticket, 2);
   }
 }
