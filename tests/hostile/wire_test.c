@@ -17,11 +17,7 @@
 
 /* Left over of what is kept for a while by design: log lines, tables that have grown. */
 #define SLACK_BYTES 65536
-/* And the allocator's: it keeps some of the many pieces of a TLS session for each thread, and counts them as taken. */
-#define SLACK_BYTES_TLS 262144
-/* A load's end may be later than its deadline by what a busy machine takes. */
 
-static size_t slack_bytes = SLACK_BYTES;
 static pair_option options[12] = {{"transports", "tcp"},         {"handshake_timeout_ms", "200"},
                                   {"stall_timeout_ms", "200"},   {"load_timeout_ms", "1500"},
                                   {"breaker_cooldown_ms", "10"}, {"breaker_cooldown_max_ms", "20"},
@@ -116,7 +112,7 @@ static void sweep(scene *s, proxy_mode mode, proxy_line line, bool to_consumer)
   }
   assert_true(plan.after_bytes > 37);
   beside_expect_undisturbed(&s->beside);
-  costs_expect(s->before, slack_bytes);
+  costs_expect(s->before, SLACK_BYTES);
 }
 
 static void sweep_all(scene *s, proxy_mode mode)
@@ -164,7 +160,6 @@ static void be_inside_tls(char path[])
   int fd = mkstemp(path);
   assert_true(fd >= 0 && write(fd, "a key of sixteen", 16) == 16);
   (void)close(fd);
-  slack_bytes = SLACK_BYTES_TLS;
   for (int i = 0; i < 2; i++) {
     pair_option *list = i == 0 ? options : patient;
     add(list, "key_file", path);
