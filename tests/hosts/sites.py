@@ -84,6 +84,7 @@ class Pair:
         fault()
         begin = time.monotonic()
         load = self.d.finish(started)
+        assert not is_whole(load), "the load had ended before the fault"
         return load, load.at - begin
 
     def until_it_works(self) -> float:
