@@ -473,6 +473,20 @@ kvf_link_spec node_spec(const node_introduction *introduction)
   };
 }
 
+/* Waits until the host was told, and of what. */
+static kvf_status wait_told(side *node, const bool *told, const kvf_status *status)
+{
+  bool waited = true;
+  (void)pthread_mutex_lock(&node->lock);
+  while (!*told && waited) {
+    waited = wait_change(node);
+  }
+  kvf_status found = *status;
+  (void)pthread_mutex_unlock(&node->lock);
+  assert_true(waited);
+  return found;
+}
+
 kvf_status node_begin_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_link_spec own = *spec;
@@ -490,22 +504,16 @@ kvf_status node_begin_connect(side *node, const kvf_link_spec *spec, kvf_link **
   return KVF_OK;
 }
 
+kvf_status node_wait_up(side *node, const kvf_link *link)
+{
+  const node_link_record *record = &node->links[link->user];
+  return wait_told(node, &record->up_told, &record->up);
+}
+
 kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_status status = node_begin_connect(node, spec, out);
-  if (status != KVF_OK) {
-    return status;
-  }
-  const node_link_record *record = &node->links[(*out)->user];
-  bool waited = true;
-  (void)pthread_mutex_lock(&node->lock);
-  while (!record->up_told && waited) {
-    waited = wait_change(node);
-  }
-  status = record->up;
-  (void)pthread_mutex_unlock(&node->lock);
-  assert_true(waited);
-  return status;
+  return status == KVF_OK ? node_wait_up(node, *out) : status;
 }
 
 kvf_link *node_connect_ok(side *node, const node_introduction *introduction)
@@ -522,15 +530,7 @@ kvf_link *node_connect_ok(side *node, const node_introduction *introduction)
 kvf_status node_wait_down(side *node, const kvf_link *link)
 {
   const node_link_record *record = &node->links[link->user];
-  bool waited = true;
-  (void)pthread_mutex_lock(&node->lock);
-  while (!record->down_told && waited) {
-    waited = wait_change(node);
-  }
-  kvf_status status = record->down;
-  (void)pthread_mutex_unlock(&node->lock);
-  assert_true(waited);
-  return status;
+  return wait_told(node, &record->down_told, &record->down);
 }
 
 bool node_is_down(side *node, const kvf_link *link)

@@ -124,6 +124,8 @@ kvf_fence_claim node_claim(const kvf_incarnation *incarnation, const node_lease 
 kvf_link_spec node_spec(const node_introduction *introduction);
 /* Begins to connect, with a record of its own. *out is to be disconnected if this is KVF_OK. */
 kvf_status node_begin_connect(side *node, const kvf_link_spec *spec, kvf_link **out);
+/* Waits for link_up(). */
+kvf_status node_wait_up(side *node, const kvf_link *link);
 /* Connects; waits for the outcome. *out is to be disconnected whenever it is not NULL. */
 kvf_status node_connect(side *node, const kvf_link_spec *spec, kvf_link **out);
 /* Connects and expects success. */

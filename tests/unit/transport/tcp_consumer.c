@@ -33,27 +33,11 @@ void consumer_connect(tcp_consumer *consumer)
   consumer->user = consumer->link->user;
 }
 
-kvf_status consumer_wait_up(tcp_consumer *consumer)
-{
-  side *node = &consumer->node;
-  for (int ms = 0; ms < 10000; ms++) {
-    (void)pthread_mutex_lock(&node->lock);
-    node_link_record record = node->links[consumer->user];
-    (void)pthread_mutex_unlock(&node->lock);
-    if (record.up_told) {
-      return record.up;
-    }
-    sleep_us(1000);
-  }
-  fail_msg("link_up() does not come");
-  return KVF_INVALID;
-}
-
 void consumer_link(tcp_consumer *consumer)
 {
   consumer_connect(consumer);
   consumer->fd = peer_accept_proved(consumer->listener, &consumer->spec);
-  assert_int_equal(consumer_wait_up(consumer), KVF_OK);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_OK);
 }
 
 void consumer_close(tcp_consumer *consumer)

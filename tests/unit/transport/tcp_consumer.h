@@ -21,8 +21,6 @@ typedef struct tcp_consumer {
 tcp_consumer *consumer_open(uint32_t handshake_timeout_ms);
 /* Begins to connect. */
 void consumer_connect(tcp_consumer *consumer);
-/* Waits for link_up(). */
-kvf_status consumer_wait_up(tcp_consumer *consumer);
 /* Connects and plays the handshake. */
 void consumer_link(tcp_consumer *consumer);
 /* Disconnects if there is a link, closes what is open. */

@@ -50,7 +50,7 @@ static void a_link_is_up_when_both_ends_are_proved(void **state)
   sleep_us(20000);
   assert_false(is_told_up(consumer));
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
-  assert_int_equal(consumer_wait_up(consumer), KVF_OK);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_OK);
 }
 
 static void nobody_listens(void **state)
@@ -59,7 +59,7 @@ static void nobody_listens(void **state)
   (void)close(consumer->listener);
   consumer->listener = -1;
   consumer_connect(consumer);
-  assert_int_equal(consumer_wait_up(consumer), KVF_PEER_DOWN);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
   assert_true(node_has_logged(&consumer->node, "cannot connect: Connection refused"));
 }
 
@@ -68,7 +68,7 @@ static void a_silent_producer_is_given_up(void **state)
   tcp_consumer *consumer = *state;
   uint64_t begun_ns = now_ns();
   consumer_connect(consumer);
-  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_TIMEOUT);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_TIMEOUT);
   assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
   assert_true(node_has_logged(&consumer->node, "no handshake in 100 ms"));
 }
@@ -79,7 +79,7 @@ static void a_producer_that_does_not_answer_the_proof_is_given_up(void **state)
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   (void)peer_challenge(consumer->fd, &consumer->spec);
-  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_TIMEOUT);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_TIMEOUT);
   peer_expect_closed(consumer->fd);
 }
 
@@ -88,7 +88,7 @@ static void a_producer_that_hangs_up_first_is_down(void **state)
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   (void)close(peer_accept(consumer->listener));
-  assert_int_equal(consumer_wait_up(consumer), KVF_PEER_DOWN);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
 }
 
 static void a_producer_that_hangs_up_on_the_proof_has_refused(void **state)
@@ -98,12 +98,12 @@ static void a_producer_that_hangs_up_on_the_proof_has_refused(void **state)
   consumer->fd = peer_accept(consumer->listener);
   peer_challenge(consumer->fd, &consumer->spec);
   assert_int_equal(shutdown(consumer->fd, SHUT_WR), 0);
-  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_REFUSED);
 }
 
 static void expect_protocol_error(tcp_consumer *consumer, const char *line)
 {
-  assert_int_equal(consumer_wait_up(consumer), KVF_PROTOCOL);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PROTOCOL);
   peer_expect_closed(consumer->fd);
   assert_true(node_has_logged(&consumer->node, line));
   assert_true(node_has_logged(&consumer->node, "peer 127.0.0.1:"));
@@ -147,7 +147,7 @@ static void a_producer_without_the_session_key_gets_no_read(void **state)
   kvf_data_ready ready = peer_challenge(consumer->fd, &consumer->spec);
   ready.proof[0] ^= 1;
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
-  assert_int_equal(consumer_wait_up(consumer), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_REFUSED);
   peer_expect_closed(consumer->fd);
   assert_true(node_has_logged(&consumer->node, "has not proved the session's key"));
 }
@@ -204,13 +204,13 @@ static void links_need_memory_and_a_layout_that_pairs(void **state)
   tcp_consumer *consumer = *state;
   consumer->introduction.shape.regions[0].block_bytes /= 2;
   consumer_connect(consumer);
-  assert_int_equal(consumer_wait_up(consumer), KVF_INCOMPATIBLE);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_INCOMPATIBLE);
   ops->disconnect(consumer->link);
   consumer->introduction.shape.regions[0].block_bytes *= 2;
   ops->clear_memory(consumer->node.transport);
   consumer->node.memory_set = false;
   consumer_connect(consumer);
-  assert_int_equal(consumer_wait_up(consumer), KVF_TRANSFER_SETUP);
+  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_TRANSFER_SETUP);
   assert_true(node_has_logged(&consumer->node, "no memory is registered here"));
 }
 
