@@ -2,7 +2,6 @@
 
 #include <assert.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "base/time.h"
 
@@ -35,7 +34,6 @@ void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns)
 
 static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 {
-  KVF_MARK(breaker_opened);
   breaker->state = KVF_BREAKER_OPEN;
   breaker->cause = cause;
   breaker->probe_after_ns = kvf_time_add(now_ns, breaker->cooldown_ns);

@@ -1,6 +1,5 @@
 #include "core/budget.h"
 
-#include "base/mark.h"
 #include "base/time.h"
 
 /* The time in which the bucket gains `tokens`, rounded up. */
@@ -29,7 +28,6 @@ uint64_t kvf_budget_wait_ns(const kvf_budget *budget, uint64_t now_ns, uint32_t 
 bool kvf_budget_take(kvf_budget *budget, uint64_t now_ns, uint32_t tokens)
 {
   if (kvf_budget_wait_ns(budget, now_ns, tokens) > 0) {
-    KVF_MARK(budget_spent);
     return false;
   }
   if (budget->tokens_per_s > 0) {

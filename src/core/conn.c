@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mark.h"
-
 void kvf_conns_init(kvf_conns *conns)
 {
   *conns = (kvf_conns){.next_id = 1};
@@ -25,14 +23,12 @@ kvf_conn *kvf_conns_add(kvf_conns *conns)
 {
   kvf_conn *conn = calloc(1, sizeof(*conn));
   if (conn == NULL) {
-    KVF_MARK(conn_no_memory);
     return NULL;
   }
   conn->id = conns->next_id++;
   kvf_list_init(&conn->output);
   HASH_ADD(by_id, conns->by_id, id, sizeof(conn->id), conn);
   if (conn->by_id.tbl == NULL) {
-    KVF_MARK(conn_index_no_memory);
     free(conn);
     return NULL;
   }

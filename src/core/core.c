@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "base/options.h"
 #include "core/core_internal.h"
 
@@ -68,7 +67,6 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
   }
   status = kvf_lease_slots_init(&core->slots, options->lease_slots, first_id, options->lease_pool_share_percent);
   if (status != KVF_OK) {
-    KVF_MARK(core_slots_not_made);
     kvf_lease_table_free(&core->leases);
   }
   return status;
@@ -130,7 +128,6 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     status = init_loads(core, now_ns, seeds[1]);
   }
   if (status != KVF_OK) {
-    KVF_MARK(core_not_made);
     kvf_core_free(core);
   }
   return status;
@@ -186,7 +183,6 @@ static kvf_status measure_groups(kvf_core *core, const kvf_region *regions, uint
   for (uint32_t group = 0; group < core->groups; group++) {
     core->named[group] = calloc(kvf_bitmap_words(core->group_blocks[group]), sizeof(uint64_t));
     if (core->named[group] == NULL) {
-      KVF_MARK(groups_no_memory);
       free_named(core);
       return KVF_NO_MEMORY;
     }
@@ -197,7 +193,6 @@ static kvf_status measure_groups(kvf_core *core, const kvf_region *regions, uint
 kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
 {
   if (core->had_memory) {
-    KVF_MARK(memory_set_twice);
     return KVF_EXISTS;
   }
   kvf_status status = measure_groups(core, regions, count);
@@ -230,7 +225,6 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
     kvf_loads_abort_all(core->loads, now_ns);
   }
   if (HASH_CNT(by_id, core->open_loads) > 0) { /* until its quiet has been taken a load's blocks are the library's */
-    KVF_MARK(memory_still_read);
     return false;
   }
   core->has_memory = false;
@@ -245,12 +239,10 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
   kvf_rank_record sorted[KVF_RANKS_MAX];
   uint64_t seen = 0;
   if (count != core->self.config.ranks) {
-    KVF_MARK(ranks_of_another_count);
     return KVF_INVALID;
   }
   for (uint32_t i = 0; i < count; i++) {
     if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0) {
-      KVF_MARK(ranks_doubled);
       return KVF_INVALID;
     }
     seen |= UINT64_C(1) << records[i].rank;
@@ -279,11 +271,9 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
                            const kvf_prompt *prompt, kvf_ticket *out)
 {
   if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0) {
-    KVF_MARK(ticket_of_nothing);
     return KVF_INVALID;
   }
   if (blocks->groups > KVF_GROUPS_MAX) {
-    KVF_MARK(ticket_of_too_many_groups);
     return KVF_LIMIT;
   }
   memset(out, 0, sizeof(*out));
@@ -308,17 +298,14 @@ static kvf_status check_blocks(const kvf_core *core, const kvf_blocks *blocks)
 {
   size_t next = 0;
   if (!core->has_memory || blocks->groups == 0 || blocks->groups > core->groups) {
-    KVF_MARK(publish_without_memory);
     return KVF_INVALID;
   }
   for (uint32_t group = 0; group < blocks->groups; group++) {
     for (uint32_t i = 0; i < blocks->counts[group]; i++, next++) {
       if (next >= KVF_BLOCKS_PER_LEASE_MAX) {
-        KVF_MARK(publish_of_too_many_blocks);
         return KVF_LIMIT;
       }
       if (blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= core->group_blocks[group]) {
-        KVF_MARK(publish_of_unknown_block);
         return KVF_INVALID;
       }
     }

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "base/status.h"
 #include "core/core_internal.h"
@@ -57,7 +56,6 @@ static kvf_status plan_parts(kvf_core *core, uint64_t now_ns, kvf_core_load *loa
     kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
     status = kvf_peers_acquire(&core->peers, &key, &load->peers[i]);
     if (status != KVF_OK) {
-      KVF_MARK(load_peers_not_held);
       break;
     }
     load->peers_count++;
@@ -86,7 +84,6 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
   }
   kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
   if (items == NULL) {
-    KVF_MARK(load_items_no_memory);
     release_peers(core, now_ns, load);
     return KVF_NO_MEMORY;
   }
@@ -110,7 +107,6 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
   status = kvf_loads_start(core->loads, now_ns, &spec);
   free(items);
   if (status != KVF_OK) {
-    KVF_MARK(load_not_started);
     release_peers(core, now_ns, load);
   }
   return status;
@@ -181,7 +177,6 @@ static bool go_on(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const ch
       log_switch(core, now_ns, load, ticket, from);
       return true;
     }
-    KVF_MARK(source_not_started);
   }
   return false;
 }
@@ -199,7 +194,6 @@ static void on_quiet(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
     if (now_ns < load->deadline_ns && go_on(core, now_ns, load, from)) {
       return;
     }
-    KVF_MARK(load_held_in_vain);
     tell_outcome(core, load);
   }
   load->quiet_due = true;
@@ -225,7 +219,6 @@ bool kvf_core_take_load_event(kvf_core *core, uint64_t now_ns)
 void kvf_core_load_on_timer(kvf_core *core, kvf_core_load *load)
 {
   assert(load->state == KVF_CORE_LOAD_HELD);
-  KVF_MARK(load_held_until_deadline);
   tell_outcome(core, load);
 }
 
@@ -235,7 +228,6 @@ void kvf_core_load_give_up(kvf_core *core, kvf_core_load *load)
     load->others->next = load->others->sources.count;
   }
   if (load->state == KVF_CORE_LOAD_HELD) {
-    KVF_MARK(load_aborted_between_sources);
     load->report.status = KVF_ABORTED;
     tell_outcome(core, load);
   }

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "core/core_internal.h"
 
 void kvf_core_count_bad_ticket(kvf_core *core)
@@ -39,25 +38,21 @@ static bool names_a_block_twice(const kvf_core *core, const kvf_blocks *destinat
 static kvf_status check_destination(const kvf_core *core, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
   if (!core->has_memory || destination->groups != ticket->groups || ticket->groups != core->groups) {
-    KVF_MARK(load_of_other_groups);
     return KVF_INVALID;
   }
   size_t next = 0;
   for (uint32_t group = 0; group < ticket->groups; group++) {
     if (destination->counts[group] != ticket->counts[group]) {
-      KVF_MARK(load_of_other_positions);
       return KVF_INVALID;
     }
     for (uint32_t i = 0; i < ticket->counts[group]; i++, next++) {
       uint32_t block = destination->ids[next];
       if (block != KVF_BLOCK_NONE && (block >= core->group_blocks[group] || ticket->ids[next] == KVF_BLOCK_NONE)) {
-        KVF_MARK(load_into_unknown_block);
         return KVF_INVALID;
       }
     }
   }
   if (names_a_block_twice(core, destination)) {
-    KVF_MARK(load_names_block_twice);
     return KVF_INVALID;
   }
   return KVF_OK;
@@ -71,7 +66,6 @@ static kvf_status keep_others(kvf_core_load *load, const kvf_sources *sources, c
   kvf_load_others *others =
       calloc(1, sizeof(*others) + count * sizeof(kvf_ticket) + (count + 1) * positions * sizeof(uint32_t));
   if (others == NULL) {
-    KVF_MARK(load_others_no_memory);
     return KVF_NO_MEMORY;
   }
   uint32_t *ids = (uint32_t *)(others->tickets + count);
@@ -100,7 +94,6 @@ static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sou
 {
   kvf_core_load *load = calloc(1, sizeof(*load));
   if (load == NULL) {
-    KVF_MARK(core_load_no_memory);
     return KVF_NO_MEMORY;
   }
   uint32_t timeout_ms = spec->timeout_ms == 0 ? core->self.config.load_timeout_ms : spec->timeout_ms;
@@ -114,7 +107,6 @@ static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sou
   if (status == KVF_OK) {
     HASH_ADD(by_id, core->open_loads, request_id, sizeof(load->request_id), load);
     if (load->by_id.tbl == NULL) {
-      KVF_MARK(core_load_index_no_memory);
       status = KVF_NO_MEMORY;
     }
   }
@@ -139,11 +131,9 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
     return status;
   }
   if (kvf_core_find_load(core, load->request_id) != NULL) {
-    KVF_MARK(load_open_already);
     return KVF_EXISTS;
   }
   if (HASH_CNT(by_id, core->open_loads) >= core->self.config.loads_max) {
-    KVF_MARK(core_loads_full);
     return KVF_NO_MEMORY;
   }
   status = create(core, now_ns, &good, load, &open);
@@ -161,7 +151,6 @@ kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request
 {
   kvf_core_load *load = kvf_core_find_load(core, request_id);
   if (load == NULL) {
-    KVF_MARK(abort_of_no_open_load);
     return KVF_NOT_FOUND;
   }
   kvf_core_load_give_up(core, load);

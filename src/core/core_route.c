@@ -1,7 +1,5 @@
 #include "core/core_internal.h"
 
-#include "base/mark.h"
-
 /* ---- control connections ---- */
 
 kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address from, uint64_t *conn_id)
@@ -40,7 +38,6 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
   if (conn == NULL) {
-    KVF_MARK(frame_of_unknown_connection);
     return;
   }
   if (conn->session != NULL) {
@@ -82,7 +79,6 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
   if (conn == NULL) {
-    KVF_MARK(close_of_unknown_connection);
     return;
   }
   if (conn->session != NULL) {

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 
 enum { STATE_NONE = 0, STATE_ATTACHED, STATE_COMPLETED, STATE_ABORTED };
@@ -82,16 +81,13 @@ kvf_consumers_verdict kvf_consumers_complete(kvf_lease_consumers *consumers, con
                                              uint32_t reader, uint32_t readers)
 {
   if (readers > KVF_LEASE_READERS_MAX || reader >= readers) {
-    KVF_MARK(reader_out_of_range);
     return KVF_CONSUMERS_KEEP;
   }
   unsigned i = find_or_attach(consumers, key);
   if (i == NO_INDEX || consumers->state[i] != STATE_ATTACHED) {
-    KVF_MARK(completion_not_counted);
     return KVF_CONSUMERS_KEEP;
   }
   if (consumers->readers[i] != 0 && consumers->readers[i] != readers) {
-    KVF_MARK(readers_changed);
     return KVF_CONSUMERS_KEEP;
   }
   consumers->readers[i] = (uint8_t)readers;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/fence.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/hash.h"
 
@@ -29,14 +28,12 @@ static void check(const kvf_lease_slots *slots)
 kvf_status kvf_lease_slots_init(kvf_lease_slots *slots, uint32_t count, uint64_t first_id, uint32_t share_percent)
 {
   if (count == 0 || share_percent > 100) {
-    KVF_MARK(slots_config_invalid);
     return KVF_INVALID;
   }
   *slots = (kvf_lease_slots){.count = count, .free_count = count, .share_percent = share_percent, .next_id = first_id};
   slots->slots = calloc(count, sizeof(*slots->slots));
   slots->free = calloc(count, sizeof(*slots->free));
   if (slots->slots == NULL || slots->free == NULL) {
-    KVF_MARK(slots_no_memory);
     kvf_lease_slots_free(slots);
     return KVF_NO_MEMORY;
   }
@@ -74,18 +71,15 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
                                    const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
   if (slots->draining) {
-    KVF_MARK(slots_draining);
     return KVF_DRAINING;
   }
   if (slots->free_count == 0 || slots->next_id >= KVF_LEASE_ID_MAX || !fits_share(slots, blocks, pool_blocks)) {
-    KVF_MARK(slots_full);
     return KVF_NO_LEASE;
   }
   uint32_t index = slots->free[slots->free_first];
   kvf_lease_slot *slot = &slots->slots[index];
   *slot = (kvf_lease_slot){.lease_id = slots->next_id, .blocks = blocks};
   if (!insert(slots, slot)) {
-    KVF_MARK(slots_index_no_memory);
     return KVF_NO_MEMORY;
   }
   slots->free_first = (slots->free_first + 1) % slots->count;
@@ -114,7 +108,6 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
 {
   const kvf_lease_slot *slot = take_out(slots, lease_id);
   if (slot == NULL) {
-    KVF_MARK(slot_not_reserved);
     return KVF_NOT_FOUND;
   }
   if (KVF_MUTANT(SLOT_ID_REUSED)) {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 
 #define CACHE_LINE_BYTES 64
@@ -85,7 +84,6 @@ size_t kvf_lease_table_entry_bytes(void)
 kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config, uint64_t now_ns)
 {
   if (config->slots == 0 || config->ttl_ns == 0 || config->lease_max_ns == 0) {
-    KVF_MARK(leases_config_invalid);
     return KVF_INVALID;
   }
   *table = (kvf_lease_table){.config = *config};
@@ -94,7 +92,6 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_co
   kvf_wheel_init(&table->wheel, now_ns);
   table->memory = calloc((size_t)config->slots + 1, sizeof(*table->entries));
   if (table->memory == NULL) {
-    KVF_MARK(leases_no_memory);
     return KVF_NO_MEMORY;
   }
   size_t past_line = (uintptr_t)table->memory % CACHE_LINE_BYTES;
@@ -122,7 +119,6 @@ void kvf_lease_table_free(kvf_lease_table *table)
 static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *lease)
 {
   if (lease->slot >= table->config.slots || lease->id >= KVF_LEASE_ID_MAX) {
-    KVF_MARK(lease_out_of_range);
     return NULL;
   }
   kvf_lease_entry *entry = &table->entries[lease->slot];
@@ -156,7 +152,6 @@ static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t wo
 static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_list **out)
 {
   if (blocks->groups > KVF_GROUPS_MAX) {
-    KVF_MARK(publish_too_many_groups);
     return KVF_LIMIT;
   }
   uint64_t total = 0;
@@ -164,12 +159,10 @@ static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_lis
     total += blocks->counts[group];
   }
   if (total > KVF_BLOCKS_PER_LEASE_MAX) {
-    KVF_MARK(publish_too_many_blocks);
     return KVF_LIMIT;
   }
   block_list *list = malloc(sizeof(*list) + (blocks->groups + 1 + total) * sizeof(list->data[0]));
   if (list == NULL) {
-    KVF_MARK(publish_no_memory);
     return KVF_NO_MEMORY;
   }
   list->user = user;
@@ -192,7 +185,6 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
-    KVF_MARK(publish_out_of_range);
     return KVF_INVALID;
   }
   __builtin_prefetch(&entry->timer, 1);
@@ -202,7 +194,6 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
     return status;
   }
   if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
-    KVF_MARK(publish_of_old_id);
     free(list);
     return KVF_EXISTS;
   }
@@ -228,7 +219,6 @@ void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL || !entry->held || entry->word != kvf_fence_word_live(lease->id)) {
-    KVF_MARK(summed_after_end);
     return;
   }
   entry->held = false;
@@ -268,7 +258,6 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    KVF_MARK(lease_found_run_out);
     end_own(table, entry, KVF_LEASE_END_EXPIRED);
   }
 }
@@ -277,7 +266,6 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
-    KVF_MARK(end_out_of_range);
     return KVF_NOT_FOUND;
   }
   expire_if_due(table, entry, now_ns);
@@ -295,7 +283,6 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
     memcpy(entry->token, lease->token, sizeof(entry->token));
     check(table, entry);
   }
-  KVF_MARK(end_without_publish);
   return KVF_NOT_FOUND;
 }
 
@@ -319,25 +306,20 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   *out = NULL;
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
-    KVF_MARK(lease_asked_out_of_range);
     return KVF_LEASE_STATE_UNKNOWN;
   }
   __builtin_prefetch(&entry->consumers.records[0], 1);
   if (kvf_fence_word_live(lease->id) > entry->word) {
-    KVF_MARK(lease_asked_too_early);
     return KVF_LEASE_STATE_NOT_PUBLISHED;
   }
   if (kvf_fence_word_over(lease->id) < entry->word) {
-    KVF_MARK(lease_asked_after_successor);
     return KVF_LEASE_STATE_OVER;
   }
   if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token)) && !KVF_MUTANT(TOKEN_UNCHECKED)) {
-    KVF_MARK(lease_token_wrong);
     return KVF_LEASE_STATE_UNKNOWN;
   }
   *out = entry;
   if (!is_live(entry) || has_run_out(entry, now_ns)) {
-    KVF_MARK(lease_asked_too_late);
     return KVF_LEASE_STATE_OVER;
   }
   return entry->store == STORE_DONE && !entry->held ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
@@ -349,7 +331,6 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
   kvf_lease_entry *entry;
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
   if (state == KVF_LEASE_STATE_OVER) {
-    KVF_MARK(renewal_late);
     table->counters.late_renewals += 1;
   }
   if (entry == NULL) {
@@ -373,7 +354,6 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
   }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
   if (state == KVF_LEASE_STATE_OVER && completed) {
-    KVF_MARK(acknowledgement_late);
     table->counters.late_acknowledgements += 1;
   }
   if (entry == NULL) {
@@ -411,20 +391,16 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
     case KVF_LEASE_STATE_LIVE:
       break;
     case KVF_LEASE_STATE_NOT_PUBLISHED:
-      KVF_MARK(read_before_publish);
       return KVF_NOT_PUBLISHED;
     case KVF_LEASE_STATE_OVER:
-      KVF_MARK(read_after_end);
       return KVF_LEASE_EXPIRED;
     case KVF_LEASE_STATE_UNKNOWN:
     default:
-      KVF_MARK(read_of_unknown_lease);
       return KVF_LEASE_UNKNOWN;
   }
   for (uint32_t i = 0; i < count; i++) {
     items[i].remote_block = block_at(entry->blocks, items[i].group, items[i].position);
     if (items[i].remote_block == KVF_BLOCK_NONE) {
-      KVF_MARK(read_of_foreign_block);
       return KVF_INVALID;
     }
   }
@@ -436,7 +412,6 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
 static void on_timer(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    KVF_MARK(lease_ran_out);
     end_own(table, entry, KVF_LEASE_END_EXPIRED);
   } else {
     kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);

@@ -1,7 +1,6 @@
 /* What the caller is to do next. */
 #include <assert.h>
 
-#include "base/mark.h"
 #include "core/load_internal.h"
 
 static bool next_cancel(kvf_loads *loads, kvf_load_action *out)
@@ -84,7 +83,6 @@ static bool next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_action *out)
     bool first_in_flight = kvf_list_is_empty(&part->flying);
     const kvf_load_chunk *chunk = kvf_chunk_begin(loads, part);
     if (chunk == NULL) {
-      KVF_MARK(read_not_remembered);
       kvf_part_trouble(loads, now_ns, part, KVF_NO_MEMORY);
     } else {
       kvf_part_update_ready(loads, part);

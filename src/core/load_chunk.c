@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "core/load_internal.h"
 
 static uint64_t item_bytes(const kvf_load_part *part, uint32_t index)
@@ -76,7 +75,6 @@ kvf_load_chunk *kvf_chunk_begin(kvf_loads *loads, kvf_load_part *part)
   kvf_load_chunk *chunk = KVF_CONTAINER_OF(part->idle.next, kvf_load_chunk, link);
   chunk->read_id = loads->next_read_id++;
   if (!kvf_chunk_remember(loads, chunk)) {
-    KVF_MARK(read_index_no_memory);
     return NULL;
   }
   choose_items(part, chunk);
@@ -119,7 +117,6 @@ void kvf_chunk_confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t c
   if (chunk->verified > 0) {
     loads->stats.verified += count;
   } else if (loads->config.sums) {
-    KVF_MARK(blocks_unverified);
     loads->stats.unverified += count;
   }
 }

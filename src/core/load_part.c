@@ -4,7 +4,6 @@
 #include "core/load_internal.h"
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 
 #define BIT(state) (1u << (state))
@@ -156,7 +155,6 @@ static uint64_t stall_at(const kvf_loads *loads, const kvf_load_part *part)
 
 static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
-  KVF_MARK(read_stalled);
   uint32_t path = KVF_CONTAINER_OF(part->flying.next, kvf_load_chunk, link)->path; /* that of all its reads */
   uint64_t waited_ns = now_ns - part->pinged_ns;
   bool answered = part->peer->answered >= part->ping;
@@ -187,7 +185,6 @@ static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_loa
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_load_part *part)
 {
   if (has_overslept(loads, now_ns, part)) {
-    KVF_MARK(read_clock_overslept);
     uint64_t silent_since_ns = now_ns - loads->config.stall_timeout_ns / 2;
     part->progress_ns = part->progress_ns > silent_since_ns ? part->progress_ns : silent_since_ns;
     part->begun_anew = true;
@@ -272,7 +269,6 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
 {
   kvf_load_peer *peer = kvf_load_peer_find(loads, peer_index);
   if (peer == NULL) {
-    KVF_MARK(path_for_nobody);
     return;
   }
   peer->asked = false;
@@ -284,7 +280,6 @@ void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer_index, u
       kvf_list_remove(&part->waiting);
       read_over(loads, part, path);
     } else {
-      KVF_MARK(path_refused);
       kvf_load_decide(loads, now_ns, part->load, part, cause_of_refusal(part, status));
     }
   }
@@ -300,7 +295,6 @@ void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer_ind
   for (kvf_list *link = peer->parts.next; link != &peer->parts; link = link->next) {
     kvf_load_part *part = KVF_CONTAINER_OF(link, kvf_load_part, by_peer);
     if (part->path == path) {
-      KVF_MARK(path_lost);
       part->path = KVF_PATH_NONE;
       drain(loads, now_ns, part);
     }
@@ -352,11 +346,9 @@ static void on_mismatch(kvf_loads *loads, uint64_t now_ns, const kvf_load_chunk 
   }
   kvf_chunk_miss(chunk, good);
   if (kvf_bitmap_get(part->wrong, wrong)) {
-    KVF_MARK(checksum_wrong_twice);
     kvf_load_decide(loads, now_ns, part->load, part, KVF_CHECKSUM);
     return;
   }
-  KVF_MARK(checksum_wrong);
   kvf_bitmap_set(part->wrong, wrong);
   kvf_part_trouble(loads, now_ns, part, KVF_CHECKSUM);
 }
@@ -374,7 +366,6 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
 {
   kvf_load_chunk *chunk = kvf_chunk_find(loads, read_id);
   if (chunk == NULL) {
-    KVF_MARK(read_done_late);
     loads->stats.late++;
     return;
   }
@@ -388,7 +379,6 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
     return;
   }
   if (status == KVF_INVALID) {
-    KVF_MARK(read_of_blocks_peer_lacks);
     status = KVF_BAD_TICKET; /* ours were checked at the start: it is the peer that has no such blocks */
   }
   if (sample == NULL) {
@@ -409,13 +399,10 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   }
   kvf_chunk_miss(chunk, 0);
   if (is_final(status)) {
-    KVF_MARK(read_failed_for_good);
     kvf_load_decide(loads, now_ns, part->load, part, status);
   } else if (status == KVF_NOT_PUBLISHED) {
-    KVF_MARK(read_not_published);
     drain(loads, now_ns, part);
   } else {
-    KVF_MARK(read_failed);
     kvf_part_trouble(loads, now_ns, part, status);
   }
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/load_internal.h"
 
@@ -19,12 +18,10 @@ kvf_status kvf_loads_create(const kvf_loads_config *config, uint64_t now_ns, kvf
 {
   *out = NULL;
   if (!config_is_valid(config)) {
-    KVF_MARK(loads_config_invalid);
     return KVF_INVALID;
   }
   kvf_loads *loads = calloc(1, sizeof(*loads));
   if (loads == NULL) {
-    KVF_MARK(loads_no_memory);
     return KVF_NO_MEMORY;
   }
   loads->config = *config;
@@ -77,12 +74,10 @@ static kvf_load_peer *acquire_peer(kvf_loads *loads, uint32_t index)
   }
   peer = calloc(1, sizeof(*peer));
   if (peer == NULL) {
-    KVF_MARK(load_peer_no_memory);
     return NULL;
   }
   peer->index = index;
   if (!kvf_load_peer_remember(loads, peer)) {
-    KVF_MARK(load_peer_index_no_memory);
     free(peer);
     return NULL;
   }
@@ -268,20 +263,16 @@ static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, u
 kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_load_spec *spec)
 {
   if (!spec_is_valid(spec)) {
-    KVF_MARK(load_invalid);
     return KVF_INVALID;
   }
   if (kvf_load_find(loads, spec->request_id) != NULL) {
-    KVF_MARK(load_exists);
     return KVF_EXISTS;
   }
   if (loads->stats.open >= loads->config.loads_max) {
-    KVF_MARK(loads_full);
     return KVF_NO_MEMORY;
   }
   kvf_load_entry *load = create_load(loads, spec);
   if (load == NULL) {
-    KVF_MARK(load_no_memory);
     return KVF_NO_MEMORY;
   }
   fill_load(load, spec);
@@ -295,7 +286,6 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_load_spe
   return KVF_OK;
 
 release:
-  KVF_MARK(load_peers_no_memory);
   release_peers(loads, load);
   free(load);
   return KVF_NO_MEMORY;
@@ -315,7 +305,6 @@ kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_i
 {
   kvf_load_entry *load = kvf_load_find(loads, request_id);
   if (load == NULL) {
-    KVF_MARK(abort_of_unknown_load);
     return KVF_NOT_FOUND;
   }
   if (load->state == KVF_LOAD_IS_OPEN) {
@@ -339,12 +328,10 @@ void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns)
 static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load)
 {
   if (load->state == KVF_LOAD_IS_OPEN) {
-    KVF_MARK(load_deadline);
     kvf_load_decide(loads, now_ns, load, NULL, KVF_DEADLINE);
     return;
   }
   assert(load->state == KVF_LOAD_IS_DECIDED);
-  KVF_MARK(load_not_quiet);
   load->overdue = true;
   loads->stats.overdue++;
   loads->stats.overdue_blocks += load->items_count;

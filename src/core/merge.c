@@ -1,6 +1,5 @@
 #include "core/merge.h"
 
-#include "base/mark.h"
 #include "base/mutant.h"
 
 static bool is_graver(int a, int b)
@@ -35,7 +34,6 @@ kvf_report kvf_report_merge(kvf_report a, kvf_report b)
     merged.prefix = a.prefix > b.prefix ? a.prefix : b.prefix;
   }
   if (a.request_id != b.request_id || a.blocks != b.blocks) {
-    KVF_MARK(reports_of_two_loads);
     merged.status = kvf_status_gravest(merged.status, KVF_INVALID);
   }
   return merged;

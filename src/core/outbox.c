@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mark.h"
-
 #define KEEP_BYTES 4096u
 
 void kvf_outbox_free(kvf_outbox *outbox)
@@ -16,7 +14,6 @@ void kvf_outbox_free(kvf_outbox *outbox)
 kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out)
 {
   if (bytes > KVF_OUTBOX_BYTES_MAX || outbox->bytes > KVF_OUTBOX_BYTES_MAX - bytes) {
-    KVF_MARK(outbox_full);
     return KVF_LIMIT;
   }
   if (outbox->bytes + bytes > outbox->capacity) {
@@ -27,7 +24,6 @@ kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out)
     }
     uint8_t *data = realloc(outbox->data, capacity);
     if (data == NULL) {
-      KVF_MARK(outbox_no_memory);
       return KVF_NO_MEMORY;
     }
     outbox->data = data;

@@ -2,8 +2,6 @@
 
 #include <assert.h>
 
-#include "base/mark.h"
-
 static uint32_t heads_per_rank(uint32_t heads_total, uint32_t ranks)
 {
   return heads_total > ranks ? heads_total / ranks : 1;
@@ -33,16 +31,13 @@ static uint32_t rank_to_read(uint32_t heads_total, uint32_t producer_ranks, uint
 static kvf_status check(uint32_t heads_total, uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t consumer_rank)
 {
   if (heads_total == 0 || producer_ranks == 0 || consumer_rank >= consumer_ranks) {
-    KVF_MARK(parts_invalid);
     return KVF_INVALID;
   }
   if (producer_ranks > KVF_RANKS_MAX || consumer_ranks > KVF_RANKS_MAX) {
-    KVF_MARK(parts_too_many_ranks);
     return KVF_LIMIT;
   }
   if ((producer_ranks < heads_total && heads_total % producer_ranks != 0) ||
       (consumer_ranks < heads_total && heads_total % consumer_ranks != 0)) {
-    KVF_MARK(parts_do_not_divide);
     return KVF_INCOMPATIBLE;
   }
   return KVF_OK;

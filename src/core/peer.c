@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "core/peer_internal.h"
 #include "wire/ping_message.h"
 
@@ -15,7 +14,6 @@ kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kv
   kvf_list_init(&peers->notices);
   peers->table = calloc(KVF_PEERS_MAX, sizeof(kvf_peer *));
   if (peers->table == NULL) {
-    KVF_MARK(peers_no_memory);
     return KVF_NO_MEMORY;
   }
   return KVF_OK;
@@ -69,7 +67,6 @@ static bool make_room(kvf_peers *peers)
       return true;
     }
   }
-  KVF_MARK(peers_all_in_use);
   return false;
 }
 
@@ -89,7 +86,6 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   }
   kvf_peer *peer = calloc(1, sizeof(*peer));
   if (peer == NULL) {
-    KVF_MARK(peer_no_memory);
     return NULL;
   }
   const kvf_config *config = &peers->self->config;
@@ -108,7 +104,6 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->notice);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
-    KVF_MARK(peer_index_no_memory);
     free(peer);
     return NULL;
   }
@@ -133,7 +128,6 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t
     peer = add_peer(peers, &clean);
   }
   if (peer == NULL) {
-    KVF_MARK(peers_full);
     return KVF_NO_MEMORY;
   }
   peer->users++;

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/peer_internal.h"
 #include "wire/ping_message.h"
@@ -112,7 +111,6 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->conn = kvf_conns_add(peers->conns);
   if (peer->conn == NULL) {
-    KVF_MARK(dial_no_memory);
     answer_all(peers, peer, KVF_NO_MEMORY);
     kvf_peer_rearm(peers, peer, now_ns);
     return;
@@ -141,7 +139,6 @@ void kvf_peer_advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     return;
   }
   if (peer->gone != KVF_OK) {
-    KVF_MARK(peer_gone_for_ever);
     peers->counters.fast_failures++;
     answer_all(peers, peer, peer->gone);
   } else if (peer->state == KVF_PEER_READY) {
@@ -153,7 +150,6 @@ void kvf_peer_advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     if (kvf_peer_may_try(&peer->breaker, now_ns)) {
       dial(peers, now_ns, peer);
     } else {
-      KVF_MARK(peer_behind_breaker);
       peers->counters.fast_failures++;
       answer_all(peers, peer, KVF_PEER_DOWN);
     }
@@ -190,14 +186,12 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
   if (peer->state != KVF_PEER_DIALING) {
-    KVF_MARK(dialed_late);
     return;
   }
   if (status == KVF_OK) {
     status = send_hello(peers, peer);
   }
   if (status != KVF_OK) {
-    KVF_MARK(dial_failed);
     kvf_peer_fail(peers, now_ns, peer, status, "cannot connect");
     return;
   }
@@ -210,19 +204,16 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
   if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
-    KVF_MARK(challenge_malformed);
     kvf_peer_fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
   if (kvf_handshake_server_proof(&self->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
-    KVF_MARK(challenge_without_key);
     kvf_peer_fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0 &&
       !KVF_MUTANT(RESTART_UNNOTICED)) {
-    KVF_MARK(challenge_of_restarted);
     kvf_peer_fail(peers, now_ns, peer, KVF_PEER_RESTARTED, "another process answers at its address");
     return;
   }
@@ -235,7 +226,6 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
           KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {
-    KVF_MARK(proof_not_made);
     kvf_peer_fail(peers, now_ns, peer, KVF_NO_MEMORY, "cannot prove the key");
     return;
   }
@@ -248,7 +238,6 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   kvf_welcome *welcome = calloc(1, sizeof(*welcome));
   kvf_status status = welcome == NULL ? KVF_NO_MEMORY : kvf_welcome_decode(body, body_bytes, welcome);
   if (status != KVF_OK) {
-    KVF_MARK(welcome_malformed);
     free(welcome);
     kvf_peer_fail(peers, now_ns, peer, status, "malformed welcome");
     return;
@@ -266,12 +255,10 @@ static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
 {
   kvf_refused refused;
   if (kvf_refused_decode(body, body_bytes, &refused) != KVF_OK) {
-    KVF_MARK(refusal_malformed);
     kvf_peer_fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed refusal");
     return;
   }
   bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
-  KVF_MARK(refused_by_peer);
   kvf_peer_fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
 }
 
@@ -288,13 +275,11 @@ void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer)
 
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  KVF_MARK(peer_frame_malformed);
   kvf_peer_fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed message");
 }
 
 void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why)
 {
-  KVF_MARK(peer_insecure);
   kvf_peer_fail(peers, now_ns, peer, peer->state == KVF_PEER_READY ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED, why);
 }
 
@@ -312,7 +297,6 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
     peer->ponged = true;
     kvf_list_ensure_back(&peers->notices, &peer->notice);
   } else {
-    KVF_MARK(peer_frame_out_of_place);
     kvf_peer_fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
   }
 }
@@ -322,11 +306,9 @@ void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   bool was_ready = peer->state == KVF_PEER_READY;
   peer->conn = NULL; /* the socket is gone: nothing to hang up */
   if (!was_ready) {
-    KVF_MARK(closed_in_handshake);
     kvf_peer_fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
     return;
   }
-  KVF_MARK(closed_when_ready);
   /* The next dial tells whether the process is gone; a load that waits for a path causes it now. */
   kvf_peer_disconnect(peers, peer);
   kvf_peer_rearm(peers, peer, now_ns);
@@ -343,7 +325,6 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   const kvf_config *config = &peers->self->config;
   if (peer->awaited_since_ns != 0 &&
       now_ns >= kvf_time_add(peer->awaited_since_ns, kvf_ms_to_ns(config->handshake_timeout_ms))) {
-    KVF_MARK(peer_does_not_answer);
     kvf_peer_fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
   }
@@ -360,7 +341,6 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   if (peer->state == KVF_PEER_READY) {
     on_ready_timer(peers, now_ns, peer);
   } else if (peer->state != KVF_PEER_IDLE) {
-    KVF_MARK(handshake_not_in_time);
     kvf_peer_fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, "no handshake in time");
   } else if (is_unused(peers, now_ns, peer)) {
     return; /* unarmed from here: kvf_peers_acquire() makes room among such peers when it needs it */

@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "base/mark.h"
 #include "core/peer_internal.h"
 
 static bool offers(const kvf_peer *peer, const char *transport)
@@ -23,7 +22,6 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   link->path = peers->next_path++;
   HASH_ADD(by_path, peers->by_path, path, sizeof(link->path), link);
   if (link->by_path.tbl == NULL) {
-    KVF_MARK(link_index_no_memory);
     return false;
   }
   link->state = KVF_LINK_WANTED;
@@ -40,7 +38,6 @@ void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       continue;
     }
     if (link->unusable != KVF_OK) {
-      KVF_MARK(link_unusable);
       cause = link->unusable;
       continue;
     }
@@ -52,16 +49,13 @@ void kvf_peer_choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       return;
     }
     if (!kvf_peer_may_try(&link->breaker, now_ns)) {
-      KVF_MARK(link_behind_breaker);
       cause = kvf_breaker_cause(&link->breaker);
     } else if (want_link(peers, peer, link)) {
       return;
     } else {
-      KVF_MARK(link_no_memory);
       cause = KVF_NO_MEMORY;
     }
   }
-  KVF_MARK(no_link_left);
   kvf_peer_answer_path(peers, peer, 0, cause);
 }
 
@@ -108,7 +102,6 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_sta
 {
   kvf_peer_link *link = find(peers, path);
   if (link == NULL || link->state != KVF_LINK_OPENING) {
-    KVF_MARK(link_answer_late);
     return;
   }
   if (status == KVF_OK) {
@@ -118,12 +111,10 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_sta
     return;
   }
   if (status == KVF_INCOMPATIBLE) {
-    KVF_MARK(link_of_other_layout);
     link->unusable = status; /* another layout: so it stays in the life of the peer's process */
   } else {
     kvf_breaker_fail(&link->breaker, now_ns, breaker_cause(status));
   }
-  KVF_MARK(link_not_opened);
   give_up(peers, now_ns, link, status);
 }
 
@@ -131,7 +122,6 @@ void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t pat
 {
   kvf_peer_link *link = find(peers, path);
   if (link != NULL && link->state == KVF_LINK_OPENING) {
-    KVF_MARK(link_malformed);
     kvf_peer_fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
   }
 }
@@ -140,7 +130,6 @@ void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kv
 {
   kvf_peer_link *link = find(peers, path);
   if (link != NULL && link->state == KVF_LINK_UP) {
-    KVF_MARK(link_lost);
     kvf_breaker_lose(&link->breaker, now_ns, breaker_cause(status));
     give_up(peers, now_ns, link, status);
   }
@@ -150,15 +139,12 @@ void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bo
 {
   kvf_peer_link *link = find(peers, path);
   if (link == NULL) {
-    KVF_MARK(stall_of_closed_path);
     return;
   }
   peers->counters.stalls++;
   if (silent) {
-    KVF_MARK(path_and_peer_silent);
     kvf_peer_fail(peers, now_ns, link->peer, KVF_TRANSFER_STALLED, "no byte and no answer to a ping");
   } else {
-    KVF_MARK(path_silent);
     kvf_breaker_fail(&link->breaker, now_ns, KVF_TRANSFER_STALLED);
     give_up(peers, now_ns, link, KVF_TRANSFER_STALLED);
   }

@@ -1,6 +1,5 @@
 #include "core/policy.h"
 
-#include "base/mark.h"
 #include "base/time.h"
 
 static bool is_complete(const kvf_policy_input *input)
@@ -32,7 +31,6 @@ static kvf_status effective_status(const kvf_policy_input *input)
   const kvf_report *report = &input->report;
   if (report->prefix > report->blocks || (uint64_t)report->blocks * input->block_tokens < input->tokens ||
       (report->status == KVF_OK && !is_complete(input))) {
-    KVF_MARK(report_contradicts_itself);
     return KVF_INVALID;
   }
   return kvf_status_describe(report->status)->status;
@@ -75,7 +73,6 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
 {
   const kvf_status status = effective_status(input);
   if (!kvf_status_describe(status)->recompute_safe) {
-    KVF_MARK(recompute_unsafe);
     return fail(status, 0, input->jitter);
   }
   kvf_verdict verdict = {
@@ -91,11 +88,9 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
     return verdict;
   }
   if (!recompute_is_wanted(input)) {
-    KVF_MARK(recompute_unwanted);
     return fail(status, 0, input->jitter);
   }
   if (input->budget_wait_ns > 0) {
-    KVF_MARK(recompute_over_budget);
     return fail(status, input->budget_wait_ns, input->jitter);
   }
   verdict.action = KVF_ACTION_RECOMPUTE;

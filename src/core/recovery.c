@@ -1,5 +1,4 @@
 /* What comes into a recovery table: requests, and what their ranks' loads found. */
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/recovery_internal.h"
 
@@ -37,22 +36,18 @@ static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_
   uint32_t group_blocks = blocks_of(recovery, request->tokens);
   uint32_t local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
   if (blocks->groups != recovery->options.groups) {
-    KVF_MARK(recovery_other_groups);
     return KVF_INVALID;
   }
   if ((uint64_t)group_blocks * blocks->groups > KVF_BLOCKS_PER_LEASE_MAX) {
-    KVF_MARK(recovery_too_many_positions);
     return KVF_LIMIT;
   }
   const uint32_t *ids = blocks->ids;
   for (uint32_t group = 0; group < blocks->groups; group++) {
     if (blocks->counts[group] != group_blocks) {
-      KVF_MARK(recovery_other_positions);
       return KVF_INVALID;
     }
     for (uint32_t i = 0; i < group_blocks; i++, ids++) {
       if (*ids != KVF_BLOCK_NONE && (i < local_blocks || *ids >= recovery->options.pool_blocks[group])) {
-        KVF_MARK(recovery_block_out_of_range);
         return KVF_INVALID;
       }
     }
@@ -64,7 +59,6 @@ static kvf_status check_request(const kvf_recovery *recovery, const kvf_recovery
 {
   if (request->local_prefix_tokens > request->tokens || request->tokens > request->prompt_tokens ||
       request->local_prefix_tokens % recovery->options.block_tokens != 0 || (request->bars & ~ENGINE_BARS) != 0) {
-    KVF_MARK(recovery_request_invalid);
     return KVF_INVALID;
   }
   kvf_status status = check_blocks(recovery, request);
@@ -82,7 +76,6 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   }
   kvf_recovery_entry *entry = kvf_recovery_insert(recovery, request->request_id);
   if (entry == NULL) {
-    KVF_MARK(recovery_full);
     return KVF_NO_MEMORY;
   }
   entry->user = request->user;
@@ -105,11 +98,9 @@ kvf_status kvf_recovery_bar(kvf_recovery *recovery, uint64_t request_id, uint32_
 {
   kvf_recovery_entry *entry = kvf_recovery_find(recovery, request_id);
   if ((bars & ~ENGINE_BARS) != 0) {
-    KVF_MARK(recovery_bar_invalid);
     return KVF_INVALID;
   }
   if (entry == NULL) {
-    KVF_MARK(recovery_bar_of_unknown);
     return KVF_NOT_FOUND;
   }
   entry->bars |= bars;
@@ -121,7 +112,6 @@ kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 {
   kvf_recovery_entry *entry = kvf_recovery_find(recovery, request_id);
   if (entry == NULL || entry->ended) {
-    KVF_MARK(recovery_end_of_unknown);
     return KVF_NOT_FOUND;
   }
   entry->ended = true;
@@ -145,13 +135,11 @@ kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
 {
   kvf_recovery_entry *entry = kvf_recovery_find(recovery, report->request_id);
   if (entry == NULL) {
-    KVF_MARK(recovery_report_of_unknown);
     return KVF_NOT_FOUND;
   }
   if (report->ranks_mask == 0 || (report->ranks_mask & ~recovery->all_ranks) != 0 ||
       report->blocks != entry->positions || report->prefix > report->blocks ||
       (report->status == KVF_OK && report->prefix < report->blocks)) {
-    KVF_MARK(recovery_report_invalid);
     return KVF_INVALID;
   }
   merge(recovery, entry, report);
@@ -176,7 +164,6 @@ static kvf_status report_of(const kvf_recovery *recovery, const kvf_recovery_ent
     case KVF_ACTION_FAIL:
       return verdict->status != KVF_OK ? KVF_OK : KVF_INVALID;
   }
-  KVF_MARK(recovery_verdict_invalid);
   return KVF_INVALID;
 }
 
@@ -184,7 +171,6 @@ kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, con
 {
   kvf_recovery_entry *entry = kvf_recovery_find(recovery, request_id);
   if (entry == NULL) {
-    KVF_MARK(recovery_verdict_of_unknown);
     return KVF_NOT_FOUND;
   }
   kvf_report report;
@@ -200,11 +186,9 @@ kvf_status kvf_recovery_quiet(kvf_recovery *recovery, uint64_t request_id, uint6
 {
   kvf_recovery_entry *entry = kvf_recovery_find(recovery, request_id);
   if ((ranks_mask & ~recovery->all_ranks) != 0) {
-    KVF_MARK(recovery_quiet_invalid);
     return KVF_INVALID;
   }
   if (entry == NULL) {
-    KVF_MARK(recovery_quiet_of_unknown);
     return KVF_NOT_FOUND;
   }
   entry->quiet_mask |= ranks_mask;

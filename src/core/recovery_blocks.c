@@ -1,6 +1,5 @@
 /* Which request a block belongs to, and which blocks have failed. */
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/recovery_internal.h"
 
@@ -25,7 +24,6 @@ kvf_status kvf_recovery_own_blocks(kvf_recovery *recovery, kvf_recovery_entry *e
     uint32_t index = recovery->group_first[i / group_blocks] + blocks->ids[i];
     kvf_recovery_block *block = &recovery->blocks[index];
     if (block->owner != 0) {
-      KVF_MARK(recovery_block_owned);
       kvf_recovery_disown_blocks(recovery, entry);
       return KVF_EXISTS;
     }
@@ -40,12 +38,10 @@ static kvf_status check_failed(const kvf_recovery *recovery, uint32_t rank, uint
                                size_t count, kvf_status why)
 {
   if (rank >= recovery->options.ranks || group >= recovery->options.groups || why == KVF_OK) {
-    KVF_MARK(recovery_failed_invalid);
     return KVF_INVALID;
   }
   for (size_t i = 0; i < count; i++) {
     if (block_ids[i] >= recovery->options.pool_blocks[group]) {
-      KVF_MARK(recovery_failed_out_of_range);
       return KVF_INVALID;
     }
   }

@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "core/recovery_internal.h"
 
@@ -36,7 +35,6 @@ static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_
   uint32_t bars = (KVF_MUTANT(BARS_IGNORED) ? 0 : entry->bars) | bars_to_all(entry);
   uint32_t most = recovery->options.recompute_max_tokens;
   if (most != 0 && !is_complete(recovery, entry) && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
-    KVF_MARK(recovery_too_long);
     bars |= KVF_BAR_TOO_LONG;
   }
   return entry->told == NOTHING ? bars : bars | KVF_BAR_USED;
@@ -57,7 +55,6 @@ static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_e
   }
   bool complete = is_complete(recovery, entry);
   if (bars_to_all(entry) != 0 || (!complete && bars_to_rewind(recovery, entry) != 0)) {
-    KVF_MARK(recovery_barred);
     return KVF_RECOVERY_TERMINATE;
   }
   if (!is_quiet(recovery, entry) && !KVF_MUTANT(REWIND_BEFORE_QUIET)) {

@@ -2,24 +2,20 @@
 #include <stdlib.h>
 
 #include "base/bitmap.h"
-#include "base/mark.h"
 #include "core/recovery_internal.h"
 
 static kvf_status check_options(const kvf_recovery_options *options)
 {
   if (options->ranks == 0 || options->block_tokens == 0 || options->requests_max == 0 || options->groups == 0) {
-    KVF_MARK(recovery_options_invalid);
     return KVF_INVALID;
   }
   if (options->ranks > KVF_RANKS_MAX || options->requests_max > KVF_RECOVERY_REQUESTS_MAX ||
       options->groups > KVF_GROUPS_MAX) {
-    KVF_MARK(recovery_options_too_large);
     return KVF_LIMIT;
   }
   uint64_t blocks = 0;
   for (uint32_t group = 0; group < options->groups; group++) {
     if (options->pool_blocks[group] == 0) {
-      KVF_MARK(recovery_pool_empty);
       return KVF_INVALID;
     }
     blocks += options->pool_blocks[group];
@@ -64,13 +60,11 @@ kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery *
   }
   kvf_recovery *recovery = calloc(1, sizeof(*recovery));
   if (recovery == NULL) {
-    KVF_MARK(recovery_no_memory);
     return KVF_NO_MEMORY;
   }
   recovery->options = *options;
   recovery->all_ranks = UINT64_MAX >> (KVF_RANKS_MAX - options->ranks);
   if (!allocate(recovery)) {
-    KVF_MARK(recovery_tables_no_memory);
     kvf_recovery_close(recovery);
     return KVF_NO_MEMORY;
   }
@@ -116,7 +110,6 @@ kvf_recovery_entry *kvf_recovery_insert(kvf_recovery *recovery, uint64_t request
 {
   size_t i = kvf_bitmap_first(recovery->free_entries, recovery->options.requests_max);
   if (i == recovery->options.requests_max) {
-    KVF_MARK(recovery_no_free_entry);
     return NULL;
   }
   kvf_recovery_entry *entry = &recovery->entries[i];

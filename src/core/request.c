@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "base/status.h"
 #include "core/policy.h"
@@ -18,7 +17,6 @@ kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *
   kvf_budget_init(&requests->budget, self->config.recompute_budget_tokens_per_s);
   requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
   if (requests->due == NULL) {
-    KVF_MARK(requests_no_memory);
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
@@ -73,7 +71,6 @@ static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_req
     kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
     kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
     if (status != KVF_OK) {
-      KVF_MARK(request_peers_full);
       release_peers(requests, now_ns, request);
       return status;
     }
@@ -124,7 +121,6 @@ static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sour
   }
   kvf_request *request = calloc(1, sizeof(*request) + ranks * sizeof(request->ranks[0]));
   if (request == NULL) {
-    KVF_MARK(request_no_memory);
     return KVF_NO_MEMORY;
   }
   fill(requests, request, sources, options, user);
@@ -139,7 +135,6 @@ static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sour
   request->id = requests->next_id;
   HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
   if (request->by_id.tbl == NULL) {
-    KVF_MARK(request_index_no_memory);
     release_peers(requests, now_ns, request);
     free(request);
     return KVF_NO_MEMORY;
@@ -159,7 +154,6 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
     return status;
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
-    KVF_MARK(requests_full);
     return KVF_NO_MEMORY;
   }
   status = create(requests, now_ns, &good, options, user, &request);
@@ -180,11 +174,9 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
-    KVF_MARK(begin_of_unknown_request);
     return KVF_NOT_FOUND;
   }
   if (request->state == KVF_REQUEST_LOADING) {
-    KVF_MARK(begin_twice);
     return KVF_EXISTS;
   }
   request->state = KVF_REQUEST_LOADING;
@@ -261,13 +253,11 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
   uint32_t ranks = requests->self->config.ranks;
   uint64_t all = ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << ranks) - 1;
   if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
-    KVF_MARK(report_late);
     requests->counters.late_reports++;
     return KVF_NOT_FOUND;
   }
   if (request->state == KVF_REQUEST_OPEN || report->ranks_mask == 0 || (report->ranks_mask & ~all) != 0 ||
       report->blocks != request->positions || report->prefix > report->blocks) {
-    KVF_MARK(report_invalid);
     return KVF_INVALID;
   }
   request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
@@ -281,7 +271,6 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
-    KVF_MARK(cancel_of_unknown_request);
     return KVF_NOT_FOUND;
   }
   requests->counters.cancelled++;
@@ -300,7 +289,6 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 /* The load's last moment: ranks that have not reported are lost. */
 static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  KVF_MARK(ranks_lost);
   kvf_report lost = {.request_id = request->id,
                      .ranks_mask = UINT64_MAX,
                      .blocks = request->positions,
@@ -316,7 +304,6 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
     on_deadline(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
-    KVF_MARK(finish_given_up);
     kvf_request_give_up(requests, now_ns, request);
   } else {
     assert(now_ns >=

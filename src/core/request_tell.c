@@ -1,4 +1,3 @@
-#include "base/mark.h"
 #include "core/request_internal.h"
 #include "wire/lease_message.h"
 
@@ -141,7 +140,6 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
   while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
     collect(requests, &requests->due[peer], &renew, &finish);
     if (send_renew(requests, conn, &renew) != KVF_OK || send_finish(requests, conn, &finish) != KVF_OK) {
-      KVF_MARK(peer_does_not_read);
       return; /* the peer does not read: what was taken comes again at its next time */
     }
     kvf_peers_await(requests->peers, now_ns, peer);
@@ -150,7 +148,6 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
 
 void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer)
 {
-  KVF_MARK(tell_peer_not_open);
   while (kvf_list_pop_front(&requests->due[peer]) != NULL) {
   }
 }
@@ -159,7 +156,6 @@ static void on_rank_state(kvf_request_rank *rank, uint32_t seq, uint32_t state)
 {
   /* The answer to a renewal that was under way says nothing of our finish. */
   if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
-    KVF_MARK(state_before_finish);
     return;
   }
   /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
@@ -184,7 +180,6 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
     }
   }
   if (!asked) {
-    KVF_MARK(state_not_asked);
     return;
   }
   free_if_done(requests, now_ns, request);
@@ -195,7 +190,6 @@ kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint3
 {
   kvf_lease_states states;
   if (kvf_lease_states_decode(body, body_bytes, &states) != KVF_OK) {
-    KVF_MARK(states_malformed);
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < states.count; i++) {

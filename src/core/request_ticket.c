@@ -1,7 +1,6 @@
 /* Which sources of a ticket's text are for this engine and this prompt. */
 #include <string.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "base/status.h"
 #include "core/request_internal.h"
@@ -20,12 +19,10 @@ static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
 static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kvf_prompt *prompt, const char **why)
 {
   if (memcmp(ticket->compat, self->compat, sizeof(ticket->compat)) != 0) {
-    KVF_MARK(ticket_of_another_model);
     *why = "made for another model or layout";
     return KVF_INCOMPATIBLE;
   }
   if (!is_near(self, ticket)) {
-    KVF_MARK(ticket_far_without_key);
     *why = "names another host, which needs a shared key (option key_file)";
     return KVF_BAD_TICKET;
   }
@@ -33,7 +30,6 @@ static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kv
     return KVF_OK;
   }
   if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
-    KVF_MARK(ticket_of_another_prompt);
     *why = "made for another prompt";
     return KVF_BAD_TICKET;
   }
@@ -76,7 +72,6 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   }
   for (uint32_t i = 0; i < all->count; i++) {
     if (status[i] != KVF_OK) {
-      KVF_MARK(source_left_out);
       log_left_out(requests, now_ns, status[i], all->tickets[i], why[i]);
     }
   }

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
-
 static int compare_fields(const void *a, const void *b)
 {
   return strcmp(((const kvf_identity_field *)a)->name, ((const kvf_identity_field *)b)->name);
@@ -42,7 +40,6 @@ static bool differs(const char *name, const char *ours, const char *theirs, char
   if (ours != NULL && theirs != NULL && strcmp(ours, theirs) == 0) {
     return false;
   }
-  KVF_MARK(identity_differs);
   (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"",
                  name, ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
   return true;

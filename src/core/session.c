@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
@@ -87,7 +86,6 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns)
     victims = &sessions->open;
   }
   if (victims != NULL) {
-    KVF_MARK(session_evicted);
     kvf_session *victim = KVF_CONTAINER_OF(victims->next, kvf_session, used);
     sessions->counters.evicted++;
     log_end(sessions, victim, now_ns, KVF_LIMIT, KVF_LOG_WARN,
@@ -102,12 +100,10 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   make_room(sessions, now_ns);
   kvf_session *session = calloc(1, sizeof(*session));
   if (session == NULL) {
-    KVF_MARK(session_no_memory);
     return KVF_NO_MEMORY;
   }
   session->conn = kvf_conns_add(sessions->conns);
   if (session->conn == NULL) {
-    KVF_MARK(session_conn_no_memory);
     free(session);
     return KVF_NO_MEMORY;
   }
@@ -145,7 +141,6 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 
 static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *what)
 {
-  KVF_MARK(session_protocol_error);
   sessions->counters.protocol_errors++;
   refuse(sessions, session, now_ns, KVF_PROTOCOL, what);
 }
@@ -192,19 +187,16 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 {
   kvf_hello hello;
   if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
-    KVF_MARK(hello_malformed);
     on_protocol_error(sessions, session, now_ns, "malformed hello");
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
-    KVF_MARK(hello_of_other_version);
     sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, "no protocol version in common");
     return;
   }
   session->shared = find_key(sessions->self, hello.key_id);
   if (session->shared == NULL) {
-    KVF_MARK(hello_of_other_key);
     sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
            "the two nodes do not have the same key (option key_file)");
@@ -215,7 +207,6 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   memcpy(session->hello, body, body_bytes);
   session->hello_bytes = body_bytes;
   if (send_challenge(sessions, session) != KVF_OK) {
-    KVF_MARK(challenge_not_sent);
     end_session(sessions, session);
     return;
   }
@@ -235,7 +226,6 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   }
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   if (session->by_id.tbl == NULL) {
-    KVF_MARK(session_index_no_memory);
     return KVF_NO_MEMORY;
   }
   session->state = KVF_SESSION_OPEN;
@@ -275,26 +265,22 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   uint8_t expected[KVF_HASH_BYTES];
   char difference[KVF_MESSAGE_BYTES_MAX];
   if (kvf_proof_decode(body, body_bytes, &proof) != KVF_OK) {
-    KVF_MARK(proof_malformed);
     on_protocol_error(sessions, session, now_ns, "malformed proof");
     return;
   }
   if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
       (!kvf_equal_secret(expected, proof.proof, sizeof(expected)) && !KVF_MUTANT(PROOF_UNCHECKED))) {
-    KVF_MARK(proof_wrong);
     sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
   }
   if (!kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
-    KVF_MARK(proof_of_other_model);
     sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
   }
   if (open_session(sessions, session, now_ns) != KVF_OK || send_welcome(sessions, session) != KVF_OK) {
-    KVF_MARK(welcome_not_sent);
     end_session(sessions, session);
   }
 }
@@ -323,7 +309,6 @@ static kvf_status on_renew(kvf_sessions *sessions, kvf_session *session, uint64_
 {
   kvf_renew renew;
   if (kvf_renew_decode(body, body_bytes, &renew) != KVF_OK) {
-    KVF_MARK(renew_malformed);
     return KVF_PROTOCOL;
   }
   kvf_lease_states states = {.seq = renew.seq, .count = renew.count};
@@ -341,7 +326,6 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
 {
   kvf_finish finish;
   if (kvf_finish_decode(body, body_bytes, &finish) != KVF_OK) {
-    KVF_MARK(finish_malformed);
     return KVF_PROTOCOL;
   }
   kvf_lease_states states = {.seq = finish.seq, .count = finish.count};
@@ -361,7 +345,6 @@ static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, const ui
   uint8_t *answer;
   size_t bytes = 0;
   if (kvf_ping_decode(body, body_bytes, &ping) != KVF_OK) {
-    KVF_MARK(ping_malformed);
     return KVF_PROTOCOL;
   }
   kvf_status status = kvf_conn_frame_begin(session->conn, KVF_PING_BYTES_MAX, &answer);
@@ -392,12 +375,9 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
       break;
   }
   if (status == KVF_PROTOCOL) {
-    KVF_MARK(session_frame_bad);
     on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
   } else if (status != KVF_OK) {
-    KVF_MARK(answer_not_sent);
     if (status == KVF_LIMIT) {
-      KVF_MARK(session_does_not_read);
       kvf_session_on_unread(sessions, session, now_ns);
     }
     end_session(sessions, session);
@@ -419,14 +399,12 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
     on_proof(sessions, session, now_ns, body, body_bytes);
   } else {
-    KVF_MARK(session_frame_out_of_place);
     on_protocol_error(sessions, session, now_ns, "a message that does not belong to the handshake");
   }
 }
 
 void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
-  KVF_MARK(session_not_a_frame);
   on_protocol_error(sessions, session, now_ns,
                     "not a frame, or a larger one than is allowed before the handshake has ended");
 }
@@ -434,11 +412,9 @@ void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint
 void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *why)
 {
   if (session->state == KVF_SESSION_OPEN) {
-    KVF_MARK(session_insecure_later);
     on_protocol_error(sessions, session, now_ns, why);
     return;
   }
-  KVF_MARK(session_insecure);
   sessions->counters.refused_key++;
   refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, why);
 }
@@ -446,7 +422,6 @@ void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint6
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   if (session->state != KVF_SESSION_OPEN) {
-    KVF_MARK(session_left_in_handshake);
     sessions->counters.abandoned++;
     log_end(sessions, session, now_ns, KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
   }
@@ -458,7 +433,6 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    KVF_MARK(session_handshake_timeout);
     log_end(sessions, session, now_ns, KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN, "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
@@ -480,7 +454,6 @@ bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key
   kvf_session *session;
   HASH_FIND(by_id, sessions->by_id, &session_id, sizeof(session_id), session);
   if (session == NULL) {
-    KVF_MARK(key_of_unknown_session);
     return false;
   }
   *out = session->key;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/mark.h"
 #include "wire/fields.h"
 
 #define RECORD_VERSION 1
@@ -59,7 +58,6 @@ kvf_status kvf_address_parse(const char *text, uint16_t default_port, kvf_addres
   if (bracketed) {
     const char *end = strchr(text, ']');
     if (end == NULL || (end[1] != '\0' && end[1] != ':')) {
-      KVF_MARK(address_bracket_invalid);
       return KVF_INVALID;
     }
     ip = text + 1;
@@ -74,7 +72,6 @@ kvf_status kvf_address_parse(const char *text, uint16_t default_port, kvf_addres
     }
   }
   if (!parse_ip(ip, ip_bytes, bracketed, address.ip) || (port != NULL && !parse_port(port, &address.port))) {
-    KVF_MARK(address_invalid);
     return KVF_INVALID;
   }
   *out = address;
@@ -118,7 +115,6 @@ static bool record_is_valid(const kvf_rank_record *record)
 kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size_t capacity, size_t *out_bytes)
 {
   if (!record_is_valid(record)) {
-    KVF_MARK(record_to_encode_invalid);
     return KVF_INVALID;
   }
   uint8_t checksum[KVF_HASH_BYTES];
@@ -143,7 +139,6 @@ kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_recor
   uint8_t checksum[KVF_HASH_BYTES];
   uint8_t expected[KVF_HASH_BYTES];
   if (bytes != KVF_RANK_RECORD_BYTES) {
-    KVF_MARK(record_of_other_length);
     return KVF_INVALID;
   }
   kvf_span fields = {data, RECORD_FIELDS_BYTES};
@@ -160,7 +155,6 @@ kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_recor
   kvf_get_bytes(&decoder, checksum, RECORD_CHECKSUM_BYTES);
   if (kvf_decoder_end(&decoder) != KVF_OK || version != RECORD_VERSION ||
       memcmp(checksum, expected, RECORD_CHECKSUM_BYTES) != 0 || !record_is_valid(&record)) {
-    KVF_MARK(record_invalid);
     return KVF_INVALID;
   }
   *out = record;

@@ -1,7 +1,5 @@
 #include "wire/base64url.h"
 
-#include "base/mark.h"
-
 static const char alphabet[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 void kvf_base64url_encode(const uint8_t *data, size_t bytes, char *text)
@@ -39,7 +37,6 @@ static uint32_t value_of(char c)
 bool kvf_base64url_decode(const char *text, size_t text_bytes, uint8_t *data)
 {
   if (text_bytes % 4 == 1) {
-    KVF_MARK(base64_length_impossible);
     return false;
   }
   while (text_bytes > 0) {
@@ -48,7 +45,6 @@ bool kvf_base64url_decode(const char *text, size_t text_bytes, uint8_t *data)
     for (size_t i = 0; i < taken; i++) {
       uint32_t value = value_of(text[i]);
       if (value == UNKNOWN) {
-        KVF_MARK(base64_character_unknown);
         return false;
       }
       bits |= value << (18 - 6 * i);
@@ -58,7 +54,6 @@ bool kvf_base64url_decode(const char *text, size_t text_bytes, uint8_t *data)
     }
     /* The bits after the last byte. */
     if ((bits & ((UINT32_C(1) << (24 - 8 * (taken - 1))) - 1)) != 0) {
-      KVF_MARK(base64_bits_left_over);
       return false;
     }
     text += taken;

@@ -1,6 +1,5 @@
 #include "wire/block_runs.h"
 
-#include "base/mark.h"
 #include "kvferry/types.h"
 
 /* KIND_START is what comes before a list's first run: nothing to be joined with. It is never written. */
@@ -80,7 +79,6 @@ void kvf_get_block_runs(kvf_decoder *decoder, uint32_t *ids, uint32_t count)
     uint64_t length = get_run(decoder, expected, last_kind, &kind, &first);
     if (decoder->failed || length == 0 || length > count - i ||
         (kind == KIND_RUN && length > KVF_BLOCK_NONE - (uint64_t)first)) {
-      KVF_MARK(block_run_malformed);
       kvf_decoder_fail(decoder);
       return;
     }

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "base/mark.h"
-
 #define VARINT_BYTES_MAX 10
 
 static const uint8_t nothing;
@@ -31,7 +29,6 @@ kvf_status kvf_decoder_end(const kvf_decoder *decoder)
 const uint8_t *kvf_get_span(kvf_decoder *decoder, size_t bytes)
 {
   if (decoder->failed || bytes > decoder->bytes - decoder->at) {
-    KVF_MARK(decoder_cut_off);
     decoder->failed = true;
     return NULL;
   }
@@ -90,7 +87,6 @@ uint64_t kvf_get_varint(kvf_decoder *decoder)
       return value;
     }
   }
-  KVF_MARK(varint_malformed);
   decoder->failed = true;
   return 0;
 }
@@ -113,7 +109,6 @@ void kvf_encoder_init(kvf_encoder *encoder, void *data, size_t capacity)
 kvf_status kvf_encoder_end(const kvf_encoder *encoder, size_t *bytes)
 {
   if (encoder->failed) {
-    KVF_MARK(encoder_full);
     return KVF_LIMIT;
   }
   *bytes = encoder->bytes;

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/mark.h"
 #include "wire/fields.h"
 #include "wire/frame.h"
 
@@ -115,7 +114,6 @@ kvf_status kvf_data_ready_decode(const void *body, size_t body_bytes, kvf_data_r
 kvf_status kvf_data_chunk_encode(const kvf_data_chunk *chunk, void *body, size_t capacity, size_t *body_bytes)
 {
   if (chunk->read_id == 0 || chunk->status > 0 || (chunk->status != KVF_OK && chunk->payload_bytes != 0)) {
-    KVF_MARK(data_chunk_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -136,7 +134,6 @@ kvf_status kvf_data_chunk_decode(const void *body, size_t body_bytes, kvf_data_c
   chunk.payload_bytes = kvf_get_u64(&decoder);
   bool valid = chunk.read_id != 0 && chunk.status <= 0 && (chunk.status == KVF_OK || chunk.payload_bytes == 0);
   if (kvf_decoder_end(&decoder) != KVF_OK || !valid) {
-    KVF_MARK(data_chunk_malformed);
     return KVF_PROTOCOL;
   }
   *out = chunk;
@@ -146,7 +143,6 @@ kvf_status kvf_data_chunk_decode(const void *body, size_t body_bytes, kvf_data_c
 kvf_status kvf_data_trailer_encode(const kvf_data_trailer *trailer, void *body, size_t capacity, size_t *body_bytes)
 {
   if (trailer->read_id == 0) {
-    KVF_MARK(data_trailer_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -166,7 +162,6 @@ kvf_status kvf_data_trailer_decode(const void *body, size_t body_bytes, kvf_data
   trailer.word = kvf_get_u64(&decoder);
   trailer.digest = kvf_get_u64(&decoder);
   if (kvf_decoder_end(&decoder) != KVF_OK || trailer.read_id == 0) {
-    KVF_MARK(data_trailer_malformed);
     return KVF_PROTOCOL;
   }
   *out = trailer;
@@ -176,7 +171,6 @@ kvf_status kvf_data_trailer_decode(const void *body, size_t body_bytes, kvf_data
 kvf_status kvf_data_cancel_encode(const kvf_data_cancel *cancel, void *body, size_t capacity, size_t *body_bytes)
 {
   if (cancel->read_id == 0) {
-    KVF_MARK(data_cancel_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -191,7 +185,6 @@ kvf_status kvf_data_cancel_decode(const void *body, size_t body_bytes, kvf_data_
   kvf_decoder_init(&decoder, body, body_bytes);
   kvf_data_cancel cancel = {.read_id = kvf_get_u64(&decoder)};
   if (kvf_decoder_end(&decoder) != KVF_OK || cancel.read_id == 0) {
-    KVF_MARK(data_cancel_malformed);
     return KVF_PROTOCOL;
   }
   *out = cancel;

@@ -1,4 +1,3 @@
-#include "base/mark.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
 
@@ -46,7 +45,6 @@ kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_read_item *
                                 size_t *body_bytes)
 {
   if (!head_is_valid(read) || !items_are_valid(items, read->items_count)) {
-    KVF_MARK(data_read_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -76,7 +74,6 @@ static void check_runs(kvf_decoder *decoder, uint32_t items_count)
     read_run run = get_run(decoder);
     if (run.group >= KVF_GROUPS_MAX || run.count > KVF_BLOCKS_PER_LEASE_MAX - run.position ||
         run.count > items_count - items) {
-      KVF_MARK(data_read_run_malformed);
       kvf_decoder_fail(decoder);
     }
     items += run.count;
@@ -96,7 +93,6 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   uint8_t sums = kvf_get_u8(&decoder);
   read.sums = sums == 1;
   if (decoder.failed || sums > 1 || !head_is_valid(&read)) {
-    KVF_MARK(data_read_head_malformed);
     return KVF_PROTOCOL;
   }
   read.runs = decoder.data + decoder.at;

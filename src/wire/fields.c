@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/mark.h"
-
 #define TEXT_ROOM_MAX 256
 
 void kvf_put_incarnation(kvf_encoder *encoder, const kvf_incarnation *incarnation)
@@ -48,7 +46,6 @@ void kvf_get_lease(kvf_decoder *decoder, kvf_lease *out)
   out->reserved = 0;
   kvf_get_bytes(decoder, out->token, sizeof(out->token));
   if (!kvf_lease_is_valid(out)) {
-    KVF_MARK(lease_id_too_large);
     kvf_decoder_fail(decoder);
   }
 }
@@ -83,7 +80,6 @@ void kvf_get_text(kvf_decoder *decoder, char *out, size_t room)
   assert(room > 0 && room <= TEXT_ROOM_MAX);
   size_t bytes = kvf_get_u8(decoder);
   if (bytes >= room) {
-    KVF_MARK(text_too_long);
     kvf_decoder_fail(decoder);
     bytes = 0;
   }
@@ -91,7 +87,6 @@ void kvf_get_text(kvf_decoder *decoder, char *out, size_t room)
   memset(out + bytes, 0, room - bytes);
   /* A failed read gives zeros, which have the same answer. */
   if (has_control_characters(out, bytes)) {
-    KVF_MARK(text_with_control_characters);
     kvf_decoder_fail(decoder);
   }
 }

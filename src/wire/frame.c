@@ -2,7 +2,6 @@
 
 #include <assert.h>
 
-#include "base/mark.h"
 #include "wire/cursor.h"
 
 const char *kvf_frame_type_name(kvf_frame_type type)
@@ -74,7 +73,6 @@ kvf_status kvf_frame_header_decode(const uint8_t data[KVF_FRAME_HEADER_BYTES], u
   uint8_t zero_8 = kvf_get_u8(&decoder);
   uint16_t zero_16 = kvf_get_u16(&decoder);
   if (body_bytes > body_bytes_max || !is_known(type) || zero_8 != 0 || zero_16 != 0) {
-    KVF_MARK(frame_header_malformed);
     return KVF_PROTOCOL;
   }
   *out = (kvf_frame_header){.type = (kvf_frame_type)type, .body_bytes = body_bytes};

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "base/mark.h"
 #include "wire/fields.h"
 #include "wire/frame.h"
 
@@ -17,7 +16,6 @@ static bool hello_is_valid(const kvf_hello *hello)
 kvf_status kvf_hello_encode(const kvf_hello *hello, void *body, size_t capacity, size_t *body_bytes)
 {
   if (!hello_is_valid(hello)) {
-    KVF_MARK(hello_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -47,7 +45,6 @@ kvf_status kvf_hello_decode(const void *body, size_t body_bytes, kvf_hello *out)
   kvf_get_bytes(&decoder, hello.key_id, sizeof(hello.key_id));
   hello.rank = kvf_get_u32(&decoder);
   if (kvf_decoder_end(&decoder) != KVF_OK || !hello_is_valid(&hello)) {
-    KVF_MARK(hello_body_malformed);
     return KVF_PROTOCOL;
   }
   *out = hello;
@@ -57,7 +54,6 @@ kvf_status kvf_hello_decode(const void *body, size_t body_bytes, kvf_hello *out)
 kvf_status kvf_challenge_encode(const kvf_challenge *challenge, void *body, size_t capacity, size_t *body_bytes)
 {
   if (challenge->version == 0) {
-    KVF_MARK(challenge_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -79,7 +75,6 @@ kvf_status kvf_challenge_decode(const void *body, size_t body_bytes, kvf_challen
   kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
   kvf_get_bytes(&decoder, challenge.proof, sizeof(challenge.proof));
   if (kvf_decoder_end(&decoder) != KVF_OK || challenge.version == 0) {
-    KVF_MARK(challenge_body_malformed);
     return KVF_PROTOCOL;
   }
   *out = challenge;
@@ -108,7 +103,6 @@ static bool proof_is_valid(const kvf_proof *proof)
 kvf_status kvf_proof_encode(const kvf_proof *proof, void *body, size_t capacity, size_t *body_bytes)
 {
   if (!proof_is_valid(proof)) {
-    KVF_MARK(proof_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -130,7 +124,6 @@ kvf_status kvf_proof_decode(const void *body, size_t body_bytes, kvf_proof *out)
   kvf_get_bytes(&decoder, proof.proof, sizeof(proof.proof));
   proof.identity_count = kvf_get_u8(&decoder);
   if (proof.identity_count > KVF_IDENTITY_FIELDS_MAX) {
-    KVF_MARK(proof_of_too_many_fields);
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < proof.identity_count; i++) {
@@ -138,7 +131,6 @@ kvf_status kvf_proof_decode(const void *body, size_t body_bytes, kvf_proof *out)
     kvf_get_text(&decoder, proof.identity[i].value, sizeof(proof.identity[i].value));
   }
   if (kvf_decoder_end(&decoder) != KVF_OK || !proof_is_valid(&proof)) {
-    KVF_MARK(proof_body_malformed);
     return KVF_PROTOCOL;
   }
   *out = proof;
@@ -153,7 +145,6 @@ static bool is_printable(char c)
 kvf_status kvf_refused_encode(const kvf_refused *refused, void *body, size_t capacity, size_t *body_bytes)
 {
   if (refused->status >= 0) {
-    KVF_MARK(refused_to_encode_invalid);
     return KVF_INVALID;
   }
   char message[KVF_MESSAGE_BYTES_MAX];
@@ -183,7 +174,6 @@ kvf_status kvf_refused_decode(const void *body, size_t body_bytes, kvf_refused *
     }
   }
   if (kvf_decoder_end(&decoder) != KVF_OK || refused.status >= 0) {
-    KVF_MARK(refused_body_malformed);
     return KVF_PROTOCOL;
   }
   *out = refused;

@@ -1,6 +1,5 @@
 #include "wire/lease_message.h"
 
-#include "base/mark.h"
 #include "wire/fields.h"
 #include "wire/frame.h"
 
@@ -20,7 +19,6 @@ static uint32_t get_head(kvf_decoder *decoder, uint32_t *seq)
   *seq = kvf_get_u32(decoder);
   uint32_t count = kvf_get_u16(decoder);
   if (count > KVF_LEASE_ITEMS_MAX) {
-    KVF_MARK(too_many_lease_items);
     kvf_decoder_fail(decoder);
     return 0;
   }
@@ -40,7 +38,6 @@ static bool renew_is_valid(const kvf_renew *renew)
 kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes)
 {
   if (renew->count > KVF_LEASE_ITEMS_MAX || !renew_is_valid(renew)) {
-    KVF_MARK(renew_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -94,7 +91,6 @@ static bool finish_is_valid(const kvf_finish *finish)
 kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capacity, size_t *body_bytes)
 {
   if (finish->count > KVF_LEASE_ITEMS_MAX || !finish_is_valid(finish)) {
-    KVF_MARK(finish_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -126,7 +122,6 @@ kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *ou
     item->readers = kvf_get_u16(&decoder);
   }
   if (kvf_decoder_end(&decoder) != KVF_OK || !finish_is_valid(&finish)) {
-    KVF_MARK(finish_body_malformed);
     return KVF_PROTOCOL;
   }
   out->seq = finish.seq;
@@ -152,7 +147,6 @@ static bool states_are_valid(const kvf_lease_states *states)
 kvf_status kvf_lease_states_encode(const kvf_lease_states *states, void *body, size_t capacity, size_t *body_bytes)
 {
   if (states->count > KVF_LEASE_ITEMS_MAX || !states_are_valid(states)) {
-    KVF_MARK(states_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -182,7 +176,6 @@ kvf_status kvf_lease_states_decode(const void *body, size_t body_bytes, kvf_leas
     item->state = kvf_get_u8(&decoder);
   }
   if (kvf_decoder_end(&decoder) != KVF_OK || !states_are_valid(&states)) {
-    KVF_MARK(states_body_malformed);
     return KVF_PROTOCOL;
   }
   out->seq = states.seq;

@@ -1,7 +1,5 @@
 #include "wire/shards_description.h"
 
-#include "base/mark.h"
-
 kvf_status kvf_shards_description_write(const kvf_shards_description *description, void *out, size_t capacity,
                                         size_t *out_bytes)
 {
@@ -11,7 +9,6 @@ kvf_status kvf_shards_description_write(const kvf_shards_description *descriptio
     good = description->each[i].bytes > 0;
   }
   if (!good) {
-    KVF_MARK(shards_over_limits);
     return KVF_LIMIT;
   }
   kvf_encoder_init(&encoder, out, capacity);
@@ -29,14 +26,12 @@ kvf_status kvf_shards_description_read(const void *data, size_t bytes, kvf_shard
   kvf_decoder_init(&decoder, data, bytes);
   *out = (kvf_shards_description){.count = kvf_get_u8(&decoder)};
   if (out->count == 0 || out->count > KVF_SHARDS_MAX) {
-    KVF_MARK(shards_none_or_too_many);
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < out->count; i++) {
     out->each[i].bytes = kvf_get_u16(&decoder);
     out->each[i].data = kvf_get_span(&decoder, out->each[i].bytes);
     if (out->each[i].bytes == 0) {
-      KVF_MARK(shard_says_nothing);
       kvf_decoder_fail(&decoder);
     }
   }

@@ -4,22 +4,18 @@
 #include <string.h>
 
 #include "base/fence.h"
-#include "base/mark.h"
 
 static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, const kvf_mac *macs, size_t macs_count)
 {
   if (sources->count == KVF_SOURCES_MAX) {
-    KVF_MARK(sources_too_many);
     return KVF_BAD_TICKET;
   }
   kvf_ticket *ticket = malloc(sizeof(*ticket));
   if (ticket == NULL) {
-    KVF_MARK(source_no_memory);
     return KVF_NO_MEMORY;
   }
   kvf_status status = kvf_ticket_decode(text, bytes, macs, macs_count, ticket);
   if (status != KVF_OK) {
-    KVF_MARK(source_not_a_ticket);
     free(ticket);
     return status;
   }
@@ -60,19 +56,16 @@ kvf_status kvf_sources_digest(kvf_sources *sources)
 bool kvf_source_can_replace(const kvf_ticket *ticket, const kvf_ticket *other)
 {
   if (other->groups != ticket->groups || other->block_tokens != ticket->block_tokens) {
-    KVF_MARK(source_of_other_groups);
     return false;
   }
   for (uint32_t group = 0; group < ticket->groups; group++) {
     if (other->counts[group] != ticket->counts[group]) {
-      KVF_MARK(source_of_other_positions);
       return false;
     }
   }
   const size_t total = (size_t)kvf_ticket_all_positions(ticket);
   for (size_t i = 0; i < total; i++) {
     if (ticket->ids[i] != KVF_BLOCK_NONE && other->ids[i] == KVF_BLOCK_NONE) {
-      KVF_MARK(source_without_a_block);
       return false;
     }
   }

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "base/mutant.h"
 #include "wire/base64url.h"
 #include "wire/block_runs.h"
@@ -27,12 +26,10 @@ uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket)
 static kvf_status check_ranks(const kvf_ticket *ticket)
 {
   if (ticket->ranks > KVF_RANKS_MAX) {
-    KVF_MARK(ticket_too_many_ranks);
     return KVF_LIMIT;
   }
   for (uint32_t i = 0; i < ticket->ranks; i++) {
     if (ticket->rank[i].rank != i || ticket->rank[i].address.port == 0) {
-      KVF_MARK(ticket_ranks_unordered);
       return KVF_INVALID;
     }
   }
@@ -42,17 +39,14 @@ static kvf_status check_ranks(const kvf_ticket *ticket)
 static kvf_status check_blocks(const kvf_ticket *ticket)
 {
   if (ticket->groups > KVF_GROUPS_MAX) {
-    KVF_MARK(ticket_too_many_groups);
     return KVF_LIMIT;
   }
   if (ticket->groups == 0 || ticket->block_tokens == 0) {
-    KVF_MARK(ticket_without_blocks);
     return KVF_INVALID;
   }
   uint32_t positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
   for (uint32_t group = 0; group < ticket->groups; group++) {
     if (ticket->counts[group] != positions) {
-      KVF_MARK(ticket_other_positions);
       return KVF_INVALID;
     }
   }
@@ -63,7 +57,6 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
 static kvf_status check_ticket(const kvf_ticket *ticket)
 {
   if (!kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
-    KVF_MARK(ticket_lease_invalid);
     return KVF_INVALID;
   }
   kvf_status status = check_ranks(ticket);
@@ -109,7 +102,6 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   }
   size_t room = capacity < KVF_TICKET_BYTES_MAX ? capacity : KVF_TICKET_BYTES_MAX;
   if (room < PREFIX_BYTES + SUFFIX_BYTES) {
-    KVF_MARK(ticket_room_too_small);
     return KVF_LIMIT;
   }
   room -= PREFIX_BYTES + SUFFIX_BYTES;
@@ -121,7 +113,6 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   status = kvf_encoder_end(&encoder, &data_bytes);
   size_t payload_bytes = kvf_base64url_text_bytes(data_bytes);
   if (status != KVF_OK || payload_bytes > room) {
-    KVF_MARK(ticket_too_long);
     return KVF_LIMIT;
   }
   memcpy(text, PREFIX, PREFIX_BYTES);
@@ -160,7 +151,6 @@ static kvf_status check_seal(const char *text, size_t signed_bytes, const uint8_
       return KVF_OK;
     }
   }
-  KVF_MARK(ticket_mac_wrong);
   return KVF_BAD_TICKET;
 }
 
@@ -188,14 +178,12 @@ static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
 {
   get_head(decoder, ticket);
   if (decoder->failed || check_ticket(ticket) != KVF_OK) {
-    KVF_MARK(ticket_head_malformed);
     return KVF_BAD_TICKET;
   }
   size_t total = (size_t)kvf_ticket_all_positions(ticket);
   if (total > 0) {
     ticket->ids = calloc(total, sizeof(ticket->ids[0]));
     if (ticket->ids == NULL) {
-      KVF_MARK(ticket_ids_no_memory);
       return KVF_NO_MEMORY;
     }
   }
@@ -212,7 +200,6 @@ static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_
   size_t data_bytes = kvf_base64url_data_bytes(payload_bytes);
   uint8_t *data = malloc(data_bytes + 1);
   if (data == NULL) {
-    KVF_MARK(ticket_payload_no_memory);
     return KVF_NO_MEMORY;
   }
   kvf_ticket ticket = {0};
@@ -236,14 +223,12 @@ kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_mac 
 {
   if (text_bytes > KVF_TICKET_BYTES_MAX || text_bytes < PREFIX_BYTES + SUFFIX_BYTES ||
       memcmp(text, PREFIX, PREFIX_BYTES) != 0) {
-    KVF_MARK(ticket_text_malformed);
     return KVF_BAD_TICKET;
   }
   uint8_t seal[KVF_HASH_BYTES];
   size_t signed_bytes = text_bytes - SUFFIX_BYTES;
   const char *suffix = text + signed_bytes;
   if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, seal)) {
-    KVF_MARK(ticket_mac_malformed);
     return KVF_BAD_TICKET;
   }
   kvf_status status = check_seal(text, signed_bytes, seal, macs, macs_count);

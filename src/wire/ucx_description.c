@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/mark.h"
 #include "wire/fields.h"
 
 #define SUM_BYTES 16
@@ -49,7 +48,6 @@ kvf_status kvf_ucx_description_write(const kvf_ucx_description *description, voi
   size_t bytes = 0;
   uint8_t sum[SUM_BYTES];
   if (!within_limits(description)) {
-    KVF_MARK(ucx_description_over_limits);
     return KVF_LIMIT;
   }
   kvf_encoder_init(&encoder, out, capacity);
@@ -121,7 +119,6 @@ kvf_status kvf_ucx_description_read(const void *data, size_t bytes, kvf_ucx_memo
 {
   uint8_t sum[SUM_BYTES];
   if (bytes < SUM_BYTES) {
-    KVF_MARK(ucx_description_short);
     return KVF_PROTOCOL;
   }
   size_t fields_bytes = bytes - SUM_BYTES;
@@ -130,7 +127,6 @@ kvf_status kvf_ucx_description_read(const void *data, size_t bytes, kvf_ucx_memo
     return status;
   }
   if (memcmp(sum, (const uint8_t *)data + fields_bytes, SUM_BYTES) != 0) {
-    KVF_MARK(ucx_description_altered);
     return KVF_PROTOCOL;
   }
   kvf_decoder decoder;

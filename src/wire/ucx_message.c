@@ -1,6 +1,5 @@
 #include "wire/ucx_message.h"
 
-#include "base/mark.h"
 #include "wire/cursor.h"
 #include "wire/fields.h"
 
@@ -39,7 +38,6 @@ kvf_status kvf_ucx_ask_read(const void *data, size_t bytes, kvf_ucx_ask *out)
   out->word = kvf_get_u64(&decoder);
   out->bytes = kvf_get_u32(&decoder);
   if (!is_look(out) && !is_for_bytes(out)) {
-    KVF_MARK(ucx_ask_of_no_kind);
     kvf_decoder_fail(&decoder);
   }
   return kvf_decoder_end(&decoder);
@@ -74,7 +72,6 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
   out->sample.entry.digest = kvf_get_u64(&decoder);
   bool has_bytes = kind == KVF_UCX_ANSWER_DATA;
   if (kind > KVF_UCX_ANSWER_DATA || (out->bytes > 0) != has_bytes || out->bytes > KVF_UCX_ANSWER_DATA_BYTES_MAX) {
-    KVF_MARK(ucx_answer_of_no_kind);
     kvf_decoder_fail(&decoder);
   }
   return kvf_decoder_end(&decoder);
@@ -83,13 +80,11 @@ kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *o
 kvf_status kvf_ucx_answers_take_last(const uint8_t *data, size_t *bytes, kvf_ucx_answer *out)
 {
   if (*bytes < KVF_UCX_ANSWER_BYTES) {
-    KVF_MARK(ucx_answer_cut_off);
     return KVF_PROTOCOL;
   }
   *bytes -= KVF_UCX_ANSWER_BYTES;
   kvf_status status = kvf_ucx_answer_read(data + *bytes, KVF_UCX_ANSWER_BYTES, out);
   if (status != KVF_OK || out->bytes > *bytes) {
-    KVF_MARK(ucx_answer_of_more_bytes);
     return KVF_PROTOCOL;
   }
   *bytes -= out->bytes;

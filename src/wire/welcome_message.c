@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mark.h"
 #include "wire/cursor.h"
 #include "wire/fields.h"
 #include "wire/frame.h"
@@ -86,7 +85,6 @@ static void put_regions(kvf_encoder *encoder, const kvf_region_layout *regions, 
 kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t capacity, size_t *body_bytes)
 {
   if (!welcome_is_valid(welcome)) {
-    KVF_MARK(welcome_to_encode_invalid);
     return KVF_INVALID;
   }
   kvf_encoder encoder;
@@ -111,7 +109,6 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
 {
   welcome->regions_count = kvf_get_u16(decoder);
   if (welcome->regions_count > KVF_REGIONS_MAX) {
-    KVF_MARK(welcome_too_many_regions);
     return KVF_PROTOCOL;
   }
   if (welcome->regions_count == 0) {
@@ -119,7 +116,6 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
   }
   welcome->regions = calloc(welcome->regions_count, sizeof(welcome->regions[0]));
   if (welcome->regions == NULL) {
-    KVF_MARK(welcome_regions_no_memory);
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < welcome->regions_count;) {
@@ -132,7 +128,6 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
     region.heads_total = kvf_get_u32(decoder);
     region.group = kvf_get_u32(decoder);
     if (equal == 0 || equal > welcome->regions_count - i) {
-      KVF_MARK(welcome_run_malformed);
       return KVF_PROTOCOL;
     }
     for (uint32_t end = i + equal; i < end; i++) {
@@ -146,7 +141,6 @@ static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
 {
   uint32_t count = kvf_get_u8(decoder);
   if (count > KVF_TRANSPORTS_MAX) {
-    KVF_MARK(welcome_too_many_offers);
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < count; i++) {
@@ -155,13 +149,11 @@ static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
     uint32_t bytes = kvf_get_u32(decoder);
     const uint8_t *description = kvf_get_span(decoder, bytes);
     if (description == NULL) {
-      KVF_MARK(welcome_offer_cut_off);
       return KVF_PROTOCOL;
     }
     if (bytes > 0) {
       offer->description = malloc(bytes);
       if (offer->description == NULL) {
-        KVF_MARK(welcome_offer_no_memory);
         return KVF_NO_MEMORY;
       }
       memcpy(offer->description, description, bytes);

@@ -30,11 +30,6 @@ BANNED_CALLS = {
     "system": "posix_spawn", "popen": "posix_spawn",
 }  # fmt: skip
 
-# Layers whose failure branches have coverage marks (base/mark.h), and what such a branch does: return a failure that it
-# names, or give a peer or a session up.
-MARKED_LAYERS = ("wire", "core")
-FAILURE = r"\s*(return ({statuses});|(kvf_peer_fail|refuse|on_protocol_error|give_up)\()"
-
 FILE_LINES_MAX = 600
 # A C file's comments, strings and characters.
 TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -90,45 +85,6 @@ def banned_calls(root):
                 yield f"{name}:{line}: {call}() is banned: use {BANNED_CALLS[call]}"
 
 
-def indentation(content):
-    return len(content) - len(content.lstrip(" "))
-
-
-def is_marked(lines, index):
-    """Whether a mark stands before the line, in its block. The code is formatted: a block is what is indented as far."""
-    depth = indentation(lines[index])
-    for content in reversed(lines[:index]):
-        if content.strip() and indentation(content) < depth:
-            return False
-        if indentation(content) == depth and content.lstrip().startswith("KVF_MARK("):
-            return True
-    return False
-
-
-def failures_are_marked(root):
-    """./dev coverage asks which marks were reached: a failure branch without one would not be asked for."""
-    statuses = re.findall(r"^  (KVF_\w+) = -", (root / "include/kvferry/status.h").read_text(encoding="utf-8"), re.M)
-    failure = re.compile(FAILURE.format(statuses="|".join(statuses)))
-    for layer in MARKED_LAYERS:
-        for _, name, text in c_files(root, f"src/{layer}"):
-            lines = code_of(text).splitlines()
-            for index, content in enumerate(lines):
-                if failure.match(content) and not is_marked(lines, index):
-                    yield f"{name}:{index + 1}: a failure branch begins with KVF_MARK(what_happened);"
-
-
-def marks_are_unique(root):
-    first = {}
-    for _, name, text in c_files(root, "src"):
-        for line, content in numbered(code_of(text)):
-            for mark in re.findall(r"(?<!define )\bKVF_MARK\(([^)]*)\)", content):
-                if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", mark):
-                    yield f"{name}:{line}: a mark's name is of lower-case words: not '{mark}'"
-                if mark in first:
-                    yield f"{name}:{line}: the mark {mark} is that of {first[mark]} already"
-                first.setdefault(mark, f"{name}:{line}")
-
-
 def header_guards(root):
     for _, name, text in c_files(root, "include", "src", "python"):
         if name.suffix != ".h":
@@ -174,8 +130,6 @@ RULES = [
     includes,
     tools_use_the_public_interface,
     banned_calls,
-    failures_are_marked,
-    marks_are_unique,
     header_guards,
     file_lengths,
     versions,

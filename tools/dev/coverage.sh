@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the unit tests of src/base, src/wire and src/core and the simulator reach of src/wire and src/core. They are built
-# apart: counted branches and coverage marks, nothing optimised, no assertions (a branch that must not happen is none).
+# apart: counted branches, nothing optimised, no assertions (a branch that must not happen is none).
 set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh
@@ -18,7 +18,7 @@ done
 configure() {
   mkdir -p "$CACHE/logs"
   [ -f $FOLDER/build.ninja ] ||
-    CC=gcc .venv/bin/meson setup $FOLDER --buildtype=plain -Db_coverage=true -Db_ndebug=true -Dmarks=true -Dbench=false \
+    CC=gcc .venv/bin/meson setup $FOLDER --buildtype=plain -Db_coverage=true -Db_ndebug=true -Dbench=false \
       -Ddefault_library=static >"$CACHE/logs/$FOLDER.log" ||
     { tail -n 20 "$CACHE/logs/$FOLDER.log" >&2; rm -rf $FOLDER; die "meson cannot set up $FOLDER"; }
 }
@@ -26,7 +26,6 @@ configure() {
 # Counts of an earlier run would be added to.
 forget_counts() {
   find $FOLDER -name '*.gcda' -delete
-  rm -f $FOLDER/marks
 }
 
 unit_tests() {
@@ -44,7 +43,6 @@ simulate() {
 PATH=$PWD/.venv/bin:$PATH # meson and this script must mean one ninja
 configure
 forget_counts
-export KVFERRY_MARKS=$PWD/$FOLDER/marks
 say "building $FOLDER and running the unit tests …"
 ninja -C $FOLDER --quiet tests/sim/kvferry-sim
 unit_tests
