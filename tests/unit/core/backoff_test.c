@@ -1,12 +1,6 @@
 #include "core/backoff.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static void assert_next(kvf_backoff *backoff, kvf_prng *prng, uint64_t longest_ns)
 {
@@ -14,9 +8,8 @@ static void assert_next(kvf_backoff *backoff, kvf_prng *prng, uint64_t longest_n
   assert_in_range(wait_ns, (longest_ns + 1) / 2, longest_ns);
 }
 
-static void waits_double_up_to_the_longest(void **state)
+TEST(waits_double_up_to_the_longest)
 {
-  (void)state;
   for (uint64_t seed = 0; seed < 1000; seed++) {
     kvf_prng prng = {seed};
     kvf_backoff backoff;
@@ -32,9 +25,8 @@ static void waits_double_up_to_the_longest(void **state)
   }
 }
 
-static void jitter_reaches_both_ends(void **state)
+TEST(jitter_reaches_both_ends)
 {
-  (void)state;
   kvf_prng prng = {1};
   unsigned shortest = 0;
   unsigned longest = 0;
@@ -49,9 +41,8 @@ static void jitter_reaches_both_ends(void **state)
   assert_in_range(longest, 100, 300);
 }
 
-static void extremes_do_not_overflow(void **state)
+TEST(extremes_do_not_overflow)
 {
-  (void)state;
   kvf_prng prng = {1};
   kvf_backoff backoff;
   kvf_backoff_init(&backoff, 0, 0);
@@ -59,14 +50,4 @@ static void extremes_do_not_overflow(void **state)
   kvf_backoff_init(&backoff, UINT64_MAX - 1, UINT64_MAX);
   assert_next(&backoff, &prng, UINT64_MAX - 1);
   assert_next(&backoff, &prng, UINT64_MAX);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(waits_double_up_to_the_longest),
-      cmocka_unit_test(jitter_reaches_both_ends),
-      cmocka_unit_test(extremes_do_not_overflow),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,7 @@
 
 #include "base/time.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* Cooldowns from 100 to 350. */
 static kvf_breaker closed(void)
@@ -25,9 +19,8 @@ static kvf_breaker opened_at(uint64_t now_ns)
   return breaker;
 }
 
-static void closed_allows_and_wants_nothing(void **state)
+TEST(closed_allows_and_wants_nothing)
 {
-  (void)state;
   kvf_breaker breaker = closed();
   assert_true(kvf_breaker_allows(&breaker));
   assert_false(kvf_breaker_wants_probe(&breaker, KVF_TIME_NEVER));
@@ -37,9 +30,8 @@ static void closed_allows_and_wants_nothing(void **state)
   assert_true(kvf_breaker_allows(&breaker));
 }
 
-static void first_failure_opens(void **state)
+TEST(first_failure_opens)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   assert_false(kvf_breaker_allows(&breaker));
   assert_int_equal(kvf_breaker_cause(&breaker), KVF_PEER_DOWN);
@@ -48,9 +40,8 @@ static void first_failure_opens(void **state)
   assert_true(kvf_breaker_wants_probe(&breaker, 1100));
 }
 
-static void losses_of_requests_do_not_count(void **state)
+TEST(losses_of_requests_do_not_count)
 {
-  (void)state;
   const kvf_status harmless[] = {KVF_BAD_TICKET, KVF_LEASE_EXPIRED, KVF_CANCELLED, KVF_PEER_RESTARTED, KVF_OK};
   for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
     kvf_breaker breaker = closed();
@@ -59,18 +50,16 @@ static void losses_of_requests_do_not_count(void **state)
   }
 }
 
-static void late_failures_while_open_change_nothing(void **state)
+TEST(late_failures_while_open_change_nothing)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   kvf_breaker_fail(&breaker, 1050, KVF_TRANSFER_STALLED);
   assert_int_equal(kvf_breaker_cause(&breaker), KVF_PEER_DOWN);
   assert_int_equal(kvf_breaker_next_deadline(&breaker), 1100);
 }
 
-static void half_open_lets_only_one_probe_through(void **state)
+TEST(half_open_lets_only_one_probe_through)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   kvf_breaker_probing(&breaker, 1100);
   assert_false(kvf_breaker_allows(&breaker));
@@ -81,9 +70,8 @@ static void half_open_lets_only_one_probe_through(void **state)
   assert_true(kvf_breaker_next_deadline(&breaker) == KVF_TIME_NEVER);
 }
 
-static void cooldown_doubles_up_to_the_longest(void **state)
+TEST(cooldown_doubles_up_to_the_longest)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   const uint64_t cooldowns[] = {200, 350, 350};
   uint64_t now_ns = 1100;
@@ -98,9 +86,8 @@ static void cooldown_doubles_up_to_the_longest(void **state)
   assert_int_equal(kvf_breaker_next_deadline(&breaker), 5100);
 }
 
-static void any_failure_of_the_probe_reopens(void **state)
+TEST(any_failure_of_the_probe_reopens)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   kvf_breaker_probing(&breaker, 1100);
   kvf_breaker_fail(&breaker, 1110, KVF_HANDSHAKE_REFUSED);
@@ -109,18 +96,16 @@ static void any_failure_of_the_probe_reopens(void **state)
   assert_true(kvf_breaker_wants_probe(&breaker, 1310));
 }
 
-static void lost_probe_is_followed_by_another(void **state)
+TEST(lost_probe_is_followed_by_another)
 {
-  (void)state;
   kvf_breaker breaker = opened_at(1000);
   kvf_breaker_probing(&breaker, 1100);
   assert_int_equal(kvf_breaker_next_deadline(&breaker), 1450);
   assert_true(kvf_breaker_wants_probe(&breaker, 1450));
 }
 
-static void lost_path_is_probed_at_once_but_not_twice(void **state)
+TEST(lost_path_is_probed_at_once_but_not_twice)
 {
-  (void)state;
   kvf_breaker breaker = closed();
   kvf_breaker_lose(&breaker, 0, KVF_PEER_DOWN);
   assert_false(kvf_breaker_allows(&breaker));
@@ -135,20 +120,4 @@ static void lost_path_is_probed_at_once_but_not_twice(void **state)
   kvf_breaker_succeed(&breaker);
   kvf_breaker_lose(&breaker, 349 + 350, KVF_PEER_DOWN);
   assert_true(kvf_breaker_wants_probe(&breaker, 349 + 350));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(closed_allows_and_wants_nothing),
-      cmocka_unit_test(first_failure_opens),
-      cmocka_unit_test(losses_of_requests_do_not_count),
-      cmocka_unit_test(late_failures_while_open_change_nothing),
-      cmocka_unit_test(half_open_lets_only_one_probe_through),
-      cmocka_unit_test(cooldown_doubles_up_to_the_longest),
-      cmocka_unit_test(any_failure_of_the_probe_reopens),
-      cmocka_unit_test(lost_probe_is_followed_by_another),
-      cmocka_unit_test(lost_path_is_probed_at_once_but_not_twice),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

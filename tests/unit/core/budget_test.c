@@ -1,12 +1,6 @@
 #include "core/budget.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 #define MS_NS UINT64_C(1000000)
@@ -18,9 +12,8 @@ static kvf_budget budget_of(uint32_t tokens_per_s)
   return budget;
 }
 
-static void zero_is_no_limit(void **state)
+TEST(zero_is_no_limit)
 {
-  (void)state;
   kvf_budget budget = budget_of(0);
   for (int i = 0; i < 3; i++) {
     assert_int_equal(kvf_budget_wait_ns(&budget, 0, UINT32_MAX), 0);
@@ -28,9 +21,8 @@ static void zero_is_no_limit(void **state)
   }
 }
 
-static void one_second_may_be_taken_at_once(void **state)
+TEST(one_second_may_be_taken_at_once)
 {
-  (void)state;
   kvf_budget budget = budget_of(1000);
   assert_true(kvf_budget_take(&budget, 0, 600));
   assert_true(kvf_budget_take(&budget, 0, 400));
@@ -38,9 +30,8 @@ static void one_second_may_be_taken_at_once(void **state)
   assert_int_equal(kvf_budget_wait_ns(&budget, 0, 1), MS_NS);
 }
 
-static void tokens_come_back_with_time(void **state)
+TEST(tokens_come_back_with_time)
 {
-  (void)state;
   kvf_budget budget = budget_of(1000);
   assert_true(kvf_budget_take(&budget, 0, 1000));
   assert_int_equal(kvf_budget_wait_ns(&budget, 0, 100), 100 * MS_NS);
@@ -49,17 +40,15 @@ static void tokens_come_back_with_time(void **state)
   assert_false(kvf_budget_take(&budget, 100 * MS_NS, 1));
 }
 
-static void quiet_times_save_up_no_more_than_a_second(void **state)
+TEST(quiet_times_save_up_no_more_than_a_second)
 {
-  (void)state;
   kvf_budget budget = budget_of(1000);
   assert_true(kvf_budget_take(&budget, 100 * SECOND_NS, 1000));
   assert_false(kvf_budget_take(&budget, 100 * SECOND_NS, 1));
 }
 
-static void a_large_request_goes_when_full_and_is_paid_off(void **state)
+TEST(a_large_request_goes_when_full_and_is_paid_off)
 {
-  (void)state;
   kvf_budget budget = budget_of(1000);
   assert_true(kvf_budget_take(&budget, 0, 5000));
   assert_int_equal(kvf_budget_wait_ns(&budget, 0, 1), 4 * SECOND_NS + MS_NS);
@@ -68,35 +57,19 @@ static void a_large_request_goes_when_full_and_is_paid_off(void **state)
   assert_true(kvf_budget_take(&budget, 5 * SECOND_NS, 5000));
 }
 
-static void nothing_costs_nothing(void **state)
+TEST(nothing_costs_nothing)
 {
-  (void)state;
   kvf_budget budget = budget_of(1);
   assert_true(kvf_budget_take(&budget, 0, 100));
   assert_true(kvf_budget_take(&budget, 0, 0));
 }
 
-static void extremes_do_not_overflow(void **state)
+TEST(extremes_do_not_overflow)
 {
-  (void)state;
   kvf_budget budget = budget_of(1);
   assert_true(kvf_budget_take(&budget, UINT64_MAX - 5, UINT32_MAX));
   assert_true(kvf_budget_wait_ns(&budget, UINT64_MAX - 5, UINT32_MAX) > 0);
   budget = budget_of(UINT32_MAX);
   assert_true(kvf_budget_take(&budget, 0, UINT32_MAX));
   assert_int_equal(kvf_budget_wait_ns(&budget, 0, UINT32_MAX), SECOND_NS);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(zero_is_no_limit),
-      cmocka_unit_test(one_second_may_be_taken_at_once),
-      cmocka_unit_test(tokens_come_back_with_time),
-      cmocka_unit_test(quiet_times_save_up_no_more_than_a_second),
-      cmocka_unit_test(a_large_request_goes_when_full_and_is_paid_off),
-      cmocka_unit_test(nothing_costs_nothing),
-      cmocka_unit_test(extremes_do_not_overflow),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,8 @@
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "core/conn.h"
+#include "test.h"
 
-static void ids_are_never_used_again(void **state)
+TEST(ids_are_never_used_again)
 {
-  (void)state;
   kvf_conns conns;
   uint64_t last = 0;
   kvf_conns_init(&conns);
@@ -31,9 +21,8 @@ static void ids_are_never_used_again(void **state)
   kvf_conns_free(&conns);
 }
 
-static void frames_wait_in_order(void **state)
+TEST(frames_wait_in_order)
 {
-  (void)state;
   kvf_conns conns;
   uint8_t *body = NULL;
   kvf_frame_header header;
@@ -62,9 +51,8 @@ static void frames_wait_in_order(void **state)
   kvf_conns_free(&conns);
 }
 
-static void connections_take_turns(void **state)
+TEST(connections_take_turns)
 {
-  (void)state;
   kvf_conns conns;
   kvf_conn *each[3];
   uint8_t *body;
@@ -86,9 +74,8 @@ static void connections_take_turns(void **state)
 }
 
 /* The last word is still sent: the connection lives until the runtime has taken it. */
-static void hanging_up_keeps_what_is_to_be_sent(void **state)
+TEST(hanging_up_keeps_what_is_to_be_sent)
 {
-  (void)state;
   kvf_conns conns;
   uint8_t *body;
   kvf_conns_init(&conns);
@@ -111,9 +98,8 @@ static void hanging_up_keeps_what_is_to_be_sent(void **state)
   kvf_conns_free(&conns);
 }
 
-static void hanging_up_needs_nothing_to_be_sent(void **state)
+TEST(hanging_up_needs_nothing_to_be_sent)
 {
-  (void)state;
   kvf_conns conns;
   kvf_conns_init(&conns);
   kvf_conn *conn = kvf_conns_add(&conns);
@@ -123,9 +109,8 @@ static void hanging_up_needs_nothing_to_be_sent(void **state)
   kvf_conns_free(&conns);
 }
 
-static void dropping_takes_it_out_of_the_queue(void **state)
+TEST(dropping_takes_it_out_of_the_queue)
 {
-  (void)state;
   kvf_conns conns;
   kvf_conns_init(&conns);
   kvf_conn *gone = kvf_conns_add(&conns);
@@ -139,9 +124,8 @@ static void dropping_takes_it_out_of_the_queue(void **state)
 }
 
 /* P6 */
-static void frames_past_the_limit_are_refused(void **state)
+TEST(frames_past_the_limit_are_refused)
 {
-  (void)state;
   kvf_conns conns;
   uint8_t *body;
   size_t frames = 0;
@@ -154,18 +138,4 @@ static void frames_past_the_limit_are_refused(void **state)
   assert_int_equal(frames, KVF_OUTBOX_BYTES_MAX / (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX));
   assert_int_equal(kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body), KVF_LIMIT);
   kvf_conns_free(&conns);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ids_are_never_used_again),
-      cmocka_unit_test(frames_wait_in_order),
-      cmocka_unit_test(connections_take_turns),
-      cmocka_unit_test(hanging_up_keeps_what_is_to_be_sent),
-      cmocka_unit_test(hanging_up_needs_nothing_to_be_sent),
-      cmocka_unit_test(dropping_takes_it_out_of_the_queue),
-      cmocka_unit_test(frames_past_the_limit_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,8 @@
 #include "control_world.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "test.h"
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
+control_world world;
 
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
@@ -55,32 +49,39 @@ void control_set_memory(control_side *side)
   assert_int_equal(kvf_core_set_memory(&side->core, &region, 1, &welcome), KVF_OK);
 }
 
-void control_world_open(control_world *world, const control_options *options)
+void control_world_open(const control_options *options)
 {
-  memset(world, 0, sizeof(*world));
-  world->now_ns = 1000 * MS;
-  open_side(&world->consumer, options, options->consumer_key, options->consumer_model, 'c', options->control);
-  open_side(&world->producer, options, options->producer_key, "m", 'p', false);
-  control_set_memory(&world->consumer);
+  (void)control_world_close(NULL);
+  memset(&world, 0, sizeof(world));
+  world.is_open = true;
+  world.now_ns = 1000 * MS;
+  open_side(&world.consumer, options, options->consumer_key, options->consumer_model, 'c', options->control);
+  open_side(&world.producer, options, options->producer_key, "m", 'p', false);
+  control_set_memory(&world.consumer);
   if (!options->without_memory) {
-    control_set_memory(&world->producer);
+    control_set_memory(&world.producer);
   }
-  kvf_rank_record self = {.incarnation = world->producer.core.self.incarnation};
+  kvf_rank_record self = {.incarnation = world.producer.core.self.incarnation};
   self.address.ip[15] = 1;
   self.address.port = 80;
-  assert_int_equal(kvf_core_set_ranks(&world->producer.core, &self, 1), KVF_OK);
+  assert_int_equal(kvf_core_set_ranks(&world.producer.core, &self, 1), KVF_OK);
 }
 
-void control_world_close(control_world *world)
+int control_world_close(void **state)
 {
-  kvf_core_free(&world->consumer.core);
-  kvf_core_free(&world->producer.core);
+  (void)state;
+  if (world.is_open) {
+    kvf_core_free(&world.consumer.core);
+    kvf_core_free(&world.producer.core);
+  }
+  world.is_open = false;
+  return 0;
 }
 
-static void carry_effects(control_world *world, control_side *side)
+static void carry_effects(control_side *side)
 {
   kvf_effect effect;
-  while (kvf_core_next_effect(&side->core, world->now_ns, &effect)) {
+  while (kvf_core_next_effect(&side->core, world.now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
         side->dial_wanted = true;
@@ -97,7 +98,7 @@ static void carry_effects(control_world *world, control_side *side)
         side->last_read = effect.read;
         break;
       case KVF_EFFECT_CANCEL:
-        kvf_core_on_read_done(&side->core, world->now_ns, effect.read.read_id, KVF_CANCELLED, NULL, 0);
+        kvf_core_on_read_done(&side->core, world.now_ns, effect.read.read_id, KVF_CANCELLED, NULL, 0);
         break;
       case KVF_EFFECT_STORE:
         kvf_core_on_stored(&side->core, &effect.store);
@@ -123,7 +124,7 @@ static void take_output(void *context, const kvf_core_output *output)
   }
 }
 
-static bool deliver(control_world *world, control_side *side)
+static bool deliver(control_side *side)
 {
   bool moved = false;
   while (side->inbox_bytes > 0 && side->conn_id != 0) {
@@ -131,17 +132,17 @@ static bool deliver(control_world *world, control_side *side)
     assert_int_equal(kvf_frame_header_decode(side->inbox, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
     size_t whole = KVF_FRAME_HEADER_BYTES + header.body_bytes;
     assert_true(side->inbox_bytes >= whole);
-    kvf_core_on_frame(&side->core, world->now_ns, side->conn_id, header.type, side->inbox + KVF_FRAME_HEADER_BYTES,
+    kvf_core_on_frame(&side->core, world.now_ns, side->conn_id, header.type, side->inbox + KVF_FRAME_HEADER_BYTES,
                       header.body_bytes);
     side->inbox_bytes -= whole;
     memmove(side->inbox, side->inbox + whole, side->inbox_bytes);
-    carry_effects(world, side);
+    carry_effects(side);
     moved = true;
   }
   return moved;
 }
 
-static bool close_after_hang_up(control_world *world, control_side *from, control_side *to)
+static bool close_after_hang_up(control_side *from, control_side *to)
 {
   if (!from->hung_up || from->conn_id == 0) {
     return false;
@@ -151,66 +152,65 @@ static bool close_after_hang_up(control_world *world, control_side *from, contro
   uint64_t conn_id = to->conn_id;
   to->conn_id = 0;
   if (conn_id != 0) {
-    kvf_core_on_closed(&to->core, world->now_ns, conn_id);
-    carry_effects(world, to);
+    kvf_core_on_closed(&to->core, world.now_ns, conn_id);
+    carry_effects(to);
   }
   return true;
 }
 
-void control_settle(control_world *world)
+void control_settle(void)
 {
-  control_side *consumer = &world->consumer;
-  control_side *producer = &world->producer;
+  control_side *consumer = &world.consumer;
+  control_side *producer = &world.producer;
   bool moved = true;
   while (moved) {
-    carry_effects(world, consumer);
-    carry_effects(world, producer);
+    carry_effects(consumer);
+    carry_effects(producer);
     kvf_core_take_output(&consumer->core, take_output, &(carrier){consumer, producer});
-    if (!world->held) {
+    if (!world.held) {
       kvf_core_take_output(&producer->core, take_output, &(carrier){producer, consumer});
     }
-    moved = deliver(world, producer);
-    moved = deliver(world, consumer) || moved;
-    moved = close_after_hang_up(world, consumer, producer) || moved;
-    moved = (!world->held && close_after_hang_up(world, producer, consumer)) || moved;
+    moved = deliver(producer);
+    moved = deliver(consumer) || moved;
+    moved = close_after_hang_up(consumer, producer) || moved;
+    moved = (!world.held && close_after_hang_up(producer, consumer)) || moved;
   }
 }
 
-void control_dial(control_world *world, kvf_status status)
+void control_dial(kvf_status status)
 {
-  assert_true(world->consumer.dial_wanted);
-  world->consumer.dial_wanted = false;
+  assert_true(world.consumer.dial_wanted);
+  world.consumer.dial_wanted = false;
   if (status == KVF_OK) {
     kvf_address from = {.port = 9};
-    world->consumer.conn_id = world->consumer.dial_conn_id;
-    assert_int_equal(kvf_core_on_accepted(&world->producer.core, world->now_ns, from, &world->producer.conn_id),
-                     KVF_OK);
+    world.consumer.conn_id = world.consumer.dial_conn_id;
+    assert_int_equal(kvf_core_on_accepted(&world.producer.core, world.now_ns, from, &world.producer.conn_id), KVF_OK);
   }
-  kvf_core_on_dialed(&world->consumer.core, world->now_ns, world->consumer.dial_conn_id, status);
-  control_settle(world);
+  kvf_core_on_dialed(&world.consumer.core, world.now_ns, world.consumer.dial_conn_id, status);
+  control_settle();
 }
 
-void control_cut(control_world *world)
+void control_cut(void)
 {
-  control_side *sides[] = {&world->consumer, &world->producer};
+  control_side *sides[] = {&world.consumer, &world.producer};
   for (size_t i = 0; i < 2; i++) {
     uint64_t conn_id = sides[i]->conn_id;
     sides[i]->conn_id = 0;
     sides[i]->inbox_bytes = 0;
-    kvf_core_on_closed(&sides[i]->core, world->now_ns, conn_id);
+    kvf_core_on_closed(&sides[i]->core, world.now_ns, conn_id);
   }
-  control_settle(world);
+  control_settle();
 }
 
-void control_advance(control_world *world, uint64_t ms)
+void control_advance(uint64_t ms)
 {
-  world->now_ns += ms * MS;
-  kvf_core_tick(&world->consumer.core, world->now_ns);
-  kvf_core_tick(&world->producer.core, world->now_ns);
-  control_settle(world);
+  world.now_ns += ms * MS;
+  kvf_core_tick(&world.consumer.core, world.now_ns);
+  kvf_core_tick(&world.producer.core, world.now_ns);
+  control_settle();
 }
 
-void control_ticket(control_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t blocks)
+void control_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t blocks)
 {
   kvf_lease lease;
   kvf_prompt prompt = {.tokens = blocks * 16};
@@ -218,13 +218,13 @@ void control_ticket(control_world *world, kvf_ticket *ticket, uint32_t *ids, uin
   for (uint32_t i = 0; i < blocks; i++) {
     ids[i] = i;
   }
-  assert_int_equal(kvf_core_lease_reserve(&world->producer.core, blocks, 0, &lease), KVF_OK);
-  assert_int_equal(kvf_core_ticket(&world->producer.core, &lease, &list, &prompt, ticket), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(&world.producer.core, blocks, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_ticket(&world.producer.core, &lease, &list, &prompt, ticket), KVF_OK);
 }
 
-void control_publish(control_world *world, const kvf_ticket *ticket)
+void control_publish(const kvf_ticket *ticket)
 {
   kvf_blocks list = {.ids = ticket->ids, .counts = ticket->counts, .groups = 1};
-  assert_int_equal(kvf_core_publish(&world->producer.core, world->now_ns, &ticket->lease, &list, 1, 2), KVF_OK);
-  control_settle(world);
+  assert_int_equal(kvf_core_publish(&world.producer.core, world.now_ns, &ticket->lease, &list, 1, 2), KVF_OK);
+  control_settle();
 }

@@ -4,7 +4,9 @@
 #define KVF_TESTS_CONTROL_WORLD_H
 
 #include "core/core.h"
+#include "test.h"
 
+#define CONTROL_TEST(name) TEST_WITH(name, NULL, control_world_close)
 #define MS KVF_NS_PER_MS
 
 typedef struct control_side {
@@ -23,11 +25,14 @@ typedef struct control_side {
 } control_side;
 
 typedef struct control_world {
+  bool is_open;
   uint64_t now_ns;
   control_side consumer;
   control_side producer;
   bool held; /* frames of the producer stay in its outbox */
 } control_world;
+
+extern control_world world;
 
 typedef struct control_options {
   const char *consumer_key; /* NULL: none */
@@ -39,21 +44,23 @@ typedef struct control_options {
 } control_options;
 
 void control_options_init(control_options *options);
-void control_world_open(control_world *world, const control_options *options);
-void control_world_close(control_world *world);
+/* Closes the one before. */
+void control_world_open(const control_options *options);
+/* Of the last world that was opened, if it is still open. */
+int control_world_close(void **state);
 void control_set_memory(control_side *side);
 
 /* Carries effects and frames to and fro until nothing moves. Dials are answered by control_dial() only. */
-void control_settle(control_world *world);
+void control_settle(void);
 /* The dial that waits succeeds, or fails. */
-void control_dial(control_world *world, kvf_status status);
+void control_dial(kvf_status status);
 /* Both ends see the connection closed. */
-void control_cut(control_world *world);
+void control_cut(void);
 /* Time passes; both cores tick. */
-void control_advance(control_world *world, uint64_t ms);
+void control_advance(uint64_t ms);
 
 /* A ticket of the producer for one block, as the consumer has decoded it. */
-void control_ticket(control_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t blocks);
-void control_publish(control_world *world, const kvf_ticket *ticket);
+void control_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t blocks);
+void control_publish(const kvf_ticket *ticket);
 
 #endif

@@ -1,20 +1,12 @@
 /* Loads whose ticket names several sources: one outcome and one quiet, whatever the attempts come to. */
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "ranks_world.h"
+#include "test.h"
 
 #define SOURCES 3
 #define POSITIONS 6
 #define TIMEOUT_MS 400
 
-static ranks_world world;
 static kvf_ticket tickets[SOURCES];
 static uint32_t ids[SOURCES][RANKS_GROUPS * RANKS_BLOCKS];
 
@@ -26,16 +18,16 @@ static void open_world(uint32_t groups)
   options.groups = groups;
   options.config.load_timeout_ms = TIMEOUT_MS;
   options.config.stall_timeout_ms = 10 * TIMEOUT_MS;
-  ranks_open(&world, &options);
+  ranks_open(&options);
   for (uint32_t i = 0; i < SOURCES; i++) {
-    ranks_ticket(&world, &tickets[i], ids[i], POSITIONS);
+    ranks_ticket(&tickets[i], ids[i], POSITIONS);
     for (uint32_t id = 0; id < groups * POSITIONS; id++) {
       ids[i][id] = (ids[i][id] + i) % RANKS_BLOCKS;
     }
     tickets[i].rank[0] = tickets[i].rank[i];
     tickets[i].rank[0].rank = 0;
     tickets[i].ranks = 1;
-    ranks_publish(&world, i, &tickets[i]);
+    ranks_publish(i, &tickets[i]);
   }
   world.hold_reads = true;
 }
@@ -61,7 +53,7 @@ static kvf_status start(uint32_t count)
                    .user = 5};
   assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
   kvf_status status = kvf_core_load_start(core(), world.now_ns, &sources, &load);
-  ranks_settle(&world);
+  ranks_settle();
   return status;
 }
 
@@ -78,8 +70,8 @@ static uint32_t reads_of(uint32_t source)
 static void fail_after_two(void)
 {
   assert_int_equal(reads_of(0), POSITIONS);
-  assert_int_equal(ranks_complete(&world, 0, 2, KVF_OK), 2);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(ranks_complete(0, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
 }
 
 static void assert_nothing_is_told(void)
@@ -108,16 +100,14 @@ static void assert_quiet_and_over(void)
   assert_int_equal(event.kind, KVF_EVENT_QUIET);
   assert_int_equal(event.user, 5);
   assert_nothing_is_told();
-  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(ranks_peers_held(), 0);
   assert_null(core()->open_loads);
-  ranks_close(&world);
 }
 
 /* ---- going on ---- */
 
-static void the_next_source_brings_the_rest(void **state)
+RANKS_TEST(the_next_source_brings_the_rest)
 {
-  (void)state;
   open_world(1);
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
@@ -127,9 +117,9 @@ static void the_next_source_brings_the_rest(void **state)
   for (uint32_t i = 0; i < world.reads_count; i++) {
     assert_int_equal(world.reads[i].items[0].position, 2 + i);
   }
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS - 2);
   for (uint32_t position = 0; position < POSITIONS; position++) {
-    assert_true(ranks_holds(&world, &tickets[position < 2 ? 0 : 1], 0, position));
+    assert_true(ranks_holds(&tickets[position < 2 ? 0 : 1], 0, position));
   }
   assert_int_equal(core()->source_switches, 1);
   assert_int_equal(core()->outcomes[0], 1);
@@ -137,9 +127,8 @@ static void the_next_source_brings_the_rest(void **state)
   assert_quiet_and_over();
 }
 
-static void one_source_is_all_there_is(void **state)
+RANKS_TEST(one_source_is_all_there_is)
 {
-  (void)state;
   open_world(1);
   assert_int_equal(start(1), KVF_OK);
   fail_after_two();
@@ -147,44 +136,41 @@ static void one_source_is_all_there_is(void **state)
   assert_quiet_and_over();
 }
 
-static void sources_that_cannot_be_reached_are_passed_over(void **state)
+RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
 {
-  (void)state;
   open_world(1);
   world.wires[0].down = true;
   world.wires[1].down = true;
   assert_int_equal(start(3), KVF_OK);
   assert_int_equal(world.wires[1].dials, 1);
-  assert_int_equal(ranks_complete(&world, 2, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(core()->source_switches, 2);
   assert_outcome(KVF_OK, POSITIONS);
   assert_quiet_and_over();
 }
 
 /* What an earlier source has brought counts, and the last one says why it is not more. */
-static void the_prefix_only_grows(void **state)
+RANKS_TEST(the_prefix_only_grows)
 {
-  (void)state;
   open_world(1);
   assert_int_equal(start(3), KVF_OK);
   fail_after_two();
-  assert_int_equal(ranks_complete(&world, 1, 1, KVF_OK), 1);
-  assert_int_equal(ranks_complete(&world, 1, 1, KVF_PEER_RESTARTED), 1);
+  assert_int_equal(ranks_complete(1, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(1, 1, KVF_PEER_RESTARTED), 1);
   assert_int_equal(reads_of(2), POSITIONS - 3);
-  assert_int_equal(ranks_complete(&world, 2, 1, KVF_LEASE_UNKNOWN), 1);
+  assert_int_equal(ranks_complete(2, 1, KVF_LEASE_UNKNOWN), 1);
   assert_outcome(KVF_LEASE_UNKNOWN, 3);
   assert_quiet_and_over();
 }
 
-static void its_time_is_that_of_all_attempts(void **state)
+RANKS_TEST(its_time_is_that_of_all_attempts)
 {
-  (void)state;
   open_world(1);
   assert_int_equal(start(2), KVF_OK);
-  ranks_advance(&world, 70);
+  ranks_advance(70);
   fail_after_two();
-  ranks_advance(&world, 30);
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  ranks_advance(30);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS - 2);
   assert_outcome(KVF_OK, POSITIONS);
   kvf_histogram load_ns;
   assert_int_equal(kvf_core_histograms(core(), &load_ns, 1), 1);
@@ -197,17 +183,16 @@ static void its_time_is_that_of_all_attempts(void **state)
 }
 
 /* With several KV groups a prefix is all or nothing: so is what the next source is asked for. */
-static void several_groups_are_read_anew(void **state)
+RANKS_TEST(several_groups_are_read_anew)
 {
-  (void)state;
   open_world(2);
   assert_int_equal(start(2), KVF_OK);
-  assert_int_equal(ranks_complete(&world, 0, 3, KVF_OK), 3);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
-  assert_int_equal(ranks_complete(&world, 1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  assert_int_equal(ranks_complete(0, 3, KVF_OK), 3);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(ranks_complete(1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
   for (uint32_t position = 0; position < POSITIONS; position++) {
-    assert_true(ranks_holds(&world, &tickets[1], 0, position));
-    assert_true(ranks_holds(&world, &tickets[1], 1, position));
+    assert_true(ranks_holds(&tickets[1], 0, position));
+    assert_true(ranks_holds(&tickets[1], 1, position));
   }
   assert_outcome(KVF_OK, 2 * POSITIONS);
   assert_quiet_and_over();
@@ -216,90 +201,85 @@ static void several_groups_are_read_anew(void **state)
 /* ---- held back ---- */
 
 /* P4: no block is in two attempts at a time. */
-static void the_next_source_waits_for_quiet(void **state)
+RANKS_TEST(the_next_source_waits_for_quiet)
 {
-  (void)state;
   open_world(1);
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS - 4, KVF_CANCELLED), POSITIONS - 4);
+  assert_int_equal(ranks_complete(0, POSITIONS - 4, KVF_CANCELLED), POSITIONS - 4);
   assert_nothing_is_told();
   assert_int_equal(reads_of(0), 1);
   assert_int_equal(reads_of(1), 0);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_CANCELLED), 1);
+  assert_int_equal(ranks_complete(0, 1, KVF_CANCELLED), 1);
   assert_int_equal(reads_of(1), POSITIONS - 2);
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS - 2);
   assert_outcome(KVF_OK, POSITIONS);
   assert_quiet_and_over();
 }
 
 /* P2: a copy that does not end costs the next source, not the deadline. */
-static void the_deadline_ends_the_wait(void **state)
+RANKS_TEST(the_deadline_ends_the_wait)
 {
-  (void)state;
   open_world(1);
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
-  ranks_advance(&world, TIMEOUT_MS - 1);
+  ranks_advance(TIMEOUT_MS - 1);
   assert_nothing_is_told();
-  ranks_advance(&world, 2);
+  ranks_advance(2);
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
   assert_int_equal(world.wires[1].dials, 0);
   assert_quiet_and_over();
 }
 
 /* P2: reads that do not end make the node unhealthy; the engine has its outcome by then. */
-static void what_is_never_quiet_is_not_waited_for(void **state)
+RANKS_TEST(what_is_never_quiet_is_not_waited_for)
 {
-  (void)state;
   open_world(1);
   world.consumer.core.self.config.quiet_timeout_ms = TIMEOUT_MS / 4;
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
-  ranks_advance(&world, TIMEOUT_MS / 4 - 1);
+  ranks_advance(TIMEOUT_MS / 4 - 1);
   assert_nothing_is_told();
-  ranks_advance(&world, 2);
+  ranks_advance(2);
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
   assert_int_equal(world.wires[1].dials, 0);
   assert_quiet_and_over();
 }
 
 /* P2 */
-static void all_sources_share_one_deadline(void **state)
+RANKS_TEST(all_sources_share_one_deadline)
 {
-  (void)state;
   open_world(1);
   assert_int_equal(start(3), KVF_OK);
-  ranks_advance(&world, TIMEOUT_MS - 100);
+  ranks_advance(TIMEOUT_MS - 100);
   fail_after_two();
   assert_int_equal(reads_of(1), POSITIONS - 2);
   world.hold_cancels = true;
-  ranks_advance(&world, 98);
+  ranks_advance(98);
   assert_nothing_is_told();
-  ranks_advance(&world, 4);
+  ranks_advance(4);
   assert_outcome(KVF_DEADLINE, 2); /* at once: there is nothing to wait for */
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_CANCELLED), POSITIONS - 2);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_CANCELLED), POSITIONS - 2);
   assert_int_equal(world.wires[2].dials, 0);
   assert_quiet_and_over();
 }
 
 /* The clock has not been looked at since. */
-static void quiet_past_the_deadline_tries_no_other(void **state)
+RANKS_TEST(quiet_past_the_deadline_tries_no_other)
 {
-  (void)state;
   open_world(1);
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
   world.now_ns += TIMEOUT_MS * MS;
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
   assert_int_equal(world.wires[1].dials, 0);
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_quiet_and_over();
@@ -307,9 +287,8 @@ static void quiet_past_the_deadline_tries_no_other(void **state)
 
 /* ---- abort ---- */
 
-static void abort_between_sources_works_at_once(void **state)
+RANKS_TEST(abort_between_sources_works_at_once)
 {
-  (void)state;
   open_world(1);
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
@@ -318,14 +297,13 @@ static void abort_between_sources_works_at_once(void **state)
   assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
   assert_outcome(KVF_ABORTED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
   assert_int_equal(world.wires[1].dials, 0);
   assert_quiet_and_over();
 }
 
-static void abort_at_a_source_tries_no_other(void **state)
+RANKS_TEST(abort_at_a_source_tries_no_other)
 {
-  (void)state;
   for (uint32_t source = 0; source < 2; source++) {
     open_world(1);
     assert_int_equal(start(3), KVF_OK);
@@ -334,7 +312,7 @@ static void abort_at_a_source_tries_no_other(void **state)
     }
     assert_int_equal(reads_of(source), source == 1 ? POSITIONS - 2 : POSITIONS);
     assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
-    ranks_settle(&world);
+    ranks_settle();
     assert_int_equal(world.wires[source + 1].dials, 0);
     assert_outcome(KVF_ABORTED, source == 1 ? 2 : 0);
     assert_quiet_and_over();
@@ -342,15 +320,14 @@ static void abort_at_a_source_tries_no_other(void **state)
 }
 
 /* P4: memory that is let go of is written to by no further source. */
-static void unregistering_tries_no_other(void **state)
+RANKS_TEST(unregistering_tries_no_other)
 {
-  (void)state;
   open_world(1);
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
   assert_false(kvf_core_clear_memory(core(), world.now_ns));
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
   assert_int_equal(world.wires[1].dials, 0);
   assert_false(kvf_core_clear_memory(core(), world.now_ns));
   assert_outcome(KVF_ABORTED, 2);
@@ -358,14 +335,12 @@ static void unregistering_tries_no_other(void **state)
   assert_true(kvf_core_next_event(core(), world.now_ns, &event));
   assert_int_equal(event.kind, KVF_EVENT_QUIET);
   assert_true(kvf_core_clear_memory(core(), world.now_ns));
-  ranks_close(&world);
 }
 
 /* ---- sources that do not fit ---- */
 
-static void source_of_another_layout_is_left_out(void **state)
+RANKS_TEST(source_of_another_layout_is_left_out)
 {
-  (void)state;
   for (uint32_t kind = 0; kind < 5; kind++) {
     open_world(1);
     switch (kind) {
@@ -392,28 +367,26 @@ static void source_of_another_layout_is_left_out(void **state)
     assert_int_equal(core()->requests.counters.bad_tickets + core()->requests.counters.incompatible, 0);
     fail_after_two();
     assert_int_equal(world.wires[1].dials, 0);
-    assert_int_equal(ranks_complete(&world, 2, POSITIONS, KVF_OK), POSITIONS - 2);
+    assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS - 2);
     assert_outcome(KVF_OK, POSITIONS);
     assert_quiet_and_over();
   }
 }
 
 /* The first that fits is the one that the others are held against. */
-static void the_first_source_may_be_left_out(void **state)
+RANKS_TEST(the_first_source_may_be_left_out)
 {
-  (void)state;
   open_world(1);
   tickets[0].compat[0] ^= 1;
   assert_int_equal(start(2), KVF_OK);
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(world.wires[0].dials, 0);
   assert_outcome(KVF_OK, POSITIONS);
   assert_quiet_and_over();
 }
 
-static void no_source_that_fits_is_a_refusal(void **state)
+RANKS_TEST(no_source_that_fits_is_a_refusal)
 {
-  (void)state;
   open_world(1);
   tickets[0].prompt.hash[0] ^= 1;
   tickets[1].compat[0] ^= 1;
@@ -423,29 +396,4 @@ static void no_source_that_fits_is_a_refusal(void **state)
   assert_int_equal(core()->requests.counters.sources_left_out, 0);
   assert_nothing_is_told();
   assert_null(core()->open_loads);
-  ranks_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_next_source_brings_the_rest),
-      cmocka_unit_test(one_source_is_all_there_is),
-      cmocka_unit_test(sources_that_cannot_be_reached_are_passed_over),
-      cmocka_unit_test(the_prefix_only_grows),
-      cmocka_unit_test(its_time_is_that_of_all_attempts),
-      cmocka_unit_test(several_groups_are_read_anew),
-      cmocka_unit_test(the_next_source_waits_for_quiet),
-      cmocka_unit_test(the_deadline_ends_the_wait),
-      cmocka_unit_test(what_is_never_quiet_is_not_waited_for),
-      cmocka_unit_test(all_sources_share_one_deadline),
-      cmocka_unit_test(quiet_past_the_deadline_tries_no_other),
-      cmocka_unit_test(abort_between_sources_works_at_once),
-      cmocka_unit_test(abort_at_a_source_tries_no_other),
-      cmocka_unit_test(unregistering_tries_no_other),
-      cmocka_unit_test(source_of_another_layout_is_left_out),
-      cmocka_unit_test(the_first_source_may_be_left_out),
-      cmocka_unit_test(no_source_that_fits_is_a_refusal),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

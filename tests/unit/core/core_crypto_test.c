@@ -1,16 +1,8 @@
 /* Fails the n-th hash or MAC, for every n, as OpenSSL does without memory: what cannot be proved is not believed, and
  * what failed once works later. Linked with --wrap for kvf_sha256 and kvf_hmac. */
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "control_world.h"
+#include "test.h"
 
 kvf_status __real_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 kvf_status __real_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
@@ -48,7 +40,6 @@ static bool disarm(void)
   return hashes_left < 0;
 }
 
-static control_world world;
 static kvf_ticket ticket;
 static uint32_t ids[4];
 
@@ -58,13 +49,12 @@ static void open_world(void)
   control_options_init(&options);
   options.consumer_key = "a key of sixteen";
   options.producer_key = "a key of sixteen";
-  control_world_open(&world, &options);
-  control_ticket(&world, &ticket, ids, 4);
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
 }
 
-static void init(void **state)
+CONTROL_TEST(init)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
@@ -83,9 +73,8 @@ static void init(void **state)
 }
 
 /* P8: no lease whose token could be guessed. */
-static void no_lease_without_a_token(void **state)
+CONTROL_TEST(no_lease_without_a_token)
 {
-  (void)state;
   kvf_lease lease = {.id = 77};
   open_world();
   uint32_t live = kvf_lease_slots_live(&world.producer.core.slots);
@@ -95,21 +84,19 @@ static void no_lease_without_a_token(void **state)
   assert_int_equal(lease.id, 77);
   assert_int_equal(kvf_lease_slots_live(&world.producer.core.slots), live);
   assert_int_equal(kvf_core_lease_reserve(&world.producer.core, 1, 0, &lease), KVF_OK);
-  control_world_close(&world);
 }
 
 static void dial_all(void)
 {
-  control_settle(&world);
+  control_settle();
   while (world.consumer.dial_wanted) {
-    control_dial(&world, KVF_OK);
+    control_dial(KVF_OK);
   }
 }
 
 /* P8, P2: a handshake that cannot be computed opens nothing on either side, and the next one does. */
-static void handshake(void **state)
+CONTROL_TEST(handshake)
 {
-  (void)state;
   kvf_peers *peers = &world.consumer.core.peers;
   const kvf_sessions *sessions = &world.producer.core.sessions;
   bool failed = true;
@@ -126,22 +113,11 @@ static void handshake(void **state)
     assert_int_equal(peers->table[peer]->state, failed ? KVF_PEER_IDLE : KVF_PEER_READY);
     assert_int_equal(sessions->open_count, failed ? 0 : 1);
     assert_int_equal(sessions->unproven_count, 0);
-    control_advance(&world, 501); /* the breaker's cooldown, where it counts as the peer's failure */
+    control_advance(501); /* the breaker's cooldown, where it counts as the peer's failure */
     kvf_peers_want_open(peers, world.now_ns, peer);
     dial_all();
     assert_int_equal(peers->table[peer]->state, KVF_PEER_READY);
     assert_int_equal(sessions->open_count, 1);
-    control_world_close(&world);
   }
   assert_true(hashes > 10);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(init),
-      cmocka_unit_test(no_lease_without_a_token),
-      cmocka_unit_test(handshake),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,28 +1,19 @@
 /* kvf_core_load_start(): what it refuses, which ranks it reads what from, and what prefix it reports. */
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "ranks_world.h"
+#include "test.h"
 
 #define POSITIONS 6
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
 
 static void open_world(const ranks_options *options)
 {
-  ranks_open(&world, options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(options);
+  ranks_ticket(&ticket, ids, POSITIONS);
   for (uint32_t i = 0; i < world.ranks; i++) {
-    ranks_publish(&world, i, &ticket);
+    ranks_publish(i, &ticket);
   }
 }
 
@@ -36,7 +27,7 @@ static void open_simple(void)
 static kvf_report outcome(void)
 {
   kvf_event event;
-  assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+  assert_true(ranks_event(KVF_EVENT_LOAD, &event));
   assert_int_equal(event.user, 5);
   return event.u.report;
 }
@@ -44,9 +35,9 @@ static kvf_report outcome(void)
 static void assert_quiet(void)
 {
   kvf_event event;
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_int_equal(event.user, 5);
-  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(ranks_peers_held(), 0);
 }
 
 static uint32_t dialed(void)
@@ -67,24 +58,22 @@ static void load_with(uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t
   options.consumer_rank = consumer_rank;
   options.groups = 2;
   open_world(&options);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   kvf_report report = outcome();
   assert_int_equal(report.status, KVF_OK);
   assert_int_equal(report.ranks_mask, UINT64_C(1) << consumer_rank);
   assert_int_equal(report.blocks, 2 * POSITIONS);
   assert_int_equal(report.prefix, 2 * POSITIONS);
   for (uint32_t position = 0; position < POSITIONS; position++) {
-    assert_true(ranks_holds(&world, &ticket, 0, position));
-    assert_true(ranks_holds(&world, &ticket, 1, position));
+    assert_true(ranks_holds(&ticket, 0, position));
+    assert_true(ranks_holds(&ticket, 1, position));
   }
   assert_quiet();
-  ranks_close(&world);
 }
 
 /* A consumer rank gets its heads, whatever the numbers of ranks, and asks no rank that has none of them. */
-static void each_rank_gets_its_heads(void **state)
+RANKS_TEST(each_rank_gets_its_heads)
 {
-  (void)state;
   static const uint32_t widths[] = {1, 2, 4};
   static const uint32_t heads[] = {1, 2, 4, 8};
   for (size_t h = 0; h < 4; h++) {
@@ -101,17 +90,15 @@ static void each_rank_gets_its_heads(void **state)
   }
 }
 
-static void heads_that_do_not_divide_are_incompatible(void **state)
+RANKS_TEST(heads_that_do_not_divide_are_incompatible)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 1, 1, 3);
   options.consumer_ranks = 2;
   open_world(&options);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INCOMPATIBLE);
-  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
+  assert_int_equal(ranks_peers_held(), 0);
   assert_int_equal(dialed(), 0);
-  ranks_close(&world);
 }
 
 /* ---- prefixes ---- */
@@ -123,61 +110,54 @@ static void open_two_parts(uint32_t groups)
   options.groups = groups;
   open_world(&options);
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(world.reads_count, 2 * groups * POSITIONS);
 }
 
 /* A position is good when all its parts are. */
-static void prefix_is_the_shortest_of_the_parts(void **state)
+RANKS_TEST(prefix_is_the_shortest_of_the_parts)
 {
-  (void)state;
   open_two_parts(1);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(ranks_complete(&world, 1, 2, KVF_OK), 2);
-  assert_int_equal(ranks_complete(&world, 1, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(1, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), 1);
   kvf_report report = outcome();
   assert_int_equal(report.status, KVF_LEASE_EXPIRED);
   assert_int_equal(report.prefix, 2);
   assert_int_equal(report.blocks, POSITIONS);
-  assert_true(ranks_holds(&world, &ticket, 0, 1));
+  assert_true(ranks_holds(&ticket, 0, 1));
   assert_quiet();
-  ranks_close(&world);
 }
 
-static void one_part_is_not_enough(void **state)
+RANKS_TEST(one_part_is_not_enough)
 {
-  (void)state;
   open_two_parts(1);
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_UNKNOWN), 1);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
   kvf_report report = outcome();
   assert_int_equal(report.status, KVF_LEASE_UNKNOWN);
   assert_int_equal(report.prefix, 0);
   assert_quiet();
-  ranks_close(&world);
 }
 
 /* P7: with several KV groups a prefix is of no use, however long. */
-static void prefix_of_several_groups_is_all_or_nothing(void **state)
+RANKS_TEST(prefix_of_several_groups_is_all_or_nothing)
 {
-  (void)state;
   for (uint32_t good = 0; good <= 2 * POSITIONS; good++) {
     open_two_parts(2);
-    assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
-    assert_int_equal(ranks_complete(&world, 1, good, KVF_OK), good);
-    assert_int_equal(ranks_complete(&world, 1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
+    assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+    assert_int_equal(ranks_complete(1, good, KVF_OK), good);
+    assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
     kvf_report report = outcome();
     assert_int_equal(report.status, good < 2 * POSITIONS ? KVF_LEASE_EXPIRED : KVF_OK);
     assert_int_equal(report.prefix, good < 2 * POSITIONS ? 0 : 2 * POSITIONS);
     assert_quiet();
-    ranks_close(&world);
   }
 }
 
 /* Groups are read side by side, so that a position's blocks come together. */
-static void groups_are_read_position_by_position(void **state)
+RANKS_TEST(groups_are_read_position_by_position)
 {
-  (void)state;
   open_two_parts(2);
   uint32_t seen[2] = {0};
   for (uint32_t i = 0; i < world.reads_count; i++) {
@@ -188,29 +168,27 @@ static void groups_are_read_position_by_position(void **state)
     assert_int_equal(item->remote_block, ids[item->group * POSITIONS + item->position]);
     seen[producer]++;
   }
-  assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
-  assert_int_equal(ranks_complete(&world, 1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
-  ranks_close(&world);
+  assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  assert_int_equal(ranks_complete(1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
 }
 
 /* ---- transports ---- */
 
 /* What breaks under a read is read again over the other transport, and what had been confirmed is not. */
-static void another_transport_brings_the_rest(void **state)
+RANKS_TEST(another_transport_brings_the_rest)
 {
-  (void)state;
   open_simple();
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(world.reads_count, POSITIONS);
   uint32_t local = world.reads[0].path;
   assert_int_equal(world.path_transport[local], 0);
-  assert_int_equal(ranks_complete(&world, 0, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(0, 2, KVF_OK), 2);
   world.transports_down = 1;
   kvf_core_on_link_down(&world.consumer.core, world.now_ns, local, KVF_TRANSFER_FAILED);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_TRANSFER_FAILED), POSITIONS - 2);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_TRANSFER_FAILED), POSITIONS - 2);
   for (uint32_t ms = 0; world.reads_count == 0 && ms < 1000; ms += 10) {
-    ranks_advance(&world, 10);
+    ranks_advance(10);
   }
   assert_int_equal(world.reads_count, POSITIONS - 2);
   for (uint32_t i = 0; i < world.reads_count; i++) {
@@ -218,14 +196,13 @@ static void another_transport_brings_the_rest(void **state)
     assert_int_equal(world.reads[i].items_count, 1);
     assert_int_equal(world.reads[i].items[0].position, 2 + i);
   }
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS - 2);
   assert_int_equal(outcome().status, KVF_OK);
   for (uint32_t position = 0; position < POSITIONS; position++) {
-    assert_true(ranks_holds(&world, &ticket, 0, position));
+    assert_true(ranks_holds(&ticket, 0, position));
   }
   assert_int_equal(kvf_loads_stats(world.consumer.core.loads)->blocks, POSITIONS);
   assert_quiet();
-  ranks_close(&world);
 }
 
 /* ---- which blocks ---- */
@@ -241,28 +218,25 @@ static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
   kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns,
                                           &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load);
-  ranks_settle(&world);
+  ranks_settle();
   return status;
 }
 
-static void only_wanted_blocks_are_read(void **state)
+RANKS_TEST(only_wanted_blocks_are_read)
 {
-  (void)state;
   open_simple();
   uint32_t destination[POSITIONS] = {KVF_BLOCK_NONE, 1, KVF_BLOCK_NONE, 2, 3, KVF_BLOCK_NONE};
   world.hold_reads = true;
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
   assert_int_equal(world.reads_count, 3);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_OK), 1);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(ranks_complete(0, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
   assert_int_equal(outcome().prefix, 3); /* the first position that is missing; what is not wanted is good already */
   assert_quiet();
-  ranks_close(&world);
 }
 
-static void nothing_wanted_is_done_at_once(void **state)
+RANKS_TEST(nothing_wanted_is_done_at_once)
 {
-  (void)state;
   open_simple();
   uint32_t destination[POSITIONS];
   memset(destination, 0xff, sizeof(destination));
@@ -272,12 +246,10 @@ static void nothing_wanted_is_done_at_once(void **state)
   assert_int_equal(report.prefix, POSITIONS);
   assert_quiet();
   assert_int_equal(dialed(), 0);
-  ranks_close(&world);
 }
 
-static void destinations_that_do_not_fit_are_refused(void **state)
+RANKS_TEST(destinations_that_do_not_fit_are_refused)
 {
-  (void)state;
   open_simple();
   uint32_t good[POSITIONS] = {0, 1, 2, 3, 4, 5};
   const uint32_t counts[2] = {POSITIONS - 1, 1};
@@ -297,42 +269,36 @@ static void destinations_that_do_not_fit_are_refused(void **state)
   ticket.ids[2] = KVF_BLOCK_NONE; /* the producer does not have it any more */
   assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
   ticket.ids[2] = slid_out;
-  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(ranks_peers_held(), 0);
   assert_int_equal(dialed(), 0);
   assert_int_equal(load_into(good, 1, ticket.counts), KVF_OK);
-  ranks_close(&world);
 }
 
-static void memory_must_be_registered(void **state)
+RANKS_TEST(memory_must_be_registered)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.control = true;
   open_world(&options);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INVALID);
-  ranks_close(&world);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INVALID);
 }
 
 /* A ticket of fewer groups than this engine has cannot be of its model. */
-static void groups_must_be_those_of_the_memory(void **state)
+RANKS_TEST(groups_must_be_those_of_the_memory)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.groups = 2;
   open_world(&options);
   ticket.groups = 1;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_INVALID);
-  ranks_close(&world);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INVALID);
 }
 
 /* ---- tickets and tables ---- */
 
 /* P8: nothing is connected to. */
-static void tickets_of_others_are_refused(void **state)
+RANKS_TEST(tickets_of_others_are_refused)
 {
-  (void)state;
   open_simple();
   uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
   ticket.compat[31] ^= 1;
@@ -350,79 +316,69 @@ static void tickets_of_others_are_refused(void **state)
   assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
                                        &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
                    KVF_BAD_TICKET);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(dialed(), 0);
   assert_int_equal(world.consumer.core.peers.count, 0);
-  ranks_close(&world);
 }
 
 /* P1: a producer whose lease covers other blocks than the ticket says. */
-static void digest_must_be_that_of_the_lease(void **state)
+RANKS_TEST(digest_must_be_that_of_the_lease)
 {
-  (void)state;
   open_simple();
   ticket.ids[0]++;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   kvf_report report = outcome();
   assert_int_equal(report.status, KVF_BAD_TICKET);
   assert_int_equal(report.prefix, 0);
-  ranks_close(&world);
 }
 
-static void a_request_loads_once_at_a_time(void **state)
+RANKS_TEST(a_request_loads_once_at_a_time)
 {
-  (void)state;
   open_simple();
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_EXISTS);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_EXISTS); /* its quiet has not been taken */
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS); /* its quiet has not been taken */
   assert_int_equal(outcome().status, KVF_OK);
   assert_quiet();
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  ranks_close(&world);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
 }
 
-static void table_is_bounded_and_what_is_refused_holds_nothing(void **state)
+RANKS_TEST(table_is_bounded_and_what_is_refused_holds_nothing)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 2, 1, 4);
   options.config.loads_max = 2;
   open_world(&options);
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_load(&world, &ticket, 2), KVF_OK);
-  assert_int_equal(ranks_peers_held(&world), 4);
-  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
-  assert_int_equal(ranks_peers_held(&world), 4);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
+  assert_int_equal(ranks_peers_held(), 4);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_peers_held(), 4);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.open_loads), 2);
-  ranks_close(&world);
 }
 
 /* P6: an engine that takes no events does not fill the memory. */
-static void loads_whose_events_wait_are_open(void **state)
+RANKS_TEST(loads_whose_events_wait_are_open)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.config.loads_max = 2;
   open_world(&options);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_load(&world, &ticket, 2), KVF_OK);
-  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
   assert_int_equal(outcome().status, KVF_OK);
-  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
   assert_quiet();
-  assert_int_equal(ranks_load(&world, &ticket, 3), KVF_OK);
-  ranks_close(&world);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_OK);
 }
 
 /* P2 */
-static void deadline_is_the_loads_or_the_nodes(void **state)
+RANKS_TEST(deadline_is_the_loads_or_the_nodes)
 {
-  (void)state;
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.config.load_timeout_ms = 400;
@@ -440,22 +396,20 @@ static void deadline_is_the_loads_or_the_nodes(void **state)
     assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
                                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
                      KVF_OK);
-    ranks_settle(&world);
-    ranks_advance(&world, own_ms == 0 ? 399 : own_ms - 1);
-    assert_false(ranks_event(&world, KVF_EVENT_LOAD, &event));
-    ranks_advance(&world, 2); /* the wheel's resolution */
+    ranks_settle();
+    ranks_advance(own_ms == 0 ? 399 : own_ms - 1);
+    assert_false(ranks_event(KVF_EVENT_LOAD, &event));
+    ranks_advance(2); /* the wheel's resolution */
     assert_int_equal(outcome().status, KVF_DEADLINE);
     assert_quiet();
   }
-  ranks_close(&world);
 }
 
 /* ---- abort ---- */
 
 /* P4: quiet comes when the last read has ended, not before. */
-static void abort_waits_for_its_reads(void **state)
+RANKS_TEST(abort_waits_for_its_reads)
 {
-  (void)state;
   kvf_event event;
   open_two_parts(1);
   world.hold_cancels = true;
@@ -463,29 +417,25 @@ static void abort_waits_for_its_reads(void **state)
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
   assert_int_equal(outcome().status, KVF_ABORTED);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_CANCELLED), POSITIONS);
-  assert_int_equal(ranks_complete(&world, 1, POSITIONS - 1, KVF_OK), POSITIONS - 1);
-  assert_false(ranks_event(&world, KVF_EVENT_QUIET, &event));
-  assert_int_equal(ranks_peers_held(&world), 2);
-  assert_int_equal(ranks_complete(&world, 1, 1, KVF_CANCELLED), 1);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS);
+  assert_int_equal(ranks_complete(1, POSITIONS - 1, KVF_OK), POSITIONS - 1);
+  assert_false(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_peers_held(), 2);
+  assert_int_equal(ranks_complete(1, 1, KVF_CANCELLED), 1);
   assert_quiet();
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_NOT_FOUND);
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
-  ranks_close(&world);
 }
 
-static void bad_tickets_are_counted(void **state)
+RANKS_TEST(bad_tickets_are_counted)
 {
-  (void)state;
   open_simple();
   kvf_core_count_bad_ticket(&world.consumer.core);
   assert_int_equal(world.consumer.core.bad_tickets, 1);
-  ranks_close(&world);
 }
 
-static void ticket_without_tokens_is_done_at_once(void **state)
+RANKS_TEST(ticket_without_tokens_is_done_at_once)
 {
-  (void)state;
   open_simple();
   ticket.prompt.tokens = 0;
   ticket.counts[0] = 0;
@@ -495,33 +445,4 @@ static void ticket_without_tokens_is_done_at_once(void **state)
   assert_int_equal(report.blocks, 0);
   assert_quiet();
   assert_int_equal(dialed(), 0);
-  ranks_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_rank_gets_its_heads),
-      cmocka_unit_test(heads_that_do_not_divide_are_incompatible),
-      cmocka_unit_test(prefix_is_the_shortest_of_the_parts),
-      cmocka_unit_test(one_part_is_not_enough),
-      cmocka_unit_test(prefix_of_several_groups_is_all_or_nothing),
-      cmocka_unit_test(groups_are_read_position_by_position),
-      cmocka_unit_test(another_transport_brings_the_rest),
-      cmocka_unit_test(only_wanted_blocks_are_read),
-      cmocka_unit_test(nothing_wanted_is_done_at_once),
-      cmocka_unit_test(destinations_that_do_not_fit_are_refused),
-      cmocka_unit_test(memory_must_be_registered),
-      cmocka_unit_test(groups_must_be_those_of_the_memory),
-      cmocka_unit_test(tickets_of_others_are_refused),
-      cmocka_unit_test(digest_must_be_that_of_the_lease),
-      cmocka_unit_test(a_request_loads_once_at_a_time),
-      cmocka_unit_test(table_is_bounded_and_what_is_refused_holds_nothing),
-      cmocka_unit_test(loads_whose_events_wait_are_open),
-      cmocka_unit_test(deadline_is_the_loads_or_the_nodes),
-      cmocka_unit_test(abort_waits_for_its_reads),
-      cmocka_unit_test(bad_tickets_are_counted),
-      cmocka_unit_test(ticket_without_tokens_is_done_at_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,8 @@
 /* Fails the n-th allocation, for every n, of what allocates in the core. Linked with --wrap for calloc, malloc and
  * realloc. */
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "ranks_world.h"
+#include "test.h"
 
 #define POSITIONS 4
 
@@ -48,7 +39,6 @@ void *__wrap_realloc(void *memory, size_t bytes)
   return fails_now() ? NULL : __real_realloc(memory, bytes);
 }
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
 
@@ -56,15 +46,14 @@ static void open_world(void)
 {
   ranks_options options;
   ranks_options_init(&options, 2, 1, 4);
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
-  ranks_publish(&world, 0, &ticket);
-  ranks_publish(&world, 1, &ticket);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
+  ranks_publish(0, &ticket);
+  ranks_publish(1, &ticket);
 }
 
-static void init(void **state)
+RANKS_TEST(init)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
@@ -83,9 +72,8 @@ static void init(void **state)
 }
 
 /* The caller keeps what it gave, and may try again. */
-static void set_memory(void **state)
+RANKS_TEST(set_memory)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
@@ -108,9 +96,8 @@ static void set_memory(void **state)
 }
 
 /* On failure no event comes, and no peer is held. */
-static void load_start(void **state)
+RANKS_TEST(load_start)
 {
-  (void)state;
   kvf_event event;
   kvf_core *consumer = &world.consumer.core;
   open_world();
@@ -129,13 +116,12 @@ static void load_start(void **state)
       break;
     }
     assert_int_equal(status, KVF_NO_MEMORY);
-    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_int_equal(ranks_peers_held(), 0);
     assert_int_equal(HASH_CNT(by_id, consumer->open_loads), 0);
     assert_false(kvf_core_next_event(consumer, world.now_ns, &event));
   }
   assert_true(allocations > 5);
-  assert_int_equal(ranks_peers_held(&world), 2);
-  ranks_close(&world);
+  assert_int_equal(ranks_peers_held(), 2);
 }
 
 /* The same prompt at two ranks of the world, each an engine of its own. */
@@ -144,14 +130,14 @@ static kvf_sources open_sources(kvf_ticket copies[2])
   ranks_options options;
   kvf_sources sources = {.count = 2, .tickets = {&copies[0], &copies[1]}};
   ranks_options_init(&options, 2, 1, 1);
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
   for (uint32_t i = 0; i < 2; i++) {
     copies[i] = ticket;
     copies[i].ranks = 1;
     copies[i].rank[0] = ticket.rank[i];
     copies[i].rank[0].rank = 0;
-    ranks_publish(&world, i, &ticket);
+    ranks_publish(i, &ticket);
   }
   assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
   return sources;
@@ -166,15 +152,14 @@ static kvf_status load_from(const kvf_sources *sources)
   return kvf_core_load_start(&world.consumer.core, world.now_ns, sources, &load);
 }
 
-static void load_of_two_sources_start(void **state)
+RANKS_TEST(load_of_two_sources_start)
 {
-  (void)state;
   kvf_ticket copies[2];
   kvf_sources sources = open_sources(copies);
   long allocations = 0;
   kvf_status status;
   do {
-    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_int_equal(ranks_peers_held(), 0);
     assert_null(world.consumer.core.open_loads);
     allocations_left = allocations++;
     status = load_from(&sources);
@@ -182,13 +167,11 @@ static void load_of_two_sources_start(void **state)
   } while (status == KVF_NO_MEMORY);
   assert_int_equal(status, KVF_OK);
   assert_true(allocations > 6);
-  ranks_close(&world);
 }
 
 /* A source that cannot be started at is passed over: the outcome is what the last one came to. */
-static void next_source_start(void **state)
+RANKS_TEST(next_source_start)
 {
-  (void)state;
   kvf_status status = KVF_OK;
   uint32_t failed = 0;
   for (long allocations = 0; allocations == 0 || status != KVF_OK; allocations++) {
@@ -197,7 +180,7 @@ static void next_source_start(void **state)
     kvf_sources sources = open_sources(copies);
     assert_int_equal(load_from(&sources), KVF_OK);
     world.hold_reads = true;
-    ranks_settle(&world);
+    ranks_settle();
     world.hold_reads = false;
     kvf_core_on_read_done(&world.consumer.core, world.now_ns, world.reads[0].read_id, KVF_LEASE_EXPIRED, NULL, 0);
     kvf_effect effect;
@@ -211,24 +194,22 @@ static void next_source_start(void **state)
     allocations_left = allocations;
     bool told = kvf_core_next_event(&world.consumer.core, world.now_ns, &event);
     allocations_left = -1;
-    ranks_settle(&world);
+    ranks_settle();
     if (told) {
       assert_int_equal(event.u.report.status, KVF_LEASE_EXPIRED);
       failed++;
     } else {
-      assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+      assert_true(ranks_event(KVF_EVENT_LOAD, &event));
     }
     status = (kvf_status)event.u.report.status;
-    assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
-    assert_int_equal(ranks_peers_held(&world), 0);
-    ranks_close(&world);
+    assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+    assert_int_equal(ranks_peers_held(), 0);
   }
   assert_true(failed >= 3);
 }
 
-static void request_open(void **state)
+RANKS_TEST(request_open)
 {
-  (void)state;
   kvf_requests *requests = &world.consumer.core.requests;
   open_world();
   uint64_t id = 0;
@@ -243,49 +224,32 @@ static void request_open(void **state)
       break;
     }
     assert_int_equal(status, KVF_NO_MEMORY);
-    assert_int_equal(ranks_peers_held(&world), 0);
+    assert_int_equal(ranks_peers_held(), 0);
     assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
   }
   assert_true(allocations > 3);
   assert_int_equal(id, 1); /* none was used up */
-  ranks_close(&world);
 }
 
 /* P6: what fails while connections are made costs a connection, never the node. */
-static void a_load_survives_a_failed_allocation(void **state)
+RANKS_TEST(a_load_survives_a_failed_allocation)
 {
-  (void)state;
   kvf_event event;
   uint32_t failed = 0;
   for (long allocations = 0; allocations < 60; allocations++) {
     open_world();
     allocations_left = allocations;
-    kvf_status status = ranks_load(&world, &ticket, 1);
+    kvf_status status = ranks_load(&ticket, 1);
     allocations_left = -1;
     for (int i = 0; status == KVF_OK && i < 100 && !kvf_core_has_event(&world.consumer.core); i++) {
-      ranks_advance(&world, 500);
+      ranks_advance(500);
     }
     if (status == KVF_OK) {
-      assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+      assert_true(ranks_event(KVF_EVENT_LOAD, &event));
       failed += event.u.report.status != KVF_OK;
-      assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+      assert_true(ranks_event(KVF_EVENT_QUIET, &event));
     }
-    assert_int_equal(ranks_peers_held(&world), 0);
-    ranks_close(&world);
+    assert_int_equal(ranks_peers_held(), 0);
   }
   assert_true(failed > 0);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(init),
-      cmocka_unit_test(set_memory),
-      cmocka_unit_test(load_start),
-      cmocka_unit_test(load_of_two_sources_start),
-      cmocka_unit_test(next_source_start),
-      cmocka_unit_test(request_open),
-      cmocka_unit_test(a_load_survives_a_failed_allocation),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

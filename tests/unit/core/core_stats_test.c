@@ -1,19 +1,9 @@
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "base/status.h"
 #include "ranks_world.h"
+#include "test.h"
 
 #define POSITIONS 4
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
 static kvf_stat stats[KVF_STATS_MAX];
@@ -22,8 +12,8 @@ static void open_world(void)
 {
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
 }
 
 static const kvf_stat *stat_of(const kvf_core *core, const char *name, const char *reason)
@@ -46,9 +36,8 @@ static void assert_stat(const kvf_core *core, const char *name, const char *reas
   }
 }
 
-static void no_two_have_one_name(void **state)
+RANKS_TEST(no_two_have_one_name)
 {
-  (void)state;
   open_world();
   size_t count = kvf_core_stats(&world.consumer.core, stats, KVF_STATS_MAX);
   assert_true(count > 0 && count < KVF_STATS_MAX); /* all of them fit */
@@ -59,12 +48,10 @@ static void no_two_have_one_name(void **state)
       assert_false(strcmp(stats[i].name, stats[j].name) == 0 && strcmp(stats[i].reason, stats[j].reason) == 0);
     }
   }
-  ranks_close(&world);
 }
 
-static void capacity_is_kept(void **state)
+RANKS_TEST(capacity_is_kept)
 {
-  (void)state;
   open_world();
   size_t all = kvf_core_stats(&world.consumer.core, stats, KVF_STATS_MAX);
   for (size_t capacity = 0; capacity <= all; capacity++) {
@@ -73,13 +60,11 @@ static void capacity_is_kept(void **state)
     assert_int_equal(kvf_core_stats(&world.consumer.core, stats, capacity), capacity);
     assert_memory_equal(&stats[capacity], &untouched, sizeof(untouched));
   }
-  ranks_close(&world);
 }
 
 /* Every status that a load can have is a reason of its own; a mistake of the caller's is none. */
-static void outcomes_are_by_reason(void **state)
+RANKS_TEST(outcomes_are_by_reason)
 {
-  (void)state;
   open_world();
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
@@ -87,23 +72,21 @@ static void outcomes_are_by_reason(void **state)
       assert_stat(&world.consumer.core, "loads_failed", info->name, 0);
     }
   }
-  ranks_close(&world);
 }
 
-static void a_load_is_counted_on_both_sides(void **state)
+RANKS_TEST(a_load_is_counted_on_both_sides)
 {
-  (void)state;
   kvf_event event;
   const kvf_core *consumer = &world.consumer.core;
   const kvf_core *producer = &world.producers[0].core;
   open_world();
-  ranks_publish(&world, 0, &ticket);
+  ranks_publish(0, &ticket);
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_stat(consumer, "loads_open", "", 1);
   assert_true(stat_of(consumer, "loads_open", "")->gauge);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_stat(consumer, "loads_open", "", 0);
   assert_stat(consumer, "loads_done", "", 1);
   assert_false(stat_of(consumer, "loads_done", "")->gauge);
@@ -118,29 +101,25 @@ static void a_load_is_counted_on_both_sides(void **state)
   assert_stat(producer, "leases_live", "", 1);
   assert_stat(producer, "leases_reserved", "", 1);
   assert_int_equal(kvf_core_lease_end(&world.producers[0].core, world.now_ns, &ticket.lease), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_stat(producer, "leases_live", "", 0);
   assert_stat(producer, "leases_ended", "revoked", 1);
-  ranks_close(&world);
 }
 
-static void failures_are_counted_by_their_reason(void **state)
+RANKS_TEST(failures_are_counted_by_their_reason)
 {
-  (void)state;
   kvf_event event;
   open_world(); /* not published */
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_complete(&world, 0, 1, KVF_LEASE_UNKNOWN), 1);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_stat(&world.consumer.core, "loads_failed", "lease_unknown", 1);
   assert_stat(&world.consumer.core, "loads_done", "", 0);
-  ranks_close(&world);
 }
 
-static void histograms_fit(void **state)
+RANKS_TEST(histograms_fit)
 {
-  (void)state;
   kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
   open_world();
   size_t count = kvf_core_histograms(&world.consumer.core, histograms, KVF_HISTOGRAMS_MAX);
@@ -149,7 +128,6 @@ static void histograms_fit(void **state)
   assert_string_equal(histograms[1].name, "load_bytes");
   assert_string_equal(histograms[2].name, "detection_ns");
   assert_int_equal(kvf_core_histograms(&world.consumer.core, histograms, 1), 1);
-  ranks_close(&world);
 }
 
 typedef struct stat_source {
@@ -159,9 +137,8 @@ typedef struct stat_source {
 } stat_source;
 
 /* Each counter of the requests', peers' and sessions' machines is shown under its own name. */
-static void counters_are_not_mixed_up(void **state)
+RANKS_TEST(counters_are_not_mixed_up)
 {
-  (void)state;
   kvf_core *core = &world.consumer.core;
   open_world();
   kvf_request_counters *requests = &core->requests.counters;
@@ -212,19 +189,4 @@ static void counters_are_not_mixed_up(void **state)
   }
   kvf_core_count_bad_ticket(core); /* refused before the requests' machine has seen it */
   assert_stat(core, "tickets_refused", "bad_ticket", 1002);
-  ranks_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(no_two_have_one_name),
-      cmocka_unit_test(capacity_is_kept),
-      cmocka_unit_test(outcomes_are_by_reason),
-      cmocka_unit_test(a_load_is_counted_on_both_sides),
-      cmocka_unit_test(failures_are_counted_by_their_reason),
-      cmocka_unit_test(histograms_fit),
-      cmocka_unit_test(counters_are_not_mixed_up),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

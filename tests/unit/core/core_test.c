@@ -1,20 +1,10 @@
 /* A node's core as a whole: its life, its memory, its engine's ranks, tickets, and whose turn it is. */
-#include <stdio.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "ranks_world.h"
+#include "test.h"
 
 #define POSITIONS 4
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
 
@@ -23,8 +13,8 @@ static void open_world(void)
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.groups = 2;
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
 }
 
 static kvf_core *producer(void)
@@ -45,9 +35,8 @@ static kvf_core_config config_of(uint8_t name)
 /* ---- life ---- */
 
 /* A restarted control node must not use its predecessor's ids. */
-static void first_lease_id_comes_from_the_secret(void **state)
+RANKS_TEST(first_lease_id_comes_from_the_secret)
 {
-  (void)state;
   uint64_t first[3];
   static const uint8_t names[] = {'a', 'a', 'b'};
   for (size_t i = 0; i < 3; i++) {
@@ -65,9 +54,8 @@ static void first_lease_id_comes_from_the_secret(void **state)
 }
 
 /* Blocks of another number of tokens do not pair. */
-static void block_tokens_are_part_of_the_identity(void **state)
+RANKS_TEST(block_tokens_are_part_of_the_identity)
 {
-  (void)state;
   kvf_core cores[2];
   for (uint32_t i = 0; i < 2; i++) {
     kvf_core_config config = config_of('a');
@@ -79,9 +67,8 @@ static void block_tokens_are_part_of_the_identity(void **state)
   kvf_core_free(&cores[1]);
 }
 
-static void transports_keep_the_options_order(void **state)
+RANKS_TEST(transports_keep_the_options_order)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('a');
   (void)snprintf(config.options.transports, sizeof(config.options.transports), "tcp,local");
@@ -92,9 +79,8 @@ static void transports_keep_the_options_order(void **state)
   kvf_core_free(&core);
 }
 
-static void a_transport_that_is_not_there_is_left_out(void **state)
+RANKS_TEST(a_transport_that_is_not_there_is_left_out)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('a');
   (void)snprintf(config.options.transports, sizeof(config.options.transports), "tcp,ucx,local");
@@ -109,9 +95,8 @@ static void a_transport_that_is_not_there_is_left_out(void **state)
 }
 
 /* P8: what has been freed holds neither the key nor what nonces are made of. */
-static void secrets_are_wiped(void **state)
+RANKS_TEST(secrets_are_wiped)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('s');
   const kvf_key no_key = {0};
@@ -126,9 +111,8 @@ static void secrets_are_wiped(void **state)
 
 /* ---- ranks and tickets ---- */
 
-static void ranks_must_be_all_and_different(void **state)
+RANKS_TEST(ranks_must_be_all_and_different)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('a');
   config.options.ranks = 3;
@@ -151,9 +135,8 @@ static void ranks_must_be_all_and_different(void **state)
   kvf_core_free(&core);
 }
 
-static void ticket_says_what_the_core_knows(void **state)
+RANKS_TEST(ticket_says_what_the_core_knows)
 {
-  (void)state;
   open_world();
   assert_int_equal(ticket.ranks, 1);
   assert_memory_equal(&ticket.rank[0].incarnation, &producer()->self.incarnation, sizeof(kvf_incarnation));
@@ -163,12 +146,10 @@ static void ticket_says_what_the_core_knows(void **state)
   assert_int_equal(ticket.groups, 2);
   assert_int_equal(ticket.counts[1], POSITIONS);
   assert_ptr_equal(ticket.ids, ids);
-  ranks_close(&world);
 }
 
-static void ticket_needs_ranks_blocks_and_tokens(void **state)
+RANKS_TEST(ticket_needs_ranks_blocks_and_tokens)
 {
-  (void)state;
   open_world();
   kvf_ticket other;
   kvf_prompt prompt = ticket.prompt;
@@ -181,19 +162,16 @@ static void ticket_needs_ranks_blocks_and_tokens(void **state)
   blocks.groups = 2;
   prompt.tokens = 0;
   assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
-  ranks_close(&world);
 }
 
-static void lease_tokens_differ(void **state)
+RANKS_TEST(lease_tokens_differ)
 {
-  (void)state;
   open_world();
   kvf_lease lease;
   assert_int_equal(kvf_core_lease_reserve(producer(), 1, 0, &lease), KVF_OK);
   assert_memory_not_equal(lease.token, ticket.lease.token, sizeof(lease.token));
   assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_OK);
   assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_NOT_FOUND);
-  ranks_close(&world);
 }
 
 /* ---- publication ---- */
@@ -204,9 +182,8 @@ static kvf_status publish(uint32_t groups, const uint32_t *counts, const uint32_
   return kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2);
 }
 
-static void blocks_must_be_of_the_memory(void **state)
+RANKS_TEST(blocks_must_be_of_the_memory)
 {
-  (void)state;
   open_world();
   static const uint32_t counts[] = {1, 2, 1};
   static const uint32_t past[] = {0, 1, RANKS_BLOCKS, 0};
@@ -216,13 +193,11 @@ static void blocks_must_be_of_the_memory(void **state)
   assert_int_equal(publish(2, counts, past), KVF_INVALID);
   assert_int_equal(producer()->leases.live, 0);
   assert_int_equal(publish(2, counts, good), KVF_OK);
-  ranks_close(&world);
 }
 
 /* Regions of a group may differ in length: a block must be in all of them. */
-static void smallest_region_bounds_its_group(void **state)
+RANKS_TEST(smallest_region_bounds_its_group)
 {
-  (void)state;
   kvf_core core;
   kvf_lease lease;
   kvf_welcome welcome = {.ranks = 1};
@@ -244,13 +219,12 @@ static void smallest_region_bounds_its_group(void **state)
 }
 
 /* P1, P5: the engine hears that the blocks are its own again once "over" has been stored, and once only. */
-static void blocks_come_back_after_over_is_stored(void **state)
+RANKS_TEST(blocks_come_back_after_over_is_stored)
 {
-  (void)state;
   kvf_effect effect;
   kvf_event event;
   open_world();
-  ranks_publish(&world, 0, &ticket);
+  ranks_publish(0, &ticket);
   assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &ticket.lease), KVF_OK);
   assert_false(kvf_core_has_event(producer()));
   assert_true(kvf_core_next_effect(producer(), world.now_ns, &effect));
@@ -266,14 +240,12 @@ static void blocks_come_back_after_over_is_stored(void **state)
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
   assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &ticket.lease), KVF_NOT_FOUND);
   assert_false(kvf_core_next_event(producer(), world.now_ns, &event));
-  ranks_close(&world);
 }
 
 /* ---- memory ---- */
 
-static void memory_is_set_once(void **state)
+RANKS_TEST(memory_is_set_once)
 {
-  (void)state;
   open_world();
   kvf_welcome welcome = {0};
   kvf_region region = {.heads = 1};
@@ -281,17 +253,15 @@ static void memory_is_set_once(void **state)
   assert_int_equal(producer()->groups, 2);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
   assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS); /* P1 */
-  ranks_close(&world);
 }
 
-static void clearing_memory_ends_its_leases(void **state)
+RANKS_TEST(clearing_memory_ends_its_leases)
 {
-  (void)state;
   kvf_event event;
   open_world();
-  ranks_publish(&world, 0, &ticket);
+  ranks_publish(0, &ticket);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
-  ranks_settle(&world);
+  ranks_settle();
   assert_true(world.producers[0].table[ticket.lease.slot].word == kvf_fence_word_over(ticket.lease.id));
   assert_true(kvf_core_next_event(producer(), world.now_ns, &event));
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
@@ -300,57 +270,51 @@ static void clearing_memory_ends_its_leases(void **state)
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
   assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2), KVF_INVALID);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
-  ranks_close(&world);
 }
 
 /* P4: the memory is in use until the last load is quiet and its owner has heard so. */
-static void clearing_memory_waits_for_loads(void **state)
+RANKS_TEST(clearing_memory_waits_for_loads)
 {
-  (void)state;
   kvf_event event;
   kvf_core *consumer = &world.consumer.core;
   open_world();
-  ranks_publish(&world, 0, &ticket);
+  ranks_publish(0, &ticket);
   world.hold_reads = true;
   world.hold_cancels = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_false(kvf_core_clear_memory(consumer, world.now_ns));
-  ranks_settle(&world);
-  assert_true(ranks_event(&world, KVF_EVENT_LOAD, &event));
+  ranks_settle();
+  assert_true(ranks_event(KVF_EVENT_LOAD, &event));
   assert_int_equal(event.u.report.status, KVF_ABORTED);
   assert_false(kvf_core_clear_memory(consumer, world.now_ns));
-  assert_int_equal(ranks_complete(&world, 0, 2 * POSITIONS, KVF_CANCELLED), 2 * POSITIONS);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_CANCELLED), 2 * POSITIONS);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_true(kvf_core_clear_memory(consumer, world.now_ns));
   assert_false(consumer->has_memory);
-  ranks_close(&world);
 }
 
 /* ---- time and events ---- */
 
-static void deadline_is_the_nearest_of_all(void **state)
+RANKS_TEST(deadline_is_the_nearest_of_all)
 {
-  (void)state;
   uint64_t conn_id = 0;
   kvf_address from = {.port = 1};
   open_world();
   assert_true(kvf_core_next_deadline(producer()) == KVF_TIME_NEVER);
-  ranks_publish(&world, 0, &ticket);
+  ranks_publish(0, &ticket);
   uint64_t of_lease = kvf_core_next_deadline(producer());
   assert_true(of_lease > world.now_ns && of_lease <= world.now_ns + 30000 * MS);
   assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
   uint64_t of_session = kvf_core_next_deadline(producer());
   assert_true(of_session > world.now_ns && of_session <= world.now_ns + 1000 * MS);
   world.hold_reads = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_true(kvf_core_next_deadline(&world.consumer.core) <= world.now_ns + 500 * MS); /* its stall clock */
-  ranks_close(&world);
 }
 
 /* One input does a bounded amount of work, and what is left over is due at once. */
-static void ticks_are_bounded(void **state)
+RANKS_TEST(ticks_are_bounded)
 {
-  (void)state;
   kvf_core core;
   kvf_address from = {.port = 1};
   kvf_core_config config = config_of('a');
@@ -374,14 +338,13 @@ static void ticks_are_bounded(void **state)
   kvf_core_free(&core);
 }
 
-static void events_of_a_load_come_in_order_and_once(void **state)
+RANKS_TEST(events_of_a_load_come_in_order_and_once)
 {
-  (void)state;
   kvf_event event;
   kvf_core *consumer = &world.consumer.core;
   open_world();
-  ranks_publish(&world, 0, &ticket);
-  assert_int_equal(ranks_load(&world, &ticket, 77), KVF_OK);
+  ranks_publish(0, &ticket);
+  assert_int_equal(ranks_load(&ticket, 77), KVF_OK);
   assert_true(kvf_core_has_event(consumer));
   assert_true(kvf_core_next_event(consumer, world.now_ns, &event));
   assert_int_equal(event.kind, KVF_EVENT_LOAD);
@@ -393,13 +356,11 @@ static void events_of_a_load_come_in_order_and_once(void **state)
   assert_int_equal(event.id, 77);
   assert_false(kvf_core_has_event(consumer));
   assert_false(kvf_core_next_event(consumer, world.now_ns, &event));
-  ranks_close(&world);
 }
 
 /* block_tokens is one field more. */
-static void identity_must_have_room(void **state)
+RANKS_TEST(identity_must_have_room)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('a');
   for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
@@ -414,9 +375,8 @@ static void identity_must_have_room(void **state)
 }
 
 /* A name more than the table has is left out, and overwrites nothing. */
-static void transports_are_bounded(void **state)
+RANKS_TEST(transports_are_bounded)
 {
-  (void)state;
   kvf_core core;
   kvf_core_config config = config_of('a');
   (void)snprintf(config.options.transports, sizeof(config.options.transports), "a,b,c,d,e");
@@ -426,9 +386,8 @@ static void transports_are_bounded(void **state)
   kvf_core_free(&core);
 }
 
-static void lease_of_too_many_blocks_is_refused(void **state)
+RANKS_TEST(lease_of_too_many_blocks_is_refused)
 {
-  (void)state;
   static uint32_t none[KVF_BLOCKS_PER_LEASE_MAX + 1];
   memset(none, 0xff, sizeof(none)); /* all slid out */
   open_world();
@@ -436,13 +395,11 @@ static void lease_of_too_many_blocks_is_refused(void **state)
   assert_int_equal(publish(2, counts, none), KVF_LIMIT);
   assert_int_equal(producer()->leases.live, 0);
   assert_int_equal(publish(1, counts, none), KVF_OK);
-  ranks_close(&world);
 }
 
 /* It has no fence table: there is nothing to end, and nothing to store. */
-static void control_node_ends_no_leases(void **state)
+RANKS_TEST(control_node_ends_no_leases)
 {
-  (void)state;
   kvf_core core;
   kvf_lease lease;
   kvf_effect effect;
@@ -453,33 +410,4 @@ static void control_node_ends_no_leases(void **state)
   assert_int_equal(kvf_core_lease_end(&core, 0, &lease), KVF_NOT_FOUND);
   assert_false(kvf_core_next_effect(&core, 0, &effect));
   kvf_core_free(&core);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(first_lease_id_comes_from_the_secret),
-      cmocka_unit_test(block_tokens_are_part_of_the_identity),
-      cmocka_unit_test(transports_keep_the_options_order),
-      cmocka_unit_test(a_transport_that_is_not_there_is_left_out),
-      cmocka_unit_test(secrets_are_wiped),
-      cmocka_unit_test(ranks_must_be_all_and_different),
-      cmocka_unit_test(ticket_says_what_the_core_knows),
-      cmocka_unit_test(ticket_needs_ranks_blocks_and_tokens),
-      cmocka_unit_test(lease_tokens_differ),
-      cmocka_unit_test(blocks_must_be_of_the_memory),
-      cmocka_unit_test(smallest_region_bounds_its_group),
-      cmocka_unit_test(blocks_come_back_after_over_is_stored),
-      cmocka_unit_test(memory_is_set_once),
-      cmocka_unit_test(clearing_memory_ends_its_leases),
-      cmocka_unit_test(clearing_memory_waits_for_loads),
-      cmocka_unit_test(deadline_is_the_nearest_of_all),
-      cmocka_unit_test(ticks_are_bounded),
-      cmocka_unit_test(events_of_a_load_come_in_order_and_once),
-      cmocka_unit_test(identity_must_have_room),
-      cmocka_unit_test(transports_are_bounded),
-      cmocka_unit_test(lease_of_too_many_blocks_is_refused),
-      cmocka_unit_test(control_node_ends_no_leases),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

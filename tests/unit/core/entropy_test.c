@@ -1,14 +1,5 @@
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "core/entropy.h"
+#include "test.h"
 
 #define DRAWS 64
 
@@ -18,9 +9,8 @@ static kvf_entropy entropy_of(uint8_t first)
   return entropy;
 }
 
-static void draws_differ(void **state)
+TEST(draws_differ)
 {
-  (void)state;
   kvf_entropy entropy = entropy_of(1);
   uint8_t drawn[DRAWS][KVF_HASH_BYTES];
   for (size_t i = 0; i < DRAWS; i++) {
@@ -31,9 +21,8 @@ static void draws_differ(void **state)
   }
 }
 
-static void equal_secrets_draw_the_same(void **state)
+TEST(equal_secrets_draw_the_same)
 {
-  (void)state;
   kvf_entropy a = entropy_of(1);
   kvf_entropy b = entropy_of(1);
   kvf_entropy other = entropy_of(2);
@@ -50,9 +39,8 @@ static void equal_secrets_draw_the_same(void **state)
 }
 
 /* Nobody who sees a draw, a nonce say, learns the secret or the next one from it. */
-static void draws_do_not_hold_the_secret(void **state)
+TEST(draws_do_not_hold_the_secret)
 {
-  (void)state;
   kvf_entropy entropy;
   uint8_t drawn[KVF_HASH_BYTES];
   memset(&entropy, 0x5a, sizeof(entropy));
@@ -60,9 +48,8 @@ static void draws_do_not_hold_the_secret(void **state)
   assert_memory_not_equal(drawn, entropy.secret, 4);
 }
 
-static void writes_what_was_asked_for(void **state)
+TEST(writes_what_was_asked_for)
 {
-  (void)state;
   kvf_entropy entropy = entropy_of(1);
   uint8_t drawn[KVF_HASH_BYTES] = {0};
   const uint8_t zeros[KVF_HASH_BYTES] = {0};
@@ -71,15 +58,4 @@ static void writes_what_was_asked_for(void **state)
   assert_int_equal(kvf_entropy_draw(&entropy, drawn, 8), KVF_OK);
   assert_memory_not_equal(drawn, zeros, 8);
   assert_memory_equal(drawn + 8, zeros, sizeof(drawn) - 8);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(draws_differ),
-      cmocka_unit_test(equal_secrets_draw_the_same),
-      cmocka_unit_test(draws_do_not_hold_the_secret),
-      cmocka_unit_test(writes_what_was_asked_for),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

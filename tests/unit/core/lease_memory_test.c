@@ -29,9 +29,8 @@ void *__wrap_calloc(size_t count, size_t bytes)
   return may_allocate() ? __real_calloc(count, bytes) : NULL;
 }
 
-static void table(void **state)
+TEST(table)
 {
-  (void)state;
   static lease_world w;
   const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS, false};
   allocations_left = 0;
@@ -64,9 +63,8 @@ static bool reserve_many(kvf_lease_slots *slots)
   return true;
 }
 
-static void slots(void **state)
+TEST(slots)
 {
-  (void)state;
   enum { SLOTS = 2000 };
   bool done = false;
   uint32_t n = 0;
@@ -88,10 +86,4 @@ static void slots(void **state)
   }
   allocations_left = UINT32_MAX;
   assert_in_range(n, 5, 100);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {cmocka_unit_test(table), cmocka_unit_test(slots)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,16 +285,9 @@ static void live_by_seed(uint64_t seed)
   kvf_lease_table_free(&m.world.table);
 }
 
-static void agrees_with_model(void **state)
+TEST(agrees_with_model)
 {
-  (void)state;
   for (uint64_t seed = 1; seed <= 200; seed++) {
     live_by_seed(seed);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {cmocka_unit_test(agrees_with_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 #include "core/lease_slots.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/fence.h"
+#include "test.h"
 
 static const uint8_t secret[KVF_LEASE_TOKEN_BYTES] = "0123456789abcdef";
 
@@ -16,17 +10,15 @@ static kvf_status reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool
   return kvf_lease_slots_reserve(slots, blocks, pool_blocks, secret, out);
 }
 
-static void bad_sizes(void **state)
+TEST(bad_sizes)
 {
-  (void)state;
   kvf_lease_slots slots;
   assert_int_equal(kvf_lease_slots_init(&slots, 0, 1, 50), KVF_INVALID);
   assert_int_equal(kvf_lease_slots_init(&slots, 4, 1, 101), KVF_INVALID);
 }
 
-static void ids_grow_and_slots_are_reused_in_order(void **state)
+TEST(ids_grow_and_slots_are_reused_in_order)
 {
-  (void)state;
   kvf_lease_slots slots;
   kvf_lease leases[3];
   kvf_lease lease;
@@ -53,9 +45,8 @@ static void ids_grow_and_slots_are_reused_in_order(void **state)
   kvf_lease_slots_free(&slots);
 }
 
-static void release_counts_once(void **state)
+TEST(release_counts_once)
 {
-  (void)state;
   kvf_lease_slots slots;
   kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 2, 7, 100), KVF_OK);
@@ -70,9 +61,8 @@ static void release_counts_once(void **state)
   kvf_lease_slots_free(&slots);
 }
 
-static void share_of_the_pool(void **state)
+TEST(share_of_the_pool)
 {
-  (void)state;
   kvf_lease_slots slots;
   kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 8, 0, 80), KVF_OK);
@@ -91,9 +81,8 @@ static void share_of_the_pool(void **state)
   kvf_lease_slots_free(&slots);
 }
 
-static void draining_refuses(void **state)
+TEST(draining_refuses)
 {
-  (void)state;
   kvf_lease_slots slots;
   kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 1, 5, 100), KVF_OK);
@@ -106,9 +95,8 @@ static void draining_refuses(void **state)
   kvf_lease_slots_free(&slots);
 }
 
-static void ids_end(void **state)
+TEST(ids_end)
 {
-  (void)state;
   kvf_lease_slots slots;
   kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 4, KVF_LEASE_ID_MAX - 1, 100), KVF_OK);
@@ -118,9 +106,8 @@ static void ids_end(void **state)
   kvf_lease_slots_free(&slots);
 }
 
-static void many(void **state)
+TEST(many)
 {
-  (void)state;
   enum { SLOTS = 5000 };
   kvf_lease_slots slots;
   kvf_lease lease;
@@ -135,18 +122,4 @@ static void many(void **state)
   }
   assert_int_equal(kvf_lease_slots_live(&slots), SLOTS);
   kvf_lease_slots_free(&slots);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_sizes),
-      cmocka_unit_test(ids_grow_and_slots_are_reused_in_order),
-      cmocka_unit_test(release_counts_once),
-      cmocka_unit_test(share_of_the_pool),
-      cmocka_unit_test(draining_refuses),
-      cmocka_unit_test(ids_end),
-      cmocka_unit_test(many),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,30 +6,32 @@
 #define UNKNOWN KVF_LEASE_STATE_UNKNOWN
 
 static lease_world world;
+static lease_world *const w = &world;
 
 static int set_up(void **state)
 {
-  world_init(&world, 0);
-  *state = &world;
+  (void)state;
+  world_init(w, 0);
   return 0;
 }
 
 static int tear_down(void **state)
 {
-  lease_world *w = *state;
+  (void)state;
   kvf_lease_table_free(&w->table);
   return 0;
 }
 
-static kvf_status authorize(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
+#define LEASE_TEST(name) TEST_WITH(name, set_up, tear_down)
+
+static kvf_status authorize(uint64_t now_ns, uint32_t slot, uint64_t id)
 {
   const kvf_lease lease = lease_of(slot, id);
   return kvf_lease_table_authorize(&w->table, now_ns, &lease, NULL, 0);
 }
 
-static void bad_config(void **state)
+TEST(bad_config)
 {
-  (void)state;
   static kvf_lease_table table;
   kvf_lease_table_config config = {0, 1, 1, false};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
@@ -39,35 +41,33 @@ static void bad_config(void **state)
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
 }
 
-static void entry_is_small(void **state)
+TEST(entry_is_small)
 {
-  (void)state;
   assert_in_range(kvf_lease_table_entry_bytes(), 1, 256);
 }
 
 /* ---- life ---- */
 
-static void published_then_live_then_completed(void **state)
+LEASE_TEST(published_then_live_then_completed)
 {
-  lease_world *w = *state;
   kvf_lease_store store;
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(w, 0, 1, 7), KVF_NOT_PUBLISHED);
+  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(w, 0, 1, 7), KVF_NOT_PUBLISHED);
+  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_true(kvf_lease_table_next_store(&w->table, &store));
   assert_int_equal(store.slot, 1);
   assert_int_equal(store.entry.word, kvf_fence_word_live(7));
   assert_int_equal(store.entry.digest, 1007);
   assert_false(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(authorize(w, 0, 1, 7), KVF_NOT_PUBLISHED);
+  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   kvf_lease_table_stored(&w->table, 1, kvf_fence_word_live(7));
-  assert_int_equal(authorize(w, 0, 1, 7), KVF_OK);
+  assert_int_equal(authorize(0, 1, 7), KVF_OK);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), LIVE);
   assert_int_equal(w->table.live, 1);
   assert_int_equal(world_complete(w, 1, 1, 7, 'a', 0, 1), OVER);
-  assert_int_equal(authorize(w, 1, 1, 7), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(1, 1, 7), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(w->table.live, 0);
   assert_int_equal(w->table.held, 1);
@@ -77,9 +77,8 @@ static void published_then_live_then_completed(void **state)
   assert_int_equal(kvf_lease_table_next_deadline(&w->table), KVF_TIME_NEVER);
 }
 
-static void given_back_only_after_over_is_stored(void **state)
+LEASE_TEST(given_back_only_after_over_is_stored)
 {
-  lease_world *w = *state;
   kvf_lease_store store;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 1, 0, 3), KVF_OK);
@@ -92,9 +91,8 @@ static void given_back_only_after_over_is_stored(void **state)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
 }
 
-static void ended_before_live_is_stored(void **state)
+LEASE_TEST(ended_before_live_is_stored)
 {
-  lease_world *w = *state;
   kvf_lease_store store;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
@@ -107,28 +105,26 @@ static void ended_before_live_is_stored(void **state)
 }
 
 /* Over must not overtake live on its way to the fence table. */
-static void ended_while_live_is_being_stored(void **state)
+LEASE_TEST(ended_while_live_is_being_stored)
 {
-  lease_world *w = *state;
   kvf_lease_store store;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_true(kvf_lease_table_next_store(&w->table, &store));
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   assert_false(kvf_lease_table_next_store(&w->table, &store));
   kvf_lease_table_stored(&w->table, 0, kvf_fence_word_live(3));
-  assert_int_equal(authorize(w, 0, 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(0, 0, 3), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
 }
 
-static void ids_of_a_slot(void **state)
+LEASE_TEST(ids_of_a_slot)
 {
-  lease_world *w = *state;
   world_live(w, 0, 2, 50);
   assert_int_equal(world_renew(w, 0, 2, 49, 'a'), OVER);
-  assert_int_equal(authorize(w, 0, 2, 49), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(0, 2, 49), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 0, 2, 51, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(w, 0, 2, 51), KVF_NOT_PUBLISHED);
+  assert_int_equal(authorize(0, 2, 51), KVF_NOT_PUBLISHED);
   assert_int_equal(world_publish(w, 0, 2, 50), KVF_EXISTS);
   assert_int_equal(world_publish(w, 0, 2, 49), KVF_EXISTS);
   assert_int_equal(world_publish(w, 0, 2, 51), KVF_EXISTS); /* 50 has not been given back */
@@ -143,9 +139,8 @@ static void ids_of_a_slot(void **state)
   assert_int_equal(world_renew(w, 0, 2, 51, 'a'), LIVE);
 }
 
-static void out_of_range(void **state)
+LEASE_TEST(out_of_range)
 {
-  lease_world *w = *state;
   assert_int_equal(world_publish(w, 0, WORLD_SLOTS, 1), KVF_INVALID);
   assert_int_equal(world_publish(w, 0, 0, KVF_LEASE_ID_MAX), KVF_INVALID);
   assert_int_equal(world_renew(w, 0, WORLD_SLOTS, 1, 'a'), UNKNOWN);
@@ -153,8 +148,8 @@ static void out_of_range(void **state)
   assert_int_equal(world_renew(w, 0, 0, KVF_LEASE_ID_MAX, 'a'), UNKNOWN);
   assert_int_equal(world_renew(w, 0, 0, UINT64_MAX, 'a'), UNKNOWN);
   assert_int_equal(world_complete(w, 0, WORLD_SLOTS, 1, 'a', 0, 1), UNKNOWN);
-  assert_int_equal(authorize(w, 0, WORLD_SLOTS, 1), KVF_LEASE_UNKNOWN);
-  assert_int_equal(authorize(w, 0, 0, UINT64_MAX), KVF_LEASE_UNKNOWN);
+  assert_int_equal(authorize(0, WORLD_SLOTS, 1), KVF_LEASE_UNKNOWN);
+  assert_int_equal(authorize(0, 0, UINT64_MAX), KVF_LEASE_UNKNOWN);
   assert_int_equal(world_end(w, 0, WORLD_SLOTS, 1), KVF_NOT_FOUND);
   assert_int_equal(world_end(w, 0, 0, UINT64_MAX), KVF_NOT_FOUND);
   world_live(w, 0, 0, KVF_LEASE_ID_MAX - 1);
@@ -162,9 +157,8 @@ static void out_of_range(void **state)
   world_expect_ended(w, 0, KVF_LEASE_ID_MAX - 1, KVF_LEASE_END_REVOKED);
 }
 
-static void wrong_token_is_unknown(void **state)
+LEASE_TEST(wrong_token_is_unknown)
 {
-  lease_world *w = *state;
   const kvf_consumer_key key = key_of('a');
   world_live(w, 0, 0, 3);
   kvf_lease lease = lease_of(0, 3);
@@ -180,9 +174,8 @@ static void wrong_token_is_unknown(void **state)
 
 /* ---- revoking ---- */
 
-static void end_counts_once(void **state)
+LEASE_TEST(end_counts_once)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
@@ -193,9 +186,8 @@ static void end_counts_once(void **state)
   world_expect_none_ended(w);
 }
 
-static void end_of_unpublished_is_remembered(void **state)
+LEASE_TEST(end_of_unpublished_is_remembered)
 {
-  lease_world *w = *state;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_EXISTS);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
@@ -208,23 +200,21 @@ static void end_of_unpublished_is_remembered(void **state)
   assert_int_equal(w->fence[0].word, kvf_fence_word_live(4));
 }
 
-static void publish_while_an_unpublished_end_is_being_stored(void **state)
+LEASE_TEST(publish_while_an_unpublished_end_is_being_stored)
 {
-  lease_world *w = *state;
   kvf_lease_store store;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_true(kvf_lease_table_next_store(&w->table, &store));
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   assert_false(kvf_lease_table_next_store(&w->table, &store));
   kvf_lease_table_stored(&w->table, 0, kvf_fence_word_over(3));
-  assert_int_equal(authorize(w, 0, 0, 4), KVF_NOT_PUBLISHED);
+  assert_int_equal(authorize(0, 0, 4), KVF_NOT_PUBLISHED);
   world_store_all(w);
-  assert_int_equal(authorize(w, 0, 0, 4), KVF_OK);
+  assert_int_equal(authorize(0, 0, 4), KVF_OK);
 }
 
-static void end_of_a_later_id_ends_the_slots_lease(void **state)
+LEASE_TEST(end_of_a_later_id_ends_the_slots_lease)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 0, 0, 5), KVF_NOT_FOUND);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
@@ -235,9 +225,8 @@ static void end_of_a_later_id_ends_the_slots_lease(void **state)
   world_live(w, 0, 0, 6);
 }
 
-static void end_of_a_later_id_while_the_slots_lease_waits(void **state)
+LEASE_TEST(end_of_a_later_id_while_the_slots_lease_waits)
 {
-  lease_world *w = *state;
   kvf_lease_ended ended;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
@@ -247,9 +236,8 @@ static void end_of_a_later_id_while_the_slots_lease_waits(void **state)
   assert_false(kvf_lease_table_next_ended(&w->table, &ended));
 }
 
-static void end_all(void **state)
+LEASE_TEST(end_all)
 {
-  lease_world *w = *state;
   kvf_lease_ended ended;
   world_live(w, 0, 0, 3);
   world_live(w, MS(90), 3, 4);
@@ -269,13 +257,12 @@ static void end_all(void **state)
 
 /* ---- time ---- */
 
-static void expires_at_its_ttl(void **state)
+LEASE_TEST(expires_at_its_ttl)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_true(kvf_lease_table_next_deadline(&w->table) <= MS(100));
   kvf_lease_table_tick(&w->table, MS(99), 1000);
-  assert_int_equal(authorize(w, MS(99), 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(99), 0, 3), KVF_OK);
   assert_int_equal(kvf_lease_table_next_deadline(&w->table), MS(100));
   kvf_lease_table_tick(&w->table, MS(100), 1000);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
@@ -284,14 +271,13 @@ static void expires_at_its_ttl(void **state)
 }
 
 /* At its deadline a lease is over for every call, although no tick has come. */
-static void over_without_a_tick(void **state)
+LEASE_TEST(over_without_a_tick)
 {
-  lease_world *w = *state;
   for (uint32_t slot = 0; slot < 4; slot++) {
     world_live(w, 0, slot, 3);
   }
-  assert_int_equal(authorize(w, MS(100) - 1, 0, 3), KVF_OK);
-  assert_int_equal(authorize(w, MS(100), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(MS(100) - 1, 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
   assert_int_equal(world_complete(w, MS(100), 1, 3, 'a', 0, 1), OVER);
@@ -302,32 +288,29 @@ static void over_without_a_tick(void **state)
   world_expect_ended(w, 3, 3, KVF_LEASE_END_EXPIRED);
 }
 
-static void renewal_lengthens(void **state)
+LEASE_TEST(renewal_lengthens)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
   kvf_lease_table_tick(&w->table, MS(100), 1000);
   kvf_lease_table_tick(&w->table, MS(198), 1000);
-  assert_int_equal(authorize(w, MS(198), 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(198), 0, 3), KVF_OK);
   assert_int_equal(kvf_lease_table_next_deadline(&w->table), MS(199));
   kvf_lease_table_tick(&w->table, MS(199), 1000);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
 }
 
-static void renewal_before_live_is_stored_counts(void **state)
+LEASE_TEST(renewal_before_live_is_stored_counts)
 {
-  lease_world *w = *state;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), NOT_PUBLISHED);
   world_store_all(w);
-  assert_int_equal(authorize(w, MS(149), 0, 3), KVF_OK);
-  assert_int_equal(authorize(w, MS(150), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(MS(149), 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(150), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-static void longest_life(void **state)
+LEASE_TEST(longest_life)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(198), 0, 3, 'a'), LIVE);
@@ -336,9 +319,8 @@ static void longest_life(void **state)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
 }
 
-static void ttl_above_longest_life(void **state)
+TEST(ttl_above_longest_life)
 {
-  (void)state;
   static kvf_lease_table table;
   const kvf_lease_table_config config = {1, MS(100), MS(40), false};
   const kvf_lease lease = lease_of(0, 1);
@@ -349,33 +331,30 @@ static void ttl_above_longest_life(void **state)
   kvf_lease_table_free(&table);
 }
 
-static void finished_consumer_does_not_lengthen(void **state)
+LEASE_TEST(finished_consumer_does_not_lengthen)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(60), 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, MS(70), 0, 3, 'a', 0, 1), LIVE);
   assert_int_equal(world_renew(w, MS(80), 0, 3, 'a'), LIVE);
-  assert_int_equal(authorize(w, MS(159), 0, 3), KVF_OK);
-  assert_int_equal(authorize(w, MS(160), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(MS(159), 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-static void fifth_consumer_lengthens(void **state)
+LEASE_TEST(fifth_consumer_lengthens)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   for (int name = 'a'; name < 'a' + KVF_LEASE_CONSUMERS_MAX; name++) {
     assert_int_equal(world_renew(w, MS(10), 0, 3, (char)name), LIVE);
   }
   assert_int_equal(world_renew(w, MS(90), 0, 3, 'z'), LIVE);
-  assert_int_equal(authorize(w, MS(189), 0, 3), KVF_OK);
-  assert_int_equal(authorize(w, MS(190), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(authorize(MS(189), 0, 3), KVF_OK);
+  assert_int_equal(authorize(MS(190), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-static void tick_is_bounded(void **state)
+LEASE_TEST(tick_is_bounded)
 {
-  lease_world *w = *state;
   for (uint32_t slot = 0; slot < WORLD_SLOTS; slot++) {
     world_live(w, 0, slot, 3);
   }
@@ -388,9 +367,8 @@ static void tick_is_bounded(void **state)
 }
 
 /* More than are looked at together, and no more than was asked for. */
-static void many_run_out_in_one_tick(void **state)
+TEST(many_run_out_in_one_tick)
 {
-  (void)state;
   kvf_lease_table table;
   const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS, false};
   const kvf_blocks blocks = {NULL, NULL, 0};
@@ -408,27 +386,24 @@ static void many_run_out_in_one_tick(void **state)
   kvf_lease_table_free(&table);
 }
 
-static void time_near_its_end(void **state)
+LEASE_TEST(time_near_its_end)
 {
-  (void)state;
-  static lease_world w;
   uint64_t now_ns = UINT64_MAX - MS(120);
-  world_init(&w, now_ns);
-  world_live(&w, now_ns, 0, 3);
-  assert_int_equal(authorize(&w, now_ns + MS(99), 0, 3), KVF_OK);
-  assert_int_equal(world_renew(&w, now_ns + MS(99), 0, 3, 'a'), LIVE); /* from here its deadline is never */
-  kvf_lease_table_tick(&w.table, UINT64_MAX - 1, 1000);
-  assert_int_equal(authorize(&w, UINT64_MAX - 1, 0, 3), KVF_OK);
-  assert_int_equal(world_end(&w, UINT64_MAX - 1, 0, 3), KVF_OK);
-  world_expect_ended(&w, 0, 3, KVF_LEASE_END_REVOKED);
-  kvf_lease_table_free(&w.table);
+  kvf_lease_table_free(&w->table);
+  world_init(w, now_ns);
+  world_live(w, now_ns, 0, 3);
+  assert_int_equal(authorize(now_ns + MS(99), 0, 3), KVF_OK);
+  assert_int_equal(world_renew(w, now_ns + MS(99), 0, 3, 'a'), LIVE); /* from here its deadline is never */
+  kvf_lease_table_tick(&w->table, UINT64_MAX - 1, 1000);
+  assert_int_equal(authorize(UINT64_MAX - 1, 0, 3), KVF_OK);
+  assert_int_equal(world_end(w, UINT64_MAX - 1, 0, 3), KVF_OK);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
 }
 
 /* ---- consumers ---- */
 
-static void last_abort_abandons(void **state)
+LEASE_TEST(last_abort_abandons)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
@@ -438,17 +413,15 @@ static void last_abort_abandons(void **state)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
-static void abort_without_a_renewal(void **state)
+LEASE_TEST(abort_without_a_renewal)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_abort(w, 0, 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
-static void late_messages_are_counted(void **state)
+LEASE_TEST(late_messages_are_counted)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a', 0, 2), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a', 1, 2), OVER);
@@ -465,9 +438,8 @@ static void late_messages_are_counted(void **state)
 }
 
 /* The next lease of a slot has none of the last one's consumers. */
-static void consumers_do_not_outlive_the_lease(void **state)
+LEASE_TEST(consumers_do_not_outlive_the_lease)
 {
-  lease_world *w = *state;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'b', 0, 2), LIVE);
@@ -480,9 +452,8 @@ static void consumers_do_not_outlive_the_lease(void **state)
 
 /* ---- blocks ---- */
 
-static void authorize_turns_positions_into_blocks(void **state)
+LEASE_TEST(authorize_turns_positions_into_blocks)
 {
-  lease_world *w = *state;
   const kvf_lease lease = lease_of(0, 3);
   world_live(w, 0, 0, 3);
   kvf_read_item items[] = {
@@ -513,9 +484,8 @@ static void authorize_turns_positions_into_blocks(void **state)
   }
 }
 
-static void block_limits(void **state)
+LEASE_TEST(block_limits)
 {
-  lease_world *w = *state;
   static uint32_t ids[KVF_BLOCKS_PER_LEASE_MAX];
   uint32_t counts[KVF_GROUPS_MAX + 1] = {KVF_BLOCKS_PER_LEASE_MAX};
   kvf_blocks blocks = {ids, counts, KVF_GROUPS_MAX + 1};
@@ -536,9 +506,8 @@ static void block_limits(void **state)
   assert_int_equal(item.remote_block, 99);
 }
 
-static void blocks_are_copied(void **state)
+LEASE_TEST(blocks_are_copied)
 {
-  lease_world *w = *state;
   uint32_t ids[] = {5};
   uint32_t counts[] = {1};
   const kvf_blocks blocks = {ids, counts, 1};
@@ -552,44 +521,86 @@ static void blocks_are_copied(void **state)
   assert_int_equal(item.remote_block, 5);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+/* ---- checksums: a live word waits for them ---- */
 
-int main(void)
+static void summed(uint32_t slot, uint64_t id)
 {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bad_config),
-      cmocka_unit_test(entry_is_small),
-      TEST(published_then_live_then_completed),
-      TEST(given_back_only_after_over_is_stored),
-      TEST(ended_before_live_is_stored),
-      TEST(ended_while_live_is_being_stored),
-      TEST(ids_of_a_slot),
-      TEST(out_of_range),
-      TEST(wrong_token_is_unknown),
-      TEST(end_counts_once),
-      TEST(end_of_unpublished_is_remembered),
-      TEST(publish_while_an_unpublished_end_is_being_stored),
-      TEST(end_of_a_later_id_ends_the_slots_lease),
-      TEST(end_of_a_later_id_while_the_slots_lease_waits),
-      TEST(end_all),
-      TEST(expires_at_its_ttl),
-      TEST(over_without_a_tick),
-      TEST(renewal_lengthens),
-      TEST(renewal_before_live_is_stored_counts),
-      TEST(longest_life),
-      cmocka_unit_test(ttl_above_longest_life),
-      TEST(finished_consumer_does_not_lengthen),
-      TEST(fifth_consumer_lengthens),
-      TEST(tick_is_bounded),
-      cmocka_unit_test(many_run_out_in_one_tick),
-      cmocka_unit_test(time_near_its_end),
-      TEST(last_abort_abandons),
-      TEST(abort_without_a_renewal),
-      TEST(late_messages_are_counted),
-      TEST(consumers_do_not_outlive_the_lease),
-      TEST(authorize_turns_positions_into_blocks),
-      TEST(block_limits),
-      TEST(blocks_are_copied),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const kvf_lease lease = lease_of(slot, id);
+  kvf_lease_table_summed(&w->table, &lease);
+}
+
+LEASE_TEST(live_waits_for_its_sums)
+{
+  kvf_lease_store store;
+  w->table.config.sums = true;
+  assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
+  assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
+  summed(1, 6); /* not these */
+  summed(2, 7);
+  summed(WORLD_SLOTS, 7);
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  summed(1, 7);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(store.entry.word, kvf_fence_word_live(7));
+  kvf_lease_table_stored(&w->table, 1, store.entry.word);
+  summed(1, 7); /* again: nothing */
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(authorize(0, 1, 7), KVF_OK);
+}
+
+LEASE_TEST(ended_before_its_sums_is_never_live)
+{
+  kvf_lease_store store;
+  w->table.config.sums = true;
+  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
+  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(store.entry.word, kvf_fence_word_over(3));
+  summed(0, 3);
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  w->fence[0] = store.entry;
+  kvf_lease_table_stored(&w->table, 0, store.entry.word);
+  summed(0, 3);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
+  summed(0, 3); /* of the one before */
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  summed(0, 4);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(store.entry.word, kvf_fence_word_live(4));
+}
+
+/* Another store of the slot is on its way, or waits: it does not take the live word along. */
+LEASE_TEST(held_behind_another_store)
+{
+  kvf_lease_store store;
+  w->table.config.sums = true;
+  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
+  assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(world_end(w, 0, 1, 3), KVF_NOT_FOUND);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(world_publish(w, 0, 1, 4), KVF_OK);
+  kvf_lease_table_stored(&w->table, 1, store.entry.word);
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(authorize(0, 1, 4), KVF_NOT_PUBLISHED);
+
+  assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
+  summed(2, 4);
+  assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
+  kvf_lease_table_stored(&w->table, 2, store.entry.word);
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(store.entry.word, kvf_fence_word_live(4));
+}
+
+LEASE_TEST(runs_out_while_it_is_being_summed)
+{
+  w->table.config.sums = true;
+  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
+  kvf_lease_table_tick(&w->table, WORLD_TTL_NS, 100);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
 }

@@ -4,12 +4,7 @@
 
 #include "core/lease_table.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define MS(n) ((n) * KVF_NS_PER_MS)
 #define WORLD_SLOTS 4

@@ -312,35 +312,12 @@ static uint64_t run_world(uint64_t seed)
   return m.outcomes;
 }
 
-static uint64_t current_seed = UINT64_MAX;
-
-static int name_the_seed(void **state)
+SEEDS_TEST(every_world_keeps_the_promises)
 {
-  (void)state;
-  if (current_seed != UINT64_MAX) {
-    print_error("failed with KVF_TEST_SEED=%llu\n", (unsigned long long)current_seed);
-  }
-  return 0;
-}
-
-static void every_world_keeps_the_promises(void **state)
-{
-  (void)state;
-  const char *only = getenv("KVF_TEST_SEED");
   uint64_t outcomes = 0;
-  uint64_t first = only == NULL ? 0 : strtoull(only, NULL, 10);
-  for (uint64_t seed = first; seed < first + (only == NULL ? RUNS : 1); seed++) {
-    current_seed = seed;
+  uint64_t runs = 0;
+  for (uint64_t seed; test_next_seed(RUNS, &seed); runs++) {
     outcomes += run_world(seed);
   }
-  current_seed = UINT64_MAX;
-  assert_true(only != NULL || outcomes > RUNS);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(every_world_keeps_the_promises, name_the_seed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  assert_true(runs < RUNS || outcomes > RUNS);
 }

@@ -6,17 +6,9 @@
 #ifndef KVF_TESTS_LOAD_WORLD_H
 #define KVF_TESTS_LOAD_WORLD_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h> /* needs what comes before it */
-
 #include "base/time.h"
 #include "core/load.h"
+#include "test.h"
 
 #define MS KVF_NS_PER_MS
 #define WORLD_ITEMS_MAX 4096
@@ -33,75 +25,76 @@ typedef struct world {
   char trace[16384];
 } world;
 
+static world w;
+
 static inline kvf_incarnation world_incarnation(uint32_t peer)
 {
   return (kvf_incarnation){.bytes = {[0] = (uint8_t)peer, [15] = 1}};
 }
 
 /* A load of `items` wanted blocks of one group, positions 0 and up, from one peer for each number in `peers`. */
-static inline void world_spec(world *w, uint64_t request_id, uint32_t items, const char *peers)
+static inline void world_spec(uint64_t request_id, uint32_t items, const char *peers)
 {
-  memset(&w->spec, 0, sizeof(w->spec));
+  memset(&w.spec, 0, sizeof(w.spec));
   assert_true(items <= WORLD_ITEMS_MAX);
   for (uint32_t i = 0; i < items; i++) {
-    w->items[i] = (kvf_read_item){.position = i, .remote_block = 1000 + i, .local_block = 2000 + i};
+    w.items[i] = (kvf_read_item){.position = i, .remote_block = 1000 + i, .local_block = 2000 + i};
   }
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    w->head_bytes[i] = 100;
+    w.head_bytes[i] = 100;
   }
   for (uint32_t i = 0; peers[i] != 0; i++) {
     uint32_t peer = (uint32_t)(peers[i] - '0');
-    w->parts[i] = (kvf_load_part_spec){
+    w.parts[i] = (kvf_load_part_spec){
         .peer = peer, .local_head = i, .heads = 1, .claim = {world_incarnation(peer), LEASE_ID, DIGEST}};
-    w->spec.parts_count = i + 1;
+    w.spec.parts_count = i + 1;
   }
-  w->spec.request_id = request_id;
-  w->spec.user = request_id + 1;
-  w->spec.deadline_ns = 30000 * MS;
-  w->spec.lease.id = LEASE_ID;
-  w->spec.rank = 3;
-  w->spec.groups = 1;
-  w->spec.positions = items;
-  w->spec.items_count = items;
-  w->spec.items = w->items;
-  w->spec.head_bytes = w->head_bytes;
-  w->spec.parts = w->parts;
+  w.spec.request_id = request_id;
+  w.spec.user = request_id + 1;
+  w.spec.deadline_ns = 30000 * MS;
+  w.spec.lease.id = LEASE_ID;
+  w.spec.rank = 3;
+  w.spec.groups = 1;
+  w.spec.positions = items;
+  w.spec.items_count = items;
+  w.spec.items = w.items;
+  w.spec.head_bytes = w.head_bytes;
+  w.spec.parts = w.parts;
 }
 
 /* Chunks of at most 4 items of one head, 2 in flight; a pause is 5 to 10 ms; the stall timeout is 1000 ms. */
-static inline void world_init(world *w)
+static inline void world_init(void)
 {
-  memset(w, 0, sizeof(*w));
-  w->config = (kvf_loads_config){.loads_max = 4,
-                                 .stall_timeout_ns = 1000 * MS,
-                                 .quiet_timeout_ns = 5000 * MS,
-                                 .backoff_min_ns = 10 * MS,
-                                 .backoff_max_ns = 10 * MS,
-                                 .chunk_bytes = 400,
-                                 .chunks_in_flight = 2,
-                                 .inline_bytes = 0,
-                                 .seed = 1};
+  memset(&w, 0, sizeof(w));
+  w.config = (kvf_loads_config){.loads_max = 4,
+                                .stall_timeout_ns = 1000 * MS,
+                                .quiet_timeout_ns = 5000 * MS,
+                                .backoff_min_ns = 10 * MS,
+                                .backoff_max_ns = 10 * MS,
+                                .chunk_bytes = 400,
+                                .chunks_in_flight = 2,
+                                .inline_bytes = 0,
+                                .seed = 1};
 }
 
-static inline void world_open(world *w)
+static inline void world_open(void)
 {
-  assert_int_equal(kvf_loads_create(&w->config, 0, &w->loads), KVF_OK);
+  assert_int_equal(kvf_loads_create(&w.config, 0, &w.loads), KVF_OK);
 }
 
 static inline int world_setup(void **state)
 {
-  static world w;
-  world_init(&w);
-  world_open(&w);
-  *state = &w;
+  (void)state;
+  world_init();
+  world_open();
   return 0;
 }
 
 static inline int world_teardown(void **state)
 {
-  world *w = *state;
-  kvf_loads_destroy(w->loads);
-  w->loads = NULL;
+  (void)state;
+  kvf_loads_destroy(w.loads);
+  w.loads = NULL;
   return 0;
 }
 
@@ -112,138 +105,137 @@ static inline kvf_fence_sample world_sample(uint32_t peer, uint64_t word)
 
 /* ---- what goes in ---- */
 
-static inline void world_start(world *w, uint64_t now_ms)
+static inline void world_start(uint64_t now_ms)
 {
-  assert_int_equal(kvf_loads_start(w->loads, now_ms * MS, &w->spec), KVF_OK);
+  assert_int_equal(kvf_loads_start(w.loads, now_ms * MS, &w.spec), KVF_OK);
 }
 
-static inline void world_live(world *w, uint64_t now_ms, uint32_t peer, uint64_t read_id)
+static inline void world_live(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, kvf_fence_word_live(LEASE_ID));
-  kvf_loads_on_read_done(w->loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
-static inline void world_over(world *w, uint64_t now_ms, uint32_t peer, uint64_t read_id)
+static inline void world_over(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, kvf_fence_word_over(LEASE_ID));
-  kvf_loads_on_read_done(w->loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
-static inline void world_not_published(world *w, uint64_t now_ms, uint32_t peer, uint64_t read_id)
+static inline void world_not_published(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, 0);
-  kvf_loads_on_read_done(w->loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
-static inline void world_failed(world *w, uint64_t now_ms, uint64_t read_id, kvf_status status)
+static inline void world_failed(uint64_t now_ms, uint64_t read_id, kvf_status status)
 {
-  kvf_loads_on_read_done(w->loads, now_ms * MS, read_id, status, NULL, 0);
+  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, status, NULL, 0);
 }
 
-static inline void world_path(world *w, uint64_t now_ms, uint32_t peer, uint32_t path)
+static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t path)
 {
-  kvf_loads_on_path(w->loads, now_ms * MS, peer, path, KVF_OK);
+  kvf_loads_on_path(w.loads, now_ms * MS, peer, path, KVF_OK);
 }
 
-static inline void world_tick(world *w, uint64_t now_ms)
+static inline void world_tick(uint64_t now_ms)
 {
-  kvf_loads_tick(w->loads, now_ms * MS, UINT32_MAX);
+  kvf_loads_tick(w.loads, now_ms * MS, UINT32_MAX);
 }
 
 /* ---- what comes out ---- */
 
-__attribute__((format(printf, 2, 3))) static inline void world_say(world *w, const char *format, ...)
+__attribute__((format(printf, 1, 2))) static inline void world_say(const char *format, ...)
 {
-  size_t used = strlen(w->trace);
+  size_t used = strlen(w.trace);
   va_list args;
   va_start(args, format);
-  int written = vsnprintf(w->trace + used, sizeof(w->trace) - used, format, args);
+  int written = vsnprintf(w.trace + used, sizeof(w.trace) - used, format, args);
   va_end(args);
-  assert_true(written >= 0 && (size_t)written < sizeof(w->trace) - used);
+  assert_true(written >= 0 && (size_t)written < sizeof(w.trace) - used);
 }
 
-static inline void world_say_read(world *w, const kvf_load_action *action)
+static inline void world_say_read(const kvf_load_action *action)
 {
-  world_say(w, "read %d over %d:%s", (int)action->read_id, (int)action->path, action->small ? " small" : "");
+  world_say("read %d over %d:%s", (int)action->read_id, (int)action->path, action->small ? " small" : "");
   for (uint32_t i = 0; i < action->items_count; i++) {
-    if (w->spec.groups > 1) {
-      world_say(w, "%s%d.%d", i == 0 ? " " : ",", (int)action->items[i].group, (int)action->items[i].position);
+    if (w.spec.groups > 1) {
+      world_say("%s%d.%d", i == 0 ? " " : ",", (int)action->items[i].group, (int)action->items[i].position);
     } else {
-      world_say(w, "%s%d", i == 0 ? " " : ",", (int)action->items[i].position);
+      world_say("%s%d", i == 0 ? " " : ",", (int)action->items[i].position);
     }
   }
 }
 
-static inline void world_say_action(world *w, const kvf_load_action *action)
+static inline void world_say_action(const kvf_load_action *action)
 {
-  if (w->trace[0] != 0) {
-    world_say(w, "; ");
+  if (w.trace[0] != 0) {
+    world_say("; ");
   }
   switch (action->kind) {
     case KVF_LOAD_READ:
-      world_say_read(w, action);
+      world_say_read(action);
       break;
     case KVF_LOAD_CANCEL:
-      world_say(w, "cancel %d over %d", (int)action->read_id, (int)action->path);
+      world_say("cancel %d over %d", (int)action->read_id, (int)action->path);
       break;
     case KVF_LOAD_WANT_PATH:
-      world_say(w, "want %d", (int)action->peer);
+      world_say("want %d", (int)action->peer);
       break;
     case KVF_LOAD_PING:
-      world_say(w, "ping %d", (int)action->peer);
+      world_say("ping %d", (int)action->peer);
       break;
     case KVF_LOAD_PATH_STALLED:
-      world_say(w, "stalled %d of %d%s", (int)action->path, (int)action->peer, action->silent ? " silent" : "");
+      world_say("stalled %d of %d%s", (int)action->path, (int)action->peer, action->silent ? " silent" : "");
       break;
     default:
       fail();
   }
 }
 
-static inline void world_say_event(world *w, const kvf_load_event *event)
+static inline void world_say_event(const kvf_load_event *event)
 {
   assert_int_equal(event->user, event->request_id + 1);
-  if (w->trace[0] != 0) {
-    world_say(w, "; ");
+  if (w.trace[0] != 0) {
+    world_say("; ");
   }
   if (event->kind == KVF_LOAD_QUIET) {
-    world_say(w, "quiet %d", (int)event->request_id);
+    world_say("quiet %d", (int)event->request_id);
     return;
   }
   assert_int_equal(event->report.request_id, event->request_id);
   assert_int_equal(event->report.ranks_mask, 1u << 3);
-  world_say(w, "outcome %d %s %d/%d", (int)event->request_id, kvf_status_name(event->report.status),
+  world_say("outcome %d %s %d/%d", (int)event->request_id, kvf_status_name(event->report.status),
             (int)event->report.prefix, (int)event->report.blocks);
 }
 
 /* Takes all that the machine has to say. */
-static inline const char *world_trace(world *w, uint64_t now_ms)
+static inline const char *world_trace(uint64_t now_ms)
 {
   kvf_load_action action;
   kvf_load_event event;
-  w->trace[0] = 0;
-  while (kvf_loads_next_action(w->loads, now_ms * MS, &action)) {
-    world_say_action(w, &action);
+  w.trace[0] = 0;
+  while (kvf_loads_next_action(w.loads, now_ms * MS, &action)) {
+    world_say_action(&action);
   }
-  while (kvf_loads_next_event(w->loads, &event)) {
-    world_say_event(w, &event);
+  while (kvf_loads_next_event(w.loads, &event)) {
+    world_say_event(&event);
   }
-  return w->trace;
+  return w.trace;
 }
 
-#define expect(w, now_ms, text) assert_string_equal(world_trace(w, now_ms), text)
+#define expect(now_ms, text) assert_string_equal(world_trace(now_ms), text)
 
 /* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
-static inline void world_start_reading(world *w)
+static inline void world_start_reading(void)
 {
-  world_spec(w, 500, 6, "1");
-  world_start(w, 0);
-  expect(w, 0, "want 1");
-  world_path(w, 0, 1, 11);
-  expect(w, 0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  world_spec(500, 6, "1");
+  world_start(0);
+  expect(0, "want 1");
+  world_path(0, 1, 11);
+  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
 }
 
-/* The i-th test of `tests` with a fresh table. */
-#define world_test(function) cmocka_unit_test_setup_teardown(function, world_setup, world_teardown)
+#define LOAD_TEST(name) TEST_WITH(name, world_setup, world_teardown)
 
 #endif

@@ -2,13 +2,7 @@
 
 #include "base/prng.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static kvf_report report_of(uint64_t ranks_mask, uint32_t prefix, int status)
 {
@@ -40,9 +34,8 @@ static kvf_report any_report(kvf_prng *prng)
   return report;
 }
 
-static void order_and_repetition_do_not_matter(void **state)
+TEST(order_and_repetition_do_not_matter)
 {
-  (void)state;
   kvf_prng prng = {1};
   for (int i = 0; i < 100000; i++) {
     kvf_report a = any_report(&prng);
@@ -56,24 +49,21 @@ static void order_and_repetition_do_not_matter(void **state)
   }
 }
 
-static void prefix_is_the_shortest(void **state)
+TEST(prefix_is_the_shortest)
 {
-  (void)state;
   kvf_report merged = kvf_report_merge(report_of(1, 7, KVF_LEASE_EXPIRED), report_of(4, 3, KVF_PEER_DOWN));
   assert_true(same(merged, report_of(5, 3, KVF_PEER_DOWN)));
 }
 
-static void ok_takes_all(void **state)
+TEST(ok_takes_all)
 {
-  (void)state;
   assert_true(same(kvf_report_merge(report_of(1, 10, KVF_OK), report_of(2, 10, KVF_OK)), report_of(3, 10, KVF_OK)));
   assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), report_of(2, 10, KVF_CANCELLED)).status, KVF_CANCELLED);
 }
 
 /* A rank's quarantine must show in the merged result, whatever the other ranks say. */
-static void unsafe_is_never_hidden(void **state)
+TEST(unsafe_is_never_hidden)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     for (unsigned j = 0; kvf_status_at(j) != NULL; j++) {
       const kvf_status_info *a = kvf_status_at(i);
@@ -85,25 +75,12 @@ static void unsafe_is_never_hidden(void **state)
   assert_int_equal(kvf_status_gravest(KVF_NO_MEMORY, KVF_RANK_LOST), KVF_RANK_LOST);
 }
 
-static void reports_that_do_not_belong_together_are_invalid(void **state)
+TEST(reports_that_do_not_belong_together_are_invalid)
 {
-  (void)state;
   kvf_report other_request = report_of(2, 10, KVF_OK);
   other_request.request_id = 8;
   kvf_report other_blocks = report_of(2, 10, KVF_OK);
   other_blocks.blocks = 11;
   assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_request).status, KVF_INVALID);
   assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_blocks).status, KVF_INVALID);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(order_and_repetition_do_not_matter),
-      cmocka_unit_test(prefix_is_the_shortest),
-      cmocka_unit_test(ok_takes_all),
-      cmocka_unit_test(unsafe_is_never_hidden),
-      cmocka_unit_test(reports_that_do_not_belong_together_are_invalid),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,5 @@
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "core/outbox.h"
+#include "test.h"
 
 static uint8_t *reserve(kvf_outbox *outbox, size_t bytes)
 {
@@ -19,9 +9,8 @@ static uint8_t *reserve(kvf_outbox *outbox, size_t bytes)
   return room;
 }
 
-static void bytes_come_out_in_order(void **state)
+TEST(bytes_come_out_in_order)
 {
-  (void)state;
   kvf_outbox outbox = {0};
   memcpy(reserve(&outbox, 3), "abc", 3);
   kvf_outbox_commit(&outbox, 3);
@@ -32,9 +21,8 @@ static void bytes_come_out_in_order(void **state)
   kvf_outbox_free(&outbox);
 }
 
-static void what_is_not_committed_does_not_count(void **state)
+TEST(what_is_not_committed_does_not_count)
 {
-  (void)state;
   kvf_outbox outbox = {0};
   (void)reserve(&outbox, 100);
   assert_int_equal(outbox.bytes, 0);
@@ -45,9 +33,8 @@ static void what_is_not_committed_does_not_count(void **state)
 }
 
 /* P6: a peer that asks and does not read. */
-static void refuses_past_its_limit(void **state)
+TEST(refuses_past_its_limit)
 {
-  (void)state;
   kvf_outbox outbox = {0};
   uint8_t *room = NULL;
   assert_int_equal(kvf_outbox_reserve(&outbox, KVF_OUTBOX_BYTES_MAX + 1, &room), KVF_LIMIT);
@@ -63,9 +50,8 @@ static void refuses_past_its_limit(void **state)
 }
 
 /* An idle connection keeps a page at most. */
-static void clearing_gives_large_buffers_back(void **state)
+TEST(clearing_gives_large_buffers_back)
 {
-  (void)state;
   kvf_outbox outbox = {0};
   (void)reserve(&outbox, 10);
   kvf_outbox_commit(&outbox, 10);
@@ -82,15 +68,4 @@ static void clearing_gives_large_buffers_back(void **state)
   (void)reserve(&outbox, 1);
   kvf_outbox_free(&outbox);
   kvf_outbox_free(&outbox);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bytes_come_out_in_order),
-      cmocka_unit_test(what_is_not_committed_does_not_count),
-      cmocka_unit_test(refuses_past_its_limit),
-      cmocka_unit_test(clearing_gives_large_buffers_back),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

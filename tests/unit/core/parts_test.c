@@ -1,12 +1,6 @@
 #include "core/parts.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static bool divides(uint32_t heads_total, uint32_t ranks)
 {
@@ -39,9 +33,8 @@ static void check_plan(uint32_t heads, uint32_t producers, uint32_t consumers, u
   assert_int_equal(next, owned(heads, consumers));
 }
 
-static void every_head_comes_once(void **state)
+TEST(every_head_comes_once)
 {
-  (void)state;
   for (uint32_t heads = 1; heads <= 16; heads++) {
     for (uint32_t producers = 1; producers <= 16; producers++) {
       for (uint32_t consumers = 1; consumers <= 16; consumers++) {
@@ -55,9 +48,8 @@ static void every_head_comes_once(void **state)
   }
 }
 
-static void uneven_heads_are_incompatible(void **state)
+TEST(uneven_heads_are_incompatible)
 {
-  (void)state;
   for (uint32_t heads = 1; heads <= 16; heads++) {
     for (uint32_t producers = 1; producers <= 16; producers++) {
       for (uint32_t consumers = 1; consumers <= 16; consumers++) {
@@ -80,9 +72,8 @@ static void assert_part(kvf_part part, uint32_t rank, uint32_t remote_head, uint
   assert_int_equal(part.heads, heads);
 }
 
-static void wider_and_narrower(void **state)
+TEST(wider_and_narrower)
 {
-  (void)state;
   kvf_part parts[KVF_RANKS_MAX];
   uint32_t count = 0;
   assert_int_equal(kvf_parts_plan(8, 2, 4, 3, parts, &count), KVF_OK);
@@ -94,9 +85,8 @@ static void wider_and_narrower(void **state)
   assert_part(parts[1], 3, 0, 2, 2);
 }
 
-static void replicas_share_the_readers(void **state)
+TEST(replicas_share_the_readers)
 {
-  (void)state;
   unsigned readers[4] = {0};
   for (uint32_t consumer = 0; consumer < 8; consumer++) {
     kvf_part parts[KVF_RANKS_MAX];
@@ -110,9 +100,8 @@ static void replicas_share_the_readers(void **state)
   }
 }
 
-static void bad_numbers_are_refused(void **state)
+TEST(bad_numbers_are_refused)
 {
-  (void)state;
   kvf_part parts[KVF_RANKS_MAX];
   uint32_t count = 0;
   assert_int_equal(kvf_parts_plan(0, 1, 1, 0, parts, &count), KVF_INVALID);
@@ -125,14 +114,4 @@ static void bad_numbers_are_refused(void **state)
   assert_int_equal(count, KVF_RANKS_MAX);
   assert_int_equal(kvf_parts_plan(UINT32_MAX, 1, 1, 0, parts, &count), KVF_OK);
   assert_part(parts[0], 0, 0, 0, UINT32_MAX);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_head_comes_once),   cmocka_unit_test(uneven_heads_are_incompatible),
-      cmocka_unit_test(wider_and_narrower),      cmocka_unit_test(replicas_share_the_readers),
-      cmocka_unit_test(bad_numbers_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

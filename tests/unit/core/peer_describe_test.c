@@ -1,19 +1,9 @@
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "base/status.h"
 #include "ranks_world.h"
+#include "test.h"
 
 #define POSITIONS 4
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
 static kvf_peer_stat listed[KVF_PEERS_LISTED_MAX + 1];
@@ -22,10 +12,10 @@ static void open_world(uint32_t producer_ranks)
 {
   ranks_options options;
   ranks_options_init(&options, producer_ranks, 1, 2);
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
   for (uint32_t i = 0; i < producer_ranks; i++) {
-    ranks_publish(&world, i, &ticket);
+    ranks_publish(i, &ticket);
   }
   world.hold_reads = true;
 }
@@ -41,13 +31,12 @@ static uint64_t loads_with(const kvf_peer_stat *peer, kvf_status status)
   return peer->loads[kvf_status_index(status)];
 }
 
-static void a_load_shows_at_its_peer(void **state)
+RANKS_TEST(a_load_shows_at_its_peer)
 {
-  (void)state;
   kvf_event event;
   open_world(1);
   assert_int_equal(list(), 0);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(list(), 1);
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket.rank[0].address, address);
@@ -56,9 +45,9 @@ static void a_load_shows_at_its_peer(void **state)
   assert_int_equal(listed[0].handshakes, 1);
   assert_int_equal(listed[0].reads_in_flight, POSITIONS);
   assert_int_equal(listed[0].blocks, 0);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
-  ranks_advance(&world, 20);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  ranks_advance(20);
   assert_int_equal(list(), 1);
   assert_int_equal(listed[0].users, 0);
   assert_int_equal(listed[0].idle_ms, 20);
@@ -68,21 +57,19 @@ static void a_load_shows_at_its_peer(void **state)
   assert_int_equal(loads_with(&listed[0], KVF_OK), 1);
   assert_int_equal(listed[0].connection_failures, 0);
   assert_int_equal(listed[0].last_failure, KVF_OK);
-  ranks_close(&world);
 }
 
 /* Of two peers only the one that failed is blamed. */
-static void a_failure_shows_where_it_happened(void **state)
+RANKS_TEST(a_failure_shows_where_it_happened)
 {
-  (void)state;
   kvf_event event;
   open_world(2);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(ranks_complete(&world, 1, 1, KVF_LEASE_UNKNOWN), 1);
-  ranks_complete(&world, 1, POSITIONS, KVF_CANCELLED);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
-  ranks_advance(&world, 30);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(1, 1, KVF_LEASE_UNKNOWN), 1);
+  ranks_complete(1, POSITIONS, KVF_CANCELLED);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  ranks_advance(30);
   assert_int_equal(list(), 2);
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket.rank[1].address, address);
@@ -94,21 +81,19 @@ static void a_failure_shows_where_it_happened(void **state)
   assert_int_equal(loads_with(other, KVF_LEASE_UNKNOWN), 0);
   assert_int_equal(other->last_failure, KVF_OK);
   assert_int_not_equal(failed->id, other->id);
-  ranks_close(&world);
 }
 
-static void the_deadline_blames_who_was_waited_for(void **state)
+RANKS_TEST(the_deadline_blames_who_was_waited_for)
 {
-  (void)state;
   kvf_event event;
   open_world(2);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_int_equal(ranks_complete(&world, 0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
   world.now_ns += 40000 * MS;
   kvf_loads_tick(world.consumer.core.loads, world.now_ns, UINT32_MAX);
-  ranks_settle(&world);
-  ranks_complete(&world, 1, POSITIONS, KVF_CANCELLED);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  ranks_settle();
+  ranks_complete(1, POSITIONS, KVF_CANCELLED);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket.rank[1].address, address);
   size_t count = list();
@@ -117,32 +102,28 @@ static void the_deadline_blames_who_was_waited_for(void **state)
     bool blamed = loads_with(&listed[i], KVF_DEADLINE) + loads_with(&listed[i], KVF_TRANSFER_STALLED) == 1;
     assert_int_equal(blamed, strcmp(listed[i].address, address) == 0);
   }
-  ranks_close(&world);
 }
 
 /* The client that hangs up says nothing of the peer. */
-static void an_abort_is_no_failure(void **state)
+RANKS_TEST(an_abort_is_no_failure)
 {
-  (void)state;
   open_world(1);
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(kvf_core_load_abort(&world.consumer.core, world.now_ns, 1), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(list(), 1);
   assert_int_equal(loads_with(&listed[0], KVF_ABORTED), 1);
   assert_int_equal(listed[0].last_failure, KVF_OK);
   assert_int_equal(kvf_loads_stats(world.consumer.core.loads)->detection_ns.sums[0], 0);
-  ranks_close(&world);
 }
 
-static void a_breaker_shows(void **state)
+RANKS_TEST(a_breaker_shows)
 {
-  (void)state;
   kvf_event event;
   open_world(1);
   world.wires[0].down = true;
-  assert_int_equal(ranks_load(&world, &ticket, 1), KVF_OK);
-  assert_true(ranks_event(&world, KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_int_equal(list(), 1);
   assert_true(listed[0].paths_count >= 2);
   assert_string_equal(listed[0].paths[0].name, "control");
@@ -153,12 +134,11 @@ static void a_breaker_shows(void **state)
   assert_int_equal(listed[0].connection_failures, 1);
   assert_int_equal(loads_with(&listed[0], KVF_PEER_DOWN), 1);
   world.wires[0].down = false;
-  ranks_advance(&world, 600);
+  ranks_advance(600);
   assert_int_equal(list(), 1);
   assert_int_equal(listed[0].paths[0].breaker, KVF_BREAKER_CLOSED);
   assert_true(listed[0].paths[0].up);
   assert_int_equal(listed[0].last_failure, KVF_PEER_DOWN);
-  ranks_close(&world);
 }
 
 static uint32_t know_peer(uint16_t port)
@@ -170,9 +150,8 @@ static uint32_t know_peer(uint16_t port)
   return index;
 }
 
-static void the_list_is_bounded_and_begins_with_the_latest(void **state)
+RANKS_TEST(the_list_is_bounded_and_begins_with_the_latest)
 {
-  (void)state;
   open_world(1);
   for (uint16_t port = 1; port <= KVF_PEERS_LISTED_MAX + 5; port++) {
     (void)know_peer(port);
@@ -181,12 +160,10 @@ static void the_list_is_bounded_and_begins_with_the_latest(void **state)
   assert_non_null(strstr(listed[0].address, ":69"));
   assert_int_equal(kvf_peers_describe(&world.consumer.core.peers, world.now_ns, listed, 3), 3);
   assert_non_null(strstr(listed[2].address, ":67"));
-  ranks_close(&world);
 }
 
-static void a_peer_that_goes_unused_is_listed_no_more(void **state)
+RANKS_TEST(a_peer_that_goes_unused_is_listed_no_more)
 {
-  (void)state;
   open_world(1);
   uint32_t index = know_peer(7);
   assert_int_equal(list(), 1);
@@ -195,19 +172,4 @@ static void a_peer_that_goes_unused_is_listed_no_more(void **state)
   assert_int_equal(list(), 1);
   world.now_ns += 1;
   assert_int_equal(list(), 0);
-  ranks_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_load_shows_at_its_peer),
-      cmocka_unit_test(a_failure_shows_where_it_happened),
-      cmocka_unit_test(the_deadline_blames_who_was_waited_for),
-      cmocka_unit_test(an_abort_is_no_failure),
-      cmocka_unit_test(a_breaker_shows),
-      cmocka_unit_test(the_list_is_bounded_and_begins_with_the_latest),
-      cmocka_unit_test(a_peer_that_goes_unused_is_listed_no_more),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,6 @@
-#include <stdio.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "control_world.h"
+#include "test.h"
 
-static control_world world;
 static kvf_ticket ticket;
 static uint32_t ids[16];
 
@@ -30,8 +19,8 @@ static void open_world(const char *consumer_key, const char *producer_key, const
   options.consumer_key = consumer_key;
   options.producer_key = producer_key;
   options.consumer_model = model;
-  control_world_open(&world, &options);
-  control_ticket(&world, &ticket, ids, 4);
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
 }
 
 /* Wants a path and returns what was answered; the dial succeeds. */
@@ -41,7 +30,7 @@ static kvf_peer_notice ask_path(uint32_t peer)
   kvf_peers *peers = &world.consumer.core.peers;
   kvf_peers_want_path(peers, world.now_ns, peer);
   if (!kvf_peers_next_notice(peers, &notice)) {
-    control_settle(&world);
+    control_settle();
   }
   return notice;
 }
@@ -51,13 +40,12 @@ static kvf_peer *peer_of(uint32_t index)
   return world.consumer.core.peers.table[index];
 }
 
-static void shakes_hands_and_opens_the_best_link(void **state)
+CONTROL_TEST(shakes_hands_and_opens_the_best_link)
 {
-  (void)state;
   open_world("a key of sixteen", "a key of sixteen", "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_not_equal(world.consumer.opened_path, 0);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
@@ -70,45 +58,41 @@ static void shakes_hands_and_opens_the_best_link(void **state)
   kvf_key key;
   assert_true(kvf_sessions_key(&world.producer.core.sessions, peer_of(peer)->welcome->session_id, &key));
   assert_memory_equal(key.data, peer_of(peer)->session_key.data, key.bytes);
-  control_world_close(&world);
 }
 
-static void refused_dial_opens_the_breaker_and_a_probe_closes_it(void **state)
+CONTROL_TEST(refused_dial_opens_the_breaker_and_a_probe_closes_it)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_PEER_DOWN);
+  control_dial(KVF_PEER_DOWN);
   uint64_t dials = world.consumer.core.peers.counters.dials;
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_PEER_DOWN);
   assert_int_equal(world.consumer.core.peers.counters.dials, dials);
-  control_advance(&world, 499);
+  control_advance(499);
   assert_false(world.consumer.dial_wanted);
-  control_advance(&world, 2);
+  control_advance(2);
   assert_true(world.consumer.dial_wanted); /* the probe, with nobody waiting */
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_true(kvf_breaker_allows(&peer_of(peer)->breaker));
-  control_world_close(&world);
 }
 
 /* The probes end with the peer's use. What they found then says nothing of it much later. */
-static void unused_breaker_does_not_fail_a_new_load(void **state)
+CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_PEER_DOWN);
+  control_dial(KVF_PEER_DOWN);
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   for (int i = 0; i < 400; i++) {
-    control_advance(&world, 1000);
+    control_advance(1000);
     if (world.consumer.dial_wanted) {
       assert_true(i < 301);
-      control_dial(&world, KVF_PEER_DOWN);
+      control_dial(KVF_PEER_DOWN);
     }
   }
   assert_int_equal(acquire(), peer);
@@ -116,21 +100,19 @@ static void unused_breaker_does_not_fail_a_new_load(void **state)
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.kind, 0);
   assert_true(world.consumer.dial_wanted);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  control_world_close(&world);
 }
 
-static void silent_handshake_times_out(void **state)
+CONTROL_TEST(silent_handshake_times_out)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
+  control_settle();
   world.held = true;
-  control_dial(&world, KVF_OK);
-  control_advance(&world, 999);
+  control_dial(KVF_OK);
+  control_advance(999);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
   world.now_ns += 2 * MS;
   kvf_core_tick(&world.consumer.core, world.now_ns);
@@ -138,49 +120,43 @@ static void silent_handshake_times_out(void **state)
   assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
   assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
-  control_world_close(&world);
 }
 
-static void wrong_key_is_refused_by_both(void **state)
+CONTROL_TEST(wrong_key_is_refused_by_both)
 {
-  (void)state;
   open_world("a key of sixteen", "another key here", "m");
   uint32_t peer = acquire();
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
   assert_int_equal(world.producer.core.sessions.open_count, 0);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "key_file"));
-  control_world_close(&world);
 }
 
-static void other_model_is_refused_and_named(void **state)
+CONTROL_TEST(other_model_is_refused_and_named)
 {
-  (void)state;
   open_world(NULL, NULL, "x");
   uint32_t peer = acquire();
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
   assert_non_null(strstr(world.consumer.last_log, "model differs"));
   /* Anybody on the way could have said or caused that: the next load asks again. */
   assert_int_equal(peer_of(peer)->gone, KVF_OK);
   assert_true(kvf_breaker_allows(&peer_of(peer)->breaker));
-  control_world_close(&world);
 }
 
 /* P8: who has not proved the key may refuse us, but is not believed for ever. */
-static void refusal_without_proof_is_not_final(void **state)
+CONTROL_TEST(refusal_without_proof_is_not_final)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
   world.held = true;
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
   kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "x"};
   uint8_t body[KVF_REFUSED_BYTES_MAX];
@@ -191,56 +167,50 @@ static void refusal_without_proof_is_not_final(void **state)
   assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
   assert_int_equal(peer_of(peer)->gone, KVF_OK);
-  control_world_close(&world);
 }
 
 /* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
-static void registration_is_heard_by_those_who_came_before(void **state)
+CONTROL_TEST(registration_is_heard_by_those_who_came_before)
 {
-  (void)state;
   control_options options;
   control_options_init(&options);
   options.without_memory = true;
-  control_world_open(&world, &options);
-  control_ticket(&world, &ticket, ids, 4);
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_SETUP);
   control_set_memory(&world.producer);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_not_equal(world.consumer.opened_path, 0);
-  control_world_close(&world);
 }
 
-static void other_incarnation_is_a_restart(void **state)
+CONTROL_TEST(other_incarnation_is_a_restart)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   ticket.rank[0].incarnation.bytes[0] ^= 1;
   uint32_t peer = acquire();
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->gone, KVF_PEER_RESTARTED);
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_PEER_RESTARTED);
   assert_false(world.consumer.dial_wanted); /* it will not come back */
-  control_world_close(&world);
 }
 
-static void closed_connection_takes_its_links_down(void **state)
+CONTROL_TEST(closed_connection_takes_its_links_down)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
   kvf_peer_notice notice;
@@ -250,112 +220,101 @@ static void closed_connection_takes_its_links_down(void **state)
   assert_int_equal(notice.kind, KVF_PEER_PATH_DOWN);
   assert_int_equal(notice.path, path);
   world.consumer.conn_id = 0;
-  control_settle(&world);
+  control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
   assert_true(kvf_breaker_allows(&peer_of(peer)->breaker)); /* the next dial tells */
-  control_world_close(&world);
 }
 
-static void unusable_transport_is_not_tried_again(void **state)
+CONTROL_TEST(unusable_transport_is_not_tried_again)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
   kvf_peer_notice notice;
   assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
-  control_settle(&world);
+  control_settle();
   notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
-  control_world_close(&world);
 }
 
 /* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
-static void passing_failure_of_a_transport_is_tried_again(void **state)
+CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
 {
   static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
-  (void)state;
   for (size_t i = 0; i < 2; i++) {
     open_world(NULL, NULL, "m");
     uint32_t peer = acquire();
     (void)ask_path(peer);
-    control_dial(&world, KVF_OK);
+    control_dial(KVF_OK);
     uint32_t path = world.consumer.opened_path;
     kvf_core_on_link(&world.consumer.core, world.now_ns, path, causes[i]);
-    control_settle(&world);
+    control_settle();
     assert_int_equal(world.consumer.closed_links, 1);
     assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
     assert_int_equal(world.consumer.opened_path, path);
-    control_advance(&world, 501);
+    control_advance(501);
     (void)ask_path(peer);
     assert_int_not_equal(world.consumer.opened_path, path);
-    control_world_close(&world);
   }
 }
 
 /* The bytes were damaged on their way: a new session has others. */
-static void malformed_offer_ends_the_session(void **state)
+CONTROL_TEST(malformed_offer_ends_the_session)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link_malformed(&world.consumer.core, world.now_ns, path);
   kvf_peer_notice notice;
   assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
   assert_int_equal(notice.status, KVF_PROTOCOL);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   assert_int_equal(ask_path(peer).status, KVF_PEER_DOWN); /* not at once */
-  control_advance(&world, 501);
+  control_advance(501);
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_not_equal(world.consumer.opened_path, path);
-  control_world_close(&world);
 }
 
-static void stalled_link_has_a_breaker_of_its_own(void **state)
+CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
   kvf_peers_path_stalled(&world.consumer.core.peers, world.now_ns, path, false);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_STALLED);
-  control_advance(&world, 501);
+  control_advance(501);
   (void)ask_path(peer); /* the load that comes after the cooldown is the probe */
   assert_int_not_equal(world.consumer.opened_path, path);
-  control_world_close(&world);
 }
 
-static void unused_peer_is_disconnected_and_makes_room(void **state)
+CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   for (int i = 0; i < 5; i++) {
-    control_advance(&world, 100000);
+    control_advance(100000);
   }
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   assert_int_equal(world.producer.core.sessions.open_count, 0);
-  control_world_close(&world);
 }
 
 static kvf_status acquire_port(uint16_t port, uint32_t *peer)
@@ -376,15 +335,14 @@ static uint32_t fill_table(void)
 }
 
 /* P6: what is in use, or has a link that the runtime still knows, keeps its place; what nobody uses gives it. */
-static void table_is_bounded_and_unused_peers_make_room(void **state)
+CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
 {
-  (void)state;
   kvf_peers *peers = &world.consumer.core.peers;
   uint32_t got = 77;
   open_world(NULL, NULL, "m");
   uint32_t linked = acquire();
   (void)ask_path(linked);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   kvf_peers_release(peers, world.now_ns, linked);
   uint32_t last = fill_table();
   assert_int_equal(acquire_port(1, &got), KVF_NO_MEMORY);
@@ -395,59 +353,53 @@ static void table_is_bounded_and_unused_peers_make_room(void **state)
   assert_int_equal(got, last);
   assert_int_equal(peer_of(linked)->links[0].state, KVF_LINK_OPENING);
   assert_int_equal(acquire_port(2, &got), KVF_NO_MEMORY);
-  control_world_close(&world);
 }
 
 /* A link that the runtime has not been told of goes with its peer, and is never opened. */
-static void wanted_link_does_not_keep_an_unused_peer(void **state)
+CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
 {
-  (void)state;
   kvf_peers *peers = &world.consumer.core.peers;
   uint32_t got;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   kvf_peers_want_open(peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   kvf_peers_want_path(peers, world.now_ns, peer);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_WANTED);
   kvf_peers_release(peers, world.now_ns, peer);
   (void)fill_table();
   assert_int_equal(acquire_port(1, &got), KVF_OK);
   assert_int_equal(got, peer);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(world.consumer.opened_path, 0);
   assert_int_equal(world.producer.core.sessions.open_count, 0);
-  control_world_close(&world);
 }
 
 /* And where its peer stays: what was never opened is not closed either. */
-static void wanted_link_goes_with_its_connection(void **state)
+CONTROL_TEST(wanted_link_goes_with_its_connection)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_cut(&world);
+  control_cut();
   assert_int_equal(world.consumer.opened_path, 0);
   assert_int_equal(world.consumer.closed_links, 0);
-  control_dial(&world, KVF_OK); /* the path is wanted still */
+  control_dial(KVF_OK); /* the path is wanted still */
   assert_int_not_equal(world.consumer.opened_path, 0);
-  control_world_close(&world);
 }
 
-static void news_of_what_is_decided_changes_nothing(void **state)
+CONTROL_TEST(news_of_what_is_decided_changes_nothing)
 {
-  (void)state;
   kvf_core *core = &world.consumer.core;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   (void)ask_path(peer);
   uint64_t conn_id = world.consumer.dial_conn_id;
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   const kvf_peer_link *link = &peer_of(peer)->links[0];
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
@@ -462,11 +414,10 @@ static void news_of_what_is_decided_changes_nothing(void **state)
   assert_int_equal(link->state, KVF_LINK_UP);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_equal(core->peers.counters.failures, 0);
-  control_world_close(&world);
 }
 
 /* P8: each state of the handshake takes its own message and no other. */
-static void frames_out_of_place_end_the_connection(void **state)
+CONTROL_TEST(frames_out_of_place_end_the_connection)
 {
   static const struct {
     kvf_peer_state state;
@@ -475,60 +426,28 @@ static void frames_out_of_place_end_the_connection(void **state)
               {KVF_PEER_WAIT_WELCOME, KVF_FRAME_CHALLENGE}, {KVF_PEER_WAIT_WELCOME, KVF_FRAME_PONG},
               {KVF_PEER_READY, KVF_FRAME_CHALLENGE},        {KVF_PEER_READY, KVF_FRAME_WELCOME}};
   const uint8_t body[8] = {0};
-  (void)state;
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     open_world(NULL, NULL, "m");
     uint32_t peer = acquire();
     (void)ask_path(peer);
-    control_dial(&world, KVF_OK);
+    control_dial(KVF_OK);
     peer_of(peer)->state = rows[i].state; /* as if it had come so far */
     kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, rows[i].type, body, sizeof(body));
     assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
     assert_non_null(strstr(world.consumer.last_log, "protocol: a message that does not belong here"));
-    control_world_close(&world);
   }
 }
 
 /* 0 is a moment like any other, and not "nothing is awaited". */
-static void silence_is_noticed_from_time_zero_on(void **state)
+CONTROL_TEST(silence_is_noticed_from_time_zero_on)
 {
-  (void)state;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   kvf_peers_await(&world.consumer.core.peers, 0, peer);
   kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "peer_down: does not answer"));
-  control_world_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shakes_hands_and_opens_the_best_link),
-      cmocka_unit_test(refused_dial_opens_the_breaker_and_a_probe_closes_it),
-      cmocka_unit_test(unused_breaker_does_not_fail_a_new_load),
-      cmocka_unit_test(silent_handshake_times_out),
-      cmocka_unit_test(wrong_key_is_refused_by_both),
-      cmocka_unit_test(other_model_is_refused_and_named),
-      cmocka_unit_test(refusal_without_proof_is_not_final),
-      cmocka_unit_test(registration_is_heard_by_those_who_came_before),
-      cmocka_unit_test(other_incarnation_is_a_restart),
-      cmocka_unit_test(closed_connection_takes_its_links_down),
-      cmocka_unit_test(unusable_transport_is_not_tried_again),
-      cmocka_unit_test(passing_failure_of_a_transport_is_tried_again),
-      cmocka_unit_test(malformed_offer_ends_the_session),
-      cmocka_unit_test(stalled_link_has_a_breaker_of_its_own),
-      cmocka_unit_test(unused_peer_is_disconnected_and_makes_room),
-      cmocka_unit_test(table_is_bounded_and_unused_peers_make_room),
-      cmocka_unit_test(wanted_link_does_not_keep_an_unused_peer),
-      cmocka_unit_test(wanted_link_goes_with_its_connection),
-      cmocka_unit_test(news_of_what_is_decided_changes_nothing),
-      cmocka_unit_test(frames_out_of_place_end_the_connection),
-      cmocka_unit_test(silence_is_noticed_from_time_zero_on),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,6 @@
 #include "core/policy.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define MS_NS UINT64_C(1000000)
 
@@ -78,9 +72,8 @@ static const cell cells[] = {
     {(kvf_policy)7, 1, 4, KVF_PEER_DOWN, 0, KVF_ACTION_FAIL, KVF_PEER_DOWN, 0, 0, 0, 500},
 };
 
-static void every_cell_of_the_table(void **state)
+TEST(every_cell_of_the_table)
 {
-  (void)state;
   for (size_t i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
     const cell *expected = &cells[i];
     kvf_policy_input input = input_of(expected->policy, expected->prefix, expected->status);
@@ -96,9 +89,8 @@ static void every_cell_of_the_table(void **state)
   }
 }
 
-static void verdict_follows_the_flags_of_each_status(void **state)
+TEST(verdict_follows_the_flags_of_each_status)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->status == KVF_OK) {
@@ -115,18 +107,16 @@ static void verdict_follows_the_flags_of_each_status(void **state)
   }
 }
 
-static void cost_is_what_the_verdict_says(void **state)
+TEST(cost_is_what_the_verdict_says)
 {
-  (void)state;
   for (uint32_t prefix = 0; prefix <= 10; prefix++) {
     kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, prefix, KVF_DEADLINE);
     assert_int_equal(kvf_policy_recompute_tokens(&input), kvf_policy_decide(&input).recompute_tokens);
   }
 }
 
-static void retries_are_spread(void **state)
+TEST(retries_are_spread)
 {
-  (void)state;
   kvf_policy_input input = input_of(KVF_POLICY_FAIL, 4, KVF_DEADLINE);
   input.jitter = 1000;
   assert_int_equal(kvf_policy_decide(&input).retry_after_ms, 1500);
@@ -134,9 +124,8 @@ static void retries_are_spread(void **state)
   assert_int_equal(kvf_policy_decide(&input).retry_after_ms, 500);
 }
 
-static void blocks_that_hold_fewer_tokens_than_offered_are_no_success(void **state)
+TEST(blocks_that_hold_fewer_tokens_than_offered_are_no_success)
 {
-  (void)state;
   kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, 10, KVF_OK);
   input.tokens = 160;
   assert_int_equal(kvf_policy_decide(&input).action, KVF_ACTION_USE);
@@ -145,25 +134,11 @@ static void blocks_that_hold_fewer_tokens_than_offered_are_no_success(void **sta
   assert_int_equal(kvf_policy_decide(&input).status, KVF_INVALID);
 }
 
-static void products_do_not_overflow(void **state)
+TEST(products_do_not_overflow)
 {
-  (void)state;
   kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, 65537, KVF_DEADLINE);
   input.report.blocks = 70000;
   input.block_tokens = 65536;
   input.tokens = UINT32_MAX;
   assert_int_equal(kvf_policy_decide(&input).keep_tokens, UINT32_MAX);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_cell_of_the_table),
-      cmocka_unit_test(verdict_follows_the_flags_of_each_status),
-      cmocka_unit_test(cost_is_what_the_verdict_says),
-      cmocka_unit_test(retries_are_spread),
-      cmocka_unit_test(blocks_that_hold_fewer_tokens_than_offered_are_no_success),
-      cmocka_unit_test(products_do_not_overflow),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,11 @@
 #include "ranks_world.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
+#include "test.h"
 
 #define BLOCK_TOKENS 16
 #define FIRST_PORT 80
+
+ranks_world world;
 
 void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t heads_total)
 {
@@ -91,145 +85,152 @@ static void fill_pool(ranks_node *node)
   }
 }
 
-void ranks_open(ranks_world *world, const ranks_options *options)
+void ranks_open(const ranks_options *options)
 {
   kvf_rank_record records[RANKS_PRODUCERS];
-  memset(world, 0, sizeof(*world));
-  world->now_ns = 1000 * MS;
-  world->ranks = options->producer_ranks;
-  world->groups = options->groups;
-  open_node(&world->consumer, options, options->consumer_rank, options->consumer_ranks, 'c', !options->control);
-  for (uint32_t i = 0; i < world->ranks; i++) {
-    ranks_node *producer = &world->producers[i];
-    open_node(producer, options, i, world->ranks, (uint8_t)('P' + i), true);
+  (void)ranks_close(NULL);
+  memset(&world, 0, sizeof(world));
+  world.is_open = true;
+  world.now_ns = 1000 * MS;
+  world.ranks = options->producer_ranks;
+  world.groups = options->groups;
+  open_node(&world.consumer, options, options->consumer_rank, options->consumer_ranks, 'c', !options->control);
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    ranks_node *producer = &world.producers[i];
+    open_node(producer, options, i, world.ranks, (uint8_t)('P' + i), true);
     fill_pool(producer);
     records[i] = (kvf_rank_record){.incarnation = producer->core.self.incarnation, .rank = i};
     records[i].address.ip[15] = 1;
     records[i].address.port = (uint16_t)(FIRST_PORT + i);
   }
-  assert_int_equal(kvf_core_set_ranks(&world->producers[0].core, records, world->ranks), KVF_OK);
+  assert_int_equal(kvf_core_set_ranks(&world.producers[0].core, records, world.ranks), KVF_OK);
 }
 
-void ranks_close(ranks_world *world)
+int ranks_close(void **state)
 {
-  kvf_core_free(&world->consumer.core);
-  for (uint32_t i = 0; i < world->ranks; i++) {
-    kvf_core_free(&world->producers[i].core);
+  (void)state;
+  if (world.is_open) {
+    kvf_core_free(&world.consumer.core);
   }
+  for (uint32_t i = 0; world.is_open && i < world.ranks; i++) {
+    kvf_core_free(&world.producers[i].core);
+  }
+  world.is_open = false;
+  return 0;
 }
 
 /* ---- reads ---- */
 
-static void copy_heads(ranks_world *world, uint32_t producer, const kvf_load_action *read)
+static void copy_heads(uint32_t producer, const kvf_load_action *read)
 {
   for (uint32_t i = 0; i < read->items_count; i++) {
     const kvf_read_item *item = &read->items[i];
-    memcpy(&world->consumer.pool[item->group][item->local_block][read->local_head],
-           &world->producers[producer].pool[item->group][item->remote_block][read->remote_head],
+    memcpy(&world.consumer.pool[item->group][item->local_block][read->local_head],
+           &world.producers[producer].pool[item->group][item->remote_block][read->remote_head],
            read->heads * sizeof(uint16_t));
   }
 }
 
-static void end_read(ranks_world *world, const kvf_load_action *read, kvf_status status)
+static void end_read(const kvf_load_action *read, kvf_status status)
 {
-  uint32_t producer = world->path_producer[read->path];
+  uint32_t producer = world.path_producer[read->path];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
   if (status == KVF_OK) {
-    copy_heads(world, producer, read);
-    sample.head.incarnation = world->producers[producer].core.self.incarnation;
-    sample.entry = world->producers[producer].table[read->lease.slot];
+    copy_heads(producer, read);
+    sample.head.incarnation = world.producers[producer].core.self.incarnation;
+    sample.entry = world.producers[producer].table[read->lease.slot];
   }
-  kvf_core_on_read_done(&world->consumer.core, world->now_ns, read->read_id, status, &sample, 0);
+  kvf_core_on_read_done(&world.consumer.core, world.now_ns, read->read_id, status, &sample, 0);
 }
 
-static kvf_load_action take_read(ranks_world *world, uint32_t index)
+static kvf_load_action take_read(uint32_t index)
 {
-  kvf_load_action read = world->reads[index];
-  world->reads_count--;
-  memmove(&world->reads[index], &world->reads[index + 1], (world->reads_count - index) * sizeof(world->reads[0]));
+  kvf_load_action read = world.reads[index];
+  world.reads_count--;
+  memmove(&world.reads[index], &world.reads[index + 1], (world.reads_count - index) * sizeof(world.reads[0]));
   return read;
 }
 
-static void cancel_read(ranks_world *world, uint64_t read_id)
+static void cancel_read(uint64_t read_id)
 {
-  for (uint32_t i = 0; i < world->reads_count && !world->hold_cancels; i++) {
-    if (world->reads[i].read_id == read_id) {
-      kvf_load_action read = take_read(world, i);
-      end_read(world, &read, KVF_CANCELLED);
+  for (uint32_t i = 0; i < world.reads_count && !world.hold_cancels; i++) {
+    if (world.reads[i].read_id == read_id) {
+      kvf_load_action read = take_read(i);
+      end_read(&read, KVF_CANCELLED);
       return;
     }
   }
 }
 
-uint32_t ranks_complete(ranks_world *world, uint32_t producer, uint32_t count, kvf_status status)
+uint32_t ranks_complete(uint32_t producer, uint32_t count, kvf_status status)
 {
   uint32_t done = 0;
   uint32_t next = 0;
-  while (next < world->reads_count && done < count) {
-    if (world->path_producer[world->reads[next].path] != producer) {
+  while (next < world.reads_count && done < count) {
+    if (world.path_producer[world.reads[next].path] != producer) {
       next++;
       continue;
     }
-    kvf_load_action read = take_read(world, next);
-    end_read(world, &read, status);
+    kvf_load_action read = take_read(next);
+    end_read(&read, status);
     done++;
   }
-  ranks_settle(world);
+  ranks_settle();
   return done;
 }
 
 /* ---- effects and frames ---- */
 
-static void dial(ranks_world *world, const kvf_peer_action *action)
+static void dial(const kvf_peer_action *action)
 {
   uint32_t producer = (uint32_t)action->address.port - FIRST_PORT;
-  assert_true(producer < world->ranks);
-  ranks_wire *wire = &world->wires[producer];
+  assert_true(producer < world.ranks);
+  ranks_wire *wire = &world.wires[producer];
   kvf_address from = {.port = 9};
   wire->dials++;
-  bool accepted = !wire->down && kvf_core_on_accepted(&world->producers[producer].core, world->now_ns, from,
+  bool accepted = !wire->down && kvf_core_on_accepted(&world.producers[producer].core, world.now_ns, from,
                                                       &wire->producer_id) == KVF_OK;
   wire->consumer_id = accepted ? action->conn_id : 0;
-  kvf_core_on_dialed(&world->consumer.core, world->now_ns, action->conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
+  kvf_core_on_dialed(&world.consumer.core, world.now_ns, action->conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
 }
 
-static void open_link(ranks_world *world, const kvf_peer_action *action)
+static void open_link(const kvf_peer_action *action)
 {
   assert_true(action->path < RANKS_PATHS);
-  world->path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
-  world->path_transport[action->path] = action->transport;
-  bool is_down = (world->transports_down >> action->transport & 1) != 0;
-  kvf_core_on_link(&world->consumer.core, world->now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
+  world.path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
+  world.path_transport[action->path] = action->transport;
+  bool is_down = (world.transports_down >> action->transport & 1) != 0;
+  kvf_core_on_link(&world.consumer.core, world.now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
 }
 
-static void start_read(ranks_world *world, const kvf_load_action *read)
+static void start_read(const kvf_load_action *read)
 {
-  if (world->hold_reads) {
-    assert_true(world->reads_count < RANKS_READS);
-    world->reads[world->reads_count++] = *read;
+  if (world.hold_reads) {
+    assert_true(world.reads_count < RANKS_READS);
+    world.reads[world.reads_count++] = *read;
   } else {
-    end_read(world, read, KVF_OK);
+    end_read(read, KVF_OK);
   }
 }
 
-static void carry_effects(ranks_world *world, ranks_node *node)
+static void carry_effects(ranks_node *node)
 {
   kvf_effect effect;
-  while (kvf_core_next_effect(&node->core, world->now_ns, &effect)) {
+  while (kvf_core_next_effect(&node->core, world.now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
-        dial(world, &effect.link);
+        dial(&effect.link);
         break;
       case KVF_EFFECT_OPEN_LINK:
-        open_link(world, &effect.link);
+        open_link(&effect.link);
         break;
       case KVF_EFFECT_CLOSE_LINK:
         break;
       case KVF_EFFECT_READ:
-        start_read(world, &effect.read);
+        start_read(&effect.read);
         break;
       case KVF_EFFECT_CANCEL:
-        cancel_read(world, effect.read.read_id);
+        cancel_read(effect.read.read_id);
         break;
       case KVF_EFFECT_STORE:
         node->table[effect.store.slot] = effect.store.entry;
@@ -240,39 +241,37 @@ static void carry_effects(ranks_world *world, ranks_node *node)
 }
 
 typedef struct carrier {
-  ranks_world *world;
   ranks_node *from;
   bool moved;
 } carrier;
 
-static void deliver(ranks_world *world, kvf_core *to, uint64_t conn_id, const kvf_core_output *output)
+static void deliver(kvf_core *to, uint64_t conn_id, const kvf_core_output *output)
 {
   for (size_t at = 0; at < output->bytes;) {
     kvf_frame_header header;
     assert_int_equal(kvf_frame_header_decode(output->data + at, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
     at += KVF_FRAME_HEADER_BYTES;
-    kvf_core_on_frame(to, world->now_ns, conn_id, header.type, output->data + at, header.body_bytes);
+    kvf_core_on_frame(to, world.now_ns, conn_id, header.type, output->data + at, header.body_bytes);
     at += header.body_bytes;
   }
   if (output->hang_up) {
-    kvf_core_on_closed(to, world->now_ns, conn_id);
+    kvf_core_on_closed(to, world.now_ns, conn_id);
   }
 }
 
 static void take_output(void *context, const kvf_core_output *output)
 {
   carrier *c = context;
-  ranks_world *world = c->world;
   c->moved = true;
-  for (uint32_t i = 0; i < world->ranks; i++) {
-    ranks_wire *wire = &world->wires[i];
-    bool from_consumer = c->from == &world->consumer;
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    ranks_wire *wire = &world.wires[i];
+    bool from_consumer = c->from == &world.consumer;
     uint64_t id = from_consumer ? wire->consumer_id : wire->producer_id;
-    if (id != output->conn_id || (!from_consumer && c->from != &world->producers[i])) {
+    if (id != output->conn_id || (!from_consumer && c->from != &world.producers[i])) {
       continue;
     }
-    kvf_core *to = from_consumer ? &world->producers[i].core : &world->consumer.core;
-    deliver(world, to, from_consumer ? wire->producer_id : wire->consumer_id, output);
+    kvf_core *to = from_consumer ? &world.producers[i].core : &world.consumer.core;
+    deliver(to, from_consumer ? wire->producer_id : wire->consumer_id, output);
     if (output->hang_up) {
       wire->consumer_id = 0;
       wire->producer_id = 0;
@@ -281,63 +280,63 @@ static void take_output(void *context, const kvf_core_output *output)
   }
 }
 
-static bool settle_node(ranks_world *world, ranks_node *node)
+static bool settle_node(ranks_node *node)
 {
-  carrier c = {.world = world, .from = node};
-  carry_effects(world, node);
+  carrier c = {.from = node};
+  carry_effects(node);
   kvf_core_take_output(&node->core, take_output, &c);
   return c.moved;
 }
 
-void ranks_settle(ranks_world *world)
+void ranks_settle(void)
 {
   bool moved = true;
   while (moved) {
-    moved = settle_node(world, &world->consumer);
-    for (uint32_t i = 0; i < world->ranks; i++) {
-      moved = settle_node(world, &world->producers[i]) || moved;
+    moved = settle_node(&world.consumer);
+    for (uint32_t i = 0; i < world.ranks; i++) {
+      moved = settle_node(&world.producers[i]) || moved;
     }
   }
 }
 
-void ranks_advance(ranks_world *world, uint64_t ms)
+void ranks_advance(uint64_t ms)
 {
-  world->now_ns += ms * MS;
-  kvf_core_tick(&world->consumer.core, world->now_ns);
-  for (uint32_t i = 0; i < world->ranks; i++) {
-    kvf_core_tick(&world->producers[i].core, world->now_ns);
+  world.now_ns += ms * MS;
+  kvf_core_tick(&world.consumer.core, world.now_ns);
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    kvf_core_tick(&world.producers[i].core, world.now_ns);
   }
-  ranks_settle(world);
+  ranks_settle();
 }
 
-void ranks_cut(ranks_world *world, uint32_t producer)
+void ranks_cut(uint32_t producer)
 {
-  ranks_wire *wire = &world->wires[producer];
+  ranks_wire *wire = &world.wires[producer];
   if (wire->consumer_id != 0) {
-    kvf_core_on_closed(&world->consumer.core, world->now_ns, wire->consumer_id);
-    kvf_core_on_closed(&world->producers[producer].core, world->now_ns, wire->producer_id);
+    kvf_core_on_closed(&world.consumer.core, world.now_ns, wire->consumer_id);
+    kvf_core_on_closed(&world.producers[producer].core, world.now_ns, wire->producer_id);
   }
   wire->consumer_id = 0;
   wire->producer_id = 0;
-  ranks_settle(world);
+  ranks_settle();
 }
 
 /* ---- leases and loads ---- */
 
-void ranks_ticket(ranks_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
+void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
 {
   kvf_lease lease;
   kvf_prompt prompt = {.tokens = positions * BLOCK_TOKENS};
   uint32_t counts[RANKS_GROUPS];
-  kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world->groups};
-  for (uint32_t group = 0; group < world->groups; group++) {
+  kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world.groups};
+  for (uint32_t group = 0; group < world.groups; group++) {
     counts[group] = positions;
     for (uint32_t i = 0; i < positions; i++) {
       ids[group * positions + i] = (2 * i + group) % RANKS_BLOCKS;
     }
   }
-  kvf_core *control = &world->producers[0].core;
-  assert_int_equal(kvf_core_lease_reserve(control, positions * world->groups, 0, &lease), KVF_OK);
+  kvf_core *control = &world.producers[0].core;
+  assert_int_equal(kvf_core_lease_reserve(control, positions * world.groups, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_ticket(control, &lease, &blocks, &prompt, ticket), KVF_OK);
 }
 
@@ -354,13 +353,13 @@ static uint64_t digest_of(const kvf_ticket *ticket)
   return digest;
 }
 
-void ranks_publish(ranks_world *world, uint32_t producer, const kvf_ticket *ticket)
+void ranks_publish(uint32_t producer, const kvf_ticket *ticket)
 {
   kvf_blocks blocks = blocks_of(ticket);
   assert_int_equal(
-      kvf_core_publish(&world->producers[producer].core, world->now_ns, &ticket->lease, &blocks, digest_of(ticket), 2),
+      kvf_core_publish(&world.producers[producer].core, world.now_ns, &ticket->lease, &blocks, digest_of(ticket), 2),
       KVF_OK);
-  ranks_settle(world);
+  ranks_settle();
 }
 
 uint32_t ranks_destination(uint32_t position)
@@ -368,7 +367,7 @@ uint32_t ranks_destination(uint32_t position)
   return RANKS_BLOCKS - 1 - position;
 }
 
-kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t request_id)
+kvf_status ranks_load(const kvf_ticket *ticket, uint64_t request_id)
 {
   uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
   uint32_t count = 0;
@@ -383,14 +382,14 @@ kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t req
                    .user = 5};
   kvf_ticket copy = *ticket;
   const kvf_sources sources = {.count = 1, .tickets = {&copy}, .digests = {digest_of(ticket)}};
-  kvf_status status = kvf_core_load_start(&world->consumer.core, world->now_ns, &sources, &load);
-  ranks_settle(world);
+  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &sources, &load);
+  ranks_settle();
   return status;
 }
 
-bool ranks_holds(const ranks_world *world, const kvf_ticket *ticket, uint32_t group, uint32_t position)
+bool ranks_holds(const kvf_ticket *ticket, uint32_t group, uint32_t position)
 {
-  const ranks_node *consumer = &world->consumer;
+  const ranks_node *consumer = &world.consumer;
   uint32_t first = 0;
   for (uint32_t i = 0; i < group; i++) {
     first += ticket->counts[i];
@@ -404,10 +403,10 @@ bool ranks_holds(const ranks_world *world, const kvf_ticket *ticket, uint32_t gr
   return true;
 }
 
-bool ranks_event(ranks_world *world, kvf_event_kind kind, kvf_event *out)
+bool ranks_event(kvf_event_kind kind, kvf_event *out)
 {
-  while (kvf_core_next_event(&world->consumer.core, world->now_ns, out)) {
-    ranks_settle(world);
+  while (kvf_core_next_event(&world.consumer.core, world.now_ns, out)) {
+    ranks_settle();
     if (out->kind == kind) {
       return true;
     }
@@ -415,11 +414,11 @@ bool ranks_event(ranks_world *world, kvf_event_kind kind, kvf_event *out)
   return false;
 }
 
-uint32_t ranks_peers_held(const ranks_world *world)
+uint32_t ranks_peers_held(void)
 {
   uint32_t held = 0;
   for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
-    const kvf_peer *peer = world->consumer.core.peers.table[i];
+    const kvf_peer *peer = world.consumer.core.peers.table[i];
     held += peer == NULL ? 0 : peer->users;
   }
   return held;

@@ -4,8 +4,10 @@
 #define KVF_TESTS_RANKS_WORLD_H
 
 #include "core/core.h"
+#include "test.h"
 
 #define MS KVF_NS_PER_MS
+#define RANKS_TEST(name) TEST_WITH(name, NULL, ranks_close)
 #define RANKS_PRODUCERS 4
 #define RANKS_GROUPS 3
 #define RANKS_BLOCKS 16
@@ -31,6 +33,7 @@ typedef struct ranks_wire {
 } ranks_wire;
 
 typedef struct ranks_world {
+  bool is_open;
   uint64_t now_ns;
   uint32_t ranks; /* of the producer */
   uint32_t groups;
@@ -46,6 +49,8 @@ typedef struct ranks_world {
   uint32_t reads_count;
 } ranks_world;
 
+extern ranks_world world;
+
 typedef struct ranks_options {
   uint32_t producer_ranks;
   uint32_t consumer_ranks;
@@ -57,30 +62,32 @@ typedef struct ranks_options {
 } ranks_options;
 
 void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t heads_total);
-void ranks_open(ranks_world *world, const ranks_options *options);
-void ranks_close(ranks_world *world);
+/* Closes the one before. */
+void ranks_open(const ranks_options *options);
+/* Of the last world that was opened, if it is still open. */
+int ranks_close(void **state);
 
 /* Carries effects and frames to and fro until nothing moves. */
-void ranks_settle(ranks_world *world);
-void ranks_advance(ranks_world *world, uint64_t ms);
+void ranks_settle(void);
+void ranks_advance(uint64_t ms);
 /* Both ends see the connection of this producer rank closed. */
-void ranks_cut(ranks_world *world, uint32_t producer);
+void ranks_cut(uint32_t producer);
 /* Ends up to `count` held reads of this producer rank, oldest first; KVF_OK copies and samples the fence. Returns how
  * many there were. */
-uint32_t ranks_complete(ranks_world *world, uint32_t producer, uint32_t count, kvf_status status);
+uint32_t ranks_complete(uint32_t producer, uint32_t count, kvf_status status);
 
 /* A ticket for `positions` positions of each group; `ids` has room for all groups. */
-void ranks_ticket(ranks_world *world, kvf_ticket *ticket, uint32_t *ids, uint32_t positions);
-void ranks_publish(ranks_world *world, uint32_t producer, const kvf_ticket *ticket);
+void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions);
+void ranks_publish(uint32_t producer, const kvf_ticket *ticket);
 
 /* Starts a load of all positions into the blocks ranks_destination() of each group. */
-kvf_status ranks_load(ranks_world *world, const kvf_ticket *ticket, uint64_t request_id);
+kvf_status ranks_load(const kvf_ticket *ticket, uint64_t request_id);
 uint32_t ranks_destination(uint32_t position);
 /* Whether the consumer's heads of this position are those that the producer ranks hold. */
-bool ranks_holds(const ranks_world *world, const kvf_ticket *ticket, uint32_t group, uint32_t position);
+bool ranks_holds(const kvf_ticket *ticket, uint32_t group, uint32_t position);
 /* Takes events until one of this kind comes; false: none did. */
-bool ranks_event(ranks_world *world, kvf_event_kind kind, kvf_event *out);
+bool ranks_event(kvf_event_kind kind, kvf_event *out);
 /* Loads' parts and requests' ranks that hold a peer. */
-uint32_t ranks_peers_held(const ranks_world *world);
+uint32_t ranks_peers_held(void);
 
 #endif

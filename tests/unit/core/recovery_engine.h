@@ -4,16 +4,10 @@
 #ifndef TESTS_RECOVERY_ENGINE_H
 #define TESTS_RECOVERY_ENGINE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/prng.h"
 #include "kvferry/consumer.h"
 #include "kvferry/recovery.h"
+#include "test.h"
 
 enum { RANKS = 4, POOL = 40, FAMILIES = 3, PROMPT_BLOCKS = 8, BLOCK_TOKENS = 4, REQUESTS = 24, TABLE = 6 };
 enum { MESSAGES = 512, PATIENCE = 60 };

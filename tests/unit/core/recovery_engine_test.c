@@ -519,26 +519,11 @@ static void run_world(uint64_t seed)
   }
 }
 
-static uint64_t current_seed = UINT64_MAX;
-
-static int name_the_seed(void **state)
+SEEDS_TEST(every_schedule_keeps_the_promises)
 {
-  (void)state;
-  if (current_seed != UINT64_MAX) {
-    print_error("failed with KVF_TEST_SEED=%llu\n", (unsigned long long)current_seed);
-  }
-  return 0;
-}
-
-static void every_schedule_keeps_the_promises(void **state)
-{
-  (void)state;
-  const char *only = getenv("KVF_TEST_SEED");
-  uint64_t first = only == NULL ? 0 : strtoull(only, NULL, 10);
-  uint64_t runs = only == NULL ? RUNS : 1;
+  uint64_t runs = 0;
   uint64_t seen[] = {0, 0, 0, 0, 0, 0};
-  for (uint64_t seed = first; seed < first + runs; seed++) {
-    current_seed = seed;
+  for (uint64_t seed; test_next_seed(RUNS, &seed); runs++) {
     run_world(seed);
     const uint64_t counts[] = {world.ready,      world.rewound, world.partial,
                                world.terminated, world.aborted, world.finished};
@@ -546,16 +531,7 @@ static void every_schedule_keeps_the_promises(void **state)
       seen[i] += counts[i];
     }
   }
-  current_seed = UINT64_MAX;
-  for (size_t i = 0; only == NULL && i < sizeof(seen) / sizeof(seen[0]); i++) {
+  for (size_t i = 0; runs == RUNS && i < sizeof(seen) / sizeof(seen[0]); i++) {
     assert_true(seen[i] >= runs); /* each happens, and not rarely */
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(every_schedule_keeps_the_promises, name_the_seed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 /* How a scheduler that cannot rewind by itself uses a recovery table; README.md points here. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "kvferry/kvferry.h"
+#include "test.h"
 
 enum { RANKS = 2, BLOCK_TOKENS = 16 };
 
@@ -89,9 +84,8 @@ static kvf_recovery *open_table(void)
 }
 
 /* Rank 1 has lost the last block only, rank 0 the last two: both compute from token 32 on. */
-static void producer_dies_while_two_ranks_load(void **state)
+TEST(producer_dies_while_two_ranks_load)
 {
-  (void)state;
   kvf_recovery *recovery = open_table();
   sequence s = {.id = 7};
   assert_int_equal(park(recovery, &s, 0), KVF_OK);
@@ -106,9 +100,8 @@ static void producer_dies_while_two_ranks_load(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void request_that_cannot_go_back(void **state)
+TEST(request_that_cannot_go_back)
 {
-  (void)state;
   kvf_recovery *recovery = open_table();
   sequence s = {.id = 8};
   assert_int_equal(park(recovery, &s, KVF_BAR_BEAMS), KVF_OK);
@@ -119,9 +112,8 @@ static void request_that_cannot_go_back(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void client_hangs_up_during_the_load(void **state)
+TEST(client_hangs_up_during_the_load)
 {
-  (void)state;
   kvf_recovery *recovery = open_table();
   sequence s = {.id = 9};
   assert_int_equal(park(recovery, &s, 0), KVF_OK);
@@ -133,14 +125,4 @@ static void client_hangs_up_during_the_load(void **state)
   between_steps(recovery);
   assert_false(s.has_handle);
   kvf_recovery_close(recovery);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(producer_dies_while_two_ranks_load),
-      cmocka_unit_test(request_that_cannot_go_back),
-      cmocka_unit_test(client_hangs_up_during_the_load),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

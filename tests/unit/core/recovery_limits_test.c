@@ -17,9 +17,8 @@ void *__wrap_calloc(size_t count, size_t bytes)
   return __real_calloc(count, bytes);
 }
 
-static void every_allocation_can_fail(void **state)
+TEST(every_allocation_can_fail)
 {
-  (void)state;
   kvf_recovery *recovery = NULL;
   for (uint32_t n = 0; recovery == NULL; n++) {
     allocations = 0;
@@ -51,9 +50,8 @@ static void try_open(kvf_recovery_options options, kvf_status expected)
   kvf_recovery_close(recovery);
 }
 
-static void options_out_of_range(void **state)
+TEST(options_out_of_range)
 {
-  (void)state;
   kvf_recovery_options options = world_options;
   options.ranks = 0;
   try_open(options, KVF_INVALID);
@@ -100,9 +98,8 @@ static void try_admit(const admission *a, kvf_status expected)
   kvf_recovery_close(recovery);
 }
 
-static void admissions_out_of_range(void **state)
+TEST(admissions_out_of_range)
 {
-  (void)state;
   const admission good = {
       .ids = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 5, 6, 7, POOL - 1},
       .counts = {POSITIONS},
@@ -141,9 +138,8 @@ static void admissions_out_of_range(void **state)
 }
 
 /* The blocks before the one that has an owner are not kept by a request that was not admitted. */
-static void refused_admission_leaves_no_block_behind(void **state)
+TEST(refused_admission_leaves_no_block_behind)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   const uint32_t ids[] = {20, 22, 21, 20, 23};
   const uint32_t counts[] = {3};
@@ -158,9 +154,8 @@ static void refused_admission_leaves_no_block_behind(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void table_full_and_ids_taken(void **state)
+TEST(table_full_and_ids_taken)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   for (uint64_t id = 0; id < REQUESTS; id++) {
     world_admit(recovery, id);
@@ -191,9 +186,8 @@ static void try_report(uint64_t ranks_mask, uint32_t blocks, uint32_t prefix, kv
   kvf_recovery_close(recovery);
 }
 
-static void reports_that_contradict_themselves(void **state)
+TEST(reports_that_contradict_themselves)
 {
-  (void)state;
   try_report(BOTH, POSITIONS, 3, KVF_PEER_DOWN, KVF_OK);
   try_report(0, POSITIONS, 3, KVF_PEER_DOWN, KVF_INVALID);
   try_report(4, POSITIONS, 3, KVF_PEER_DOWN, KVF_INVALID);
@@ -202,9 +196,8 @@ static void reports_that_contradict_themselves(void **state)
   try_report(BOTH, POSITIONS, POSITIONS - 1, KVF_OK, KVF_INVALID);
 }
 
-static void a_status_of_a_newer_version_is_not_trusted(void **state)
+TEST(a_status_of_a_newer_version_is_not_trusted)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   kvf_report report = world_report(1, BOTH, 2, KVF_OK);
@@ -215,9 +208,8 @@ static void a_status_of_a_newer_version_is_not_trusted(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void what_is_of_no_request(void **state)
+TEST(what_is_of_no_request)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   const kvf_report report = world_report(2, BOTH, 1, KVF_PEER_DOWN);
@@ -252,9 +244,8 @@ static kvf_recovery *with_verdict(kvf_verdict verdict, kvf_status expected)
   return recovery;
 }
 
-static void verdict_speaks_for_all_ranks(void **state)
+TEST(verdict_speaks_for_all_ranks)
 {
-  (void)state;
   kvf_recovery *recovery = with_verdict((kvf_verdict){.action = KVF_ACTION_USE}, KVF_OK);
   world_event(recovery, KVF_RECOVERY_READY, 1);
   kvf_recovery_close(recovery);
@@ -270,9 +261,8 @@ static void verdict_speaks_for_all_ranks(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void verdicts_that_contradict_themselves(void **state)
+TEST(verdicts_that_contradict_themselves)
 {
-  (void)state;
   const kvf_verdict verdicts[] = {
       {.action = KVF_ACTION_USE, .status = KVF_PEER_DOWN},
       {.action = KVF_ACTION_RECOMPUTE, .status = KVF_OK, .keep_blocks = 1},
@@ -288,9 +278,8 @@ static void verdicts_that_contradict_themselves(void **state)
 /* ---- several groups, nothing to load ---- */
 
 /* Groups do not cover the same tokens with the same blocks: all is kept or nothing. */
-static void groups_are_all_or_nothing(void **state)
+TEST(groups_are_all_or_nothing)
 {
-  (void)state;
   kvf_recovery_options options = world_options;
   options.groups = 3;
   options.pool_blocks[1] = options.pool_blocks[2] = POOL;
@@ -334,9 +323,8 @@ static void groups_are_all_or_nothing(void **state)
 }
 
 /* A rank that fails a load of nothing has lost nothing. */
-static void loads_of_no_blocks(void **state)
+TEST(loads_of_no_blocks)
 {
-  (void)state;
   const uint32_t ids[] = {KVF_BLOCK_NONE};
   const uint32_t counts[] = {1};
   for (uint32_t blocks = 0; blocks <= 1; blocks++) {
@@ -361,9 +349,8 @@ static void loads_of_no_blocks(void **state)
 }
 
 /* But for a lost rank, of which nothing is known: a request that it has a part in cannot go on. */
-static void lost_rank_ends_even_what_is_complete(void **state)
+TEST(lost_rank_ends_even_what_is_complete)
 {
-  (void)state;
   kvf_recovery_options options = world_options;
   options.recompute_max_tokens = 1; /* of no interest, since nothing would have to be computed */
   const uint32_t ids[] = {KVF_BLOCK_NONE};
@@ -383,9 +370,8 @@ static void lost_rank_ends_even_what_is_complete(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void bars_have_names(void **state)
+TEST(bars_have_names)
 {
-  (void)state;
   const char *names[] = {"generated", "published", "blocks_gone", "beams", "no_context",
                          "too_long",  "unsafe",    "policy",      "used"};
   const uint32_t bars[] = {KVF_BAR_GENERATED, KVF_BAR_PUBLISHED, KVF_BAR_BLOCKS_GONE, KVF_BAR_BEAMS, KVF_BAR_NO_CONTEXT,
@@ -395,25 +381,4 @@ static void bars_have_names(void **state)
     assert_string_equal(kvf_rewind_bar_name(bars[i] | KVF_BAR_USED), names[i]);
   }
   assert_string_equal(kvf_rewind_bar_name(0), "none");
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_allocation_can_fail),
-      cmocka_unit_test(options_out_of_range),
-      cmocka_unit_test(admissions_out_of_range),
-      cmocka_unit_test(refused_admission_leaves_no_block_behind),
-      cmocka_unit_test(table_full_and_ids_taken),
-      cmocka_unit_test(reports_that_contradict_themselves),
-      cmocka_unit_test(a_status_of_a_newer_version_is_not_trusted),
-      cmocka_unit_test(what_is_of_no_request),
-      cmocka_unit_test(verdict_speaks_for_all_ranks),
-      cmocka_unit_test(verdicts_that_contradict_themselves),
-      cmocka_unit_test(groups_are_all_or_nothing),
-      cmocka_unit_test(loads_of_no_blocks),
-      cmocka_unit_test(lost_rank_ends_even_what_is_complete),
-      cmocka_unit_test(bars_have_names),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,8 @@
 #include "recovery_world.h"
 
 /* One table for each rank, each told in an order of its own. */
-static void tables_of_all_ranks_say_the_same(void **state)
+TEST(tables_of_all_ranks_say_the_same)
 {
-  (void)state;
   kvf_recovery *tables[] = {world_open(), world_open()};
   const kvf_report reports[] = {
       world_report(2, 1, 3, KVF_PEER_DOWN), world_report(1, 1, 1, KVF_LEASE_EXPIRED), world_report(3, 2, 4, KVF_OK),
@@ -51,9 +50,8 @@ static void say_the_same_until_silent(kvf_recovery *tables[2], size_t events_cou
 }
 
 /* Found by the simulator: requests that left in another order on another rank changed the order of later events. */
-static void tables_say_the_same_whoever_left_first(void **state)
+TEST(tables_say_the_same_whoever_left_first)
 {
-  (void)state;
   kvf_recovery *tables[] = {world_open(), world_open()};
   for (uint64_t id = 1; id <= 4; id++) {
     for (size_t t = 0; t < 2; t++) {
@@ -75,13 +73,4 @@ static void tables_say_the_same_whoever_left_first(void **state)
   say_the_same_until_silent(tables, 6);
   kvf_recovery_close(tables[0]);
   kvf_recovery_close(tables[1]);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(tables_of_all_ranks_say_the_same),
-      cmocka_unit_test(tables_say_the_same_whoever_left_first),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

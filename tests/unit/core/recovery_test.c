@@ -5,9 +5,8 @@
 
 /* ---- its tests ---- */
 
-static void worker_failure_releases_once_and_publishes_nothing(void **state)
+TEST(worker_failure_releases_once_and_publishes_nothing)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, BOTH, 0, KVF_TRANSFER_FAILED);
@@ -20,9 +19,8 @@ static void worker_failure_releases_once_and_publishes_nothing(void **state)
 }
 
 /* The engine's own deadline ends a load; the table has no clock. */
-static void worker_timeout_releases_transfer_and_lease_once(void **state)
+TEST(worker_timeout_releases_transfer_and_lease_once)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, 1, 1, KVF_DEADLINE);
@@ -34,9 +32,8 @@ static void worker_timeout_releases_transfer_and_lease_once(void **state)
 }
 
 /* A failure that arrives before the engine has been told to go on is a fallback, even if all had looked well. */
-static void worker_emits_fallback_before_validity_or_publication(void **state)
+TEST(worker_emits_fallback_before_validity_or_publication)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, BOTH);
@@ -49,9 +46,8 @@ static void worker_emits_fallback_before_validity_or_publication(void **state)
 }
 
 /* After it, tokens may have been computed from the block: there is no way back. */
-static void worker_emits_failed_after_validity_is_marked(void **state)
+TEST(worker_emits_failed_after_validity_is_marked)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, BOTH);
@@ -70,9 +66,8 @@ static void worker_emits_failed_after_validity_is_marked(void **state)
 }
 
 /* A failed load is data of its own request. Others go on. */
-static void worker_failed_state_does_not_propagate_and_reports_blocks(void **state)
+TEST(worker_failed_state_does_not_propagate_and_reports_blocks)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_admit(recovery, 2);
@@ -95,9 +90,8 @@ static void worker_failed_state_does_not_propagate_and_reports_blocks(void **sta
   world_end_and_close(recovery, 1);
 }
 
-static void worker_failed_block_ids_drained_once_per_step(void **state)
+TEST(worker_failed_block_ids_drained_once_per_step)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   kvf_recovery_error errors[POOL];
   bool seen[POOL] = {false};
@@ -127,9 +121,8 @@ static void worker_failed_block_ids_drained_once_per_step(void **state)
   world_end_and_close(recovery, 1);
 }
 
-static void abort_request_calls_result_abort(void **state)
+TEST(abort_request_calls_result_abort)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, 1);
@@ -141,9 +134,8 @@ static void abort_request_calls_result_abort(void **state)
   world_close_empty(recovery);
 }
 
-static void abort_request_releases_lease_once(void **state)
+TEST(abort_request_releases_lease_once)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
@@ -157,9 +149,8 @@ static void abort_request_releases_lease_once(void **state)
 }
 
 /* The handle's memory is the load's until every rank is quiet, and it is let go of once. */
-static void abort_request_releases_transfer_handle_once(void **state)
+TEST(abort_request_releases_transfer_handle_once)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
@@ -175,9 +166,8 @@ static void abort_request_releases_transfer_handle_once(void **state)
   world_close_empty(recovery);
 }
 
-static void abort_request_after_completion_is_noop(void **state)
+TEST(abort_request_after_completion_is_noop)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, BOTH);
@@ -190,9 +180,8 @@ static void abort_request_after_completion_is_noop(void **state)
   world_close_empty(recovery);
 }
 
-static void abort_request_unknown_id_is_noop(void **state)
+TEST(abort_request_unknown_id_is_noop)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   assert_int_equal(kvf_recovery_end(recovery, 7), KVF_NOT_FOUND);
@@ -201,9 +190,8 @@ static void abort_request_unknown_id_is_noop(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void recompute_failed_load_rewinds_to_local_prefix(void **state)
+TEST(recompute_failed_load_rewinds_to_local_prefix)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   kvf_report refused = world_report(1, BOTH, 0, KVF_BAD_TICKET);
@@ -217,9 +205,8 @@ static void recompute_failed_load_rewinds_to_local_prefix(void **state)
 
 /* ---- its behaviours ---- */
 
-static void failure_is_decided_with_the_last_report(void **state)
+TEST(failure_is_decided_with_the_last_report)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, 1, 3, KVF_TRANSFER_FAILED);
@@ -229,9 +216,8 @@ static void failure_is_decided_with_the_last_report(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void every_failure_releases_once(void **state)
+TEST(every_failure_releases_once)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     kvf_recovery *recovery = world_open();
@@ -252,9 +238,8 @@ static void every_failure_releases_once(void **state)
   }
 }
 
-static void one_local_recompute_event_for_a_request(void **state)
+TEST(one_local_recompute_event_for_a_request)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, BOTH, 1, KVF_PEER_DOWN);
@@ -271,9 +256,8 @@ static void one_local_recompute_event_for_a_request(void **state)
 }
 
 /* A second rewind, further back, would take back what the engine has computed from: it ends the request. */
-static void block_lost_after_the_rewind_terminates(void **state)
+TEST(block_lost_after_the_rewind_terminates)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   kvf_recovery_error errors[POOL];
   world_admit(recovery, 1);
@@ -291,9 +275,8 @@ static void block_lost_after_the_rewind_terminates(void **state)
 }
 
 /* Blocks that wait to be drained when more are lost come once too. */
-static void errors_of_two_failures_are_drained_once(void **state)
+TEST(errors_of_two_failures_are_drained_once)
 {
-  (void)state;
   for (size_t before = 0; before <= 2; before++) {
     kvf_recovery *recovery = world_open();
     kvf_recovery_error errors[POOL];
@@ -314,9 +297,8 @@ static void errors_of_two_failures_are_drained_once(void **state)
   }
 }
 
-static void failed_blocks_of_all_ranks_map_to_their_requests(void **state)
+TEST(failed_blocks_of_all_ranks_map_to_their_requests)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   for (uint64_t id = 1; id <= 3; id++) {
     world_admit(recovery, id);
@@ -341,9 +323,8 @@ static void failed_blocks_of_all_ranks_map_to_their_requests(void **state)
 }
 
 /* What its reviewer found: a rank that alone has seen the error must not act on it. */
-static void no_event_before_all_ranks_are_in(void **state)
+TEST(no_event_before_all_ranks_are_in)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, 2, 1, KVF_TRANSFER_FAILED);
@@ -365,9 +346,8 @@ static void no_event_before_all_ranks_are_in(void **state)
 }
 
 /* Re-admitted without new blocks: they stay the request's, and nobody else's, through the rewind. */
-static void rewound_request_keeps_its_blocks(void **state)
+TEST(rewound_request_keeps_its_blocks)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_over(recovery, 1, BOTH, 1, KVF_PEER_DOWN);
@@ -383,9 +363,8 @@ static void rewound_request_keeps_its_blocks(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void terminated_only_if_the_rewind_cannot_apply(void **state)
+TEST(terminated_only_if_the_rewind_cannot_apply)
 {
-  (void)state;
   for (uint32_t bar = KVF_BAR_GENERATED; bar <= KVF_BAR_NO_CONTEXT; bar *= 2) {
     kvf_recovery *recovery = world_open();
     assert_int_equal(world_try_admit(recovery, 1, bar), KVF_OK); /* from the beginning */
@@ -408,9 +387,8 @@ static void terminated_only_if_the_rewind_cannot_apply(void **state)
 }
 
 /* An engine without chunked context computes what it goes back for in one step. */
-static void terminated_if_too_long_for_one_context_step(void **state)
+TEST(terminated_if_too_long_for_one_context_step)
 {
-  (void)state;
   kvf_recovery_options options = world_options;
   options.recompute_max_tokens = PROMPT - TOKENS + BLOCK_TOKENS;
   kvf_recovery *recovery;
@@ -430,9 +408,8 @@ static void terminated_if_too_long_for_one_context_step(void **state)
 }
 
 /* Told at once, since a lost rank may never become quiet; what it may write to is held until it is. */
-static void lost_rank_terminates_and_its_blocks_stay_held(void **state)
+TEST(lost_rank_terminates_and_its_blocks_stay_held)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, 1);
@@ -450,9 +427,8 @@ static void lost_rank_terminates_and_its_blocks_stay_held(void **state)
   kvf_recovery_close(recovery);
 }
 
-static void canceled_request_is_not_tracked_as_loading(void **state)
+TEST(canceled_request_is_not_tracked_as_loading)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_outcome(recovery, 1, BOTH, 1, KVF_PEER_DOWN);
@@ -464,9 +440,8 @@ static void canceled_request_is_not_tracked_as_loading(void **state)
 }
 
 /* An aborted load that was complete before the abort reached it has nothing more to say either. */
-static void canceled_request_with_a_decision_due_says_nothing_of_it(void **state)
+TEST(canceled_request_with_a_decision_due_says_nothing_of_it)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   world_admit(recovery, 1);
   world_good(recovery, 1, BOTH);
@@ -475,9 +450,8 @@ static void canceled_request_with_a_decision_due_says_nothing_of_it(void **state
   world_close_empty(recovery);
 }
 
-static void errors_of_a_request_that_left_are_dropped(void **state)
+TEST(errors_of_a_request_that_left_are_dropped)
 {
-  (void)state;
   kvf_recovery *recovery = world_open();
   kvf_recovery_error errors[POOL];
   world_admit(recovery, 1);
@@ -490,9 +464,8 @@ static void errors_of_a_request_that_left_are_dropped(void **state)
   world_close_empty(recovery);
 }
 
-static void partial_prefix_is_the_shortest_of_the_ranks(void **state)
+TEST(partial_prefix_is_the_shortest_of_the_ranks)
 {
-  (void)state;
   for (uint32_t a = 0; a <= LOADED_BLOCKS; a++) {
     for (uint32_t b = 0; b <= LOADED_BLOCKS; b++) {
       kvf_recovery *recovery = world_open();
@@ -507,38 +480,4 @@ static void partial_prefix_is_the_shortest_of_the_ranks(void **state)
       kvf_recovery_close(recovery);
     }
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(worker_failure_releases_once_and_publishes_nothing),
-      cmocka_unit_test(worker_timeout_releases_transfer_and_lease_once),
-      cmocka_unit_test(worker_emits_fallback_before_validity_or_publication),
-      cmocka_unit_test(worker_emits_failed_after_validity_is_marked),
-      cmocka_unit_test(worker_failed_state_does_not_propagate_and_reports_blocks),
-      cmocka_unit_test(worker_failed_block_ids_drained_once_per_step),
-      cmocka_unit_test(abort_request_calls_result_abort),
-      cmocka_unit_test(abort_request_releases_lease_once),
-      cmocka_unit_test(abort_request_releases_transfer_handle_once),
-      cmocka_unit_test(abort_request_after_completion_is_noop),
-      cmocka_unit_test(abort_request_unknown_id_is_noop),
-      cmocka_unit_test(recompute_failed_load_rewinds_to_local_prefix),
-      cmocka_unit_test(failure_is_decided_with_the_last_report),
-      cmocka_unit_test(every_failure_releases_once),
-      cmocka_unit_test(one_local_recompute_event_for_a_request),
-      cmocka_unit_test(block_lost_after_the_rewind_terminates),
-      cmocka_unit_test(errors_of_two_failures_are_drained_once),
-      cmocka_unit_test(failed_blocks_of_all_ranks_map_to_their_requests),
-      cmocka_unit_test(no_event_before_all_ranks_are_in),
-      cmocka_unit_test(rewound_request_keeps_its_blocks),
-      cmocka_unit_test(terminated_only_if_the_rewind_cannot_apply),
-      cmocka_unit_test(terminated_if_too_long_for_one_context_step),
-      cmocka_unit_test(lost_rank_terminates_and_its_blocks_stay_held),
-      cmocka_unit_test(canceled_request_is_not_tracked_as_loading),
-      cmocka_unit_test(canceled_request_with_a_decision_due_says_nothing_of_it),
-      cmocka_unit_test(errors_of_a_request_that_left_are_dropped),
-      cmocka_unit_test(partial_prefix_is_the_shortest_of_the_ranks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

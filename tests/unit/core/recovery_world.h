@@ -2,15 +2,9 @@
 #ifndef TESTS_RECOVERY_WORLD_H
 #define TESTS_RECOVERY_WORLD_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "kvferry/consumer.h"
 #include "kvferry/recovery.h"
+#include "test.h"
 
 enum { BLOCK_TOKENS = 16, POOL = 64, REQUESTS = 8, LOCAL_BLOCKS = 2, LOADED_BLOCKS = 4, BOTH = 3 };
 enum { POSITIONS = LOCAL_BLOCKS + LOADED_BLOCKS, TOKENS = POSITIONS * BLOCK_TOKENS, PROMPT = TOKENS + 5 };

@@ -1,19 +1,11 @@
 /* A request whose producer has several ranks: each is told of the end, those that nobody read included (P5, P7). */
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "ranks_world.h"
+#include "test.h"
 
 #define PRODUCERS 4
 #define POSITIONS 4
 
-static ranks_world world;
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
 
@@ -23,14 +15,14 @@ static void open_world(uint32_t consumer_ranks, uint32_t ttl_ms)
   ranks_options_init(&options, PRODUCERS, consumer_ranks, 4);
   options.control = true;
   options.config.lease_ttl_ms = ttl_ms;
-  ranks_open(&world, &options);
-  ranks_ticket(&world, &ticket, ids, POSITIONS);
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, POSITIONS);
 }
 
 static void publish_all(void)
 {
   for (uint32_t i = 0; i < PRODUCERS; i++) {
-    ranks_publish(&world, i, &ticket);
+    ranks_publish(i, &ticket);
   }
 }
 
@@ -45,7 +37,7 @@ static uint64_t open_request(void)
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   return id;
 }
 
@@ -54,7 +46,7 @@ static void report(uint64_t id, uint32_t rank, kvf_status status, uint32_t prefi
   kvf_report found = {
       .request_id = id, .ranks_mask = UINT64_C(1) << rank, .blocks = POSITIONS, .prefix = prefix, .status = status};
   assert_int_equal(kvf_requests_report(requests(), world.now_ns, &found), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
 }
 
 static uint64_t loaded_request(void)
@@ -86,21 +78,20 @@ static uint64_t ended(uint32_t producer, kvf_lease_end_cause cause)
 static void assert_forgotten(void)
 {
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 0);
-  assert_int_equal(ranks_peers_held(&world), 0);
+  assert_int_equal(ranks_peers_held(), 0);
 }
 
 static kvf_verdict verdict(void)
 {
   kvf_event event;
-  assert_true(ranks_event(&world, KVF_EVENT_VERDICT, &event));
+  assert_true(ranks_event(KVF_EVENT_VERDICT, &event));
   assert_int_equal(event.user, 5);
   return event.u.verdict;
 }
 
 /* The engine's only rank read from one producer rank; the others hold a lease all the same. */
-static void every_rank_is_told_of_completion(void **state)
+RANKS_TEST(every_rank_is_told_of_completion)
 {
-  (void)state;
   open_world(1, 30000);
   publish_all();
   uint64_t id = loaded_request();
@@ -112,45 +103,39 @@ static void every_rank_is_told_of_completion(void **state)
   }
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_forgotten();
-  ranks_close(&world);
 }
 
-static void every_rank_is_told_of_a_cancellation(void **state)
+RANKS_TEST(every_rank_is_told_of_a_cancellation)
 {
-  (void)state;
   open_world(1, 30000);
   publish_all();
   uint64_t id = open_request();
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
   }
   assert_forgotten();
-  ranks_close(&world);
 }
 
-static void every_rank_is_renewed(void **state)
+RANKS_TEST(every_rank_is_renewed)
 {
-  (void)state;
   open_world(1, 300);
   publish_all();
   uint64_t id = open_request();
   for (int i = 0; i < 20; i++) {
-    ranks_advance(&world, 90);
+    ranks_advance(90);
     assert_int_equal(live(), PRODUCERS);
   }
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(live(), 0);
-  ranks_close(&world);
 }
 
 /* One producer rank cannot be reached: the others have their blocks back, the verdict does not wait, and it is told
  * when it can be reached again. */
-static void unreachable_rank_is_told_later(void **state)
+RANKS_TEST(unreachable_rank_is_told_later)
 {
-  (void)state;
   open_world(1, 30000);
   publish_all();
   world.wires[2].down = true;
@@ -161,76 +146,68 @@ static void unreachable_rank_is_told_later(void **state)
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
   world.wires[2].down = false;
-  ranks_advance(&world, 510); /* the breaker's probe */
-  ranks_advance(&world, 5000);
+  ranks_advance(510); /* the breaker's probe */
+  ranks_advance(5000);
   assert_int_equal(ended(2, KVF_LEASE_END_COMPLETED), 1);
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     assert_int_equal(world.producers[i].core.leases.counters.late_acknowledgements, 0); /* P3: told once */
   }
   assert_forgotten();
-  ranks_close(&world);
 }
 
-static void rank_that_never_comes_back_is_given_up(void **state)
+RANKS_TEST(rank_that_never_comes_back_is_given_up)
 {
-  (void)state;
   open_world(1, 300);
   publish_all();
   world.wires[3].down = true;
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(verdict().action, KVF_ACTION_USE);
-  ranks_advance(&world, 440);
+  ranks_advance(440);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
-  ranks_advance(&world, 20);
+  ranks_advance(20);
   assert_int_equal(requests()->counters.finishes_given_up, 1);
   assert_int_equal(ended(3, KVF_LEASE_END_EXPIRED), 1); /* by itself */
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* A rank that had not published when the end came: it hears it again, and keeps nothing. */
-static void rank_that_publishes_late_is_told_again(void **state)
+RANKS_TEST(rank_that_publishes_late_is_told_again)
 {
-  (void)state;
   open_world(1, 3000);
   for (uint32_t i = 0; i + 1 < PRODUCERS; i++) {
-    ranks_publish(&world, i, &ticket);
+    ranks_publish(i, &ticket);
   }
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(live(), 0);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
-  ranks_publish(&world, PRODUCERS - 1, &ticket);
+  ranks_publish(PRODUCERS - 1, &ticket);
   assert_int_equal(live(), 1);
-  ranks_advance(&world, 1001);
+  ranks_advance(1001);
   assert_int_equal(ended(PRODUCERS - 1, KVF_LEASE_END_COMPLETED), 1);
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* A connection that breaks while the end is under way. */
-static void end_survives_a_broken_connection(void **state)
+RANKS_TEST(end_survives_a_broken_connection)
 {
-  (void)state;
   open_world(1, 30000);
   publish_all();
   uint64_t id = loaded_request();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
-    ranks_cut(&world, i);
+    ranks_cut(i);
   }
   report(id, 0, KVF_TRANSFER_FAILED, 1);
   assert_int_equal(live(), 0);
   assert_int_equal(verdict().keep_blocks, 1);
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* P7: all of the engine's own ranks must be in, and the shortest prefix counts. */
-static void verdict_waits_for_all_own_ranks(void **state)
+RANKS_TEST(verdict_waits_for_all_own_ranks)
 {
-  (void)state;
   kvf_event event;
   open_world(3, 30000);
   publish_all();
@@ -238,7 +215,7 @@ static void verdict_waits_for_all_own_ranks(void **state)
   report(id, 2, KVF_OK, POSITIONS);
   report(id, 0, KVF_LEASE_EXPIRED, 1);
   report(id, 0, KVF_LEASE_EXPIRED, 1); /* said twice */
-  assert_false(ranks_event(&world, KVF_EVENT_VERDICT, &event));
+  assert_false(ranks_event(KVF_EVENT_VERDICT, &event));
   assert_int_equal(live(), PRODUCERS);
   report(id, 1, KVF_OK, POSITIONS);
   kvf_verdict decided = verdict();
@@ -247,25 +224,22 @@ static void verdict_waits_for_all_own_ranks(void **state)
   assert_int_equal(decided.keep_blocks, 1);
   assert_int_equal(live(), 0);
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* Two engines decode from one ticket: the first one's end detaches only itself, on every rank. */
-static void other_consumer_keeps_every_rank(void **state)
+RANKS_TEST(other_consumer_keeps_every_rank)
 {
-  (void)state;
   open_world(1, 30000);
   publish_all();
   uint64_t first = open_request();
   uint64_t second = open_request();
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, first), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(live(), PRODUCERS);
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, second), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(live(), 0);
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* ---- several sources ---- */
@@ -279,14 +253,14 @@ static uint64_t open_two_sources(uint32_t ttl_ms, uint32_t other_ttl_ms)
   open_world(1, ttl_ms);
   for (uint32_t source = 0; source < 2; source++) {
     if (source == 1) {
-      ranks_ticket(&world, &ticket, ids, POSITIONS);
+      ranks_ticket(&ticket, ids, POSITIONS);
     }
     both[source] = ticket;
     both[source].ranks = 2;
     for (uint32_t i = 0; i < 2; i++) {
       both[source].rank[i] = ticket.rank[2 * source + i];
       both[source].rank[i].rank = i;
-      ranks_publish(&world, 2 * source + i, &ticket);
+      ranks_publish(2 * source + i, &ticket);
     }
   }
   both[1].ttl_ms = other_ttl_ms;
@@ -294,17 +268,16 @@ static uint64_t open_two_sources(uint32_t ttl_ms, uint32_t other_ttl_ms)
   const kvf_ticket *first = NULL;
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, &first), KVF_OK);
   assert_ptr_equal(first, &both[0]);
-  ranks_settle(&world);
+  ranks_settle();
   return id;
 }
 
 /* P5: nobody knows here which of them the ranks read from. */
-static void every_source_is_kept_alive_and_told(void **state)
+RANKS_TEST(every_source_is_kept_alive_and_told)
 {
-  (void)state;
   uint64_t id = open_two_sources(1000, 1000);
   for (uint32_t i = 0; i < 50; i++) {
-    ranks_advance(&world, 100);
+    ranks_advance(100);
   }
   assert_int_equal(live(), PRODUCERS);
   assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
@@ -315,34 +288,30 @@ static void every_source_is_kept_alive_and_told(void **state)
   }
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_forgotten();
-  ranks_close(&world);
 }
 
-static void every_source_is_told_of_a_cancellation(void **state)
+RANKS_TEST(every_source_is_told_of_a_cancellation)
 {
-  (void)state;
   uint64_t id = open_two_sources(1000, 1000);
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
   }
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* A source that is dead, and one whose lease is over, concern no one but the ranks that read from them. */
-static void a_lost_source_costs_the_request_nothing(void **state)
+RANKS_TEST(a_lost_source_costs_the_request_nothing)
 {
-  (void)state;
   uint64_t id = open_two_sources(1000, 1000);
   for (uint32_t i = 0; i < 2; i++) {
-    ranks_cut(&world, i);
+    ranks_cut(i);
     world.wires[i].down = true;
   }
   assert_int_equal(kvf_core_lease_end(&world.producers[2].core, world.now_ns, &both[1].lease), KVF_OK);
   for (uint32_t i = 0; i < 30; i++) {
-    ranks_advance(&world, 100);
+    ranks_advance(100);
   }
   assert_int_equal(world.producers[3].core.leases.live, 1);
   assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
@@ -351,98 +320,69 @@ static void a_lost_source_costs_the_request_nothing(void **state)
   assert_int_equal(ended(3, KVF_LEASE_END_COMPLETED), 1);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* two ranks have not heard of it */
   for (uint32_t i = 0; i < 16; i++) {
-    ranks_advance(&world, 100);
+    ranks_advance(100);
   }
   assert_int_equal(requests()->counters.finishes_given_up, 2);
   assert_forgotten();
-  ranks_close(&world);
 }
 
 /* Renewed as often as the shortest lease needs, told of the end for as long as the longest may live. */
-static void each_source_has_its_own_life(void **state)
+RANKS_TEST(each_source_has_its_own_life)
 {
-  (void)state;
   for (uint32_t turn = 0; turn < 2; turn++) {
     uint64_t id = open_two_sources(turn == 0 ? 300 : 3000, turn == 0 ? 3000 : 300);
     uint64_t before = requests()->counters.renewals;
-    ranks_advance(&world, 101);
+    ranks_advance(101);
     assert_int_equal(requests()->counters.renewals - before, PRODUCERS);
     for (uint32_t i = 0; i < PRODUCERS; i++) {
-      ranks_cut(&world, i);
+      ranks_cut(i);
       world.wires[i].down = true;
     }
     assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-    ranks_advance(&world, 4400);
+    ranks_advance(4400);
     assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
-    ranks_advance(&world, 200);
+    ranks_advance(200);
     assert_int_equal(requests()->counters.finishes_given_up, PRODUCERS);
     assert_forgotten();
-    ranks_close(&world);
   }
 }
 
 /* Two leases of one engine: what a rank says of one is not said of the other. */
-static void leases_of_one_rank_are_apart(void **state)
+RANKS_TEST(leases_of_one_rank_are_apart)
 {
-  (void)state;
   static uint32_t other_ids[RANKS_BLOCKS];
   kvf_ticket later;
   uint64_t id = 0;
   open_world(1, 30000);
   publish_all();
-  ranks_ticket(&world, &later, other_ids, POSITIONS);
+  ranks_ticket(&later, other_ids, POSITIONS);
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &later}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(live(), 0);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* the other is not published yet */
   for (uint32_t i = 0; i < PRODUCERS; i++) {
-    ranks_publish(&world, i, &later);
+    ranks_publish(i, &later);
   }
-  ranks_advance(&world, 6000);
+  ranks_advance(6000);
   assert_int_equal(live(), 0);
   assert_forgotten();
-  ranks_close(&world);
 }
 
-static void a_lease_that_is_named_twice_is_told_once(void **state)
+RANKS_TEST(a_lease_that_is_named_twice_is_told_once)
 {
-  (void)state;
   uint64_t id = 0;
   open_world(1, 30000);
   publish_all();
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &ticket}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle(&world);
+  ranks_settle();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
   }
   assert_forgotten();
-  ranks_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_rank_is_told_of_completion),
-      cmocka_unit_test(every_rank_is_told_of_a_cancellation),
-      cmocka_unit_test(every_rank_is_renewed),
-      cmocka_unit_test(unreachable_rank_is_told_later),
-      cmocka_unit_test(rank_that_never_comes_back_is_given_up),
-      cmocka_unit_test(rank_that_publishes_late_is_told_again),
-      cmocka_unit_test(end_survives_a_broken_connection),
-      cmocka_unit_test(verdict_waits_for_all_own_ranks),
-      cmocka_unit_test(other_consumer_keeps_every_rank),
-      cmocka_unit_test(every_source_is_kept_alive_and_told),
-      cmocka_unit_test(every_source_is_told_of_a_cancellation),
-      cmocka_unit_test(a_lost_source_costs_the_request_nothing),
-      cmocka_unit_test(each_source_has_its_own_life),
-      cmocka_unit_test(leases_of_one_rank_are_apart),
-      cmocka_unit_test(a_lease_that_is_named_twice_is_told_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

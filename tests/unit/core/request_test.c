@@ -1,20 +1,9 @@
-#include <stdio.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "base/status.h"
 #include "control_world.h"
 #include "core/request_internal.h"
+#include "test.h"
 #include "wire/lease_message.h"
 
-static control_world world;
 static kvf_ticket ticket;
 static uint32_t ids[16];
 
@@ -25,8 +14,8 @@ static void open_world(kvf_policy policy, uint32_t ttl_ms)
   options.control = true;
   options.config.policy = policy;
   options.config.lease_ttl_ms = ttl_ms;
-  control_world_open(&world, &options);
-  control_ticket(&world, &ticket, ids, 4);
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
 }
 
 static uint64_t open_request(void)
@@ -36,7 +25,7 @@ static uint64_t open_request(void)
       kvf_requests_open(&world.consumer.core.requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                         &ticket.prompt, NULL, 5, &id, NULL),
       KVF_OK);
-  control_settle(&world);
+  control_settle();
   return id;
 }
 
@@ -48,36 +37,33 @@ static uint32_t live(void)
 static bool next_verdict(kvf_event *event)
 {
   bool got = kvf_core_next_event(&world.consumer.core, world.now_ns, event);
-  control_settle(&world);
+  control_settle();
   return got;
 }
 
-static void renews_while_it_waits(void **state)
+CONTROL_TEST(renews_while_it_waits)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 300);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   (void)open_request();
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   for (int i = 0; i < 20; i++) {
-    control_advance(&world, 90);
+    control_advance(90);
   }
   assert_int_equal(live(), 1);
   world.held = true; /* and without its renewals the lease runs out */
-  control_cut(&world);
-  control_advance(&world, 301);
+  control_cut();
+  control_advance(301);
   assert_int_equal(live(), 0);
-  control_world_close(&world);
 }
 
-static void decides_once_when_all_ranks_are_in(void **state)
+CONTROL_TEST(decides_once_when_all_ranks_are_in)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   kvf_requests *requests = &world.consumer.core.requests;
   kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 3, .status = KVF_TRANSFER_FAILED};
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_INVALID); /* has not begun */
@@ -88,7 +74,7 @@ static void decides_once_when_all_ranks_are_in(void **state)
   report.prefix = 3;
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_NOT_FOUND);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(live(), 0); /* the producer has its blocks back */
   assert_true(next_verdict(&event));
   assert_int_equal(event.kind, KVF_EVENT_VERDICT);
@@ -98,12 +84,10 @@ static void decides_once_when_all_ranks_are_in(void **state)
   assert_int_equal(event.u.verdict.recompute_tokens, 16);
   assert_false(next_verdict(&event));
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
-  control_world_close(&world);
 }
 
-static void fails_by_policy(void **state)
+CONTROL_TEST(fails_by_policy)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_FAIL, 30000);
   uint64_t id = open_request();
@@ -113,13 +97,11 @@ static void fails_by_policy(void **state)
   assert_true(next_verdict(&event));
   assert_int_equal(event.u.verdict.action, KVF_ACTION_FAIL);
   assert_int_equal(event.u.verdict.status, KVF_LEASE_EXPIRED);
-  control_world_close(&world);
 }
 
 /* There is no load, so nothing of it is good; policy, budget and counters are those of a load. */
-static void refused_tickets_follow_the_policy(void **state)
+CONTROL_TEST(refused_tickets_follow_the_policy)
 {
-  (void)state;
   const kvf_request_options own = {.policy = KVF_POLICY_AUTO, .auto_max_recompute_tokens = 33};
   open_world(KVF_POLICY_FAIL, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
@@ -138,101 +120,91 @@ static void refused_tickets_follow_the_policy(void **state)
   verdict = kvf_requests_refused(requests, world.now_ns, KVF_LIMIT, 33, &own); /* a caller's mistake: not safe */
   assert_int_equal(verdict.action, KVF_ACTION_FAIL);
   assert_int_equal(verdict.retry_after_ms, 0);
-  control_world_close(&world);
 }
 
 /* P2, P7: a rank that never reports. */
-static void silent_rank_is_lost_at_the_deadline(void **state)
+CONTROL_TEST(silent_rank_is_lost_at_the_deadline)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 600000);
   uint64_t id = open_request();
   assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
-  control_advance(&world, 34999);
+  control_advance(34999);
   assert_false(next_verdict(&event));
-  control_advance(&world, 2);
+  control_advance(2);
   assert_true(next_verdict(&event));
   assert_int_equal(event.u.verdict.status, KVF_RANK_LOST);
   assert_int_equal(event.u.verdict.action, KVF_ACTION_FAIL); /* its blocks are quarantined */
-  control_world_close(&world);
 }
 
 /* P3, P5: the end is told until the producer has answered. */
-static void tells_the_end_until_it_is_heard(void **state)
+CONTROL_TEST(tells_the_end_until_it_is_heard)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
-  control_dial(&world, KVF_OK);
-  control_cut(&world);
+  control_dial(KVF_OK);
+  control_cut();
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_NOT_FOUND);
-  control_settle(&world);
-  control_dial(&world, KVF_PEER_DOWN);
+  control_settle();
+  control_dial(KVF_PEER_DOWN);
   assert_int_equal(live(), 1);
-  control_advance(&world, 510); /* the breaker's probe */
-  control_dial(&world, KVF_OK);
-  control_advance(&world, 5000);
+  control_advance(510); /* the breaker's probe */
+  control_dial(KVF_OK);
+  control_advance(5000);
   assert_int_equal(live(), 0);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
-  control_world_close(&world);
 }
 
-static void gives_up_when_the_lease_must_be_over(void **state)
+CONTROL_TEST(gives_up_when_the_lease_must_be_over)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 300);
   uint64_t id = open_request();
-  control_dial(&world, KVF_PEER_DOWN);
+  control_dial(KVF_PEER_DOWN);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
-  control_advance(&world, 440);
+  control_advance(440);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
-  control_advance(&world, 20);
+  control_advance(20);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
   assert_int_equal(world.consumer.core.requests.counters.finishes_given_up, 1);
-  control_world_close(&world);
 }
 
 /* The engine may take its time with the verdict: a producer that has answered is not given up for that. */
-static void heard_end_is_not_given_up(void **state)
+CONTROL_TEST(heard_end_is_not_given_up)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 300);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   kvf_requests *requests = &world.consumer.core.requests;
   kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4};
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(live(), 0);
   for (int i = 0; i < 10; i++) {
-    control_advance(&world, 100);
+    control_advance(100);
   }
   assert_int_equal(requests->counters.finishes_given_up, 0);
   assert_true(next_verdict(&event));
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
-  control_world_close(&world);
 }
 
 /* The answer to a renewal that was under way must not pass for the answer to the end. */
-static void late_renewal_answer_does_not_end_the_telling(void **state)
+CONTROL_TEST(late_renewal_answer_does_not_end_the_telling)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
   world.held = true;
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   world.held = false;
-  control_settle(&world);
-  control_advance(&world, 5000); /* renews */
+  control_settle();
+  control_advance(5000); /* renews */
   world.held = true;
-  control_advance(&world, 5000); /* renews; the answer is held */
+  control_advance(5000); /* renews; the answer is held */
   kvf_conn *conn = kvf_peers_conn(&world.consumer.core.peers, world.consumer.core.requests.by_id->ranks[0].peer);
   assert_non_null(conn);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
@@ -244,30 +216,26 @@ static void late_renewal_answer_does_not_end_the_telling(void **state)
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, 0, body, bytes), KVF_OK);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
-  control_world_close(&world);
 }
 
 /* A second request with the same ticket, aborted at once, must not end the lease that the first one uses. */
-static void second_request_of_a_ticket_only_detaches_itself(void **state)
+CONTROL_TEST(second_request_of_a_ticket_only_detaches_itself)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t first = open_request();
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   uint64_t second = open_request();
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, second), KVF_OK);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(live(), 1);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first), KVF_OK);
-  control_settle(&world);
+  control_settle();
   assert_int_equal(live(), 0);
-  control_world_close(&world);
 }
 
-static void refuses_other_prompts_and_models(void **state)
+CONTROL_TEST(refuses_other_prompts_and_models)
 {
-  (void)state;
   uint64_t id = 0;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
@@ -285,16 +253,14 @@ static void refuses_other_prompts_and_models(void **state)
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_INCOMPATIBLE);
-  control_settle(&world);
+  control_settle();
   assert_false(world.consumer.dial_wanted);
   assert_int_equal(world.consumer.core.peers.count, 0);
-  control_world_close(&world);
 }
 
 /* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
-static void keyless_ticket_of_another_host_is_refused(void **state)
+CONTROL_TEST(keyless_ticket_of_another_host_is_refused)
 {
-  (void)state;
   uint64_t id = 0;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
@@ -308,13 +274,11 @@ static void keyless_ticket_of_another_host_is_refused(void **state)
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_OK);
-  control_world_close(&world);
 }
 
 /* P6, P3: a request that is refused for want of room holds nothing. */
-static void table_is_bounded(void **state)
+CONTROL_TEST(table_is_bounded)
 {
-  (void)state;
   uint64_t id = 0;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
@@ -330,55 +294,49 @@ static void table_is_bounded(void **state)
   assert_int_equal(id, last);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
   assert_int_equal(world.consumer.core.peers.table[0]->users, KVF_REQUESTS_MAX);
-  control_world_close(&world);
 }
 
 /* More than one message holds: all are told, to begin with and at the end. */
-static void many_requests_are_told_in_several_messages(void **state)
+CONTROL_TEST(many_requests_are_told_in_several_messages)
 {
-  (void)state;
   const uint32_t count = KVF_LEASE_ITEMS_MAX + 1;
   uint64_t id = 0;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   for (uint32_t i = 0; i < count; i++) {
     assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                        &ticket.prompt, NULL, i, &id, NULL),
                      KVF_OK);
   }
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
   assert_int_equal(requests->counters.renewals, count);
   for (uint32_t i = 0; i < count; i++) {
     assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id - i), KVF_OK);
   }
-  control_settle(&world);
+  control_settle();
   assert_int_equal(requests->counters.finishes, count);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* each was answered */
-  control_world_close(&world);
 }
 
 /* A third of a short TTL would be a flood. */
-static void short_leases_are_renewed_every_50_ms(void **state)
+CONTROL_TEST(short_leases_are_renewed_every_50_ms)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 60);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   (void)open_request();
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
-  control_advance(&world, 49);
+  control_advance(49);
   assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
-  control_advance(&world, 3);
+  control_advance(3);
   assert_int_equal(world.consumer.core.requests.counters.renewals, 2);
   assert_int_equal(live(), 1);
-  control_world_close(&world);
 }
 
-static void unknown_requests_and_reports_that_do_not_fit_change_nothing(void **state)
+CONTROL_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   uint64_t id = open_request();
@@ -400,12 +358,10 @@ static void unknown_requests_and_reports_that_do_not_fit_change_nothing(void **s
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &good), KVF_OK);
   assert_true(next_verdict(&event));
   assert_int_equal(event.u.verdict.action, KVF_ACTION_USE);
-  control_world_close(&world);
 }
 
-static void sixty_four_ranks_are_all(void **state)
+CONTROL_TEST(sixty_four_ranks_are_all)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
   world.consumer.core.self.config.ranks = 64;
@@ -418,16 +374,14 @@ static void sixty_four_ranks_are_all(void **state)
   report.ranks_mask = UINT64_C(1) << 63;
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
   assert_true(next_verdict(&event));
-  control_world_close(&world);
 }
 
 /* P3, P5: nobody asks for its verdict any more, and the producer hears of its end all the same. */
-static void cancelled_verdict_is_not_told_and_the_lease_still_ends(void **state)
+CONTROL_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
 {
-  (void)state;
   kvf_event event;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
   kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
@@ -436,10 +390,9 @@ static void cancelled_verdict_is_not_told_and_the_lease_still_ends(void **state)
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
   assert_false(next_verdict(&event));
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   assert_int_equal(live(), 0);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
-  control_world_close(&world);
 }
 
 static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64_t request_id)
@@ -453,17 +406,16 @@ static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64
 }
 
 /* P8: one producer cannot answer for another, nor for another lease. */
-static void end_is_heard_from_its_own_producer_about_its_own_lease(void **state)
+CONTROL_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
 {
-  (void)state;
   open_world(KVF_POLICY_RECOMPUTE, 30000);
-  control_publish(&world, &ticket);
+  control_publish(&ticket);
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
-  control_dial(&world, KVF_OK);
+  control_dial(KVF_OK);
   world.held = true;
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
-  control_settle(&world);
+  control_settle();
   uint32_t seq = requests->next_seq;
   answer_states(1, seq, ticket.lease.id, id);
   answer_states(0, seq, ticket.lease.id + 1, id);
@@ -471,31 +423,4 @@ static void end_is_heard_from_its_own_producer_about_its_own_lease(void **state)
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
   answer_states(0, seq, ticket.lease.id, id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
-  control_world_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(renews_while_it_waits),
-      cmocka_unit_test(decides_once_when_all_ranks_are_in),
-      cmocka_unit_test(fails_by_policy),
-      cmocka_unit_test(refused_tickets_follow_the_policy),
-      cmocka_unit_test(silent_rank_is_lost_at_the_deadline),
-      cmocka_unit_test(tells_the_end_until_it_is_heard),
-      cmocka_unit_test(gives_up_when_the_lease_must_be_over),
-      cmocka_unit_test(heard_end_is_not_given_up),
-      cmocka_unit_test(late_renewal_answer_does_not_end_the_telling),
-      cmocka_unit_test(second_request_of_a_ticket_only_detaches_itself),
-      cmocka_unit_test(refuses_other_prompts_and_models),
-      cmocka_unit_test(keyless_ticket_of_another_host_is_refused),
-      cmocka_unit_test(table_is_bounded),
-      cmocka_unit_test(many_requests_are_told_in_several_messages),
-      cmocka_unit_test(short_leases_are_renewed_every_50_ms),
-      cmocka_unit_test(unknown_requests_and_reports_that_do_not_fit_change_nothing),
-      cmocka_unit_test(sixty_four_ranks_are_all),
-      cmocka_unit_test(cancelled_verdict_is_not_told_and_the_lease_still_ends),
-      cmocka_unit_test(end_is_heard_from_its_own_producer_about_its_own_lease),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

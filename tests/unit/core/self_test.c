@@ -1,16 +1,6 @@
-#include <stdio.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
-#include "base/time.h"
 #include "core/self.h"
+#include "base/time.h"
+#include "test.h"
 
 #define S KVF_NS_PER_S
 
@@ -30,9 +20,8 @@ static void hash_of(const char *const (*fields)[2], size_t count, uint8_t out[KV
   assert_int_equal(kvf_self_compat(&config, out), KVF_OK);
 }
 
-static void hash_is_of_the_set(void **state)
+TEST(hash_is_of_the_set)
 {
-  (void)state;
   static const char *const one[][2] = {{"dtype", "f16"}, {"model", "m"}, {"layers", "32"}};
   static const char *const two[][2] = {{"layers", "32"}, {"dtype", "f16"}, {"model", "m"}};
   uint8_t hash_one[KVF_HASH_BYTES];
@@ -43,9 +32,8 @@ static void hash_is_of_the_set(void **state)
 }
 
 /* Neither a value, nor a name, nor where one ends and the other begins may be changed unseen. */
-static void hash_tells_sets_apart(void **state)
+TEST(hash_tells_sets_apart)
 {
-  (void)state;
   static const char *const sets[][2][2] = {
       {{"a", "bc"}, {"d", "e"}}, {{"ab", "c"}, {"d", "e"}}, {{"a", "bc"}, {"d", "f"}},
       {{"a", "bc"}, {"e", "d"}}, {{"a", "b"}, {"cd", "e"}}, {{"a", "e"}, {"d", "bc"}},
@@ -62,9 +50,8 @@ static void hash_tells_sets_apart(void **state)
   assert_memory_not_equal(shorter, hashes[0], KVF_HASH_BYTES);
 }
 
-static void hash_takes_as_many_fields_as_a_configuration(void **state)
+TEST(hash_takes_as_many_fields_as_a_configuration)
 {
-  (void)state;
   kvf_config config;
   uint8_t hash[KVF_HASH_BYTES];
   kvf_config_init(&config);
@@ -87,9 +74,8 @@ static void assert_differs(const char *const (*ours)[2], size_t ours_count, cons
   assert_string_equal(difference, expected == NULL ? "" : expected);
 }
 
-static void difference_names_the_field(void **state)
+TEST(difference_names_the_field)
 {
-  (void)state;
   static const char *const ours[][2] = {{"model", "m"}, {"dtype", "f16"}};
   static const char *const turned[][2] = {{"dtype", "f16"}, {"model", "m"}};
   static const char *const other[][2] = {{"model", "m"}, {"dtype", "f32"}};
@@ -101,9 +87,8 @@ static void difference_names_the_field(void **state)
   assert_differs(ours, 2, ours, 0, "model differs: producer has \"m\", consumer has \"(nothing)\"");
 }
 
-static void difference_is_bounded(void **state)
+TEST(difference_is_bounded)
 {
-  (void)state;
   char name[KVF_IDENTITY_BYTES_MAX] = {0};
   char value[KVF_IDENTITY_BYTES_MAX] = {0};
   char difference[KVF_MESSAGE_BYTES_MAX];
@@ -142,9 +127,8 @@ static void open_self(kvf_self *self, log_book *book)
   kvf_log_limit_init(&self->log_limit, KVF_LOG_LINES_PER_S);
 }
 
-static void lines_are_limited_and_those_left_out_counted(void **state)
+TEST(lines_are_limited_and_those_left_out_counted)
 {
-  (void)state;
   kvf_self self;
   log_book book;
   open_self(&self, &book);
@@ -160,9 +144,8 @@ static void lines_are_limited_and_those_left_out_counted(void **state)
 }
 
 /* One noisy peer, or reason, does not hide another. */
-static void each_reason_and_peer_has_its_own_limit(void **state)
+TEST(each_reason_and_peer_has_its_own_limit)
 {
-  (void)state;
   kvf_self self;
   log_book book;
   open_self(&self, &book);
@@ -176,9 +159,8 @@ static void each_reason_and_peer_has_its_own_limit(void **state)
 }
 
 /* Lines that are not wanted do not use up the places of those that are. */
-static void unwanted_levels_cost_nothing(void **state)
+TEST(unwanted_levels_cost_nothing)
 {
-  (void)state;
   kvf_self self;
   log_book book;
   open_self(&self, &book);
@@ -190,9 +172,8 @@ static void unwanted_levels_cost_nothing(void **state)
   assert_string_equal(book.last, "news");
 }
 
-static void lines_are_bounded_and_clean(void **state)
+TEST(lines_are_bounded_and_clean)
 {
-  (void)state;
   kvf_self self;
   log_book book;
   char text[2 * KVF_LOG_LINE_BYTES_MAX];
@@ -203,20 +184,4 @@ static void lines_are_bounded_and_clean(void **state)
   assert_int_equal(strlen(book.last), KVF_LOG_LINE_BYTES_MAX - 1);
   kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "it says \"%s\"", "a\nb");
   assert_string_equal(book.last, "it says \"a?b\"");
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(hash_is_of_the_set),
-      cmocka_unit_test(hash_tells_sets_apart),
-      cmocka_unit_test(hash_takes_as_many_fields_as_a_configuration),
-      cmocka_unit_test(difference_names_the_field),
-      cmocka_unit_test(difference_is_bounded),
-      cmocka_unit_test(lines_are_limited_and_those_left_out_counted),
-      cmocka_unit_test(each_reason_and_peer_has_its_own_limit),
-      cmocka_unit_test(unwanted_levels_cost_nothing),
-      cmocka_unit_test(lines_are_bounded_and_clean),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

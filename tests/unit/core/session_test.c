@@ -1,25 +1,13 @@
-#include <stdio.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "control_world.h"
+#include "test.h"
 #include "wire/ping_message.h"
-
-static control_world world;
 
 static void open_world(uint32_t connections_max)
 {
   control_options options;
   control_options_init(&options);
   options.config.connections_max = connections_max;
-  control_world_open(&world, &options);
+  control_world_open(&options);
 }
 
 static uint64_t accept_one(void)
@@ -43,9 +31,8 @@ static uint32_t hang_ups(void)
   return count;
 }
 
-static void silent_connection_is_closed(void **state)
+CONTROL_TEST(silent_connection_is_closed)
 {
-  (void)state;
   open_world(64);
   (void)accept_one();
   world.now_ns += 999 * MS;
@@ -55,24 +42,20 @@ static void silent_connection_is_closed(void **state)
   kvf_core_tick(&world.producer.core, world.now_ns);
   assert_int_equal(hang_ups(), 1);
   assert_int_equal(world.producer.core.sessions.counters.timed_out, 1);
-  control_world_close(&world);
 }
 
-static void strangers_cannot_take_all_places(void **state)
+CONTROL_TEST(strangers_cannot_take_all_places)
 {
-  (void)state;
   open_world(64);
   for (int i = 0; i < 1000; i++) {
     (void)accept_one();
   }
   assert_int_equal(world.producer.core.sessions.unproven_count, 64 / KVF_SESSIONS_UNPROVEN_SHARE + 1);
   assert_int_equal(hang_ups(), 1000 - 17);
-  control_world_close(&world);
 }
 
-static void anything_but_a_hello_is_refused(void **state)
+CONTROL_TEST(anything_but_a_hello_is_refused)
 {
-  (void)state;
   const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF, KVF_FRAME_WELCOME,      KVF_FRAME_RENEW,
                                   KVF_FRAME_FINISH,    KVF_FRAME_PING,  KVF_FRAME_LEASE_STATES, KVF_FRAME_HELLO};
   open_world(64);
@@ -84,23 +67,19 @@ static void anything_but_a_hello_is_refused(void **state)
     assert_int_equal(world.producer.core.sessions.counters.protocol_errors, i + 1);
   }
   assert_int_equal(world.producer.core.sessions.unproven_count, 0);
-  control_world_close(&world);
 }
 
-static void untrusted_frames_have_a_small_limit(void **state)
+CONTROL_TEST(untrusted_frames_have_a_small_limit)
 {
-  (void)state;
   open_world(64);
   uint64_t conn_id = accept_one();
   assert_int_equal(kvf_core_frame_limit(&world.producer.core, conn_id), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
   kvf_core_on_malformed(&world.producer.core, world.now_ns, conn_id);
   assert_int_equal(hang_ups(), 1);
-  control_world_close(&world);
 }
 
-static void proof_of_another_key_is_refused(void **state)
+CONTROL_TEST(proof_of_another_key_is_refused)
 {
-  (void)state;
   open_world(64);
   uint64_t conn_id = accept_one();
   kvf_hello hello = {.version_min = 1, .version_max = 1, .role = KVF_ROLE_CONTROL};
@@ -115,13 +94,11 @@ static void proof_of_another_key_is_refused(void **state)
   kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PROOF, body, bytes);
   assert_int_equal(hang_ups(), 1);
   assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
-  control_world_close(&world);
 }
 
 /* P6: answers that nobody takes away do not heap up. */
-static void who_does_not_read_is_hung_up_on(void **state)
+CONTROL_TEST(who_does_not_read_is_hung_up_on)
 {
-  (void)state;
   open_world(64);
   uint64_t conn_id = accept_one();
   kvf_sessions *sessions = &world.producer.core.sessions;
@@ -140,12 +117,10 @@ static void who_does_not_read_is_hung_up_on(void **state)
   assert_int_equal(sessions->counters.unread, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
   assert_int_equal(hang_ups(), 1);
-  control_world_close(&world);
 }
 
-static void unknown_versions_are_refused(void **state)
+CONTROL_TEST(unknown_versions_are_refused)
 {
-  (void)state;
   open_world(64);
   uint64_t conn_id = accept_one();
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION + 1, .version_max = 9, .role = KVF_ROLE_RANK};
@@ -155,7 +130,6 @@ static void unknown_versions_are_refused(void **state)
   kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
   assert_int_equal(hang_ups(), 1);
   assert_non_null(strstr(world.producer.last_log, "version"));
-  control_world_close(&world);
 }
 
 static void connect_both(void)
@@ -163,12 +137,12 @@ static void connect_both(void)
   kvf_ticket ticket;
   uint32_t ids[1];
   uint32_t peer;
-  control_ticket(&world, &ticket, ids, 1);
+  control_ticket(&ticket, ids, 1);
   kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
   assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle(&world);
-  control_dial(&world, KVF_OK);
+  control_settle();
+  control_dial(KVF_OK);
 }
 
 /* A session that is open on both sides; `connections_max` is the producer's. */
@@ -187,9 +161,8 @@ static void set_key(kvf_key *key, const char *text)
 }
 
 /* While a fleet changes its key: a producer takes both, whichever it proves to others itself. */
-static void either_key_is_taken(void **state)
+CONTROL_TEST(either_key_is_taken)
 {
-  (void)state;
   static const char *const keys[] = {"the old key ....", "the new key ....", "a stranger's key"};
   for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
     open_world(64);
@@ -199,33 +172,29 @@ static void either_key_is_taken(void **state)
     connect_both();
     assert_int_equal(world.producer.core.sessions.open_count, i < 2);
     assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);
-    control_world_close(&world);
   }
 }
 
 /* Who has the key may not send what he likes either. */
-static void open_sessions_end_with_a_malformed_or_foreign_frame(void **state)
+CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
 {
   static const kvf_frame_type types[] = {KVF_FRAME_RENEW, KVF_FRAME_FINISH, KVF_FRAME_PING, KVF_FRAME_HELLO,
                                          KVF_FRAME_PONG};
   const uint8_t garbage[3] = {1, 2, 3};
-  (void)state;
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
     uint64_t conn_id = open_session(64);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, types[i], garbage, sizeof(garbage));
     assert_int_equal(world.producer.core.sessions.counters.protocol_errors, 1);
     assert_int_equal(world.producer.core.sessions.open_count, 0);
     assert_non_null(strstr(world.producer.last_log, "protocol: malformed or unexpected message"));
-    control_settle(&world);
+    control_settle();
     assert_non_null(strstr(world.consumer.last_log, "protocol")); /* it is told why */
-    control_world_close(&world);
   }
 }
 
 /* The newcomer gets the place: it may be the same node, whose old connection is dead. */
-static void open_session_makes_room_at_connections_max(void **state)
+CONTROL_TEST(open_session_makes_room_at_connections_max)
 {
-  (void)state;
   (void)open_session(1);
   kvf_sessions *sessions = &world.producer.core.sessions;
   (void)accept_one();
@@ -234,13 +203,11 @@ static void open_session_makes_room_at_connections_max(void **state)
   assert_int_equal(sessions->counters.evicted, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: connections_max is reached, and it was used least recently"));
   assert_int_equal(hang_ups(), 1);
-  control_world_close(&world);
 }
 
 /* P8: a session's number without a session opens no data connection. */
-static void key_is_that_of_an_open_session_only(void **state)
+CONTROL_TEST(key_is_that_of_an_open_session_only)
 {
-  (void)state;
   uint64_t conn_id = open_session(64);
   const kvf_sessions *sessions = &world.producer.core.sessions;
   uint64_t id = kvf_conns_find(&world.producer.core.conns, conn_id)->session->id;
@@ -248,18 +215,16 @@ static void key_is_that_of_an_open_session_only(void **state)
   assert_false(kvf_sessions_key(sessions, id + 1, &key));
   assert_int_equal(key.bytes, 77);
   assert_true(kvf_sessions_key(sessions, id, &key));
-  control_cut(&world);
+  control_cut();
   key.bytes = 77;
   assert_false(kvf_sessions_key(sessions, id, &key));
   assert_int_equal(key.bytes, 77);
-  control_world_close(&world);
 }
 
 /* The runtime's news that answers heap up counts for a session; a peer that does not read is found out by its silence.
  */
-static void unread_answers_are_counted_for_sessions(void **state)
+CONTROL_TEST(unread_answers_are_counted_for_sessions)
 {
-  (void)state;
   uint64_t conn_id = open_session(64);
   kvf_core_on_unread(&world.consumer.core, world.now_ns, world.consumer.conn_id);
   kvf_core_on_unread(&world.producer.core, world.now_ns, 99);
@@ -268,24 +233,4 @@ static void unread_answers_are_counted_for_sessions(void **state)
   kvf_core_on_unread(&world.producer.core, world.now_ns, conn_id);
   assert_int_equal(world.producer.core.sessions.counters.unread, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
-  control_world_close(&world);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(silent_connection_is_closed),
-      cmocka_unit_test(strangers_cannot_take_all_places),
-      cmocka_unit_test(anything_but_a_hello_is_refused),
-      cmocka_unit_test(untrusted_frames_have_a_small_limit),
-      cmocka_unit_test(either_key_is_taken),
-      cmocka_unit_test(proof_of_another_key_is_refused),
-      cmocka_unit_test(unknown_versions_are_refused),
-      cmocka_unit_test(who_does_not_read_is_hung_up_on),
-      cmocka_unit_test(open_sessions_end_with_a_malformed_or_foreign_frame),
-      cmocka_unit_test(open_session_makes_room_at_connections_max),
-      cmocka_unit_test(key_is_that_of_an_open_session_only),
-      cmocka_unit_test(unread_answers_are_counted_for_sessions),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

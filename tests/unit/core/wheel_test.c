@@ -1,14 +1,7 @@
 #include "core/wheel.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "base/prng.h"
+#include "test.h"
 
 #define MS(n) ((n) * KVF_NS_PER_MS)
 #define GRANULE KVF_WHEEL_GRANULE_NS
@@ -26,9 +19,8 @@ static void arm_new(kvf_wheel *wheel, kvf_timer *timer, uint64_t expires_ns)
   kvf_wheel_arm(wheel, timer, expires_ns);
 }
 
-static void fires_at_its_time(void **state)
+TEST(fires_at_its_time)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timer;
   kvf_wheel_init(&wheel, 0);
@@ -47,9 +39,8 @@ static void fires_at_its_time(void **state)
   assert_int_equal(kvf_wheel_next_deadline(&wheel), KVF_TIME_NEVER);
 }
 
-static void within_a_granule_fires_at_its_end(void **state)
+TEST(within_a_granule_fires_at_its_end)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timer;
   kvf_wheel_init(&wheel, 0);
@@ -59,9 +50,8 @@ static void within_a_granule_fires_at_its_end(void **state)
   assert_ptr_equal(expire(&wheel, MS(101)), &timer);
 }
 
-static void past_fires_at_once(void **state)
+TEST(past_fires_at_once)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timer;
   kvf_wheel_init(&wheel, MS(500) + 3);
@@ -70,9 +60,8 @@ static void past_fires_at_once(void **state)
   assert_ptr_equal(expire(&wheel, MS(500) + 3), &timer);
 }
 
-static void armed_anew_fires_once(void **state)
+TEST(armed_anew_fires_once)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timer;
   kvf_wheel_init(&wheel, 0);
@@ -85,9 +74,8 @@ static void armed_anew_fires_once(void **state)
   assert_null(expire(&wheel, MS(900000)));
 }
 
-static void disarmed_never_fires(void **state)
+TEST(disarmed_never_fires)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timers[3];
   kvf_wheel_init(&wheel, 0);
@@ -104,9 +92,8 @@ static void disarmed_never_fires(void **state)
   assert_null(expire(&wheel, MS(1000)));
 }
 
-static void due_can_be_disarmed(void **state)
+TEST(due_can_be_disarmed)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timers[3];
   uint32_t work = 1;
@@ -124,9 +111,8 @@ static void due_can_be_disarmed(void **state)
 }
 
 /* No call looks at more timers than it may, moves between levels included, and what is left over is due at once. */
-static void work_is_bounded(void **state)
+TEST(work_is_bounded)
 {
-  (void)state;
   enum { TIMERS = 1000 };
   static kvf_wheel wheel;
   static kvf_timer timers[TIMERS];
@@ -150,9 +136,8 @@ static void work_is_bounded(void **state)
   assert_in_range(calls, 2 * TIMERS / 7, KVF_WHEEL_LEVELS * TIMERS / 7 + KVF_WHEEL_LEVELS);
 }
 
-static void far_times(void **state)
+TEST(far_times)
 {
-  (void)state;
   static const uint64_t delays_ns[] = {
       MS(255), MS(256), MS(65536), MS(86400000) * 30, MS(86400000) * 36500, UINT64_MAX / 2,
   };
@@ -168,9 +153,8 @@ static void far_times(void **state)
   }
 }
 
-static void end_of_time(void **state)
+TEST(end_of_time)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_timer timers[2];
   kvf_wheel_init(&wheel, UINT64_MAX - MS(20));
@@ -238,9 +222,8 @@ static void random_life(uint64_t origin_ns, uint64_t seed)
   }
 }
 
-static void agrees_with_model(void **state)
+TEST(agrees_with_model)
 {
-  (void)state;
   static const uint64_t origins_ns[] = {0, 1, MS(1), MS(77777777) + 5, UINT64_C(1) << 63, UINT64_MAX - MS(100000)};
   for (unsigned i = 0; i < sizeof(origins_ns) / sizeof(origins_ns[0]); i++) {
     for (uint64_t seed = 1; seed <= 10; seed++) {
@@ -250,9 +233,8 @@ static void agrees_with_model(void **state)
 }
 
 /* A caller that sleeps until the next deadline wakes up a few times a timer. */
-static void deadlines_do_not_spin(void **state)
+TEST(deadlines_do_not_spin)
 {
-  (void)state;
   static kvf_wheel wheel;
   kvf_prng prng = {5};
   uint64_t now_ns = MS(98765) + 4321;
@@ -272,17 +254,4 @@ static void deadlines_do_not_spin(void **state)
     assert_in_range(wakes, 1, KVF_WHEEL_LEVELS);
     assert_true(now_ns >= when_ns && now_ns < when_ns + GRANULE);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(fires_at_its_time),     cmocka_unit_test(within_a_granule_fires_at_its_end),
-      cmocka_unit_test(past_fires_at_once),    cmocka_unit_test(armed_anew_fires_once),
-      cmocka_unit_test(disarmed_never_fires),  cmocka_unit_test(due_can_be_disarmed),
-      cmocka_unit_test(work_is_bounded),       cmocka_unit_test(far_times),
-      cmocka_unit_test(end_of_time),           cmocka_unit_test(agrees_with_model),
-      cmocka_unit_test(deadlines_do_not_spin),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }
