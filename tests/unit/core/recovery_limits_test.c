@@ -1,46 +1,5 @@
-/* What a recovery table refuses, and that it then has not changed. Linked with --wrap=calloc: the n-th allocation
- * fails, for every n, and none is made after kvf_recovery_open(). */
+/* What a recovery table refuses, and that it then has not changed. */
 #include "recovery_world.h"
-
-void *__real_calloc(size_t count, size_t bytes); /* NOLINT(bugprone-reserved-identifier): the linker's names */
-void *__wrap_calloc(size_t count, size_t bytes); /* NOLINT(bugprone-reserved-identifier) */
-
-static uint32_t allocations_left = UINT32_MAX;
-static uint32_t allocations;
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-  if (allocations == allocations_left) {
-    return NULL;
-  }
-  allocations++;
-  return __real_calloc(count, bytes);
-}
-
-TEST(every_allocation_can_fail)
-{
-  kvf_recovery *recovery = NULL;
-  for (uint32_t n = 0; recovery == NULL; n++) {
-    allocations = 0;
-    allocations_left = n;
-    kvf_status status = kvf_recovery_open(&world_options, &recovery);
-    assert_int_equal(status, recovery == NULL ? KVF_NO_MEMORY : KVF_OK);
-    assert_true(n < 100);
-  }
-  for (uint64_t id = 0; id < REQUESTS; id++) {
-    world_admit(recovery, id);
-    world_over(recovery, id, BOTH, 1, KVF_PEER_DOWN);
-  }
-  kvf_recovery_event event;
-  kvf_recovery_error error;
-  uint32_t said = 0;
-  while (kvf_recovery_next_event(recovery, &event) || kvf_recovery_drain_errors(recovery, &error, 1) > 0) {
-    assert_true(said++ < REQUESTS * (2 + LOADED_BLOCKS));
-  }
-  allocations_left = UINT32_MAX;
-  kvf_recovery_close(recovery);
-  kvf_recovery_close(NULL);
-}
 
 static void try_open(kvf_recovery_options options, kvf_status expected)
 {
