@@ -31,10 +31,7 @@ LOAD_TEST(no_question_for_nobody)
 LOAD_TEST(no_question_for_somebody_else)
 {
   world_spec(500, 1, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0");
+  expect_started(0, "read 1 over 11: 0");
   world_spec(501, 1, "1");
   world_start(0);
   kvf_loads_abort(w.loads, 0, 501);
@@ -53,12 +50,9 @@ LOAD_TEST(loads_take_turns)
     w.items[i].position = i + 200;
   }
   w.spec.positions = 300;
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0,
-         "read 1 over 11: 0,1,2,3; read 2 over 11: 200,201,202,203; read 3 over 11: 4,5,6,7; "
-         "read 4 over 11: 204; read 5 over 11: 8,9,10,11; read 6 over 11: 12,13,14,15");
+  expect_started(0,
+                 "read 1 over 11: 0,1,2,3; read 2 over 11: 200,201,202,203; read 3 over 11: 4,5,6,7; "
+                 "read 4 over 11: 204; read 5 over 11: 8,9,10,11; read 6 over 11: 12,13,14,15");
 }
 
 /* A load of many parts has no more turns than a load of one. */
@@ -80,10 +74,7 @@ LOAD_TEST(parts_share_their_load_s_turn)
 LOAD_TEST(limit_of_reads_in_flight)
 {
   world_spec(500, 16, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   expect(0, "");
   world_live(0, 1, 2);
   expect(0, "read 3 over 11: 8,9,10,11");

@@ -34,8 +34,7 @@ LOAD_TEST(one_more_try)
   good(1, 2, 2);
   mismatch(1, 1, 2);
   expect(1, "");
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   world_path(11, 1, 11);
   expect(11, "read 3 over 11: 2,3");
   good(12, 3, 2);
@@ -48,8 +47,7 @@ LOAD_TEST(wrong_twice_decides)
   world_start_reading();
   good(1, 2, 2);
   mismatch(1, 1, 2);
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   world_path(11, 1, 11);
   expect(11, "read 3 over 11: 2,3");
   mismatch(12, 3, 0);
@@ -61,18 +59,13 @@ LOAD_TEST(wrong_twice_decides)
 LOAD_TEST(another_item_is_wrong)
 {
   world_spec(500, 4, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3");
+  expect_started(0, "read 1 over 11: 0,1,2,3");
   mismatch(1, 1, 0);
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   world_path(11, 1, 11);
   expect(11, "read 2 over 11: 0,1,2,3");
   mismatch(12, 2, 1);
-  world_tick(22);
-  expect(22, "want 1");
+  expect_at(22, "want 1");
   world_path(22, 1, 11);
   expect(22, "read 3 over 11: 1,2,3");
   mismatch(23, 3, 0);
@@ -99,8 +92,7 @@ LOAD_TEST(contradictions)
   kvf_loads_on_read_verified(w.loads, 1, 3);
   world_failed(1, 1, KVF_CHECKSUM);
   kvf_loads_on_read_verified(w.loads, 77, 1);
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   world_path(11, 1, 11);
   expect(11, "read 3 over 11: 0,1,2,3; read 4 over 11: 5");
 }

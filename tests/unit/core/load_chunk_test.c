@@ -6,10 +6,7 @@ static void expect_first(const char *text)
   kvf_loads_destroy(w.loads);
   w.config.chunks_in_flight = 1;
   world_open();
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, text);
+  expect_started(0, text);
 }
 
 LOAD_TEST(as_many_bytes_as_allowed)
@@ -133,15 +130,11 @@ LOAD_TEST(holes_are_filled_in_order)
   w.config.chunks_in_flight = 3;
   kvf_loads_destroy(w.loads);
   world_open();
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7; read 3 over 11: 8,9,10,11");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7; read 3 over 11: 8,9,10,11");
   world_failed(0, 3, KVF_NOT_PUBLISHED);
   world_live(0, 1, 2);
   world_failed(0, 1, KVF_NOT_PUBLISHED);
-  world_tick(10);
-  expect(10, "read 4 over 11: 0,1,2,3; read 5 over 11: 8,9,10,11");
+  expect_at(10, "read 4 over 11: 0,1,2,3; read 5 over 11: 8,9,10,11");
 }
 
 LOAD_TEST(small_is_the_whole_rest)
@@ -150,22 +143,15 @@ LOAD_TEST(small_is_the_whole_rest)
   w.config.inline_bytes = 400;
   world_open();
   world_spec(500, 4, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: small 0,1,2,3");
+  expect_started(0, "read 1 over 11: small 0,1,2,3");
   world_live(0, 1, 1);
   expect(0, "outcome 500 ok 4/4; quiet 500");
 
   world_spec(501, 5, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 2 over 11: 0,1,2,3; read 3 over 11: 4");
+  expect_started(0, "read 2 over 11: 0,1,2,3; read 3 over 11: 4");
   world_live(0, 1, 2);
   world_failed(0, 3, KVF_NOT_PUBLISHED);
-  world_tick(10);
-  expect(10, "read 4 over 11: small 4"); /* what is left */
+  expect_at(10, "read 4 over 11: small 4"); /* what is left */
   world_live(10, 1, 4);
   expect(10, "outcome 501 ok 5/5; quiet 501");
 
@@ -185,8 +171,5 @@ LOAD_TEST(too_many_bytes_for_small)
   w.config.inline_bytes = 399;
   world_open();
   world_spec(500, 4, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3");
+  expect_started(0, "read 1 over 11: 0,1,2,3");
 }

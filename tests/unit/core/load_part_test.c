@@ -6,13 +6,10 @@ LOAD_TEST(retry_only_what_is_missing)
 {
   world_start_reading();
   world_failed(1, 1, KVF_TRANSFER_FAILED);
-  world_tick(100);
-  expect(100, ""); /* read 2 is not quiet */
+  expect_at(100, ""); /* read 2 is not quiet */
   world_live(100, 1, 2);
-  world_tick(104);
-  expect(104, "");
-  world_tick(110);
-  expect(110, "want 1");
+  expect_at(104, "");
+  expect_at(110, "want 1");
   world_path(111, 1, 12);
   expect(111, "read 3 over 12: 0,1,2,3");
   world_live(112, 1, 3);
@@ -32,8 +29,7 @@ LOAD_TEST(retryable_statuses)
     world_trace(0);
     world_failed(0, read_id++, statuses[i]);
     expect(0, "");
-    world_tick(10 * (i + 1));
-    expect(10 * (i + 1), "want 1");
+    expect_at(10 * (i + 1), "want 1");
     world_path(10 * (i + 1), 1, 12);
     world_trace(10 * (i + 1));
     world_live(10 * (i + 1), 1, read_id++);
@@ -92,10 +88,8 @@ LOAD_TEST(not_published_then_live)
   world_not_published(1, 1, 1);
   expect(1, "");
   world_failed(2, 2, KVF_NOT_PUBLISHED); /* the producer says it itself */
-  world_tick(6);
-  expect(6, "");
-  world_tick(12);
-  expect(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same path */
+  expect_at(6, "");
+  expect_at(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same path */
   world_live(13, 1, 3);
   world_live(13, 1, 4);
   expect(13, "outcome 500 ok 6/6; quiet 500");
@@ -116,21 +110,16 @@ LOAD_TEST(never_published)
     }
   }
   assert_in_range(read_id, 10, 21);
-  world_tick(100);
-  expect(100, "outcome 500 deadline 0/1; quiet 500");
+  expect_at(100, "outcome 500 deadline 0/1; quiet 500");
 }
 
 LOAD_TEST(path_lost_while_not_published)
 {
   world_spec(500, 1, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0");
+  expect_started(0, "read 1 over 11: 0");
   world_not_published(0, 1, 1);
   kvf_loads_on_path_down(w.loads, 1 * MS, 1, 11);
-  world_tick(10);
-  expect(10, "want 1");
+  expect_at(10, "want 1");
 }
 
 /* Pauses of 10, 20, 40 ms and so on, at least half of each, until a block is confirmed. */
@@ -141,26 +130,18 @@ LOAD_TEST(pauses_grow_until_a_success)
   kvf_loads_destroy(w.loads);
   world_open();
   world_spec(500, 5, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3");
+  expect_started(0, "read 1 over 11: 0,1,2,3");
   world_not_published(0, 1, 1);
-  world_tick(10);
-  expect(10, "read 2 over 11: 0,1,2,3");
+  expect_at(10, "read 2 over 11: 0,1,2,3");
   world_not_published(10, 1, 2);
-  world_tick(30);
-  expect(30, "read 3 over 11: 0,1,2,3");
+  expect_at(30, "read 3 over 11: 0,1,2,3");
   world_not_published(30, 1, 3);
-  world_tick(49);
-  expect(49, "");
-  world_tick(70);
-  expect(70, "read 4 over 11: 0,1,2,3");
+  expect_at(49, "");
+  expect_at(70, "read 4 over 11: 0,1,2,3");
   world_live(70, 1, 4);
   expect(70, "read 5 over 11: 4");
   world_not_published(70, 1, 5);
-  world_tick(80);
-  expect(80, "read 6 over 11: 4");
+  expect_at(80, "read 6 over 11: 4");
 }
 
 /* What this node was called with was right when the load began: a failure has another reason, which is counted. */
@@ -207,14 +188,12 @@ LOAD_TEST(first_trouble_is_remembered)
   world_start_reading();
   world_failed(1, 1, KVF_CANCELLED);
   world_failed(1, 2, KVF_CHECKSUM);
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   world_path(11, 1, 12);
   expect(11, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5");
   world_failed(12, 3, KVF_TRANSFER_FAILED);
   world_failed(12, 4, KVF_TRANSFER_FAILED);
-  world_tick(22);
-  expect(22, "want 1");
+  expect_at(22, "want 1");
   kvf_loads_on_path(w.loads, 22 * MS, 1, 0, KVF_PEER_DOWN);
   expect(22, "outcome 500 checksum 0/6; quiet 500");
 }
@@ -238,8 +217,7 @@ LOAD_TEST(broken_path_of_a_peer_that_is_gone)
     world_path(now_ms, 1, 11);
     world_trace(now_ms);
     world_failed(now_ms, i + 1, KVF_TRANSFER_FAILED);
-    world_tick(now_ms + 50);
-    expect(now_ms + 50, "want 1");
+    expect_at(now_ms + 50, "want 1");
     kvf_loads_on_path(w.loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
     (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), cases[i].expected,
                    (int)(500 + i));
@@ -252,8 +230,7 @@ LOAD_TEST(trouble_that_is_over_is_forgotten)
   world_start_reading();
   world_failed(1, 1, KVF_TRANSFER_FAILED);
   world_live(1, 1, 2);
-  world_tick(11);
-  expect(11, "want 1");
+  expect_at(11, "want 1");
   kvf_loads_on_path(w.loads, 11 * MS, 1, 0, KVF_PEER_DOWN);
   expect(11, "outcome 500 peer_down 0/6; quiet 500");
 }
@@ -261,10 +238,7 @@ LOAD_TEST(trouble_that_is_over_is_forgotten)
 LOAD_TEST(path_down)
 {
   world_spec(500, 12, "1"); /* 0 to 7 in flight */
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   kvf_loads_on_path_down(w.loads, 1 * MS, 1, 99); /* another one */
   kvf_loads_on_path_down(w.loads, 1 * MS, 2, 11);
   world_live(1, 1, 1);
@@ -274,8 +248,7 @@ LOAD_TEST(path_down)
   world_live(3, 1, 2);
   expect(3, "");
   world_failed(4, 3, KVF_CANCELLED);
-  world_tick(14);
-  expect(14, "want 1");
+  expect_at(14, "want 1");
   kvf_loads_on_path(w.loads, 15 * MS, 1, 0, KVF_PEER_DOWN);
   expect(15, "outcome 500 peer_down 8/12; quiet 500");
 }
@@ -288,8 +261,7 @@ LOAD_TEST(path_down_before_any_read)
   world_path(0, 1, 11);
   kvf_loads_on_path_down(w.loads, 0, 1, 11);
   expect(0, "");
-  world_tick(10);
-  expect(10, "want 1");
+  expect_at(10, "want 1");
 }
 
 LOAD_TEST(last_read_ends_well_after_path_down)

@@ -42,10 +42,7 @@ LOAD_TEST(groups_are_all_or_nothing)
     w.items[i].group = i % 2;
     w.items[i].position = i / 2;
   }
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0.0,1.0,0.1,1.1; read 2 over 11: 0.2,1.2");
+  expect_started(0, "read 1 over 11: 0.0,1.0,0.1,1.1; read 2 over 11: 0.2,1.2");
   world_live(0, 1, 1);
   world_over(0, 1, 2);
   expect(0, "outcome 500 lease_expired 0/8; quiet 500");
@@ -136,15 +133,10 @@ LOAD_TEST(deadline)
 {
   world_spec(500, 6, "1");
   w.spec.deadline_ns = 100 * MS;
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   world_live(50, 1, 1);
-  world_tick(99);
-  expect(99, "");
-  world_tick(100);
-  expect(100, "cancel 2 over 11; outcome 500 deadline 4/6");
+  expect_at(99, "");
+  expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
   world_live(101, 1, 2);
   expect(101, "quiet 500");
   assert_int_equal(kvf_loads_next_deadline(w.loads), KVF_TIME_NEVER);
@@ -156,28 +148,23 @@ LOAD_TEST(deadline_without_any_answer)
   w.spec.deadline_ns = 100 * MS;
   world_start(0);
   assert_in_range(kvf_loads_next_deadline(w.loads), 0, 100 * MS);
-  world_tick(100); /* before anybody has taken an action */
-  expect(100, "outcome 500 deadline 0/6; quiet 500");
+  /* before anybody has taken an action */
+  expect_at(100, "outcome 500 deadline 0/6; quiet 500");
 }
 
 LOAD_TEST(not_quiet_in_time)
 {
   world_spec(500, 1, "1");
   w.spec.deadline_ns = 100 * MS;
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0");
-  world_tick(100);
-  expect(100, "cancel 1 over 11; outcome 500 deadline 0/1");
+  expect_started(0, "read 1 over 11: 0");
+  expect_at(100, "cancel 1 over 11; outcome 500 deadline 0/1");
   world_tick(5099);
   assert_true(kvf_loads_healthy(w.loads));
   world_tick(5100);
   assert_false(kvf_loads_healthy(w.loads));
   assert_int_equal(kvf_loads_stats(w.loads)->overdue, 1);
   kvf_loads_on_read_progress(w.loads, 5200 * MS, 1);
-  world_tick(90000);
-  expect(90000, "");
+  expect_at(90000, "");
   world_failed(90000, 1, KVF_CANCELLED);
   assert_true(kvf_loads_healthy(w.loads));
   expect(90000, "quiet 500");
@@ -189,10 +176,7 @@ LOAD_TEST(not_quiet_in_time)
 LOAD_TEST(quiet_overtakes_nobody)
 {
   world_spec(500, 1, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0");
+  expect_started(0, "read 1 over 11: 0");
   kvf_loads_abort(w.loads, 0, 500);
   world_failed(0, 1, KVF_CANCELLED); /* the cancel is not worth telling any more */
   expect(0, "outcome 500 aborted 0/1; quiet 500");
@@ -253,10 +237,7 @@ LOAD_TEST(detection_begins_with_the_last_byte)
 {
   const kvf_load_stats *stats = kvf_loads_stats(w.loads);
   world_spec(500, 8, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   world_live(100, 1, 1);
   kvf_loads_on_read_progress(w.loads, 150 * MS, 2);
   world_over(150, 1, 2);
@@ -275,10 +256,7 @@ LOAD_TEST(quarantined_blocks_are_counted_while_they_are)
 {
   const kvf_load_stats *stats = kvf_loads_stats(w.loads);
   world_spec(500, 3, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2");
+  expect_started(0, "read 1 over 11: 0,1,2");
   kvf_loads_abort(w.loads, 0, 500);
   world_trace(0);
   world_tick(5000);

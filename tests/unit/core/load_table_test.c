@@ -122,10 +122,7 @@ LOAD_TEST(abort_in_every_state)
   assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_NOT_FOUND);
 
   world_spec(501, 6, "1"); /* READING */
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   world_live(1, 1, 1);
   assert_int_equal(kvf_loads_abort(w.loads, 1, 501), KVF_OK);
   expect(1, "cancel 2 over 11; outcome 501 aborted 4/6");
@@ -135,10 +132,7 @@ LOAD_TEST(abort_in_every_state)
   expect(2, "quiet 501");
 
   world_spec(502, 6, "1"); /* DRAINING, then BACKOFF */
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5");
+  expect_started(0, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5");
   world_failed(2, 3, KVF_TRANSFER_FAILED);
   kvf_loads_abort(w.loads, 3, 502);
   expect(3, "cancel 4 over 11; outcome 502 aborted 0/6");
@@ -146,15 +140,11 @@ LOAD_TEST(abort_in_every_state)
   expect(3, "quiet 502");
 
   world_spec(503, 1, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 5 over 11: 0");
+  expect_started(0, "read 5 over 11: 0");
   world_failed(4, 5, KVF_TRANSFER_FAILED);
   kvf_loads_abort(w.loads, 4, 503);
   expect(4, "outcome 503 aborted 0/1; quiet 503");
-  world_tick(100);
-  expect(100, "");
+  expect_at(100, "");
 }
 
 LOAD_TEST(abort_all)

@@ -226,14 +226,27 @@ static inline const char *world_trace(uint64_t now_ms)
 
 #define expect(now_ms, text) assert_string_equal(world_trace(now_ms), text)
 
+/* What is said when the clock has come to this moment. */
+#define expect_at(now_ms, text) \
+  do {                          \
+    world_tick(now_ms);         \
+    expect(now_ms, text);       \
+  } while (0)
+
+/* The load of world_spec() starts, and its one peer, 1, offers path 11: what is said then. */
+#define expect_started(now_ms, text) \
+  do {                               \
+    world_start(now_ms);             \
+    expect(now_ms, "want 1");        \
+    world_path(now_ms, 1, 11);       \
+    expect(now_ms, text);            \
+  } while (0)
+
 /* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
 static inline void world_start_reading(void)
 {
   world_spec(500, 6, "1");
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
 }
 
 #define LOAD_TEST(name) TEST_WITH(name, world_setup, world_teardown)
