@@ -56,6 +56,19 @@ def test_the_failure_model_names_no_other_reasons():
     assert named and named <= reasons
 
 
+def test_functions_named_in_the_architecture_exist():
+    code = "".join(path.read_text() for folder in ("include", "src") for path in (ROOT / folder).rglob("*.[ch]"))
+    named = set(re.findall(r"`(kvf_\w+)\(\)`", (DOCS / "architecture.md").read_text()))
+    assert len(named) > 30
+    assert {name for name in named if not re.search(rf"^\w[^;]*\b{name}\(", code, re.M)} == set()
+
+
+def test_links_lead_somewhere():
+    for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+            assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
+
+
 # ---- the dashboard ----
 
 def panels() -> list[dict[str, Any]]:
