@@ -1,24 +1,15 @@
 #include "base/bitmap.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void words_are_rounded_up(void **state)
+TEST(words_are_rounded_up)
 {
-  (void)state;
   assert_int_equal(kvf_bitmap_words(0), 0);
   assert_int_equal(kvf_bitmap_words(64), 1);
   assert_int_equal(kvf_bitmap_words(65), 2);
 }
 
-static void bits_are_independent(void **state)
+TEST(bits_are_independent)
 {
-  (void)state;
   uint64_t words[2] = {0};
   kvf_bitmap_set(words, 63);
   kvf_bitmap_set(words, 64);
@@ -31,9 +22,8 @@ static void bits_are_independent(void **state)
   assert_true(kvf_bitmap_get(words, 64));
 }
 
-static void prefix_ends_at_the_first_gap(void **state)
+TEST(prefix_ends_at_the_first_gap)
 {
-  (void)state;
   uint64_t words[3] = {0};
   for (size_t bit = 0; bit < 130; bit++) {
     assert_int_equal(kvf_bitmap_prefix(words, 130), bit);
@@ -48,9 +38,8 @@ static void prefix_ends_at_the_first_gap(void **state)
   assert_int_equal(kvf_bitmap_prefix(words, 0), 0);
 }
 
-static void first_bit_that_is_set(void **state)
+TEST(first_bit_that_is_set)
 {
-  (void)state;
   uint64_t words[2] = {0};
   assert_int_equal(kvf_bitmap_first(words, 100), 100);
   kvf_bitmap_set(words, 101);
@@ -58,15 +47,4 @@ static void first_bit_that_is_set(void **state)
   assert_int_equal(kvf_bitmap_first(words, 102), 101);
   kvf_bitmap_set(words, 63);
   assert_int_equal(kvf_bitmap_first(words, 102), 63);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(words_are_rounded_up),
-      cmocka_unit_test(bits_are_independent),
-      cmocka_unit_test(prefix_ends_at_the_first_gap),
-      cmocka_unit_test(first_bit_that_is_set),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,9 @@
 #include "base/crypto.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 /* The vectors are of FIPS 180 and RFC 4231 (test case 2). */
-static void sha256_is_the_standard_one(void **state)
+TEST(sha256_is_the_standard_one)
 {
-  (void)state;
   const uint8_t expected[KVF_HASH_BYTES] = {0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea, 0x41, 0x41, 0x40,
                                             0xde, 0x5d, 0xae, 0x22, 0x23, 0xb0, 0x03, 0x61, 0xa3, 0x96, 0x17,
                                             0x7a, 0x9c, 0xb4, 0x10, 0xff, 0x61, 0xf2, 0x00, 0x15, 0xad};
@@ -24,9 +16,8 @@ static void sha256_is_the_standard_one(void **state)
   assert_memory_equal(hash, expected, sizeof(hash));
 }
 
-static void hmac_is_the_standard_one(void **state)
+TEST(hmac_is_the_standard_one)
 {
-  (void)state;
   const uint8_t expected[KVF_HASH_BYTES] = {0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e, 0x6a, 0x04, 0x24,
                                             0x26, 0x08, 0x95, 0x75, 0xc7, 0x5a, 0x00, 0x3f, 0x08, 0x9d, 0x27,
                                             0x39, 0x83, 0x9d, 0xec, 0x58, 0xb9, 0x64, 0xec, 0x38, 0x43};
@@ -37,9 +28,8 @@ static void hmac_is_the_standard_one(void **state)
   assert_memory_equal(mac, expected, sizeof(mac));
 }
 
-static void without_a_key_it_is_a_checksum(void **state)
+TEST(without_a_key_it_is_a_checksum)
 {
-  (void)state;
   const kvf_key none = {.bytes = 0};
   uint8_t first[KVF_HASH_BYTES];
   uint8_t second[KVF_HASH_BYTES];
@@ -51,9 +41,8 @@ static void without_a_key_it_is_a_checksum(void **state)
 }
 
 /* The one whose key is prepared gives the same, each time, whatever others make meanwhile. */
-static void a_prepared_key_gives_the_same_mac(void **state)
+TEST(a_prepared_key_gives_the_same_mac)
 {
-  (void)state;
   const kvf_key keys[] = {{.data = "Jefe", .bytes = 4}, {.bytes = 0}};
   kvf_mac macs[2];
   const kvf_span spans[] = {{"what do ya want ", 16}, {"for nothing?", 12}};
@@ -75,20 +64,9 @@ static void a_prepared_key_gives_the_same_mac(void **state)
   }
 }
 
-static void secrets_compare_to_the_last_byte(void **state)
+TEST(secrets_compare_to_the_last_byte)
 {
-  (void)state;
   assert_true(kvf_equal_secret("abcd", "abcd", 4));
   assert_false(kvf_equal_secret("abcd", "abce", 4));
   assert_true(kvf_equal_secret("abcd", "abce", 3));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sha256_is_the_standard_one),       cmocka_unit_test(hmac_is_the_standard_one),
-      cmocka_unit_test(without_a_key_it_is_a_checksum),   cmocka_unit_test(a_prepared_key_gives_the_same_mac),
-      cmocka_unit_test(secrets_compare_to_the_last_byte),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

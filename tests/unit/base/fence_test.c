@@ -1,12 +1,5 @@
 #include "base/fence.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static kvf_fence_claim claim_of(uint64_t lease_id)
 {
@@ -26,15 +19,13 @@ static kvf_status check(kvf_fence_sample sample)
   return kvf_fence_check(&sample, &claim);
 }
 
-static void live_is_good(void **state)
+TEST(live_is_good)
 {
-  (void)state;
   assert_int_equal(check(live_sample(10)), KVF_OK);
 }
 
-static void words_only_grow(void **state)
+TEST(words_only_grow)
 {
-  (void)state;
   for (uint64_t id = 0; id < 3; id++) {
     assert_true(kvf_fence_word_live(id) < kvf_fence_word_over(id));
     assert_true(kvf_fence_word_over(id) < kvf_fence_word_live(id + 1));
@@ -42,9 +33,8 @@ static void words_only_grow(void **state)
   assert_true(kvf_fence_word_over(KVF_LEASE_ID_MAX) > kvf_fence_word_live(KVF_LEASE_ID_MAX));
 }
 
-static void less_is_not_published(void **state)
+TEST(less_is_not_published)
 {
-  (void)state;
   kvf_fence_sample sample = live_sample(10);
   sample.entry.word = 0;
   assert_int_equal(check(sample), KVF_NOT_PUBLISHED);
@@ -53,18 +43,16 @@ static void less_is_not_published(void **state)
   assert_int_equal(check(sample), KVF_NOT_PUBLISHED);
 }
 
-static void more_is_over(void **state)
+TEST(more_is_over)
 {
-  (void)state;
   kvf_fence_sample sample = live_sample(10);
   sample.entry.word = kvf_fence_word_over(10);
   assert_int_equal(check(sample), KVF_LEASE_EXPIRED);
   assert_int_equal(check(live_sample(11)), KVF_LEASE_EXPIRED);
 }
 
-static void another_table_is_a_restart_whatever_its_words(void **state)
+TEST(another_table_is_a_restart_whatever_its_words)
 {
-  (void)state;
   kvf_fence_sample sample = live_sample(10);
   sample.head.incarnation.bytes[KVF_INCARNATION_BYTES - 1] = 1;
   assert_int_equal(check(sample), KVF_PEER_RESTARTED);
@@ -73,17 +61,15 @@ static void another_table_is_a_restart_whatever_its_words(void **state)
   assert_int_equal(check(sample), KVF_PEER_RESTARTED);
 }
 
-static void other_blocks_are_a_bad_ticket(void **state)
+TEST(other_blocks_are_a_bad_ticket)
 {
-  (void)state;
   kvf_fence_sample sample = live_sample(10);
   sample.entry.digest = 78;
   assert_int_equal(check(sample), KVF_BAD_TICKET);
 }
 
-static void entries_follow_the_head(void **state)
+TEST(entries_follow_the_head)
 {
-  (void)state;
   assert_int_equal(kvf_fence_entry_offset(0), sizeof(kvf_fence_head));
   assert_int_equal(kvf_fence_entry_offset(2), sizeof(kvf_fence_head) + 2 * sizeof(kvf_fence_entry));
   assert_int_equal(kvf_fence_table_bytes(2), kvf_fence_entry_offset(2));
@@ -105,9 +91,8 @@ static uint64_t digest_of(covered what)
   return digest;
 }
 
-static void digest_covers_all_that_the_lease_is_of(void **state)
+TEST(digest_covers_all_that_the_lease_is_of)
 {
-  (void)state;
   const covered base = {.lease = {.id = 10, .token = {1}},
                         .prompt = {.hash = {2}, .tokens = 40},
                         .ids = {5, 6, 7},
@@ -130,19 +115,4 @@ static void digest_covers_all_that_the_lease_is_of(void **state)
   for (int i = 0; i < 7; i++) {
     assert_false(digest_of(other[i]) == digest_of(base));
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(live_is_good),
-      cmocka_unit_test(words_only_grow),
-      cmocka_unit_test(less_is_not_published),
-      cmocka_unit_test(more_is_over),
-      cmocka_unit_test(another_table_is_a_restart_whatever_its_words),
-      cmocka_unit_test(other_blocks_are_a_bad_ticket),
-      cmocka_unit_test(entries_follow_the_head),
-      cmocka_unit_test(digest_covers_all_that_the_lease_is_of),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 #include "base/list.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 typedef struct item {
   int value;
@@ -19,9 +12,8 @@ static int pop(kvf_list *list)
   return link == NULL ? -1 : KVF_CONTAINER_OF(link, item, link)->value;
 }
 
-static void first_in_first_out(void **state)
+TEST(first_in_first_out)
 {
-  (void)state;
   item items[3];
   kvf_list list;
   kvf_list_init(&list);
@@ -38,9 +30,8 @@ static void first_in_first_out(void **state)
   assert_int_equal(pop(&list), -1);
 }
 
-static void removing_twice_is_harmless(void **state)
+TEST(removing_twice_is_harmless)
 {
-  (void)state;
   item items[2] = {{.value = 0}, {.value = 1}};
   kvf_list list;
   kvf_list_init(&list);
@@ -52,13 +43,4 @@ static void removing_twice_is_harmless(void **state)
   kvf_list_remove(&items[0].link);
   assert_int_equal(pop(&list), 1);
   assert_true(kvf_list_is_empty(&list));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(first_in_first_out),
-      cmocka_unit_test(removing_twice_is_harmless),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 #include "base/log.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 
@@ -25,9 +18,8 @@ static void take(void *context, kvf_log_level level, const char *line)
   memcpy(to->last, line, strlen(line) + 1);
 }
 
-static void line_is_formatted(void **state)
+TEST(line_is_formatted)
 {
-  (void)state;
   sink to = {0};
   const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
   kvf_log(&logger, KVF_LOG_WARN, "lease %d of %s", 7, "peer");
@@ -35,9 +27,8 @@ static void line_is_formatted(void **state)
   assert_int_equal(to.level, KVF_LOG_WARN);
 }
 
-static void level_decides(void **state)
+TEST(level_decides)
 {
-  (void)state;
   sink to = {0};
   const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
   kvf_log(&logger, KVF_LOG_DEBUG, "not written");
@@ -46,16 +37,14 @@ static void level_decides(void **state)
   assert_int_equal(to.lines, 1);
 }
 
-static void no_sink_is_fine(void **state)
+TEST(no_sink_is_fine)
 {
-  (void)state;
   const kvf_logger logger = {.fn = NULL, .level = KVF_LOG_DEBUG};
   kvf_log(&logger, KVF_LOG_ERROR, "nowhere");
 }
 
-static void long_line_is_cut_visibly(void **state)
+TEST(long_line_is_cut_visibly)
 {
-  (void)state;
   sink to = {0};
   const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
   kvf_log(&logger, KVF_LOG_INFO, "%0512d", 1);
@@ -65,26 +54,23 @@ static void long_line_is_cut_visibly(void **state)
   assert_string_equal(to.last + 508, "001");
 }
 
-static void control_characters_are_replaced(void **state)
+TEST(control_characters_are_replaced)
 {
-  (void)state;
   sink to = {0};
   const kvf_logger logger = {.fn = take, .context = &to, .level = KVF_LOG_INFO};
   kvf_log(&logger, KVF_LOG_INFO, "%s", "a\nb\r\x1b[2J\x7f\tz");
   assert_string_equal(to.last, "a?b??[2J??z");
 }
 
-static void utf8_stays_but_for_its_controls(void **state)
+TEST(utf8_stays_but_for_its_controls)
 {
-  (void)state;
   char text[] = "caf\xc3\xa9 \xc2\xa0 \xc2\x9b!";
   kvf_log_clean(text);
   assert_string_equal(text, "caf\xc3\xa9 \xc2\xa0 ?\x9b!");
 }
 
-static void limit_counts_what_it_leaves_out(void **state)
+TEST(limit_counts_what_it_leaves_out)
 {
-  (void)state;
   kvf_log_limit limit;
   uint32_t left_out = 99;
   kvf_log_limit_init(&limit, 2);
@@ -104,9 +90,8 @@ static void limit_counts_what_it_leaves_out(void **state)
   assert_false(kvf_log_limit_allows(&limit, 5, SECOND_NS + 102, &left_out));
 }
 
-static void keys_have_limits_of_their_own(void **state)
+TEST(keys_have_limits_of_their_own)
 {
-  (void)state;
   kvf_log_limit limit;
   uint32_t left_out = 0;
   kvf_log_limit_init(&limit, 1);
@@ -116,9 +101,8 @@ static void keys_have_limits_of_their_own(void **state)
 }
 
 /* Two keys in one slot: each one's first line is written, and both together cannot write without end. */
-static void keys_of_one_slot_do_not_silence_each_other(void **state)
+TEST(keys_of_one_slot_do_not_silence_each_other)
 {
-  (void)state;
   kvf_log_limit limit;
   uint32_t left_out = 0;
   uint32_t written = 0;
@@ -131,20 +115,4 @@ static void keys_of_one_slot_do_not_silence_each_other(void **state)
     written += kvf_log_limit_allows(&limit, 1 + i % 2 * KVF_LOG_LIMIT_SLOTS, 0, &left_out);
   }
   assert_int_equal(written, KVF_LOG_LIMIT_SLOTS - 2);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(line_is_formatted),
-      cmocka_unit_test(level_decides),
-      cmocka_unit_test(no_sink_is_fine),
-      cmocka_unit_test(long_line_is_cut_visibly),
-      cmocka_unit_test(control_characters_are_replaced),
-      cmocka_unit_test(utf8_stays_but_for_its_controls),
-      cmocka_unit_test(limit_counts_what_it_leaves_out),
-      cmocka_unit_test(keys_have_limits_of_their_own),
-      cmocka_unit_test(keys_of_one_slot_do_not_silence_each_other),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

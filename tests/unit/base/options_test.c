@@ -1,13 +1,5 @@
 #include "base/options.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static kvf_config defaults(void)
 {
@@ -36,9 +28,8 @@ static void assert_set(const char *name, const char *value)
   assert_string_equal(message, "");
 }
 
-static void defaults_are_sensible(void **state)
+TEST(defaults_are_sensible)
 {
-  (void)state;
   kvf_config config = defaults();
   assert_int_equal(config.ranks, 1);
   assert_string_equal(config.listen, "127.0.0.1");
@@ -53,9 +44,8 @@ static void defaults_are_sensible(void **state)
   assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
 }
 
-static void every_option_takes_its_default(void **state)
+TEST(every_option_takes_its_default)
 {
-  (void)state;
   const kvf_config before = defaults();
   unsigned count = 0;
   for (; kvf_option_at(count) != NULL; count++) {
@@ -73,9 +63,8 @@ static void every_option_takes_its_default(void **state)
 }
 
 /* Two options that shared a field would undo each other. */
-static void every_option_has_a_field_of_its_own(void **state)
+TEST(every_option_has_a_field_of_its_own)
 {
-  (void)state;
   kvf_config config = defaults();
   assert_int_equal(kvf_config_set(&config, "lease_ttl_ms", "4321", NULL), KVF_OK);
   for (unsigned i = 0; kvf_option_at(i) != NULL; i++) {
@@ -86,9 +75,8 @@ static void every_option_has_a_field_of_its_own(void **state)
   assert_int_equal(config.lease_ttl_ms, 4321);
 }
 
-static void numbers_have_bounds(void **state)
+TEST(numbers_have_bounds)
 {
-  (void)state;
   const char *ttl = "it must be 100 to 3600000 ms";
   char expected[KVF_MESSAGE_BYTES_MAX];
   const char *const refused[] = {"99",   "3600001", "",     "-1",  "+100",       " 100",
@@ -102,9 +90,8 @@ static void numbers_have_bounds(void **state)
   assert_set("inline_bytes", "0");
 }
 
-static void choices_are_named(void **state)
+TEST(choices_are_named)
 {
-  (void)state;
   kvf_config config = defaults();
   assert_int_equal(kvf_config_set(&config, "policy", "auto", NULL), KVF_OK);
   assert_int_equal(config.policy, KVF_POLICY_AUTO);
@@ -127,9 +114,8 @@ static void choices_are_named(void **state)
                  "log_level = \"\" is not allowed: it must be error, warn, info or debug");
 }
 
-static void transports_are_known_and_named_once(void **state)
+TEST(transports_are_known_and_named_once)
 {
-  (void)state;
   const char *const refused[] = {"", ",", "tcp,", ",tcp", "tcp,tcp", "rdma", "local,tc", "local, tcp", "TCP"};
   char expected[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -142,9 +128,8 @@ static void transports_are_known_and_named_once(void **state)
   assert_set("transports", "local,ucx,tcp");
 }
 
-static void addresses_have_a_shape(void **state)
+TEST(addresses_have_a_shape)
 {
-  (void)state;
   const char *const good[] = {"", "127.0.0.1", "127.0.0.1:0", "host-1.example:65535", "[::1]", "[fe80::1]:80"};
   const char *const bad[] = {":80",  "host:", "host:65536", "host:80:80", "::1",
                              "[::1", "[]:80", "[::1]80",    "a b",        "h\n"};
@@ -158,9 +143,8 @@ static void addresses_have_a_shape(void **state)
   }
 }
 
-static void texts_have_room(void **state)
+TEST(texts_have_room)
 {
-  (void)state;
   kvf_config config = defaults();
   char path[KVF_PATH_BYTES_MAX + 1];
   memset(path, 'k', sizeof(path));
@@ -173,18 +157,16 @@ static void texts_have_room(void **state)
   assert_string_equal(config.key_file, "");
 }
 
-static void unknown_names_get_a_suggestion(void **state)
+TEST(unknown_names_get_a_suggestion)
 {
-  (void)state;
   assert_refused("lease_ttl", "1", KVF_NOT_FOUND, "unknown option \"lease_ttl\": did you mean \"lease_ttl_ms\"?");
   assert_refused("Policy", "1", KVF_NOT_FOUND, "unknown option \"Policy\": did you mean \"policy\"?");
   assert_refused("zzzzzz", "1", KVF_NOT_FOUND, "unknown option \"zzzzzz\"");
   assert_refused("", "1", KVF_NOT_FOUND, "unknown option \"\"");
 }
 
-static void messages_are_bounded_and_clean(void **state)
+TEST(messages_are_bounded_and_clean)
 {
-  (void)state;
   kvf_config config = defaults();
   char message[KVF_MESSAGE_BYTES_MAX];
   char text[1000];
@@ -197,9 +179,8 @@ static void messages_are_bounded_and_clean(void **state)
   assert_non_null(strstr(message, "it must be a comma-separated list"));
 }
 
-static void null_arguments_are_refused(void **state)
+TEST(null_arguments_are_refused)
 {
-  (void)state;
   kvf_config config = defaults();
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   assert_int_equal(kvf_config_set(NULL, "policy", "auto", NULL), KVF_INVALID);
@@ -208,9 +189,8 @@ static void null_arguments_are_refused(void **state)
   assert_string_equal(message, "an option needs a name and a value");
 }
 
-static void identity_is_a_set(void **state)
+TEST(identity_is_a_set)
 {
-  (void)state;
   kvf_config config = defaults();
   assert_int_equal(kvf_config_identity(&config, "dtype", "float32"), KVF_OK);
   assert_int_equal(kvf_config_identity(&config, "model", "a"), KVF_OK);
@@ -221,9 +201,8 @@ static void identity_is_a_set(void **state)
   assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
 }
 
-static void identity_is_bounded(void **state)
+TEST(identity_is_bounded)
 {
-  (void)state;
   kvf_config config = defaults();
   char text[KVF_IDENTITY_BYTES_MAX + 1];
   memset(text, 'i', sizeof(text));
@@ -244,9 +223,8 @@ static void identity_is_bounded(void **state)
 }
 
 /* They would not pass the handshake, and could begin a log line of their own. */
-static void identity_has_no_control_characters(void **state)
+TEST(identity_has_no_control_characters)
 {
-  (void)state;
   const char *const refused[] = {"\n", "a\tb", "\x1b[2J", "a\x7f", "\x01", "\x1f"};
   kvf_config config = defaults();
   for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -267,9 +245,8 @@ static void assert_check_fails(const kvf_config *config, const char *expected_me
   assert_int_equal(kvf_config_check(config, NULL), KVF_INVALID);
 }
 
-static void check_compares_options(void **state)
+TEST(check_compares_options)
 {
-  (void)state;
   kvf_config config = defaults();
   config.backoff_min_ms = 1001;
   assert_check_fails(&config, "backoff_min_ms = 1001 is not allowed: it must be at most backoff_max_ms, which is 1000");
@@ -286,9 +263,8 @@ static void check_compares_options(void **state)
   assert_check_fails(&config, "rank = 1 is not allowed: it must be at most ranks - 1, which is 0");
 }
 
-static void check_looks_at_fields_that_were_not_set_by_name(void **state)
+TEST(check_looks_at_fields_that_were_not_set_by_name)
 {
-  (void)state;
   kvf_config config = defaults();
   config.chunk_bytes = 0;
   assert_check_fails(&config, "chunk_bytes = \"0\" is not allowed: it must be 4096 to 67108864 bytes");
@@ -321,27 +297,4 @@ static void check_looks_at_fields_that_were_not_set_by_name(void **state)
   assert_check_fails(&config, "too many fields of the identity: the node adds block_tokens");
   config.identity_fields = KVF_IDENTITY_FIELDS_MAX + 1;
   assert_check_fails(&config, "the identity's fields are to be set by kvf_config_identity()");
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults_are_sensible),
-      cmocka_unit_test(every_option_takes_its_default),
-      cmocka_unit_test(every_option_has_a_field_of_its_own),
-      cmocka_unit_test(numbers_have_bounds),
-      cmocka_unit_test(choices_are_named),
-      cmocka_unit_test(transports_are_known_and_named_once),
-      cmocka_unit_test(addresses_have_a_shape),
-      cmocka_unit_test(texts_have_room),
-      cmocka_unit_test(unknown_names_get_a_suggestion),
-      cmocka_unit_test(messages_are_bounded_and_clean),
-      cmocka_unit_test(null_arguments_are_refused),
-      cmocka_unit_test(identity_is_a_set),
-      cmocka_unit_test(identity_is_bounded),
-      cmocka_unit_test(identity_has_no_control_characters),
-      cmocka_unit_test(check_compares_options),
-      cmocka_unit_test(check_looks_at_fields_that_were_not_set_by_name),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

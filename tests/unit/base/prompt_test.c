@@ -1,12 +1,5 @@
 #include "kvferry/types.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 static const uint32_t ids[] = {11, 12, 13, 14};
 
@@ -23,27 +16,24 @@ static bool same(kvf_prompt a, kvf_prompt b)
   return memcmp(a.hash, b.hash, sizeof(a.hash)) == 0;
 }
 
-static void same_input_same_hash(void **state)
+TEST(same_input_same_hash)
 {
-  (void)state;
   const uint32_t copy[] = {11, 12, 13, 14};
   assert_true(same(hash_of(ids, 4, "s", 1), hash_of(copy, 4, "s", 1)));
   assert_true(same(hash_of(ids, 4, NULL, 0), hash_of(ids, 4, "", 0)));
 }
 
 /* Nodes of different versions must agree on it: this is SHA-256 of a text, two little-endian lengths, salt and ids. */
-static void hash_is_stable(void **state)
+TEST(hash_is_stable)
 {
-  (void)state;
   const uint8_t expected[32] = {0x49, 0x89, 0x5e, 0xb7, 0x67, 0x1b, 0xf1, 0xdd, 0x42, 0x5d, 0x27,
                                 0x58, 0x49, 0x03, 0x29, 0x7a, 0xba, 0x3b, 0xc8, 0xfc, 0x39, 0x37,
                                 0x7f, 0x6f, 0xc5, 0x66, 0xbc, 0x17, 0x99, 0xf6, 0xd0, 0x91};
   assert_memory_equal(hash_of(ids, 4, "salt", 4).hash, expected, sizeof(expected));
 }
 
-static void every_part_counts(void **state)
+TEST(every_part_counts)
 {
-  (void)state;
   const uint32_t other[] = {11, 12, 13, 15};
   kvf_prompt prompt = hash_of(ids, 4, "s", 1);
   assert_false(same(prompt, hash_of(other, 4, "s", 1)));
@@ -52,29 +42,17 @@ static void every_part_counts(void **state)
   assert_false(same(prompt, hash_of(ids, 4, NULL, 0)));
 }
 
-static void salt_does_not_pass_for_tokens(void **state)
+TEST(salt_does_not_pass_for_tokens)
 {
-  (void)state;
   assert_false(same(hash_of(ids + 1, 3, ids, 4), hash_of(ids, 4, NULL, 0)));
   assert_false(same(hash_of(ids + 2, 2, ids, 8), hash_of(ids + 1, 3, ids, 4)));
 }
 
-static void null_arguments_are_refused(void **state)
+TEST(null_arguments_are_refused)
 {
-  (void)state;
   kvf_prompt prompt = {.tokens = 77};
   assert_int_equal(kvf_prompt_hash(NULL, 4, NULL, 0, &prompt), KVF_INVALID);
   assert_int_equal(kvf_prompt_hash(ids, 4, NULL, 1, &prompt), KVF_INVALID);
   assert_int_equal(kvf_prompt_hash(ids, 4, NULL, 0, NULL), KVF_INVALID);
   assert_int_equal(prompt.tokens, 77);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_input_same_hash),       cmocka_unit_test(hash_is_stable),
-      cmocka_unit_test(every_part_counts),          cmocka_unit_test(salt_does_not_pass_for_tokens),
-      cmocka_unit_test(null_arguments_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
 
 #include "kvferry/consumer.h"
+#include "test.h"
 
 static const kvf_request_options own = {KVF_POLICY_RECOMPUTE, 2048, 30000};
 
@@ -29,9 +24,8 @@ static void assert_refused(const char *name, const char *value, kvf_status expec
   assert_int_equal(kvf_request_options_set(&options, name, value, NULL), expected);
 }
 
-static void each_is_set_by_name(void **state)
+TEST(each_is_set_by_name)
 {
-  (void)state;
   assert_set("policy", "auto", (kvf_request_options){KVF_POLICY_AUTO, 2048, 30000});
   assert_set("policy", "fail", (kvf_request_options){KVF_POLICY_FAIL, 2048, 30000});
   assert_set("auto_max_recompute_tokens", "0", (kvf_request_options){KVF_POLICY_RECOMPUTE, 0, 30000});
@@ -39,16 +33,14 @@ static void each_is_set_by_name(void **state)
   assert_set("load_timeout_ms", "30000", own);
 }
 
-static void a_load_is_not_made_longer(void **state)
+TEST(a_load_is_not_made_longer)
 {
-  (void)state;
   assert_refused("load_timeout_ms", "30001", KVF_INVALID,
                  "load_timeout_ms = 30001 is not allowed for a request: at most the engine's, 30000");
 }
 
-static void bad_values_are_named(void **state)
+TEST(bad_values_are_named)
 {
-  (void)state;
   assert_refused("policy", "maybe", KVF_INVALID,
                  "policy = \"maybe\" is not allowed: it must be fail, recompute or auto");
   assert_refused("load_timeout_ms", "0", KVF_INVALID,
@@ -59,9 +51,8 @@ static void bad_values_are_named(void **state)
 }
 
 /* The engine's options are not the client's to set. */
-static void other_options_are_refused(void **state)
+TEST(other_options_are_refused)
 {
-  (void)state;
   assert_refused("key_file", "/etc/passwd", KVF_NOT_FOUND,
                  "\"key_file\" is not an option of a request: those are policy, auto_max_recompute_tokens, and "
                  "load_timeout_ms");
@@ -72,15 +63,4 @@ static void other_options_are_refused(void **state)
   assert_refused(NULL, "1", KVF_INVALID,
                  "\"\" is not an option of a request: those are policy, auto_max_recompute_tokens, and "
                  "load_timeout_ms");
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(each_is_set_by_name),
-      cmocka_unit_test(a_load_is_not_made_longer),
-      cmocka_unit_test(bad_values_are_named),
-      cmocka_unit_test(other_options_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

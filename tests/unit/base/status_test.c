@@ -1,16 +1,8 @@
 #include "base/status.h"
+#include "test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void every_status_is_described_once(void **state)
+TEST(every_status_is_described_once)
 {
-  (void)state;
   unsigned count = 0;
   for (const kvf_status_info *info = NULL; (info = kvf_status_at(count)) != NULL; count++) {
     assert_ptr_equal(kvf_status_describe(info->status), info);
@@ -24,18 +16,16 @@ static void every_status_is_described_once(void **state)
   assert_null(kvf_status_at(UINT32_MAX));
 }
 
-static void values_that_are_no_status_are_invalid(void **state)
+TEST(values_that_are_no_status_are_invalid)
 {
-  (void)state;
   const int strangers[] = {1, -1, -100, -199, -508, INT32_MAX, INT32_MIN};
   for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++) {
     assert_int_equal(kvf_status_describe(strangers[i])->status, KVF_INVALID);
   }
 }
 
-static void names_are_fit_for_metrics(void **state)
+TEST(names_are_fit_for_metrics)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     assert_true(strspn(info->name, "abcdefghijklmnopqrstuvwxyz_") == strlen(info->name));
@@ -44,17 +34,15 @@ static void names_are_fit_for_metrics(void **state)
 }
 
 /* The group of a value says what was lost: -2xx a request. */
-static void groups_follow_values(void **state)
+TEST(groups_follow_values)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     assert_int_equal(kvf_status_at(i)->lost, -kvf_status_at(i)->status / 100);
   }
 }
 
-static void only_losses_allow_anything(void **state)
+TEST(only_losses_allow_anything)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     bool is_loss = info->lost != KVF_LOST_NOTHING && info->lost != KVF_LOST_CALL;
@@ -63,9 +51,8 @@ static void only_losses_allow_anything(void **state)
   }
 }
 
-static void recompute_is_unsafe_after_mistakes_and_lost_ranks_only(void **state)
+TEST(recompute_is_unsafe_after_mistakes_and_lost_ranks_only)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     assert_int_equal(info->recompute_safe, info->lost != KVF_LOST_CALL && info->status != KVF_RANK_LOST);
@@ -93,43 +80,24 @@ static bool trips_breaker(const kvf_status_info *info)
   return info->trips_breaker;
 }
 
-static void retries_here(void **state)
+TEST(retries_here)
 {
-  (void)state;
   const int expected[] = {KVF_TRANSFER_FAILED, KVF_TRANSFER_STALLED, KVF_CHECKSUM,
                           KVF_CANCELLED,       KVF_NOT_PUBLISHED,    KVF_HANDSHAKE_TIMEOUT};
   assert_flags(retry_here, expected, sizeof(expected) / sizeof(expected[0]));
 }
 
-static void breaker_counts_paths_not_requests(void **state)
+TEST(breaker_counts_paths_not_requests)
 {
-  (void)state;
   const int expected[] = {KVF_TRANSFER_FAILED,   KVF_TRANSFER_STALLED, KVF_PEER_DOWN,
                           KVF_HANDSHAKE_TIMEOUT, KVF_TRANSFER_SETUP,   KVF_PROTOCOL};
   assert_flags(trips_breaker, expected, sizeof(expected) / sizeof(expected[0]));
 }
 
-static void each_status_has_its_index(void **state)
+TEST(each_status_has_its_index)
 {
-  (void)state;
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     assert_int_equal(kvf_status_index(kvf_status_at(i)->status), i);
   }
   assert_int_equal(kvf_status_index(-1), kvf_status_index(KVF_INVALID));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_status_is_described_once),
-      cmocka_unit_test(values_that_are_no_status_are_invalid),
-      cmocka_unit_test(each_status_has_its_index),
-      cmocka_unit_test(names_are_fit_for_metrics),
-      cmocka_unit_test(groups_follow_values),
-      cmocka_unit_test(only_losses_allow_anything),
-      cmocka_unit_test(recompute_is_unsafe_after_mistakes_and_lost_ranks_only),
-      cmocka_unit_test(retries_here),
-      cmocka_unit_test(breaker_counts_paths_not_requests),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* kvf_node_close() while the network has its own news for the node. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
+#include "test.h"
 
 #define ROUNDS 60
 
@@ -54,9 +49,8 @@ static void load(pair *p, const pair_ticket *ticket, uint64_t *id)
 }
 
 /* The links of the one go down while the other is closing. */
-static void both_ends_close_at_once(void **state)
+TEST(both_ends_close_at_once)
 {
-  (void)state;
   for (int round = 0; round < ROUNDS; round++) {
     pair p;
     pair_ticket ticket;
@@ -72,9 +66,8 @@ static void both_ends_close_at_once(void **state)
 }
 
 /* With a load in any state: being connected, being read, being retried. */
-static void both_ends_close_during_a_load(void **state)
+TEST(both_ends_close_during_a_load)
 {
-  (void)state;
   for (int round = 0; round < ROUNDS; round++) {
     pair p;
     pair_ticket ticket;
@@ -89,16 +82,14 @@ static void both_ends_close_during_a_load(void **state)
   }
 }
 
-static void closing_nothing_is_allowed(void **state)
+TEST(closing_nothing_is_allowed)
 {
-  (void)state;
   kvf_node_close(NULL);
 }
 
 /* P1, P5: a reader that still has the memory sees that its lease is over. */
-static void closing_ends_the_leases(void **state)
+TEST(closing_ends_the_leases)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   pair_result result;
@@ -112,15 +103,4 @@ static void closing_ends_the_leases(void **state)
   assert_int_equal(result.report.prefix, 0);
   assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
   pair_close_node(&p.consumer);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_ends_close_at_once),
-      cmocka_unit_test(both_ends_close_during_a_load),
-      cmocka_unit_test(closing_nothing_is_allowed),
-      cmocka_unit_test(closing_ends_the_leases),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

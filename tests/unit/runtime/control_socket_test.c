@@ -1,16 +1,12 @@
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "runtime/control_socket.h"
+#include "test.h"
 
 #define LIMIT 1000u
 
@@ -43,6 +39,8 @@ static int tear_down(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
+
 static void hang_up(fixture *f)
 {
   (void)close(f->peer);
@@ -70,7 +68,7 @@ static kvf_status next_frame(fixture *f, size_t limit, kvf_frame_type *type, con
 
 /* ---- reading ---- */
 
-static void frames_come_whole_and_in_order(void **state)
+SET_TEST(frames_come_whole_and_in_order)
 {
   fixture *f = *state;
   uint8_t data[64];
@@ -105,7 +103,7 @@ static void frames_come_whole_and_in_order(void **state)
   assert_int_equal(next_frame(f, LIMIT, &type, &body, &body_bytes), KVF_NOT_FOUND);
 }
 
-static void several_frames_may_come_at_once(void **state)
+SET_TEST(several_frames_may_come_at_once)
 {
   fixture *f = *state;
   uint8_t data[1024];
@@ -126,7 +124,7 @@ static void several_frames_may_come_at_once(void **state)
   assert_int_equal(next_frame(f, LIMIT, &type, &body, &body_bytes), KVF_NOT_FOUND);
 }
 
-static void what_is_no_frame_is_refused(void **state)
+SET_TEST(what_is_no_frame_is_refused)
 {
   fixture *f = *state;
   uint8_t data[KVF_FRAME_HEADER_BYTES];
@@ -140,7 +138,7 @@ static void what_is_no_frame_is_refused(void **state)
 }
 
 /* P6: before its body has come, and before anything is allocated for it. */
-static void long_frames_are_refused_by_their_header(void **state)
+SET_TEST(long_frames_are_refused_by_their_header)
 {
   fixture *f = *state;
   uint8_t data[KVF_FRAME_HEADER_BYTES];
@@ -157,7 +155,7 @@ static void long_frames_are_refused_by_their_header(void **state)
 }
 
 /* However much comes at once, no more is held than a buffer and a frame. */
-static void input_is_bounded(void **state)
+SET_TEST(input_is_bounded)
 {
   fixture *f = *state;
   static uint8_t data[KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX];
@@ -183,7 +181,7 @@ static void input_is_bounded(void **state)
   assert_int_equal(frames, 3);
 }
 
-static void idle_connections_keep_a_small_buffer(void **state)
+SET_TEST(idle_connections_keep_a_small_buffer)
 {
   fixture *f = *state;
   static uint8_t data[64 * 1024];
@@ -203,7 +201,7 @@ static void idle_connections_keep_a_small_buffer(void **state)
   assert_int_equal(next_frame(f, LIMIT, &type, &body, &body_bytes), KVF_OK);
 }
 
-static void end_of_the_stream_is_told(void **state)
+SET_TEST(end_of_the_stream_is_told)
 {
   fixture *f = *state;
   assert_int_equal(kvf_control_socket_fill(f->socket), KVF_NOT_FOUND);
@@ -216,7 +214,7 @@ static void end_of_the_stream_is_told(void **state)
 
 /* ---- writing ---- */
 
-static void bytes_go_out_in_order(void **state)
+SET_TEST(bytes_go_out_in_order)
 {
   fixture *f = *state;
   char got[16] = {0};
@@ -232,7 +230,7 @@ static void bytes_go_out_in_order(void **state)
 }
 
 /* P6: a peer that does not read: what waits is bounded, and nothing that was taken is lost or repeated. */
-static void output_is_bounded(void **state)
+SET_TEST(output_is_bounded)
 {
   fixture *f = *state;
   uint32_t block[1024];
@@ -261,7 +259,7 @@ static void output_is_bounded(void **state)
   assert_int_equal(f->socket->out_capacity, 0);
 }
 
-static void queueing_goes_on_behind_a_partial_write(void **state)
+SET_TEST(queueing_goes_on_behind_a_partial_write)
 {
   fixture *f = *state;
   static uint8_t large[512 * 1024];
@@ -284,7 +282,7 @@ static void queueing_goes_on_behind_a_partial_write(void **state)
 }
 
 /* And no SIGPIPE ends the process. */
-static void writing_to_nobody_is_told(void **state)
+SET_TEST(writing_to_nobody_is_told)
 {
   fixture *f = *state;
   hang_up(f);
@@ -292,9 +290,8 @@ static void writing_to_nobody_is_told(void **state)
   assert_int_equal(kvf_control_socket_flush(f->socket), KVF_PEER_DOWN);
 }
 
-static void freeing_closes_the_descriptor(void **state)
+TEST(freeing_closes_the_descriptor)
 {
-  (void)state;
   int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   assert_true(fd >= 0);
   kvf_control_socket *socket = kvf_control_socket_new(1, fd, true);
@@ -302,25 +299,4 @@ static void freeing_closes_the_descriptor(void **state)
   assert_true(socket->connecting);
   kvf_control_socket_free(socket);
   assert_int_equal(fcntl(fd, F_GETFD), -1);
-}
-
-#define WITH_PEER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      WITH_PEER(frames_come_whole_and_in_order),
-      WITH_PEER(several_frames_may_come_at_once),
-      WITH_PEER(what_is_no_frame_is_refused),
-      WITH_PEER(long_frames_are_refused_by_their_header),
-      WITH_PEER(input_is_bounded),
-      WITH_PEER(idle_connections_keep_a_small_buffer),
-      WITH_PEER(end_of_the_stream_is_told),
-      WITH_PEER(bytes_go_out_in_order),
-      WITH_PEER(output_is_bounded),
-      WITH_PEER(queueing_goes_on_behind_a_partial_write),
-      WITH_PEER(writing_to_nobody_is_told),
-      cmocka_unit_test(freeing_closes_the_descriptor),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -14,13 +11,11 @@
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "stranger.h"
+#include "test.h"
 #include "transport/socket.h"
 #include "wire/ping_message.h"
 
@@ -59,9 +54,8 @@ static kvf_rank_record address_of(kvf_node *node)
   return record;
 }
 
-static void port_is_chosen_and_told(void **state)
+TEST(port_is_chosen_and_told)
 {
-  (void)state;
   const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
   kvf_node *nodes[2];
   uint16_t ports[2];
@@ -78,9 +72,8 @@ static void port_is_chosen_and_told(void **state)
   kvf_node_close(nodes[1]);
 }
 
-static void advertised_address_is_what_tickets_name(void **state)
+TEST(advertised_address_is_what_tickets_name)
 {
-  (void)state;
   pair_option options[] = {{"advertise", "10.1.2.3"}, {NULL, NULL}};
   kvf_node *node;
   char message[KVF_MESSAGE_BYTES_MAX];
@@ -101,9 +94,8 @@ static void advertised_address_is_what_tickets_name(void **state)
 }
 
 /* P8: off loopback only with a key, and never with an address that nobody can connect to. */
-static void other_addresses_need_a_key(void **state)
+TEST(other_addresses_need_a_key)
 {
-  (void)state;
   char key_file[64];
   stranger_key_file("a key of sixteen", key_file);
   const pair_option open_to_all[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {NULL, NULL}};
@@ -121,9 +113,8 @@ static void other_addresses_need_a_key(void **state)
   (void)unlink(key_file);
 }
 
-static void addresses_that_are_not_ours_are_refused(void **state)
+TEST(addresses_that_are_not_ours_are_refused)
 {
-  (void)state;
   char key_file[64];
   stranger_key_file("a key of sixteen", key_file);
   const pair_option options[] = {{"listen", "192.0.2.1"}, {"key_file", key_file}, {NULL, NULL}};
@@ -132,9 +123,8 @@ static void addresses_that_are_not_ours_are_refused(void **state)
 }
 
 /* A control node takes no connections; it makes them. */
-static void control_node_does_not_listen(void **state)
+TEST(control_node_does_not_listen)
 {
-  (void)state;
   const pair_option options[] = {{"listen", ""}, {NULL, NULL}};
   kvf_node *control;
   pair_node producer;
@@ -197,9 +187,8 @@ static void assert_at_rest(void)
 }
 
 /* P6: without descriptors nobody is accepted; when there are some again those who waited are. */
-static void running_out_of_descriptors_is_survived(void **state)
+TEST(running_out_of_descriptors_is_survived)
 {
-  (void)state;
   descriptors d;
   pair_node n;
   stranger s;
@@ -223,9 +212,8 @@ static const pair_option patient_breaker[] = {{"handshake_timeout_ms", "10"},
                                               {NULL, NULL}};
 
 /* What this process lacks is not held against the peer. */
-static void running_out_of_descriptors_opens_no_breaker(void **state)
+TEST(running_out_of_descriptors_opens_no_breaker)
 {
-  (void)state;
   descriptors d;
   pair_node producer;
   pair_node consumer;
@@ -246,9 +234,8 @@ static void running_out_of_descriptors_opens_no_breaker(void **state)
 /* ---- dialing ---- */
 
 /* The thread was away until the core had given a dial up. Nobody would close the connection. */
-static void abandoned_dial_does_not_begin(void **state)
+TEST(abandoned_dial_does_not_begin)
 {
-  (void)state;
   pair_node producer;
   pair_node consumer;
   pair_ticket ticket;
@@ -326,9 +313,8 @@ static void wait_until_read(const stranger *s, int node_fd)
 #define PING_BYTES (KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX)
 
 /* More answers than the kernel takes at once: the rest waits, and comes in order. */
-static void slow_readers_get_everything(void **state)
+TEST(slow_readers_get_everything)
 {
-  (void)state;
   pair_node n;
   stranger s;
   kvf_welcome welcome;
@@ -361,9 +347,8 @@ static void slow_readers_get_everything(void **state)
 }
 
 /* P6: who asks and asks, and never reads, is hung up on. */
-static void who_never_reads_is_hung_up_on(void **state)
+TEST(who_never_reads_is_hung_up_on)
 {
-  (void)state;
   pair_node n;
   stranger s;
   kvf_welcome welcome;
@@ -388,9 +373,8 @@ static void who_never_reads_is_hung_up_on(void **state)
 
 /* A child that was forked has copies of both ends and of the listener: who is hung up on sees it all the same, the
  * thread is not told of him again, and nobody can connect to a node that is closed. */
-static void forked_child_keeps_nothing_open(void **state)
+TEST(forked_child_keeps_nothing_open)
 {
-  (void)state;
   pair_node n;
   stranger s;
   struct sockaddr_storage at;
@@ -421,9 +405,8 @@ static void forked_child_keeps_nothing_open(void **state)
 /* ---- time ---- */
 
 /* The thread sleeps until the next deadline; what comes in between may need it earlier. */
-static void earlier_deadlines_wake_the_thread(void **state)
+TEST(earlier_deadlines_wake_the_thread)
 {
-  (void)state;
   const pair_option options[] = {
       {"lease_ttl_ms", "60000"}, {"lease_max_ms", "60000"}, {"handshake_timeout_ms", "500"}, {NULL, NULL}};
   pair_node n;
@@ -436,17 +419,4 @@ static void earlier_deadlines_wake_the_thread(void **state)
   peer_expect_closed(s.fd);
   stranger_close(&s);
   pair_close_node(&n);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(port_is_chosen_and_told),         cmocka_unit_test(advertised_address_is_what_tickets_name),
-      cmocka_unit_test(other_addresses_need_a_key),      cmocka_unit_test(addresses_that_are_not_ours_are_refused),
-      cmocka_unit_test(control_node_does_not_listen),    cmocka_unit_test(running_out_of_descriptors_is_survived),
-      cmocka_unit_test(abandoned_dial_does_not_begin),   cmocka_unit_test(running_out_of_descriptors_opens_no_breaker),
-      cmocka_unit_test(slow_readers_get_everything),     cmocka_unit_test(who_never_reads_is_hung_up_on),
-      cmocka_unit_test(forked_child_keeps_nothing_open), cmocka_unit_test(earlier_deadlines_wake_the_thread),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

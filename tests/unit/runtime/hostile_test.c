@@ -3,19 +3,14 @@
  * in descriptors and threads is given back. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "stranger.h"
+#include "test.h"
 
 #define PATIENCE_MS 10000
 #define KEY "a key of sixteen"
@@ -144,6 +139,8 @@ static int close_world(void **state)
   return 0;
 }
 
+#define WORLD_TEST(name) TEST_WITH(name, open_world, close_world)
+
 static void assert_counted(world *w, const char *name, const char *reason, uint64_t count)
 {
   assert_true(pair_wait_stat(&w->p.producer, name, reason, count, PATIENCE_MS));
@@ -174,7 +171,7 @@ static void assert_protocol_error(world *w, stranger *s, uint64_t count)
   assert_undisturbed(w);
 }
 
-static void garbage(void **state)
+WORLD_TEST(garbage)
 {
   world *w = *state;
   static const char said[][17] = {"GET / HTTP/1.1\r\n", "\xff\xff\xff\xff\xff\xff\xff\xff"};
@@ -186,7 +183,7 @@ static void garbage(void **state)
   }
 }
 
-static void tls_where_none_is_spoken(void **state)
+WORLD_TEST(tls_where_none_is_spoken)
 {
   world *w = *state;
   stranger s;
@@ -199,7 +196,7 @@ static void tls_where_none_is_spoken(void **state)
   assert_undisturbed(w);
 }
 
-static void oversized_length(void **state)
+WORLD_TEST(oversized_length)
 {
   world *w = *state;
   static const uint32_t lengths[] = {KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1, KVF_FRAME_BODY_BYTES_MAX};
@@ -220,7 +217,7 @@ static void oversized_length(void **state)
   assert_protocol_error(w, &s, 3);
 }
 
-static void well_formed_frame_of_the_wrong_type(void **state)
+WORLD_TEST(well_formed_frame_of_the_wrong_type)
 {
   world *w = *state;
   stranger s;
@@ -240,7 +237,7 @@ static void well_formed_frame_of_the_wrong_type(void **state)
   assert_protocol_error(w, &s, 3);
 }
 
-static void malformed_bodies(void **state)
+WORLD_TEST(malformed_bodies)
 {
   world *w = *state;
   stranger s;
@@ -261,7 +258,7 @@ static void malformed_bodies(void **state)
 }
 
 /* A frame that breaks off, and the end of the stream. */
-static void truncated_frame(void **state)
+WORLD_TEST(truncated_frame)
 {
   world *w = *state;
   stranger s;
@@ -277,7 +274,7 @@ static void truncated_frame(void **state)
 }
 
 /* A frame that breaks off, and nothing more. */
-static void frame_that_never_ends(void **state)
+WORLD_TEST(frame_that_never_ends)
 {
   world *w = *state;
   stranger s;
@@ -290,7 +287,7 @@ static void frame_that_never_ends(void **state)
   assert_undisturbed(w);
 }
 
-static void silence(void **state)
+WORLD_TEST(silence)
 {
   world *w = *state;
   stranger s;
@@ -302,7 +299,7 @@ static void silence(void **state)
   assert_undisturbed(w);
 }
 
-static void half_handshake(void **state)
+WORLD_TEST(half_handshake)
 {
   world *w = *state;
   stranger s;
@@ -316,7 +313,7 @@ static void half_handshake(void **state)
   assert_undisturbed(w);
 }
 
-static void reset_during_the_handshake(void **state)
+WORLD_TEST(reset_during_the_handshake)
 {
   world *w = *state;
   stranger s;
@@ -333,7 +330,7 @@ static void reset_during_the_handshake(void **state)
   assert_undisturbed(w);
 }
 
-static void wrong_key(void **state)
+WORLD_TEST(wrong_key)
 {
   world *w = *state;
   stranger s;
@@ -358,7 +355,7 @@ static void wrong_key(void **state)
   assert_undisturbed(w);
 }
 
-static void incompatible_peer(void **state)
+WORLD_TEST(incompatible_peer)
 {
   world *w = *state;
   stranger s;
@@ -375,7 +372,7 @@ static void incompatible_peer(void **state)
   assert_undisturbed(w);
 }
 
-static void peer_of_another_version(void **state)
+WORLD_TEST(peer_of_another_version)
 {
   world *w = *state;
   stranger s;
@@ -396,7 +393,7 @@ static void peer_of_another_version(void **state)
 #define CROWD 300
 
 /* More than may be open at once: the oldest strangers make room for the newest, never for or of a proved peer. */
-static void crowd(void **state)
+WORLD_TEST(crowd)
 {
   world *w = *state;
   static int fds[CROWD];
@@ -502,73 +499,42 @@ static void break_off(stranger *data)
   stranger_close(data);
 }
 
-static void data_garbage(void **state)
+WORLD_TEST(data_garbage)
 {
   attack_data(*state, send_garbage, "protocol", "not a frame, or one that is too long");
 }
 
-static void data_oversized_length(void **state)
+WORLD_TEST(data_oversized_length)
 {
   attack_data(*state, send_long_frame, "protocol", "not a frame, or one that is too long");
 }
 
-static void data_wrong_type(void **state)
+WORLD_TEST(data_wrong_type)
 {
   attack_data(*state, send_read_first, "protocol", "unexpected frame read before its handshake");
 }
 
-static void data_malformed_hello(void **state)
+WORLD_TEST(data_malformed_hello)
 {
   attack_data(*state, send_malformed_hello, "protocol", "malformed data_hello");
 }
 
-static void data_wrong_proof(void **state)
+WORLD_TEST(data_wrong_proof)
 {
   attack_data(*state, send_wrong_proof, "handshake_refused", "unknown session, or wrong proof of its key");
 }
 
-static void data_silence(void **state)
+WORLD_TEST(data_silence)
 {
   attack_data(*state, send_nothing, "handshake_timeout", "it did not prove its key in time");
 }
 
-static void data_truncated_frame(void **state)
+WORLD_TEST(data_truncated_frame)
 {
   attack_data(*state, break_off, "peer_down", "the peer left before it had proved its key");
 }
 
-static void data_reset(void **state)
+WORLD_TEST(data_reset)
 {
   attack_data(*state, stranger_reset, "peer_down", "Connection reset by peer");
-}
-
-#define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      IN_WORLD(garbage),
-      IN_WORLD(tls_where_none_is_spoken),
-      IN_WORLD(oversized_length),
-      IN_WORLD(well_formed_frame_of_the_wrong_type),
-      IN_WORLD(malformed_bodies),
-      IN_WORLD(truncated_frame),
-      IN_WORLD(frame_that_never_ends),
-      IN_WORLD(silence),
-      IN_WORLD(half_handshake),
-      IN_WORLD(reset_during_the_handshake),
-      IN_WORLD(wrong_key),
-      IN_WORLD(incompatible_peer),
-      IN_WORLD(peer_of_another_version),
-      IN_WORLD(crowd),
-      IN_WORLD(data_garbage),
-      IN_WORLD(data_oversized_length),
-      IN_WORLD(data_wrong_type),
-      IN_WORLD(data_malformed_hello),
-      IN_WORLD(data_wrong_proof),
-      IN_WORLD(data_silence),
-      IN_WORLD(data_truncated_frame),
-      IN_WORLD(data_reset),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,13 @@
 /* Somebody else listens where a good ticket points to (P2, P6, P8). The load ends with a typed failure, in time, with a
  * log line that names the cause and the peer; the true producer is loaded from as ever, and no descriptor is left. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "stranger.h"
+#include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
 
@@ -69,6 +64,8 @@ static int close_world(void **state)
   free(w);
   return 0;
 }
+
+#define WORLD_TEST(name) TEST_WITH(name, open_world, close_world)
 
 static size_t count_descriptors(void)
 {
@@ -145,27 +142,27 @@ static void answer_with(world *w, const void *answer, size_t bytes, kvf_status s
   assert_true_producer_serves(w);
 }
 
-static void garbage(void **state)
+WORLD_TEST(garbage)
 {
   answer_with(*state, "HTTP/1.1 400 Bad Request\r\n\r\n", 28, KVF_PROTOCOL, "protocol: malformed message");
 }
 
 /* P6, P8: it has not proved the key yet. */
-static void oversized_length(void **state)
+WORLD_TEST(oversized_length)
 {
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1, header);
   answer_with(*state, header, sizeof(header), KVF_PROTOCOL, "protocol: malformed message");
 }
 
-static void wrong_type(void **state)
+WORLD_TEST(wrong_type)
 {
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_PONG, 0, header);
   answer_with(*state, header, sizeof(header), KVF_PROTOCOL, "a message that does not belong here");
 }
 
-static void malformed_challenge(void **state)
+WORLD_TEST(malformed_challenge)
 {
   uint8_t frame[KVF_FRAME_HEADER_BYTES + 9];
   memset(frame, 0, sizeof(frame));
@@ -173,7 +170,7 @@ static void malformed_challenge(void **state)
   answer_with(*state, frame, sizeof(frame), KVF_PROTOCOL, "malformed challenge");
 }
 
-static void no_proof_of_the_key(void **state)
+WORLD_TEST(no_proof_of_the_key)
 {
   kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_CHALLENGE_BYTES_MAX];
@@ -185,12 +182,12 @@ static void no_proof_of_the_key(void **state)
   answer_with(*state, frame, KVF_FRAME_HEADER_BYTES + bytes, KVF_HANDSHAKE_REFUSED, "it does not have our key");
 }
 
-static void silence(void **state)
+WORLD_TEST(silence)
 {
   answer_with(*state, "", 0, KVF_HANDSHAKE_TIMEOUT, "handshake_timeout: no handshake in time");
 }
 
-static void frame_that_never_ends(void **state)
+WORLD_TEST(frame_that_never_ends)
 {
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_CHALLENGE, 82, header);
@@ -198,7 +195,7 @@ static void frame_that_never_ends(void **state)
 }
 
 /* What it says when it refuses must not begin a log line of its own. */
-static void refusal_with_control_characters(void **state)
+WORLD_TEST(refusal_with_control_characters)
 {
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_REFUSED_BYTES_MAX];
   kvf_refused refused = {.status = KVF_INCOMPATIBLE};
@@ -210,7 +207,7 @@ static void refusal_with_control_characters(void **state)
   answer_with(*state, frame, KVF_FRAME_HEADER_BYTES + bytes, KVF_PROTOCOL, "malformed refusal");
 }
 
-static void end_of_the_stream(void **state)
+WORLD_TEST(end_of_the_stream)
 {
   world *w = *state;
   uint64_t id = 0;
@@ -220,7 +217,7 @@ static void end_of_the_stream(void **state)
   assert_true_producer_serves(w);
 }
 
-static void reset(void **state)
+WORLD_TEST(reset)
 {
   world *w = *state;
   stranger s = {0};
@@ -230,23 +227,4 @@ static void reset(void **state)
   stranger_reset(&s);
   assert_failed(w, id, KVF_PEER_DOWN, "closed the connection during the handshake");
   assert_true_producer_serves(w);
-}
-
-#define IN_WORLD(test) cmocka_unit_test_setup_teardown(test, open_world, close_world)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      IN_WORLD(garbage),
-      IN_WORLD(oversized_length),
-      IN_WORLD(wrong_type),
-      IN_WORLD(malformed_challenge),
-      IN_WORLD(no_proof_of_the_key),
-      IN_WORLD(silence),
-      IN_WORLD(frame_that_never_ends),
-      IN_WORLD(refusal_with_control_characters),
-      IN_WORLD(end_of_the_stream),
-      IN_WORLD(reset),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "runtime/key_file.h"
+#include "test.h"
 
 static char path[] = "key_file_test.XXXXXX";
 
@@ -29,6 +24,8 @@ static int remove_file(void **state)
   (void)unlink(path);
   return 0;
 }
+
+#define SET_TEST(name) TEST_WITH(name, make_file, remove_file)
 
 static kvf_status read_of(const void *content, size_t bytes, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message)
 {
@@ -70,26 +67,23 @@ static void assert_refused(const char *content, size_t bytes)
   assert_refused_for("16 to 256 bytes", content, bytes);
 }
 
-static void key_is_the_lines_bytes(void **state)
+SET_TEST(key_is_the_lines_bytes)
 {
-  (void)state;
   assert_key("0123456789abcdef", 16, 16);
   assert_key("\0\1\2\3\4\5\6\7\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8", 16, 16); /* any bytes */
   assert_key("  0123456789abcdef", 18, 18);                               /* white space before it is the key's */
 }
 
 /* Editors and `openssl rand -hex 32 > key` put it there; two nodes must not differ by it. */
-static void white_space_at_the_end_is_not(void **state)
+SET_TEST(white_space_at_the_end_is_not)
 {
-  (void)state;
   assert_key("0123456789abcdef\n", 17, 16);
   assert_key("0123456789abcdef \t\r\n\n", 21, 16);
   assert_refused("0123456789abcde \n", 17);
 }
 
-static void length_is_bounded(void **state)
+SET_TEST(length_is_bounded)
 {
-  (void)state;
   char content[KVF_KEY_BYTES_MAX + 100];
   memset(content, 'k', sizeof(content));
   assert_refused(content, 0);
@@ -101,9 +95,8 @@ static void length_is_bounded(void **state)
   assert_refused(content, sizeof(content));
 }
 
-static void a_second_key_may_follow(void **state)
+SET_TEST(a_second_key_may_follow)
 {
-  (void)state;
   static const char *const texts[] = {"the first key is ours\nthe second is taken as well",
                                       "\n  \nthe first key is ours\r\n\r\nthe second is taken as well \n\n"};
   for (size_t i = 0; i < 2; i++) {
@@ -122,9 +115,8 @@ static void a_second_key_may_follow(void **state)
   assert_refused_for("more than two keys", "0123456789abcdef\n0123456789abcdef\n0123456789abcdef", 50);
 }
 
-static void unreadable_files_are_named(void **state)
+TEST(unreadable_files_are_named)
 {
-  (void)state;
   kvf_key keys[KVF_KEYS_MAX] = {{.bytes = 0}};
   size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
@@ -135,9 +127,8 @@ static void unreadable_files_are_named(void **state)
   assert_int_equal(count, 0);
 }
 
-static void messages_are_bounded(void **state)
+TEST(messages_are_bounded)
 {
-  (void)state;
   kvf_key keys[KVF_KEYS_MAX] = {{.bytes = 0}};
   size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
@@ -146,19 +137,4 @@ static void messages_are_bounded(void **state)
   name[sizeof(name) - 1] = '\0';
   assert_int_equal(kvf_key_file_read(name, keys, &count, message), KVF_INVALID);
   assert_non_null(memchr(message, 0, sizeof(message)));
-}
-
-#define WITH_FILE(test) cmocka_unit_test_setup_teardown(test, make_file, remove_file)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      WITH_FILE(key_is_the_lines_bytes),
-      WITH_FILE(white_space_at_the_end_is_not),
-      WITH_FILE(length_is_bounded),
-      WITH_FILE(a_second_key_may_follow),
-      cmocka_unit_test(unreadable_files_are_named),
-      cmocka_unit_test(messages_are_bounded),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

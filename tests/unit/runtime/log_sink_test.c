@@ -1,15 +1,10 @@
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "runtime/log_sink.h"
+#include "test.h"
 
 typedef struct book {
   uint32_t lines;
@@ -38,9 +33,8 @@ static void flush(kvf_log_sink *sink)
   assert_true(kvf_list_is_empty(&lines));
 }
 
-static void lines_wait_until_they_are_taken(void **state)
+TEST(lines_wait_until_they_are_taken)
 {
-  (void)state;
   kvf_log_sink sink;
   book b = {0};
   char text[] = "one";
@@ -59,9 +53,8 @@ static void lines_wait_until_they_are_taken(void **state)
 }
 
 /* P6 */
-static void lines_that_wait_are_bounded(void **state)
+TEST(lines_that_wait_are_bounded)
 {
-  (void)state;
   kvf_log_sink sink;
   book b = {0};
   kvf_log_sink_init(&sink, write_down, &b);
@@ -77,9 +70,8 @@ static void lines_that_wait_are_bounded(void **state)
   assert_int_equal(b.last_level, KVF_LOG_WARN);
 }
 
-static void places_are_free_again_after_a_flush(void **state)
+TEST(places_are_free_again_after_a_flush)
 {
-  (void)state;
   kvf_log_sink sink;
   book b = {0};
   kvf_log_sink_init(&sink, write_down, &b);
@@ -94,9 +86,8 @@ static void places_are_free_again_after_a_flush(void **state)
   }
 }
 
-static void one_line_goes_out_at_once(void **state)
+TEST(one_line_goes_out_at_once)
 {
-  (void)state;
   kvf_log_sink sink;
   book b = {0};
   kvf_log_sink_init(&sink, write_down, &b);
@@ -105,9 +96,8 @@ static void one_line_goes_out_at_once(void **state)
   assert_int_equal(b.last_level, KVF_LOG_ERROR);
 }
 
-static void without_a_function_lines_go_to_standard_error(void **state)
+TEST(without_a_function_lines_go_to_standard_error)
 {
-  (void)state;
   kvf_log_sink sink;
   char text[256] = {0};
   int ends[2];
@@ -128,16 +118,4 @@ static void without_a_function_lines_go_to_standard_error(void **state)
   (void)close(ends[0]);
   assert_true(bytes > 0);
   assert_string_equal(text, "kvferry error: text\nkvferry warn: text\nkvferry info: text\nkvferry debug: text\n");
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(lines_wait_until_they_are_taken),
-      cmocka_unit_test(lines_that_wait_are_bounded),
-      cmocka_unit_test(places_are_free_again_after_a_flush),
-      cmocka_unit_test(one_line_goes_out_at_once),
-      cmocka_unit_test(without_a_function_lines_go_to_standard_error),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

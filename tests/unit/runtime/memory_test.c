@@ -1,17 +1,12 @@
 /* kvf_node_register() and its end, kvf_node_address(), kvf_node_set_ranks(). */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "runtime/node.h"
+#include "test.h"
 
 #define BLOCKS 8
 #define BLOCK_BYTES 64
@@ -43,9 +38,8 @@ static kvf_region region_of(uint32_t group)
                       .group = group};
 }
 
-static void regions_that_make_no_sense_are_refused(void **state)
+TEST(regions_that_make_no_sense_are_refused)
 {
-  (void)state;
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region regions[2] = {region_of(0), region_of(0)};
   assert_int_equal(kvf_node_register(node, NULL, 1), KVF_INVALID);
@@ -75,9 +69,8 @@ static void regions_that_make_no_sense_are_refused(void **state)
   kvf_node_close(node);
 }
 
-static void number_of_regions_is_bounded(void **state)
+TEST(number_of_regions_is_bounded)
 {
-  (void)state;
   static kvf_region regions[KVF_REGIONS_MAX + 1];
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   for (size_t i = 0; i <= KVF_REGIONS_MAX; i++) {
@@ -90,9 +83,8 @@ static void number_of_regions_is_bounded(void **state)
 
 /* P1: in all the node's life. A peer that is connected knows where the first memory was, and would take what it reads
  * there for the blocks of a lease on the second. */
-static void memory_is_registered_once(void **state)
+TEST(memory_is_registered_once)
 {
-  (void)state;
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region region = region_of(0);
   assert_int_equal(kvf_node_unregister(node), KVF_OK); /* there is none: nothing to do */
@@ -105,9 +97,8 @@ static void memory_is_registered_once(void **state)
   kvf_node_close(node);
 }
 
-static void control_nodes_have_no_memory(void **state)
+TEST(control_nodes_have_no_memory)
 {
-  (void)state;
   kvf_node *node = open_node("", 0, 1);
   kvf_region region = region_of(0);
   assert_int_equal(kvf_node_register(node, &region, 1), KVF_INVALID);
@@ -115,9 +106,8 @@ static void control_nodes_have_no_memory(void **state)
 }
 
 /* What a consumer is told of it: the layouts, and a description for each transport, in the option's order. */
-static void peers_are_told_what_is_registered(void **state)
+TEST(peers_are_told_what_is_registered)
 {
-  (void)state;
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region regions[2] = {region_of(0), region_of(1)};
   assert_int_equal(kvf_node_register(node, regions, 2), KVF_OK);
@@ -148,9 +138,8 @@ static void *register_memory(void *context)
   return NULL;
 }
 
-static void one_of_two_registrations_wins(void **state)
+TEST(one_of_two_registrations_wins)
 {
-  (void)state;
   for (int round = 0; round < 20; round++) {
     kvf_node *node = open_node("127.0.0.1", 0, 1);
     racer racers[2] = {{.node = node}, {.node = node}};
@@ -169,9 +158,8 @@ static void one_of_two_registrations_wins(void **state)
 }
 
 /* P4: until a load's quiet has been taken its destination is not the caller's to unmap. */
-static void end_of_registration_waits_for_loads(void **state)
+TEST(end_of_registration_waits_for_loads)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   pair_result result;
@@ -192,9 +180,8 @@ static void end_of_registration_waits_for_loads(void **state)
 
 /* ---- the engine ---- */
 
-static void address_says_who_listens_where(void **state)
+TEST(address_says_who_listens_where)
 {
-  (void)state;
   uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
   size_t count = 0;
   kvf_rank_record record;
@@ -211,9 +198,8 @@ static void address_says_who_listens_where(void **state)
   kvf_node_close(node);
 }
 
-static void ranks_come_in_any_order(void **state)
+TEST(ranks_come_in_any_order)
 {
-  (void)state;
   uint8_t records[3 * KVF_ADDRESS_BYTES_MAX];
   size_t bytes[3];
   size_t total = 0;
@@ -238,9 +224,8 @@ static void ranks_come_in_any_order(void **state)
   kvf_node_close(control);
 }
 
-static void records_that_are_none_are_refused(void **state)
+TEST(records_that_are_none_are_refused)
 {
-  (void)state;
   uint8_t record[KVF_ADDRESS_BYTES_MAX] = {0};
   size_t bytes = 0;
   kvf_node *node = open_node("127.0.0.1", 0, 1);
@@ -260,21 +245,4 @@ static void records_that_are_none_are_refused(void **state)
   assert_int_equal(kvf_node_set_ranks(node, record, &none, 1), KVF_INVALID);
   assert_int_equal(kvf_node_set_ranks(node, record, &bytes, 1), KVF_OK);
   kvf_node_close(node);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(regions_that_make_no_sense_are_refused),
-      cmocka_unit_test(number_of_regions_is_bounded),
-      cmocka_unit_test(memory_is_registered_once),
-      cmocka_unit_test(control_nodes_have_no_memory),
-      cmocka_unit_test(peers_are_told_what_is_registered),
-      cmocka_unit_test(one_of_two_registrations_wins),
-      cmocka_unit_test(end_of_registration_waits_for_loads),
-      cmocka_unit_test(address_says_who_listens_where),
-      cmocka_unit_test(ranks_come_in_any_order),
-      cmocka_unit_test(records_that_are_none_are_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

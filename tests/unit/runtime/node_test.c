@@ -1,15 +1,10 @@
 /* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
+#include "test.h"
 
 static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
 static const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
@@ -22,9 +17,8 @@ static void assert_loaded(const pair *p, uint32_t first, uint32_t count, uint32_
   }
 }
 
-static void loads_a_request(void **state)
+TEST(loads_a_request)
 {
-  (void)state;
   for (size_t t = 0; t < 2; t++) {
     pair p;
     pair_ticket ticket;
@@ -49,9 +43,8 @@ static void loads_a_request(void **state)
   }
 }
 
-static void waits_for_publication(void **state)
+TEST(waits_for_publication)
 {
-  (void)state;
   for (size_t t = 0; t < 2; t++) {
     pair p;
     pair_ticket ticket;
@@ -72,9 +65,8 @@ static void waits_for_publication(void **state)
 }
 
 /* P1: the producer takes the blocks back and gives them to another prompt before the consumer reads. */
-static void never_takes_stale_blocks(void **state)
+TEST(never_takes_stale_blocks)
 {
-  (void)state;
   for (size_t t = 0; t < 2; t++) {
     pair p;
     pair_ticket ticket;
@@ -99,9 +91,8 @@ static void never_takes_stale_blocks(void **state)
 }
 
 /* P5: nobody comes; the lease runs out by itself. */
-static void lease_runs_out(void **state)
+TEST(lease_runs_out)
 {
-  (void)state;
   const pair_option options[] = {{"lease_ttl_ms", "150"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
@@ -114,9 +105,8 @@ static void lease_runs_out(void **state)
 }
 
 /* P5: a request that waits is renewed by the library's own thread, and released when it is cancelled. */
-static void waiting_request_renews_and_cancel_releases(void **state)
+TEST(waiting_request_renews_and_cancel_releases)
 {
-  (void)state;
   const pair_option options[] = {{"lease_ttl_ms", "3000"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
@@ -135,9 +125,8 @@ static void waiting_request_renews_and_cancel_releases(void **state)
 }
 
 /* P8 */
-static void refuses_bad_tickets_without_connecting(void **state)
+TEST(refuses_bad_tickets_without_connecting)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   uint64_t id = 0;
@@ -156,9 +145,8 @@ static void refuses_bad_tickets_without_connecting(void **state)
   pair_close(&p);
 }
 
-static void refuses_other_models(void **state)
+TEST(refuses_other_models)
 {
-  (void)state;
   const pair_option other[] = {{"model", "another"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
@@ -172,9 +160,8 @@ static void refuses_other_models(void **state)
 }
 
 /* A producer that is gone: its ticket fails at once, and a second load does not even try. */
-static void dead_producer_fails_fast(void **state)
+TEST(dead_producer_fails_fast)
 {
-  (void)state;
   for (size_t t = 0; t < 2; t++) {
     pair p;
     pair_ticket tickets[2];
@@ -200,9 +187,8 @@ static void dead_producer_fails_fast(void **state)
 }
 
 /* Another process has taken over the producer's address. */
-static void restarted_producer_is_told_apart(void **state)
+TEST(restarted_producer_is_told_apart)
 {
-  (void)state;
   char listen[32];
   (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", 20000 + (unsigned)(pair_now_ms() % 20000));
   const pair_option fixed[] = {{"listen", listen}, {NULL, NULL}};
@@ -229,9 +215,8 @@ static void restarted_producer_is_told_apart(void **state)
   pair_close(&p);
 }
 
-static void abort_is_idempotent(void **state)
+TEST(abort_is_idempotent)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   pair_result result;
@@ -251,9 +236,8 @@ static void abort_is_idempotent(void **state)
 }
 
 /* P2: never published, never ended: the deadline decides. */
-static void deadline_decides(void **state)
+TEST(deadline_decides)
 {
-  (void)state;
   const pair_option options[] = {{"load_timeout_ms", "400"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
@@ -272,9 +256,8 @@ static void deadline_decides(void **state)
 }
 
 /* Only what is wanted is read; what the engine has already counts as good. */
-static void loads_only_wanted_blocks(void **state)
+TEST(loads_only_wanted_blocks)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   pair_result result;
@@ -311,9 +294,8 @@ static kvf_status open_with(const char *name, const char *value, char *message)
   return status;
 }
 
-static void says_what_is_wrong_with_a_configuration(void **state)
+TEST(says_what_is_wrong_with_a_configuration)
 {
-  (void)state;
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(open_with("key_file", "/nonexistent/key", message), KVF_INVALID);
   assert_non_null(strstr(message, "/nonexistent/key"));
@@ -326,9 +308,8 @@ static void says_what_is_wrong_with_a_configuration(void **state)
 }
 
 /* One line says what is missing, and the others serve; without another the node does not start. */
-static void goes_on_without_a_transport_that_the_machine_lacks(void **state)
+TEST(goes_on_without_a_transport_that_the_machine_lacks)
 {
-  (void)state;
   static const pair_option without[] = {
       {"transports", "ucx,tcp"}, {"ucx_library", "/nowhere/libucp.so.0"}, {NULL, NULL}};
   pair p;
@@ -356,9 +337,8 @@ static void goes_on_without_a_transport_that_the_machine_lacks(void **state)
   assert_non_null(strstr(message, "UCX cannot be loaded"));
 }
 
-static void says_that_a_port_is_in_use(void **state)
+TEST(says_that_a_port_is_in_use)
 {
-  (void)state;
   pair p;
   char message[KVF_MESSAGE_BYTES_MAX];
   char listen[32];
@@ -370,9 +350,8 @@ static void says_that_a_port_is_in_use(void **state)
   pair_close_node(&p.producer);
 }
 
-static void unregister_gives_the_memory_back(void **state)
+TEST(unregister_gives_the_memory_back)
 {
-  (void)state;
   pair p;
   pair_ticket ticket;
   uint64_t id = 0;
@@ -387,27 +366,4 @@ static void unregister_gives_the_memory_back(void **state)
   assert_true(result.decided);
   assert_int_not_equal(result.report.status, KVF_OK);
   pair_close(&p);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(loads_a_request),
-      cmocka_unit_test(waits_for_publication),
-      cmocka_unit_test(never_takes_stale_blocks),
-      cmocka_unit_test(lease_runs_out),
-      cmocka_unit_test(waiting_request_renews_and_cancel_releases),
-      cmocka_unit_test(refuses_bad_tickets_without_connecting),
-      cmocka_unit_test(refuses_other_models),
-      cmocka_unit_test(dead_producer_fails_fast),
-      cmocka_unit_test(restarted_producer_is_told_apart),
-      cmocka_unit_test(abort_is_idempotent),
-      cmocka_unit_test(deadline_decides),
-      cmocka_unit_test(loads_only_wanted_blocks),
-      cmocka_unit_test(says_what_is_wrong_with_a_configuration),
-      cmocka_unit_test(goes_on_without_a_transport_that_the_machine_lacks),
-      cmocka_unit_test(says_that_a_port_is_in_use),
-      cmocka_unit_test(unregister_gives_the_memory_back),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,23 +5,18 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "runtime/node.h"
 #include "stranger.h"
+#include "test.h"
 
 static bool is_readable(pair_node *n)
 {
@@ -41,9 +36,8 @@ static void make_events(pair_node *n, uint32_t count)
 
 /* ---- events ---- */
 
-static void descriptor_is_readable_while_there_are_events(void **state)
+TEST(descriptor_is_readable_while_there_are_events)
 {
-  (void)state;
   pair_node n;
   kvf_event events[8];
   pair_open_node(&n, NULL);
@@ -66,9 +60,8 @@ static void descriptor_is_readable_while_there_are_events(void **state)
 }
 
 /* An engine that sleeps on the descriptor is woken by what the library's own threads find out. */
-static void descriptor_wakes_a_sleeper(void **state)
+TEST(descriptor_wakes_a_sleeper)
 {
-  (void)state;
   const pair_option options[] = {{"lease_ttl_ms", "100"}, {NULL, NULL}};
   pair_node n;
   pair_ticket ticket;
@@ -100,9 +93,8 @@ static void *poll_events(void *context)
 }
 
 /* P3: however many threads poll, each event comes once. */
-static void each_event_comes_once(void **state)
+TEST(each_event_comes_once)
 {
-  (void)state;
   enum { THREADS = 3, EVENTS = 300 };
   pair_node n;
   pthread_t threads[THREADS];
@@ -157,9 +149,8 @@ static void check_lock(void *context, kvf_log_level level, const char *line)
   (void)pthread_mutex_unlock(&node->lock);
 }
 
-static void log_lines_come_under_no_lock(void **state)
+TEST(log_lines_come_under_no_lock)
 {
-  (void)state;
   log_check check = {0};
   kvf_config config;
   kvf_node *node;
@@ -186,9 +177,8 @@ static void log_lines_come_under_no_lock(void **state)
   kvf_node_close(node);
 }
 
-static void transports_log_at_the_nodes_level(void **state)
+TEST(transports_log_at_the_nodes_level)
 {
-  (void)state;
   pair_node n;
   const pair_option options[] = {{"log_level", "warn"}, {NULL, NULL}};
   pair_open_node(&n, options);
@@ -202,9 +192,8 @@ static void transports_log_at_the_nodes_level(void **state)
 
 /* ---- what transports ask and tell ---- */
 
-static void sessions_have_a_key_while_they_last(void **state)
+TEST(sessions_have_a_key_while_they_last)
 {
-  (void)state;
   pair_node n;
   stranger s;
   kvf_welcome welcome;
@@ -232,9 +221,8 @@ static void sessions_have_a_key_while_they_last(void **state)
 }
 
 /* P8: who does not show the lease's token reads nothing of it. */
-static void reads_are_authorized_by_the_lease(void **state)
+TEST(reads_are_authorized_by_the_lease)
 {
-  (void)state;
   pair_node n;
   pair_ticket ticket;
   pair_open_node(&n, NULL);
@@ -257,9 +245,8 @@ static void reads_are_authorized_by_the_lease(void **state)
 }
 
 /* P3: reports on what is over already. */
-static void late_reports_are_ignored(void **state)
+TEST(late_reports_are_ignored)
 {
-  (void)state;
   pair_node n;
   pair_open_node(&n, NULL);
   kvf_transport_host host = kvf_node_host(n.node);
@@ -277,9 +264,8 @@ static void late_reports_are_ignored(void **state)
 /* ---- effects ---- */
 
 /* Two nodes without a transport in common. */
-static void no_common_transport_is_transfer_setup(void **state)
+TEST(no_common_transport_is_transfer_setup)
 {
-  (void)state;
   const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
   const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
   pair p;
@@ -298,9 +284,8 @@ static void no_common_transport_is_transfer_setup(void **state)
 }
 
 /* Reads that the caller's own thread helps with, and reads that it does not. */
-static void loads_are_the_same_inline_or_not(void **state)
+TEST(loads_are_the_same_inline_or_not)
 {
-  (void)state;
   static const char *const inline_bytes[] = {"0", "1048576"};
   for (size_t i = 0; i < 2; i++) {
     const pair_option options[] = {{"inline_bytes", inline_bytes[i]}, {NULL, NULL}};
@@ -350,9 +335,8 @@ static void free_page(int fd, uintptr_t page)
 }
 
 /* P2: a small read that is asked again comes from the node's own thread, which has the clock and must not copy it. */
-static void stuck_copy_does_not_stop_the_clock(void **state)
+TEST(stuck_copy_does_not_stop_the_clock)
 {
-  (void)state;
   const pair_option options[] = {
       {"transports", "local"}, {"load_timeout_ms", "1000"}, {"backoff_max_ms", "20"}, {NULL, NULL}};
   pair p;
@@ -380,22 +364,4 @@ static void stuck_copy_does_not_stop_the_clock(void **state)
   if (fd < 0) {
     skip();
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stuck_copy_does_not_stop_the_clock),
-      cmocka_unit_test(descriptor_is_readable_while_there_are_events),
-      cmocka_unit_test(descriptor_wakes_a_sleeper),
-      cmocka_unit_test(each_event_comes_once),
-      cmocka_unit_test(log_lines_come_under_no_lock),
-      cmocka_unit_test(transports_log_at_the_nodes_level),
-      cmocka_unit_test(sessions_have_a_key_while_they_last),
-      cmocka_unit_test(reads_are_authorized_by_the_lease),
-      cmocka_unit_test(late_reports_are_ignored),
-      cmocka_unit_test(no_common_transport_is_transfer_setup),
-      cmocka_unit_test(loads_are_the_same_inline_or_not),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

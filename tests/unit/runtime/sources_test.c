@@ -1,14 +1,10 @@
 /* Two producers of the same prompt, and a ticket that names both. */
-#include <stdio.h>
-#include <string.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
+#include "test.h"
 
 #define COUNT 24
 #define SEED 3
@@ -103,22 +99,19 @@ static void closed_producer_is_replaced(const char *transports)
   pair_close_node(&other);
 }
 
-static void closed_producer_is_replaced_local(void **state)
+TEST(closed_producer_is_replaced_local)
 {
-  (void)state;
   closed_producer_is_replaced("local");
 }
 
-static void closed_producer_is_replaced_tcp(void **state)
+TEST(closed_producer_is_replaced_tcp)
 {
-  (void)state;
   closed_producer_is_replaced("tcp");
 }
 
 /* P5: both leases end when the request has its verdict, also the one that nobody read. */
-static void unread_source_gets_its_blocks_back(void **state)
+TEST(unread_source_gets_its_blocks_back)
 {
-  (void)state;
   open_three("local");
   uint64_t id = begin();
   assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
@@ -157,9 +150,8 @@ static bool cut_midway(void)
 }
 
 /* What the first has brought stays, and no block is read twice. */
-static void only_the_rest_is_read_from_the_next(void **state)
+TEST(only_the_rest_is_read_from_the_next)
 {
-  (void)state;
   open_three("tcp");
   bool switched = false;
   for (uint32_t i = 0; i < TRIES && !switched; i++) {
@@ -173,9 +165,8 @@ static void only_the_rest_is_read_from_the_next(void **state)
   pair_close(&p);
 }
 
-static void altered_source_spoils_the_text(void **state)
+TEST(altered_source_spoils_the_text)
 {
-  (void)state;
   kvf_request_info info;
   open_three("local");
   joined.text[tickets[0].bytes + 40] ^= 1;
@@ -188,9 +179,8 @@ static void altered_source_spoils_the_text(void **state)
 }
 
 /* A router's mistake, or a stale replica: the one that fits serves. */
-static void source_of_another_prompt_is_left_out(void **state)
+TEST(source_of_another_prompt_is_left_out)
 {
-  (void)state;
   open_three("local");
   pair_offer(&p.producer, 1, COUNT, SEED + 1, true, &tickets[0]);
   join();
@@ -203,14 +193,4 @@ static void source_of_another_prompt_is_left_out(void **state)
   assert_true(pair_logged(&p.consumer, "is left out: bad_ticket: made for another prompt", NULL));
   pair_close_node(&other);
   pair_close(&p);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(closed_producer_is_replaced_local),  cmocka_unit_test(closed_producer_is_replaced_tcp),
-      cmocka_unit_test(unread_source_gets_its_blocks_back), cmocka_unit_test(only_the_rest_is_read_from_the_next),
-      cmocka_unit_test(altered_source_spoils_the_text),     cmocka_unit_test(source_of_another_prompt_is_left_out),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* Leases, tickets, requests and loads: what the public calls refuse, and what they have done when they return. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
 /* clang-format on */
 
 #include "pair.h"
 #include "runtime/node.h"
+#include "test.h"
 
 #define COUNT 8
 
@@ -32,6 +27,8 @@ static int close_pair(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, open_pair, close_pair)
+
 static kvf_blocks blocks_of_ticket(void)
 {
   return (kvf_blocks){.ids = ticket.blocks, .counts = &ticket.count, .groups = 1};
@@ -44,9 +41,8 @@ static uint64_t fence_word(uint32_t slot)
 
 /* ---- mistakes ---- */
 
-static void missing_arguments_are_refused(void **state)
+SET_TEST(missing_arguments_are_refused)
 {
-  (void)state;
   kvf_node *node = p.producer.node;
   kvf_lease lease = ticket.lease;
   kvf_blocks blocks = blocks_of_ticket();
@@ -74,9 +70,8 @@ static void missing_arguments_are_refused(void **state)
 }
 
 /* P6: an array that is not there. */
-static void missing_arrays_are_refused(void **state)
+SET_TEST(missing_arrays_are_refused)
 {
-  (void)state;
   char text[8192];
   size_t bytes = 0;
   const kvf_blocks no_ids = {.counts = &ticket.count, .groups = 1};
@@ -98,9 +93,8 @@ static void missing_arrays_are_refused(void **state)
   assert_int_equal(kvf_load_start(p.consumer.node, &no_ticket), KVF_INVALID);
 }
 
-static void unknown_ids_are_not_found(void **state)
+SET_TEST(unknown_ids_are_not_found)
 {
-  (void)state;
   kvf_report report = {.request_id = 99, .ranks_mask = 1};
   assert_int_equal(kvf_request_begin(p.consumer.node, 99), KVF_NOT_FOUND);
   assert_int_equal(kvf_request_report(p.consumer.node, &report), KVF_NOT_FOUND);
@@ -112,9 +106,8 @@ static void unknown_ids_are_not_found(void **state)
 
 /* ---- leases ---- */
 
-static void draining_node_takes_no_leases(void **state)
+SET_TEST(draining_node_takes_no_leases)
 {
-  (void)state;
   kvf_lease lease;
   kvf_node_drain(p.producer.node);
   assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &lease), KVF_DRAINING);
@@ -122,9 +115,8 @@ static void draining_node_takes_no_leases(void **state)
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
 }
 
-static void share_of_the_pool_is_bounded(void **state)
+SET_TEST(share_of_the_pool_is_bounded)
 {
-  (void)state;
   kvf_lease lease;
   assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
   assert_int_equal(kvf_lease_reserve(p.producer.node, 91, 100, &lease), KVF_NO_LEASE); /* 90 % of 100 */
@@ -133,9 +125,8 @@ static void share_of_the_pool_is_bounded(void **state)
 }
 
 /* P1: the word is in the memory that readers read when the call returns, not some time later. */
-static void fence_is_stored_before_the_calls_return(void **state)
+SET_TEST(fence_is_stored_before_the_calls_return)
 {
-  (void)state;
   uint32_t slot = ticket.lease.slot;
   assert_true(fence_word(slot) < kvf_fence_word_live(ticket.lease.id));
   pair_publish(&p.producer, &ticket);
@@ -146,27 +137,24 @@ static void fence_is_stored_before_the_calls_return(void **state)
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 0 + 10000), KVF_LEASE_END_REVOKED);
 }
 
-static void unregistering_stores_over_before_it_returns(void **state)
+SET_TEST(unregistering_stores_over_before_it_returns)
 {
-  (void)state;
   pair_publish(&p.producer, &ticket);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_true(fence_word(ticket.lease.slot) == kvf_fence_word_over(ticket.lease.id));
 }
 
 /* What was ended before its publication must not come to life by it. */
-static void ended_lease_cannot_be_published(void **state)
+SET_TEST(ended_lease_cannot_be_published)
 {
-  (void)state;
   kvf_blocks blocks = blocks_of_ticket();
   assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_NOT_FOUND);
   assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_EXISTS);
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
 }
 
-static void publication_is_checked(void **state)
+SET_TEST(publication_is_checked)
 {
-  (void)state;
   static uint32_t counts[KVF_GROUPS_MAX + 1];
   kvf_blocks blocks = {.ids = ticket.blocks, .counts = counts, .groups = KVF_GROUPS_MAX + 1};
   assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
@@ -187,9 +175,8 @@ static void publication_is_checked(void **state)
 
 /* ---- tickets ---- */
 
-static void ticket_must_fit_its_prompt_and_its_room(void **state)
+SET_TEST(ticket_must_fit_its_prompt_and_its_room)
 {
-  (void)state;
   char text[8192];
   size_t bytes = 0;
   kvf_blocks blocks = blocks_of_ticket();
@@ -207,9 +194,8 @@ static void ticket_must_fit_its_prompt_and_its_room(void **state)
   assert_memory_equal(text, ticket.text, bytes);
 }
 
-static void request_says_what_the_ticket_offers(void **state)
+SET_TEST(request_says_what_the_ticket_offers)
 {
-  (void)state;
   kvf_request_info info;
   uint64_t last_id = 0;
   for (int i = 0; i < 3; i++) {
@@ -226,9 +212,8 @@ static void request_says_what_the_ticket_offers(void **state)
 }
 
 /* P8: counted and logged, and nobody is connected to. */
-static void bad_tickets_go_no_further(void **state)
+SET_TEST(bad_tickets_go_no_further)
 {
-  (void)state;
   kvf_request_info info = {.id = 77};
   char text[8192];
   static const size_t lengths[] = {0, 1, 5, 60};
@@ -250,9 +235,8 @@ static void bad_tickets_go_no_further(void **state)
 }
 
 /* A request's own policy, and a deadline of its own. */
-static void options_of_a_request_come_before_the_nodes(void **state)
+SET_TEST(options_of_a_request_come_before_the_nodes)
 {
-  (void)state;
   kvf_request_options options;
   kvf_request_info info;
   pair_result result;
@@ -273,33 +257,9 @@ static void options_of_a_request_come_before_the_nodes(void **state)
   assert_int_equal(result.verdict.status, KVF_ABORTED);
 }
 
-static void healthy_until_something_is_stuck(void **state)
+SET_TEST(healthy_until_something_is_stuck)
 {
-  (void)state;
   assert_true(kvf_node_healthy(p.consumer.node));
   kvf_node_drain(p.consumer.node);
   assert_true(kvf_node_healthy(p.consumer.node));
-}
-
-#define WITH_PAIR(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      WITH_PAIR(missing_arguments_are_refused),
-      WITH_PAIR(missing_arrays_are_refused),
-      WITH_PAIR(unknown_ids_are_not_found),
-      WITH_PAIR(draining_node_takes_no_leases),
-      WITH_PAIR(share_of_the_pool_is_bounded),
-      WITH_PAIR(fence_is_stored_before_the_calls_return),
-      WITH_PAIR(unregistering_stores_over_before_it_returns),
-      WITH_PAIR(ended_lease_cannot_be_published),
-      WITH_PAIR(publication_is_checked),
-      WITH_PAIR(ticket_must_fit_its_prompt_and_its_room),
-      WITH_PAIR(request_says_what_the_ticket_offers),
-      WITH_PAIR(bad_tickets_go_no_further),
-      WITH_PAIR(options_of_a_request_come_before_the_nodes),
-      WITH_PAIR(healthy_until_something_is_stuck),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

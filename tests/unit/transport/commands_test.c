@@ -1,13 +1,8 @@
 #include "transport/commands.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
 #include <poll.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/thread.h"
 
 static kvf_commands *opened(void)
@@ -44,9 +39,8 @@ static bool is_awake(const kvf_commands *commands)
   return poll(&fd, 1, 0) == 1;
 }
 
-static void commands_come_in_order_and_once(void **state)
+TEST(commands_come_in_order_and_once)
 {
-  (void)state;
   kvf_commands *commands = opened();
   kvf_command first;
   kvf_command second;
@@ -61,9 +55,8 @@ static void commands_come_in_order_and_once(void **state)
   closed(commands);
 }
 
-static void who_sleeps_is_woken_once(void **state)
+TEST(who_sleeps_is_woken_once)
 {
-  (void)state;
   kvf_commands *commands = opened();
   kvf_command command;
   kvf_command_init(&command, run_nothing);
@@ -83,9 +76,8 @@ static void who_sleeps_is_woken_once(void **state)
   closed(commands);
 }
 
-static void the_end_waits_for_what_was_posted(void **state)
+TEST(the_end_waits_for_what_was_posted)
 {
-  (void)state;
   kvf_commands *commands = opened();
   kvf_command command;
   kvf_command_init(&command, run_nothing);
@@ -107,9 +99,8 @@ static void *serve_one(void *argument)
   return NULL;
 }
 
-static void who_waits_gets_the_answer(void **state)
+TEST(who_waits_gets_the_answer)
 {
-  (void)state;
   kvf_commands *commands = opened();
   pthread_t thread;
   kvf_waited waited;
@@ -120,9 +111,8 @@ static void who_waits_gets_the_answer(void **state)
   closed(commands);
 }
 
-static void reads_are_found_while_they_are_open(void **state)
+TEST(reads_are_found_while_they_are_open)
 {
-  (void)state;
   kvf_commands *commands = opened();
   kvf_posted_read reads[2];
   kvf_list open;
@@ -154,9 +144,8 @@ static void on_read_done(void *context, const kvf_read_result *result)
   told[told_count++] = result->id;
 }
 
-static void reads_without_memory_end(void **state)
+TEST(reads_without_memory_end)
 {
-  (void)state;
   kvf_commands *commands = opened();
   const kvf_transport_host host = {.read_done = on_read_done};
   kvf_list open;
@@ -169,14 +158,4 @@ static void reads_without_memory_end(void **state)
   assert_int_equal(told[0], 5);
   assert_int_equal(kvf_commands_rest(commands), KVF_IDLE);
   closed(commands);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(commands_come_in_order_and_once),     cmocka_unit_test(who_sleeps_is_woken_once),
-      cmocka_unit_test(the_end_waits_for_what_was_posted),   cmocka_unit_test(who_waits_gets_the_answer),
-      cmocka_unit_test(reads_are_found_while_they_are_open), cmocka_unit_test(reads_without_memory_end),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 #include "transport/driver.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/clock.h"
 
 /* A transport's data thread, with one descriptor that it waits for besides its commands. */
@@ -52,6 +47,8 @@ static int tear_down(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
+
 static void tell(const world *w)
 {
   uint64_t one = 1;
@@ -85,14 +82,14 @@ static void ask(world *w, int times)
   }
 }
 
-static void an_event_ends_the_wait(void **state)
+SET_TEST(an_event_ends_the_wait)
 {
   world *w = *state;
   tell(w);
   assert_int_equal(wait_for(w, KVF_NS_PER_S), 1);
 }
 
-static void while_callers_ask_events_wake_nobody(void **state)
+SET_TEST(while_callers_ask_events_wake_nobody)
 {
   world *w = *state;
   (void)kvf_driver_read_opened(&w->driver, true);
@@ -106,7 +103,7 @@ static void while_callers_ask_events_wake_nobody(void **state)
 }
 
 /* An engine that starts a load, or looks now and then, is not one that asks without a pause. */
-static void few_asks_or_starts_change_nothing(void **state)
+SET_TEST(few_asks_or_starts_change_nothing)
 {
   world *w = *state;
   (void)kvf_driver_read_opened(&w->driver, true);
@@ -123,7 +120,7 @@ static void few_asks_or_starts_change_nothing(void **state)
 }
 
 /* One that waits for its event asks once a load. */
-static void asks_of_many_loads_do_not_add_up(void **state)
+SET_TEST(asks_of_many_loads_do_not_add_up)
 {
   world *w = *state;
   (void)kvf_driver_read_opened(&w->driver, true);
@@ -135,7 +132,7 @@ static void asks_of_many_loads_do_not_add_up(void **state)
   }
 }
 
-static void callers_that_ask_no_more_are_forgotten(void **state)
+SET_TEST(callers_that_ask_no_more_are_forgotten)
 {
   world *w = *state;
   ask(w, KVF_DRIVER_ASKS_MIN);
@@ -147,7 +144,7 @@ static void callers_that_ask_no_more_are_forgotten(void **state)
   assert_true(w->driver.light_until_ns == light_until_ns);
 }
 
-static void a_command_ends_the_wait_at_any_time(void **state)
+SET_TEST(a_command_ends_the_wait_at_any_time)
 {
   world *w = *state;
   ask(w, KVF_DRIVER_ASKS_MIN);
@@ -159,7 +156,7 @@ static void a_command_ends_the_wait_at_any_time(void **state)
   assert_int_equal(wait_for(w, 100 * KVF_NS_PER_S), 1);
 }
 
-static void a_large_read_keeps_callers_away(void **state)
+SET_TEST(a_large_read_keeps_callers_away)
 {
   world *w = *state;
   assert_true(kvf_driver_read_opened(&w->driver, true));
@@ -193,7 +190,7 @@ static void sleep_as_data_thread(world *w)
 
 /* Between its last look for commands and its wait, the data thread holds the lock: what a caller posts then without
  * waking it must wake it when the caller cannot drive. */
-static void a_data_thread_at_work_is_told_of_commands(void **state)
+SET_TEST(a_data_thread_at_work_is_told_of_commands)
 {
   world *w = *state;
   kvf_posted_read read;
@@ -212,7 +209,7 @@ static void a_data_thread_at_work_is_told_of_commands(void **state)
   (void)pthread_mutex_unlock(&w->driver.lock);
 }
 
-static void an_earlier_deadline_wakes(void **state)
+SET_TEST(an_earlier_deadline_wakes)
 {
   world *w = *state;
   w->driver.waits_until_ns = 50;
@@ -225,7 +222,7 @@ static void an_earlier_deadline_wakes(void **state)
   assert_true(is_awake(w));
 }
 
-static void what_is_left_to_it_wakes(void **state)
+SET_TEST(what_is_left_to_it_wakes)
 {
   world *w = *state;
   sleep_as_data_thread(w);
@@ -248,7 +245,7 @@ static void *serve_first(void *context)
   return NULL;
 }
 
-static void what_a_caller_has_served_is_not_served_again(void **state)
+SET_TEST(what_a_caller_has_served_is_not_served_again)
 {
   world *w = *state;
   pthread_t caller;
@@ -261,24 +258,4 @@ static void what_a_caller_has_served_is_not_served_again(void **state)
   (void)pthread_mutex_unlock(&w->driver.lock);
   (void)pthread_join(caller, NULL);
   assert_int_equal(count, 0);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      TEST(an_event_ends_the_wait),
-      TEST(while_callers_ask_events_wake_nobody),
-      TEST(few_asks_or_starts_change_nothing),
-      TEST(asks_of_many_loads_do_not_add_up),
-      TEST(callers_that_ask_no_more_are_forgotten),
-      TEST(a_command_ends_the_wait_at_any_time),
-      TEST(a_large_read_keeps_callers_away),
-      TEST(a_data_thread_at_work_is_told_of_commands),
-      TEST(an_earlier_deadline_wakes),
-      TEST(what_is_left_to_it_wakes),
-      TEST(what_a_caller_has_served_is_not_served_again),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

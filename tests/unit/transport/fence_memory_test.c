@@ -1,18 +1,13 @@
 #include "transport/fence_memory.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/transport.h"
 
 #define SLOTS 16
@@ -27,9 +22,8 @@ static void *open_table(void)
   return table;
 }
 
-static void a_new_table_has_a_head_and_no_live_word(void **state)
+TEST(a_new_table_has_a_head_and_no_live_word)
 {
-  (void)state;
   void *table = open_table();
   const kvf_fence_head *head = table;
   assert_int_equal(head->magic, KVF_FENCE_MAGIC);
@@ -42,9 +36,8 @@ static void a_new_table_has_a_head_and_no_live_word(void **state)
   kvf_fence_table_close(NULL, SLOTS);
 }
 
-static void stores_are_loaded_from_their_slot_only(void **state)
+TEST(stores_are_loaded_from_their_slot_only)
 {
-  (void)state;
   void *table = open_table();
   kvf_fence_store_live(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   kvf_fence_store_live(table, 3, (kvf_fence_entry){kvf_fence_word_live(6), 78});
@@ -60,9 +53,8 @@ static void stores_are_loaded_from_their_slot_only(void **state)
   kvf_fence_table_close(table, SLOTS);
 }
 
-static void an_entry_lies_where_remote_readers_look(void **state)
+TEST(an_entry_lies_where_remote_readers_look)
 {
-  (void)state;
   void *table = open_table();
   kvf_fence_store_live(table, 3, (kvf_fence_entry){kvf_fence_word_live(9), 123});
   kvf_fence_entry raw;
@@ -72,9 +64,8 @@ static void an_entry_lies_where_remote_readers_look(void **state)
   kvf_fence_table_close(table, SLOTS);
 }
 
-static void a_forked_child_does_not_have_it(void **state)
+TEST(a_forked_child_does_not_have_it)
 {
-  (void)state;
   void *table = open_table();
   pid_t child = fork();
   assert_true(child >= 0);
@@ -89,9 +80,8 @@ static void a_forked_child_does_not_have_it(void **state)
   kvf_fence_table_close(table, SLOTS);
 }
 
-static void a_table_without_address_space_or_descriptor_is_no_memory(void **state)
+TEST(a_table_without_address_space_or_descriptor_is_no_memory)
 {
-  (void)state;
   static const int limits[] = {RLIMIT_AS, RLIMIT_NOFILE};
   for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
     struct rlimit before;
@@ -108,9 +98,8 @@ static void a_table_without_address_space_or_descriptor_is_no_memory(void **stat
 
 /* ---- mapped by others ---- */
 
-static void a_mapped_table_shows_each_store_for_ever(void **state)
+TEST(a_mapped_table_shows_each_store_for_ever)
 {
-  (void)state;
   void *table = NULL;
   int fd = -1;
   assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
@@ -144,9 +133,8 @@ static int unsealed_copy(const void *table)
   return fd;
 }
 
-static void what_is_not_that_table_is_not_mapped(void **state)
+TEST(what_is_not_that_table_is_not_mapped)
 {
-  (void)state;
   static const kvf_incarnation another = {{1, 2, 4}};
   void *table = NULL;
   int fd = -1;
@@ -165,18 +153,4 @@ static void what_is_not_that_table_is_not_mapped(void **state)
   assert_false(can_map(fd, SLOTS, &incarnation));
   kvf_fence_table_close(table, SLOTS);
   assert_int_equal(close(fd), 0);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_new_table_has_a_head_and_no_live_word),
-      cmocka_unit_test(stores_are_loaded_from_their_slot_only),
-      cmocka_unit_test(an_entry_lies_where_remote_readers_look),
-      cmocka_unit_test(a_forked_child_does_not_have_it),
-      cmocka_unit_test(a_table_without_address_space_or_descriptor_is_no_memory),
-      cmocka_unit_test(a_mapped_table_shows_each_store_for_ever),
-      cmocka_unit_test(what_is_not_that_table_is_not_mapped),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,18 +2,13 @@
 #include "transport/local_copy.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/prng.h"
 #include "base/time.h"
+#include "test.h"
 #include "transport/fence_memory.h"
 
 #define BLOCKS 700
@@ -170,6 +165,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
+
 static void assert_all_copied(const test_scene *scene)
 {
   for (uint32_t i = 0; i < BLOCKS; i++) {
@@ -179,7 +176,7 @@ static void assert_all_copied(const test_scene *scene)
   }
 }
 
-static void a_chunk_is_copied_in_bounded_calls(void **state)
+SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
 {
   test_scene *scene = *state;
   uint64_t bytes = 0;
@@ -191,7 +188,7 @@ static void a_chunk_is_copied_in_bounded_calls(void **state)
   assert_int_equal(fake.calls, 4);
 }
 
-static void short_counts_lose_and_repeat_nothing(void **state)
+SCENE_TEST(short_counts_lose_and_repeat_nothing)
 {
   test_scene *scene = *state;
   kvf_prng prng = {2};
@@ -205,7 +202,7 @@ static void short_counts_lose_and_repeat_nothing(void **state)
   }
 }
 
-static void interrupted_calls_are_made_again(void **state)
+SCENE_TEST(interrupted_calls_are_made_again)
 {
   test_scene *scene = *state;
   uint64_t bytes = 0;
@@ -226,7 +223,7 @@ static void assert_failure(test_scene *scene, int error, kvf_status expected)
   assert_int_equal(fake.calls, 3);
 }
 
-static void errors_say_what_was_lost(void **state)
+SCENE_TEST(errors_say_what_was_lost)
 {
   assert_failure(*state, ESRCH, KVF_PEER_DOWN);
   assert_failure(*state, EFAULT, KVF_TRANSFER_FAILED);
@@ -235,7 +232,7 @@ static void errors_say_what_was_lost(void **state)
   assert_failure(*state, 0, KVF_TRANSFER_FAILED);
 }
 
-static void a_stop_is_seen_at_the_next_call(void **state)
+SCENE_TEST(a_stop_is_seen_at_the_next_call)
 {
   test_scene *scene = *state;
   uint64_t bytes = 0;
@@ -248,7 +245,7 @@ static void a_stop_is_seen_at_the_next_call(void **state)
   assert_int_equal(bytes, 0);
 }
 
-static void progress_is_told_once_per_interval(void **state)
+SCENE_TEST(progress_is_told_once_per_interval)
 {
   test_scene *scene = *state;
   uint64_t bytes = 0;
@@ -278,9 +275,8 @@ static void change_entry(void)
   kvf_fence_store_live(changing_table, 1, (kvf_fence_entry){kvf_fence_word_live(changing_id), changing_id * 7});
 }
 
-static void a_sample_is_head_and_entry_of_one_call(void **state)
+SCENE_TEST(a_sample_is_head_and_entry_of_one_call)
 {
-  (void)state;
   void *table = NULL;
   assert_int_equal(kvf_fence_table_open(4, &incarnation, &table, NULL), KVF_OK);
   changing_table = table;
@@ -295,9 +291,8 @@ static void a_sample_is_head_and_entry_of_one_call(void **state)
   kvf_fence_table_close(table, 4);
 }
 
-static void word_and_digest_are_of_one_lease(void **state)
+SCENE_TEST(word_and_digest_are_of_one_lease)
 {
-  (void)state;
   void *table = NULL;
   assert_int_equal(kvf_fence_table_open(4, &incarnation, &table, NULL), KVF_OK);
   changing_table = table;
@@ -312,9 +307,8 @@ static void word_and_digest_are_of_one_lease(void **state)
   kvf_fence_table_close(table, 4);
 }
 
-static void a_sample_fails_as_a_copy_does(void **state)
+SCENE_TEST(a_sample_fails_as_a_copy_does)
 {
-  (void)state;
   kvf_fence_sample sample;
   fake.fail_call = 1;
   fake.error = ESRCH;
@@ -385,7 +379,7 @@ static void open_changing_table(void)
   assert_int_equal(kvf_fence_table_open(4, &incarnation, &changing_table, NULL), KVF_OK);
 }
 
-static void a_live_lease_is_copied_between_two_samples(void **state)
+SCENE_TEST(a_live_lease_is_copied_between_two_samples)
 {
   uint64_t bytes;
   open_changing_table();
@@ -399,7 +393,7 @@ static void a_live_lease_is_copied_between_two_samples(void **state)
 
 /* P1: bytes that are read before the lease is published may be the last owner's; a look at the fence afterwards finds
  * it live and cannot tell. */
-static void nothing_counts_that_was_copied_before_it_was_published(void **state)
+SCENE_TEST(nothing_counts_that_was_copied_before_it_was_published)
 {
   uint64_t bytes;
   open_changing_table();
@@ -412,7 +406,7 @@ static void nothing_counts_that_was_copied_before_it_was_published(void **state)
   kvf_fence_table_close(changing_table, 4);
 }
 
-static void a_lease_that_ends_during_the_copy_is_over(void **state)
+SCENE_TEST(a_lease_that_ends_during_the_copy_is_over)
 {
   uint64_t bytes;
   open_changing_table();
@@ -426,7 +420,7 @@ static void a_lease_that_ends_during_the_copy_is_over(void **state)
   kvf_fence_table_close(changing_table, 4);
 }
 
-static void a_lease_cannot_be_read_where_copy_or_sample_fails(void **state)
+SCENE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails)
 {
   uint64_t bytes;
   open_changing_table();
@@ -440,7 +434,7 @@ static void a_lease_cannot_be_read_where_copy_or_sample_fails(void **state)
 
 /* ---- where the fence table is mapped ---- */
 
-static void a_mapped_fence_costs_no_call(void **state)
+SCENE_TEST(a_mapped_fence_costs_no_call)
 {
   test_scene *scene = *state;
   uint64_t bytes;
@@ -460,7 +454,7 @@ static void a_mapped_fence_costs_no_call(void **state)
   kvf_fence_table_close(changing_table, 4);
 }
 
-static void a_mapped_fence_is_looked_at_before_and_after(void **state)
+SCENE_TEST(a_mapped_fence_is_looked_at_before_and_after)
 {
   test_scene *scene = *state;
   uint64_t bytes;
@@ -478,7 +472,7 @@ static void a_mapped_fence_is_looked_at_before_and_after(void **state)
 }
 
 /* P1: the mapping of a process that has ended says live for ever, and another process may have its id. */
-static void a_mapped_fence_is_not_believed_about_another_process(void **state)
+SCENE_TEST(a_mapped_fence_is_not_believed_about_another_process)
 {
   static const kvf_incarnation another = {{9}};
   test_scene *scene = *state;
@@ -502,7 +496,7 @@ static void a_mapped_fence_is_not_believed_about_another_process(void **state)
   kvf_fence_table_close(mapped, 4);
 }
 
-static void a_copy_fails_under_a_mapped_fence(void **state)
+SCENE_TEST(a_copy_fails_under_a_mapped_fence)
 {
   test_scene *scene = *state;
   uint64_t bytes;
@@ -521,9 +515,8 @@ static void a_copy_fails_under_a_mapped_fence(void **state)
   kvf_fence_table_close(changing_table, 4);
 }
 
-static void a_peek_reads_cookie_and_head(void **state)
+SCENE_TEST(a_peek_reads_cookie_and_head)
 {
-  (void)state;
   void *table = NULL;
   const uint8_t cookie[4] = {1, 2, 3, 4};
   uint8_t seen[4] = {0};
@@ -537,30 +530,4 @@ static void a_peek_reads_cookie_and_head(void **state)
   assert_int_equal(kvf_local_peek(getpid(), (uintptr_t)cookie, seen, sizeof(seen), 1, &head), EFAULT);
   assert_int_equal(kvf_local_peek(getpid(), 1, seen, sizeof(seen), (uintptr_t)table, &head), EFAULT);
   kvf_fence_table_close(table, 4);
-}
-
-int main(void)
-{
-#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
-  const struct CMUnitTest tests[] = {
-      SCENE_TEST(a_chunk_is_copied_in_bounded_calls),
-      SCENE_TEST(short_counts_lose_and_repeat_nothing),
-      SCENE_TEST(interrupted_calls_are_made_again),
-      SCENE_TEST(errors_say_what_was_lost),
-      SCENE_TEST(a_stop_is_seen_at_the_next_call),
-      SCENE_TEST(progress_is_told_once_per_interval),
-      SCENE_TEST(a_sample_is_head_and_entry_of_one_call),
-      SCENE_TEST(word_and_digest_are_of_one_lease),
-      SCENE_TEST(a_sample_fails_as_a_copy_does),
-      SCENE_TEST(a_peek_reads_cookie_and_head),
-      SCENE_TEST(a_live_lease_is_copied_between_two_samples),
-      SCENE_TEST(nothing_counts_that_was_copied_before_it_was_published),
-      SCENE_TEST(a_lease_that_ends_during_the_copy_is_over),
-      SCENE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails),
-      SCENE_TEST(a_mapped_fence_costs_no_call),
-      SCENE_TEST(a_mapped_fence_is_looked_at_before_and_after),
-      SCENE_TEST(a_mapped_fence_is_not_believed_about_another_process),
-      SCENE_TEST(a_copy_fails_under_a_mapped_fence),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

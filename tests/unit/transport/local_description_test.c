@@ -1,12 +1,6 @@
 #include "transport/local_description.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/sums.h"
 
 static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
@@ -65,9 +59,8 @@ static void assert_refused(const kvf_local_description *bad, const char *why)
   }
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
-  (void)state;
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
@@ -78,16 +71,14 @@ static void what_is_written_is_read(void **state)
   assert_int_equal(bases[1], 0x90000);
 }
 
-static void the_largest_one_fits_the_handshake(void **state)
+TEST(the_largest_one_fits_the_handshake)
 {
-  (void)state;
   assert_true(sizeof(kvf_local_description) + (KVF_REGIONS_MAX + KVF_GROUPS_MAX) * sizeof(uint64_t) <=
               KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
 }
 
-static void too_little_room_is_a_limit(void **state)
+TEST(too_little_room_is_a_limit)
 {
-  (void)state;
   const kvf_local_description good = good_head();
   const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
   uint8_t room[512];
@@ -98,9 +89,8 @@ static void too_little_room_is_a_limit(void **state)
   assert_int_equal(count, whole);
 }
 
-static void any_other_length_is_refused(void **state)
+TEST(any_other_length_is_refused)
 {
-  (void)state;
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
@@ -112,9 +102,8 @@ static void any_other_length_is_refused(void **state)
   assert_string_equal(message, "its description has 179 bytes, not 160");
 }
 
-static void what_is_no_description_is_refused(void **state)
+TEST(what_is_no_description_is_refused)
 {
-  (void)state;
   kvf_local_description bad = good_head();
   bad.magic++;
   assert_refused(&bad, "not one of this transport");
@@ -126,9 +115,8 @@ static void what_is_no_description_is_refused(void **state)
   assert_refused(&bad, "not one of this transport");
 }
 
-static void checksums_are_told_too(void **state)
+TEST(checksums_are_told_too)
 {
-  (void)state;
   kvf_local_description head = good_head();
   kvf_region_layout sums[KVF_GROUPS_MAX];
   uint64_t bases[2 + KVF_GROUPS_MAX];
@@ -157,9 +145,8 @@ static void checksums_are_told_too(void **state)
   assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
 }
 
-static void other_places_are_refused(void **state)
+TEST(other_places_are_refused)
 {
-  (void)state;
   kvf_local_description bad = good_head();
   bad.place.boot[2] = 'x';
   assert_refused(&bad, "another host");
@@ -171,9 +158,8 @@ static void other_places_are_refused(void **state)
   assert_refused(&bad, "another incarnation");
 }
 
-static void impossible_values_are_refused(void **state)
+TEST(impossible_values_are_refused)
 {
-  (void)state;
   kvf_local_description bad = good_head();
   bad.pid = 0;
   assert_refused(&bad, "0 is no process id");
@@ -191,9 +177,8 @@ static void impossible_values_are_refused(void **state)
   assert_refused(&bad, "address in its description");
 }
 
-static void impossible_regions_are_refused(void **state)
+TEST(impossible_regions_are_refused)
 {
-  (void)state;
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
@@ -207,22 +192,9 @@ static void impossible_regions_are_refused(void **state)
   assert_string_equal(message, "the address of its region 1 is impossible");
 }
 
-static void this_place_is_always_the_same(void **state)
+TEST(this_place_is_always_the_same)
 {
-  (void)state;
   const kvf_local_place first = kvf_local_place_here();
   const kvf_local_place second = kvf_local_place_here();
   assert_memory_equal(&first, &second, sizeof(first));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read),           cmocka_unit_test(the_largest_one_fits_the_handshake),
-      cmocka_unit_test(too_little_room_is_a_limit),        cmocka_unit_test(any_other_length_is_refused),
-      cmocka_unit_test(what_is_no_description_is_refused), cmocka_unit_test(checksums_are_told_too),
-      cmocka_unit_test(other_places_are_refused),          cmocka_unit_test(impossible_values_are_refused),
-      cmocka_unit_test(impossible_regions_are_refused),    cmocka_unit_test(this_place_is_always_the_same),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

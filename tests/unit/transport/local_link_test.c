@@ -1,19 +1,14 @@
 /* Which peers the local transport takes, and what it says about the others. process_vm_readv is replaced (--wrap), so
  * that it can fail as it would for a process that may not be read. */
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "node.h"
+#include "test.h"
 #include "transport/local.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
@@ -65,6 +60,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
+
 static void assert_refused(test_scene *scene, kvf_status expected, const char *line)
 {
   const kvf_link_spec spec = node_spec(&scene->introduction);
@@ -82,7 +79,7 @@ static void assert_refused(test_scene *scene, kvf_status expected, const char *l
   ops->disconnect(link);
 }
 
-static void a_process_that_is_gone(void **state)
+SCENE_TEST(a_process_that_is_gone)
 {
   test_scene *scene = *state;
   pid_t child = fork();
@@ -94,27 +91,27 @@ static void a_process_that_is_gone(void **state)
   assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be watched: No such process");
 }
 
-static void a_process_that_may_not_be_read(void **state)
+SCENE_TEST(a_process_that_may_not_be_read)
 {
   atomic_store(&fake_error, EPERM);
   assert_refused(*state, KVF_TRANSFER_SETUP, "cannot be read: Operation not permitted (another user,");
 }
 
-static void a_process_without_that_memory(void **state)
+SCENE_TEST(a_process_without_that_memory)
 {
   test_scene *scene = *state;
   scene->head->cookie_address = 4096;
   assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
 }
 
-static void a_process_with_another_cookie(void **state)
+SCENE_TEST(a_process_with_another_cookie)
 {
   test_scene *scene = *state;
   scene->head->cookie[31] ^= 1;
   assert_refused(scene, KVF_TRANSFER_SETUP, "is not the one that described itself");
 }
 
-static void a_fence_table_of_another_incarnation(void **state)
+SCENE_TEST(a_fence_table_of_another_incarnation)
 {
   test_scene *scene = *state;
   scene->introduction.incarnation.bytes[0] ^= 1;
@@ -122,35 +119,35 @@ static void a_fence_table_of_another_incarnation(void **state)
   assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
 }
 
-static void a_fence_table_of_other_size(void **state)
+SCENE_TEST(a_fence_table_of_other_size)
 {
   test_scene *scene = *state;
   scene->head->table_slots++;
   assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
 }
 
-static void another_host(void **state)
+SCENE_TEST(another_host)
 {
   test_scene *scene = *state;
   scene->head->place.boot[0] ^= 1;
   assert_refused(scene, KVF_TRANSFER_SETUP, "peer 127.0.0.1:9: it runs on another host");
 }
 
-static void other_layouts(void **state)
+SCENE_TEST(other_layouts)
 {
   test_scene *scene = *state;
   scene->introduction.shape.regions[0].group = 1;
   assert_refused(scene, KVF_INCOMPATIBLE, "region 0: group is 0 here, 1 there");
 }
 
-static void no_memory_here(void **state)
+SCENE_TEST(no_memory_here)
 {
   test_scene *scene = *state;
   ops->clear_memory(scene->node.transport);
   assert_refused(scene, KVF_TRANSFER_SETUP, "no memory is registered here");
 }
 
-static void more_than_a_description_can_hold(void **state)
+SCENE_TEST(more_than_a_description_can_hold)
 {
   test_scene *scene = *state;
   kvf_link_spec spec = node_spec(&scene->introduction);
@@ -165,7 +162,7 @@ static void more_than_a_description_can_hold(void **state)
   assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
 }
 
-static void disconnected_before_it_was_checked(void **state)
+SCENE_TEST(disconnected_before_it_was_checked)
 {
   test_scene *scene = *state;
   kvf_link_spec spec = node_spec(&scene->introduction);
@@ -197,7 +194,7 @@ static int calls_of_a_read(test_scene *scene, uint64_t lease_id)
   return needed;
 }
 
-static void a_fence_table_that_can_be_mapped_is(void **state)
+SCENE_TEST(a_fence_table_that_can_be_mapped_is)
 {
   test_scene *scene = *state;
   assert_int_equal(calls_of_a_read(scene, 3), 1);
@@ -221,7 +218,7 @@ static pid_t fork_copy(void)
   return child;
 }
 
-static void a_forked_child_is_not_its_parent(void **state)
+SCENE_TEST(a_forked_child_is_not_its_parent)
 {
   test_scene *scene = *state;
   pid_t child = fork_copy();
@@ -229,25 +226,4 @@ static void a_forked_child_is_not_its_parent(void **state)
   assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
   (void)kill(child, SIGKILL);
   assert_int_equal(waitpid(child, NULL, 0), child);
-}
-
-int main(void)
-{
-#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
-  const struct CMUnitTest tests[] = {
-      SCENE_TEST(a_process_that_is_gone),
-      SCENE_TEST(a_process_that_may_not_be_read),
-      SCENE_TEST(a_process_without_that_memory),
-      SCENE_TEST(a_process_with_another_cookie),
-      SCENE_TEST(a_fence_table_of_another_incarnation),
-      SCENE_TEST(a_fence_table_of_other_size),
-      SCENE_TEST(a_fence_table_that_can_be_mapped_is),
-      SCENE_TEST(another_host),
-      SCENE_TEST(other_layouts),
-      SCENE_TEST(no_memory_here),
-      SCENE_TEST(more_than_a_description_can_hold),
-      SCENE_TEST(disconnected_before_it_was_checked),
-      SCENE_TEST(a_forked_child_is_not_its_parent),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

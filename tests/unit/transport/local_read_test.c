@@ -3,18 +3,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "node.h"
+#include "test.h"
 #include "transport/local.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
@@ -124,6 +119,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
+
 /* Block i of the scene. */
 static kvf_read read_of(test_scene *scene, uint32_t i)
 {
@@ -150,7 +147,7 @@ static kvf_read hold_worker(test_scene *scene)
   return read;
 }
 
-static void a_waiting_read_is_cancelled_though_the_worker_is_stuck(void **state)
+SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck)
 {
   test_scene *scene = *state;
   const kvf_read stuck = hold_worker(scene);
@@ -167,7 +164,7 @@ static void a_waiting_read_is_cancelled_though_the_worker_is_stuck(void **state)
   assert_false(is_copied(scene, 1));
 }
 
-static void a_copy_that_is_cancelled_ends_after_its_call(void **state)
+SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
 {
   test_scene *scene = *state;
   kvf_read read = node_read(&scene->node);
@@ -190,7 +187,7 @@ static void a_copy_that_is_cancelled_ends_after_its_call(void **state)
 }
 
 /* The worker is held: one that is awake may take a small read before its caller does. */
-static void small_reads_wait_for_assist_not_for_a_worker(void **state)
+SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker)
 {
   test_scene *scene = *state;
   const kvf_read stuck = hold_worker(scene);
@@ -207,7 +204,7 @@ static void small_reads_wait_for_assist_not_for_a_worker(void **state)
   assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
 }
 
-static void a_worker_that_is_awake_takes_small_reads_too(void **state)
+SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too)
 {
   test_scene *scene = *state;
   kvf_read small = read_of(scene, 1);
@@ -220,7 +217,7 @@ static void a_worker_that_is_awake_takes_small_reads_too(void **state)
 }
 
 /* And the end: the scene is closed while it polls. */
-static void a_worker_that_polls_sees_what_is_posted(void **state)
+TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_close)
 {
   test_scene *scene = *state;
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
@@ -231,7 +228,7 @@ static void a_worker_that_polls_sees_what_is_posted(void **state)
   }
 }
 
-static void a_cancelled_small_read_needs_no_assist(void **state)
+SCENE_TEST(a_cancelled_small_read_needs_no_assist)
 {
   test_scene *scene = *state;
   kvf_read small = read_of(scene, 1);
@@ -243,7 +240,7 @@ static void a_cancelled_small_read_needs_no_assist(void **state)
   assert_false(is_copied(scene, 1));
 }
 
-static void reads_that_cannot_be_noted_end_with_no_memory(void **state)
+SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory)
 {
   test_scene *scene = *state;
   kvf_read reads[3];
@@ -260,7 +257,7 @@ static void reads_that_cannot_be_noted_end_with_no_memory(void **state)
   assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
 }
 
-static void a_slot_past_the_table_is_no_lease(void **state)
+SCENE_TEST(a_slot_past_the_table_is_no_lease)
 {
   test_scene *scene = *state;
   kvf_read read = read_of(scene, 1);
@@ -269,7 +266,7 @@ static void a_slot_past_the_table_is_no_lease(void **state)
   assert_false(is_copied(scene, 1));
 }
 
-static void a_link_does_not_outlive_the_memory_it_was_made_for(void **state)
+SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for)
 {
   test_scene *scene = *state;
   const kvf_transport_memory memory = {.regions = scene->node.regions,
@@ -286,7 +283,7 @@ static void a_link_does_not_outlive_the_memory_it_was_made_for(void **state)
   assert_false(is_copied(scene, 1));
 }
 
-static void disconnect_ends_all_and_waits_for_none(void **state)
+SCENE_TEST(disconnect_ends_all_and_waits_for_none)
 {
   test_scene *scene = *state;
   const kvf_read stuck = hold_worker(scene);
@@ -305,7 +302,7 @@ static void disconnect_ends_all_and_waits_for_none(void **state)
 }
 
 /* The process lives on, so that its memory can be read on as that of one that is just dying. */
-static void death_of_the_peer_ends_waiting_reads(void **state)
+SCENE_TEST(death_of_the_peer_ends_waiting_reads)
 {
   test_scene *scene = *state;
   kvf_local_link *link = kvf_local_link_of(scene->link);
@@ -323,7 +320,7 @@ static void death_of_the_peer_ends_waiting_reads(void **state)
 }
 
 /* Or its loads would come back to it until their deadline, though another transport can do better. */
-static void memory_that_cannot_be_read_ends_the_link(void **state)
+SCENE_TEST(memory_that_cannot_be_read_ends_the_link)
 {
   test_scene *scene = *state;
   const kvf_read stuck = hold_worker(scene);
@@ -342,7 +339,7 @@ static void memory_that_cannot_be_read_ends_the_link(void **state)
 }
 
 /* Its memory has gone before its descriptors: nothing else says so. */
-static void process_without_memory_ends_the_link(void **state)
+SCENE_TEST(process_without_memory_ends_the_link)
 {
   test_scene *scene = *state;
   atomic_store(&no_process, true);
@@ -353,7 +350,7 @@ static void process_without_memory_ends_the_link(void **state)
 }
 
 /* The fence says more of it than the memory does, and other reads of the link go on. */
-static void memory_that_was_taken_back_ends_the_read_alone(void **state)
+SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
 {
   test_scene *scene = *state;
   node_lease *other = node_publish(&scene->node, 4);
@@ -369,26 +366,4 @@ static void memory_that_was_taken_back_ends_the_read_alone(void **state)
   good.lease = other->lease;
   assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
   assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
-}
-
-int main(void)
-{
-#define SCENE_TEST(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
-  const struct CMUnitTest tests[] = {
-      SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck),
-      SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call),
-      SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker),
-      SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too),
-      cmocka_unit_test_setup_teardown(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_close),
-      SCENE_TEST(a_cancelled_small_read_needs_no_assist),
-      SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory),
-      SCENE_TEST(a_slot_past_the_table_is_no_lease),
-      SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for),
-      SCENE_TEST(disconnect_ends_all_and_waits_for_none),
-      SCENE_TEST(death_of_the_peer_ends_waiting_reads),
-      SCENE_TEST(memory_that_cannot_be_read_ends_the_link),
-      SCENE_TEST(process_without_memory_ends_the_link),
-      SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,27 +1,20 @@
 /* Opening, closing and the memory of the local transport; what both transports promise is in tests/conformance. */
 #include "transport/local.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "node.h"
+#include "test.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
 
-static void it_is_called_local(void **state)
+TEST(it_is_called_local)
 {
-  (void)state;
   assert_string_equal(ops->name, "local");
 }
 
-static void no_copy_threads_is_refused(void **state)
+TEST(no_copy_threads_is_refused)
 {
-  (void)state;
   kvf_transport_config config = node_config();
   const kvf_transport_host host = {0};
   kvf_transport *transport = (void *)&config;
@@ -32,9 +25,8 @@ static void no_copy_threads_is_refused(void **state)
   assert_string_equal(message, "copy_threads is 0: local needs at least 1");
 }
 
-static void an_idle_transport_closes(void **state)
+TEST(an_idle_transport_closes)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(2, 4096);
   for (uint32_t threads = 1; threads <= 8; threads++) {
     side node;
@@ -45,9 +37,8 @@ static void an_idle_transport_closes(void **state)
   }
 }
 
-static void without_memory_there_is_nothing_to_describe(void **state)
+TEST(without_memory_there_is_nothing_to_describe)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(2, 4096);
   side node;
   node_open(&node, ops, &shape, 1);
@@ -62,9 +53,8 @@ static void without_memory_there_is_nothing_to_describe(void **state)
   node_close(&node);
 }
 
-static void a_description_names_this_process_and_its_memory(void **state)
+TEST(a_description_names_this_process_and_its_memory)
 {
-  (void)state;
   const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0}, {96, 64, 4, 1, 1, 0}}};
   side node;
   node_open(&node, ops, &shape, 1);
@@ -89,9 +79,8 @@ static void a_description_names_this_process_and_its_memory(void **state)
   node_close(&node);
 }
 
-static void every_transport_has_a_cookie_of_its_own(void **state)
+TEST(every_transport_has_a_cookie_of_its_own)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(2, 64);
   side first;
   side second;
@@ -101,17 +90,4 @@ static void every_transport_has_a_cookie_of_its_own(void **state)
                           KVF_LOCAL_COOKIE_BYTES);
   node_close(&first);
   node_close(&second);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(it_is_called_local),
-      cmocka_unit_test(no_copy_threads_is_refused),
-      cmocka_unit_test(an_idle_transport_closes),
-      cmocka_unit_test(without_memory_there_is_nothing_to_describe),
-      cmocka_unit_test(a_description_names_this_process_and_its_memory),
-      cmocka_unit_test(every_transport_has_a_cookie_of_its_own),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 #include "transport/segments.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/prng.h"
+#include "test.h"
 
 /* Addresses are never used: regions may lie anywhere. */
 #define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
@@ -44,9 +38,8 @@ static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t
   assert_int_equal(segment->bytes, bytes);
 }
 
-static void layout_of_a_region_is_the_region_without_its_address(void **state)
+TEST(layout_of_a_region_is_the_region_without_its_address)
 {
-  (void)state;
   kvf_region_layout layout = kvf_region_layout_of(&local_regions[1]);
   assert_int_equal(layout.stride_bytes, 2048);
   assert_int_equal(layout.block_bytes, 1024);
@@ -65,9 +58,8 @@ static void assert_incompatible(const kvf_region_layout *remote, const char *nam
   }
 }
 
-static void incompatible_layouts_are_named(void **state)
+TEST(incompatible_layouts_are_named)
 {
-  (void)state;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 3, message), KVF_OK);
   assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 2, message), KVF_INCOMPATIBLE);
@@ -85,9 +77,8 @@ static void incompatible_layouts_are_named(void **state)
   assert_incompatible(remote, "region 0: head_bytes (block_bytes / heads) is 1024 here, 512 there");
 }
 
-static void layouts_without_sense_are_refused(void **state)
+TEST(layouts_without_sense_are_refused)
 {
-  (void)state;
   kvf_region_layout remote[7][3];
   for (size_t i = 0; i < 7; i++) {
     memcpy(remote[i], remote_layouts, sizeof(remote_layouts));
@@ -110,9 +101,8 @@ static void assert_item(kvf_read_item item, kvf_status expected)
   assert_int_equal(kvf_chunk_check(&chunk, NULL), expected);
 }
 
-static void blocks_and_groups_are_checked(void **state)
+TEST(blocks_and_groups_are_checked)
 {
-  (void)state;
   assert_item((kvf_read_item){0, 0, 79, 99}, KVF_OK);
   assert_item((kvf_read_item){0, 0, 80, 99}, KVF_INVALID);
   assert_item((kvf_read_item){0, 0, 79, 100}, KVF_INVALID);
@@ -135,9 +125,8 @@ static kvf_status heads_status(uint32_t remote_head, uint32_t local_head, uint32
   return kvf_chunk_check(&chunk, NULL);
 }
 
-static void head_ranges_are_checked(void **state)
+TEST(head_ranges_are_checked)
 {
-  (void)state;
   assert_int_equal(heads_status(4, 0, 4), KVF_OK);
   assert_int_equal(heads_status(7, 3, 1), KVF_OK);
   assert_int_equal(heads_status(0, 0, 0), KVF_INVALID);
@@ -149,9 +138,8 @@ static void head_ranges_are_checked(void **state)
   assert_int_equal(heads_status(0, UINT32_MAX, 2), KVF_INVALID);
 }
 
-static void size_is_the_sum_of_what_moves(void **state)
+TEST(size_is_the_sum_of_what_moves)
 {
-  (void)state;
   const kvf_read_item items[] = {{0, 0, 1, 1}, {1, 0, 1, 1}};
   kvf_chunk chunk = chunk_of(items, 2);
   uint64_t bytes = 0;
@@ -159,9 +147,8 @@ static void size_is_the_sum_of_what_moves(void **state)
   assert_int_equal(bytes, 4096 + 512 + 1024);
 }
 
-static void segments_go_item_by_item_and_region_by_region(void **state)
+TEST(segments_go_item_by_item_and_region_by_region)
 {
-  (void)state;
   const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}, {0, 1, 0, 0}};
   kvf_chunk chunk = chunk_of(items, 3);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
@@ -186,9 +173,8 @@ static size_t segments_of(const kvf_read_item *items, uint32_t count, uint64_t s
   return kvf_segments_next(&cursor, out, 8, UINT64_MAX);
 }
 
-static void neighbours_on_both_sides_are_one_segment(void **state)
+TEST(neighbours_on_both_sides_are_one_segment)
 {
-  (void)state;
   const kvf_read_item items[] = {{0, 0, 10, 20}, {0, 1, 11, 21}, {0, 2, 12, 22}, {0, 3, 14, 23}, {0, 4, 15, 25}};
   kvf_segment segments[8];
   assert_int_equal(segments_of(items, 5, 100, segments), 3);
@@ -198,9 +184,8 @@ static void neighbours_on_both_sides_are_one_segment(void **state)
   assert_int_equal(segments_of(items, 5, 101, segments), 5);
 }
 
-static void heads_apart_are_not_one_segment(void **state)
+TEST(heads_apart_are_not_one_segment)
 {
-  (void)state;
   const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST};
   const kvf_region_layout remote = {800, 800, 10, 8, 8, 0};
   const kvf_read_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
@@ -212,9 +197,8 @@ static void heads_apart_are_not_one_segment(void **state)
   assert_segment(&segments[1], 0, 800, 2000, 400);
 }
 
-static void a_walk_goes_on_where_it_stopped(void **state)
+TEST(a_walk_goes_on_where_it_stopped)
 {
-  (void)state;
   const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}};
   kvf_chunk chunk = chunk_of(items, 2);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
@@ -263,9 +247,8 @@ static size_t spread(const kvf_chunk *chunk, placed_byte *out, kvf_prng *prng)
   }
 }
 
-static void a_split_walk_is_the_same_walk(void **state)
+TEST(a_split_walk_is_the_same_walk)
 {
-  (void)state;
   kvf_prng prng = {1};
   kvf_read_item items[10];
   for (uint32_t i = 0; i < 10; i++) {
@@ -289,22 +272,4 @@ static void a_split_walk_is_the_same_walk(void **state)
   }
   free(whole);
   free(split);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(layout_of_a_region_is_the_region_without_its_address),
-      cmocka_unit_test(incompatible_layouts_are_named),
-      cmocka_unit_test(layouts_without_sense_are_refused),
-      cmocka_unit_test(blocks_and_groups_are_checked),
-      cmocka_unit_test(head_ranges_are_checked),
-      cmocka_unit_test(size_is_the_sum_of_what_moves),
-      cmocka_unit_test(segments_go_item_by_item_and_region_by_region),
-      cmocka_unit_test(neighbours_on_both_sides_are_one_segment),
-      cmocka_unit_test(heads_apart_are_not_one_segment),
-      cmocka_unit_test(a_walk_goes_on_where_it_stopped),
-      cmocka_unit_test(a_split_walk_is_the_same_walk),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 #include "transport/shards.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "shards_fake.h"
+#include "test.h"
 
 #define COUNT 3
 #define USER 41
@@ -54,6 +49,8 @@ static int tear_down(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
+
 static void all_come_up(void)
 {
   for (uint32_t i = 0; i < COUNT; i++) {
@@ -68,9 +65,8 @@ static void assert_up(kvf_status status)
   assert_int_equal(told.links[USER].up, status);
 }
 
-static void a_link_is_up_when_its_last_part_is(void **state)
+SET_TEST(a_link_is_up_when_its_last_part_is)
 {
-  (void)state;
   assert_ptr_equal(link->transport, made);
   assert_int_equal(link->user, USER);
   part_up(0, KVF_OK);
@@ -82,9 +78,8 @@ static void a_link_is_up_when_its_last_part_is(void **state)
   assert_true(host_has(USER, "Uu"));
 }
 
-static void a_part_that_does_not_come_up_fails_the_link_once(void **state)
+SET_TEST(a_part_that_does_not_come_up_fails_the_link_once)
 {
-  (void)state;
   part_up(0, KVF_OK);
   part_up(1, KVF_TRANSFER_FAILED);
   assert_up(KVF_TRANSFER_FAILED);
@@ -94,9 +89,8 @@ static void a_part_that_does_not_come_up_fails_the_link_once(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void two_parts_that_do_not_come_up_fail_the_link_once(void **state)
+SET_TEST(two_parts_that_do_not_come_up_fail_the_link_once)
 {
-  (void)state;
   part_up(2, KVF_PEER_DOWN);
   part_up(1, KVF_TRANSFER_FAILED);
   part_up(0, KVF_TRANSFER_FAILED);
@@ -104,9 +98,8 @@ static void two_parts_that_do_not_come_up_fail_the_link_once(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void a_part_that_goes_down_before_all_are_up_fails_the_link(void **state)
+SET_TEST(a_part_that_goes_down_before_all_are_up_fails_the_link)
 {
-  (void)state;
   part_up(0, KVF_OK);
   part_down(0, KVF_PEER_DOWN);
   assert_up(KVF_PEER_DOWN);
@@ -117,9 +110,8 @@ static void a_part_that_goes_down_before_all_are_up_fails_the_link(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void the_first_part_that_goes_down_ends_the_link(void **state)
+SET_TEST(the_first_part_that_goes_down_ends_the_link)
 {
-  (void)state;
   all_come_up();
   part_down(1, KVF_PEER_DOWN);
   assert_true(host_has(USER, "UuDd"));
@@ -132,9 +124,8 @@ static void the_first_part_that_goes_down_ends_the_link(void **state)
 }
 
 /* Its status is what they end with. */
-static void reads_of_a_link_that_failed_go_to_the_part_that_did(void **state)
+SET_TEST(reads_of_a_link_that_failed_go_to_the_part_that_did)
 {
-  (void)state;
   all_come_up();
   part_down(2, KVF_PEER_DOWN);
   part_down(1, KVF_TRANSFER_FAILED);
@@ -164,9 +155,8 @@ static void release(pthread_t thread)
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void down_comes_when_up_has_been_told(void **state)
+SET_TEST(down_comes_when_up_has_been_told)
 {
-  (void)state;
   pthread_t thread = hold_link_up();
   part_down(0, KVF_PEER_DOWN);
   part_down(1, KVF_TRANSFER_FAILED);
@@ -178,9 +168,8 @@ static void down_comes_when_up_has_been_told(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void given_back_while_up_is_told(void **state)
+SET_TEST(given_back_while_up_is_told)
 {
-  (void)state;
   pthread_t thread = hold_link_up();
   kvf_shards_disconnect(link);
   assert_false(is_freed);
@@ -190,9 +179,8 @@ static void given_back_while_up_is_told(void **state)
   assert_true(host_has(USER, "Uu"));
 }
 
-static void given_back_before_down_could_be_told(void **state)
+SET_TEST(given_back_before_down_could_be_told)
 {
-  (void)state;
   pthread_t thread = hold_link_up();
   part_down(0, KVF_PEER_DOWN);
   kvf_shards_disconnect(link);
@@ -201,9 +189,8 @@ static void given_back_before_down_could_be_told(void **state)
   assert_true(host_has(USER, "Uu"));
 }
 
-static void given_back_while_down_is_told(void **state)
+SET_TEST(given_back_while_down_is_told)
 {
-  (void)state;
   pthread_t thread = hold_link_up();
   part_down(1, KVF_PEER_DOWN);
   (void)pthread_mutex_lock(&told.lock);
@@ -218,9 +205,8 @@ static void given_back_while_down_is_told(void **state)
   assert_true(host_has(USER, "UuDd"));
 }
 
-static void the_host_gives_it_back_when_told_that_it_is_up(void **state)
+SET_TEST(the_host_gives_it_back_when_told_that_it_is_up)
 {
-  (void)state;
   told.disconnects = 'U';
   all_come_up();
   assert_true(host_has(USER, "Uu"));
@@ -228,18 +214,16 @@ static void the_host_gives_it_back_when_told_that_it_is_up(void **state)
   assert_true(host_has(USER, "Uu"));
 }
 
-static void the_host_gives_it_back_when_told_that_it_failed(void **state)
+SET_TEST(the_host_gives_it_back_when_told_that_it_failed)
 {
-  (void)state;
   told.disconnects = 'U';
   part_up(1, KVF_TRANSFER_FAILED);
   part_up_late(0);
   assert_up(KVF_TRANSFER_FAILED);
 }
 
-static void the_host_gives_it_back_when_told_that_it_is_down(void **state)
+SET_TEST(the_host_gives_it_back_when_told_that_it_is_down)
 {
-  (void)state;
   told.disconnects = 'D';
   all_come_up();
   part_down(0, KVF_PEER_DOWN);
@@ -247,9 +231,8 @@ static void the_host_gives_it_back_when_told_that_it_is_down(void **state)
 }
 
 /* What parts still say is not passed on. */
-static void given_back_before_it_is_up(void **state)
+SET_TEST(given_back_before_it_is_up)
 {
-  (void)state;
   part_up(0, KVF_OK);
   part_up(1, KVF_OK);
   kvf_shards_disconnect(link);
@@ -259,9 +242,8 @@ static void given_back_before_it_is_up(void **state)
   assert_true(host_has(USER, ""));
 }
 
-static void links_do_not_mix(void **state)
+SET_TEST(links_do_not_mix)
 {
-  (void)state;
   kvf_link *second = NULL;
   fake_part *firsts[COUNT];
   for (uint32_t i = 0; i < COUNT; i++) {
@@ -282,9 +264,8 @@ static void links_do_not_mix(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void parts_may_be_up_before_all_are_there(void **state)
+SET_TEST(parts_may_be_up_before_all_are_there)
 {
-  (void)state;
   kvf_link *second = NULL;
   fakes.comes_up_at_once = true;
   assert_int_equal(made_connect(made, USER + 1, 0, COUNT, &second), KVF_OK);
@@ -296,9 +277,8 @@ static void parts_may_be_up_before_all_are_there(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void the_host_gives_back_one_that_is_up_at_once(void **state)
+SET_TEST(the_host_gives_back_one_that_is_up_at_once)
 {
-  (void)state;
   kvf_link *second = NULL;
   fakes.comes_up_at_once = true;
   told.disconnects = 'U';
@@ -306,30 +286,4 @@ static void the_host_gives_back_one_that_is_up_at_once(void **state)
   assert_true(host_has(USER + 1, "Uu"));
   fakes.given_back = 0;
   kvf_shards_disconnect(link);
-}
-
-#define WITH_LINK(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      WITH_LINK(a_link_is_up_when_its_last_part_is),
-      WITH_LINK(a_part_that_does_not_come_up_fails_the_link_once),
-      WITH_LINK(two_parts_that_do_not_come_up_fail_the_link_once),
-      WITH_LINK(a_part_that_goes_down_before_all_are_up_fails_the_link),
-      WITH_LINK(the_first_part_that_goes_down_ends_the_link),
-      WITH_LINK(reads_of_a_link_that_failed_go_to_the_part_that_did),
-      WITH_LINK(down_comes_when_up_has_been_told),
-      WITH_LINK(given_back_while_up_is_told),
-      WITH_LINK(given_back_before_down_could_be_told),
-      WITH_LINK(given_back_while_down_is_told),
-      WITH_LINK(the_host_gives_it_back_when_told_that_it_is_up),
-      WITH_LINK(the_host_gives_it_back_when_told_that_it_failed),
-      WITH_LINK(the_host_gives_it_back_when_told_that_it_is_down),
-      WITH_LINK(given_back_before_it_is_up),
-      WITH_LINK(links_do_not_mix),
-      WITH_LINK(parts_may_be_up_before_all_are_there),
-      WITH_LINK(the_host_gives_back_one_that_is_up_at_once),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

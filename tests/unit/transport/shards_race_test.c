@@ -2,13 +2,9 @@
 #include "transport/shards.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "shards_fake.h"
+#include "test.h"
 
 #define COUNT 3
 #define ROUNDS 1000
@@ -161,9 +157,8 @@ static void check_no_reads_are_left(void)
   kvf_shards_disconnect(link);
 }
 
-static void links_are_told_of_in_order(void **state)
+TEST(links_are_told_of_in_order)
 {
-  (void)state;
   pthread_t threads[COUNT];
   char message[KVF_MESSAGE_BYTES_MAX];
   uint32_t downs = 0;
@@ -188,12 +183,4 @@ static void links_are_told_of_in_order(void **state)
   kvf_shards_close(made);
   assert_int_equal(fakes.wrong, 0);
   fakes_end();
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(links_are_told_of_in_order),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,7 @@
 #include "transport/shards.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "shards_fake.h"
+#include "test.h"
 
 #define COUNT 3
 
@@ -42,11 +37,12 @@ static int tear_down(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
+
 /* ---- open, memory, description ---- */
 
-static void as_many_as_asked_for_are_opened(void **state)
+TEST_WITH(as_many_as_asked_for_are_opened, begin, tear_down)
 {
-  (void)state;
   const uint32_t counts[] = {1, 2, KVF_SHARDS_MAX};
   for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
     fakes.opened = 0;
@@ -60,9 +56,8 @@ static void as_many_as_asked_for_are_opened(void **state)
   }
 }
 
-static void one_that_does_not_open_closes_those_before(void **state)
+TEST_WITH(one_that_does_not_open_closes_those_before, begin, tear_down)
 {
-  (void)state;
   const char *const says[] = {"no shard 0", "no shard 1", "no shard 2"};
   for (uint32_t k = 0; k < COUNT; k++) {
     fakes.opened = 0;
@@ -81,9 +76,8 @@ static void one_that_does_not_open_closes_those_before(void **state)
 
 static const kvf_transport_memory memory = {.table_slots = 7};
 
-static void all_have_the_memory(void **state)
+SET_TEST(all_have_the_memory)
 {
-  (void)state;
   assert_int_equal(kvf_shards_set_memory(made, &memory), KVF_OK);
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_true(fakes.shards[i].has_memory);
@@ -92,9 +86,8 @@ static void all_have_the_memory(void **state)
   assert_int_equal(fakes.clears, COUNT);
 }
 
-static void all_or_none_have_the_memory(void **state)
+SET_TEST(all_or_none_have_the_memory)
 {
-  (void)state;
   for (uint32_t k = 0; k < COUNT; k++) {
     fakes.clears = 0;
     fakes.memory_fails = k;
@@ -106,9 +99,8 @@ static void all_or_none_have_the_memory(void **state)
   }
 }
 
-static void its_description_is_those_of_all(void **state)
+SET_TEST(its_description_is_those_of_all)
 {
-  (void)state;
   const char *const expected[COUNT] = {"A", "BB", "CCC"};
   kvf_shards_description description;
   uint8_t out[64];
@@ -125,9 +117,8 @@ static void its_description_is_those_of_all(void **state)
   assert_int_equal(kvf_shards_describe(made, out, bytes - 1, &bytes), KVF_LIMIT);
 }
 
-static void one_without_a_description_no_description(void **state)
+SET_TEST(one_without_a_description_no_description)
 {
-  (void)state;
   for (uint32_t k = 0; k < COUNT; k++) {
     uint8_t out[64];
     size_t bytes = 0;
@@ -154,9 +145,8 @@ static char theirs_of(uint32_t shard)
   return (char)part_of(shard)->description[0];
 }
 
-static void parts_are_told_of_the_peer(void **state)
+SET_TEST(parts_are_told_of_the_peer)
 {
-  (void)state;
   kvf_link *link = connected(1234, COUNT);
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_int_equal(part_of(i)->session_id, 1234);
@@ -166,9 +156,8 @@ static void parts_are_told_of_the_peer(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void ours_share_those_of_a_peer_that_has_fewer(void **state)
+SET_TEST(ours_share_those_of_a_peer_that_has_fewer)
 {
-  (void)state;
   const char first[COUNT][COUNT + 1] = {"aaa", "aba", "abc"}; /* then they move on, from one turn to the next */
   for (uint32_t theirs = 1; theirs <= COUNT; theirs++) {
     for (uint64_t session = 0; session < 4 * (uint64_t)COUNT; session++) {
@@ -182,9 +171,8 @@ static void ours_share_those_of_a_peer_that_has_fewer(void **state)
   }
 }
 
-static void sessions_take_turns_at_those_of_a_peer_that_has_more(void **state)
+SET_TEST(sessions_take_turns_at_those_of_a_peer_that_has_more)
 {
-  (void)state;
   uint32_t used[5] = {0};
   for (uint64_t session = 0; session < 5 * (uint64_t)COUNT; session++) {
     kvf_link *link = connected(session, 5);
@@ -200,9 +188,8 @@ static void sessions_take_turns_at_those_of_a_peer_that_has_more(void **state)
   }
 }
 
-static void one_that_does_not_connect_gives_back_those_before(void **state)
+SET_TEST(one_that_does_not_connect_gives_back_those_before)
 {
-  (void)state;
   for (uint32_t k = 0; k < COUNT; k++) {
     kvf_link *link = (kvf_link *)(void *)&fakes;
     fakes.given_back = 0;
@@ -220,9 +207,8 @@ static void one_that_does_not_connect_gives_back_those_before(void **state)
   assert_true(host_has(1, ""));
 }
 
-static void a_malformed_description_is_no_way_to_a_peer(void **state)
+SET_TEST(a_malformed_description_is_no_way_to_a_peer)
 {
-  (void)state;
   const uint8_t bad[] = {1, 1, 0, 'a', 'b'};
   const size_t lengths[] = {0, 3, 5};
   for (size_t i = 0; i < 3; i++) {
@@ -256,9 +242,8 @@ static uint32_t begin_read(kvf_link *link, uint64_t id)
   return at;
 }
 
-static void a_read_goes_where_the_fewest_are(void **state)
+SET_TEST(a_read_goes_where_the_fewest_are)
 {
-  (void)state;
   kvf_link *link = connected(1, COUNT);
   assert_int_equal(begin_read(link, 1), 1);
   assert_int_equal(begin_read(link, 2), 2);
@@ -280,9 +265,8 @@ static void a_read_goes_where_the_fewest_are(void **state)
 }
 
 /* Of ours and of the peer's, however many it has. */
-static void sessions_with_one_read_at_a_time_use_all_shards(void **state)
+SET_TEST(sessions_with_one_read_at_a_time_use_all_shards)
 {
-  (void)state;
   for (uint32_t theirs = 1; theirs <= 5; theirs++) {
     uint32_t ours_used[COUNT] = {0};
     uint32_t theirs_used[5] = {0};
@@ -305,9 +289,8 @@ static void sessions_with_one_read_at_a_time_use_all_shards(void **state)
 }
 
 /* A shard has the reads of all links. */
-static void links_share_the_count(void **state)
+SET_TEST(links_share_the_count)
 {
-  (void)state;
   kvf_link *first = connected(2, COUNT);
   assert_int_equal(begin_read(first, 1), 2);
   kvf_link *second = connected(2, COUNT);
@@ -322,9 +305,8 @@ static void links_share_the_count(void **state)
   kvf_shards_disconnect(first);
 }
 
-static void sessions_begin_with_different_shards(void **state)
+SET_TEST(sessions_begin_with_different_shards)
 {
-  (void)state;
   for (uint64_t session = 0; session < 6; session++) {
     kvf_link *link = connected(session, COUNT);
     for (int again = 0; again < 2; again++) {
@@ -336,9 +318,8 @@ static void sessions_begin_with_different_shards(void **state)
   }
 }
 
-static void the_end_of_a_read_is_told(void **state)
+SET_TEST(the_end_of_a_read_is_told)
 {
-  (void)state;
   kvf_link *link = connected(0, COUNT);
   assert_int_equal(begin_read(link, 17), 0);
   assert_true(read_end(0, 17));
@@ -349,9 +330,8 @@ static void the_end_of_a_read_is_told(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void a_cancel_reaches_the_reads_shard(void **state)
+SET_TEST(a_cancel_reaches_the_reads_shard)
 {
-  (void)state;
   kvf_link *link = connected(0, COUNT);
   for (uint64_t id = 1; id <= COUNT; id++) {
     const uint32_t at = begin_read(link, id);
@@ -365,9 +345,8 @@ static void a_cancel_reaches_the_reads_shard(void **state)
   kvf_shards_disconnect(link);
 }
 
-static void assist_asks_all(void **state)
+SET_TEST(assist_asks_all)
 {
-  (void)state;
   assert_false(kvf_shards_assist(made));
   for (uint32_t k = 0; k < COUNT; k++) {
     fakes.shards[k].has_more = true;
@@ -381,9 +360,8 @@ static void assist_asks_all(void **state)
 
 /* ---- what else shards ask the host ---- */
 
-static void the_host_is_asked_and_told(void **state)
+SET_TEST(the_host_is_asked_and_told)
 {
-  (void)state;
   const kvf_transport_host *its_host = &fakes.shards[1].host;
   const kvf_lease lease = {.id = 23};
   kvf_read_item items[2] = {{0}};
@@ -402,33 +380,4 @@ static void the_host_is_asked_and_told(void **state)
   its_host->log(its_host->context, KVF_LOG_WARN, "a line");
   assert_int_equal(told.level, KVF_LOG_WARN);
   assert_string_equal(told.line, "a line");
-}
-
-#define BARE(test) cmocka_unit_test_setup_teardown(test, begin, tear_down)
-#define WITH_SHARDS(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      BARE(as_many_as_asked_for_are_opened),
-      BARE(one_that_does_not_open_closes_those_before),
-      WITH_SHARDS(all_have_the_memory),
-      WITH_SHARDS(all_or_none_have_the_memory),
-      WITH_SHARDS(its_description_is_those_of_all),
-      WITH_SHARDS(one_without_a_description_no_description),
-      WITH_SHARDS(parts_are_told_of_the_peer),
-      WITH_SHARDS(ours_share_those_of_a_peer_that_has_fewer),
-      WITH_SHARDS(sessions_take_turns_at_those_of_a_peer_that_has_more),
-      WITH_SHARDS(one_that_does_not_connect_gives_back_those_before),
-      WITH_SHARDS(a_malformed_description_is_no_way_to_a_peer),
-      WITH_SHARDS(a_read_goes_where_the_fewest_are),
-      WITH_SHARDS(sessions_with_one_read_at_a_time_use_all_shards),
-      WITH_SHARDS(links_share_the_count),
-      WITH_SHARDS(sessions_begin_with_different_shards),
-      WITH_SHARDS(the_end_of_a_read_is_told),
-      WITH_SHARDS(a_cancel_reaches_the_reads_shard),
-      WITH_SHARDS(assist_asks_all),
-      WITH_SHARDS(the_host_is_asked_and_told),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

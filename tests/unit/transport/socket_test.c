@@ -1,4 +1,5 @@
 #include "transport/socket.h"
+#include "test.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,14 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define HANDSHAKE_MS 1000 /* the option's default */
 
@@ -39,9 +33,8 @@ static void assert_round_trip(const char *text, const char *expected)
   assert_int_equal(back.port, address.port);
 }
 
-static void addresses_survive_text_and_sockaddr(void **state)
+TEST(addresses_survive_text_and_sockaddr)
 {
-  (void)state;
   assert_round_trip("127.0.0.1", "127.0.0.1:0");
   assert_round_trip("127.0.0.1:65535", "127.0.0.1:65535");
   assert_round_trip("::1", "[::1]:0");
@@ -53,9 +46,8 @@ static void addresses_survive_text_and_sockaddr(void **state)
   assert_false(kvf_address_from_sockaddr(&other, &address));
 }
 
-static void bad_text_is_refused(void **state)
+TEST(bad_text_is_refused)
 {
-  (void)state;
   static const char *const bad[] = {
       "", ":80", "[::1", "[::1]80", "1.2.3.4:", "1.2.3.4:x", "1.2.3.4:65536", "1.2.3.4:-1", "[]:1", "1.2.3.4.5.6"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -81,9 +73,8 @@ int __wrap_getaddrinfo(const char *name, const char *service, const struct addri
 }
 
 /* Else an engine that listens on IPv4 would name an address at which nobody listens. */
-static void a_name_is_looked_up_for_its_listener(void **state)
+TEST(a_name_is_looked_up_for_its_listener)
 {
-  (void)state;
   static const struct {
     const char *listener;
     const char *expected;
@@ -108,9 +99,8 @@ static void a_name_is_looked_up_for_its_listener(void **state)
   assert_true(kvf_address_is_v4(&address));
 }
 
-static void loopback_and_any_are_told(void **state)
+TEST(loopback_and_any_are_told)
 {
-  (void)state;
   static const struct {
     const char *text;
     bool loopback;
@@ -145,9 +135,8 @@ static void assert_data_socket(int fd)
   assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPCNT), KVF_SOCKET_PROBES);
 }
 
-static void patience_with_a_silent_host(void **state)
+TEST(patience_with_a_silent_host)
 {
-  (void)state;
   assert_int_equal(kvf_socket_patience_ms(1000), 10000);
   assert_int_equal(kvf_socket_patience_ms(301), 3010);
   assert_int_equal(kvf_socket_patience_ms(10), KVF_SOCKET_PATIENCE_MS_MIN);
@@ -155,9 +144,8 @@ static void patience_with_a_silent_host(void **state)
   assert_int_equal(kvf_socket_patience_ms(UINT32_MAX), INT32_MAX);
 }
 
-static void listener_and_connection(void **state)
+TEST(listener_and_connection)
 {
-  (void)state;
   kvf_address any_port = resolved("127.0.0.1");
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -183,9 +171,8 @@ static void listener_and_connection(void **state)
   close(listener);
 }
 
-static void port_in_use_names_the_address(void **state)
+TEST(port_in_use_names_the_address)
 {
-  (void)state;
   kvf_address address = resolved("127.0.0.1");
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -205,9 +192,8 @@ static void port_in_use_names_the_address(void **state)
   assert_non_null(strstr(message, "no interface"));
 }
 
-static void refused_connection_has_its_error(void **state)
+TEST(refused_connection_has_its_error)
 {
-  (void)state;
   kvf_address address = resolved("127.0.0.1");
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -223,19 +209,4 @@ static void refused_connection_has_its_error(void **state)
   assert_int_equal(poll(&waiting, 1, 10000), 1);
   assert_int_equal(kvf_socket_error(fd), ECONNREFUSED);
   close(fd);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(addresses_survive_text_and_sockaddr),
-      cmocka_unit_test(bad_text_is_refused),
-      cmocka_unit_test(a_name_is_looked_up_for_its_listener),
-      cmocka_unit_test(loopback_and_any_are_told),
-      cmocka_unit_test(listener_and_connection),
-      cmocka_unit_test(port_in_use_names_the_address),
-      cmocka_unit_test(refused_connection_has_its_error),
-      cmocka_unit_test(patience_with_a_silent_host),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

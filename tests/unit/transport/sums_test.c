@@ -1,13 +1,7 @@
 #include "transport/sums.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/checksum.h"
+#include "test.h"
 
 /* Two groups; the first has regions of other strides, heads' sizes and, to be worse, numbers of blocks. */
 #define BLOCKS 6
@@ -43,9 +37,10 @@ static int close_sums(void **state)
   return 0;
 }
 
-static void sums_are_laid_out_like_a_region(void **state)
+#define SET_TEST(name) TEST_WITH(name, open_sums, close_sums)
+
+SET_TEST(sums_are_laid_out_like_a_region)
 {
-  (void)state;
   kvf_region_layout out[KVF_GROUPS_MAX];
   assert_int_equal(kvf_sums_layouts(layouts, 3, out), 2);
   assert_int_equal(sums_count, 2);
@@ -65,9 +60,8 @@ static void sums_are_laid_out_like_a_region(void **state)
   assert_true(kvf_region_layouts_are_valid(layouts, 5));
 }
 
-static void rows_too_long_are_refused(void **state)
+TEST(rows_too_long_are_refused)
 {
-  (void)state;
   kvf_region_layout out[KVF_GROUPS_MAX];
   kvf_region_layout many[2];
   for (uint32_t i = 0; i < 2; i++) {
@@ -101,9 +95,8 @@ static uint64_t stored(uint32_t group, uint32_t block, uint32_t at)
   return sum;
 }
 
-static void heads_are_outermost(void **state)
+SET_TEST(heads_are_outermost)
 {
-  (void)state;
   kvf_sums_make(regions, 3, &all[3], 2);
   for (uint32_t head = 0; head < 4; head++) {
     assert_int_equal(stored(0, 2, 2 * head), kvf_checksum(&pools[0][1024 + (size_t)head * 100], 100));
@@ -115,9 +108,8 @@ static void heads_are_outermost(void **state)
   assert_int_equal(stored(1, BLOCKS - 1, 3), kvf_checksum(pools[1] + (size_t)(BLOCKS - 1) * 300 + 180, 60));
 }
 
-static void every_byte_that_is_read_counts(void **state)
+SET_TEST(every_byte_that_is_read_counts)
 {
-  (void)state;
   const kvf_read_item items[] = {{0, 0, 3, 3}, {1, 0, 5, 5}, {0, 1, 1, 1}};
   const kvf_chunk chunk = {.local = all,
                            .remote = layouts,
@@ -153,9 +145,8 @@ static void every_byte_that_is_read_counts(void **state)
 }
 
 /* A result is judged only if the bytes are the lease's. */
-static void only_live_bytes_are_judged(void **state)
+SET_TEST(only_live_bytes_are_judged)
 {
-  (void)state;
   const kvf_lease lease = {.id = 9};
   const kvf_read_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
   const kvf_chunk chunk = {
@@ -181,16 +172,4 @@ static void only_live_bytes_are_judged(void **state)
   kvf_sums_judge(&chunk, 2, &lease, &live);
   assert_int_equal(live.status, KVF_OK);
   assert_int_equal(live.verified, 2);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(sums_are_laid_out_like_a_region, open_sums, close_sums),
-      cmocka_unit_test(rows_too_long_are_refused),
-      cmocka_unit_test_setup_teardown(heads_are_outermost, open_sums, close_sums),
-      cmocka_unit_test_setup_teardown(every_byte_that_is_read_counts, open_sums, close_sums),
-      cmocka_unit_test_setup_teardown(only_live_bytes_are_judged, open_sums, close_sums),
-  };
-  return cmocka_run_group_tests_name("transport/sums", tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* How links come up, or do not, with a producer that does what it likes. */
 #include "transport/tcp_link.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tcp_consumer.h"
+#include "test.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
 
@@ -32,6 +27,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, open_patient, scene_close)
+
 static bool is_told_up(tcp_consumer *consumer)
 {
   side *node = &consumer->node;
@@ -41,7 +38,7 @@ static bool is_told_up(tcp_consumer *consumer)
   return told;
 }
 
-static void a_link_is_up_when_both_ends_are_proved(void **state)
+SET_TEST(a_link_is_up_when_both_ends_are_proved)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -53,7 +50,7 @@ static void a_link_is_up_when_both_ends_are_proved(void **state)
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_OK);
 }
 
-static void nobody_listens(void **state)
+SET_TEST(nobody_listens)
 {
   tcp_consumer *consumer = *state;
   (void)close(consumer->listener);
@@ -63,7 +60,7 @@ static void nobody_listens(void **state)
   assert_true(node_has_logged(&consumer->node, "cannot connect: Connection refused"));
 }
 
-static void a_silent_producer_is_given_up(void **state)
+TEST_WITH(a_silent_producer_is_given_up, open_impatient, scene_close)
 {
   tcp_consumer *consumer = *state;
   uint64_t begun_ns = now_ns();
@@ -73,7 +70,7 @@ static void a_silent_producer_is_given_up(void **state)
   assert_true(node_has_logged(&consumer->node, "no handshake in 100 ms"));
 }
 
-static void a_producer_that_does_not_answer_the_proof_is_given_up(void **state)
+TEST_WITH(a_producer_that_does_not_answer_the_proof_is_given_up, open_impatient, scene_close)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -83,7 +80,7 @@ static void a_producer_that_does_not_answer_the_proof_is_given_up(void **state)
   peer_expect_closed(consumer->fd);
 }
 
-static void a_producer_that_hangs_up_first_is_down(void **state)
+SET_TEST(a_producer_that_hangs_up_first_is_down)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -91,7 +88,7 @@ static void a_producer_that_hangs_up_first_is_down(void **state)
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
 }
 
-static void a_producer_that_hangs_up_on_the_proof_has_refused(void **state)
+SET_TEST(a_producer_that_hangs_up_on_the_proof_has_refused)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -113,7 +110,7 @@ static void expect_protocol_error(tcp_consumer *consumer, const char *line)
   consumer->fd = -1;
 }
 
-static void nonsense_in_the_handshake_ends_it(void **state)
+SET_TEST(nonsense_in_the_handshake_ends_it)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -139,7 +136,7 @@ static void nonsense_in_the_handshake_ends_it(void **state)
 }
 
 /* P8: somebody else has taken the producer's port. No READ, and so no lease's token, goes to him. */
-static void a_producer_without_the_session_key_gets_no_read(void **state)
+SET_TEST(a_producer_without_the_session_key_gets_no_read)
 {
   tcp_consumer *consumer = *state;
   consumer_connect(consumer);
@@ -152,7 +149,7 @@ static void a_producer_without_the_session_key_gets_no_read(void **state)
   assert_true(node_has_logged(&consumer->node, "has not proved the session's key"));
 }
 
-static void a_link_that_was_up_fails_once(void **state)
+SET_TEST(a_link_that_was_up_fails_once)
 {
   tcp_consumer *consumer = *state;
   consumer_link(consumer);
@@ -162,7 +159,7 @@ static void a_link_that_was_up_fails_once(void **state)
   assert_true(node_has_logged(&consumer->node, "closed by the producer"));
 }
 
-static void unasked_chunks_end_the_link(void **state)
+SET_TEST(unasked_chunks_end_the_link)
 {
   tcp_consumer *consumer = *state;
   consumer_link(consumer);
@@ -172,7 +169,7 @@ static void unasked_chunks_end_the_link(void **state)
   assert_true(node_has_logged(&consumer->node, "a chunk that is not the next one"));
 }
 
-static void disconnect_is_legal_at_any_time(void **state)
+SET_TEST(disconnect_is_legal_at_any_time)
 {
   tcp_consumer *consumer = *state;
   for (int stage = 3; stage >= 0; stage--) {
@@ -199,7 +196,7 @@ static void disconnect_is_legal_at_any_time(void **state)
   }
 }
 
-static void links_need_memory_and_a_layout_that_pairs(void **state)
+SET_TEST(links_need_memory_and_a_layout_that_pairs)
 {
   tcp_consumer *consumer = *state;
   consumer->introduction.shape.regions[0].block_bytes /= 2;
@@ -212,25 +209,4 @@ static void links_need_memory_and_a_layout_that_pairs(void **state)
   consumer_connect(consumer);
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_TRANSFER_SETUP);
   assert_true(node_has_logged(&consumer->node, "no memory is registered here"));
-}
-
-#define CASE(name, open) cmocka_unit_test_setup_teardown(name, open, scene_close)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      CASE(a_link_is_up_when_both_ends_are_proved, open_patient),
-      CASE(nobody_listens, open_patient),
-      CASE(a_silent_producer_is_given_up, open_impatient),
-      CASE(a_producer_that_does_not_answer_the_proof_is_given_up, open_impatient),
-      CASE(a_producer_that_hangs_up_first_is_down, open_patient),
-      CASE(a_producer_that_hangs_up_on_the_proof_has_refused, open_patient),
-      CASE(nonsense_in_the_handshake_ends_it, open_patient),
-      CASE(a_producer_without_the_session_key_gets_no_read, open_patient),
-      CASE(a_link_that_was_up_fails_once, open_patient),
-      CASE(unasked_chunks_end_the_link, open_patient),
-      CASE(disconnect_is_legal_at_any_time, open_patient),
-      CASE(links_need_memory_and_a_layout_that_pairs, open_patient),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

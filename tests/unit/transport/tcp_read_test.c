@@ -1,16 +1,11 @@
 /* What becomes of reads, with a producer that does what it likes. */
 #include <assert.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "tcp_consumer.h"
+#include "test.h"
 #include "transport/tcp_link.h"
 
 #define FILL 0x77
@@ -58,6 +53,8 @@ static int scene_close(void **state)
   free(s);
   return 0;
 }
+
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
 /* Starts a read of blocks [first, first + count). */
 static kvf_read started(scene *s, uint32_t first, uint32_t count)
@@ -119,7 +116,7 @@ static void expect_status(scene *s, const kvf_read *read, kvf_status status)
   assert_int_equal(node_wait(s->node, read->id).status, status);
 }
 
-static void a_read_gets_its_bytes_and_its_sample(void **state)
+SCENE_TEST(a_read_gets_its_bytes_and_its_sample)
 {
   scene *s = *state;
   kvf_read read = started(s, 3, 5);
@@ -130,7 +127,7 @@ static void a_read_gets_its_bytes_and_its_sample(void **state)
   assert_true(blocks_are(s, 8, CONSUMER_BLOCKS - 8, 0));
 }
 
-static void more_reads_than_may_be_open_wait(void **state)
+SCENE_TEST(more_reads_than_may_be_open_wait)
 {
   scene *s = *state;
   enum { COUNT = 6 * KVF_TCP_REQUESTS_MAX };
@@ -156,7 +153,7 @@ static void more_reads_than_may_be_open_wait(void **state)
   }
 }
 
-static void refusals_are_told(void **state)
+SCENE_TEST(refusals_are_told)
 {
   scene *s = *state;
   static const struct {
@@ -188,7 +185,7 @@ static void expect_failed_link(scene *s, const kvf_read *reads, size_t count, co
   expect_status(s, &late, KVF_PROTOCOL);
 }
 
-static void a_chunk_of_another_size_ends_the_link(void **state)
+SCENE_TEST(a_chunk_of_another_size_ends_the_link)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 2), started(s, 2, 1)};
@@ -198,7 +195,7 @@ static void a_chunk_of_another_size_ends_the_link(void **state)
   assert_true(node_all_are(s->node, 0));
 }
 
-static void an_answer_out_of_turn_ends_the_link(void **state)
+SCENE_TEST(an_answer_out_of_turn_ends_the_link)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
@@ -207,7 +204,7 @@ static void an_answer_out_of_turn_ends_the_link(void **state)
   expect_failed_link(s, reads, 1, "a chunk that is not the next one");
 }
 
-static void a_trailer_of_another_chunk_ends_the_link(void **state)
+SCENE_TEST(a_trailer_of_another_chunk_ends_the_link)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
@@ -218,7 +215,7 @@ static void a_trailer_of_another_chunk_ends_the_link(void **state)
   expect_failed_link(s, reads, 1, "a trailer that is not the chunk's");
 }
 
-static void a_chunk_instead_of_a_trailer_ends_the_link(void **state)
+SCENE_TEST(a_chunk_instead_of_a_trailer_ends_the_link)
 {
   scene *s = *state;
   const kvf_read reads[] = {started(s, 0, 1)};
@@ -229,7 +226,7 @@ static void a_chunk_instead_of_a_trailer_ends_the_link(void **state)
   expect_failed_link(s, reads, 1, "unexpected frame chunk");
 }
 
-static void a_producer_that_leaves_fails_its_reads(void **state)
+SCENE_TEST(a_producer_that_leaves_fails_its_reads)
 {
   scene *s = *state;
   kvf_read half = started(s, 0, 2);
@@ -249,7 +246,7 @@ static void a_producer_that_leaves_fails_its_reads(void **state)
 }
 
 /* The producer has been told, but had begun already: what it still sends must land nowhere. */
-static void a_cancelled_read_writes_nothing_more(void **state)
+SCENE_TEST(a_cancelled_read_writes_nothing_more)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 4);
@@ -270,7 +267,7 @@ static void a_cancelled_read_writes_nothing_more(void **state)
   assert_true(blocks_are(s, 0, 8, 0));
 }
 
-static void a_read_that_is_cancelled_half_way_stops_there(void **state)
+SCENE_TEST(a_read_that_is_cancelled_half_way_stops_there)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 4);
@@ -292,7 +289,7 @@ static void a_read_that_is_cancelled_half_way_stops_there(void **state)
   assert_true(blocks_are(s, 0, 8, 0));
 }
 
-static void reads_that_wait_can_be_cancelled(void **state)
+SCENE_TEST(reads_that_wait_can_be_cancelled)
 {
   scene *s = *state;
   enum { COUNT = KVF_TCP_REQUESTS_MAX };
@@ -308,7 +305,7 @@ static void reads_that_wait_can_be_cancelled(void **state)
   expect_status(s, &last, KVF_CANCELLED);
 }
 
-static void memory_that_goes_away_cancels_reads(void **state)
+SCENE_TEST(memory_that_goes_away_cancels_reads)
 {
   scene *s = *state;
   kvf_read half = started(s, 0, 2);
@@ -331,7 +328,7 @@ static void memory_that_goes_away_cancels_reads(void **state)
   assert_true(node_all_are(s->node, 0));
 }
 
-static void progress_is_told_now_and_then(void **state)
+SCENE_TEST(progress_is_told_now_and_then)
 {
   scene *s = *state;
   kvf_read read = started(s, 0, 40);
@@ -352,7 +349,7 @@ static void progress_is_told_now_and_then(void **state)
   expect_good(s, &read);
 }
 
-static void a_read_for_which_there_is_no_memory_is_reported(void **state)
+SCENE_TEST(a_read_for_which_there_is_no_memory_is_reported)
 {
   scene *s = *state;
   atomic_store(&malloc_fails, true);
@@ -365,7 +362,7 @@ static void a_read_for_which_there_is_no_memory_is_reported(void **state)
   expect_good(s, &read);
 }
 
-static void blocks_that_are_not_there_are_not_asked_for(void **state)
+SCENE_TEST(blocks_that_are_not_there_are_not_asked_for)
 {
   scene *s = *state;
   s->items[0].local_block = CONSUMER_BLOCKS;
@@ -375,28 +372,4 @@ static void blocks_that_are_not_there_are_not_asked_for(void **state)
   expect_status(s, &local, KVF_INVALID);
   expect_status(s, &remote, KVF_INVALID);
   peer_expect_silence(s->consumer->fd, 20);
-}
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, scene_open, scene_close)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      CASE(a_read_gets_its_bytes_and_its_sample),
-      CASE(more_reads_than_may_be_open_wait),
-      CASE(refusals_are_told),
-      CASE(a_chunk_of_another_size_ends_the_link),
-      CASE(an_answer_out_of_turn_ends_the_link),
-      CASE(a_trailer_of_another_chunk_ends_the_link),
-      CASE(a_chunk_instead_of_a_trailer_ends_the_link),
-      CASE(a_producer_that_leaves_fails_its_reads),
-      CASE(a_cancelled_read_writes_nothing_more),
-      CASE(a_read_that_is_cancelled_half_way_stops_there),
-      CASE(reads_that_wait_can_be_cancelled),
-      CASE(memory_that_goes_away_cancels_reads),
-      CASE(progress_is_told_now_and_then),
-      CASE(a_read_for_which_there_is_no_memory_is_reported),
-      CASE(blocks_that_are_not_there_are_not_asked_for),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

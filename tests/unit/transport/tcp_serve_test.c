@@ -1,17 +1,12 @@
 /* What a consumer that has proved its key is answered. */
 #include "transport/tcp_server.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "node.h"
 #include "tcp_peer.h"
+#include "test.h"
 #include "transport/fence_memory.h"
 
 #define BLOCKS 64
@@ -61,6 +56,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
+
 static void expect_payload(scene *s, const kvf_read_item *items, uint32_t count)
 {
   peer_receive(s->fd, s->payload, (size_t)count * BLOCK_BYTES);
@@ -91,7 +88,7 @@ static void expect_refusal(scene *s, uint64_t read_id, kvf_status status)
   assert_int_equal(chunk.payload_bytes, 0);
 }
 
-static void reads_are_answered_in_order(void **state)
+SCENE_TEST(reads_are_answered_in_order)
 {
   scene *s = *state;
   peer_send_read(s->fd, 1, &s->lease->lease, s->items, 3);
@@ -100,7 +97,7 @@ static void reads_are_answered_in_order(void **state)
   expect_answer(s, 2, s->items + 7, 1);
 }
 
-static void more_reads_than_are_queued_are_answered_too(void **state)
+SCENE_TEST(more_reads_than_are_queued_are_answered_too)
 {
   scene *s = *state;
   const uint64_t count = 4 * KVF_TCP_REQUESTS_MAX + 3;
@@ -112,7 +109,7 @@ static void more_reads_than_are_queued_are_answered_too(void **state)
   }
 }
 
-static void refusals_carry_the_reason_and_nothing_else(void **state)
+SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
 {
   scene *s = *state;
   kvf_lease lease = s->lease->lease;
@@ -142,7 +139,7 @@ static void refusals_carry_the_reason_and_nothing_else(void **state)
   }
 }
 
-static void heads_are_those_that_were_asked_for(void **state)
+SCENE_TEST(heads_are_those_that_were_asked_for)
 {
   scene *s = *state;
   kvf_data_read read = {.read_id = 1, .lease = s->lease->lease, .heads = 1, .items_count = 1};
@@ -166,7 +163,7 @@ static void heads_are_those_that_were_asked_for(void **state)
   expect_refusal(s, 3, KVF_INVALID); /* it has no checksums */
 }
 
-static void a_cancelled_read_that_waits_is_not_sent(void **state)
+SCENE_TEST(a_cancelled_read_that_waits_is_not_sent)
 {
   scene *s = *state;
   peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
@@ -192,7 +189,7 @@ __attribute__((no_sanitize("thread"))) static void next_owner_writes(uint8_t *bl
 }
 
 /* The consumer learns from the trailer what became of the lease while the chunk was on its way. */
-static void the_trailer_tells_what_was_after_the_last_byte(void **state)
+SCENE_TEST(the_trailer_tells_what_was_after_the_last_byte)
 {
   scene *s = *state;
   peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
@@ -212,7 +209,7 @@ static void the_trailer_tells_what_was_after_the_last_byte(void **state)
   assert_int_equal(peer_receive_trailer(s->fd).word, kvf_fence_word_live(1009));
 }
 
-static void memory_that_goes_away_ends_what_is_being_sent(void **state)
+SCENE_TEST(memory_that_goes_away_ends_what_is_being_sent)
 {
   scene *s = *state;
   int idle = peer_connect_proved(&s->spec);
@@ -231,7 +228,7 @@ static void memory_that_goes_away_ends_what_is_being_sent(void **state)
 }
 
 /* A consumer that stands still costs the others nothing. */
-static void consumers_are_served_side_by_side(void **state)
+SCENE_TEST(consumers_are_served_side_by_side)
 {
   scene *s = *state;
   int still = peer_connect_proved(&s->spec);
@@ -244,19 +241,4 @@ static void consumers_are_served_side_by_side(void **state)
   (void)close(still);
   peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
   expect_answer(s, 2, s->items, 1);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(reads_are_answered_in_order, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(more_reads_than_are_queued_are_answered_too, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(refusals_carry_the_reason_and_nothing_else, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(heads_are_those_that_were_asked_for, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(a_cancelled_read_that_waits_is_not_sent, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(the_trailer_tells_what_was_after_the_last_byte, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(memory_that_goes_away_ends_what_is_being_sent, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(consumers_are_served_side_by_side, scene_open, scene_close),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

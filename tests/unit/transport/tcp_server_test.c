@@ -3,21 +3,16 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "node.h"
 #include "tcp_peer.h"
+#include "test.h"
 
 #define SLOW_BYTES (256u << 10)
 
@@ -100,9 +95,8 @@ static void expect_thrown_out(scene *s, int fd, int witness, const char *line)
   expect_served(s, witness);
 }
 
-static void strangers_that_talk_nonsense_are_thrown_out(void **state)
+TEST(strangers_that_talk_nonsense_are_thrown_out)
 {
-  (void)state;
   scene *s = scene_open(64, 5000);
   int witness = peer_connect_proved(&s->spec);
 
@@ -138,9 +132,8 @@ static kvf_tls_context *tls_with(const char *key_of_sixteen)
 }
 
 /* Not a byte of a frame goes by outside TLS, and none inside to who has another key. */
-static void inside_tls_nothing_is_said_to_strangers(void **state)
+TEST(inside_tls_nothing_is_said_to_strangers)
 {
-  (void)state;
   kvf_tls_context *ours = tls_with("a key of sixteen");
   kvf_tls_context *theirs = tls_with("a key of 16, too");
   scene *s = scene_open_tls(64, 1000, ours);
@@ -175,9 +168,8 @@ static void inside_tls_nothing_is_said_to_strangers(void **state)
   kvf_tls_context_free(theirs);
 }
 
-static void consumers_must_show_the_sessions_key(void **state)
+TEST(consumers_must_show_the_sessions_key)
 {
-  (void)state;
   scene *s = scene_open(64, 5000);
   int witness = peer_connect_proved(&s->spec);
 
@@ -194,9 +186,8 @@ static void consumers_must_show_the_sessions_key(void **state)
   scene_close(s);
 }
 
-static void proved_consumers_that_talk_nonsense_are_thrown_out(void **state)
+TEST(proved_consumers_that_talk_nonsense_are_thrown_out)
 {
-  (void)state;
   scene *s = scene_open(64, 5000);
   int witness = peer_connect_proved(&s->spec);
 
@@ -220,9 +211,8 @@ static void proved_consumers_that_talk_nonsense_are_thrown_out(void **state)
   scene_close(s);
 }
 
-static void silent_strangers_are_dropped_in_time(void **state)
+TEST(silent_strangers_are_dropped_in_time)
 {
-  (void)state;
   scene *s = scene_open(64, 100);
   int witness = peer_connect_proved(&s->spec);
   uint64_t begun_ns = now_ns();
@@ -239,9 +229,8 @@ static void silent_strangers_are_dropped_in_time(void **state)
   scene_close(s);
 }
 
-static void strangers_cannot_keep_consumers_out(void **state)
+TEST(strangers_cannot_keep_consumers_out)
 {
-  (void)state;
   scene *s = scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
   int strangers[20];
   for (size_t i = 0; i < 20; i++) {
@@ -264,9 +253,8 @@ static void strangers_cannot_keep_consumers_out(void **state)
   scene_close(s);
 }
 
-static void the_longest_idle_consumer_makes_room(void **state)
+TEST(the_longest_idle_consumer_makes_room)
 {
-  (void)state;
   scene *s = scene_open(3, 5000);
   int fds[4];
   for (size_t i = 0; i < 3; i++) {
@@ -286,9 +274,8 @@ static void the_longest_idle_consumer_makes_room(void **state)
 }
 
 /* When the kernel takes the last byte that it has room for is its affair: acknowledgements may be late. */
-static void busy_consumers_make_room_only_when_stuck(void **state)
+TEST(busy_consumers_make_room_only_when_stuck)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
   side *large = malloc(sizeof(*large));
   assert_non_null(large);
@@ -324,9 +311,8 @@ static void busy_consumers_make_room_only_when_stuck(void **state)
 }
 
 /* Whoever takes something now and then stays, and whoever has nothing to take. */
-static void who_takes_nothing_is_closed(void **state)
+TEST(who_takes_nothing_is_closed)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(64, 1 << 20);
   side *large = malloc(sizeof(*large));
   assert_non_null(large);
@@ -381,9 +367,8 @@ static void expect_rest(void)
   assert_true(used_us < 50000);
 }
 
-static void a_lack_of_descriptors_passes(void **state)
+TEST(a_lack_of_descriptors_passes)
 {
-  (void)state;
   scene *s = scene_open(8, 5000);
   atomic_store(&accept_error, EMFILE);
   int fd = peer_connect_proved(&s->spec); /* a little later */
@@ -401,9 +386,8 @@ static void a_lack_of_descriptors_passes(void **state)
 
 /* A child that was forked has copies of both ends and of the listener: who is thrown out sees it all the same, the
  * thread is not told of him again, and nobody can connect to a port that is not served any more. */
-static void a_forked_child_keeps_nothing_open(void **state)
+TEST(a_forked_child_keeps_nothing_open)
 {
-  (void)state;
   scene *s = scene_open(8, 5000);
   uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
   int fd = stranger(s);
@@ -433,22 +417,4 @@ static void a_forked_child_keeps_nothing_open(void **state)
   (void)close(fd);
   assert_int_equal(kill(child, SIGKILL), 0);
   assert_int_equal(waitpid(child, NULL, 0), child);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(strangers_that_talk_nonsense_are_thrown_out),
-      cmocka_unit_test(inside_tls_nothing_is_said_to_strangers),
-      cmocka_unit_test(consumers_must_show_the_sessions_key),
-      cmocka_unit_test(proved_consumers_that_talk_nonsense_are_thrown_out),
-      cmocka_unit_test(silent_strangers_are_dropped_in_time),
-      cmocka_unit_test(strangers_cannot_keep_consumers_out),
-      cmocka_unit_test(the_longest_idle_consumer_makes_room),
-      cmocka_unit_test(busy_consumers_make_room_only_when_stuck),
-      cmocka_unit_test(who_takes_nothing_is_closed),
-      cmocka_unit_test(a_lack_of_descriptors_passes),
-      cmocka_unit_test(a_forked_child_keeps_nothing_open),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 #include "transport/tcp_stream.h"
+#include "test.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define BLOCKS 1500 /* more than one system call takes */
 #define BLOCK_BYTES 64
@@ -67,6 +62,8 @@ static int scene_close(void **state)
   return 0;
 }
 
+#define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
+
 static void stage_text(kvf_tcp_stream *stream, const char *text)
 {
   const size_t bytes = strlen(text);
@@ -122,7 +119,7 @@ static void fill_until(kvf_tcp_stream *stream, size_t bytes)
   }
 }
 
-static void payload_travels_between_frames(void **state)
+SCENE_TEST(payload_travels_between_frames)
 {
   scene *s = *state;
   stage_text(&s->from, "header");
@@ -141,7 +138,7 @@ static void payload_travels_between_frames(void **state)
   assert_int_equal(kvf_tcp_waiting_bytes(&s->to), 0);
 }
 
-static void discarded_payload_writes_nothing(void **state)
+SCENE_TEST(discarded_payload_writes_nothing)
 {
   scene *s = *state;
   while (s->payloads[1].left_bytes > 0) {
@@ -156,7 +153,7 @@ static void discarded_payload_writes_nothing(void **state)
   }
 }
 
-static void staging_is_bounded(void **state)
+SCENE_TEST(staging_is_bounded)
 {
   scene *s = *state;
   stage_text(&s->from, "0123456789012345678901234567890123456789"); /* 40 of 64 */
@@ -168,7 +165,7 @@ static void staging_is_bounded(void **state)
   assert_null(kvf_tcp_stage(&s->from, 65));
 }
 
-static void what_waits_survives_growth_and_refill(void **state)
+SCENE_TEST(what_waits_survives_growth_and_refill)
 {
   scene *s = *state;
   assert_int_equal(kvf_tcp_fill(&s->to), KVF_TCP_IO_BLOCKED);
@@ -185,7 +182,7 @@ static void what_waits_survives_growth_and_refill(void **state)
   expect_text(&s->to, "0123456789abcdefghijklmnopqrst");
 }
 
-static void the_other_end_is_missed(void **state)
+SCENE_TEST(the_other_end_is_missed)
 {
   scene *s = *state;
   kvf_tcp_stream_close(&s->from);
@@ -199,24 +196,11 @@ static void the_other_end_is_missed(void **state)
   assert_int_not_equal(s->to.error, 0);
 }
 
-static void memory_that_is_gone_is_an_error(void **state)
+SCENE_TEST(memory_that_is_gone_is_an_error)
 {
   scene *s = *state;
   s->regions[0].base = (void *)8; /* nothing is mapped there */
   assert_int_equal(kvf_tcp_send(&s->from, &s->payloads[0], 4096), KVF_TCP_IO_FAILED);
   assert_int_not_equal(s->from.error, 0);
   assert_int_equal(s->payloads[0].left_bytes, BLOCKS * BLOCK_BYTES);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(payload_travels_between_frames, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(discarded_payload_writes_nothing, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(staging_is_bounded, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(what_waits_survives_growth_and_refill, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(the_other_end_is_missed, scene_open, scene_close),
-      cmocka_unit_test_setup_teardown(memory_that_is_gone_is_an_error, scene_open, scene_close),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,8 @@
 /* Opening, describing, memory: what needs no peer. */
 #include "transport/tcp.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "node.h"
+#include "test.h"
 #include "wire/shards_description.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
@@ -38,9 +32,8 @@ static kvf_status open_status(const kvf_transport_config *config, char *message)
   return status;
 }
 
-static void configurations_that_cannot_work_are_named(void **state)
+TEST(configurations_that_cannot_work_are_named)
 {
-  (void)state;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_transport_config config = node_config();
   config.tcp_streams = 0;
@@ -58,9 +51,8 @@ static void configurations_that_cannot_work_are_named(void **state)
   assert_non_null(strstr(message, "192.0.2.1"));
 }
 
-static void the_port_of_listen_is_the_control_connections(void **state)
+TEST(the_port_of_listen_is_the_control_connections)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(4, 4096);
   kvf_transport_config config = node_config();
   strcpy(config.listen, "127.0.0.1:1"); /* nobody but root could bind it */
@@ -78,9 +70,8 @@ static void the_port_of_listen_is_the_control_connections(void **state)
   closed(node);
 }
 
-static void a_node_that_does_not_listen_describes_nothing(void **state)
+TEST(a_node_that_does_not_listen_describes_nothing)
 {
-  (void)state;
   const node_shape shape = node_shape_simple(4, 4096);
   kvf_transport_config config = node_config();
   config.listen[0] = '\0';
@@ -94,9 +85,8 @@ static void a_node_that_does_not_listen_describes_nothing(void **state)
   closed(node);
 }
 
-static void descriptions_are_checked(void **state)
+TEST(descriptions_are_checked)
 {
-  (void)state;
   side *node = opened();
   node_introduction told;
   node_introduce(node, &told);
@@ -123,9 +113,8 @@ static void descriptions_are_checked(void **state)
   closed(node);
 }
 
-static void memory_is_set_once_at_a_time(void **state)
+TEST(memory_is_set_once_at_a_time)
 {
-  (void)state;
   side *node = opened();
   const kvf_transport_memory memory = {.regions = node->regions,
                                        .regions_count = node->shape.count,
@@ -138,16 +127,4 @@ static void memory_is_set_once_at_a_time(void **state)
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_OK);
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_EXISTS);
   closed(node);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(configurations_that_cannot_work_are_named),
-      cmocka_unit_test(the_port_of_listen_is_the_control_connections),
-      cmocka_unit_test(a_node_that_does_not_listen_describes_nothing),
-      cmocka_unit_test(descriptions_are_checked),
-      cmocka_unit_test(memory_is_set_once_at_a_time),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,8 @@
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "base/time.h"
+#include "test.h"
 #include "transport/thread.h"
 
 static uint64_t clock_ns;      /* 0: the system's */
@@ -41,9 +34,8 @@ static bool is_blocked_here(int signal_number)
   return sigismember(&blocked, signal_number) == 1;
 }
 
-static void signals_are_the_callers(void **state)
+TEST(signals_are_the_callers)
 {
-  (void)state;
   pthread_t thread;
   sigset_t blocked;
   void *result = NULL;
@@ -62,9 +54,8 @@ static void *wait_for_signal(void *context)
   return NULL;
 }
 
-static void thread_has_its_name(void **state)
+TEST(thread_has_its_name)
 {
-  (void)state;
   pthread_t thread;
   char name[16] = "";
   sigset_t end;
@@ -77,9 +68,8 @@ static void thread_has_its_name(void **state)
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void who_yields_to_a_busy_thread_stops_polling(void **state)
+TEST(who_yields_to_a_busy_thread_stops_polling)
 {
-  (void)state;
   const uint64_t start_ns = 5 * KVF_NS_PER_S;
   clock_ns = start_ns;
   clock_step_ns = 2 * KVF_NS_PER_MS;
@@ -88,14 +78,4 @@ static void who_yields_to_a_busy_thread_stops_polling(void **state)
   clock_step_ns = 3 * KVF_NS_PER_MS;
   assert_int_equal(kvf_thread_yield(), start_ns + 103 * KVF_NS_PER_MS);
   clock_ns = 0;
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(signals_are_the_callers),
-      cmocka_unit_test(thread_has_its_name),
-      cmocka_unit_test(who_yields_to_a_busy_thread_stops_polling),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 #include "transport/tls.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "../../sanitizer.h"
+#include "test.h"
 
 #define BULK_BYTES (3u << 20)
 #define TURNS_MAX 100000
@@ -90,9 +85,8 @@ static int greet(scene *s)
   return 0;
 }
 
-static void both_sides_have_the_key(void **state)
+TEST(both_sides_have_the_key)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   assert_int_equal(greet(&s), 0);
   for (int side = 0; side < 2; side++) {
@@ -105,9 +99,8 @@ static void both_sides_have_the_key(void **state)
   close_scene(&s);
 }
 
-static void a_server_takes_either_key_of_a_change(void **state)
+TEST(a_server_takes_either_key_of_a_change)
 {
-  (void)state;
   const kvf_key both[2] = {two, one};
   for (int i = 0; i < 2; i++) {
     scene s = open_scene(&both[i], both, 2);
@@ -116,9 +109,8 @@ static void a_server_takes_either_key_of_a_change(void **state)
   }
 }
 
-static void another_key_is_refused(void **state)
+TEST(another_key_is_refused)
 {
-  (void)state;
   scene s = open_scene(&one, &two, 1);
   assert_int_equal(greet(&s), EPROTO);
   assert_string_equal(kvf_tls_why(s.ends[SERVER]), "TLS: it has another key (option key_file)");
@@ -132,9 +124,8 @@ static void another_key_is_refused(void **state)
 }
 
 /* Its id is no secret: it goes by in the open. */
-static void the_id_of_the_key_is_not_enough(void **state)
+TEST(the_id_of_the_key_is_not_enough)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   uint8_t hello[2048];
   assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
@@ -149,9 +140,8 @@ static void the_id_of_the_key_is_not_enough(void **state)
   close_scene(&s);
 }
 
-static void who_does_not_speak_tls(void **state)
+TEST(who_does_not_speak_tls)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   static const char text[] = "GET / HTTP/1.1\r\n\r\n";
   char byte;
@@ -165,9 +155,8 @@ static void who_does_not_speak_tls(void **state)
   close_scene(&s);
 }
 
-static void altered_bytes_are_noticed(void **state)
+TEST(altered_bytes_are_noticed)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   assert_int_equal(greet(&s), 0);
   assert_int_equal(send_some(s.ends[CLIENT], "payload", 7), 7);
@@ -184,9 +173,8 @@ static void altered_bytes_are_noticed(void **state)
 }
 
 /* In pieces of odd sizes, some of them empty, some larger than a record; the kernel takes a few KiB at a time. */
-static void much_goes_both_ways(void **state)
+TEST(much_goes_both_ways)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   uint8_t *from = malloc(BULK_BYTES);
   uint8_t *to[2] = {calloc(1, BULK_BYTES), calloc(1, BULK_BYTES)};
@@ -228,9 +216,8 @@ static void much_goes_both_ways(void **state)
   close_scene(&s);
 }
 
-static void keys_change_while_it_goes_on(void **state)
+TEST(keys_change_while_it_goes_on)
 {
-  (void)state;
   if (SANITIZED) {
     skip(); /* a million records */
   }
@@ -247,9 +234,8 @@ static void keys_change_while_it_goes_on(void **state)
 }
 
 /* Who drains what is held gets no further than that, however much comes meanwhile. */
-static void what_is_held_comes_alone(void **state)
+TEST(what_is_held_comes_alone)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   assert_int_equal(greet(&s), 0);
   char got[32] = "";
@@ -265,9 +251,8 @@ static void what_is_held_comes_alone(void **state)
   close_scene(&s);
 }
 
-static void the_end_of_the_connection(void **state)
+TEST(the_end_of_the_connection)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   assert_int_equal(greet(&s), 0);
   assert_int_equal(send_some(s.ends[CLIENT], "last", 4), 4);
@@ -284,30 +269,11 @@ static void the_end_of_the_connection(void **state)
 }
 
 /* A frame that could not be sent yet waits for the descriptor to be readable, not to be writable. */
-static void a_handshake_does_not_wait_to_write(void **state)
+TEST(a_handshake_does_not_wait_to_write)
 {
-  (void)state;
   scene s = open_scene(&one, &one, 1);
   assert_int_equal(send_some(s.ends[CLIENT], "frame", 5), -1);
   assert_int_equal(errno, EAGAIN);
   assert_int_equal(kvf_tls_unsent_bytes(s.ends[CLIENT]), 0);
   close_scene(&s);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(both_sides_have_the_key),
-      cmocka_unit_test(a_server_takes_either_key_of_a_change),
-      cmocka_unit_test(another_key_is_refused),
-      cmocka_unit_test(the_id_of_the_key_is_not_enough),
-      cmocka_unit_test(who_does_not_speak_tls),
-      cmocka_unit_test(altered_bytes_are_noticed),
-      cmocka_unit_test(much_goes_both_ways),
-      cmocka_unit_test(keys_change_while_it_goes_on),
-      cmocka_unit_test(what_is_held_comes_alone),
-      cmocka_unit_test(the_end_of_the_connection),
-      cmocka_unit_test(a_handshake_does_not_wait_to_write),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* What transport/ucx_api.h declares is what UCX's own headers say. Built where they are. */
+#include "test.h"
 #include "transport/ucx_api.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-
-#include <cmocka.h>
 #include <ucp/api/ucp.h>
 
 #define SAME_FIELD(ours, theirs, field)                                                                               \
@@ -98,9 +94,8 @@ SAME_VALUE(UCS_ERR_BUSY);
 SAME_VALUE(UCS_ERR_CANCELED);
 SAME_VALUE(UCS_ERR_LAST);
 
-static void statuses_in_place_of_pointers_are_told_apart(void **state)
+TEST(statuses_in_place_of_pointers_are_told_apart)
 {
-  (void)state;
   int request = 0;
   for (int status = -1; status >= UCS_ERR_LAST; status--) {
     void *pointer = UCS_STATUS_PTR(status);
@@ -109,10 +104,4 @@ static void statuses_in_place_of_pointers_are_told_apart(void **state)
   }
   assert_false(kvf_ucs_is_error(NULL));
   assert_false(kvf_ucs_is_error(&request));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {cmocka_unit_test(statuses_in_place_of_pointers_are_told_apart)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* What UCX is given for a message of answers, when it asks for it at once or in pieces. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/fence_memory.h"
 #include "transport/ucx_message.h"
 
@@ -64,6 +59,8 @@ static int tear_down(void **state)
   return 0;
 }
 
+#define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
+
 static void end_lease(const world *w)
 {
   kvf_fence_store_over(w->table, SLOT, (kvf_fence_entry){kvf_fence_word_over(LEASE_ID), 0});
@@ -91,7 +88,7 @@ static kvf_ucx_answer answer_of(const uint8_t *data, uint64_t token, const uint8
   return answer;
 }
 
-static void a_message_holds_its_answers_behind_their_bytes(void **state)
+SET_TEST(a_message_holds_its_answers_behind_their_bytes)
 {
   world *w = *state;
   uint8_t data[WHOLE_BYTES + 1] = {0};
@@ -113,7 +110,7 @@ static void a_message_holds_its_answers_behind_their_bytes(void **state)
   assert_memory_equal(from, block + 2, SECOND_BYTES);
 }
 
-static void pieces_of_any_size_are_the_whole(void **state)
+SET_TEST(pieces_of_any_size_are_the_whole)
 {
   world *w = *state;
   uint8_t whole[WHOLE_BYTES];
@@ -127,7 +124,7 @@ static void pieces_of_any_size_are_the_whole(void **state)
 }
 
 /* Between any two bytes: an answer that says live is behind bytes that were all copied before. */
-static void bytes_copied_by_then_are_covered_by_a_look(void **state)
+SET_TEST(bytes_copied_by_then_are_covered_by_a_look)
 {
   const size_t first = KVF_UCX_ANSWER_BYTES;
   for (size_t at = first; at <= first + FIRST_BYTES; at++) {
@@ -151,7 +148,7 @@ static void bytes_copied_by_then_are_covered_by_a_look(void **state)
 }
 
 /* What was decided when it was asked for stays, or it would say "live, and no bytes". */
-static void an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for(void **state)
+SET_TEST(an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for)
 {
   world *w = *state;
   uint8_t data[WHOLE_BYTES];
@@ -159,16 +156,4 @@ static void an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for(voi
   end_lease(w);
   pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, data);
   assert_int_equal(answer_of(data, 3, &from).sample.entry.word, kvf_fence_word_live(LEASE_ID));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(a_message_holds_its_answers_behind_their_bytes, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(pieces_of_any_size_are_the_whole, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(bytes_copied_by_then_are_covered_by_a_look, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for, set_up,
-                                      tear_down),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 #include "transport/ucx_load.h"
+#include "test.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* One line that names what was tried, what was wrong, and what to do. */
 static void expect_refused(const char *library, const char *wrong)
@@ -22,21 +16,18 @@ static void expect_refused(const char *library, const char *wrong)
   assert_non_null(strstr(message, "install libucx0 (Debian) or libucx-cu12 (PyPI), or set ucx_library"));
 }
 
-static void a_library_that_is_not_there_is_named(void **state)
+TEST(a_library_that_is_not_there_is_named)
 {
-  (void)state;
   expect_refused("/nowhere/libucp.so.0", "cannot open shared object file");
 }
 
-static void a_library_that_is_not_ucx_is_named(void **state)
+TEST(a_library_that_is_not_ucx_is_named)
 {
-  (void)state;
   expect_refused("libm.so.6", "it has no ucp_get_version");
 }
 
-static void long_names_leave_room_for_the_advice(void **state)
+TEST(long_names_leave_room_for_the_advice)
 {
-  (void)state;
   char name[600];
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   const kvf_ucx_api *api;
@@ -52,9 +43,8 @@ static void on_signal(int number)
 }
 
 /* UCX takes SIGSEGV, SIGHUP and others for itself when it is loaded. */
-static void the_engines_signal_handlers_stay(void **state)
+TEST(the_engines_signal_handlers_stay)
 {
-  (void)state;
   const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGHUP};
   const char *library = getenv("KVFERRY_TEST_UCX_LIBRARY");
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -75,15 +65,4 @@ static void the_engines_signal_handlers_stay(void **state)
   assert_true(api->minor >= KVF_UCX_MINOR);
   assert_non_null(api->status_string(KVF_UCS_ERR_UNREACHABLE));
   assert_int_equal(kvf_ucx_load("/nowhere/libucp.so.0", &api, message), KVF_OK); /* one for all */
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_library_that_is_not_there_is_named),
-      cmocka_unit_test(a_library_that_is_not_ucx_is_named),
-      cmocka_unit_test(long_names_leave_room_for_the_advice),
-      cmocka_unit_test(the_engines_signal_handlers_stay),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

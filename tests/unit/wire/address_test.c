@@ -5,9 +5,8 @@
 #include "base/crypto.h"
 #include "wire_test.h"
 
-static void test_parse_and_format(void **state)
+TEST(test_parse_and_format)
 {
-  (void)state;
   static const struct {
     const char *text;
     const char *formatted; /* with 4242 as the default port */
@@ -35,9 +34,8 @@ static void test_parse_and_format(void **state)
   }
 }
 
-static void test_parse_refuses(void **state)
+TEST(test_parse_refuses)
 {
-  (void)state;
   static const char *const rows[] = {"",
                                      ":",
                                      ":80",
@@ -82,9 +80,8 @@ static void test_parse_refuses(void **state)
   }
 }
 
-static void test_kinds(void **state)
+TEST(test_kinds)
 {
-  (void)state;
   static const struct {
     const char *text;
     bool v4;
@@ -112,9 +109,8 @@ static kvf_rank_record some_record(void)
   return record;
 }
 
-static void test_record_round_trip(void **state)
+TEST(test_record_round_trip)
 {
-  (void)state;
   kvf_rank_record record = some_record();
   kvf_rank_record back;
   uint8_t data[KVF_RANK_RECORD_BYTES];
@@ -129,9 +125,8 @@ static void test_record_round_trip(void **state)
   assert_int_equal(back.rank, record.rank);
 }
 
-static void test_record_limits(void **state)
+TEST(test_record_limits)
 {
-  (void)state;
   kvf_rank_record record = some_record();
   uint8_t data[KVF_RANK_RECORD_BYTES];
   size_t bytes = 0;
@@ -142,9 +137,8 @@ static void test_record_limits(void **state)
   assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_INVALID);
 }
 
-static void test_record_garbage_is_refused(void **state)
+TEST(test_record_garbage_is_refused)
 {
-  (void)state;
   kvf_rank_record record = some_record();
   kvf_rank_record back;
   uint8_t data[KVF_RANK_RECORD_BYTES + 1] = {0};
@@ -173,9 +167,8 @@ static kvf_status decode_resealed(uint8_t data[KVF_RANK_RECORD_BYTES])
   return kvf_rank_record_decode(data, KVF_RANK_RECORD_BYTES, &back);
 }
 
-static void test_record_fields_are_checked(void **state)
+TEST(test_record_fields_are_checked)
 {
-  (void)state;
   kvf_rank_record record = some_record();
   uint8_t data[KVF_RANK_RECORD_BYTES];
   size_t bytes = 0;
@@ -189,18 +182,4 @@ static void test_record_fields_are_checked(void **state)
   data[17] = 80;
   data[35]++; /* rank */
   assert_int_equal(decode_resealed(data), KVF_INVALID);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parse_and_format),
-      cmocka_unit_test(test_parse_refuses),
-      cmocka_unit_test(test_kinds),
-      cmocka_unit_test(test_record_round_trip),
-      cmocka_unit_test(test_record_limits),
-      cmocka_unit_test(test_record_garbage_is_refused),
-      cmocka_unit_test(test_record_fields_are_checked),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,9 +38,8 @@ static void begin(size_t fail)
 
 static char text[KVF_TICKET_BYTES_MAX];
 
-static void test_ticket_fails_cleanly(void **state)
+TEST(test_ticket_fails_cleanly)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
@@ -60,9 +59,8 @@ static void test_ticket_fails_cleanly(void **state)
   }
 }
 
-static void test_sources_fail_cleanly(void **state)
+TEST(test_sources_fail_cleanly)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
@@ -84,9 +82,8 @@ static void test_sources_fail_cleanly(void **state)
   }
 }
 
-static void test_strangers_allocate_nothing(void **state)
+TEST(test_strangers_allocate_nothing)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_ticket out;
@@ -100,9 +97,8 @@ static void test_strangers_allocate_nothing(void **state)
 }
 
 /* Some bytes that claim 2^32 blocks: no more is allocated than a ticket within the limits could need. */
-static void test_ticket_bombs(void **state)
+TEST(test_ticket_bombs)
 {
-  (void)state;
   static uint8_t payload[1000];
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
@@ -131,9 +127,8 @@ static void test_ticket_bombs(void **state)
   }
 }
 
-static void test_welcome_fails_cleanly(void **state)
+TEST(test_welcome_fails_cleanly)
 {
-  (void)state;
   kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
   kvf_welcome welcome = {.ranks = 1,
                          .block_tokens = 16,
@@ -160,9 +155,8 @@ static void test_welcome_fails_cleanly(void **state)
 }
 
 /* One region, said to be there KVF_REGIONS_MAX times, then once more: a short body must not make a long array. */
-static void test_welcome_bomb(void **state)
+TEST(test_welcome_bomb)
 {
-  (void)state;
   kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
   kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .regions = &region};
   for (uint16_t over = 0; over < 2; over++) {
@@ -180,14 +174,4 @@ static void test_welcome_bomb(void **state)
       kvf_welcome_free(&out);
     }
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_ticket_fails_cleanly),       cmocka_unit_test(test_sources_fail_cleanly),
-      cmocka_unit_test(test_strangers_allocate_nothing), cmocka_unit_test(test_ticket_bombs),
-      cmocka_unit_test(test_welcome_fails_cleanly),      cmocka_unit_test(test_welcome_bomb),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,8 @@
 
 #include "wire_test.h"
 
-static void test_known_texts(void **state)
+TEST(test_known_texts)
 {
-  (void)state;
   /* RFC 4648, section 10, without the padding. */
   static const struct {
     const char *data;
@@ -25,9 +24,8 @@ static void test_known_texts(void **state)
   }
 }
 
-static void test_in_place(void **state)
+TEST(test_in_place)
 {
-  (void)state;
   for (size_t bytes = 0; bytes < 100; bytes++) {
     uint8_t data[100];
     uint8_t back[100];
@@ -43,9 +41,8 @@ static void test_in_place(void **state)
   }
 }
 
-static void test_every_two_characters(void **state)
+TEST(test_every_two_characters)
 {
-  (void)state;
   /* Each of 256 bytes has one text of two characters, and no other text is taken. */
   size_t taken = 0;
   for (unsigned i = 0; i < 65536; i++) {
@@ -61,24 +58,12 @@ static void test_every_two_characters(void **state)
   assert_int_equal(taken, 256);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-  (void)state;
   static const char *const rows[] = {"A",    "AAAAA", "Zg==",   "Zh", "Zm9", "Zm9v\n", "Zm+v",
                                      "Zm/v", "Zm 9v", "Zm9vYh", "@A", "A[",  "`A",     "A{"};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t data[16];
     assert_false(kvf_base64url_decode(rows[i], strlen(rows[i]), data));
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_known_texts),
-      cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_every_two_characters),
-      cmocka_unit_test(test_refused),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

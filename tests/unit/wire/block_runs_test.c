@@ -28,9 +28,8 @@ static size_t round_trip(const uint32_t *ids, uint32_t count)
   return encoder.bytes;
 }
 
-static void test_round_trips(void **state)
+TEST(test_round_trips)
 {
-  (void)state;
   static const struct {
     uint32_t ids[8];
     uint32_t count;
@@ -52,9 +51,8 @@ static void test_round_trips(void **state)
   }
 }
 
-static void test_random_round_trips(void **state)
+TEST(test_random_round_trips)
 {
-  (void)state;
   kvf_prng prng = {1};
   for (unsigned i = 0; i < 2000; i++) {
     uint32_t ids[IDS_MAX];
@@ -91,9 +89,8 @@ static bool is_taken(const refused_row *row)
 }
 
 /* A run's first number: kind 0 single, 1 run, 2 none, in the low two bits; above them the zigzag distance. */
-static void test_what_is_no_list_is_refused(void **state)
+TEST(test_what_is_no_list_is_refused)
 {
-  (void)state;
   static const refused_row good[] = {{{2 << 2 | 1, 1}, 2, 3}, {{1 << 2 | 2, 2 << 2}, 2, 3}};
   static const refused_row bad[] = {
       {{2 << 2 | 1, 2}, 2, 3},                              /* a run beyond the count */
@@ -122,24 +119,12 @@ static void test_what_is_no_list_is_refused(void **state)
   }
 }
 
-static void test_capacity(void **state)
+TEST(test_capacity)
 {
-  (void)state;
   static const uint32_t ids[] = {9, 8, 7};
   uint8_t data[2];
   kvf_encoder encoder;
   kvf_encoder_init(&encoder, data, sizeof(data));
   kvf_put_block_runs(&encoder, ids, 3);
   assert_true(encoder.failed);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips),
-      cmocka_unit_test(test_random_round_trips),
-      cmocka_unit_test(test_what_is_no_list_is_refused),
-      cmocka_unit_test(test_capacity),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,9 +27,8 @@ kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t
   return fails ? KVF_NO_MEMORY : __real_kvf_mac_make(mac, spans, count, out);
 }
 
-static void test_record(void **state)
+TEST(test_record)
 {
-  (void)state;
   kvf_rank_record record = {.address = {.port = 80}, .rank = 3};
   kvf_rank_record back = {.rank = 77};
   uint8_t data[KVF_RANK_RECORD_BYTES];
@@ -45,9 +44,8 @@ static void test_record(void **state)
   assert_int_equal(back.rank, 77);
 }
 
-static void test_ticket(void **state)
+TEST(test_ticket)
 {
-  (void)state;
   static char text[KVF_TICKET_BYTES_MAX];
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
@@ -65,9 +63,8 @@ static void test_ticket(void **state)
   assert_int_equal(back.ranks, 77);
 }
 
-static void test_handshake(void **state)
+TEST(test_handshake)
 {
-  (void)state;
   kvf_key key = key_of("a shared key");
   kvf_challenge challenge = {.version = 1};
   uint8_t hello[KVF_HELLO_BYTES_MAX] = {0};
@@ -85,14 +82,4 @@ static void test_handshake(void **state)
   assert_int_equal(session.bytes, 77);
   challenge.version = 0; /* none that could be sent */
   assert_int_equal(kvf_handshake_server_proof(&key, hello, sizeof(hello), &challenge, out), KVF_INVALID);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_record),
-      cmocka_unit_test(test_ticket),
-      cmocka_unit_test(test_handshake),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,8 @@
 
 #include "wire_test.h"
 
-static void test_numbers_are_little_endian(void **state)
+TEST(test_numbers_are_little_endian)
 {
-  (void)state;
   static const uint8_t expected[] = {1, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8, 0xfe, 0xff, 0xff, 0xff};
   uint8_t data[sizeof(expected)];
   kvf_encoder encoder;
@@ -30,9 +29,8 @@ static void test_numbers_are_little_endian(void **state)
   assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
 }
 
-static void test_reading_past_the_end_sticks(void **state)
+TEST(test_reading_past_the_end_sticks)
 {
-  (void)state;
   uint8_t *data = exact_copy("\x01\x02\x03", 3);
   uint8_t out[4] = {9, 9, 9, 9};
   kvf_decoder decoder;
@@ -51,9 +49,8 @@ static void test_reading_past_the_end_sticks(void **state)
   free(data);
 }
 
-static void test_empty_input(void **state)
+TEST(test_empty_input)
 {
-  (void)state;
   kvf_decoder decoder;
   kvf_decoder_init(&decoder, NULL, 0);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
@@ -62,18 +59,16 @@ static void test_empty_input(void **state)
   assert_int_equal(kvf_decoder_end(&decoder), KVF_PROTOCOL);
 }
 
-static void test_refusing_sticks(void **state)
+TEST(test_refusing_sticks)
 {
-  (void)state;
   kvf_decoder decoder;
   kvf_decoder_init(&decoder, "", 0);
   kvf_decoder_fail(&decoder);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_PROTOCOL);
 }
 
-static void test_writing_past_the_end_sticks(void **state)
+TEST(test_writing_past_the_end_sticks)
 {
-  (void)state;
   uint8_t data[4] = {0, 0, 0, 9};
   size_t bytes = 77;
   kvf_encoder encoder;
@@ -91,9 +86,8 @@ static void test_writing_past_the_end_sticks(void **state)
   assert_int_equal(bytes, 0);
 }
 
-static void test_varints(void **state)
+TEST(test_varints)
 {
-  (void)state;
   static const struct {
     uint64_t value;
     size_t bytes;
@@ -123,9 +117,8 @@ static void test_varints(void **state)
   }
 }
 
-static void test_varints_have_one_form(void **state)
+TEST(test_varints_have_one_form)
 {
-  (void)state;
   static const struct {
     const char *data;
     size_t bytes;
@@ -139,18 +132,4 @@ static void test_varints_have_one_form(void **state)
     assert_int_equal(kvf_get_varint(&decoder), 0);
     assert_true(decoder.failed);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_numbers_are_little_endian),
-      cmocka_unit_test(test_reading_past_the_end_sticks),
-      cmocka_unit_test(test_empty_input),
-      cmocka_unit_test(test_refusing_sticks),
-      cmocka_unit_test(test_writing_past_the_end_sticks),
-      cmocka_unit_test(test_varints),
-      cmocka_unit_test(test_varints_have_one_form),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

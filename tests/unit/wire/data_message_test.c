@@ -9,9 +9,8 @@ DECODER(data_chunk)
 DECODER(data_trailer)
 DECODER(data_cancel)
 
-static void test_challenge_round_trip(void **state)
+TEST(test_challenge_round_trip)
 {
-  (void)state;
   kvf_data_challenge challenge;
   kvf_data_challenge back;
   uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
@@ -24,9 +23,8 @@ static void test_challenge_round_trip(void **state)
   assert_memory_equal(&back, &challenge, sizeof(challenge));
 }
 
-static void test_hello_round_trip(void **state)
+TEST(test_hello_round_trip)
 {
-  (void)state;
   kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708)};
   kvf_data_hello back;
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
@@ -45,9 +43,8 @@ static void test_hello_round_trip(void **state)
 typedef kvf_status (*prove_fn)(const kvf_key *session_key, const kvf_data_challenge *challenge,
                                const kvf_data_hello *hello, uint8_t out[KVF_HASH_BYTES]);
 
-static void test_proofs_bind_everything(void **state)
+TEST(test_proofs_bind_everything)
 {
-  (void)state;
   static const prove_fn proves[2] = {kvf_data_hello_proof, kvf_data_ready_proof};
   kvf_key keys[2] = {{.data = "session one", .bytes = 11}, {.data = "session two", .bytes = 11}};
   kvf_data_challenge challenges[2] = {{.nonce = {1}}, {.nonce = {2}}};
@@ -62,9 +59,8 @@ static void test_proofs_bind_everything(void **state)
 }
 
 /* The consumer's proof is not part of what it proves, but of what the producer does. */
-static void test_ready_proves_the_hello_proof(void **state)
+TEST(test_ready_proves_the_hello_proof)
 {
-  (void)state;
   kvf_key key = {.data = "session", .bytes = 7};
   kvf_data_challenge challenge = {.nonce = {1}};
   kvf_data_hello hello = {.session_id = 1};
@@ -79,9 +75,8 @@ static void test_ready_proves_the_hello_proof(void **state)
   assert_memory_not_equal(proofs[0], proofs[1], KVF_HASH_BYTES);
 }
 
-static void test_ready_round_trip(void **state)
+TEST(test_ready_round_trip)
 {
-  (void)state;
   kvf_data_ready ready;
   kvf_data_ready back;
   uint8_t body[KVF_DATA_READY_BYTES_MAX];
@@ -94,9 +89,8 @@ static void test_ready_round_trip(void **state)
   assert_memory_equal(&back, &ready, sizeof(ready));
 }
 
-static void test_chunk_round_trip(void **state)
+TEST(test_chunk_round_trip)
 {
-  (void)state;
   kvf_data_chunk chunk = {.read_id = UINT64_C(0x0102030405060708), .payload_bytes = UINT64_MAX};
   kvf_data_chunk back;
   uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
@@ -117,9 +111,8 @@ static void test_chunk_round_trip(void **state)
   assert_int_equal(decode_data_chunk(body, bytes), KVF_PROTOCOL);
 }
 
-static void test_chunk_rules(void **state)
+TEST(test_chunk_rules)
 {
-  (void)state;
   static const struct {
     kvf_data_chunk chunk;
     kvf_status status;
@@ -135,9 +128,8 @@ static void test_chunk_rules(void **state)
   }
 }
 
-static void test_trailer_round_trip(void **state)
+TEST(test_trailer_round_trip)
 {
-  (void)state;
   kvf_data_trailer trailer = {.read_id = 1, .word = UINT64_C(0x0102030405060708), .digest = UINT64_MAX};
   kvf_data_trailer back;
   uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
@@ -153,9 +145,8 @@ static void test_trailer_round_trip(void **state)
   assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-static void test_cancel_round_trip(void **state)
+TEST(test_cancel_round_trip)
 {
-  (void)state;
   kvf_data_cancel cancel = {.read_id = UINT64_C(0x0102030405060708)};
   kvf_data_cancel back;
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
@@ -169,20 +160,4 @@ static void test_cancel_round_trip(void **state)
   assert_int_equal(decode_data_cancel(body, bytes), KVF_PROTOCOL);
   cancel.read_id = 0;
   assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_INVALID);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_challenge_round_trip),
-      cmocka_unit_test(test_hello_round_trip),
-      cmocka_unit_test(test_proofs_bind_everything),
-      cmocka_unit_test(test_ready_proves_the_hello_proof),
-      cmocka_unit_test(test_ready_round_trip),
-      cmocka_unit_test(test_chunk_round_trip),
-      cmocka_unit_test(test_chunk_rules),
-      cmocka_unit_test(test_trailer_round_trip),
-      cmocka_unit_test(test_cancel_round_trip),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,9 +62,8 @@ static size_t round_trip(uint32_t items_count)
   return bytes;
 }
 
-static void test_runs(void **state)
+TEST(test_runs)
 {
-  (void)state;
   items[0] = item(15, 65535);
   assert_int_equal(round_trip(1), KVF_DATA_READ_HEAD_BYTES + KVF_DATA_READ_RUN_BYTES);
   items[1] = item(0, 5);
@@ -78,9 +77,8 @@ static void test_runs(void **state)
   assert_int_equal(kvf_data_read_encode(&read, items, body, KVF_DATA_READ_HEAD_BYTES, &bytes), KVF_LIMIT);
 }
 
-static void test_a_whole_lease_in_order_fits_a_frame(void **state)
+TEST(test_a_whole_lease_in_order_fits_a_frame)
 {
-  (void)state;
   for (uint32_t i = 0; i < KVF_READ_ITEMS_MAX; i++) {
     items[i] = item(0, i);
   }
@@ -91,9 +89,8 @@ static void test_a_whole_lease_in_order_fits_a_frame(void **state)
   assert_true(round_trip(KVF_READ_ITEMS_MAX / 2) <= KVF_FRAME_BODY_BYTES_MAX);
 }
 
-static void test_any_order(void **state)
+TEST(test_any_order)
 {
-  (void)state;
   kvf_prng prng = {1};
   for (uint32_t i = 0; i < 1000; i++) {
     items[i] = item((uint32_t)kvf_prng_below(&prng, KVF_GROUPS_MAX),
@@ -102,9 +99,8 @@ static void test_any_order(void **state)
   (void)round_trip(1000);
 }
 
-static void test_cut_short(void **state)
+TEST(test_cut_short)
 {
-  (void)state;
   kvf_data_read read = some_read(4);
   size_t bytes = 0;
   items[0] = item(0, 1);
@@ -115,9 +111,8 @@ static void test_cut_short(void **state)
   check_length(decode_read, body, bytes);
 }
 
-static void test_rules(void **state)
+TEST(test_rules)
 {
-  (void)state;
   static const kvf_data_read good = {.read_id = 1, .heads = 1, .items_count = 1};
   kvf_data_read reads[6] = {good, good, good, good, good, good};
   reads[0].read_id = 0;
@@ -141,9 +136,8 @@ static void test_rules(void **state)
 }
 
 /* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, sums 48, runs 49. */
-static void test_decoding_checks_the_same(void **state)
+TEST(test_decoding_checks_the_same)
 {
-  (void)state;
   static const struct {
     size_t at;
     uint8_t byte;
@@ -179,9 +173,8 @@ static void test_decoding_checks_the_same(void **state)
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
 }
 
-static void test_items_limit(void **state)
+TEST(test_items_limit)
 {
-  (void)state;
   /* Single items: as many as allowed, then one more. */
   for (uint32_t count = KVF_READ_ITEMS_MAX; count <= KVF_READ_ITEMS_MAX + 1; count++) {
     kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 1};
@@ -193,15 +186,4 @@ static void test_items_limit(void **state)
     bytes = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
     assert_int_equal(decode_read(body, bytes), count == KVF_READ_ITEMS_MAX ? KVF_OK : KVF_PROTOCOL);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_runs),        cmocka_unit_test(test_a_whole_lease_in_order_fits_a_frame),
-      cmocka_unit_test(test_any_order),   cmocka_unit_test(test_cut_short),
-      cmocka_unit_test(test_rules),       cmocka_unit_test(test_decoding_checks_the_same),
-      cmocka_unit_test(test_items_limit),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

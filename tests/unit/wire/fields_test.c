@@ -2,9 +2,8 @@
 
 #include "wire_test.h"
 
-static void test_lease_round_trip(void **state)
+TEST(test_lease_round_trip)
 {
-  (void)state;
   kvf_lease lease = {.id = KVF_LEASE_ID_MAX, .slot = 7};
   fill(lease.token, sizeof(lease.token), 3);
   uint8_t data[KVF_LEASE_FIELD_BYTES];
@@ -23,9 +22,8 @@ static void test_lease_round_trip(void **state)
   assert_memory_equal(&back, &lease, sizeof(lease));
 }
 
-static void test_lease_id_limit(void **state)
+TEST(test_lease_id_limit)
 {
-  (void)state;
   kvf_lease lease = {.id = KVF_LEASE_ID_MAX};
   assert_true(kvf_lease_is_valid(&lease));
   lease.id++;
@@ -40,9 +38,8 @@ static void test_lease_id_limit(void **state)
   assert_true(decoder.failed);
 }
 
-static void test_address_and_incarnation_round_trip(void **state)
+TEST(test_address_and_incarnation_round_trip)
 {
-  (void)state;
   kvf_address address = {.port = 0x1234};
   kvf_incarnation incarnation;
   fill(address.ip, sizeof(address.ip), 1);
@@ -76,9 +73,8 @@ static bool get_text(const char *data, size_t bytes, char *out, size_t room)
   return kvf_decoder_end(&decoder) == KVF_OK;
 }
 
-static void test_text_fits_with_its_zero(void **state)
+TEST(test_text_fits_with_its_zero)
 {
-  (void)state;
   char out[4];
   assert_true(get_text("\x00", 1, out, sizeof(out)));
   assert_string_equal(out, "");
@@ -98,9 +94,8 @@ static void test_text_fits_with_its_zero(void **state)
   assert_false(get_text("", 0, out, sizeof(out)));
 }
 
-static void test_text_has_no_control_characters(void **state)
+TEST(test_text_has_no_control_characters)
 {
-  (void)state;
   char out[8];
   assert_true(
       get_text("\x03"
@@ -133,9 +128,8 @@ static void test_text_has_no_control_characters(void **state)
   assert_false(kvf_text_is_valid("a\tb", 4));
 }
 
-static void test_text_that_is_not_terminated(void **state)
+TEST(test_text_that_is_not_terminated)
 {
-  (void)state;
   char *text = exact_copy("abcd", 4);
   uint8_t data[8];
   kvf_encoder encoder;
@@ -147,17 +141,4 @@ static void test_text_that_is_not_terminated(void **state)
                       "abc",
                       4);
   free(text);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lease_round_trip),
-      cmocka_unit_test(test_lease_id_limit),
-      cmocka_unit_test(test_address_and_incarnation_round_trip),
-      cmocka_unit_test(test_text_fits_with_its_zero),
-      cmocka_unit_test(test_text_has_no_control_characters),
-      cmocka_unit_test(test_text_that_is_not_terminated),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,8 @@
 
 #include "wire_test.h"
 
-static void test_known_bytes(void **state)
+TEST(test_known_bytes)
 {
-  (void)state;
   uint8_t data[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_PING, 0x010203, data);
   assert_memory_equal(data, "\x03\x02\x01\x00\x09\x00\x00\x00", sizeof(data));
@@ -15,9 +14,8 @@ static const char *name_of(unsigned type)
   return kvf_frame_type_name((kvf_frame_type)type); /* NOLINT: what is not in the enum is meant */
 }
 
-static void test_every_type(void **state)
+TEST(test_every_type)
 {
-  (void)state;
   for (unsigned type = 0; type < 256; type++) {
     uint8_t data[KVF_FRAME_HEADER_BYTES] = {5, 0, 0, 0, (uint8_t)type};
     kvf_frame_header header = {.body_bytes = 77};
@@ -34,9 +32,8 @@ static void test_every_type(void **state)
   }
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-  (void)state;
   static const uint32_t limits[] = {KVF_FRAME_BODY_BYTES_MAX, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX};
   for (size_t i = 0; i < 2; i++) {
     for (uint32_t over = 0; over < 2; over++) {
@@ -51,24 +48,12 @@ static void test_limits(void **state)
   assert_int_equal(kvf_frame_header_decode(huge, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_PROTOCOL);
 }
 
-static void test_reserved_fields(void **state)
+TEST(test_reserved_fields)
 {
-  (void)state;
   for (unsigned bit = 40; bit < 64; bit++) {
     uint8_t data[KVF_FRAME_HEADER_BYTES] = {0, 0, 0, 0, KVF_FRAME_PING};
     kvf_frame_header header;
     data[bit / 8] = (uint8_t)(1u << bit % 8);
     assert_int_equal(kvf_frame_header_decode(data, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_PROTOCOL);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_known_bytes),
-      cmocka_unit_test(test_every_type),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_reserved_fields),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

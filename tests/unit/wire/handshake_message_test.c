@@ -19,9 +19,8 @@ static kvf_hello some_hello(void)
   return hello;
 }
 
-static void test_hello_round_trip(void **state)
+TEST(test_hello_round_trip)
 {
-  (void)state;
   kvf_hello hello = some_hello();
   kvf_hello back;
   uint8_t body[KVF_HELLO_BYTES_MAX];
@@ -40,9 +39,8 @@ static void test_hello_round_trip(void **state)
   assert_memory_equal(back.key_id, hello.key_id, sizeof(hello.key_id));
 }
 
-static void test_hello_rules(void **state)
+TEST(test_hello_rules)
 {
-  (void)state;
   static const struct {
     uint32_t rank;
     uint16_t version_min, version_max;
@@ -72,9 +70,8 @@ static void test_hello_rules(void **state)
   }
 }
 
-static void test_failure_leaves_out_alone(void **state)
+TEST(test_failure_leaves_out_alone)
 {
-  (void)state;
   kvf_hello hello = some_hello();
   kvf_hello out;
   kvf_hello before;
@@ -87,9 +84,8 @@ static void test_failure_leaves_out_alone(void **state)
   assert_memory_equal(&out, &before, sizeof(out));
 }
 
-static void test_challenge_round_trip(void **state)
+TEST(test_challenge_round_trip)
 {
-  (void)state;
   kvf_challenge challenge = {.version = 0x0102};
   kvf_challenge back;
   fill(&challenge.server, sizeof(challenge.server), 1);
@@ -125,9 +121,8 @@ static void fill_proof(kvf_proof *proof)
   }
 }
 
-static void test_proof_round_trip(void **state)
+TEST(test_proof_round_trip)
 {
-  (void)state;
   kvf_proof proof;
   kvf_proof back;
   fill_proof(&proof);
@@ -150,9 +145,8 @@ static void test_proof_round_trip(void **state)
   assert_string_equal(back.identity[1].name, proof.identity[1].name);
 }
 
-static void test_proof_rules(void **state)
+TEST(test_proof_rules)
 {
-  (void)state;
   kvf_proof proof;
   uint8_t body[KVF_PROOF_BYTES_MAX + 2];
   size_t bytes = 0;
@@ -183,9 +177,8 @@ static void test_proof_rules(void **state)
   assert_int_equal(decode_proof(body, 37), KVF_PROTOCOL);
 }
 
-static void test_refused_round_trip(void **state)
+TEST(test_refused_round_trip)
 {
-  (void)state;
   kvf_refused refused = {.status = KVF_INCOMPATIBLE};
   kvf_refused back;
   uint8_t body[KVF_REFUSED_BYTES_MAX];
@@ -200,9 +193,8 @@ static void test_refused_round_trip(void **state)
   assert_string_equal(back.message, "dtype differs");
 }
 
-static void test_refused_rules(void **state)
+TEST(test_refused_rules)
 {
-  (void)state;
   kvf_refused refused = {.status = -1, .message = "caf\xc3\xa9\n"};
   kvf_refused back;
   uint8_t body[KVF_REFUSED_BYTES_MAX];
@@ -224,15 +216,4 @@ static void test_refused_rules(void **state)
   assert_int_equal(strlen(back.message), sizeof(back.message) - 1);
   refused.status = KVF_OK;
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_INVALID);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_hello_round_trip),         cmocka_unit_test(test_hello_rules),
-      cmocka_unit_test(test_failure_leaves_out_alone), cmocka_unit_test(test_challenge_round_trip),
-      cmocka_unit_test(test_proof_round_trip),         cmocka_unit_test(test_proof_rules),
-      cmocka_unit_test(test_refused_round_trip),       cmocka_unit_test(test_refused_rules),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,9 +48,8 @@ static bool differ(const uint8_t *a, const uint8_t *b)
   return memcmp(a, b, KVF_HASH_BYTES) != 0;
 }
 
-static void test_key_id(void **state)
+TEST(test_key_id)
 {
-  (void)state;
   uint8_t id[KVF_KEY_ID_BYTES];
   uint8_t mac[KVF_HASH_BYTES];
   kvf_span label = {"kvferry key id", 14};
@@ -59,9 +58,8 @@ static void test_key_id(void **state)
   assert_memory_equal(id, mac, sizeof(id));
 }
 
-static void test_three_secrets_from_one_transcript(void **state)
+TEST(test_three_secrets_from_one_transcript)
 {
-  (void)state;
   transcript from = some_transcript();
   derived one = derive(&key, &from);
   derived two = derive(&key, &from);
@@ -71,9 +69,8 @@ static void test_three_secrets_from_one_transcript(void **state)
   assert_true(differ(one.client_proof, one.session_key));
 }
 
-static void test_another_key(void **state)
+TEST(test_another_key)
 {
-  (void)state;
   transcript from = some_transcript();
   kvf_key other = key;
   other.data[0]++;
@@ -84,9 +81,8 @@ static void test_another_key(void **state)
   assert_true(differ(one.session_key, two.session_key));
 }
 
-static void test_every_byte_is_bound(void **state)
+TEST(test_every_byte_is_bound)
 {
-  (void)state;
   transcript from = some_transcript();
   derived one = derive(&key, &from);
   for (size_t i = 0; i < sizeof(from.hello); i++) {
@@ -109,9 +105,8 @@ static void test_every_byte_is_bound(void **state)
   }
 }
 
-static void test_lengths_are_fixed(void **state)
+TEST(test_lengths_are_fixed)
 {
-  (void)state;
   transcript from = some_transcript();
   uint8_t out[KVF_HASH_BYTES];
   kvf_key session = {.bytes = 77};
@@ -124,16 +119,4 @@ static void test_lengths_are_fixed(void **state)
                                              sizeof(from.challenge) - 1, &session),
                    KVF_INVALID);
   assert_int_equal(session.bytes, 77);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_key_id),
-      cmocka_unit_test(test_three_secrets_from_one_transcript),
-      cmocka_unit_test(test_another_key),
-      cmocka_unit_test(test_every_byte_is_bound),
-      cmocka_unit_test(test_lengths_are_fixed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@
 static const kvf_region_layout good = {
     .stride_bytes = 4096, .block_bytes = 4096, .blocks = 100, .heads = 4, .heads_total = 8, .group = 0};
 
-static void test_one_region(void **state)
+TEST(test_one_region)
 {
-  (void)state;
   assert_true(kvf_region_layout_is_valid(&good));
   static const struct {
     uint64_t stride_bytes;
@@ -28,9 +27,8 @@ static void test_one_region(void **state)
   }
 }
 
-static void test_size_limit(void **state)
+TEST(test_size_limit)
 {
-  (void)state;
   kvf_region_layout layout = good;
   layout.blocks = 3;
   layout.stride_bytes = (KVF_REGION_BYTES_MAX - 4096) / 2;
@@ -47,9 +45,8 @@ static void test_size_limit(void **state)
   assert_true(kvf_region_layout_is_valid(&layout));
 }
 
-static void test_regions_together(void **state)
+TEST(test_regions_together)
 {
-  (void)state;
   kvf_region_layout layouts[3] = {good, good, good};
   assert_true(kvf_region_layouts_are_valid(NULL, 0));
   assert_true(kvf_region_layouts_are_valid(layouts, 3));
@@ -68,9 +65,8 @@ static void test_regions_together(void **state)
   assert_false(kvf_region_layouts_are_valid(layouts, 1));
 }
 
-static void test_regions_limit(void **state)
+TEST(test_regions_limit)
 {
-  (void)state;
   kvf_region_layout *layouts = calloc(KVF_REGIONS_MAX + 1, sizeof(layouts[0]));
   assert_non_null(layouts);
   for (uint32_t i = 0; i <= KVF_REGIONS_MAX; i++) {
@@ -79,15 +75,4 @@ static void test_regions_limit(void **state)
   assert_true(kvf_region_layouts_are_valid(layouts, KVF_REGIONS_MAX));
   assert_false(kvf_region_layouts_are_valid(layouts, KVF_REGIONS_MAX + 1));
   free(layouts);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_one_region),
-      cmocka_unit_test(test_size_limit),
-      cmocka_unit_test(test_regions_together),
-      cmocka_unit_test(test_regions_limit),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,9 +51,8 @@ static void fill_states(kvf_lease_states *states, uint32_t count)
   }
 }
 
-static void test_renew_round_trip(void **state)
+TEST(test_renew_round_trip)
 {
-  (void)state;
   static kvf_renew renew;
   static kvf_renew back;
   static uint8_t body[KVF_RENEW_BYTES_MAX];
@@ -72,9 +71,8 @@ static void test_renew_round_trip(void **state)
   check_length(decode_renew, body, bytes);
 }
 
-static void test_finish_round_trip(void **state)
+TEST(test_finish_round_trip)
 {
-  (void)state;
   static kvf_finish finish;
   static kvf_finish back;
   static uint8_t body[KVF_FINISH_BYTES_MAX];
@@ -97,9 +95,8 @@ static void test_finish_round_trip(void **state)
   check_length(decode_finish, body, bytes);
 }
 
-static void test_states_round_trip(void **state)
+TEST(test_states_round_trip)
 {
-  (void)state;
   static kvf_lease_states states;
   static kvf_lease_states back;
   static uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
@@ -121,9 +118,8 @@ static void test_states_round_trip(void **state)
   check_length(decode_lease_states, body, bytes);
 }
 
-static void test_count_limit(void **state)
+TEST(test_count_limit)
 {
-  (void)state;
   static kvf_renew renew;
   static kvf_finish finish;
   static kvf_lease_states states;
@@ -155,9 +151,8 @@ static void test_count_limit(void **state)
   assert_int_equal(kvf_lease_states_encode(&states, room, sizeof(room), &bytes), KVF_INVALID);
 }
 
-static void test_lease_ids(void **state)
+TEST(test_lease_ids)
 {
-  (void)state;
   static kvf_renew renew;
   static kvf_lease_states states;
   static uint8_t body[KVF_RENEW_BYTES_MAX];
@@ -182,9 +177,8 @@ static void test_lease_ids(void **state)
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-static void test_finish_rules(void **state)
+TEST(test_finish_rules)
 {
-  (void)state;
   static const struct {
     uint8_t kind;
     uint16_t reader, readers;
@@ -211,9 +205,8 @@ static void test_finish_rules(void **state)
   }
 }
 
-static void test_state_rules(void **state)
+TEST(test_state_rules)
 {
-  (void)state;
   static kvf_lease_states states;
   for (unsigned value = 0; value < 256; value++) {
     uint8_t body[6 + 21];
@@ -227,15 +220,4 @@ static void test_state_rules(void **state)
     body[26] = (uint8_t)value;
     assert_int_equal(decode_lease_states(body, sizeof(body)), valid ? KVF_OK : KVF_PROTOCOL);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_renew_round_trip),  cmocka_unit_test(test_finish_round_trip),
-      cmocka_unit_test(test_states_round_trip), cmocka_unit_test(test_count_limit),
-      cmocka_unit_test(test_lease_ids),         cmocka_unit_test(test_finish_rules),
-      cmocka_unit_test(test_state_rules),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

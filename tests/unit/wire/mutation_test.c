@@ -335,9 +335,8 @@ static size_t mutate(kvf_prng *prng, uint8_t *body, size_t bytes)
   return bytes;
 }
 
-static void test_all_decoders(void **state)
+TEST(test_all_decoders)
 {
-  (void)state;
   static uint8_t body[BODY_BYTES_MAX];
   kvf_prng prng = {20240607};
   for (size_t i = 0; i < sizeof(decoders) / sizeof(decoders[0]); i++) {
@@ -361,12 +360,4 @@ static void test_all_decoders(void **state)
       fail_msg("%s took %u of %u", decoders[i].name, taken, BODIES);
     }
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_all_decoders),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

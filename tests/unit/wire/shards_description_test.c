@@ -39,26 +39,23 @@ static void check_round_trip(uint32_t count)
   }
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
-  (void)state;
   check_round_trip(1);
   check_round_trip(2);
   check_round_trip(KVF_SHARDS_MAX);
 }
 
-static void its_bytes_are_as_documented(void **state)
+TEST(its_bytes_are_as_documented)
 {
-  (void)state;
   uint8_t bytes[ROOM];
   const uint8_t two[] = {2, 1, 0, 'a', 2, 0, 'b', 'c'};
   assert_int_equal(written(2, bytes), sizeof(two));
   assert_memory_equal(bytes, two, sizeof(two));
 }
 
-static void a_long_one_has_both_bytes_of_its_length(void **state)
+TEST(a_long_one_has_both_bytes_of_its_length)
 {
-  (void)state;
   static uint8_t data[300];
   static uint8_t bytes[ROOM];
   kvf_shards_description description = {.count = 1, .each = {{data, sizeof(data)}}};
@@ -77,18 +74,16 @@ static kvf_status read_only(const void *body, size_t body_bytes)
   return kvf_shards_description_read(body, body_bytes, &out);
 }
 
-static void no_byte_may_be_missing_or_too_many(void **state)
+TEST(no_byte_may_be_missing_or_too_many)
 {
-  (void)state;
   uint8_t bytes[ROOM];
   check_length(read_only, bytes, written(1, bytes));
   check_length(read_only, bytes, written(3, bytes));
   check_length(read_only, bytes, written(KVF_SHARDS_MAX, bytes));
 }
 
-static void none_and_too_many_are_refused(void **state)
+TEST(none_and_too_many_are_refused)
 {
-  (void)state;
   uint8_t bytes[1 + 3 * (KVF_SHARDS_MAX + 1)] = {KVF_SHARDS_MAX + 1};
   for (size_t i = 0; i <= KVF_SHARDS_MAX; i++) {
     bytes[1 + 3 * i] = 1;
@@ -101,9 +96,8 @@ static void none_and_too_many_are_refused(void **state)
   assert_int_equal(read_only(NULL, 0), KVF_PROTOCOL);
 }
 
-static void one_that_says_nothing_is_refused(void **state)
+TEST(one_that_says_nothing_is_refused)
 {
-  (void)state;
   const uint8_t only[] = {1, 0, 0};
   const uint8_t first[] = {2, 0, 0, 1, 0, 'a'};
   const uint8_t last[] = {2, 1, 0, 'a', 0, 0};
@@ -112,9 +106,8 @@ static void one_that_says_nothing_is_refused(void **state)
   assert_int_equal(read_only(last, sizeof(last)), KVF_PROTOCOL);
 }
 
-static void no_room_no_description(void **state)
+TEST(no_room_no_description)
 {
-  (void)state;
   const kvf_shards_description description = good(3);
   uint8_t bytes[ROOM];
   const size_t count = written(3, bytes);
@@ -127,9 +120,8 @@ static void no_room_no_description(void **state)
   }
 }
 
-static void what_is_over_a_limit_is_not_written(void **state)
+TEST(what_is_over_a_limit_is_not_written)
 {
-  (void)state;
   const uint32_t counts[] = {0, KVF_SHARDS_MAX + 1, UINT32_MAX};
   for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
     const kvf_shards_description description = good(counts[i]);
@@ -144,19 +136,4 @@ static void what_is_over_a_limit_is_not_written(void **state)
   description.each[1].bytes = 0;
   assert_int_equal(kvf_shards_description_write(&description, bytes, ROOM, &used), KVF_LIMIT);
   assert_int_equal(used, 77);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read),
-      cmocka_unit_test(its_bytes_are_as_documented),
-      cmocka_unit_test(a_long_one_has_both_bytes_of_its_length),
-      cmocka_unit_test(no_byte_may_be_missing_or_too_many),
-      cmocka_unit_test(none_and_too_many_are_refused),
-      cmocka_unit_test(one_that_says_nothing_is_refused),
-      cmocka_unit_test(no_room_no_description),
-      cmocka_unit_test(what_is_over_a_limit_is_not_written),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,9 +38,8 @@ static kvf_status decode(const char *from, size_t bytes, const kvf_key *key)
   return status;
 }
 
-static void tickets_come_in_their_order(void **state)
+TEST(tickets_come_in_their_order)
 {
-  (void)state;
   kvf_key key = key_of("key");
   for (uint32_t count = 1; count <= KVF_SOURCES_MAX; count++) {
     kvf_sources sources;
@@ -56,9 +55,8 @@ static void tickets_come_in_their_order(void **state)
 }
 
 /* P8: whoever alters one of them has altered the text. */
-static void one_bad_ticket_spoils_the_text(void **state)
+TEST(one_bad_ticket_spoils_the_text)
 {
-  (void)state;
   kvf_key key = key_of("key");
   kvf_key other = key_of("other");
   size_t bytes = join(3, &key);
@@ -71,9 +69,8 @@ static void one_bad_ticket_spoils_the_text(void **state)
   assert_int_equal(decode(text, bytes, &other), KVF_BAD_TICKET);
 }
 
-static void empty_tickets_are_none(void **state)
+TEST(empty_tickets_are_none)
 {
-  (void)state;
   kvf_key key = key_of("key");
   size_t bytes = join(1, &key);
   text[bytes] = ',';
@@ -85,9 +82,8 @@ static void empty_tickets_are_none(void **state)
   assert_int_equal(decode(text, 0, &key), KVF_BAD_TICKET);
 }
 
-static void each_source_has_its_digest(void **state)
+TEST(each_source_has_its_digest)
 {
-  (void)state;
   kvf_key key = key_of("key");
   kvf_sources sources;
   assert_int_equal(kvf_sources_decode(text, join(2, &key), mac_of(&key), 1, &sources), KVF_OK);
@@ -103,9 +99,8 @@ static void each_source_has_its_digest(void **state)
   kvf_sources_free(&sources);
 }
 
-static void a_replacement_has_all_that_is_offered(void **state)
+TEST(a_replacement_has_all_that_is_offered)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   uint32_t other_ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
@@ -131,16 +126,4 @@ static void a_replacement_has_all_that_is_offered(void **state)
   other.counts[1]++;
   other.groups--;
   assert_false(kvf_source_can_replace(&ticket, &other));
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(tickets_come_in_their_order),
-      cmocka_unit_test(one_bad_ticket_spoils_the_text),
-      cmocka_unit_test(empty_tickets_are_none),
-      cmocka_unit_test(each_source_has_its_digest),
-      cmocka_unit_test(a_replacement_has_all_that_is_offered),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,9 +67,8 @@ static size_t round_trip(const kvf_ticket *ticket)
   return bytes;
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   size_t bytes = round_trip(&ticket);
@@ -80,9 +79,8 @@ static void test_round_trip(void **state)
   assert_true(bytes < 400);
 }
 
-static void test_no_blocks(void **state)
+TEST(test_no_blocks)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   ticket.prompt.tokens = 0;
@@ -92,9 +90,8 @@ static void test_no_blocks(void **state)
   (void)round_trip(&ticket);
 }
 
-static void test_capacity(void **state)
+TEST(test_capacity)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
@@ -113,9 +110,8 @@ static void test_capacity(void **state)
   }
 }
 
-static void test_every_length_but_the_right_one(void **state)
+TEST(test_every_length_but_the_right_one)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
@@ -141,18 +137,16 @@ static void check_every_bit(const kvf_key *key)
   assert_int_equal(decode(text, bytes, key, 1), KVF_OK);
 }
 
-static void test_every_bit_flip_is_refused(void **state)
+TEST(test_every_bit_flip_is_refused)
 {
-  (void)state;
   kvf_key key = key_of("key");
   kvf_key none = {.bytes = 0};
   check_every_bit(&key);
   check_every_bit(&none);
 }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key old = key_of("old");
@@ -175,9 +169,8 @@ static void test_keys(void **state)
   assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
 }
 
-static void test_one_text_per_ticket(void **state)
+TEST(test_one_text_per_ticket)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
@@ -213,9 +206,8 @@ static kvf_status encode_status(const kvf_ticket *ticket)
   return status;
 }
 
-static void test_encoding_refuses(void **state)
+TEST(test_encoding_refuses)
 {
-  (void)state;
   uint32_t ids[TICKET_IDS];
   kvf_ticket good = some_ticket(ids);
   kvf_ticket ticket = good;
@@ -269,9 +261,8 @@ enum {
   AT_RUNS = AT_COUNTS + 8
 };
 
-static void test_sealed_payloads_are_checked(void **state)
+TEST(test_sealed_payloads_are_checked)
 {
-  (void)state;
   static const struct {
     size_t at;
     uint8_t bytes[4];
@@ -346,9 +337,8 @@ static void check_blocks(uint32_t groups, uint32_t blocks, kvf_status status)
   free(ids);
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-  (void)state;
   check_blocks(1, KVF_BLOCKS_PER_LEASE_MAX, KVF_OK);
   check_blocks(1, KVF_BLOCKS_PER_LEASE_MAX + 1, KVF_LIMIT);
   check_blocks(16, KVF_BLOCKS_PER_LEASE_MAX / 16, KVF_OK);
@@ -365,9 +355,8 @@ static void test_limits(void **state)
 }
 
 /* What decoding must refuse although the MAC is good: one block too many, in one short run. */
-static void test_blocks_limit_when_decoding(void **state)
+TEST(test_blocks_limit_when_decoding)
 {
-  (void)state;
   kvf_key key = key_of("key");
   for (uint32_t over = 0; over < 2; over++) {
     uint32_t blocks = KVF_BLOCKS_PER_LEASE_MAX + over;
@@ -406,9 +395,8 @@ static uint32_t fill_ids(uint32_t *ids, size_t bytes)
   return count;
 }
 
-static void test_text_limit(void **state)
+TEST(test_text_limit)
 {
-  (void)state;
   /* The longest text, and the shortest that is too long. */
   static const size_t lengths[] = {98267, 98268};
   static char over[KVF_TICKET_BYTES_MAX + 1];
@@ -441,9 +429,8 @@ static void test_text_limit(void **state)
   free(ids);
 }
 
-static void test_versions_and_garbage(void **state)
+TEST(test_versions_and_garbage)
 {
-  (void)state;
   static const char *const rows[] = {
       "", "kvf1.", "kvf1", "null", "kvf1..", "kvf1.AAAA.AAAA", "kvf1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
   uint32_t ids[TICKET_IDS];
@@ -457,24 +444,4 @@ static void test_versions_and_garbage(void **state)
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&none), text, sizeof(text), &bytes), KVF_OK);
   text[3] = '2';
   assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),
-      cmocka_unit_test(test_no_blocks),
-      cmocka_unit_test(test_capacity),
-      cmocka_unit_test(test_every_length_but_the_right_one),
-      cmocka_unit_test(test_every_bit_flip_is_refused),
-      cmocka_unit_test(test_keys),
-      cmocka_unit_test(test_one_text_per_ticket),
-      cmocka_unit_test(test_encoding_refuses),
-      cmocka_unit_test(test_sealed_payloads_are_checked),
-      cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_blocks_limit_when_decoding),
-      cmocka_unit_test(test_text_limit),
-      cmocka_unit_test(test_versions_and_garbage),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

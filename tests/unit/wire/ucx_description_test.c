@@ -38,9 +38,8 @@ static void assert_same_key(const kvf_ucx_memory_key *a, const kvf_ucx_memory_ke
   assert_memory_equal(a->key, b->key, b->key_bytes);
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
-  (void)state;
   const kvf_ucx_description in = good();
   uint8_t bytes[ROOM];
   kvf_ucx_memory_key room[KVF_UCX_MEMORIES_MAX];
@@ -61,9 +60,8 @@ static void what_is_written_is_read(void **state)
   }
 }
 
-static void any_byte_that_differs_or_is_missing_is_noticed(void **state)
+TEST(any_byte_that_differs_or_is_missing_is_noticed)
 {
-  (void)state;
   const kvf_ucx_description in = good();
   uint8_t bytes[ROOM];
   kvf_ucx_memory_key room[KVF_UCX_MEMORIES_MAX];
@@ -80,9 +78,8 @@ static void any_byte_that_differs_or_is_missing_is_noticed(void **state)
   assert_int_equal(kvf_ucx_description_read(bytes, count, room, &out), KVF_OK);
 }
 
-static void no_room_no_description(void **state)
+TEST(no_room_no_description)
 {
-  (void)state;
   const kvf_ucx_description in = good();
   uint8_t bytes[ROOM];
   size_t count = written(&in, bytes);
@@ -93,9 +90,8 @@ static void no_room_no_description(void **state)
   }
 }
 
-static void what_is_over_a_limit_is_not_written(void **state)
+TEST(what_is_over_a_limit_is_not_written)
 {
-  (void)state;
   uint8_t bytes[ROOM];
   size_t used = 0;
   kvf_ucx_description wrong[7] = {good(), good(), good(), good(), good(), good(), good()};
@@ -113,9 +109,8 @@ static void what_is_over_a_limit_is_not_written(void **state)
 }
 
 /* A checksum is no proof: one that fits makes no bad field good. */
-static void fields_outside_their_limits_are_refused_under_a_good_checksum(void **state)
+TEST(fields_outside_their_limits_are_refused_under_a_good_checksum)
 {
-  (void)state;
   const kvf_ucx_description in = good();
   static const struct {
     size_t at; /* of a little-endian u16 */
@@ -142,16 +137,4 @@ static void fields_outside_their_limits_are_refused_under_a_good_checksum(void *
     memcpy(bytes + count - SUM_BYTES, hash, SUM_BYTES);
     assert_int_equal(kvf_ucx_description_read(bytes, count, room, &out), KVF_PROTOCOL);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_is_read),
-      cmocka_unit_test(any_byte_that_differs_or_is_missing_is_noticed),
-      cmocka_unit_test(no_room_no_description),
-      cmocka_unit_test(what_is_over_a_limit_is_not_written),
-      cmocka_unit_test(fields_outside_their_limits_are_refused_under_a_good_checksum),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,8 @@
 
 #include "wire_test.h"
 
-static void an_ask_comes_back(void **state)
+TEST(an_ask_comes_back)
 {
-  (void)state;
   const kvf_ucx_ask in = {
       .token = 0x0123456789abcdef, .memory = 3, .slot = 77, .offset = UINT64_C(1) << 40, .word = 99, .bytes = 4096};
   uint8_t bytes[KVF_UCX_ASK_BYTES];
@@ -27,9 +26,8 @@ static kvf_status read_back(const kvf_ucx_ask *ask)
   return kvf_ucx_ask_read(bytes, sizeof(bytes), &out);
 }
 
-static void an_ask_is_for_bytes_of_a_lease_or_for_a_look(void **state)
+TEST(an_ask_is_for_bytes_of_a_lease_or_for_a_look)
 {
-  (void)state;
   const uint32_t most = KVF_UCX_ANSWER_DATA_BYTES_MAX;
   const struct {
     kvf_ucx_ask ask;
@@ -51,9 +49,8 @@ static void an_ask_is_for_bytes_of_a_lease_or_for_a_look(void **state)
   }
 }
 
-static void an_answer_comes_back(void **state)
+TEST(an_answer_comes_back)
 {
-  (void)state;
   for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_DATA; kind++) {
     const kvf_ucx_answer in = {.token = UINT64_MAX - 1,
                                .kind = (kvf_ucx_answer_kind)kind,
@@ -71,9 +68,8 @@ static void an_answer_comes_back(void **state)
   }
 }
 
-static void an_answer_has_bytes_where_its_kind_does(void **state)
+TEST(an_answer_has_bytes_where_its_kind_does)
 {
-  (void)state;
   const uint32_t most = KVF_UCX_ANSWER_DATA_BYTES_MAX;
   const struct {
     uint32_t kind;
@@ -110,9 +106,8 @@ static size_t three_answers(uint8_t *out)
   return used + KVF_UCX_ANSWER_BYTES;
 }
 
-static void answers_are_taken_from_the_last(void **state)
+TEST(answers_are_taken_from_the_last)
 {
-  (void)state;
   uint8_t data[3 * KVF_UCX_ANSWER_BYTES + 6] = {0};
   size_t bytes = three_answers(data);
   const size_t begins[] = {2 * KVF_UCX_ANSWER_BYTES + 5, KVF_UCX_ANSWER_BYTES + 5, 0};
@@ -126,9 +121,8 @@ static void answers_are_taken_from_the_last(void **state)
 }
 
 /* Cut at the front: the answer there is about bytes that are missing, or is not whole itself. */
-static void answers_without_their_bytes_are_malformed(void **state)
+TEST(answers_without_their_bytes_are_malformed)
 {
-  (void)state;
   uint8_t data[3 * KVF_UCX_ANSWER_BYTES + 6] = {0};
   const size_t whole = three_answers(data);
   for (size_t cut = 1; cut < KVF_UCX_ANSWER_BYTES + 5; cut++) {
@@ -142,9 +136,8 @@ static void answers_without_their_bytes_are_malformed(void **state)
   }
 }
 
-static void other_lengths_are_malformed(void **state)
+TEST(other_lengths_are_malformed)
 {
-  (void)state;
   uint8_t bytes[KVF_UCX_ANSWER_BYTES + 1] = {0};
   kvf_ucx_ask ask;
   kvf_ucx_answer answer;
@@ -161,18 +154,4 @@ static void other_lengths_are_malformed(void **state)
                      length == KVF_UCX_ANSWER_BYTES ? KVF_OK : KVF_PROTOCOL);
     free(exact);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(an_ask_comes_back),
-      cmocka_unit_test(an_ask_is_for_bytes_of_a_lease_or_for_a_look),
-      cmocka_unit_test(an_answer_comes_back),
-      cmocka_unit_test(an_answer_has_bytes_where_its_kind_does),
-      cmocka_unit_test(answers_are_taken_from_the_last),
-      cmocka_unit_test(answers_without_their_bytes_are_malformed),
-      cmocka_unit_test(other_lengths_are_malformed),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,9 +90,8 @@ static void check_round_trip(const kvf_welcome *welcome, size_t bytes_most)
   free(body);
 }
 
-static void test_round_trips(void **state)
+TEST(test_round_trips)
 {
-  (void)state;
   kvf_welcome welcome = some_welcome(3);
   check_round_trip(&welcome, 200);
   regions[1].group = 1;
@@ -104,16 +103,14 @@ static void test_round_trips(void **state)
   check_round_trip(&welcome, 30);
 }
 
-static void test_equal_regions_are_compact(void **state)
+TEST(test_equal_regions_are_compact)
 {
-  (void)state;
   kvf_welcome welcome = some_welcome(KVF_REGIONS_MAX);
   check_round_trip(&welcome, 100);
 }
 
-static void test_the_largest_fits_a_frame(void **state)
+TEST(test_the_largest_fits_a_frame)
 {
-  (void)state;
   kvf_welcome welcome = some_welcome(KVF_REGIONS_MAX);
   for (uint32_t i = 0; i < KVF_REGIONS_MAX; i++) {
     regions[i].blocks = i + 1;
@@ -128,9 +125,8 @@ static void test_the_largest_fits_a_frame(void **state)
   check_round_trip(&welcome, KVF_FRAME_BODY_BYTES_MAX);
 }
 
-static void test_cut_short(void **state)
+TEST(test_cut_short)
 {
-  (void)state;
   kvf_welcome welcome = some_welcome(3);
   regions[2].blocks = 7;
   size_t bytes = 0;
@@ -147,9 +143,8 @@ static void check_invalid(const kvf_welcome *welcome)
   assert_int_equal(bytes, 77);
 }
 
-static void test_rules(void **state)
+TEST(test_rules)
 {
-  (void)state;
   kvf_welcome welcome = some_welcome(3);
   welcome.rank = 2;
   check_invalid(&welcome);
@@ -184,9 +179,8 @@ static void test_rules(void **state)
 }
 
 /* Offsets in the body of some_welcome(3): head 22, one run of regions 30, then the transports. */
-static void test_decoding_checks_the_same(void **state)
+TEST(test_decoding_checks_the_same)
 {
-  (void)state;
   static const struct {
     size_t at;
     uint8_t byte;
@@ -232,9 +226,8 @@ static void test_decoding_checks_the_same(void **state)
   free(body);
 }
 
-static void test_transports_limit(void **state)
+TEST(test_transports_limit)
 {
-  (void)state;
   for (uint8_t count = KVF_TRANSPORTS_MAX; count <= KVF_TRANSPORTS_MAX + 1; count++) {
     /* By hand: head, no regions, transports "a", "b" … without descriptions. */
     uint8_t body[22 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1)] = {[12] = 1, [16] = 16, [22] = count};
@@ -248,9 +241,8 @@ static void test_transports_limit(void **state)
   }
 }
 
-static void test_description_limit(void **state)
+TEST(test_description_limit)
 {
-  (void)state;
   for (uint32_t over = 0; over < 2; over++) {
     /* By hand, since encoding refuses it: head, no regions, one transport. */
     size_t bytes = 22 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over;
@@ -265,19 +257,4 @@ static void test_description_limit(void **state)
     assert_int_equal(decode_welcome(body, bytes), over ? KVF_PROTOCOL : KVF_OK);
     free(body);
   }
-}
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trips),
-      cmocka_unit_test(test_equal_regions_are_compact),
-      cmocka_unit_test(test_the_largest_fits_a_frame),
-      cmocka_unit_test(test_cut_short),
-      cmocka_unit_test(test_rules),
-      cmocka_unit_test(test_decoding_checks_the_same),
-      cmocka_unit_test(test_transports_limit),
-      cmocka_unit_test(test_description_limit),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

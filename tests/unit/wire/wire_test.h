@@ -2,17 +2,8 @@
 #ifndef KVF_TESTS_WIRE_TEST_H
 #define KVF_TESTS_WIRE_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* After the four headers that it needs. */
-#include <cmocka.h>
-
 #include "kvferry/status.h"
+#include "test.h"
 
 /* Heap memory with not one byte to spare, so that the address sanitizer sees an access past the end. */
 static inline void *exact_room(size_t bytes)

@@ -1,6 +1,6 @@
 /* cmocka, after the headers that it needs, and tests that add themselves to their file's group. */
-#ifndef KVF_TESTS_CORE_TEST_H
-#define KVF_TESTS_CORE_TEST_H
+#ifndef KVF_TESTS_TEST_H
+#define KVF_TESTS_TEST_H
 
 #include <setjmp.h>
 #include <stdarg.h>
