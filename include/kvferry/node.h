@@ -25,9 +25,9 @@ extern "C" {
  * KVF_SYSTEM, KVF_NO_MEMORY: the operating system refused. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
 
-/* Ends all leases (over is stored before this returns), aborts all loads, waits until no thread of the library touches
- * any memory of the caller's, and frees the node. NULL is allowed. Takes at most about quiet_timeout_ms, unless a copy
- * is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. */
+/* Ends all leases (readers see them ended before this returns), aborts all loads, waits until no thread of the library
+ * touches any memory of the caller's, and frees the node. NULL is allowed. Takes at most about quiet_timeout_ms, unless
+ * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. */
 KVF_API void kvf_node_close(kvf_node *node);
 
 /* ---- memory ---- */
@@ -54,9 +54,8 @@ typedef struct kvf_region {
  * disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
-/* Ends every lease (over is stored before this returns) and aborts every load. KVF_OK once nothing of the library will
- * touch the memory; until then KVF_NOT_PUBLISHED does not occur and KVF_DEADLINE means "a read is not quiet yet": keep
- * the memory mapped, poll, and call again. */
+/* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library
+ * touches the memory any more. KVF_DEADLINE: a read has not ended yet; keep the memory mapped, poll, and call again. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
 
 /* ---- engine ---- */
@@ -72,8 +71,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size
 KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes,
                                                    uint32_t ranks);
 
-/* Refuses new leases (KVF_DRAINING) from now on. The caller polls kvf_stats.leases_live until it is 0 or its patience
- * ends. */
+/* Refuses new leases (KVF_DRAINING) from now on. Then poll kvf_stats() until leases_live is 0, or as long
+ * as you can wait. */
 KVF_API void kvf_node_drain(kvf_node *node);
 
 /* True while no load has failed to become quiet for quiet_timeout_ms. An engine that is not healthy should be replaced:

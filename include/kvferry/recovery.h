@@ -106,7 +106,7 @@ KVF_API kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
  * or the request: nothing has changed. */
 KVF_API kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report);
 
-/* The same for transports that say which blocks have failed, whosever they are: `count` block ids of `group` on `rank`.
+/* The same for transports that name failed blocks, of any number of requests: `count` block ids of `group` on `rank`.
  * Each request that has one of them gets a report of that rank: all before its first failed block is good, the rest is
  * not. Blocks of no request are ignored; so call this before the rank is reported quiet, since later the blocks may be
  * another request's. KVF_INVALID: a rank, group or block id out of range, or `why` is no failure:

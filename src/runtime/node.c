@@ -246,7 +246,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   return KVF_OK;
 }
 
-static void rest(void)
+static void sleep_briefly(void)
 {
   struct timespec pause = {.tv_nsec = (long)CLOSE_POLL_NS};
   (void)nanosleep(&pause, NULL);
@@ -264,7 +264,7 @@ static void wait_until_quiet(kvf_node *node)
     while (kvf_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
     }
     if (!quiet) {
-      rest();
+      sleep_briefly();
     }
   }
 }

@@ -104,7 +104,7 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
   }
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_lease_end(&node->core, now_ns, lease);
-  kvf_node_leave(node, now_ns); /* carries the over store out before it returns */
+  kvf_node_leave(node, now_ns); /* carries the store out before it returns */
   return status;
 }
 

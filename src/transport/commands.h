@@ -1,5 +1,5 @@
-/* What other threads wish of a transport's data thread: commands in the order of the wishes, reads that are open, and
- * the wake-up. Used by the transports whose state is one thread's (tcp, ucx).
+/* What other threads ask of a transport's data thread: commands in the order in which they came, open reads, and the
+ * wake-up. Used by the transports whose state is one thread's (tcp, ucx).
  */
 #ifndef KVF_TRANSPORT_COMMANDS_H
 #define KVF_TRANSPORT_COMMANDS_H
@@ -11,7 +11,7 @@
 
 #define KVF_COMMANDS_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
 
-/* A wish. `owner` is the transport's own structure. */
+/* `owner` is the transport's own structure. */
 typedef struct kvf_command {
   kvf_list in_commands;
   void (*run)(void *owner, struct kvf_command *command);

@@ -15,9 +15,9 @@
 #include "base/time.h"
 #include "transport/commands.h"
 
-/* So often must callers have asked to be taken for ones that ask without a pause. */
+/* Callers that have asked this often since the data thread began to wait are taken to poll without a pause, */
 #define KVF_DRIVER_ASKS_MIN 3
-/* For so long; then it must have happened again. Also the longest that an answer waits if they ask no more. */
+/* for this long. It is also the longest that an answer waits if they stop polling. */
 #define KVF_DRIVER_LOOK_NS KVF_NS_PER_MS
 
 typedef struct kvf_driver {

@@ -270,7 +270,7 @@ void kvf_tls_free(kvf_tls *tls)
 }
 
 /* An alert (RFC 8446, 6): OpenSSL sends none to who has sent no record, and so leaves ours without an explanation. */
-static void say_that_it_is_tls(kvf_tls *tls)
+static void queue_alert(kvf_tls *tls)
 {
   static const uint8_t protocol_version[] = {21, 3, 3, 0, 2, 2, 70};
   if (tls->out_capacity - tls->out_bytes >= sizeof(protocol_version)) {
@@ -288,7 +288,7 @@ static void explain(kvf_tls *tls)
   }
   if (ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) == SSL_R_WRONG_VERSION_NUMBER) {
     text = "it does not speak TLS (option tls)";
-    say_that_it_is_tls(tls);
+    queue_alert(tls);
   } else if (ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE) {
     text = "it refused our key (option key_file)";
   }

@@ -103,7 +103,7 @@ typedef struct kvf_transport_memory {
 } kvf_transport_memory;
 
 typedef struct kvf_link_spec {
-  uint64_t user;               /* the host's: kvf_link_user() */
+  uint64_t user;               /* the host's own: in kvf_link.user */
   kvf_address peer;            /* control address of the peer; tcp data runs to the same host */
   kvf_incarnation incarnation; /* that the peer must have */
   uint64_t session_id;

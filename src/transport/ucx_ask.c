@@ -118,7 +118,7 @@ static void take_answer(const kvf_ucx *ucx, const kvf_ucx_answer *answer, const 
   kvf_ucx_get_end(get, KVF_UCS_OK);
 }
 
-/* Whoever waits for an answer that is malformed waits in vain, and for so long only. */
+/* A malformed answer is dropped. The read that waits for it ends by its stall clock. */
 static kvf_ucs_status on_answers(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,
                                  const kvf_ucp_am_recv_param *param)
 {
