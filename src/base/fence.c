@@ -3,25 +3,20 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/mutant.h"
 
 kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim)
 {
   if (sample->head.magic != KVF_FENCE_MAGIC ||
-      (!KVF_MUTANT(RESTART_UNNOTICED) &&
-       memcmp(&sample->head.incarnation, &claim->incarnation, sizeof(claim->incarnation)) != 0)) {
+      memcmp(&sample->head.incarnation, &claim->incarnation, sizeof(claim->incarnation)) != 0) {
     return KVF_PEER_RESTARTED;
   }
   if (sample->entry.word < kvf_fence_word_live(claim->lease_id)) {
     return KVF_NOT_PUBLISHED;
   }
-  if (KVF_MUTANT(FENCE_UNCHECKED)) {
-    return KVF_OK;
-  }
   if (sample->entry.word > kvf_fence_word_live(claim->lease_id)) {
     return KVF_LEASE_EXPIRED;
   }
-  if (sample->entry.digest != claim->digest && !KVF_MUTANT(DIGEST_UNCHECKED)) {
+  if (sample->entry.digest != claim->digest) {
     return KVF_BAD_TICKET;
   }
   return KVF_OK;

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 
-#include "base/mutant.h"
 #include "base/time.h"
 
 void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns)
@@ -21,7 +20,7 @@ bool kvf_breaker_allows(const kvf_breaker *breaker)
 
 bool kvf_breaker_wants_probe(const kvf_breaker *breaker, uint64_t now_ns)
 {
-  return breaker->state != KVF_BREAKER_CLOSED && now_ns >= breaker->probe_after_ns && !KVF_MUTANT(BREAKER_STAYS_OPEN);
+  return breaker->state != KVF_BREAKER_CLOSED && now_ns >= breaker->probe_after_ns;
 }
 
 void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns)

@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mutant.h"
 #include "base/status.h"
 #include "core/core_internal.h"
 #include "core/parts.h"
@@ -88,9 +87,6 @@ kvf_status kvf_core_attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load
     return KVF_NO_MEMORY;
   }
   uint32_t prefix = load->report.prefix;
-  if (KVF_MUTANT(SOURCE_PAST_GAP) && load->report.status != KVF_OK) {
-    prefix++;
-  }
   kvf_load_spec spec = {.request_id = load->request_id,
                         .user = load->user,
                         .earlier_ns = now_ns - load->begun_ns,
@@ -143,9 +139,6 @@ static void on_outcome(kvf_core *core, uint64_t now_ns, kvf_core_load *load, con
   if (!may_go_on) {
     tell_outcome(core, load);
     return;
-  }
-  if (KVF_MUTANT(OUTCOME_OF_EACH_SOURCE)) {
-    tell_outcome(core, load);
   }
   load->state = KVF_CORE_LOAD_HELD;
   /* Whoever is not quiet by then makes the node unhealthy: the engine is not to learn of it before its outcome. */

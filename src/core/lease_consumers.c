@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/mutant.h"
-
 enum { STATE_NONE = 0, STATE_ATTACHED, STATE_COMPLETED, STATE_ABORTED };
 
 static_assert(KVF_LEASE_READERS_MAX == 64, "a consumer's readers are the bits of a word");
@@ -30,9 +28,6 @@ static unsigned find(const kvf_lease_consumers *consumers, const kvf_consumer_ke
 {
   for (unsigned i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
     const kvf_consumer_key *other = &consumers->records[i].key;
-    if (KVF_MUTANT(FINISH_ACROSS_CONSUMERS) && consumers->state[i] != STATE_NONE) {
-      return i;
-    }
     if (consumers->state[i] != STATE_NONE && other->request_id == key->request_id &&
         memcmp(&other->incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
       return i;
@@ -92,7 +87,7 @@ kvf_consumers_verdict kvf_consumers_complete(kvf_lease_consumers *consumers, con
   }
   consumers->readers[i] = (uint8_t)readers;
   uint64_t done = consumers->records[i].done;
-  consumers->records[i].done = KVF_MUTANT(FINISH_COUNTED_TWICE) ? done << 1 | 1 : done | UINT64_C(1) << reader;
+  consumers->records[i].done = done | UINT64_C(1) << reader;
   if (consumers->records[i].done == UINT64_MAX >> (64 - readers)) {
     consumers->state[i] = STATE_COMPLETED;
   }

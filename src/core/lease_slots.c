@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/fence.h"
-#include "base/mutant.h"
 #include "core/hash.h"
 
 struct kvf_lease_slot {
@@ -109,9 +108,6 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
   const kvf_lease_slot *slot = take_out(slots, lease_id);
   if (slot == NULL) {
     return KVF_NOT_FOUND;
-  }
-  if (KVF_MUTANT(SLOT_ID_REUSED)) {
-    slots->next_id = lease_id;
   }
   uint32_t last = (uint32_t)(((uint64_t)slots->free_first + slots->free_count) % slots->count);
   slots->free[last] = (uint32_t)(slot - slots->slots);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "base/mutant.h"
 
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
@@ -252,7 +251,7 @@ static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_en
 
 static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 {
-  return is_live(entry) && now_ns >= entry->deadline_ns && !KVF_MUTANT(LEASE_NEVER_EXPIRES);
+  return is_live(entry) && now_ns >= entry->deadline_ns;
 }
 
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
@@ -315,7 +314,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   if (kvf_fence_word_over(lease->id) < entry->word) {
     return KVF_LEASE_STATE_OVER;
   }
-  if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token)) && !KVF_MUTANT(TOKEN_UNCHECKED)) {
+  if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token))) {
     return KVF_LEASE_STATE_UNKNOWN;
   }
   *out = entry;
@@ -336,9 +335,7 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
   if (entry == NULL) {
     return state;
   }
-  if (!KVF_MUTANT(RENEWED_AFTER_EXPIRY)) {
-    expire_if_due(table, entry, now_ns);
-  }
+  expire_if_due(table, entry, now_ns);
   if (is_live(entry) && kvf_consumers_renew(&entry->consumers, key)) {
     entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
   }
@@ -452,10 +449,6 @@ bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out)
   }
   kvf_lease_entry *entry = KVF_CONTAINER_OF(link, kvf_lease_entry, queue);
   entry->store = STORE_OUT;
-  if (KVF_MUTANT(OVER_UNSTORED) && entry->phase == LEASE_ENDED) {
-    kvf_lease_table_stored(table, (uint32_t)(entry - table->entries), entry->word);
-    return kvf_lease_table_next_store(table, out);
-  }
   *out = (kvf_lease_store){.slot = (uint32_t)(entry - table->entries), .entry = {entry->word, entry->digest}};
   check(table, entry);
   return true;

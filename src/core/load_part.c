@@ -4,7 +4,6 @@
 #include "core/load_internal.h"
 
 #include "base/bitmap.h"
-#include "base/mutant.h"
 
 #define BIT(state) (1u << (state))
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
@@ -86,10 +85,6 @@ static void cancel_reads(kvf_loads *loads, kvf_load_part *part)
     kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, link);
     next = link->next;
     kvf_chunk_cancel(loads, chunk);
-    if (KVF_MUTANT(CANCEL_IS_QUIET)) {
-      kvf_chunk_end(loads, chunk);
-      kvf_chunk_miss(chunk, 0);
-    }
   }
 }
 

@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "base/bitmap.h"
-#include "base/mutant.h"
 #include "base/status.h"
 #include "core/load_internal.h"
 
@@ -103,7 +102,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_load_event *out)
   out->report = load->report;
   if (!load->outcome_taken) {
     out->kind = KVF_LOAD_OUTCOME;
-    load->outcome_taken = !KVF_MUTANT(SECOND_OUTCOME) || load->state == KVF_LOAD_IS_QUIET;
+    load->outcome_taken = true;
     if (load->state != KVF_LOAD_IS_QUIET) {
       kvf_list_remove(&load->event);
     }

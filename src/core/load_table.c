@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/bitmap.h"
-#include "base/mutant.h"
 #include "core/load_internal.h"
 
 static bool config_is_valid(const kvf_loads_config *config)
@@ -249,9 +248,7 @@ static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, u
     return;
   }
   load->parts_open = load->parts_count;
-  if (!KVF_MUTANT(DEADLINE_IGNORED)) {
-    kvf_wheel_arm(&loads->wheel, &load->timer, deadline_ns);
-  }
+  kvf_wheel_arm(&loads->wheel, &load->timer, deadline_ns);
   for (uint32_t i = 0; i < load->parts_count; i++) {
     kvf_load_part *part = &load->parts[i];
     kvf_chunk_choose_size(loads, part);

@@ -1,7 +1,5 @@
 #include "core/merge.h"
 
-#include "base/mutant.h"
-
 static bool is_graver(int a, int b)
 {
   const kvf_status_info *info_a = kvf_status_describe(a);
@@ -30,9 +28,6 @@ kvf_report kvf_report_merge(kvf_report a, kvf_report b)
       .prefix = a.prefix < b.prefix ? a.prefix : b.prefix,
       .status = kvf_status_gravest(a.status, b.status),
   };
-  if (KVF_MUTANT(MERGE_LONGEST)) {
-    merged.prefix = a.prefix > b.prefix ? a.prefix : b.prefix;
-  }
   if (a.request_id != b.request_id || a.blocks != b.blocks) {
     merged.status = kvf_status_gravest(merged.status, KVF_INVALID);
   }

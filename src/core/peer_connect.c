@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mutant.h"
 #include "core/peer_internal.h"
 #include "wire/ping_message.h"
 
@@ -212,8 +211,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     kvf_peer_fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
   }
-  if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0 &&
-      !KVF_MUTANT(RESTART_UNNOTICED)) {
+  if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
     kvf_peer_fail(peers, now_ns, peer, KVF_PEER_RESTARTED, "another process answers at its address");
     return;
   }

@@ -1,5 +1,4 @@
 /* What comes into a recovery table: requests, and what their ranks' loads found. */
-#include "base/mutant.h"
 #include "core/recovery_internal.h"
 
 #define ENGINE_BARS \
@@ -115,9 +114,6 @@ kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
     return KVF_NOT_FOUND;
   }
   entry->ended = true;
-  if (KVF_MUTANT(RELEASED_TWICE)) {
-    entry->released = false;
-  }
   kvf_recovery_review(recovery, entry);
   return KVF_OK;
 }

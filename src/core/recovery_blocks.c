@@ -1,6 +1,5 @@
 /* Which request a block belongs to, and which blocks have failed. */
 #include "base/bitmap.h"
-#include "base/mutant.h"
 #include "core/recovery_internal.h"
 
 void kvf_recovery_disown_blocks(kvf_recovery *recovery, const kvf_recovery_entry *entry)
@@ -59,7 +58,7 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
       continue;
     }
     const kvf_recovery_entry *entry = &recovery->entries[block->owner - 1];
-    uint32_t good = KVF_MUTANT(REWIND_PAST_GAP) ? entry->positions - (uint32_t)count : block->position;
+    uint32_t good = block->position;
     status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
                                                          .blocks = entry->positions,
@@ -107,7 +106,7 @@ static size_t drain_entry(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf
     uint32_t index = entry->error_block - 1;
     kvf_recovery_block *block = &recovery->blocks[index];
     entry->error_block = block->next;
-    if (block->position < entry->kept || (block->drained && !KVF_MUTANT(ERRORS_DRAINED_TWICE))) {
+    if (block->position < entry->kept || block->drained) {
       continue;
     }
     uint32_t group = group_of(recovery, index);

@@ -2,7 +2,6 @@
 #include <assert.h>
 
 #include "base/bitmap.h"
-#include "base/mutant.h"
 #include "core/recovery_internal.h"
 
 #define NOTHING 0u
@@ -32,7 +31,7 @@ static uint32_t bars_to_all(const kvf_recovery_entry *entry)
 
 static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  uint32_t bars = (KVF_MUTANT(BARS_IGNORED) ? 0 : entry->bars) | bars_to_all(entry);
+  uint32_t bars = entry->bars | bars_to_all(entry);
   uint32_t most = recovery->options.recompute_max_tokens;
   if (most != 0 && !is_complete(recovery, entry) && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
     bars |= KVF_BAR_TOO_LONG;
@@ -49,15 +48,14 @@ static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_e
   if (entry->told != NOTHING) {
     return kvf_recovery_good_blocks(recovery, entry) < entry->kept ? KVF_RECOVERY_TERMINATE : NOTHING;
   }
-  if (entry->merged.ranks_mask != recovery->all_ranks &&
-      (entry->merged.ranks_mask == 0 || !KVF_MUTANT(RECOVERY_RANK_ALONE))) {
+  if (entry->merged.ranks_mask != recovery->all_ranks) {
     return NOTHING;
   }
   bool complete = is_complete(recovery, entry);
   if (bars_to_all(entry) != 0 || (!complete && bars_to_rewind(recovery, entry) != 0)) {
     return KVF_RECOVERY_TERMINATE;
   }
-  if (!is_quiet(recovery, entry) && !KVF_MUTANT(REWIND_BEFORE_QUIET)) {
+  if (!is_quiet(recovery, entry)) {
     return NOTHING; /* a late write would undo what the engine computes */
   }
   return complete ? KVF_RECOVERY_READY : KVF_RECOVERY_REWIND;
@@ -69,9 +67,9 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
   if (decision != NOTHING) {
     return decision;
   }
-  if (!is_quiet(recovery, entry) && !(KVF_MUTANT(RELEASED_BEFORE_QUIET) && entry->ended)) {
+  if (!is_quiet(recovery, entry)) {
     bool given_up = entry->ended || entry->told == KVF_RECOVERY_TERMINATE;
-    return given_up && !entry->abort_told && !KVF_MUTANT(ABORT_UNTOLD) ? KVF_RECOVERY_ABORT : NOTHING;
+    return given_up && !entry->abort_told ? KVF_RECOVERY_ABORT : NOTHING;
   }
   return !entry->released && (entry->ended || entry->told != NOTHING) ? KVF_RECOVERY_RELEASE : NOTHING;
 }

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/mutant.h"
 #include "base/status.h"
 #include "core/policy.h"
 #include "core/request_internal.h"
@@ -261,7 +260,7 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
     return KVF_INVALID;
   }
   request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
-  if (request->merged.ranks_mask == all || KVF_MUTANT(RANK_DECIDES_ALONE)) {
+  if (request->merged.ranks_mask == all) {
     conclude(requests, now_ns, request);
   }
   return KVF_OK;

@@ -1,7 +1,6 @@
 /* Which sources of a ticket's text are for this engine and this prompt. */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "base/status.h"
 #include "core/request_internal.h"
 
@@ -25,9 +24,6 @@ static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kv
   if (!is_near(self, ticket)) {
     *why = "names another host, which needs a shared key (option key_file)";
     return KVF_BAD_TICKET;
-  }
-  if (KVF_MUTANT(PROMPT_UNCHECKED)) {
-    return KVF_OK;
   }
   if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
     *why = "made for another prompt";

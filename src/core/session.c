@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mutant.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
@@ -270,7 +269,7 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   }
   if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
-      (!kvf_equal_secret(expected, proof.proof, sizeof(expected)) && !KVF_MUTANT(PROOF_UNCHECKED))) {
+      !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
     sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/mutant.h"
 #include "transport/transport.h"
 
 /* The layout is that of kvf_fence_entry: remote readers copy it as plain bytes. */
@@ -120,14 +119,9 @@ void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry)
 {
   shared_entry *shared = entry_at(table, slot);
   assert(atomic_load_explicit(&shared->word, memory_order_relaxed) < entry.word);
-  if (KVF_MUTANT(DIGEST_STORED_LATE)) {
-    atomic_store_explicit(&shared->word, entry.word, memory_order_release);
-  }
   atomic_store_explicit(&shared->digest, entry.digest, memory_order_relaxed);
-  if (!KVF_MUTANT(LIVE_UNORDERED)) {
-    /* A release store does not wait for streaming stores (movnt), which an engine may have filled the blocks with. */
-    atomic_thread_fence(memory_order_seq_cst);
-  }
+  /* A release store does not wait for streaming stores (movnt), which an engine may have filled the blocks with. */
+  atomic_thread_fence(memory_order_seq_cst);
   atomic_store_explicit(&shared->word, entry.word, memory_order_release);
 }
 

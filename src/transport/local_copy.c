@@ -5,7 +5,6 @@
 #include <sys/uio.h>
 #include <time.h>
 
-#include "base/mutant.h"
 #include "base/time.h"
 
 /* How often a sample is taken again because the entry changed meanwhile. */
@@ -205,7 +204,7 @@ static kvf_status copy_between_samples(const kvf_local_copy *copy, const kvf_chu
   *bytes = 0;
   kvf_status status = kvf_local_sample(copy->pid, table, lease->slot, out);
   bool live = status == KVF_OK && out->entry.word == kvf_fence_word_live(lease->id);
-  if (!live && !KVF_MUTANT(COPIED_UNPUBLISHED)) {
+  if (!live) {
     return status;
   }
   /* Keeps the copies after the sample that let them begin. */
@@ -214,7 +213,7 @@ static kvf_status copy_between_samples(const kvf_local_copy *copy, const kvf_chu
   if (status == KVF_TRANSFER_FAILED) {
     return judge_failed(copy, table, lease, out);
   }
-  if (status != KVF_OK || KVF_MUTANT(FENCE_READ_FIRST)) {
+  if (status != KVF_OK) {
     return status;
   }
   return kvf_local_sample(copy->pid, table, lease->slot, out);
@@ -229,7 +228,7 @@ static kvf_status copy_between_looks(const kvf_local_copy *copy, const kvf_chunk
 {
   *bytes = 0;
   const kvf_fence_entry first = kvf_fence_load(copy->fence, lease->slot);
-  if (first.word != kvf_fence_word_live(lease->id) && !KVF_MUTANT(COPIED_UNPUBLISHED)) {
+  if (first.word != kvf_fence_word_live(lease->id)) {
     kvf_status there = kvf_local_sample(copy->pid, table, lease->slot, out);
     out->entry = first; /* by now it may be live, and nothing has been copied */
     return there;
@@ -243,7 +242,7 @@ static kvf_status copy_between_looks(const kvf_local_copy *copy, const kvf_chunk
   if (status == KVF_TRANSFER_FAILED) {
     return judge_failed(copy, table, lease, out);
   }
-  if (status != KVF_OK || KVF_MUTANT(FENCE_READ_FIRST)) {
+  if (status != KVF_OK) {
     return status;
   }
   kvf_fence_barrier();

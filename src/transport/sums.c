@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/checksum.h"
-#include "base/mutant.h"
 
 #define SUM_BYTES sizeof(uint64_t)
 
@@ -142,8 +141,7 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
 uint32_t kvf_sums_compare(const kvf_chunk *chunk, uint32_t sums_count)
 {
   uint32_t good = 0;
-  while (good < chunk->items_count && (KVF_MUTANT(CHECKSUM_UNCOMPARED) ||
-                                       item_agrees(chunk, chunk->regions_count - sums_count, &chunk->items[good]))) {
+  while (good < chunk->items_count && item_agrees(chunk, chunk->regions_count - sums_count, &chunk->items[good])) {
     good++;
   }
   return good;

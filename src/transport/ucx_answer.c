@@ -6,7 +6,6 @@
  * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "transport/ucx_message.h"
 
 /* Where the bytes are; NULL: they are not ours to give. */
@@ -33,7 +32,7 @@ static kvf_fence_entry look(const kvf_ucx_memory *memory, uint32_t slot)
 static void pack_bytes(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
 {
   part->entry = look(memory, part->slot);
-  if (part->entry.word == part->word || KVF_MUTANT(COPIED_UNPUBLISHED)) {
+  if (part->entry.word == part->word) {
     memcpy(to, part->from + offset, bytes);
   } else {
     memset(to, 0, bytes); /* and the answer behind them says so */
@@ -62,7 +61,7 @@ static size_t pack_part(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t
     size_t at = offset + packed - part->bytes;
     size_t left = sizeof(end) - at;
     size_t bytes = left < bytes_max - packed ? left : bytes_max - packed;
-    if (at == 0 && part->bytes > 0 && !KVF_MUTANT(FENCE_READ_FIRST)) {
+    if (at == 0 && part->bytes > 0) {
       part->entry = look(memory, part->slot); /* all bytes have been copied */
     }
     write_answer(memory, part, end);
@@ -101,7 +100,7 @@ static kvf_ucx_part part_of(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask
   }
   part.kind = KVF_UCX_ANSWER_LOOK;
   part.entry = look(memory, ask->slot);
-  if (!is_look && (part.entry.word == ask->word || KVF_MUTANT(COPIED_UNPUBLISHED))) {
+  if (!is_look && part.entry.word == ask->word) {
     part.kind = KVF_UCX_ANSWER_DATA;
     part.bytes = ask->bytes;
   }

@@ -2,7 +2,6 @@
  * take_answer() writes to a destination, so a get is over as soon as we say so. */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "transport/ucx_message.h"
 
 /* ---- asking ---- */
@@ -89,7 +88,7 @@ static bool fits(const kvf_ucx_get *get, const kvf_ucx_answer *answer)
 static void note_sample(kvf_ucx_batch *batch, const kvf_ucx_answer *answer, bool is_of_bytes)
 {
   kvf_ucx_claim *claim = &batch->claim;
-  if (claim->is_lost || (KVF_MUTANT(FENCE_READ_FIRST) && batch->ended_bytes > 0)) {
+  if (claim->is_lost) {
     return;
   }
   batch->ucx->rooms[batch->room].sample = answer->sample;
@@ -112,9 +111,7 @@ static void take_answer(const kvf_ucx *ucx, const kvf_ucx_answer *answer, const 
     memcpy(get->to, data, answer->bytes);
   }
   note_sample(get->batch, answer, get->bytes > 0);
-  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
-    get->bytes = answer->bytes; /* that have landed */
-  }
+  get->bytes = answer->bytes; /* that have landed */
   kvf_ucx_get_end(get, KVF_UCS_OK);
 }
 

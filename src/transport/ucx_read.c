@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mutant.h"
 #include "transport/sums.h"
 
 typedef enum read_state {
@@ -132,7 +131,7 @@ static void looked(kvf_ucx *ucx, ucx_read *read)
   const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
   bool live = sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
               memcmp(&sample->head.incarnation, &read->link->incarnation, sizeof(sample->head.incarnation)) == 0;
-  if (!live && !KVF_MUTANT(COPIED_UNPUBLISHED)) {
+  if (!live) {
     end_judged(ucx, read);
     return;
   }
@@ -145,10 +144,7 @@ static void looked(kvf_ucx *ucx, ucx_read *read)
 static void judge(kvf_ucx *ucx, ucx_read *read)
 {
   bool has_messages = read->link->has_messages;
-  if (KVF_MUTANT(FENCE_READ_FIRST) && !has_messages) {
-    ucx->rooms[read->batch.room].sample.entry = read->seen;
-  }
-  if (KVF_MUTANT(FENCE_READ_FIRST) || has_messages) {
+  if (has_messages) {
     read->state = READ_JUDGING;
     end_judged(ucx, read);
     return;

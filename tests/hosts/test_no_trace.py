@@ -16,8 +16,8 @@ from sites import BLOCKS, Pair, Site
 
 MakeSite = Callable[..., Site]
 HERE = Path(__file__).parent
-MUTANTS = HERE.parents[1] / ".cache" / "mutants"
-"""The package with planted bugs (src/base/mutant.h), as ./dev test builds it."""
+PLANTED = HERE.parents[1] / ".cache" / "mutants" / "packages"
+"""The packages with a planted bug each, as ./dev test --deep engine-mutants builds them."""
 
 TWO_CHUNKS = {"chunk_bytes": "4718592", "tcp_buffer_bytes": "65536"}
 """Of a load, both under way for all of its 0.4 s."""
@@ -54,19 +54,17 @@ def test_nothing_stays_of_a_killed_test(allowed: None, tmp_path: Path) -> None:
 @pytest.fixture
 def mutant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Engines from now on have that planted bug."""
-    if not (MUTANTS / "kvferry").is_dir():
-        pytest.skip("hosts: no package with planted bugs is built (./dev test builds it)")
-
     def choose(name: str) -> None:
-        monkeypatch.setenv("PYTHONPATH", str(MUTANTS))
-        monkeypatch.setenv("KVFERRY_MUTANT", name)
+        assert (PLANTED / name / "kvferry").is_dir(), f"not built: tools/dev/mutants.py --package {name}"
+        monkeypatch.setenv("PYTHONPATH", str(PLANTED / name))
 
     return choose
 
 
+@pytest.mark.deep
 def test_wrong_bytes_are_seen(site: MakeSite, mutant: Callable[[str], None]) -> None:
     """Those of a chunk that is half-way when its blocks are overwritten."""
-    mutant("FENCE_UNCHECKED")
+    mutant("fence_unchecked")
     made = site("P", "D")
     for overwritten_s in OVERWRITTEN_S:
         pair = Pair(made, "tcp", **TWO_CHUNKS)
@@ -83,18 +81,20 @@ def test_wrong_bytes_are_seen(site: MakeSite, mutant: Callable[[str], None]) -> 
     pytest.fail("the planted bug was not seen")
 
 
+@pytest.mark.deep
 def test_a_load_without_an_end_is_seen(site: MakeSite, mutant: Callable[[str], None],
                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the stall clock a load ends by its deadline, and without that not at all."""
-    mutant("DEADLINE_IGNORED")
+    mutant("deadline_ignored")
     pair = Pair(site("P", "D"), "tcp", stall_timeout_ms="60000", load_timeout_ms="500")
     monkeypatch.setattr(Remote, "LIMIT_S", 1.0)
     with pytest.raises(AssertionError, match="waited for a verdict in vain"):
         pair.during_a_load(lambda: pair.network.cut("P", "D"))
 
 
+@pytest.mark.deep
 def test_a_lost_lease_is_seen(site: MakeSite, mutant: Callable[[str], None]) -> None:
-    mutant("LEASE_NEVER_EXPIRES")
+    mutant("lease_never_expires")
     pair = Pair(site("P", "D"), "tcp", lease_ttl_ms="200")
     lease = pair.p.offer(BLOCKS).lease  # nobody comes for it
     with pytest.raises(AssertionError, match="waited for .* in vain"):

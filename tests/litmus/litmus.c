@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/mutant.h"
 #include "litmus.h"
 
 #define SKIPPED 77
@@ -42,7 +41,7 @@ static const litmus_mode modes[] = {
 
 typedef struct litmus_arguments {
   const litmus_mode *mode;
-  const char *mutant;
+  bool is_planted;
   unsigned long seconds;
   unsigned long seed;
 } litmus_arguments;
@@ -75,7 +74,7 @@ static void read_on(litmus_reader *reader, const litmus_arguments *arguments)
       litmus_read(reader);
     }
     spent_ms = now_ms() - begin_ms;
-    done = spent_ms >= SECONDS_MAX * 1000 || (spent_ms >= arguments->seconds * 1000 && arguments->mutant == NULL &&
+    done = spent_ms >= SECONDS_MAX * 1000 || (spent_ms >= arguments->seconds * 1000 && !arguments->is_planted &&
                                               has_seen_enough(&reader->count, arguments->mode));
   }
   const litmus_count *count = &reader->count;
@@ -160,9 +159,9 @@ static bool run(litmus_reader *reader, const litmus_arguments *arguments)
 
 static int verdict(const litmus_reader *reader, const litmus_arguments *arguments)
 {
-  if (arguments->mutant != NULL) {
+  if (arguments->is_planted) {
     bool found = is_wrong(&reader->count);
-    (void)printf("planted bug %s: %s\n", arguments->mutant, found ? "found" : "NOT FOUND");
+    (void)printf("planted bug: %s\n", found ? "found" : "NOT FOUND");
     return found ? EXIT_SUCCESS : EXIT_FAILURE;
   }
   if (!is_wrong(&reader->count) && !has_seen_enough(&reader->count, arguments->mode)) {
@@ -170,16 +169,6 @@ static int verdict(const litmus_reader *reader, const litmus_arguments *argument
     return EXIT_FAILURE;
   }
   return is_wrong(&reader->count) ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
-static bool choose_mutant(const char *name)
-{
-#ifdef KVF_MUTANTS_BUILT
-  return kvf_mutant_choose(name);
-#else
-  (void)name;
-  return false;
-#endif
 }
 
 static error_t parse(int key, char *text, struct argp_state *state)
@@ -192,10 +181,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
       }
       break;
     case 'b':
-      arguments->mutant = text;
-      if (!choose_mutant(text)) {
-        argp_error(state, "there is no planted bug '%s' in this build", text);
-      }
+      arguments->is_planted = true;
       break;
     case 's':
       arguments->seconds = strtoul(text, NULL, 10);
@@ -218,7 +204,7 @@ static const struct argp_option options[] = {
     {.name = "mode", .key = 'm', .arg = "MODE", .doc = "threads, streams, handover, socket, processes or mapped"},
     {.name = "seconds", .key = 's', .arg = "N", .doc = "how long (4)"},
     {.name = "seed", .key = 'r', .arg = "N", .doc = "of how long leases live (the time)"},
-    {.name = "mutant", .key = 'b', .arg = "NAME", .doc = "with this planted bug, which is to be found"},
+    {.name = "planted", .key = 'b', .doc = "there is a planted bug (tests/mutants), which must be found"},
     {0},
 };
 

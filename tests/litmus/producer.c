@@ -1,7 +1,6 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "base/mutant.h"
 #include "litmus.h"
 
 /* How long a lease lives: at most 2^LIFE_BITS turns of an empty loop, on average far fewer; often long enough for a
@@ -95,14 +94,9 @@ static void produce(litmus_world *world)
       pass_time(&prng); /* for readers that come too early */
       fill(world, id, kvf_prng_below(&prng, 2) == 0);
     }
-    if (KVF_MUTANT(OVER_AFTER_FREE)) {
-      end(world, id - 1);
-    }
     kvf_fence_store_live(world->table, litmus_slot(id), litmus_entry(id));
     live(world, id, &prng);
-    if (!KVF_MUTANT(OVER_AFTER_FREE)) {
-      end(world, id);
-    }
+    end(world, id);
   }
 }
 

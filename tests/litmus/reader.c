@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "base/mutant.h"
 #include "litmus.h"
 #include "transport/local_copy.h"
 
@@ -41,7 +40,7 @@ static kvf_status sample(litmus_reader *reader, uint64_t lease_id, kvf_fence_sam
 static bool is_live(litmus_reader *reader, uint64_t lease_id, kvf_fence_sample *out)
 {
   (void)sample(reader, lease_id, out);
-  return out->entry.word == kvf_fence_word_live(lease_id) || KVF_MUTANT(COPIED_UNPUBLISHED);
+  return out->entry.word == kvf_fence_word_live(lease_id);
 }
 
 kvf_status litmus_copy_by_loads(litmus_reader *reader, uint64_t lease_id, kvf_fence_sample *out)
@@ -52,9 +51,7 @@ kvf_status litmus_copy_by_loads(litmus_reader *reader, uint64_t lease_id, kvf_fe
   for (size_t i = 0; i < LITMUS_WORDS; i++) {
     reader->copy[i] = atomic_load_explicit(&reader->world->blocks[i], memory_order_relaxed);
   }
-  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
-    (void)sample(reader, lease_id, out);
-  }
+  (void)sample(reader, lease_id, out);
   return KVF_OK;
 }
 
@@ -69,9 +66,7 @@ kvf_status litmus_copy_by_socket(litmus_reader *reader, uint64_t lease_id, kvf_f
   struct iovec span = {blocks, bytes};
   const struct msghdr message = {.msg_iov = &span, .msg_iovlen = 1};
   ssize_t sent = sendmsg(reader->pipe[0], &message, MSG_NOSIGNAL);
-  if (!KVF_MUTANT(FENCE_READ_FIRST)) {
-    (void)sample(reader, lease_id, out);
-  }
+  (void)sample(reader, lease_id, out);
   bool whole = sent == (ssize_t)bytes && recv(reader->pipe[1], reader->copy, bytes, MSG_WAITALL) == sent;
   return whole ? KVF_OK : KVF_TRANSFER_FAILED;
 }

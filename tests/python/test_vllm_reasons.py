@@ -224,7 +224,7 @@ IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_memory]
 IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, deadline, rank_lost]
 ALL = [*AT_THE_TICKET, *IN_THE_HANDSHAKE, *IN_THE_SET_UP, *IN_THE_TRANSFER]
 OF_A_STOPPED_PRODUCER = {"transfer_stalled"}
-"""For that a producer has to be a process: tests/e2e/test_5_policy.py reads it at the client of a real engine."""
+"""For that a producer has to be a process: tests/e2e/test_policy.py reads it at the client of a real engine."""
 NEVER_AT_A_CLIENT = {
     "ok": "nothing has failed",
     "not_published": "asked again until the deadline",

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "child.h"
-#include "mutants.h"
 #include "pool.h"
+#include "search.h"
 #include "shrink.h"
 #include "tape.h"
 #include "tape_file.h"
@@ -18,7 +18,7 @@
 #define SHRINK_SECONDS_OF_FINDING 15
 #define TRACE_BYTES_SHOWN 9000
 
-enum { OPTION_SEED = 1000, OPTION_HASH, OPTION_JSON, OPTION_STARTS, OPTION_MOST, OPTION_KEEP };
+enum { OPTION_SEED = 1000, OPTION_HASH, OPTION_JSON, OPTION_SEARCH, OPTION_STARTS, OPTION_MOST, OPTION_KEEP };
 
 typedef struct arguments {
   uint64_t first;
@@ -28,12 +28,11 @@ typedef struct arguments {
   bool trace;
   bool shrink;
   bool hash;
-  bool mutants;
-  const char *only;
+  bool search;
   const char *tape;
   const char *json;
   const char *keep;
-  sim_mutants_task search;
+  sim_search_task task;
 } arguments;
 
 static const struct argp_option options[] = {
@@ -46,9 +45,9 @@ static const struct argp_option options[] = {
     {"keep", OPTION_KEEP, "FILE", 0, "where a shrunk tape goes (default found.tape)", 0},
     {"hash", OPTION_HASH, NULL, 0, "prints the hash of all that happened, of each seed or of a tape", 0},
     {"json", OPTION_JSON, "FILE", 0, "writes the numbers to it", 0},
-    {"mutants", 'm', "NAME", OPTION_ARG_OPTIONAL, "looks for each planted bug, or for this one", 0},
-    {"starts", OPTION_STARTS, "N", 0, "with --mutants: from how many seeds (default 5)", 0},
-    {"most", OPTION_MOST, "N", 0, "with --mutants: seeds from each start (default 20000)", 0},
+    {"search", OPTION_SEARCH, NULL, 0, "after how many seeds is something found?", 0},
+    {"starts", OPTION_STARTS, "N", 0, "with --search: from how many seeds (default 5)", 0},
+    {"most", OPTION_MOST, "N", 0, "with --search: seeds from each start (default 20000)", 0},
     {0},
 };
 
@@ -107,9 +106,8 @@ static error_t set_option(int key, char *value, struct argp_state *state)
     case 'x':
       out->shrink = true;
       break;
-    case 'm':
-      out->mutants = true;
-      out->only = value;
+    case OPTION_SEARCH:
+      out->search = true;
       break;
     case OPTION_HASH:
       out->hash = true;
@@ -121,10 +119,10 @@ static error_t set_option(int key, char *value, struct argp_state *state)
       out->keep = value;
       break;
     case OPTION_STARTS:
-      out->search.starts = (unsigned)number(value, state);
+      out->task.starts = (unsigned)number(value, state);
       break;
     case OPTION_MOST:
-      out->search.seeds_max = number(value, state);
+      out->task.seeds_max = number(value, state);
       break;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -292,15 +290,14 @@ int main(int argc, char **argv)
   arguments given = {.first = fresh_seed(),
                      .jobs = (unsigned)sysconf(_SC_NPROCESSORS_ONLN),
                      .keep = "found.tape",
-                     .search = {.starts = 5, .seeds_max = 20000}};
+                     .task = {.starts = 5, .seeds_max = 20000}};
   if (argp_parse(&parser, argc, argv, 0, NULL, &given) != 0) {
     return 2;
   }
-  if (given.mutants) {
-    given.search.only = given.only;
-    given.search.first = given.count == 0 ? 1 : given.first;
-    given.search.jobs = given.jobs;
-    return sim_mutants_run(&given.search);
+  if (given.search) {
+    given.task.first = given.count == 0 ? 1 : given.first;
+    given.task.jobs = given.jobs;
+    return sim_search_run(&given.task);
   }
   if (given.hash) {
     return print_hashes(&given);

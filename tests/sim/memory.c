@@ -2,7 +2,6 @@
  * block's end, so that the bytes of any other prompt, position, layer or head are recognised. */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "world.h"
 
 static uint64_t mix(uint64_t a, uint64_t b)
@@ -108,23 +107,13 @@ uint32_t sim_blocks_used(const sim_world *world, const sim_engine *engine)
 
 /* ---- the fence ---- */
 
-/* Of a planted bug. */
-static void on_late_store(sim_world *world, const sim_event *event)
-{
-  world->nodes[event->a].table[event->b].word = event->c;
-}
-
 void sim_store(sim_world *world, sim_node *node, const kvf_lease_store *store)
 {
   if (store->slot >= SIM_SLOTS_MAX || node->table[store->slot].word >= store->entry.word) {
     sim_fail(world, "P1", "node %u: the fence's word of slot %u does not grow", node->index, store->slot);
     return;
   }
-  if (KVF_MUTANT(OVER_AFTER_FREE) && store->entry.word % 2 == 0) {
-    sim_push(world, world->now_ns + SIM_MS, on_late_store, node->index, store->slot, store->entry.word);
-  } else {
-    node->table[store->slot] = store->entry;
-  }
+  node->table[store->slot] = store->entry;
   sim_note(world, node->index, "stores word % into slot %", store->entry.word, store->slot, 0);
   kvf_core_on_stored(&node->core, store);
 }

@@ -1,10 +1,6 @@
 /* Drives one core as src/runtime does: an input, then its effects; frames and events later, in turns of their own. */
 #include "alloc.h"
-#include "base/mutant.h"
 #include "world.h"
-
-#define WALL_CLOCK_SET_AT_NS (100 * SIM_MS)
-#define WALL_CLOCK_STEP_NS (20 * KVF_NS_PER_S)
 
 static void on_tick(sim_world *world, const sim_event *event);
 static void on_poll(sim_world *world, const sim_event *event);
@@ -13,9 +9,7 @@ static void on_output(sim_world *world, const sim_event *event);
 /* The engine's own clock. */
 static uint64_t now_of(const sim_world *world, const sim_engine *engine)
 {
-  uint64_t now_ns = world->now_ns + engine->clock_ns;
-  bool is_set_back = KVF_MUTANT(WALL_CLOCK) && world->now_ns > WALL_CLOCK_SET_AT_NS;
-  return is_set_back ? kvf_time_until(WALL_CLOCK_STEP_NS, now_ns) : now_ns;
+  return world->now_ns + engine->clock_ns;
 }
 
 uint64_t sim_node_enter(sim_world *world, sim_node *node)

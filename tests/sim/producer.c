@@ -1,6 +1,5 @@
 /* A producer engine: takes blocks, reserves a lease, hands out a ticket, fills and publishes on each rank, and uses the
  * blocks for something else the moment it may. */
-#include "base/mutant.h"
 #include "world.h"
 
 #define MEMORY_POLL_NS (5 * SIM_MS)
@@ -159,7 +158,7 @@ static void on_publish(sim_world *world, const sim_event *event)
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   uint64_t digest = 0;
-  if (!was_ended && !KVF_MUTANT(PUBLISHED_EARLY)) {
+  if (!was_ended) {
     compute(world, offer, node);
   } else if (!was_ended) {
     sim_push(world, world->now_ns + SIM_MS, on_computed, event->a, event->b, event->c);
@@ -211,10 +210,6 @@ static void on_preempt(sim_world *world, const sim_event *event)
     return;
   }
   sim_node *node = rank_of(world, offer, event->b);
-  if (KVF_MUTANT(PREEMPTED_UNENDED)) {
-    free_on_rank(world, offer, event->b);
-    return;
-  }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_core_lease_end(&node->core, now_ns, &offer->lease);
   if (sim_strikes(world, SIM_FAULT_AGAIN, 2)) {

@@ -2,7 +2,6 @@
  * comes after that. It may fail, stand still, or go on for a while after it was cancelled. */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "world.h"
 
 /* How long after its time a node may look at the clock. */
@@ -169,18 +168,6 @@ void sim_read_start(sim_world *world, sim_node *node, const kvf_load_action *act
   schedule(world, read, world->now_ns + step_ns(world));
 }
 
-/* Of a planted bug: the report comes, the copy goes on. */
-static void on_false_end(sim_world *world, const sim_event *event)
-{
-  const sim_read *read = &world->reads[event->a];
-  if (read->used && read->serial == event->c) {
-    sim_node *node = &world->nodes[read->node];
-    uint64_t now_ns = sim_node_enter(world, node);
-    kvf_core_on_read_done(&node->core, now_ns, read->id, KVF_CANCELLED, NULL, 0);
-    sim_node_leave(world, node);
-  }
-}
-
 void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
 {
   for (uint32_t i = 0; i < world->reads_end; i++) {
@@ -188,9 +175,6 @@ void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
     if (read->used && read->node == node && read->id == read_id && !read->cancelled) {
       sim_note(world, node, "read % is cancelled", read_id, 0, 0);
       read->cancelled = true;
-      if (KVF_MUTANT(ATTEMPT_NOT_QUIET)) {
-        sim_push(world, world->now_ns, on_false_end, (uint32_t)(read - world->reads), 0, read->serial);
-      }
       if (read->still && !read->stuck) {
         read->still = false;
         schedule(world, read, world->now_ns + step_ns(world));
@@ -329,7 +313,7 @@ static void look_before(sim_world *world, sim_read *read, const sim_node *peer)
     }
   }
   take_sample(world, read, peer);
-  bool live = read->sample.entry.word == kvf_fence_word_live(read->lease.id) || KVF_MUTANT(COPIED_UNPUBLISHED);
+  bool live = read->sample.entry.word == kvf_fence_word_live(read->lease.id);
   read->phase = live && read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
 }
 
@@ -340,9 +324,6 @@ static void ask(sim_world *world, sim_read *read, sim_node *peer)
     read->phase = read->status == KVF_OK ? SIM_READ_COPYING : SIM_READ_ENDING;
   } else {
     look_before(world, read, peer);
-  }
-  if (read->phase == SIM_READ_COPYING && KVF_MUTANT(FENCE_READ_FIRST)) {
-    take_sample(world, read, peer);
   }
 }
 
@@ -378,9 +359,7 @@ static void step(sim_world *world, sim_read *read, sim_node *peer)
       break;
     case SIM_READ_COPIED:
       sim_compare(world, read, peer);
-      if (!KVF_MUTANT(FENCE_READ_FIRST)) {
-        take_sample(world, read, peer);
-      }
+      take_sample(world, read, peer);
       if (world->config.checksum == KVF_ON && read->verified < read->items_count) {
         read->status = KVF_CHECKSUM;
       }

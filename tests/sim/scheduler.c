@@ -2,7 +2,6 @@
  * tables say, computes what is missing into the same blocks, and shares what it has computed. */
 #include <string.h>
 
-#include "base/mutant.h"
 #include "world.h"
 
 #define USE_NS (5 * SIM_MS)
@@ -270,7 +269,7 @@ void sim_scheduler_advance(sim_world *world, sim_job *job)
     parked->verdict_heard = true;
     sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_VERDICT, .verdict = job->verdict});
   }
-  if (parked->ended && (parked->released || KVF_MUTANT(UNRELEASED_FREED)) && job->state == SIM_JOB_DECIDED) {
+  if (parked->ended && parked->released && job->state == SIM_JOB_DECIDED) {
     job->state = SIM_JOB_OVER;
     sim_cache_give(world, job);
     sim_jobs_try(world, job->engine);
@@ -320,9 +319,6 @@ void sim_scheduler_act(sim_world *world, sim_job *job, const kvf_recovery_event 
 {
   switch (event->kind) {
     case KVF_RECOVERY_REWIND:
-      if (KVF_MUTANT(CACHED_UNCOMPUTED)) {
-        sim_cache_publish(world, job);
-      }
       /* fallthrough */
     case KVF_RECOVERY_READY:
       later(world, job, on_compute, 0, sim_lag(world, SIM_FAULT_SLOW, 20 * SIM_MS));

@@ -85,6 +85,14 @@ def banned_calls(root):
                 yield f"{name}:{line}: {call}() is banned: use {BANNED_CALLS[call]}"
 
 
+def no_scaffolding(root):
+    """Planted bugs are patches (tests/mutants), failure branches are counted by gcov."""
+    for _, name, text in c_files(root, "include", "src"):
+        for line, content in numbered(text):
+            if re.search(r"KVF_(MARK|MUTANT)", content):
+                yield f"{name}:{line}: shipped source holds no test scaffolding"
+
+
 def header_guards(root):
     for _, name, text in c_files(root, "include", "src", "python"):
         if name.suffix != ".h":
@@ -130,6 +138,7 @@ RULES = [
     includes,
     tools_use_the_public_interface,
     banned_calls,
+    no_scaffolding,
     header_guards,
     file_lengths,
     versions,

@@ -3,7 +3,7 @@
 #   packages -> venv -> C build         setup_c
 #                    -> engine, models  setup_all
 #                    -> wheel           setup_all
-#                       -> mutants      setup_tests
+#                       -> mutants      setup_planted
 # Needs common.sh.
 
 PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev libxxhash-dev libucx-dev
@@ -111,16 +111,17 @@ setup_wheel() {
     "building and installing the Python package (half a minute)" install_wheel
 }
 
-# The Python package with the planted bugs built in (src/base/mutant.h), beside the real one: for PYTHONPATH.
+# The Python package with a planted bug (tests/mutants) each, beside the real one: for PYTHONPATH.
+PLANTED=(fence_unchecked prompt_unchecked deadline_ignored lease_never_expires)
+
 install_mutants() {
-  rm -rf $CACHE/mutants
-  pip_install --no-build-isolation --no-deps --target $CACHE/mutants -Csetup-args=-Dmutants=true .
+  .venv/bin/python tools/dev/mutants.py --package "${PLANTED[@]}"
 }
 
 setup_mutants() {
-  [ -d $CACHE/mutants ] || rm -f $STAMPS/mutants
-  once mutants "$(hash_of meson.build meson_options.txt pyproject.toml include src python)" \
-    "building the Python package with planted bugs (half a minute)" install_mutants
+  [ -d $CACHE/mutants/packages ] || rm -f $STAMPS/mutants
+  once mutants "$(hash_of meson.build meson_options.txt pyproject.toml include src python tests/mutants)" \
+    "building ${#PLANTED[@]} Python packages with a planted bug (a minute)" install_mutants
 }
 
 # An older vLLM: for PYTHONPATH.
@@ -198,8 +199,7 @@ setup_all() {
   locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel'
 }
 
-setup_tests() {
+setup_planted() {
   setup_all
-  setup_plot
   locked setup_mutants
 }

@@ -1,21 +1,14 @@
 #!/usr/bin/env bash
-# Builds the simulator, optimised, and runs it with the arguments given. Planted bugs are in a build of their own.
+# Builds the simulator, optimised, and runs it with the arguments given. Planted bugs are built in a copy of the tree.
 set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh
 
-folder=build-sim
-options=(--buildtype=debugoptimized)
 for argument in "$@"; do
   case $argument in
-    --compilers)
-      exec tools/dev/compilers.sh
-      ;;
-    --mutants* | -m*)
-      folder=build-mutants
-      options+=(-Dmutants=true)
-      ;;
+    --compilers) exec tools/dev/compilers.sh ;;
+    --mutants) exec .venv/bin/python tools/dev/mutants.py "$@" ;;
   esac
 done
-build_sim $folder "${options[@]}"
-exec $folder/tests/sim/kvferry-sim "$@"
+build_sim build-sim --buildtype=debugoptimized
+exec build-sim/tests/sim/kvferry-sim "$@"

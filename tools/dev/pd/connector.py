@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .paths import KEY, MUTANTS
+from .paths import KEY, PLANTED
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Connector:
         return replace(self, config={**self.config, "kv_load_failure_policy": policy})
 
     def with_mutant(self, name: str) -> Connector:
-        """From the build with planted bugs, with this one active."""
-        return replace(self, env={**self.env, "PYTHONPATH": str(MUTANTS), "KVFERRY_MUTANT": name})
+        """With the package that has this planted bug."""
+        return replace(self, env={**self.env, "PYTHONPATH": str(PLANTED / name)})
 
     def at_port(self, port: int) -> Connector:
         """With a port of its own that stays the same when the engine is started anew."""
