@@ -1,4 +1,5 @@
-"""One set of engines for the whole suite: a prefill engine, and a decode engine for each way of decoding.
+"""One set of engines for the whole suite: a prefill engine, and a decode engine for each way of decoding, started when
+the first test asks for it.
 
 The model is small and random: its greedy tokens differ from prompt to prompt, so that KV blocks of another prompt
 show in the answer. Run it with --connector nixl to see what other connectors do.
@@ -31,32 +32,33 @@ PROMPT_TOKENS = 150
 PROMPTS = 9
 BUDGET_TOKENS_PER_S = 50
 TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
+LAST = ("test_killed.py", "test_many.py", "test_retry.py", "test_sources.py")
+"""They kill engines, or start more of them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--connector", choices=sorted(CONNECTORS), default="kvferry")
-    parser.addoption("--decoders", help="start only these of the decode engines, D among them: D,D-fail")
 
 
-def decoders(name: str, base: Connector, cores: str) -> list[EngineSpec]:
-    """D as it comes, and for our connector the others: over tcp, failing, failing with several API servers and no stats,
-    with another key, with another model, and two with a planted bug each."""
-    plain = EngineSpec("D", FAST, base, cores, D_BLOCKS)
-    if name != "kvferry":
-        return [plain]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name in LAST)
+
+
+def decoders(base: Connector, cores: str) -> list[EngineSpec]:
+    """Those of our connector alone: over tcp, failing, failing with several API servers and no stats, with another key,
+    with another model, and two with a planted bug each."""
     tcp = base.with_options(transports=["tcp"])
     failing = tcp.with_policy("fail").with_options(recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
-        plain,
         EngineSpec("D-tcp", FAST, tcp, cores, D_BLOCKS),
         EngineSpec("D-fail", FAST, failing, cores, D_BLOCKS, args=TYPED_ERRORS),
         EngineSpec("D-servers", FAST, failing.with_options(error_status=503), cores, D_BLOCKS,
                    args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
         EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS, args=TYPED_ERRORS),
-        EngineSpec("D-fence", FAST, base.with_mutant("FENCE_UNCHECKED"), cores, D_BLOCKS),
-        EngineSpec("D-prompt", FAST, base.with_mutant("PROMPT_UNCHECKED"), cores, D_BLOCKS),
+        EngineSpec("D-fence", FAST, base.with_mutant("fence_unchecked"), cores, D_BLOCKS),
+        EngineSpec("D-prompt", FAST, base.with_mutant("prompt_unchecked"), cores, D_BLOCKS),
     ]
 
 
@@ -66,12 +68,11 @@ def connector(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def stack(connector: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
+def stack(connector: str) -> Iterator[Stack]:
     base = CONNECTORS[connector](LEASE_S)
     p_cores, d_cores = split_cores()
-    wanted = request.config.getoption("--decoders")
-    chosen = [spec for spec in decoders(connector, base, d_cores) if wanted is None or spec.name in wanted.split(",")]
-    with Stack([EngineSpec("P", FAST, base, p_cores, P_BLOCKS), *chosen], log_folder("e2e")) as running:
+    with Stack([EngineSpec("P", FAST, base, p_cores, P_BLOCKS), EngineSpec("D", FAST, base, d_cores, D_BLOCKS)],
+               log_folder("e2e")) as running:
         yield running
 
 
@@ -79,12 +80,15 @@ def stack(connector: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
 def rig_for(stack: Stack, connector: str) -> Callable[[str], Rig]:
     """The rig of a decode engine, by its name."""
     prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
-    rigs = {engine.name: Rig(stack, connector, prompts, LEASE_S, client_limit_s=30.0, consumer=engine)
-            for engine in stack.engines[1:]}
+    specs = {spec.name: spec for spec in decoders(CONNECTORS["kvferry"](LEASE_S), stack.decode.spec.cores)}
+    rigs: dict[str, Rig] = {}
 
     def find(name: str) -> Rig:
+        if name != "D" and connector != "kvferry":
+            pytest.skip(f"{name} is of kvferry alone")
         if name not in rigs:
-            pytest.skip(f"{name} is of kvferry alone, or was not wanted")
+            engine = stack.decode if name == "D" else stack.add(specs[name])
+            rigs[name] = Rig(stack, connector, prompts, LEASE_S, client_limit_s=30.0, consumer=engine)
         return rigs[name]
     return find
 
@@ -114,7 +118,7 @@ def budget_tokens_per_s() -> int:
 
 @pytest.fixture(scope="session")
 def other_prefill(stack: Stack) -> Iterator[Engine]:
-    """A second prefill engine, on P's cores."""
+    """A second prefill engine, on P's cores. It is none of the stack's: what others hold does not concern a rig."""
     engine = Engine(replace(stack.prefill.spec, name="P2"), stack.logs)
     try:
         engine.start()

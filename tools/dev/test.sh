@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# All tests and checks, one step after the other; a failing step does not stop the others.
+# The tests and checks, one step after the other; a failing step does not stop the others. What a step is, and which
+# steps are in `./dev test` and which in a part of `./dev test --deep`, stands at the end.
 set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh
 
 RESULTS=$CACHE/results
+PASSED=$CACHE/deep
+# Engines that are up share the machine's memory: these have runs of their own.
+ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions)
 SANITIZE=(-Dbench=false --buildtype=debugoptimized)
-quick=no
-e2e=yes
-chaos=no
-versions=no
+# In the order of what they find soonest. Minutes are those of two cores.
+PARTS=(asan:9 mutants:5 tidy:9 tsan:9 fuzz:5 sim:4 coverage:3 engines:9 engine-mutants:2 versions:6 chaos:5)
 
-for option in "$@"; do
-  case $option in
-    --quick) quick=yes ;;
-    --skip-e2e) e2e=no ;;
-    --chaos) chaos=yes ;;
-    --versions) versions=yes ;;
-    *) die "test: unknown option '$option' (--quick, --skip-e2e, --chaos, --versions)" ;;
+usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
+mode=all
+again=no
+chosen=()
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick | --ci | --deep | --list) mode=${1#--} ;;
+    --again) again=yes ;;
+    -*) die "test: unknown option '$1'; $usage" ;;
+    *) chosen+=("$1") ;;
   esac
+  shift
+done
+for part in "${chosen[@]}"; do
+  [ "$mode" = deep ] || die "test: '$part' is for --deep; $usage"
+  case " ${PARTS[*]}" in *" $part:"*) ;; *) die "test: there is no part '$part'; they are ${PARTS[*]%:*}" ;; esac
 done
 
 # step NAME REPORT COMMAND…: REPORT is the JUnit file that the command writes (or several, with blanks between them), or
@@ -35,16 +46,16 @@ step() {
   printf '%s\t%s\t%s\t%s\n' "$name" "$code" "$report" "$((SECONDS - start))" >>$RESULTS/steps
 }
 
-# What the Python tests need is mostly downloaded: that takes three minutes in which others can compute.
+# What the Python tests need is mostly downloaded and unpacked: that takes five minutes in which others can compute.
 setup_beside() {
   mkdir -p "$CACHE/logs"
-  say "[setup] beside clang-tidy: vLLM, and what else the Python tests need"
-  setup_tests >"$CACHE/logs/setup-tests.log" 2>&1 &
+  say "[setup] beside the C tests: vLLM, and what else the Python tests need (log: $CACHE/logs/setup-all.log)"
+  (renice -n 10 $BASHPID >/dev/null; setup_all) >"$CACHE/logs/setup-all.log" 2>&1 &
   beside=$!
 }
 
 check_tidy() {
-  .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
+  configure_c build && .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
     run-clang-tidy-19 -quiet -p build/tidy -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
 }
 
@@ -56,7 +67,7 @@ meson_tests() {
   local folder=$1 suites=() code=0
   [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd --no-suite litmus)
   [ "$folder" != build-tsan ] || suites+=(--no-suite sim --no-suite threadless --no-suite ucx_faults)
-  [ $quick = no ] || suites+=(--no-suite hostile --no-suite stress --no-suite litmus)
+  [ $mode != quick ] || suites+=(--no-suite hostile --no-suite stress --no-suite litmus)
   build_c "$@" || return
   chosen_tests "$folder" busy --no-suite waits "${suites[@]}" || code=$?
   chosen_tests "$folder" waits --suite waits --num-processes 4 "${suites[@]}" || code=$?
@@ -75,61 +86,135 @@ reports() {
   printf '%s ' "$1"/meson-logs/{busy,waits}.junit.xml
 }
 
-# The tests that must fail with a planted bug.
-mutant_tests() {
-  build_c build-mutants -Dbench=false -Dmutants=true &&
-    .venv/bin/meson test -C build-mutants --no-rebuild --print-errorlogs --suite mutants
-}
-
 fuzz() {
   build_fuzz && .venv/bin/python tools/dev/fuzz.py "$@"
 }
 
-python_tests() {
-  local folder=$1 report=$2
-  .venv/bin/python -m pytest -q --junitxml="$report" -o junit_family=xunit2 "$folder"
+# pytest_step NAME REPORT PYTEST-ARGUMENT…
+pytest_step() {
+  local name=$1 report=$RESULTS/$2.xml
+  shift 2
+  step "$name" "$report" .venv/bin/python -m pytest -v --junitxml="$report" -o junit_family=xunit2 "$@"
 }
 
-engine_tests() {
-  local report=$1
-  shift
-  .venv/bin/python -m pytest -v --junitxml="$report" -o junit_family=xunit2 "$@"
+# ---- ./dev test ----
+
+test_c() {
+  step "C tests" "$(reports build)" meson_tests build
 }
 
-rm -rf $RESULTS
-mkdir -p $RESULTS
-setup_c
-step "C tests" "$(reports build)" meson_tests build
-if [ $quick = no ]; then
-  step "simulator, 60 s of fresh seeds" - tools/dev/sim.sh --seconds 60
-  step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
-  step "coverage of src/core and src/wire" - tools/dev/coverage.sh
-  setup_beside # of which nothing is timed
-  step "clang-tidy" - check_tidy
-  wait "$beside" || true # setup_tests says why
+test_all() {
+  setup_beside
+  test_c
+  wait "$beside" || { tail -n 20 "$CACHE/logs/setup-all.log" >&2; die "the set-up failed"; }
+  setup_all
+  pytest_step "Python tests" python tests/python
+  pytest_step "hosts on networks that fail" hosts tests/hosts -m "not deep"
+  pytest_step "end to end, real engines" e2e tests/e2e -m "not deep" "${ELSEWHERE[@]}"
+  pytest_step "end to end, engines of other shapes" shapes tests/e2e/topology -m "not deep"
+}
+
+# ---- ./dev test --deep ----
+
+part_asan() {
   step "C tests, address and undefined behaviour sanitizers" "$(reports build-asan)" \
     meson_tests build-asan "${SANITIZE[@]}" -Db_sanitize=address,undefined
-  step "C tests, thread sanitizer" "$(reports build-tsan)" \
-    meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
-  step "planted bugs" build-mutants/meson-logs/testlog.junit.xml mutant_tests
+}
+
+part_tsan() {
+  step "C tests, thread sanitizer" "$(reports build-tsan)" meson_tests build-tsan "${SANITIZE[@]}" -Db_sanitize=thread
+}
+
+part_mutants() {
+  step "planted bugs" $RESULTS/mutants.xml .venv/bin/python tools/dev/mutants.py --junit $RESULTS/mutants.xml
+}
+
+part_tidy() {
+  step "clang-tidy" - check_tidy
+}
+
+part_fuzz() {
   step "fuzzing, 30 s a target" - fuzz --seconds 30
-  setup_tests
-  step "Python tests" $RESULTS/python.xml python_tests tests/python $RESULTS/python.xml
-  step "hosts on networks that fail" $RESULTS/hosts.xml python_tests tests/hosts $RESULTS/hosts.xml
-  if [ $e2e = yes ]; then
-    step "end to end, real engines" $RESULTS/e2e.xml \
-      engine_tests $RESULTS/e2e.xml tests/e2e --ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions
-    step "end to end, engines of other shapes" $RESULTS/topology.xml \
-      engine_tests $RESULTS/topology.xml tests/e2e/topology
+}
+
+part_sim() {
+  step "simulator, 2 minutes of fresh seeds" - tools/dev/sim.sh --seconds 120
+  step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
+}
+
+part_coverage() {
+  step "coverage of src/core and src/wire" - tools/dev/coverage.sh
+}
+
+part_engines() {
+  setup_all
+  pytest_step "end to end, more engines" engines tests/e2e -m deep "${ELSEWHERE[@]}" --ignore tests/e2e/test_planted_bugs.py
+  pytest_step "end to end, more shapes" more-shapes tests/e2e/topology -m deep
+}
+
+part_engine-mutants() {
+  setup_planted
+  pytest_step "end to end, planted bugs" engine-mutants tests/e2e/test_planted_bugs.py
+  pytest_step "hosts, planted bugs" hosts-mutants tests/hosts -m deep
+}
+
+part_versions() {
+  setup_all
+  setup_old_vllm
+  pytest_step "end to end, engines of two versions of vLLM" versions tests/e2e/versions
+}
+
+part_chaos() {
+  setup_all
+  setup_plot
+  pytest_step "end to end, chaos below the library" chaos tests/e2e/chaos
+}
+
+# One hash of all files that git knows or would add.
+tree_hash() {
+  git ls-files -co --exclude-standard -z | sort -z | xargs -0 sha256sum 2>/dev/null | sha256sum | cut -d' ' -f1
+}
+
+# A part that has passed on this very tree is not run again, unless asked for by --again.
+run_part() {
+  local part=$1 before
+  if [ $again = no ] && [ "$(cat "$PASSED/$part" 2>/dev/null)" = "$tree" ]; then
+    say "=== part $part has passed on this tree (--again runs it)"
+    return
   fi
-  if [ $versions = yes ]; then
-    setup_old_vllm
-    step "end to end, engines of two versions of vLLM" $RESULTS/versions.xml \
-      engine_tests $RESULTS/versions.xml tests/e2e/versions
-  fi
-  if [ $chaos = yes ]; then
-    step "end to end, chaos below the library" $RESULTS/chaos.xml \
-      engine_tests $RESULTS/chaos.xml tests/e2e/chaos
-  fi
+  before=$(wc -l <$RESULTS/steps)
+  part_"$part"
+  if tail -n "+$((before + 1))" $RESULTS/steps | cut -f2 | grep -qv '^0$'; then rm -f "$PASSED/$part"; else echo "$tree" >"$PASSED/$part"; fi
+}
+
+list_parts() {
+  local part
+  for part in "${PARTS[@]}"; do
+    printf '%-16s about %2d min  %s\n' "${part%:*}" "${part#*:}" \
+      "$([ "$(cat "$PASSED/${part%:*}" 2>/dev/null)" = "$tree" ] && echo "has passed on this tree" || echo "to be run")"
+  done
+}
+
+mkdir -p "$PASSED"
+tree=$(tree_hash)
+if [ $mode = list ]; then
+  list_parts
+  exit
 fi
+rm -rf $RESULTS
+mkdir -p $RESULTS
+touch $RESULTS/steps
+setup_c
+case $mode in
+  quick) test_c ;;
+  all) test_all ;;
+  ci)
+    test_all
+    for part in asan mutants tidy; do run_part $part; done
+    ;;
+  deep)
+    [ ${#chosen[@]} -gt 0 ] || mapfile -t chosen < <(printf '%s\n' "${PARTS[@]%:*}")
+    for part in "${chosen[@]}"; do run_part "$part"; done
+    ;;
+esac
 exec .venv/bin/python tools/dev/tally.py $RESULTS/steps

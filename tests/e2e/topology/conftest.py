@@ -1,4 +1,5 @@
-"""A few engines for each file. Run this folder by itself: engines that are up share the machine's memory."""
+"""A few engines for each file, started when a test asks for them. Run this folder by itself: engines that are up share
+the machine's memory."""
 
 from __future__ import annotations
 
@@ -18,19 +19,21 @@ PROMPTS = 9
 
 @pytest.fixture(scope="module")
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[[list[EngineSpec]], Callable[[str, str], Rig]]]:
-    """Starts engines, and gives the rig of two of them, by name: prefill, decode."""
-    stacks = []
+    """Gives the rig of two of some engines, by name: prefill, decode."""
+    prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
+    stacks: list[Stack] = []
 
-    def up(specs: list[EngineSpec]) -> Callable[[str, str], Rig]:
-        stack = Stack(specs, log_folder(request.module.__name__), with_router=False)
-        stacks.append(stack.__enter__())
-        engines = {engine.name: engine for engine in stack.engines}
-        prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
+    def of(specs: list[EngineSpec]) -> Callable[[str, str], Rig]:
+        known = {spec.name: spec for spec in specs}
 
         def rig(prefill: str, decode: str) -> Rig:
-            return Rig(stack, "kvferry", prompts, LEASE_S, client_limit_s=60.0, source=engines[prefill],
-                       consumer=engines[decode])
+            if not stacks:
+                stacks.append(Stack([known[prefill], known[decode]], log_folder(request.module.__name__), with_router=False))
+                stacks[0].__enter__()
+            engines = {engine.name: engine for engine in stacks[0].engines}
+            source, consumer = (engines.get(name) or stacks[0].add(known[name]) for name in (prefill, decode))
+            return Rig(stacks[0], "kvferry", prompts, LEASE_S, client_limit_s=60.0, source=source, consumer=consumer)
         return rig
-    yield up
+    yield of
     for stack in stacks:
         stack.stop()

@@ -14,6 +14,7 @@ import expect
 from shapes import engine
 
 BLOCKS = 64
+DECODERS = ["D", pytest.param("D-tcp", marks=pytest.mark.deep)]
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +24,14 @@ def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str], R
     return lambda decoder: rig("P", decoder)
 
 
-@pytest.mark.parametrize("decoder", ["D", "D-tcp"])
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_loads(rig_of: Callable[[str], Rig], decoder: str) -> None:
     rig = rig_of(decoder)
     assert rig.expected(rig.question) != rig.expected(rig.other_question)
     expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
 
 
-@pytest.mark.parametrize("decoder", ["D", "D-tcp"])
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_recomputes_all_of_it(rig_of: Callable[[str], Rig], decoder: str) -> None:
     rig = rig_of(decoder)
     rig.warm_up()
@@ -39,6 +40,7 @@ def test_recomputes_all_of_it(rig_of: Callable[[str], Rig], decoder: str) -> Non
     assert outcome.recomputed == len(rig.question)
 
 
+@pytest.mark.deep
 def test_a_stopped_producer(rig_of: Callable[[str], Rig]) -> None:
     rig = rig_of("D-tcp")
     rig.warm_up()

@@ -21,6 +21,8 @@ from pd.trial import new_failures
 
 from shapes import LEASE_S, engine
 
+pytestmark = pytest.mark.deep
+
 P_BLOCKS, D_BLOCKS = 40, 24
 CHUNK_TOKENS = 64
 BLOCK_BYTES = 2 * 4 * 4 * 32 * 4 * BLOCK_TOKENS  # keys and values, layers, heads, head size, bytes

@@ -15,6 +15,8 @@ from pd.rig import Rig
 import expect
 from shapes import engine
 
+pytestmark = pytest.mark.deep
+
 LAYERS, HEADS, HEAD_SIZE, ELEMENT_BYTES = 4, 4, 32, 4
 BLOCK_BYTES = 2 * LAYERS * HEADS * HEAD_SIZE * ELEMENT_BYTES * BLOCK_TOKENS
 DECODERS = {"one rank": 1, "two ranks": 2}

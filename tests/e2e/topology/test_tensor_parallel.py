@@ -18,7 +18,8 @@ from shapes import engine
 LEASE_S = 10.0
 """Five processes of two engines share two cores with a third engine's: they have kept a renewal waiting for five seconds."""
 
-EACH_WAY = [("one", "two"), ("two", "one"), ("two", "two-tcp"), ("one", "two-tcp")]
+EACH_WAY = [("one", "two"), ("two", "one")]
+OVER_TCP = [pytest.param("two", "two-tcp", marks=pytest.mark.deep), pytest.param("one", "two-tcp", marks=pytest.mark.deep)]
 SECOND_RANK = "Worker_TP1"
 
 
@@ -46,20 +47,21 @@ def let_it_go_on(rig: Rig) -> None:
     second_rank(rig).resume()
 
 
-@pytest.mark.parametrize("prefill, decode", EACH_WAY)
+@pytest.mark.parametrize("prefill, decode", [*EACH_WAY, *OVER_TCP])
 def test_loads(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> None:
     rig = rig_of(prefill, decode)
     rig.warm_up()
     expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
 
 
-@pytest.mark.parametrize("prefill, decode", EACH_WAY[:2])
+@pytest.mark.parametrize("prefill, decode", EACH_WAY)
 def test_recomputes(rig_of: Callable[[str, str], Rig], prefill: str, decode: str) -> None:
     rig = rig_of(prefill, decode)
     rig.warm_up()
     expect.recomputed(trial.run(rig, faults.STALE), "lease_expired", "lease_unknown")
 
 
+@pytest.mark.deep
 def test_one_rank_fails_and_its_sibling_does_not(rig_of: Callable[[str, str], Rig]) -> None:
     rig = rig_of("two", "two-tcp")
     rig.warm_up()

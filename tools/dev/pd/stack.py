@@ -53,6 +53,14 @@ class Stack:
             wait_until("waiting for the router", self.router.healthy, START_LIMIT_S)
         say(f"all up after {time.monotonic() - start:.0f} s")
 
+    def add(self, spec: EngineSpec) -> Engine:
+        """One more engine, which ends with the others."""
+        engine = Engine(spec, self.logs)
+        self.engines.append(engine)
+        engine.start()
+        wait_until(f"waiting for {engine.name}", engine.healthy, START_LIMIT_S)
+        return engine
+
     def stop(self) -> None:
         for member in reversed(self.members):
             member.process.resume()

@@ -14,6 +14,8 @@ from pd.prompts import numbered_prompt
 from pd.rig import RECOMPUTED, Rig
 from pd.trial import FAILURES, LOADED
 
+pytestmark = pytest.mark.deep
+
 DECODERS = ("D", "D-tcp", "D-fail", "D-servers")
 SILENT = 1
 """D-servers counts nothing."""

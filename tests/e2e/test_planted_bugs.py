@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from pd import faults, trial
 from pd.rig import Rig
 from pd.trial import Outcome
+
+pytestmark = pytest.mark.deep
 
 
 def answers_wrong(outcome: Outcome) -> None:

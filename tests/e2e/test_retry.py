@@ -14,6 +14,8 @@ from pd.rig import Rig
 from pd.router import Router
 from pd.stack import START_LIMIT_S, Stack
 
+pytestmark = pytest.mark.deep
+
 MODEL = "model"
 
 

@@ -12,12 +12,13 @@ import typed
 from typed import CHAT, COMPLETIONS, LIMIT_S, ask, body_for, ticket_for
 
 STATUS = {"D-fail": 500, "D-servers": 503}
+DECODERS = ["D-fail", pytest.param("D-servers", marks=pytest.mark.deep)]
 
 EVERY_WAY = [pytest.param(path, stream, id=f"{path.rsplit('v1/')[-1]}{' stream' if stream else ''}")
              for path in (COMPLETIONS, CHAT) for stream in (False, True)]
 
 
-@pytest.mark.parametrize("decoder", STATUS)
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("path, stream", EVERY_WAY)
 def test_a_refused_ticket(rig_for: Callable[[str], Rig], decoder: str, path: str, stream: bool) -> None:
     rig = rig_for(decoder)
@@ -26,7 +27,7 @@ def test_a_refused_ticket(rig_for: Callable[[str], Rig], decoder: str, path: str
     typed.expect(answer, STATUS[decoder], "bad_ticket", None)
 
 
-@pytest.mark.parametrize("decoder", STATUS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
     """Found out by a load, whose verdict comes long after the request's arrival."""
     rig = rig_for(decoder)
@@ -42,7 +43,7 @@ def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
     rig.settle()
 
 
-@pytest.mark.parametrize("decoder", STATUS)
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("path, stream", EVERY_WAY)
 def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, stream: bool) -> None:
     rig = rig_for(decoder)
@@ -60,7 +61,7 @@ def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, 
         assert answer.body["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("decoder", STATUS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_other_errors_stay_as_they_are(rig_for: Callable[[str], Rig], decoder: str) -> None:
     rig = rig_for(decoder)
     for fields, status in (({"model": "another"}, 404), ({"max_tokens": -1}, 400)):

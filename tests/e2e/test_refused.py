@@ -44,6 +44,7 @@ def test_garbage(rig: Rig, connector: str, text: str) -> None:
     expect.recomputed(trial.run(rig, faults.Fault("f", "garbage", with_ticket_text(text))), "bad_ticket")
 
 
+@pytest.mark.deep
 def test_wrong_key(rig_for: Callable[[str], Rig]) -> None:
     """An engine with another key takes no ticket, so it never has a reason to connect to anybody."""
     stranger = rig_for("D-key")
@@ -51,6 +52,7 @@ def test_wrong_key(rig_for: Callable[[str], Rig]) -> None:
     assert metrics.total(stranger.counters(), DIALS) == 0
 
 
+@pytest.mark.deep
 def test_incompatible_model(rig_for: Callable[[str], Rig]) -> None:
     rig = rig_for("D-model")
     expect.recomputed(trial.run(rig, faults.HEALTHY), "incompatible")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from pd import client, faults, metrics, trial
 from pd.client import Prompt, Reply, Ticket
 from pd.engine import Engine
@@ -12,6 +13,8 @@ from pd.progress import wait_until
 from pd.rig import Rig
 
 import expect
+
+pytestmark = pytest.mark.deep
 
 TICKET = "kvferry_ticket"
 SWITCHES = "kvferry_source_switches_total"
