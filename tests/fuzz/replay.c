@@ -1,10 +1,8 @@
-/* Runs a target without libFuzzer, in any build: its seeds, then every file that is named, or that lies in a folder
- * that is named. `--write-seeds FOLDER` writes the seeds there instead. */
-#include <dirent.h>
+/* Runs a target without libFuzzer, in any build: its seeds, then every file that is named: one input, or the many of
+ * a `.hex`. `--write-seeds FOLDER` writes the seeds there instead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "fuzz.h"
 
@@ -27,6 +25,24 @@ static void run(const uint8_t *data, size_t bytes)
   inputs++;
 }
 
+/* The kept inputs of a target: each a line of hex digits. */
+static void run_lines(FILE *file)
+{
+  static uint8_t data[FILE_BYTES_MAX];
+  char *line = NULL;
+  size_t room = 0;
+  for (ssize_t chars; (chars = getline(&line, &room, file)) > 0;) {
+    size_t bytes = (size_t)chars / 2;
+    fuzz_check(chars % 2 == 1 && bytes <= sizeof(data));
+    for (size_t i = 0; i < bytes; i++) {
+      fuzz_check(sscanf(line + 2 * i, "%2hhx", &data[i]) == 1);
+    }
+    (void)fprintf(stderr, "%s", line); /* the last line says which one it was */
+    run(data, bytes);
+  }
+  free(line);
+}
+
 static void run_file(const char *path)
 {
   static uint8_t data[FILE_BYTES_MAX];
@@ -35,30 +51,13 @@ static void run_file(const char *path)
     perror(path);
     exit(2);
   }
-  size_t bytes = fread(data, 1, sizeof(data), file);
+  const char *ending = strrchr(path, '.');
+  if (ending != NULL && strcmp(ending, ".hex") == 0) {
+    run_lines(file);
+  } else {
+    run(data, fread(data, 1, sizeof(data), file));
+  }
   (void)fclose(file);
-  (void)fprintf(stderr, "%s\n", path); /* the last line says which one it was */
-  run(data, bytes);
-}
-
-static void run_path(const char *path)
-{
-  struct stat about;
-  if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)) {
-    run_file(path);
-    return;
-  }
-  struct dirent **entries = NULL;
-  int count = scandir(path, &entries, NULL, alphasort);
-  for (int i = 0; i < count; i++) {
-    char inner[PATH_BYTES];
-    int bytes = snprintf(inner, sizeof(inner), "%s/%s", path, entries[i]->d_name);
-    if (entries[i]->d_name[0] != '.' && bytes < (int)sizeof(inner)) {
-      run_path(inner);
-    }
-    free(entries[i]);
-  }
-  free(entries);
 }
 
 static void write_seed(const char *folder, unsigned i, const fuzz_seed_out *seed)
@@ -86,7 +85,7 @@ int main(int argc, char **argv)
     seed.bytes = 0;
   }
   for (int i = 1; i < argc && folder == NULL; i++) {
-    run_path(argv[i]);
+    run_file(argv[i]);
   }
   (void)fprintf(stderr, "%u inputs\n", inputs);
   return 0;

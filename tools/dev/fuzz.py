@@ -17,8 +17,9 @@ BUILD = Path("build-fuzz/tests/fuzz")
 KEPT = Path("tests/fuzz/corpus")
 CACHE = Path(".cache/fuzz")
 
-# Of the kept inputs of one target: they are in the repository, and every test run replays them.
-KEPT_FILES_MAX = 200
+# Of the kept inputs of one target, each a line of hex digits: they are in the repository, and every test run replays
+# them.
+KEPT_INPUTS_MAX = 200
 KEPT_BYTES_MAX = 200_000
 
 # One input may take and use so much; beyond it, it is a finding.
@@ -49,6 +50,14 @@ def folder(target: str, name: str) -> Path:
     return path
 
 
+def kept_inputs(target: str) -> Path:
+    """A folder of the kept inputs, one file each, as libFuzzer wants them."""
+    inputs, kept = folder(target, "kept"), KEPT / f"{target}.hex"
+    for i, line in enumerate(kept.read_text().splitlines() if kept.exists() else []):
+        (inputs / str(i)).write_bytes(bytes.fromhex(line))
+    return inputs
+
+
 def number(pattern: str, text: str) -> int:
     found = re.findall(pattern, text)
     return int(found[-1]) if found else 0
@@ -63,9 +72,8 @@ def fuzz(target: str, seconds: int) -> Outcome:
     inputs = folder(target, "inputs")
     before = artifacts(target)
     subprocess.run([program("replay", target), "--write-seeds", inputs], check=True, stderr=subprocess.DEVNULL)
-    (KEPT / target).mkdir(parents=True, exist_ok=True)
     command = [program("fuzz", target), f"-max_total_time={seconds}", "-print_final_stats=1", *LIMITS]
-    command += [f"-artifact_prefix={folder(target, 'found')}/", str(inputs), str(KEPT / target)]
+    command += [f"-artifact_prefix={folder(target, 'found')}/", str(inputs), str(kept_inputs(target))]
     log = CACHE / target / "log"
     with log.open("w") as out:
         code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
@@ -88,18 +96,16 @@ def keep(target: str) -> str:
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     command = [program("fuzz", target), "-set_cover_merge=1", "-use_counters=0", *LIMITS]
-    command += [str(merged), str(KEPT / target), str(folder(target, "inputs"))]
+    command += [str(merged), str(kept_inputs(target)), str(folder(target, "inputs"))]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for path in (KEPT / target).iterdir():
-        path.unlink()
-    files, kept_bytes = 0, 0
-    for path in sorted(merged.iterdir(), key=lambda each: (each.stat().st_size, each.name)):
-        size = path.stat().st_size
-        if files < KEPT_FILES_MAX and kept_bytes + size <= KEPT_BYTES_MAX:
-            shutil.copyfile(path, KEPT / target / path.name)
-            files, kept_bytes = files + 1, kept_bytes + size
-    left_out = sum(1 for _ in merged.iterdir()) - files
-    return f"{target}: {files} inputs, {kept_bytes} bytes" + (f"; {left_out} left out" if left_out else "")
+    known = sorted((path.read_bytes() for path in merged.iterdir()), key=lambda each: (len(each), each))
+    kept: list[bytes] = []
+    for each in known:
+        if len(kept) < KEPT_INPUTS_MAX and sum(map(len, kept)) + len(each) <= KEPT_BYTES_MAX:
+            kept.append(each)
+    (KEPT / f"{target}.hex").write_text("".join(f"{each.hex()}\n" for each in kept))
+    left_out = len(known) - len(kept)
+    return f"{target}: {len(kept)} inputs" + (f"; {left_out} left out" if left_out else "")
 
 
 def print_table(outcomes: list[Outcome]) -> None:
