@@ -1,9 +1,11 @@
-/* Runs a target without libFuzzer, in any build: its seeds, then every file that is named: one input, or the many of
- * a `.hex`. `--write-seeds FOLDER` writes the seeds there instead. */
+/* Runs a target without libFuzzer, in any build: its seeds, and what becomes of them by changes of some bytes, always
+ * the same; then every file that is named: one input, or the many of a `.hex`. `--write-seeds FOLDER` writes the seeds
+ * there instead. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/prng.h"
 #include "fuzz.h"
 
 #define FILE_BYTES_MAX (1u << 20)
@@ -23,6 +25,45 @@ static void run(const uint8_t *data, size_t bytes)
   fuzz_check(LLVMFuzzerTestOneInput(exact, bytes) == 0);
   free(exact);
   inputs++;
+}
+
+/* Changes the input in one to four places, with a taste for the values that limits are made of. It may grow by four. */
+static size_t mutate(kvf_prng *prng, uint8_t *data, size_t bytes)
+{
+  static const uint8_t taste[] = {0, 1, 2, 0x3f, 0x40, 0x41, 0x7f, 0x80, 0xff};
+  for (uint64_t changes = 1 + kvf_prng_below(prng, 4); changes > 0 && bytes > 0; changes--) {
+    size_t at = (size_t)kvf_prng_below(prng, bytes);
+    switch (kvf_prng_below(prng, 5)) {
+      case 0:
+        data[at] ^= (uint8_t)(1u << kvf_prng_below(prng, 8));
+        break;
+      case 1:
+        data[at] = (uint8_t)kvf_prng_next(prng);
+        break;
+      case 2:
+        bytes = kvf_prng_below(prng, 4) == 0 ? at : bytes;
+        break;
+      case 3:
+        memmove(data + at + 1, data + at, bytes - at);
+        bytes++;
+        break;
+      default:
+        data[at] = taste[kvf_prng_below(prng, sizeof(taste))];
+        break;
+    }
+  }
+  return bytes;
+}
+
+static void run_seed(const fuzz_seed_out *seed)
+{
+  static uint8_t changed[FUZZ_SEED_BYTES_MAX + 4];
+  kvf_prng prng = {20240607};
+  run(seed->data, seed->bytes);
+  for (unsigned i = 0; i < FUZZ_MUTATIONS; i++) {
+    memcpy(changed, seed->data, seed->bytes);
+    run(changed, mutate(&prng, changed, seed->bytes));
+  }
 }
 
 /* The kept inputs of a target: each a line of hex digits. */
@@ -80,7 +121,7 @@ int main(int argc, char **argv)
     if (folder != NULL) {
       write_seed(folder, i, &seed);
     } else {
-      run(seed.data, seed.bytes);
+      run_seed(&seed);
     }
     seed.bytes = 0;
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the unit tests of src/base, src/wire and src/core and the simulator reach of src/wire and src/core. They are built
+# What the unit tests of src/base, src/wire and src/core, the decoders' fuzz inputs and the simulator reach of src/wire and src/core. They are built
 # apart: counted branches, nothing optimised, no assertions (a branch that must not happen is none).
 set -euo pipefail
 . tools/dev/common.sh
@@ -29,7 +29,7 @@ forget_counts() {
 }
 
 unit_tests() {
-  .venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'core/*'
+  .venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'core/*' corpus/wire corpus/ticket
 }
 
 simulate() {
