@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,24 +50,9 @@ def test_a_bad_identity_is_named() -> None:
 
 
 def test_a_port_in_use() -> None:
-    with_port = kvferry.Node({"listen": "127.0.0.1"}, {})
-    try:
-        port = next(port for port in range(20000, 21000) if _can_listen(port))
-        first = kvferry.Node({"listen": f"127.0.0.1:{port}"}, {})
-        with pytest.raises(kvferry.Error) as caught:
-            kvferry.Node({"listen": f"127.0.0.1:{port}"}, {})
-        assert caught.value.status == _kvferry.ADDRESS_IN_USE
-        first.close()
-    finally:
-        with_port.close()
-
-
-def _can_listen(port: int) -> bool:
-    try:
-        kvferry.Node({"listen": f"127.0.0.1:{port}"}, {}).close()
-    except kvferry.Error:
-        return False
-    return True
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(kvferry.Error) as caught:
+        kvferry.Node({"listen": f"127.0.0.1:{taken.getsockname()[1]}"}, {})
+    assert caught.value.status == _kvferry.ADDRESS_IN_USE
 
 
 def test_options_are_text() -> None:

@@ -103,12 +103,6 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     assert restarted.loads_per_s is None
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 @pytest.mark.parametrize("answer, said", [
     (503, "HTTP 503"), (b"vllm:x 1\n", "KVFerryConnector"), (b"kvferry_loads_total{ 1\n", "not Prometheus text"),
     (b"", "KVFerryConnector"),
@@ -121,7 +115,9 @@ def test_an_engine_without_our_metrics(serve: Serve, answer: bytes | int, said: 
 
 
 def test_no_engine() -> None:
-    status, shown = once(f"127.0.0.1:{free_port()}")
+    with socket.socket() as held:  # nobody listens there, and nobody else is given it
+        held.bind(("127.0.0.1", 0))
+        status, shown = once(f"127.0.0.1:{held.getsockname()[1]}")
     assert status == 1 and "connection refused" in shown and "not up" in shown
 
 

@@ -1,8 +1,6 @@
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "stress.h"
@@ -86,27 +84,11 @@ static void drop_line(void *context, kvf_log_level level, const char *line)
   (void)line;
 }
 
-static uint16_t free_port(void)
+static kvf_status configure(const stress_site *site, kvf_config *config)
 {
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  socklen_t bytes = sizeof(address);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  uint16_t port = 0;
-  void *any = &address;
-  if (fd >= 0 && bind(fd, any, bytes) == 0 && getsockname(fd, any, &bytes) == 0) {
-    port = ntohs(address.sin_port);
-  }
-  (void)close(fd);
-  return port;
-}
-
-static kvf_status configure(const stress_site *site, bool any_port, kvf_config *config)
-{
-  char listen[32];
   char message[KVF_MESSAGE_BYTES_MAX];
-  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", any_port ? 0u : (unsigned)site->port);
   const char *const options[][2] = {
-      {"listen", listen},
+      {"listen", site->port.address},
       {"transports", site->transports},
       {"block_tokens", "16"},
       {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
@@ -160,12 +142,9 @@ static bool open_node(stress_site *site)
 {
   kvf_config config;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_status status = configure(site, false, &config);
+  kvf_status status = configure(site, &config);
   if (status == KVF_OK) {
     status = kvf_node_open(&config, &site->node, message);
-  }
-  if (status == KVF_ADDRESS_IN_USE && configure(site, true, &config) == KVF_OK) {
-    status = kvf_node_open(&config, &site->node, message); /* somebody else has the port meanwhile */
   }
   if (status == KVF_OK) {
     status = register_pool(site);
@@ -182,7 +161,7 @@ static bool open_node(stress_site *site)
 bool stress_site_open(stress_site *site, const char *transports, bool consumer)
 {
   pthread_rwlockattr_t kind;
-  *site = (stress_site){.transports = transports, .consumer = consumer, .port = free_port()};
+  *site = (stress_site){.transports = transports, .consumer = consumer, .port = hold_port()};
   (void)pthread_rwlockattr_init(&kind);
   (void)pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
   (void)pthread_rwlock_init(&site->life, &kind);
@@ -203,6 +182,7 @@ bool stress_site_open(stress_site *site, const char *transports, bool consumer)
 void stress_site_close(stress_site *site)
 {
   kvf_node_close(site->node);
+  (void)close(site->port.fd);
   for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
     free(site->pool[i]);
   }

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "../held_port.h"
 #include "base/prng.h"
 #include "kvferry/kvferry.h"
 
@@ -94,7 +95,7 @@ typedef struct stress_load {
 typedef struct stress_site {
   const char *transports;
   bool consumer;
-  uint16_t port; /* the same after each restart */
+  held_port port; /* the same after each restart */
 
   pthread_rwlock_t life; /* held for writing while the node is closed and opened; else for reading around each call */
   kvf_node *node;        /* NULL: it could not be opened */

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What the unit tests of src/base, src/wire and src/core, the decoders' fuzz inputs and the simulator reach of src/wire and src/core. They are built
-# apart: counted branches, nothing optimised, no assertions (a branch that must not happen is none).
+# What the unit tests of src/base, src/wire and src/core, the fuzz inputs of the decoders and the simulator reach of
+# src/wire and src/core. They are built apart: counted branches, nothing optimised, no assertions (a branch that must not
+# happen is none).
 set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh

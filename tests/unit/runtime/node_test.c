@@ -1,8 +1,6 @@
 /* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
 
-/* clang-format off */
-/* clang-format on */
-
+#include "../../held_port.h"
 #include "pair.h"
 #include "test.h"
 
@@ -166,7 +164,10 @@ TEST(dead_producer_fails_fast)
     pair p;
     pair_ticket tickets[2];
     pair_result result;
-    pair_open(&p, each_transport[t]);
+    const held_port port = hold_port();
+    const pair_option fixed[] = {each_transport[t][0], {"listen", port.address}, {NULL, NULL}};
+    pair_open_node(&p.producer, fixed);
+    pair_open_node(&p.consumer, each_transport[t]);
     pair_offer(&p.producer, 0, 8, 1, true, &tickets[0]);
     pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
     pair_close_node(&p.producer);
@@ -183,15 +184,15 @@ TEST(dead_producer_fails_fast)
     }
     assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
     pair_close_node(&p.consumer);
+    (void)close(port.fd);
   }
 }
 
 /* Another process has taken over the producer's address. */
 TEST(restarted_producer_is_told_apart)
 {
-  char listen[32];
-  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", 20000 + (unsigned)(pair_now_ms() % 20000));
-  const pair_option fixed[] = {{"listen", listen}, {NULL, NULL}};
+  const held_port port = hold_port();
+  const pair_option fixed[] = {{"listen", port.address}, {NULL, NULL}};
   pair p;
   pair_ticket old;
   pair_ticket fresh;
@@ -213,6 +214,7 @@ TEST(restarted_producer_is_told_apart)
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
   assert_loaded(&p, 20, 8, 2);
   pair_close(&p);
+  (void)close(port.fd);
 }
 
 TEST(abort_is_idempotent)
@@ -339,15 +341,12 @@ TEST(goes_on_without_a_transport_that_the_machine_lacks)
 
 TEST(says_that_a_port_is_in_use)
 {
-  pair p;
+  const held_port port = hold_port();
   char message[KVF_MESSAGE_BYTES_MAX];
-  char listen[32];
-  (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", 20000 + (unsigned)(pair_now_ms() % 20000));
-  const pair_option fixed[] = {{"listen", listen}, {NULL, NULL}};
-  pair_open_node(&p.producer, fixed);
-  assert_int_equal(open_with("listen", listen, message), KVF_ADDRESS_IN_USE);
-  assert_non_null(strstr(message, listen));
-  pair_close_node(&p.producer);
+  assert_int_equal(listen(port.fd, 1), 0);
+  assert_int_equal(open_with("listen", port.address, message), KVF_ADDRESS_IN_USE);
+  assert_non_null(strstr(message, port.address));
+  (void)close(port.fd);
 }
 
 TEST(unregister_gives_the_memory_back)

@@ -1,4 +1,6 @@
 #include "transport/socket.h"
+
+#include "../../held_port.h"
 #include "test.h"
 
 #include <errno.h>
@@ -194,19 +196,17 @@ TEST(port_in_use_names_the_address)
 
 TEST(refused_connection_has_its_error)
 {
-  kvf_address address = resolved("127.0.0.1");
-  kvf_address bound;
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  int listener = -1;
-  assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
-  close(listener);
-  int fd = kvf_socket_connect(&bound, HANDSHAKE_MS, 0);
+  const held_port port = hold_port();
+  kvf_address closed = resolved(port.address);
+  int fd = kvf_socket_connect(&closed, HANDSHAKE_MS, 0);
   if (fd < 0) {
     assert_int_equal(errno, ECONNREFUSED);
+    close(port.fd);
     return;
   }
   struct pollfd waiting = {.fd = fd, .events = POLLOUT};
   assert_int_equal(poll(&waiting, 1, 10000), 1);
   assert_int_equal(kvf_socket_error(fd), ECONNREFUSED);
   close(fd);
+  close(port.fd);
 }

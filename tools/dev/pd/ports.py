@@ -1,34 +1,32 @@
-"""Free ports of the loopback interface."""
+"""Ports of 127.0.0.1 for servers that must be told theirs."""
 
 from __future__ import annotations
 
-import random
 import socket
 from contextlib import ExitStack, suppress
 
-LOWEST, HIGHEST = 12000, 30000
-"""Below those that the system gives to connections: one of these would be taken again before an engine listens there."""
 IN_A_ROW = 8
 """The ranks of an engine take ports in a row."""
-_given: set[int] = set()
-"""Who was given a row listens there later."""
+_held = ExitStack()
+"""Sockets that are bound and do not listen, until this process ends: the system gives their ports to nobody else, and
+only who names one may listen there, as SO_REUSEADDR of both allows. vLLM, its router and kvferry set it."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, nor on the IN_A_ROW - 1 after each."""
+    """Each the first of IN_A_ROW that are held for the caller."""
     rows: list[int] = []
-    for row in random.sample(range(LOWEST, HIGHEST, IN_A_ROW), k=(HIGHEST - LOWEST) // IN_A_ROW):
-        if len(rows) == count:
-            _given.update(rows)
-            return rows
-        if row not in _given and _free(range(row, row + IN_A_ROW)):
-            rows.append(row)
-    raise RuntimeError(f"there are no {count} free ports between {LOWEST} and {HIGHEST}")
+    while len(rows) < count:
+        with suppress(OSError, OverflowError), ExitStack() as row:  # of a row that is not free all through, none is kept
+            first = _hold(row, 0)
+            for port in range(first + 1, first + IN_A_ROW):
+                _hold(row, port)
+            _held.push(row.pop_all())
+            rows.append(first)
+    return rows
 
 
-def _free(row: range) -> bool:
-    with ExitStack() as held, suppress(OSError):
-        for port in row:
-            held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-        return True
-    return False
+def _hold(row: ExitStack, port: int) -> int:
+    held = row.enter_context(socket.socket())
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    return int(held.getsockname()[1])
