@@ -1,6 +1,6 @@
-/* A port of 127.0.0.1 for somebody who must be told one, or that is to stay closed. It is held by a socket that is bound
- * and does not listen: the system gives it to nobody else, and only who names it may listen there, as SO_REUSEADDR of
- * both allows. */
+/* A port of 127.0.0.1 for somebody who must be told one, or that is to stay closed. It is held by a socket that is
+ * bound and does not listen: the system gives it to nobody else, and only who names it may listen there, as
+ * SO_REUSEADDR of both allows. */
 #ifndef KVF_TESTS_HELD_PORT_H
 #define KVF_TESTS_HELD_PORT_H
 

@@ -1,4 +1,5 @@
-/* cmocka, after the headers that it needs, and tests that add themselves to their file's group. */
+/* cmocka, after the headers that it needs, and tests that add themselves to their program's group. main() runs them
+ * all, or those whose name contains its argument. */
 #ifndef KVF_TESTS_TEST_H
 #define KVF_TESTS_TEST_H
 
@@ -24,6 +25,9 @@ void test_add(const struct CMUnitTest *test);
   static void name(__attribute__((unused)) void **state)
 
 #define TEST(name) TEST_WITH(name, NULL, NULL)
+
+/* For a program with a main() of its own; `part` may be NULL. */
+int test_run(const char *part);
 
 /* A test that runs with many seeds, or with that of the environment variable KVF_TEST_SEED only. Where it fails, the
  * seed is named. */

@@ -7,18 +7,10 @@
  */
 #include <limits.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "kvferry/kvferry.h"
+#include "test.h"
 
 #define BLOCKS 64
 #define BLOCK_BYTES 1024
@@ -425,42 +417,22 @@ static void every_allocation_fails(const char *names, bool all_after)
   assert_true(late < nth / 10);
 }
 
-static void once_local(void **state)
+TEST(once_local)
 {
-  (void)state;
   every_allocation_fails("local", false);
 }
 
-static void once_tcp(void **state)
+TEST(once_tcp)
 {
-  (void)state;
   every_allocation_fails("tcp", false);
 }
 
-static void from_there_on_local(void **state)
+TEST(from_there_on_local)
 {
-  (void)state;
   every_allocation_fails("local", true);
 }
 
-static void from_there_on_tcp(void **state)
+TEST(from_there_on_tcp)
 {
-  (void)state;
   every_allocation_fails("tcp", true);
-}
-
-int main(int argc, char **argv)
-{
-  char filter[64] = "*";
-  if (argc > 1) {
-    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
-  }
-  cmocka_set_test_filter(filter);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(once_local),
-      cmocka_unit_test(once_tcp),
-      cmocka_unit_test(from_there_on_local),
-      cmocka_unit_test(from_there_on_tcp),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,20 +2,12 @@
  * prove the key and then send nothing, and peers that prove it, ask, and never read. Memory and descriptors are bounded
  * while they are there and given back afterwards, each is counted, and a consumer beside notices nothing. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "../unit/runtime/stranger.h"
+#include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
 #include "world.h"
@@ -150,13 +142,15 @@ static uint64_t ended(scene *s, const char *reason)
   return pair_stat(&s->producer, "data_connections_ended", reason);
 }
 
-static void crowd_at_the_control_port(void **state)
+TEST_WITH(crowd_at_the_control_port, open_scene, close_scene)
 {
   scene *s = *state;
   uint64_t accepted = pair_stat(&s->producer, "sessions_accepted", "");
   const kvf_address at = control_port(s);
   gather(s, &at, NULL);
   expect_bounded(s);
+  assert_true(pair_wait_log(&s->producer, "limit: too many connections have not proved their key",
+                            "127.0.0.1:", WORLD_PATIENCE_MS));
   see_off(s);
   expect_as_before(s);
   assert_int_equal(pair_stat(&s->producer, "sessions_accepted", ""), accepted + s->crowd);
@@ -164,7 +158,7 @@ static void crowd_at_the_control_port(void **state)
                    s->crowd);
 }
 
-static void nonsense_at_the_control_port(void **state)
+TEST_WITH(nonsense_at_the_control_port, open_scene, close_scene)
 {
   scene *s = *state;
   const kvf_address at = control_port(s);
@@ -179,7 +173,7 @@ static void nonsense_at_the_control_port(void **state)
       s->crowd);
 }
 
-static void crowd_at_the_data_port(void **state)
+TEST_WITH(crowd_at_the_data_port, open_scene, close_scene)
 {
   scene *s = *state;
   uint64_t accepted = pair_stat(&s->producer, "data_connections_accepted", "");
@@ -192,7 +186,7 @@ static void crowd_at_the_data_port(void **state)
   assert_int_equal(ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
 }
 
-static void nonsense_at_the_data_port(void **state)
+TEST_WITH(nonsense_at_the_data_port, open_scene, close_scene)
 {
   scene *s = *state;
   const kvf_address at = data_port(s);
@@ -205,7 +199,7 @@ static void nonsense_at_the_data_port(void **state)
 }
 
 /* They proved the key, and that was all: closed when they have been idle for too long. */
-static void proved_and_silent(void **state)
+TEST_WITH(proved_and_silent, open_scene, close_scene)
 {
   scene *s = *state;
   stranger bores[BORES];
@@ -244,7 +238,7 @@ static int connect_data(scene *s)
 }
 
 /* They proved the key and asked for more than the sockets hold, and take none of it: the producer's clock ends them. */
-static void proved_and_never_reading(void **state)
+TEST_WITH(proved_and_never_reading, open_scene, close_scene)
 {
   scene *s = *state;
   int fds[BORES];
@@ -275,22 +269,4 @@ static void proved_and_never_reading(void **state)
     (void)close(fds[i]);
   }
   expect_as_before(s);
-}
-
-#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
-
-/* All, or those whose name contains argv[1]. */
-int main(int argc, char **argv)
-{
-  char filter[64] = "*";
-  if (argc > 1) {
-    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
-  }
-  cmocka_set_test_filter(filter);
-  const struct CMUnitTest tests[] = {
-      IN_SCENE(crowd_at_the_control_port), IN_SCENE(nonsense_at_the_control_port),
-      IN_SCENE(crowd_at_the_data_port),    IN_SCENE(nonsense_at_the_data_port),
-      IN_SCENE(proved_and_silent),         IN_SCENE(proved_and_never_reading),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

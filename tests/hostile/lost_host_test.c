@@ -6,18 +6,12 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
+#include "test.h"
 #include "transport/socket.h"
 #include "world.h"
 
@@ -40,11 +34,9 @@ static bool set_loopback(bool up)
   return set;
 }
 
-static int open_network(void **state)
+static void open_network(void)
 {
-  (void)state;
   has_network = (unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0) && set_loopback(true);
-  return 0;
 }
 
 static void need_network(void)
@@ -135,14 +127,13 @@ static int close_scene(void **state)
   return mend_network(NULL);
 }
 
-static void both_ends_have_the_options(void **state)
+TEST_WITH(both_ends_have_the_options, open_scene, close_scene)
 {
-  (void)state;
   assert_int_equal(count_connections(check_options), SESSION_SOCKETS);
 }
 
 /* Nothing is open but the connections, which idle_timeout_ms would keep for five minutes. */
-static void idle_connections_end(void **state)
+TEST_WITH(idle_connections_end, open_scene, close_scene)
 {
   scene *s = *state;
   need_network();
@@ -164,9 +155,8 @@ static void idle_connections_end(void **state)
 /* ---- a socket ---- */
 
 /* Bytes wait for an acknowledgement: then the kernel probes nothing, and the user timeout must serve alone. */
-static void unacknowledged_bytes_end_it(void **state)
+TEST_WITH(unacknowledged_bytes_end_it, NULL, mend_network)
 {
-  (void)state;
   need_network();
   kvf_address at;
   kvf_address peer;
@@ -191,14 +181,8 @@ static void unacknowledged_bytes_end_it(void **state)
   kvf_socket_close(listener);
 }
 
-#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
-
 int main(void)
 {
-  const struct CMUnitTest tests[] = {
-      IN_SCENE(both_ends_have_the_options),
-      IN_SCENE(idle_connections_end),
-      cmocka_unit_test_teardown(unacknowledged_bytes_end_it, mend_network),
-  };
-  return cmocka_run_group_tests(tests, open_network, NULL);
+  open_network();
+  return test_run(NULL);
 }

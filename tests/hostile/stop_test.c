@@ -3,20 +3,12 @@
  * logged with the peer and counted; when the producer goes on, or another takes its place, loads succeed; and all
  * descriptors, threads and memory are given back. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "../unit/runtime/producer_process.h"
 #include "base/prng.h"
+#include "test.h"
 #include "world.h"
 
 #define ROUNDS 25
@@ -145,44 +137,32 @@ static void kill_rounds(void)
   pair_close_node(&consumer);
 }
 
-static void stopped_tcp(void **state)
+TEST(stopped_tcp)
 {
-  (void)state;
   transports = "tcp";
   with_neighbours(stop_rounds);
 }
 
-static void stopped_local(void **state)
+TEST(stopped_local)
 {
-  (void)state;
   transports = "local";
   with_neighbours(stop_rounds);
 }
 
-static void killed_tcp(void **state)
+TEST(killed_tcp)
 {
-  (void)state;
   transports = "tcp";
   with_neighbours(kill_rounds);
 }
 
-static void killed_local(void **state)
+TEST(killed_local)
 {
-  (void)state;
   transports = "local";
   with_neighbours(kill_rounds);
 }
 
 int main(int argc, char **argv)
 {
-  if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
-    return producer_process_main();
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stopped_tcp),
-      cmocka_unit_test(stopped_local),
-      cmocka_unit_test(killed_tcp),
-      cmocka_unit_test(killed_local),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  bool is_producer = argc > 1 && strcmp(argv[1], "--producer") == 0;
+  return is_producer ? producer_process_main() : test_run(NULL);
 }

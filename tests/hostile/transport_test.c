@@ -1,19 +1,11 @@
 /* Whole nodes on a transport that fails in every way it may (tests/conformance/fault_transport.h). P1 to P4 for each
  * load, whatever the transport says and however late; loads succeed again when the faults end; nothing is left. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "../sanitizer.h"
 #include "../with_ucx.h"
 #include "base/prng.h"
 #include "fault_transport.h"
+#include "test.h"
 #include "world.h"
 
 #define ROUNDS 120
@@ -88,7 +80,7 @@ static outcome load_under(scene *s, const fault_plan *plan, uint32_t seed)
 }
 
 /* What is for ever ends the load with a reason; what is only now and then costs a retry. */
-static void every_status(void **state)
+TEST_WITH(every_status, open_scene, close_scene)
 {
   scene *s = *state;
   for (uint32_t i = 0; i < 2 * fault_statuses_count; i++) {
@@ -101,7 +93,7 @@ static void every_status(void **state)
   }
 }
 
-static void everything_at_random(void **state)
+TEST_WITH(everything_at_random, open_scene, close_scene)
 {
   scene *s = *state;
   kvf_prng prng = {7};
@@ -119,7 +111,7 @@ static void everything_at_random(void **state)
   assert_true(saved > 0);
 }
 
-static void links_down_at_every_event(void **state)
+TEST_WITH(links_down_at_every_event, open_scene, close_scene)
 {
   scene *s = *state;
   for (uint32_t event = 1; event <= 16; event++) {
@@ -128,7 +120,7 @@ static void links_down_at_every_event(void **state)
   }
 }
 
-static void links_that_do_not_come_up(void **state)
+TEST_WITH(links_that_do_not_come_up, open_scene, close_scene)
 {
   scene *s = *state;
   for (uint32_t i = 0; i < 2 * fault_statuses_count; i++) {
@@ -146,7 +138,7 @@ static void links_that_do_not_come_up(void **state)
 
 /* P4, P2: cancels that the transport takes its time with. The outcome does not wait, quiet does, and by then no byte
  * comes any more. */
-static void aborts_that_take_long(void **state)
+TEST_WITH(aborts_that_take_long, open_scene, close_scene)
 {
   scene *s = *state;
   kvf_prng prng = {11};
@@ -182,7 +174,7 @@ static void aborts_that_take_long(void **state)
 }
 
 /* A node that cannot be opened, or registered, says so, leaves nothing, and can be tried again. */
-static void nodes_that_cannot_open(void **state)
+TEST_WITH(nodes_that_cannot_open, open_scene, close_scene)
 {
   scene *s = *state;
   costs before = costs_now();
@@ -219,7 +211,7 @@ static void nodes_that_cannot_open(void **state)
 }
 
 /* What a producer says of its transports may be wrong in any bit. */
-static void garbled_descriptions(void **state)
+TEST_WITH(garbled_descriptions, open_scene, close_scene)
 {
   scene *s = *state;
   if (strstr(transports, "local") != NULL) {
@@ -253,35 +245,15 @@ static void warm_up(void)
   pair_close_node(&s.producer);
 }
 
-static int set_up(void **state)
-{
-  (void)state;
-  warm_up();
-  return 0;
-}
-
 /* The transport, and optionally a part of tests' names. */
 int main(int argc, char **argv)
 {
   transports = argc > 1 ? argv[1] : "tcp";
   bool has_ucx = strstr(transports, "ucx") != NULL;
   rounds = SANITIZED || has_ucx ? ROUNDS_SLOW : ROUNDS;
-  char filter[64] = "*";
   if (has_ucx && with_ucx() != 0) {
     return WITHOUT_UCX;
   }
-  if (argc > 2) {
-    (void)snprintf(filter, sizeof(filter), "*%s*", argv[2]);
-  }
-  cmocka_set_test_filter(filter);
-  const struct CMUnitTest tests[] = {
-      IN_SCENE(every_status),
-      IN_SCENE(everything_at_random),
-      IN_SCENE(links_down_at_every_event),
-      IN_SCENE(links_that_do_not_come_up),
-      IN_SCENE(aborts_that_take_long),
-      IN_SCENE(nodes_that_cannot_open),
-      IN_SCENE(garbled_descriptions),
-  };
-  return cmocka_run_group_tests_name(transports, tests, set_up, NULL);
+  warm_up();
+  return test_run(argc > 2 ? argv[2] : NULL);
 }

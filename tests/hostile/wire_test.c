@@ -1,18 +1,10 @@
 /* Whole nodes over a network that fails at any byte of the conversation, on the control and on the data connections:
  * resets, ends, garbage, a peer that vanishes without a word, and one byte in 10 ms. Each load ends in time in right
  * bytes or with a typed reason; afterwards loads succeed again; a consumer beside notices nothing; nothing is left. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "proxy.h"
+#include "test.h"
 #include "world.h"
 
 /* Left over of what is kept for a while by design: log lines, tables that have grown. */
@@ -122,27 +114,27 @@ static void sweep_all(scene *s, proxy_mode mode)
   }
 }
 
-static void resets(void **state)
+TEST_WITH(resets, open_scene, close_scene)
 {
   sweep_all(*state, PROXY_RESET);
 }
 
-static void ends_of_streams(void **state)
+TEST_WITH(ends_of_streams, open_scene, close_scene)
 {
   sweep_all(*state, PROXY_CLOSE);
 }
 
-static void garbage(void **state)
+TEST_WITH(garbage, open_scene, close_scene)
 {
   sweep_all(*state, PROXY_GARBAGE);
 }
 
-static void peers_that_vanish(void **state)
+TEST_WITH(peers_that_vanish, open_scene, close_scene)
 {
   sweep_all(*state, PROXY_VANISH);
 }
 
-static void slow_drips(void **state)
+TEST_WITH(slow_drips, open_scene, close_scene)
 {
   sweep_all(*state, PROXY_DRIP);
 }
@@ -167,24 +159,14 @@ static void be_inside_tls(char path[])
   }
 }
 
-#define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
-
 /* All, or those whose name contains argv[1]; if there is an argv[2], all connections are inside TLS. */
 int main(int argc, char **argv)
 {
-  char filter[64] = "*";
-  if (argc > 1) {
-    (void)snprintf(filter, sizeof(filter), "*%s*", argv[1]);
-  }
-  cmocka_set_test_filter(filter);
-  const struct CMUnitTest tests[] = {
-      IN_SCENE(resets), IN_SCENE(ends_of_streams), IN_SCENE(garbage), IN_SCENE(peers_that_vanish), IN_SCENE(slow_drips),
-  };
   static char key_path[] = "hostile-key.XXXXXX";
   if (argc > 2) {
     be_inside_tls(key_path);
   }
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = test_run(argc > 1 ? argv[1] : NULL);
   (void)unlink(key_path);
   return failed;
 }

@@ -1,16 +1,9 @@
 #include "world.h"
 
 #include <malloc.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "../sanitizer.h"
+#include "test.h"
 #include "wire/address.h"
 
 #define HEALTHY_FIRST 0 /* blocks 0, 2, … of the producer */

@@ -5,12 +5,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -19,9 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "draw.h"
+#include "test.h"
 
 #define BLOCK_BYTES 4096u
 #define DELAY_MS 30u
@@ -156,9 +149,8 @@ static void anew(void)
   assert_int_equal(begin(NULL), 0);
 }
 
-static void without_a_rule_all_goes_well(void **state)
+TEST_WITH(without_a_rule_all_goes_well, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     assert_int_equal(calls[i].once(), BLOCK_BYTES);
@@ -169,9 +161,8 @@ static void without_a_rule_all_goes_well(void **state)
   }
 }
 
-static void each_fails_with_the_rules_errno(void **state)
+TEST_WITH(each_fails_with_the_rules_errno, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     always(calls[i].call, CHAOS_FAIL, EHOSTUNREACH);
@@ -182,9 +173,8 @@ static void each_fails_with_the_rules_errno(void **state)
   }
 }
 
-static void each_is_delayed_and_then_goes_through(void **state)
+TEST_WITH(each_is_delayed_and_then_goes_through, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     always(calls[i].call, CHAOS_DELAY, DELAY_MS);
@@ -195,9 +185,8 @@ static void each_is_delayed_and_then_goes_through(void **state)
   }
 }
 
-static void each_is_shortened_to_a_beginning(void **state)
+TEST_WITH(each_is_shortened_to_a_beginning, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     always(calls[i].call, CHAOS_SHORTEN, 0);
@@ -224,9 +213,8 @@ static unsigned bits_changed(void)
   return bits;
 }
 
-static void payload_has_one_bit_flipped(void **state)
+TEST_WITH(payload_has_one_bit_flipped, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     always(calls[i].call, CHAOS_FLIP, 0);
@@ -238,9 +226,8 @@ static void payload_has_one_bit_flipped(void **state)
   }
 }
 
-static void small_pieces_are_never_flipped(void **state)
+TEST_WITH(small_pieces_are_never_flipped, begin, end)
 {
-  (void)state;
   const struct iovec local = {target, 64};
   const struct iovec remote = {source, 64};
   always(CHAOS_PROCESS_VM_READV, CHAOS_FLIP, 0);
@@ -249,9 +236,8 @@ static void small_pieces_are_never_flipped(void **state)
   assert_int_equal(done(CHAOS_PROCESS_VM_READV, CHAOS_FLIP), 0);
 }
 
-static void flips_only_in_the_first_piece_of_a_message(void **state)
+TEST_WITH(flips_only_in_the_first_piece_of_a_message, begin, end)
 {
-  (void)state;
   always(CHAOS_RECVMSG, CHAOS_FLIP, 0);
   for (int i = 0; i < 50; i++) {
     assert_int_equal(receive_message(), BLOCK_BYTES);
@@ -259,9 +245,8 @@ static void flips_only_in_the_first_piece_of_a_message(void **state)
   }
 }
 
-static void flips_reach_every_piece_of_memory(void **state)
+TEST_WITH(flips_reach_every_piece_of_memory, begin, end)
 {
-  (void)state;
   const struct iovec iov[] = {{target, BLOCK_BYTES / 2}, {target + BLOCK_BYTES / 2, BLOCK_BYTES / 2}};
   const struct iovec remote = {source, BLOCK_BYTES};
   unsigned changed[2] = {0};
@@ -274,17 +259,15 @@ static void flips_reach_every_piece_of_memory(void **state)
   assert_true(changed[0] > 5 && changed[1] > 5);
 }
 
-static void single_bytes_cannot_be_shortened(void **state)
+TEST_WITH(single_bytes_cannot_be_shortened, begin, end)
 {
-  (void)state;
   always(CHAOS_SEND, CHAOS_SHORTEN, 0);
   assert_int_equal(send(pair[0], "x", 1, 0), 1);
   assert_int_equal(done(CHAOS_SEND, CHAOS_SHORTEN), 0);
 }
 
-static void off_has_no_effect(void **state)
+TEST_WITH(off_has_no_effect, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     always(calls[i].call, CHAOS_FAIL, EIO);
@@ -294,9 +277,8 @@ static void off_has_no_effect(void **state)
   }
 }
 
-static void off_costs_nanoseconds(void **state)
+TEST_WITH(off_costs_nanoseconds, begin, end)
 {
-  (void)state;
   enum { ROUNDS = 1000000 };
   struct timespec began;
   struct timespec ended;
@@ -312,9 +294,8 @@ static void off_costs_nanoseconds(void **state)
   assert_true(ns / ROUNDS < 100); /* with sanitizers, too; a system call would be more */
 }
 
-static void other_threads_sockets_are_left_alone(void **state)
+TEST_WITH(other_threads_sockets_are_left_alone, begin, end)
 {
-  (void)state;
   for (size_t i = 0; i < CALLS; i++) {
     anew();
     (void)prctl(PR_SET_NAME, "uvicorn", 0, 0, 0);
@@ -355,9 +336,8 @@ static void pattern_of(uint64_t seed, uint8_t pattern[DRAWS])
   (void)munmap(shared, DRAWS);
 }
 
-static void seed_decides_which_calls(void **state)
+TEST_WITH(seed_decides_which_calls, begin, end)
 {
-  (void)state;
   uint8_t first[DRAWS];
   uint8_t again[DRAWS];
   uint8_t other[DRAWS];
@@ -369,9 +349,8 @@ static void seed_decides_which_calls(void **state)
   assert_memory_not_equal(first, other, DRAWS);
 }
 
-static void rates_add_up(void **state)
+TEST_WITH(rates_add_up, begin, end)
 {
-  (void)state;
   unsigned hits[CHAOS_KINDS + 1] = {0};
   rule(CHAOS_RECV, CHAOS_FAIL, 100000, EIO);
   rule(CHAOS_RECV, CHAOS_DELAY, 300000, 1);
@@ -394,9 +373,8 @@ check_fn ucp_request_check_status;
 #define UCS_INPROGRESS 1 /* of the fake: whatever is not NULL */
 send_fn ucp_am_send_nbx;
 
-static void ucx_calls_go_through(void **state)
+TEST_WITH(ucx_calls_go_through, begin, end)
 {
-  (void)state;
   int request;
   assert_ptr_equal(ucp_get_nbx(&request, NULL, 0, 0, NULL, NULL), &request);
   assert_int_equal(ucp_request_check_status(&request), UCS_INPROGRESS);
@@ -404,9 +382,8 @@ static void ucx_calls_go_through(void **state)
   assert_int_equal(atomic_load(&control->seen[CHAOS_UCP_GET_NBX]), 1);
 }
 
-static void ucx_calls_fail_with_the_rules_status(void **state)
+TEST_WITH(ucx_calls_fail_with_the_rules_status, begin, end)
 {
-  (void)state;
   int request;
   for (int call = CHAOS_UCP_GET_NBX; call <= CHAOS_UCP_AM_SEND_NBX; call++) {
     always((chaos_call)call, CHAOS_FAIL, 25);
@@ -420,9 +397,8 @@ static void ucx_calls_fail_with_the_rules_status(void **state)
 
 /* ---- the file ---- */
 
-static void other_files_are_refused(void **state)
+TEST_WITH(other_files_are_refused, begin, end)
 {
-  (void)state;
   chaos_control *before = chaos_mapped;
   control->version++;
   assert_false(chaos_map(path));
@@ -456,26 +432,7 @@ int main(int count, char **arguments)
   if (ucp == NULL || !make_file()) {
     return 1;
   }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(without_a_rule_all_goes_well, begin, end),
-      cmocka_unit_test_setup_teardown(each_fails_with_the_rules_errno, begin, end),
-      cmocka_unit_test_setup_teardown(each_is_delayed_and_then_goes_through, begin, end),
-      cmocka_unit_test_setup_teardown(each_is_shortened_to_a_beginning, begin, end),
-      cmocka_unit_test_setup_teardown(payload_has_one_bit_flipped, begin, end),
-      cmocka_unit_test_setup_teardown(small_pieces_are_never_flipped, begin, end),
-      cmocka_unit_test_setup_teardown(flips_only_in_the_first_piece_of_a_message, begin, end),
-      cmocka_unit_test_setup_teardown(flips_reach_every_piece_of_memory, begin, end),
-      cmocka_unit_test_setup_teardown(single_bytes_cannot_be_shortened, begin, end),
-      cmocka_unit_test_setup_teardown(off_has_no_effect, begin, end),
-      cmocka_unit_test_setup_teardown(off_costs_nanoseconds, begin, end),
-      cmocka_unit_test_setup_teardown(other_threads_sockets_are_left_alone, begin, end),
-      cmocka_unit_test_setup_teardown(seed_decides_which_calls, begin, end),
-      cmocka_unit_test_setup_teardown(rates_add_up, begin, end),
-      cmocka_unit_test_setup_teardown(ucx_calls_go_through, begin, end),
-      cmocka_unit_test_setup_teardown(ucx_calls_fail_with_the_rules_status, begin, end),
-      cmocka_unit_test_setup_teardown(other_files_are_refused, begin, end),
-  };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = test_run(NULL);
   (void)unlink(path);
   return failed;
 }

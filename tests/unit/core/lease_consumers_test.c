@@ -1,11 +1,6 @@
 #include "core/lease_consumers.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "test.h"
 
 #define KEEP KVF_CONSUMERS_KEEP
 #define COMPLETED KVF_CONSUMERS_COMPLETED
@@ -43,9 +38,8 @@ static kvf_consumers_verdict abandon(char name)
   return kvf_consumers_abort(&consumers, &key);
 }
 
-static void all_readers_complete(void **state)
+TEST_WITH(all_readers_complete, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_int_equal(complete('a', 2, 3), KEEP);
   assert_int_equal(complete('a', 2, 3), KEEP);
@@ -54,24 +48,21 @@ static void all_readers_complete(void **state)
   assert_int_equal(complete('a', 1, 3), COMPLETED);
 }
 
-static void sixty_four_readers(void **state)
+TEST_WITH(sixty_four_readers, reset, NULL)
 {
-  (void)state;
   for (uint32_t reader = 63; reader > 0; reader--) {
     assert_int_equal(complete('a', reader, 64), KEEP);
   }
   assert_int_equal(complete('a', 0, 64), COMPLETED);
 }
 
-static void without_a_renewal(void **state)
+TEST_WITH(without_a_renewal, reset, NULL)
 {
-  (void)state;
   assert_int_equal(complete('a', 0, 1), COMPLETED);
 }
 
-static void bad_readers_are_ignored(void **state)
+TEST_WITH(bad_readers_are_ignored, reset, NULL)
 {
-  (void)state;
   assert_int_equal(complete('a', 0, 0), KEEP);
   assert_int_equal(complete('a', 1, 1), KEEP);
   assert_int_equal(complete('a', 0, 65), KEEP);
@@ -82,9 +73,8 @@ static void bad_readers_are_ignored(void **state)
   assert_int_equal(complete('a', 1, 2), COMPLETED);
 }
 
-static void waits_for_others(void **state)
+TEST_WITH(waits_for_others, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_true(renew('b'));
   assert_int_equal(complete('a', 0, 1), KEEP);
@@ -92,9 +82,8 @@ static void waits_for_others(void **state)
   assert_int_equal(abandon('b'), COMPLETED);
 }
 
-static void last_abort_abandons(void **state)
+TEST_WITH(last_abort_abandons, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_true(renew('b'));
   assert_int_equal(abandon('a'), KEEP);
@@ -102,9 +91,8 @@ static void last_abort_abandons(void **state)
   assert_int_equal(abandon('b'), ABANDONED);
 }
 
-static void abort_by_a_stranger(void **state)
+TEST_WITH(abort_by_a_stranger, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_int_equal(abandon('b'), KEEP);
   assert_false(renew('b')); /* delayed: it has aborted */
@@ -113,9 +101,8 @@ static void abort_by_a_stranger(void **state)
   assert_int_equal(abandon('b'), ABANDONED);
 }
 
-static void abort_covers_all_readers(void **state)
+TEST_WITH(abort_covers_all_readers, reset, NULL)
 {
-  (void)state;
   assert_true(renew('b'));
   assert_int_equal(complete('a', 0, 2), KEEP);
   assert_int_equal(abandon('a'), KEEP);
@@ -123,9 +110,8 @@ static void abort_covers_all_readers(void **state)
   assert_int_equal(abandon('b'), ABANDONED);
 }
 
-static void finished_is_final(void **state)
+TEST_WITH(finished_is_final, reset, NULL)
 {
-  (void)state;
   assert_true(renew('b'));
   assert_int_equal(complete('a', 0, 1), KEEP);
   assert_false(renew('a'));
@@ -133,9 +119,8 @@ static void finished_is_final(void **state)
   assert_int_equal(abandon('b'), COMPLETED);
 }
 
-static void keys_differ_in_every_part(void **state)
+TEST_WITH(keys_differ_in_every_part, reset, NULL)
 {
-  (void)state;
   kvf_consumer_key key = key_of('a');
   kvf_consumer_key other = key;
   other.request_id++;
@@ -151,9 +136,8 @@ static void keys_differ_in_every_part(void **state)
   assert_int_equal(kvf_consumers_abort(&consumers, &other), ABANDONED);
 }
 
-static void no_room(void **state)
+TEST_WITH(no_room, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_true(renew('b'));
   assert_true(renew('c'));
@@ -167,9 +151,8 @@ static void no_room(void **state)
   assert_int_equal(complete('d', 0, 1), COMPLETED);
 }
 
-static void aborted_makes_room(void **state)
+TEST_WITH(aborted_makes_room, reset, NULL)
 {
-  (void)state;
   assert_true(renew('a'));
   assert_true(renew('b'));
   assert_int_equal(complete('c', 0, 1), KEEP);
@@ -178,25 +161,4 @@ static void aborted_makes_room(void **state)
   assert_int_equal(abandon('a'), KEEP);
   assert_int_equal(abandon('b'), KEEP);
   assert_int_equal(abandon('e'), COMPLETED);
-}
-
-#define TEST(name) cmocka_unit_test_setup(name, reset)
-
-int main(void)
-{
-  const struct CMUnitTest tests[] = {
-      TEST(all_readers_complete),
-      TEST(sixty_four_readers),
-      TEST(without_a_renewal),
-      TEST(bad_readers_are_ignored),
-      TEST(waits_for_others),
-      TEST(last_abort_abandons),
-      TEST(abort_by_a_stranger),
-      TEST(abort_covers_all_readers),
-      TEST(finished_is_final),
-      TEST(keys_differ_in_every_part),
-      TEST(no_room),
-      TEST(aborted_makes_room),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
 }

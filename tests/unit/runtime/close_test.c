@@ -2,9 +2,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "test.h"
 

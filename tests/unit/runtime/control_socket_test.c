@@ -2,9 +2,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "runtime/control_socket.h"
 #include "test.h"
 

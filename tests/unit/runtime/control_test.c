@@ -10,9 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "stranger.h"
 #include "test.h"

@@ -1,8 +1,5 @@
 #include <unistd.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "runtime/key_file.h"
 #include "test.h"
 

@@ -1,9 +1,6 @@
 /* kvf_node_register() and its end, kvf_node_address(), kvf_node_set_ranks(). */
 #include <pthread.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "runtime/node.h"
 #include "test.h"

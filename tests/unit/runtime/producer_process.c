@@ -1,17 +1,10 @@
 #include "producer_process.h"
+#include "test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 typedef enum order_kind { ORDER_OFFER = 1, ORDER_OVERWRITE = 2 } order_kind;
 

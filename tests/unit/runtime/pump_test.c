@@ -10,9 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "runtime/node.h"
 #include "stranger.h"

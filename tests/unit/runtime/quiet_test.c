@@ -1,19 +1,11 @@
 /* P4 for whole nodes and two processes: loads are aborted at any time, with the producer running or stopped. After
  * KVF_EVENT_QUIET not one byte of the destination changes, although the producer goes on and overwrites its blocks. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "base/prng.h"
 #include "base/time.h"
 #include "producer_process.h"
+#include "test.h"
 #include "transport/clock.h"
 
 #define PATIENCE_MS 20000
@@ -189,27 +181,19 @@ static void abort_many(const char *transports, const char *streams, uint32_t rou
   close_world(&w);
 }
 
-static void nothing_is_written_after_quiet_local(void **state)
+TEST(nothing_is_written_after_quiet_local)
 {
-  (void)state;
   abort_many("local", "1", ROUNDS);
 }
 
-static void nothing_is_written_after_quiet_tcp(void **state)
+TEST(nothing_is_written_after_quiet_tcp)
 {
-  (void)state;
   abort_many("tcp", "1", ROUNDS / 2);
   abort_many("tcp", "4", ROUNDS / 2);
 }
 
 int main(int argc, char **argv)
 {
-  if (argc == 2 && strcmp(argv[1], "--producer") == 0) {
-    return producer_process_main();
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(nothing_is_written_after_quiet_local),
-      cmocka_unit_test(nothing_is_written_after_quiet_tcp),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  bool is_producer = argc > 1 && strcmp(argv[1], "--producer") == 0;
+  return is_producer ? producer_process_main() : test_run(NULL);
 }

@@ -1,8 +1,5 @@
 /* Two producers of the same prompt, and a ticket that names both. */
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "test.h"
 

@@ -1,18 +1,10 @@
 #include "stranger.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include "pair.h"
+#include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
 

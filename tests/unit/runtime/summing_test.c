@@ -1,14 +1,7 @@
 /* Two nodes with checksums: what is found, what a retry saves, who has none. */
-#include <stdlib.h>
-#include <string.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "pair.h"
+#include "test.h"
 
 #define BLOCKS 8
 

@@ -1,18 +1,10 @@
 /* Two nodes whose connections are inside TLS (option tls), and those who do not belong there. */
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-/* clang-format off */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <cmocka.h>
-/* clang-format on */
 
 #include "pair.h"
 #include "stranger.h"
+#include "test.h"
 #include "transport/tls.h"
 
 #define KEY "a key of sixteen"
@@ -21,20 +13,6 @@
 #define PATIENCE_MS 10000
 
 static char key_path[64];
-
-static int make_key(void **state)
-{
-  (void)state;
-  stranger_key_file(KEY, key_path);
-  return 0;
-}
-
-static int remove_key(void **state)
-{
-  (void)state;
-  (void)unlink(key_path);
-  return 0;
-}
 
 static void open_node(pair_node *n, const char *key_file, const char *tls, const char *transports)
 {
@@ -66,9 +44,8 @@ static kvf_status load(pair *p, uint32_t seed)
   return status;
 }
 
-static void loads_go_through_tls(void **state)
+TEST(loads_go_through_tls)
 {
-  (void)state;
   static const char *const transports[] = {"tcp", "local"};
   for (size_t i = 0; i < 2; i++) {
     pair p;
@@ -113,9 +90,8 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   return through;
 }
 
-static void another_key_gets_nowhere(void **state)
+TEST(another_key_gets_nowhere)
 {
-  (void)state;
   char why[128];
   pair p;
   open_node(&p.producer, key_path, "always", "tcp");
@@ -128,9 +104,8 @@ static void another_key_gets_nowhere(void **state)
   pair_close_node(&p.producer);
 }
 
-static void who_does_not_speak_tls_is_named(void **state)
+TEST(who_does_not_speak_tls_is_named)
 {
-  (void)state;
   pair p;
   open_node(&p.producer, key_path, "off_loopback", "tcp");
   open_node(&p.consumer, key_path, "always", "tcp");
@@ -142,9 +117,8 @@ static void who_does_not_speak_tls_is_named(void **state)
   pair_close(&p);
 }
 
-static void who_does_not_expect_tls_says_so(void **state)
+TEST(who_does_not_expect_tls_says_so)
 {
-  (void)state;
   pair p;
   open_node(&p.producer, key_path, "always", "tcp");
   open_node(&p.consumer, key_path, "never", "tcp");
@@ -178,9 +152,8 @@ static kvf_status load_between(size_t producer, size_t consumer, const char *tls
   return status;
 }
 
-static void every_step_of_a_rotation_loads(void **state)
+TEST(every_step_of_a_rotation_loads)
 {
-  (void)state;
   for (size_t producer = 0; producer < STEPS; producer++) {
     for (size_t consumer = producer == 0 ? 0 : producer - 1; consumer <= producer + 1 && consumer < STEPS; consumer++) {
       assert_int_equal(load_between(producer, consumer, "always", NULL), KVF_OK);
@@ -190,18 +163,16 @@ static void every_step_of_a_rotation_loads(void **state)
 }
 
 /* The first two at once: who has not heard of the new key refuses it, and does not take its tickets. */
-static void a_step_that_is_left_out_is_noticed(void **state)
+TEST(a_step_that_is_left_out_is_noticed)
 {
-  (void)state;
   assert_int_equal(load_between(0, 2, "always", "TLS: it refused our key (option key_file)"), KVF_HANDSHAKE_REFUSED);
   assert_int_equal(load_between(0, 2, "never", "do not have the same key (option key_file)"), KVF_HANDSHAKE_REFUSED);
   assert_int_equal(load_between(2, 0, "always", NULL), KVF_BAD_TICKET);
   assert_int_equal(load_between(0, 3, "always", NULL), KVF_BAD_TICKET);
 }
 
-static void silent_strangers_are_few_and_short_lived(void **state)
+TEST(silent_strangers_are_few_and_short_lived)
 {
-  (void)state;
   enum { STRANGERS = 40 };
   pair p;
   open_node(&p.producer, key_path, "always", "tcp");
@@ -231,9 +202,8 @@ static void silent_strangers_are_few_and_short_lived(void **state)
   pair_close(&p);
 }
 
-static void no_tls_without_a_key(void **state)
+TEST(no_tls_without_a_key)
 {
-  (void)state;
   kvf_config config;
   kvf_node *node = NULL;
   char message[KVF_MESSAGE_BYTES_MAX];
@@ -246,15 +216,8 @@ static void no_tls_without_a_key(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(loads_go_through_tls),
-      cmocka_unit_test(another_key_gets_nowhere),
-      cmocka_unit_test(who_does_not_speak_tls_is_named),
-      cmocka_unit_test(who_does_not_expect_tls_says_so),
-      cmocka_unit_test(every_step_of_a_rotation_loads),
-      cmocka_unit_test(a_step_that_is_left_out_is_noticed),
-      cmocka_unit_test(silent_strangers_are_few_and_short_lived),
-      cmocka_unit_test(no_tls_without_a_key),
-  };
-  return cmocka_run_group_tests(tests, make_key, remove_key);
+  stranger_key_file(KEY, key_path);
+  int failed = test_run(NULL);
+  (void)unlink(key_path);
+  return failed;
 }

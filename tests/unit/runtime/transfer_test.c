@@ -1,8 +1,5 @@
 /* Leases, tickets, requests and loads: what the public calls refuse, and what they have done when they return. */
 
-/* clang-format off */
-/* clang-format on */
-
 #include "pair.h"
 #include "runtime/node.h"
 #include "test.h"
