@@ -19,6 +19,8 @@ typedef enum store_phase {
   STORE_STALE   /* given out, but the word has changed since: to be given out again */
 } store_phase;
 
+enum { CONSUMER_NONE = 0, CONSUMER_ATTACHED, CONSUMER_COMPLETED, CONSUMER_ABORTED };
+
 /* What is needed once a lease, and not by a renewal. */
 typedef struct block_list {
   uint64_t user;
@@ -40,15 +42,15 @@ struct kvf_lease_entry {
   uint8_t store;
   uint8_t cause;
   uint8_t held; /* the live word waits for the checksums, which `store` knows nothing of */
-  kvf_lease_consumers consumers;
-  kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
+  uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
+  _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
+  _Alignas(CACHE_LINE_BYTES) kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;  /* in table.stores or table.ended */
   block_list *blocks;
   uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
 };
 
 static_assert(sizeof(kvf_lease_entry) <= 256, "a million leases are 256 MB");
-static_assert(offsetof(kvf_lease_entry, consumers.records) == CACHE_LINE_BYTES, "the first two lines");
 static_assert(offsetof(kvf_lease_entry, timer) == sizeof(kvf_lease_entry) - CACHE_LINE_BYTES, "the last line");
 
 static bool is_live(const kvf_lease_entry *entry)
@@ -202,7 +204,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
   entry->held = table->config.sums;
-  kvf_consumers_init(&entry->consumers);
+  memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
   entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
@@ -298,6 +300,49 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 
 /* ---- consumers ---- */
 
+static unsigned first_in_state(const kvf_lease_entry *entry, uint8_t state)
+{
+  unsigned i = 0;
+  while (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] != state) {
+    i++;
+  }
+  return i;
+}
+
+static bool any_in_state(const kvf_lease_entry *entry, uint8_t state)
+{
+  return first_in_state(entry, state) < KVF_LEASE_CONSUMERS_MAX;
+}
+
+static unsigned find_consumer(const kvf_lease_entry *entry, const kvf_consumer_key *key)
+{
+  unsigned i = 0;
+  while (i < KVF_LEASE_CONSUMERS_MAX &&
+         (entry->consumer_states[i] == CONSUMER_NONE || entry->consumers[i].request_id != key->request_id ||
+          memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) != 0)) {
+    i++;
+  }
+  return i;
+}
+
+/* The consumer's index, and it is attached if it was not known; KVF_LEASE_CONSUMERS_MAX if there is no room. */
+static unsigned find_or_attach(kvf_lease_entry *entry, const kvf_consumer_key *key)
+{
+  unsigned i = find_consumer(entry, key);
+  if (i < KVF_LEASE_CONSUMERS_MAX) {
+    return i;
+  }
+  i = first_in_state(entry, CONSUMER_NONE);
+  if (i == KVF_LEASE_CONSUMERS_MAX) {
+    i = first_in_state(entry, CONSUMER_ABORTED);
+  }
+  if (i < KVF_LEASE_CONSUMERS_MAX) {
+    entry->consumer_states[i] = CONSUMER_ATTACHED;
+    entry->consumers[i] = *key;
+  }
+  return i;
+}
+
 /* The state of the lease that a peer names. *out is its entry, if it is the one that the slot is at. */
 static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                kvf_lease_entry **out)
@@ -307,7 +352,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   if (entry == NULL) {
     return KVF_LEASE_STATE_UNKNOWN;
   }
-  __builtin_prefetch(&entry->consumers.records[0], 1);
+  __builtin_prefetch(&entry->consumers[0], 1);
   if (kvf_fence_word_live(lease->id) > entry->word) {
     return KVF_LEASE_STATE_NOT_PUBLISHED;
   }
@@ -336,14 +381,18 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
     return state;
   }
   expire_if_due(table, entry, now_ns);
-  if (is_live(entry) && kvf_consumers_renew(&entry->consumers, key)) {
+  if (!is_live(entry)) {
+    return state;
+  }
+  unsigned i = find_or_attach(entry, key);
+  if (i == KVF_LEASE_CONSUMERS_MAX || entry->consumer_states[i] == CONSUMER_ATTACHED) {
     entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
   }
   return state;
 }
 
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, bool completed, uint32_t reader, uint32_t readers)
+                                       const kvf_consumer_key *key, bool completed)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry != NULL) {
@@ -360,12 +409,15 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
   if (!is_live(entry)) {
     return state;
   }
-  kvf_consumers_verdict verdict = completed ? kvf_consumers_complete(&entry->consumers, key, reader, readers)
-                                            : kvf_consumers_abort(&entry->consumers, key);
-  if (verdict == KVF_CONSUMERS_KEEP) {
+  unsigned i = find_or_attach(entry, key);
+  if (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] == CONSUMER_ATTACHED) {
+    entry->consumer_states[i] = completed ? CONSUMER_COMPLETED : CONSUMER_ABORTED;
+  }
+  if (any_in_state(entry, CONSUMER_ATTACHED)) {
     return state;
   }
-  end_own(table, entry, verdict == KVF_CONSUMERS_COMPLETED ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  bool any_completed = any_in_state(entry, CONSUMER_COMPLETED);
+  end_own(table, entry, any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_OVER;
 }
 

@@ -12,16 +12,27 @@
  * Time: a lease whose deadline has come is over for every call from then on, whether or not a tick has been; `now_ns`
  * must not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
  *
- * kvf_lease arguments of renew, finish and authorize come from peers and may hold anything.
+ * A consumer is one load of another engine, and its control node speaks for all its ranks. It attaches with its first
+ * renewal or finish; however often a message comes, and in whatever order, it counts once. One that has completed or
+ * aborted stays so. At most KVF_LEASE_CONSUMERS_MAX are known of a lease.
+ *
+ * kvf_lease arguments of renew, finish and authorize, and consumers, come from peers and may hold anything.
  */
 #ifndef KVF_CORE_LEASE_TABLE_H
 #define KVF_CORE_LEASE_TABLE_H
 
-#include "core/lease_consumers.h"
+#include "base/fence.h"
 #include "core/wheel.h"
 #include "kvferry/node.h"
 #include "wire/layout.h"
 #include "wire/lease_message.h"
+
+#define KVF_LEASE_CONSUMERS_MAX 4
+
+typedef struct kvf_consumer_key {
+  kvf_incarnation incarnation;
+  uint64_t request_id;
+} kvf_consumer_key;
 
 typedef struct kvf_lease_table_config {
   uint32_t slots;
@@ -85,15 +96,19 @@ KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t
  * without effect on a lease that has ended meanwhile, whose live word is never stored. */
 void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease);
 
-/* A consumer's renewal: attaches it, and lengthens the lease (see lease_consumers.h for where it does not). The lease
- * is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been stored. */
+/* A consumer's renewal: attaches it, and lengthens the lease unless the consumer has finished, for then the renewal is
+ * a late one. Where there is no room for another consumer it is not attached: the lease is lengthened, but may end as
+ * soon as those that are attached have finished. The lease is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the
+ * renewal, until its live word has been stored. */
 kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                       const kvf_consumer_key *key);
 
-/* A consumer's acknowledgement by one of its readers or, if `completed` is false, its abort (then reader and readers do
- * not matter). Returns the state afterwards: KVF_LEASE_STATE_OVER if this has ended the lease. */
+/* A consumer will not read (any more): it has all it needs or, if `completed` is false, has given up. Ends the lease if
+ * no other is attached; returns the state afterwards. Where there is no room for the consumer, nothing happens. One that
+ * gave up without having attached is noted as long as others are attached, so that a delayed renewal of its does not
+ * attach it; it is the first to be forgotten when room is needed. */
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, bool completed, uint32_t reader, uint32_t readers);
+                                       const kvf_consumer_key *key, bool completed);
 
 /* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as over from here on
  * (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */

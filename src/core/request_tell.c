@@ -122,9 +122,7 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf
       finish->items[finish->count++] =
           (kvf_finish_item){.lease = request->leases[rank->source],
                             .request_id = request->id,
-                            .kind = request->completed ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED,
-                            .reader = 0,
-                            .readers = 1};
+                            .kind = request->completed ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED};
     } else {
       renew->items[renew->count++] =
           (kvf_renew_item){.lease = request->leases[rank->source], .request_id = request->id};

@@ -74,8 +74,7 @@ kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
 
 static bool finish_item_is_valid(const kvf_finish_item *item)
 {
-  return kvf_lease_is_valid(&item->lease) && (item->kind == KVF_FINISH_COMPLETED || item->kind == KVF_FINISH_ABORTED) &&
-         item->readers <= KVF_LEASE_READERS_MAX && item->reader < item->readers;
+  return kvf_lease_is_valid(&item->lease) && (item->kind == KVF_FINISH_COMPLETED || item->kind == KVF_FINISH_ABORTED);
 }
 
 static bool finish_is_valid(const kvf_finish *finish)
@@ -101,8 +100,6 @@ kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capaci
     kvf_put_lease(&encoder, &item->lease);
     kvf_put_u64(&encoder, item->request_id);
     kvf_put_u8(&encoder, item->kind);
-    kvf_put_u16(&encoder, item->reader);
-    kvf_put_u16(&encoder, item->readers);
   }
   return kvf_encoder_end(&encoder, body_bytes);
 }
@@ -118,8 +115,6 @@ kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *ou
     kvf_get_lease(&decoder, &item->lease);
     item->request_id = kvf_get_u64(&decoder);
     item->kind = kvf_get_u8(&decoder);
-    item->reader = kvf_get_u16(&decoder);
-    item->readers = kvf_get_u16(&decoder);
   }
   if (kvf_decoder_end(&decoder) != KVF_OK || !finish_is_valid(&finish)) {
     return KVF_PROTOCOL;

@@ -9,10 +9,9 @@
 #include "kvferry/types.h"
 
 #define KVF_LEASE_ITEMS_MAX 512
-#define KVF_LEASE_READERS_MAX 64
 
 #define KVF_RENEW_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 36)
-#define KVF_FINISH_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 41)
+#define KVF_FINISH_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 37)
 #define KVF_LEASE_STATES_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 21)
 
 typedef struct kvf_renew_item {
@@ -38,9 +37,7 @@ enum {
 typedef struct kvf_finish_item {
   kvf_lease lease;
   uint64_t request_id;
-  uint8_t kind;     /* KVF_FINISH_… */
-  uint16_t reader;  /* who of the request's readers says so, below `readers` */
-  uint16_t readers; /* 1 to KVF_LEASE_READERS_MAX */
+  uint8_t kind; /* KVF_FINISH_… */
 } kvf_finish_item;
 
 /* FINISH: the request needs the lease no longer. */

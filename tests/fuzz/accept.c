@@ -17,10 +17,6 @@
 #define LEASES_MAX 12
 #define SLOTS 4
 
-/* Consumers that the model tells apart; what others say may end a lease as soon as they have said it. */
-#define CLIENTS 2
-#define REQUESTS 8
-#define READERS_MAX 7
 
 /* All that a stranger may ever be sent: a challenge, and why it is refused. */
 #define STRANGER_OUT_BYTES_MAX (2 * KVF_FRAME_HEADER_BYTES + KVF_CHALLENGE_BYTES_MAX + KVF_REFUSED_BYTES_MAX)
@@ -29,8 +25,7 @@ typedef struct lease_model {
   kvf_lease lease;
   uint64_t renewed_ns; /* by a holder of the key; at first: when it was published */
   uint64_t published_ns;
-  uint8_t acknowledged[CLIENTS][REQUESTS][READERS_MAX + 1]; /* a bit for each reader, by the number of readers */
-  bool completed; /* a consumer's readers have all acknowledged, with the lease's token */
+  bool completed; /* a consumer has acknowledged, with the lease's token */
   bool aborted;   /* one has aborted, likewise */
   bool revoked;
   bool over_stored;
@@ -128,24 +123,6 @@ static lease_model *find_lease(const kvf_lease *lease)
   return NULL;
 }
 
-static void note_acknowledgement(lease_model *model, const wire *from, const kvf_finish_item *item)
-{
-  kvf_hello hello;
-  kvf_incarnation rest;
-  fuzz_check(kvf_hello_decode(from->hello, from->hello_bytes, &hello) == KVF_OK);
-  uint8_t client = hello.client.bytes[0];
-  hello.client.bytes[0] = 0;
-  memset(&rest, 0, sizeof(rest));
-  bool is_known = client < CLIENTS && memcmp(&hello.client, &rest, sizeof(rest)) == 0;
-  if (!is_known || item->request_id >= REQUESTS || item->readers > READERS_MAX) {
-    model->completed = true;
-    return;
-  }
-  uint8_t *readers = &model->acknowledged[client][item->request_id][item->readers];
-  *readers |= (uint8_t)(1u << item->reader);
-  model->completed = model->completed || *readers == (1u << item->readers) - 1;
-}
-
 /* Notes what a holder of the key has said of leases. */
 static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
@@ -166,11 +143,7 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
     for (uint32_t i = 0; i < finish.count; i++) {
       lease_model *model = find_lease(&finish.items[i].lease);
       if (model != NULL) {
-        if (finish.items[i].kind == KVF_FINISH_COMPLETED) {
-          note_acknowledgement(model, from, &finish.items[i]);
-        } else {
-          model->aborted = true;
-        }
+        *(finish.items[i].kind == KVF_FINISH_COMPLETED ? &model->completed : &model->aborted) = true;
       }
     }
   }
@@ -255,7 +228,7 @@ static wire *accept_wire(bool has_key)
 static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
 {
   size_t bytes = 0;
-  kvf_hello hello = {.version_min = 1, .version_max = 1, .role = KVF_ROLE_CONTROL, .expected = config.incarnation};
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL, .expected = config.incarnation};
   uint8_t choices = fuzz_u8(tape);
   hello.role = (choices & 1) != 0 ? KVF_ROLE_RANK : KVF_ROLE_CONTROL;
   hello.client.bytes[0] = (choices >> 1) & 1; /* one of two consumers */
@@ -346,10 +319,7 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
     renew.items[i] = (kvf_renew_item){.lease = lease, .request_id = who & 7};
     finish.items[i] = (kvf_finish_item){.lease = lease,
                                         .request_id = who & 7,
-                                        .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED,
-                                        .reader = (uint16_t)((who >> 4) & 1),
-                                        .readers = (uint16_t)(2 + ((who >> 5) & 3))};
-    finish.items[i].readers = (who & 0x80) != 0 ? finish.items[i].readers : finish.items[i].reader + 1;
+                                        .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED};
   }
   renew.count = count;
   finish.count = count;
@@ -484,7 +454,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 /* A lease that is renewed and completed; one that is aborted while stores are held; strangers at every door; two
- * consumers with two readers each. */
+ * consumers. */
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
 {
   static const fuzz_tape_seed seeds[] = {

@@ -292,8 +292,6 @@ static void on_accept(sim_world *world, const sim_event *event)
   sim_note(world, node->index, "accepts connection %: $", conn_id, (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
     sim_conn_close_end(world, conn, 1);
-  } else if (conn->stranger == SIM_STRANGER_FOREIGN) {
-    sim_foreign_start(world, conn);
   } else if (conn->stranger != SIM_STRANGER_NONE) {
     sim_stranger_hear(world, conn);
   }
@@ -397,7 +395,7 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
 static void take_frames(sim_world *world, sim_conn *conn, uint32_t end, sim_node *node)
 {
   uint32_t serial = conn->serial;
-  bool is_stranger = conn->end[0].node == SIM_NOBODY && conn->stranger != SIM_STRANGER_FOREIGN;
+  bool is_stranger = conn->end[0].node == SIM_NOBODY;
   bool more = true;
   while (more && !world->failed && conn->used && conn->serial == serial && conn->end[end].open) {
     if (is_stranger) {
@@ -435,8 +433,6 @@ static void on_arrival(sim_world *world, const sim_event *event)
   uint32_t serial = conn->serial;
   if (node != NULL) {
     take_frames(world, conn, end, node);
-  } else if (conn->stranger == SIM_STRANGER_FOREIGN) {
-    sim_foreign_hear(world, conn);
   } else if (conn->end[end].node == SIM_NOBODY) {
     pipe->arrived = 0;
     pipe->bytes -= piece;

@@ -123,8 +123,6 @@ static void act(sim_world *world)
     sim_forge_any(world, SCRIPT_JOBS_MAX);
   } else if (action == 10 && sim_may(world, SIM_FAULT_STRANGER)) {
     sim_stranger_come(world);
-  } else if (action == 11 && sim_may(world, SIM_FAULT_FOREIGN) && world->offers_count < SCRIPT_OFFERS_MAX) {
-    sim_foreign_come(world);
   } else if (action > 11) {
     sim_fault_any(world);
   } else {

@@ -113,9 +113,7 @@ static void say_finish(sim_world *world, sim_conn *conn)
   const sim_offer *offer = &world->offers[world->offers_count - 1 - back];
   finish.items[0] = (kvf_finish_item){.lease = offer->lease,
                                       .request_id = 1 + sim_choose(&world->tape, 4),
-                                      .kind = KVF_FINISH_COMPLETED,
-                                      .reader = 0,
-                                      .readers = 1};
+                                      .kind = KVF_FINISH_COMPLETED};
   if (kvf_finish_encode(&finish, body, sizeof(body), &bytes) == KVF_OK) {
     say(world, conn, KVF_FRAME_FINISH, body, bytes);
   }

@@ -84,7 +84,7 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
   }
 }
 
-static void on_finished(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_finish_item *item)
+static void on_finished(sim_world *world, const sim_node *node, const kvf_finish_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
   uint64_t ended = node->core.leases.counters.ended[KVF_LEASE_END_COMPLETED];
@@ -94,9 +94,6 @@ static void on_finished(sim_world *world, const sim_conn *conn, const sim_node *
   }
   if (offer == NULL || !has_token(offer, &item->lease)) {
     sim_fail(world, "P8", "node %u: a lease was ended without its token", node->index);
-  } else if (conn->stranger == SIM_STRANGER_FOREIGN && item->reader + 1 < item->readers) {
-    sim_fail(world, "P3", "node %u: one of two readers has ended lease %llu", node->index,
-             (unsigned long long)offer->lease.id);
   }
 }
 
@@ -186,7 +183,7 @@ void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf
       on_renewed(world, conn, node, &renew.items[i]);
     }
   } else if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK && finish.count == 1) {
-    on_finished(world, conn, node, &finish.items[0]);
+    on_finished(world, node, &finish.items[0]);
   } else if (type == KVF_FRAME_LEASE_STATES && kvf_lease_states_decode(body, bytes, &states) == KVF_OK) {
     for (uint32_t i = 0; i < states.count; i++) {
       on_state(world, conn, node, &states.items[i]);

@@ -67,7 +67,6 @@ typedef enum sim_fault {
   SIM_FAULT_REUSED_PID, /* a reader does not notice that another process has the memory */
   SIM_FAULT_DRAIN,      /* producers stop to give leases */
   SIM_FAULT_AGAIN,      /* engines call twice */
-  SIM_FAULT_FOREIGN,    /* consumers of another make come */
   SIM_FAULT_CORRUPT,    /* bytes are hurt, where they lie or on their way: all nodes have checksums */
   SIM_FAULT_COUNT
 } sim_fault;
@@ -330,8 +329,7 @@ typedef enum sim_stranger_kind {
   SIM_STRANGER_FRAMES,    /* right frames at the wrong time, naming real leases */
   SIM_STRANGER_REPLAY,    /* what it has heard of another handshake */
   SIM_STRANGER_OTHER_KEY, /* a handshake with a key of its own */
-  SIM_STRANGER_IMPOSTOR,  /* listens where a node has been */
-  SIM_STRANGER_FOREIGN    /* none: foreign.c */
+  SIM_STRANGER_IMPOSTOR   /* listens where a node has been */
 } sim_stranger_kind;
 
 /* end[0] dialed, end[1] accepts; pipe[i] leads to end[i]. */
@@ -342,7 +340,6 @@ typedef struct sim_conn {
   uint32_t serial;
   sim_stranger_kind stranger;
   uint32_t said;  /* times that the stranger has spoken */
-  uint32_t offer; /* that a foreign consumer comes for */
   sim_end end[2];
   sim_pipe pipe[2];
 } sim_conn;
@@ -558,11 +555,6 @@ void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf
                      size_t bytes);
 void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank);
 void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offer, kvf_lease_end_cause cause);
-
-/* ---- foreign.c ---- */
-void sim_foreign_come(sim_world *world);
-void sim_foreign_start(sim_world *world, sim_conn *conn);
-void sim_foreign_hear(sim_world *world, sim_conn *conn);
 
 /* ---- ticket.c: the public calls that code tickets ---- */
 kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *lease, const kvf_blocks *blocks,

@@ -7,12 +7,6 @@ enum { NAMES = 4, IDS = 400, STEPS = 6000 };
 
 typedef enum model_consumer_state { AWAY, ATTACHED, COMPLETED, ABORTED } model_consumer_state;
 
-typedef struct model_consumer {
-  model_consumer_state state;
-  uint32_t readers;
-  bool done[KVF_LEASE_READERS_MAX];
-} model_consumer;
-
 typedef struct model_lease {
   bool published;
   bool refused; /* ended before it was published */
@@ -21,7 +15,7 @@ typedef struct model_lease {
   kvf_lease_end_cause cause;
   uint64_t deadline_ns;
   uint64_t deadline_max_ns;
-  model_consumer consumers[NAMES];
+  model_consumer_state consumers[NAMES];
 } model_lease;
 
 typedef struct model {
@@ -69,7 +63,7 @@ static bool any_in(const model_lease *lease, model_consumer_state state)
 {
   bool any = false;
   for (int name = 0; name < NAMES; name++) {
-    any = any || lease->consumers[name].state == state;
+    any = any || lease->consumers[name] == state;
   }
   return any;
 }
@@ -83,38 +77,23 @@ static void model_judge(model_lease *lease)
   }
 }
 
-static void model_renew(model *m, model_lease *lease, model_consumer *consumer)
+static void model_renew(model *m, model_lease *lease, model_consumer_state *consumer)
 {
-  consumer->state = consumer->state == AWAY ? ATTACHED : consumer->state;
-  if (consumer->state == ATTACHED) {
+  *consumer = *consumer == AWAY ? ATTACHED : *consumer;
+  if (*consumer == ATTACHED) {
     lease->deadline_ns = kvf_time_min(m->now_ns + WORLD_TTL_NS, lease->deadline_max_ns);
   }
 }
 
-static void model_complete(model_lease *lease, model_consumer *consumer, uint32_t reader, uint32_t readers)
+static void model_complete(model_lease *lease, model_consumer_state *consumer)
 {
-  if (consumer->state > ATTACHED || reader >= readers) {
-    return;
-  }
-  consumer->state = ATTACHED;
-  if (consumer->readers != 0 && consumer->readers != readers) {
-    return;
-  }
-  consumer->readers = readers;
-  consumer->done[reader] = true;
-  uint32_t done = 0;
-  while (done < readers && consumer->done[done]) {
-    done++;
-  }
-  if (done == readers) {
-    consumer->state = COMPLETED;
-  }
+  *consumer = *consumer > ATTACHED ? *consumer : COMPLETED;
   model_judge(lease);
 }
 
-static void model_abort(model_lease *lease, model_consumer *consumer)
+static void model_abort(model_lease *lease, model_consumer_state *consumer)
 {
-  consumer->state = consumer->state == COMPLETED ? COMPLETED : ABORTED;
+  *consumer = *consumer == COMPLETED ? COMPLETED : ABORTED;
   model_judge(lease);
 }
 
@@ -158,8 +137,6 @@ static void step_message(model *m)
   uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
   uint64_t id = m->base_id + i;
   int name = (int)kvf_prng_below(&m->prng, NAMES);
-  uint32_t readers = 1 + (uint32_t)(name % 3) + (kvf_prng_below(&m->prng, 20) == 0);
-  uint32_t reader = (uint32_t)kvf_prng_below(&m->prng, readers + (kvf_prng_below(&m->prng, 20) == 0));
   uint64_t kind = kvf_prng_below(&m->prng, 8);
   model_lease *lease = &m->leases[i];
   model_run_out(m, lease);
@@ -168,14 +145,14 @@ static void step_message(model *m)
   if (kind < 4) {
     state = world_renew(&m->world, m->now_ns, slot, id, (char)name);
   } else if (kind < 7) {
-    state = world_complete(&m->world, m->now_ns, slot, id, (char)name, reader, readers);
+    state = world_complete(&m->world, m->now_ns, slot, id, (char)name);
   } else {
     state = world_abort(&m->world, m->now_ns, slot, id, (char)name);
   }
   if (model_is_live(lease) && kind < 4) {
     model_renew(m, lease, &lease->consumers[name]);
   } else if (model_is_live(lease) && kind < 7) {
-    model_complete(lease, &lease->consumers[name], reader, readers);
+    model_complete(lease, &lease->consumers[name]);
   } else if (model_is_live(lease)) {
     model_abort(lease, &lease->consumers[name]);
   }

@@ -66,7 +66,7 @@ LEASE_TEST(published_then_live_then_completed)
   assert_int_equal(authorize(0, 1, 7), KVF_OK);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), LIVE);
   assert_int_equal(w->table.live, 1);
-  assert_int_equal(world_complete(w, 1, 1, 7, 'a', 0, 1), OVER);
+  assert_int_equal(world_complete(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(authorize(1, 1, 7), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(w->table.live, 0);
@@ -147,7 +147,7 @@ LEASE_TEST(out_of_range)
   assert_int_equal(world_renew(w, 0, UINT32_MAX, 1, 'a'), UNKNOWN);
   assert_int_equal(world_renew(w, 0, 0, KVF_LEASE_ID_MAX, 'a'), UNKNOWN);
   assert_int_equal(world_renew(w, 0, 0, UINT64_MAX, 'a'), UNKNOWN);
-  assert_int_equal(world_complete(w, 0, WORLD_SLOTS, 1, 'a', 0, 1), UNKNOWN);
+  assert_int_equal(world_complete(w, 0, WORLD_SLOTS, 1, 'a'), UNKNOWN);
   assert_int_equal(authorize(0, WORLD_SLOTS, 1), KVF_LEASE_UNKNOWN);
   assert_int_equal(authorize(0, 0, UINT64_MAX), KVF_LEASE_UNKNOWN);
   assert_int_equal(world_end(w, 0, WORLD_SLOTS, 1), KVF_NOT_FOUND);
@@ -164,8 +164,8 @@ LEASE_TEST(wrong_token_is_unknown)
   kvf_lease lease = lease_of(0, 3);
   lease.token[15] ^= 1;
   assert_int_equal(kvf_lease_table_renew(&w->table, 50, &lease, &key), UNKNOWN);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, true, 0, 1), UNKNOWN);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, false, 0, 1), UNKNOWN);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, true), UNKNOWN);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, false), UNKNOWN);
   assert_int_equal(kvf_lease_table_authorize(&w->table, 50, &lease, NULL, 0), KVF_LEASE_UNKNOWN);
   assert_int_equal(w->table.live, 1);
   assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER); /* nothing has lengthened it */
@@ -280,7 +280,7 @@ LEASE_TEST(over_without_a_tick)
   assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
-  assert_int_equal(world_complete(w, MS(100), 1, 3, 'a', 0, 1), OVER);
+  assert_int_equal(world_complete(w, MS(100), 1, 3, 'a'), OVER);
   world_expect_ended(w, 1, 3, KVF_LEASE_END_EXPIRED);
   assert_int_equal(world_end(w, MS(100), 2, 3), KVF_NOT_FOUND);
   world_expect_ended(w, 2, 3, KVF_LEASE_END_EXPIRED);
@@ -336,7 +336,7 @@ LEASE_TEST(finished_consumer_does_not_lengthen)
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(60), 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, MS(70), 0, 3, 'a', 0, 1), LIVE);
+  assert_int_equal(world_complete(w, MS(70), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(80), 0, 3, 'a'), LIVE);
   assert_int_equal(authorize(MS(159), 0, 3), KVF_OK);
   assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
@@ -420,14 +420,92 @@ LEASE_TEST(abort_without_a_renewal)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
+LEASE_TEST(acknowledgement_waits_for_others_and_counts_once)
+{
+  world_live(w, 0, 0, 3);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LEASE_TEST(finished_is_final)
+{
+  world_live(w, 0, 0, 3);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, MS(60), 0, 3, 'a'), LIVE); /* late: lengthens nothing */
+  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'b'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LEASE_TEST(abort_by_one_that_never_attached)
+{
+  world_live(w, 0, 0, 3);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE); /* delayed: it does not attach */
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LEASE_TEST(consumers_differ_in_every_part_of_their_key)
+{
+  const kvf_lease lease = lease_of(0, 3);
+  kvf_consumer_key keys[3] = {key_of('a'), key_of('a'), key_of('a')};
+  keys[1].request_id++;
+  keys[2].incarnation.bytes[KVF_INCARNATION_BYTES - 1] = 1;
+  world_live(w, 0, 0, 3);
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(kvf_lease_table_renew(&w->table, 0, &lease, &keys[i]), LIVE);
+  }
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[0], false), LIVE);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[2], false), LIVE);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[1], false), OVER);
+}
+
+LEASE_TEST(no_room_for_another_consumer)
+{
+  world_live(w, 0, 0, 3);
+  for (char name = 'a'; name < 'a' + KVF_LEASE_CONSUMERS_MAX; name++) {
+    assert_int_equal(world_renew(w, 0, 0, 3, name), LIVE);
+  }
+  assert_int_equal(world_renew(w, MS(60), 0, 3, 'e'), LIVE); /* lengthens the lease, without being attached */
+  assert_int_equal(authorize(MS(100), 0, 3), KVF_OK);
+  assert_int_equal(world_complete(w, MS(60), 0, 3, 'e'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'e'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'b'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'c'), LIVE);
+  assert_int_equal(world_complete(w, MS(60), 0, 3, 'd'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LEASE_TEST(aborted_consumer_makes_room)
+{
+  world_live(w, 0, 0, 3);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'd'), LIVE);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'e'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'e'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
 LEASE_TEST(late_messages_are_counted)
 {
   world_live(w, 0, 0, 3);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a', 0, 2), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a', 1, 2), OVER);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
   assert_int_equal(w->table.counters.late_acknowledgements, 0);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a', 1, 2), OVER);
-  assert_int_equal(world_complete(w, 0, 0, 2, 'a', 1, 2), OVER);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
+  assert_int_equal(world_complete(w, 0, 0, 2, 'a'), OVER);
   assert_int_equal(world_abort(w, 0, 0, 3, 'b'), OVER);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), OVER);
   assert_int_equal(w->table.counters.late_acknowledgements, 2);
@@ -442,11 +520,11 @@ LEASE_TEST(consumers_do_not_outlive_the_lease)
 {
   world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'b', 0, 2), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
   world_live(w, 0, 0, 4);
-  assert_int_equal(world_complete(w, 0, 0, 4, 'b', 0, 1), OVER);
+  assert_int_equal(world_complete(w, 0, 0, 4, 'b'), OVER);
   world_expect_ended(w, 0, 4, KVF_LEASE_END_COMPLETED);
 }
 

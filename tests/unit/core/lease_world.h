@@ -67,19 +67,18 @@ static inline kvf_lease_state world_renew(lease_world *w, uint64_t now_ns, uint3
   return kvf_lease_table_renew(&w->table, now_ns, &lease, &key);
 }
 
-static inline kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name,
-                                             uint32_t reader, uint32_t readers)
+static inline kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
 {
   const kvf_lease lease = lease_of(slot, id);
   const kvf_consumer_key key = key_of(name);
-  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, true, reader, readers);
+  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, true);
 }
 
 static inline kvf_lease_state world_abort(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
 {
   const kvf_lease lease = lease_of(slot, id);
   const kvf_consumer_key key = key_of(name);
-  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, false, 0, 0);
+  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, false);
 }
 
 static inline kvf_status world_end(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
