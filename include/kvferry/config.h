@@ -26,9 +26,6 @@ typedef enum kvf_switch { KVF_OFF, KVF_ON } kvf_switch;
 /* Which connections are inside TLS 1.3, with the shared key as PSK. All engines must say the same. */
 typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER } kvf_tls_scope;
 
-/* The status that an HTTP server in front of the engine gives a request that failed. */
-typedef enum kvf_error_status { KVF_ERROR_STATUS_500, KVF_ERROR_STATUS_503 } kvf_error_status;
-
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
 #define KVF_TRANSPORTS_MAX 4
@@ -85,7 +82,6 @@ typedef struct kvf_config {
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t recompute_budget_tokens_per_s;
-  kvf_error_status error_status;
 
   kvf_log_level log_level;
   kvf_log_fn log; /* NULL: standard error */

@@ -12,7 +12,6 @@ typedef enum option_type {
   TYPE_PATH,
   TYPE_TRANSPORTS,
   TYPE_POLICY,
-  TYPE_ERROR_STATUS,
   TYPE_SWITCH,
   TYPE_TLS_SCOPE,
   TYPE_LOG_LEVEL
@@ -95,8 +94,6 @@ static const kvf_option table[] = {
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
     NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
            "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
-    TEXT(error_status, TYPE_ERROR_STATUS, "500", "500 or 503",
-         "HTTP status of the error that the client of a failed request gets."),
 
     TEXT(log_level, TYPE_LOG_LEVEL, "info", "error, warn, info or debug", "How much is logged."),
 };
@@ -105,7 +102,6 @@ static const kvf_option table[] = {
 
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
-static const char *const error_status_names[] = {[KVF_ERROR_STATUS_500] = "500", [KVF_ERROR_STATUS_503] = "503"};
 static const char *const switch_names[] = {[KVF_OFF] = "off", [KVF_ON] = "on"};
 static const char *const tls_scope_names[] = {
     [KVF_TLS_OFF_LOOPBACK] = "off_loopback", [KVF_TLS_ALWAYS] = "always", [KVF_TLS_NEVER] = "never"};
@@ -117,7 +113,7 @@ static const char *const transport_names[] = {"local", "tcp", "ucx"};
 
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
-_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_error_status) == sizeof(uint32_t) &&
+_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) &&
                    sizeof(kvf_switch) == sizeof(uint32_t) && sizeof(kvf_tls_scope) == sizeof(uint32_t) &&
                    sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
@@ -240,7 +236,6 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_transport_list(text);
     case TYPE_NUMBER:
     case TYPE_POLICY:
-    case TYPE_ERROR_STATUS:
     case TYPE_SWITCH:
     case TYPE_TLS_SCOPE:
     case TYPE_LOG_LEVEL:
@@ -272,9 +267,6 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
       break;
     case TYPE_TLS_SCOPE:
       good = parse_choice(tls_scope_names, COUNT_OF(tls_scope_names), value, &number);
-      break;
-    case TYPE_ERROR_STATUS:
-      good = parse_choice(error_status_names, COUNT_OF(error_status_names), value, &number);
       break;
     case TYPE_LOG_LEVEL:
       good = parse_choice(log_level_names, COUNT_OF(log_level_names), value, &number);
@@ -461,8 +453,6 @@ static bool check_option(const kvf_option *option, const kvf_config *config, cha
   uint32_t max = option->max;
   if (option->type == TYPE_POLICY) {
     max = COUNT_OF(policy_names) - 1;
-  } else if (option->type == TYPE_ERROR_STATUS) {
-    max = COUNT_OF(error_status_names) - 1;
   } else if (option->type == TYPE_SWITCH) {
     max = COUNT_OF(switch_names) - 1;
   } else if (option->type == TYPE_TLS_SCOPE) {

@@ -200,6 +200,12 @@ def test_each_rank_has_its_own_address(monkeypatch: pytest.MonkeyPatch, name: st
 @pytest.mark.parametrize("options, status", [({}, 500), ({"error_status": 503}, 503)])
 def test_status_of_errors(options: dict[str, Any], status: int) -> None:
     assert config.error_status_of(vllm_config(options=options)) == status
+    assert "error_status" not in config._given_options(vllm_config(options=options))
+
+
+def test_other_status_of_errors_is_refused() -> None:
+    with pytest.raises(config.ConfigError, match="error_status = \"502\" is not allowed: it must be 500 or 503"):
+        config.error_status_of(vllm_config(options={"error_status": 502}))
 
 
 # ---- layout ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvferry import Error, Node, _kvferry
+from kvferry import Error, Node
 
 from .identity import identity_fields
 from .layout import check_groups
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 EXTRA = "kv_connector_extra_config"
 OF_ENGINE = ("rank", "ranks", "block_tokens")
 """Options that follow from the engine's own configuration."""
+ERROR_STATUS = "error_status"
+"""The one option that is not the library's: the HTTP status of a request that has failed."""
 
 
 class ConfigError(ValueError):
@@ -37,7 +39,8 @@ def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
     for name, value in transfer.kv_connector_extra_config.items():
         if name in OF_ENGINE:
             raise ConfigError(f"{EXTRA}: {name} follows from the engine's configuration and cannot be set")
-        options[name] = option_text(value)
+        if name != ERROR_STATUS:
+            options[name] = option_text(value)
     return options
 
 
@@ -87,5 +90,7 @@ def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank
 
 def error_status_of(vllm_config: VllmConfig) -> int:
     """The HTTP status of a request that has failed."""
-    options = {name: initial for name, _, initial, _, _ in _kvferry.options()} | _given_options(vllm_config)
-    return int(options["error_status"])
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(ERROR_STATUS, 500))
+    if given not in ("500", "503"):
+        raise ConfigError(f'{EXTRA}: error_status = "{given}" is not allowed: it must be 500 or 503')
+    return int(given)

@@ -95,10 +95,6 @@ TEST(choices_are_named)
   kvf_config config = defaults();
   assert_int_equal(kvf_config_set(&config, "policy", "auto", NULL), KVF_OK);
   assert_int_equal(config.policy, KVF_POLICY_AUTO);
-  assert_int_equal(config.error_status, KVF_ERROR_STATUS_500);
-  assert_int_equal(kvf_config_set(&config, "error_status", "503", NULL), KVF_OK);
-  assert_int_equal(config.error_status, KVF_ERROR_STATUS_503);
-  assert_refused("error_status", "502", KVF_INVALID, "error_status = \"502\" is not allowed: it must be 500 or 503");
   assert_int_equal(config.checksum, KVF_OFF);
   assert_int_equal(kvf_config_set(&config, "checksum", "on", NULL), KVF_OK);
   assert_int_equal(config.checksum, KVF_ON);
@@ -272,10 +268,6 @@ TEST(check_looks_at_fields_that_were_not_set_by_name)
   const uint32_t no_policy = 3;
   memcpy(&config.policy, &no_policy, sizeof(no_policy));
   assert_check_fails(&config, "policy = \"3\" is not allowed: it must be fail, recompute or auto");
-  config = defaults();
-  const uint32_t no_error_status = 2;
-  memcpy(&config.error_status, &no_error_status, sizeof(no_error_status));
-  assert_check_fails(&config, "error_status = \"2\" is not allowed: it must be 500 or 503");
   config = defaults();
   const uint32_t no_switch = 2;
   memcpy(&config.checksum, &no_switch, sizeof(no_switch));
