@@ -1,8 +1,14 @@
+/* A load over the sources of its ticket: one attempt after the other, until one has brought all that is missing. To the
+ * load machine each attempt is a load of its own, which never knew of another; to the engine all are one load, with one
+ * outcome and one quiet. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bitmap.h"
-#include "core/core_internal.h"
+#include "base/status.h"
+#include "core/core_load.h"
+#include "core/parts.h"
 
 void kvf_core_count_bad_ticket(kvf_core *core)
 {
@@ -119,6 +125,261 @@ static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sou
   return KVF_OK;
 }
 
+/* ---- attempts ---- */
+
+/* The wanted blocks that no earlier attempt has brought, by position and then group, so that the groups' prefixes grow
+ * together. */
+static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix, kvf_read_item *items)
+{
+  uint32_t firsts[KVF_GROUPS_MAX];
+  uint32_t longest = 0;
+  uint32_t total = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    firsts[group] = total;
+    total += ticket->counts[group];
+    longest = ticket->counts[group] > longest ? ticket->counts[group] : longest;
+  }
+  uint32_t count = 0;
+  for (uint32_t position = prefix; position < longest; position++) {
+    for (uint32_t group = 0; group < ticket->groups; group++) {
+      uint32_t index = firsts[group] + position;
+      if (position < ticket->counts[group] && destination[index] != KVF_BLOCK_NONE) {
+        items[count++] = (kvf_read_item){.group = group,
+                                         .position = position,
+                                         .remote_block = ticket->ids[index],
+                                         .local_block = destination[index]};
+      }
+    }
+  }
+  return count;
+}
+
+static void release_peers(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
+{
+  while (load->peers_count > 0) {
+    kvf_peers_release(&core->peers, now_ns, load->peers[--load->peers_count]);
+  }
+}
+
+/* Plans which rank of the source has which heads, and holds those. */
+static kvf_status plan_parts(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_ticket *ticket,
+                             uint64_t digest, kvf_load_part_spec *parts)
+{
+  kvf_part plan[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  kvf_status status =
+      kvf_parts_plan(core->heads_total, ticket->ranks, core->self.config.ranks, core->self.config.rank, plan, &count);
+  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
+    const kvf_rank_record *record = &ticket->rank[plan[i].rank];
+    kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
+    status = kvf_peers_acquire(&core->peers, &key, &load->peers[i]);
+    if (status != KVF_OK) {
+      break;
+    }
+    load->peers_count++;
+    parts[i] = (kvf_load_part_spec){
+        .peer = load->peers[i],
+        .tally = &core->peers.table[load->peers[i]]->tally,
+        .claim = {.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest},
+        .remote_head = plan[i].remote_head,
+        .local_head = plan[i].local_head,
+        .heads = plan[i].heads};
+  }
+  if (status != KVF_OK) {
+    release_peers(core, now_ns, load);
+  }
+  return status;
+}
+
+static kvf_status attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_ticket *ticket,
+                          uint64_t digest, const uint32_t *destination)
+{
+  kvf_load_part_spec parts[KVF_RANKS_MAX];
+  const uint32_t positions = (uint32_t)kvf_ticket_all_positions(ticket);
+  kvf_status status = plan_parts(core, now_ns, load, ticket, digest, parts);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
+  if (items == NULL) {
+    release_peers(core, now_ns, load);
+    return KVF_NO_MEMORY;
+  }
+  uint32_t prefix = load->report.prefix;
+  kvf_load_spec spec = {.request_id = load->request_id,
+                        .user = load->user,
+                        .earlier_ns = now_ns - load->begun_ns,
+                        .deadline_ns = load->deadline_ns,
+                        .lease = ticket->lease,
+                        .rank = core->self.config.rank,
+                        .groups = ticket->groups,
+                        .positions = positions,
+                        .items_count = list_items(ticket, destination, prefix, items),
+                        .items = items,
+                        .head_bytes = core->head_bytes,
+                        .parts = parts,
+                        .parts_count = load->peers_count};
+  status = kvf_loads_start(core->loads, now_ns, &spec);
+  free(items);
+  if (status != KVF_OK) {
+    release_peers(core, now_ns, load);
+  }
+  return status;
+}
+
+/* ---- what the attempts came to ---- */
+
+/* The load of this request, until its quiet has been taken; NULL: there is none. */
+static kvf_core_load *find_load(const kvf_core *core, uint64_t request_id)
+{
+  kvf_core_load *load;
+  HASH_FIND(by_id, core->open_loads, &request_id, sizeof(request_id), load);
+  return load;
+}
+
+static void tell_outcome(kvf_core *core, kvf_core_load *load)
+{
+  kvf_wheel_disarm(&core->wheel, &load->timer);
+  load->state = KVF_CORE_LOAD_TOLD;
+  load->outcome_due = true;
+  core->outcomes[kvf_status_index(load->report.status)]++;
+  kvf_list_ensure_back(&core->load_events, &load->event);
+}
+
+static bool has_source_left(const kvf_core_load *load)
+{
+  return load->others != NULL && load->others->next < load->others->sources.count;
+}
+
+static void on_outcome(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const kvf_report *report)
+{
+  load->report = *report;
+  bool may_go_on = report->status != KVF_OK && kvf_status_describe(report->status)->retry_elsewhere &&
+                   now_ns < load->deadline_ns && has_source_left(load);
+  if (!may_go_on) {
+    tell_outcome(core, load);
+    return;
+  }
+  load->state = KVF_CORE_LOAD_HELD;
+  /* Whoever is not quiet by then makes the node unhealthy: the engine is not to learn of it before its outcome. */
+  uint64_t hopeless_ns = kvf_time_add(now_ns, kvf_ms_to_ns(core->self.config.quiet_timeout_ms));
+  kvf_wheel_arm(&core->wheel, &load->timer, kvf_time_min(hopeless_ns, load->deadline_ns));
+}
+
+static void log_switch(kvf_core *core, uint64_t now_ns, const kvf_core_load *load, const kvf_ticket *ticket,
+                       const char *from)
+{
+  char to[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&ticket->rank[0].address, to);
+  kvf_self_log(&core->self, now_ns, load->report.status, load->peers_count > 0 ? load->peers[0] : 0, KVF_LOG_WARN,
+               "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+               (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
+               load->report.blocks, to);
+}
+
+/* Starts at the next source that can be started at; false if there is none. */
+static bool go_on(kvf_core *core, uint64_t now_ns, kvf_core_load *load, const char *from)
+{
+  while (has_source_left(load)) {
+    uint32_t i = load->others->next++;
+    const kvf_ticket *ticket = load->others->sources.tickets[i];
+    if (attempt(core, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) == KVF_OK) {
+      load->state = KVF_CORE_LOAD_TRIES;
+      core->source_switches++;
+      log_switch(core, now_ns, load, ticket, from);
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The attempt is over: no block that it wanted is written to any more, so that another one may have them. */
+static void on_quiet(kvf_core *core, uint64_t now_ns, kvf_core_load *load)
+{
+  char from[KVF_ADDRESS_TEXT_BYTES] = "";
+  if (load->state == KVF_CORE_LOAD_HELD && load->peers_count > 0) {
+    kvf_address_format(&core->peers.table[load->peers[0]]->key.address, from);
+  }
+  release_peers(core, now_ns, load);
+  if (load->state == KVF_CORE_LOAD_HELD) {
+    kvf_wheel_disarm(&core->wheel, &load->timer);
+    if (now_ns < load->deadline_ns && go_on(core, now_ns, load, from)) {
+      return;
+    }
+    tell_outcome(core, load);
+  }
+  load->quiet_due = true;
+  kvf_list_ensure_back(&core->load_events, &load->event);
+}
+
+bool kvf_core_take_load_event(kvf_core *core, uint64_t now_ns)
+{
+  kvf_load_event event;
+  if (!kvf_loads_next_event(core->loads, &event)) {
+    return false;
+  }
+  kvf_core_load *load = find_load(core, event.request_id);
+  assert(load != NULL); /* it outlives its attempts */
+  if (event.kind == KVF_LOAD_OUTCOME) {
+    on_outcome(core, now_ns, load, &event.report);
+  } else {
+    on_quiet(core, now_ns, load);
+  }
+  return true;
+}
+
+void kvf_core_load_on_timer(kvf_core *core, kvf_core_load *load)
+{
+  assert(load->state == KVF_CORE_LOAD_HELD);
+  tell_outcome(core, load);
+}
+
+void kvf_core_load_give_up(kvf_core *core, kvf_core_load *load)
+{
+  if (load->others != NULL) {
+    load->others->next = load->others->sources.count;
+  }
+  if (load->state == KVF_CORE_LOAD_HELD) {
+    load->report.status = KVF_ABORTED;
+    tell_outcome(core, load);
+  }
+}
+
+void kvf_core_load_free(kvf_core *core, kvf_core_load *load)
+{
+  assert(load->peers_count == 0);
+  kvf_wheel_disarm(&core->wheel, &load->timer);
+  kvf_list_remove(&load->event);
+  HASH_DELETE(by_id, core->open_loads, load);
+  free(load->others);
+  free(load);
+}
+
+bool kvf_core_next_load_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
+{
+  while (kvf_list_is_empty(&core->load_events)) {
+    if (!kvf_core_take_load_event(core, now_ns)) {
+      return false;
+    }
+  }
+  kvf_core_load *load = KVF_CONTAINER_OF(core->load_events.next, kvf_core_load, event);
+  *out = (kvf_event){.id = load->request_id, .user = load->user};
+  if (load->outcome_due) {
+    out->kind = KVF_EVENT_LOAD;
+    out->u.report = load->report;
+    load->outcome_due = false;
+    if (!load->quiet_due) {
+      kvf_list_remove(&load->event);
+    }
+    return true;
+  }
+  out->kind = KVF_EVENT_QUIET;
+  kvf_core_load_free(core, load);
+  return true;
+}
+
+/* ---- calls ---- */
+
 kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
 {
   kvf_sources good;
@@ -130,7 +391,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
   if (status != KVF_OK) {
     return status;
   }
-  if (kvf_core_find_load(core, load->request_id) != NULL) {
+  if (find_load(core, load->request_id) != NULL) {
     return KVF_EXISTS;
   }
   if (HASH_CNT(by_id, core->open_loads) >= core->self.config.loads_max) {
@@ -140,7 +401,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_core_attempt(core, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
+  status = attempt(core, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
   if (status != KVF_OK) {
     kvf_core_load_free(core, open);
   }
@@ -149,7 +410,7 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
 
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id)
 {
-  kvf_core_load *load = kvf_core_find_load(core, request_id);
+  kvf_core_load *load = find_load(core, request_id);
   if (load == NULL) {
     return KVF_NOT_FOUND;
   }

@@ -44,8 +44,9 @@ struct kvf_lease_entry {
   uint8_t held; /* the live word waits for the checksums, which `store` knows nothing of */
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
-  _Alignas(CACHE_LINE_BYTES) kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
-  kvf_list queue;  /* in table.stores or table.ended */
+  _Alignas(CACHE_LINE_BYTES)
+      kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
+  kvf_list queue;      /* in table.stores or table.ended */
   block_list *blocks;
   uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
 };

@@ -3,8 +3,139 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/peer_internal.h"
+#include "base/time.h"
 #include "wire/ping_message.h"
+
+/* ---- those who wait, and the peer's timer ---- */
+
+static void answer_path(kvf_peers *peers, kvf_peer *peer, uint32_t path, kvf_status status)
+{
+  if (peer->path_wanted) {
+    peer->path_wanted = false;
+    peer->path_answered = true;
+    peer->answered_path = path;
+    peer->path_status = status;
+    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  }
+}
+
+static void answer_open(kvf_peers *peers, kvf_peer *peer, kvf_status status)
+{
+  if (peer->open_wanted) {
+    peer->open_wanted = false;
+    peer->open_answered = true;
+    peer->open_status = status;
+    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  }
+}
+
+static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
+{
+  answer_path(peers, peer, 0, status);
+  answer_open(peers, peer, status);
+}
+
+static uint64_t keepalive_ns(const kvf_peers *peers)
+{
+  return kvf_ms_to_ns(peers->self->config.idle_timeout_ms) / 3;
+}
+
+static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
+{
+  const kvf_config *config = &peers->self->config;
+  uint64_t handshake_ns = kvf_ms_to_ns(config->handshake_timeout_ms);
+  uint64_t at = kvf_time_add(now_ns, kvf_ms_to_ns(config->idle_timeout_ms));
+  switch (peer->state) {
+    case KVF_PEER_IDLE:
+      if (peer->gone == KVF_OK) {
+        at = kvf_time_min(at, kvf_breaker_next_deadline(&peer->breaker));
+      }
+      break;
+    case KVF_PEER_READY:
+      at = kvf_time_add(now_ns, keepalive_ns(peers));
+      if (peer->awaited_since_ns != 0) {
+        at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
+      }
+      break;
+    default:
+      at = kvf_time_add(now_ns, handshake_ns);
+      break;
+  }
+  kvf_wheel_arm(peers->wheel, &peer->timer, at);
+}
+
+/* ---- failures ---- */
+
+static void act(kvf_peers *peers, kvf_peer *peer)
+{
+  kvf_list_ensure_back(&peers->actions, &peer->action);
+}
+
+/* Takes a link down: its path is told down, the runtime is told to close it. */
+static void drop_link(kvf_peers *peers, kvf_peer_link *link)
+{
+  kvf_peer *peer = link->peer;
+  if (link->state == KVF_LINK_NONE || link->state == KVF_LINK_CLOSING) {
+    return;
+  }
+  if (link->state == KVF_LINK_UP) {
+    link->down_path = link->path;
+    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  }
+  HASH_DELETE(by_path, peers->by_path, link);
+  link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
+  act(peers, peer);
+}
+
+/* Hangs up, takes its links down: the peer is IDLE. */
+static void disconnect(kvf_peers *peers, kvf_peer *peer)
+{
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+    drop_link(peers, &peer->links[i]);
+  }
+  if (peer->conn != NULL) {
+    kvf_conns_hang_up(peers->conns, peer->conn);
+    peer->conn = NULL;
+  }
+  if (peer->welcome != NULL) {
+    kvf_welcome_free(peer->welcome);
+    free(peer->welcome);
+    peer->welcome = NULL;
+  }
+  peer->dial_pending = false;
+  peer->awaited_since_ns = 0;
+  peer->state = KVF_PEER_IDLE;
+}
+
+static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
+{
+  peers->counters.failures++;
+  peer->failures++;
+  peer->tally.last_failure = status;
+  peer->tally.last_failure_ns = now_ns;
+}
+
+/* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
+static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&peer->key.address, address);
+  kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
+               kvf_status_name(status), what);
+  count_failure(peers, now_ns, peer, status);
+  disconnect(peers, peer);
+  if (status == KVF_PEER_RESTARTED) {
+    /* For ever: the proof covers the incarnation. A refusal it does not cover, nor the fields that are refused. */
+    peer->gone = status;
+  } else {
+    peers->counters.breaker_opened++;
+    kvf_breaker_fail(&peer->breaker, now_ns, status);
+  }
+  answer_all(peers, peer, status);
+  rearm(peers, peer, now_ns);
+}
+
+/* ---- the table ---- */
 
 kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel)
 {
@@ -21,7 +152,7 @@ kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kv
 
 static void forget(kvf_peers *peers, kvf_peer *peer)
 {
-  kvf_peer_disconnect(peers, peer);
+  disconnect(peers, peer);
   kvf_wheel_disarm(peers->wheel, &peer->timer);
   kvf_list_remove(&peer->used);
   kvf_list_remove(&peer->action);
@@ -143,20 +274,127 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   peer->users--;
   peer->used_ns = now_ns;
   if (!kvf_timer_is_armed(&peer->timer)) {
-    kvf_peer_rearm(peers, peer, now_ns);
+    rearm(peers, peer, now_ns);
+  }
+}
+
+/* ---- what is wanted of a peer ---- */
+
+static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  peer->conn = kvf_conns_add(peers->conns);
+  if (peer->conn == NULL) {
+    answer_all(peers, peer, KVF_NO_MEMORY);
+    rearm(peers, peer, now_ns);
+    return;
+  }
+  peers->counters.dials++;
+  peer->conn->peer = peer;
+  peer->state = KVF_PEER_DIALING;
+  peer->dial_pending = true;
+  kvf_list_ensure_back(&peers->actions, &peer->action);
+  rearm(peers, peer, now_ns);
+}
+
+/* Whether there may be a try for somebody who waits; it is the probe if one is due. Links have no other probe, since a
+ * load has other links to go on with; a peer is also probed by its timer, until it has been unused for long. */
+static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
+{
+  if (kvf_breaker_wants_probe(breaker, now_ns)) {
+    kvf_breaker_probing(breaker, now_ns);
+    return true;
+  }
+  return kvf_breaker_allows(breaker);
+}
+
+static bool offers(const kvf_peer *peer, const char *transport)
+{
+  for (uint32_t i = 0; i < peer->welcome->transports_count; i++) {
+    if (strcmp(peer->welcome->transports[i].name, transport) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
+{
+  link->path = peers->next_path++;
+  HASH_ADD(by_path, peers->by_path, path, sizeof(link->path), link);
+  if (link->by_path.tbl == NULL) {
+    return false;
+  }
+  link->state = KVF_LINK_WANTED;
+  act(peers, peer);
+  return true;
+}
+
+/* READY and a path is wanted: answers it, or opens the best link that is left to try. */
+static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  kvf_status cause = KVF_TRANSFER_SETUP;
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    kvf_peer_link *link = &peer->links[i];
+    if (!offers(peer, peers->transports[i])) {
+      continue;
+    }
+    if (link->unusable != KVF_OK) {
+      cause = link->unusable;
+      continue;
+    }
+    if (link->state == KVF_LINK_UP) {
+      answer_path(peers, peer, link->path, KVF_OK);
+      return;
+    }
+    if (link->state != KVF_LINK_NONE) {
+      return;
+    }
+    if (!may_try(&link->breaker, now_ns)) {
+      cause = kvf_breaker_cause(&link->breaker);
+    } else if (want_link(peers, peer, link)) {
+      return;
+    } else {
+      cause = KVF_NO_MEMORY;
+    }
+  }
+  answer_path(peers, peer, 0, cause);
+}
+
+/* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
+static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  peer->used_ns = now_ns;
+  if (!peer->path_wanted && !peer->open_wanted) {
+    return;
+  }
+  if (peer->gone != KVF_OK) {
+    peers->counters.fast_failures++;
+    answer_all(peers, peer, peer->gone);
+  } else if (peer->state == KVF_PEER_READY) {
+    answer_open(peers, peer, KVF_OK);
+    if (peer->path_wanted) {
+      choose_link(peers, now_ns, peer);
+    }
+  } else if (peer->state == KVF_PEER_IDLE) {
+    if (may_try(&peer->breaker, now_ns)) {
+      dial(peers, now_ns, peer);
+    } else {
+      peers->counters.fast_failures++;
+      answer_all(peers, peer, KVF_PEER_DOWN);
+    }
   }
 }
 
 void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 {
   peers->table[index]->path_wanted = true;
-  kvf_peer_advance(peers, now_ns, peers->table[index]);
+  advance(peers, now_ns, peers->table[index]);
 }
 
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 {
   peers->table[index]->open_wanted = true;
-  kvf_peer_advance(peers, now_ns, peers->table[index]);
+  advance(peers, now_ns, peers->table[index]);
 }
 
 kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index)
@@ -170,7 +408,7 @@ void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   kvf_peer *peer = peers->table[index];
   if (peer->awaited_since_ns == 0) {
     peer->awaited_since_ns = now_ns == 0 ? 1 : now_ns;
-    kvf_peer_rearm(peers, peer, now_ns);
+    rearm(peers, peer, now_ns);
   }
 }
 
@@ -222,4 +460,379 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
     kvf_list_remove(&peer->notice);
   }
   return false;
+}
+
+/* ---- connection and handshake ---- */
+
+static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
+{
+  kvf_self *self = peers->self;
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION,
+                     .version_max = KVF_PROTOCOL_VERSION,
+                     .role = peers->is_control ? KVF_ROLE_CONTROL : KVF_ROLE_RANK,
+                     .client = self->incarnation,
+                     .expected = peer->key.incarnation,
+                     .rank = self->config.rank};
+  kvf_status status = kvf_entropy_draw(&self->entropy, hello.nonce, sizeof(hello.nonce));
+  if (status == KVF_OK) {
+    status = kvf_handshake_key_id(&self->key, hello.key_id);
+  }
+  if (status == KVF_OK) {
+    status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
+  }
+  uint8_t *body;
+  if (status == KVF_OK) {
+    status = kvf_conn_frame_begin(peer->conn, peer->hello_bytes, &body);
+  }
+  if (status == KVF_OK) {
+    memcpy(body, peer->hello, peer->hello_bytes);
+    kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_HELLO, peer->hello_bytes);
+  }
+  return status;
+}
+
+void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
+{
+  if (peer->state != KVF_PEER_DIALING) {
+    return;
+  }
+  if (status == KVF_OK) {
+    status = send_hello(peers, peer);
+  }
+  if (status != KVF_OK) {
+    fail(peers, now_ns, peer, status, "cannot connect");
+    return;
+  }
+  peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
+}
+
+static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
+{
+  kvf_self *self = peers->self;
+  kvf_challenge challenge;
+  uint8_t expected[KVF_HASH_BYTES];
+  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
+    return;
+  }
+  if (kvf_handshake_server_proof(&self->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
+      !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
+    fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
+    return;
+  }
+  if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
+    fail(peers, now_ns, peer, KVF_PEER_RESTARTED, "another process answers at its address");
+    return;
+  }
+  kvf_proof proof = {.identity_count = self->config.identity_fields};
+  memcpy(proof.identity, self->config.identity, proof.identity_count * sizeof(proof.identity[0]));
+  size_t bytes = 0;
+  uint8_t *frame;
+  if (kvf_handshake_client_proof(&self->key, peer->hello, peer->hello_bytes, body, body_bytes, proof.proof) != KVF_OK ||
+      kvf_handshake_session_key(&self->key, peer->hello, peer->hello_bytes, body, body_bytes, &peer->session_key) !=
+          KVF_OK ||
+      kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
+      kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {
+    fail(peers, now_ns, peer, KVF_NO_MEMORY, "cannot prove the key");
+    return;
+  }
+  kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PROOF, bytes);
+  peer->state = KVF_PEER_WAIT_WELCOME;
+}
+
+static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
+{
+  kvf_welcome *welcome = calloc(1, sizeof(*welcome));
+  kvf_status status = welcome == NULL ? KVF_NO_MEMORY : kvf_welcome_decode(body, body_bytes, welcome);
+  if (status != KVF_OK) {
+    free(welcome);
+    fail(peers, now_ns, peer, status, "malformed welcome");
+    return;
+  }
+  peer->welcome = welcome;
+  peer->state = KVF_PEER_READY;
+  peers->counters.handshakes++;
+  peer->handshakes++;
+  kvf_breaker_succeed(&peer->breaker);
+  rearm(peers, peer, now_ns);
+  advance(peers, now_ns, peer);
+}
+
+static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
+{
+  kvf_refused refused;
+  if (kvf_refused_decode(body, body_bytes, &refused) != KVF_OK) {
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed refusal");
+    return;
+  }
+  bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
+  fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
+}
+
+bool kvf_peer_is_trusted(const kvf_peer *peer)
+{
+  return peer->state == KVF_PEER_WAIT_WELCOME || peer->state == KVF_PEER_READY;
+}
+
+void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer)
+{
+  (void)peers;
+  peer->awaited_since_ns = 0;
+}
+
+void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed message");
+}
+
+void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why)
+{
+  fail(peers, now_ns, peer, peer->state == KVF_PEER_READY ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED, why);
+}
+
+void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
+                       size_t body_bytes)
+{
+  kvf_peers_answered(peers, peer);
+  if (type == KVF_FRAME_REFUSED) {
+    on_refused(peers, now_ns, peer, body, body_bytes);
+  } else if (peer->state == KVF_PEER_WAIT_CHALLENGE && type == KVF_FRAME_CHALLENGE) {
+    on_challenge(peers, now_ns, peer, body, body_bytes);
+  } else if (peer->state == KVF_PEER_WAIT_WELCOME && type == KVF_FRAME_WELCOME) {
+    on_welcome(peers, now_ns, peer, body, body_bytes);
+  } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
+    peer->ponged = true;
+    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  } else {
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
+  }
+}
+
+void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  bool was_ready = peer->state == KVF_PEER_READY;
+  peer->conn = NULL; /* the socket is gone: nothing to hang up */
+  if (!was_ready) {
+    fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
+    return;
+  }
+  /* The next dial tells whether the process is gone; a load that waits for a path causes it now. */
+  disconnect(peers, peer);
+  rearm(peers, peer, now_ns);
+  advance(peers, now_ns, peer);
+}
+
+static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
+{
+  return peer->users == 0 && now_ns >= kvf_time_add(peer->used_ns, kvf_ms_to_ns(peers->self->config.idle_timeout_ms));
+}
+
+static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  const kvf_config *config = &peers->self->config;
+  if (peer->awaited_since_ns != 0 &&
+      now_ns >= kvf_time_add(peer->awaited_since_ns, kvf_ms_to_ns(config->handshake_timeout_ms))) {
+    fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
+    return;
+  }
+  if (is_unused(peers, now_ns, peer)) {
+    disconnect(peers, peer);
+  } else {
+    kvf_peers_ping(peers, now_ns, peer->index); /* so that its side does not close an idle connection */
+  }
+  rearm(peers, peer, now_ns);
+}
+
+void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  if (peer->state == KVF_PEER_READY) {
+    on_ready_timer(peers, now_ns, peer);
+  } else if (peer->state != KVF_PEER_IDLE) {
+    fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, "no handshake in time");
+  } else if (is_unused(peers, now_ns, peer)) {
+    return; /* unarmed from here: kvf_peers_acquire() makes room among such peers when it needs it */
+  } else if (peer->gone == KVF_OK && kvf_breaker_wants_probe(&peer->breaker, now_ns)) {
+    kvf_breaker_probing(&peer->breaker, now_ns);
+    dial(peers, now_ns, peer);
+  } else {
+    rearm(peers, peer, now_ns);
+  }
+}
+
+/* ---- links ---- */
+
+static kvf_peer_link *find(kvf_peers *peers, uint32_t path)
+{
+  kvf_peer_link *link;
+  HASH_FIND(by_path, peers->by_path, &path, sizeof(path), link);
+  return link;
+}
+
+/* What does not trip a breaker (a session that has just ended, no memory) must not be tried again at once either. */
+static kvf_status breaker_cause(kvf_status status)
+{
+  return kvf_status_describe(status)->trips_breaker ? status : KVF_TRANSFER_SETUP;
+}
+
+static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
+{
+  count_failure(peers, now_ns, link->peer, status);
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&link->peer->key.address, address);
+  kvf_self_log(peers->self, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
+               peers->transports[link->transport], address, kvf_status_name(status));
+  drop_link(peers, link);
+  advance(peers, now_ns, link->peer);
+}
+
+void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
+{
+  kvf_peer_link *link = find(peers, path);
+  if (link == NULL || link->state != KVF_LINK_OPENING) {
+    return;
+  }
+  if (status == KVF_OK) {
+    link->state = KVF_LINK_UP;
+    kvf_breaker_succeed(&link->breaker);
+    advance(peers, now_ns, link->peer);
+    return;
+  }
+  if (status == KVF_INCOMPATIBLE) {
+    link->unusable = status; /* another layout: so it stays in the life of the peer's process */
+  } else {
+    kvf_breaker_fail(&link->breaker, now_ns, breaker_cause(status));
+  }
+  give_up(peers, now_ns, link, status);
+}
+
+void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t path)
+{
+  kvf_peer_link *link = find(peers, path);
+  if (link != NULL && link->state == KVF_LINK_OPENING) {
+    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
+  }
+}
+
+void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
+{
+  kvf_peer_link *link = find(peers, path);
+  if (link != NULL && link->state == KVF_LINK_UP) {
+    kvf_breaker_lose(&link->breaker, now_ns, breaker_cause(status));
+    give_up(peers, now_ns, link, status);
+  }
+}
+
+void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent)
+{
+  kvf_peer_link *link = find(peers, path);
+  if (link == NULL) {
+    return;
+  }
+  peers->counters.stalls++;
+  if (silent) {
+    fail(peers, now_ns, link->peer, KVF_TRANSFER_STALLED, "no byte and no answer to a ping");
+  } else {
+    kvf_breaker_fail(&link->breaker, now_ns, KVF_TRANSFER_STALLED);
+    give_up(peers, now_ns, link, KVF_TRANSFER_STALLED);
+  }
+}
+
+static bool next_link_action(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link, kvf_peer_action *out)
+{
+  if (link->state == KVF_LINK_CLOSING) {
+    link->state = KVF_LINK_NONE;
+    *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .path = link->path};
+    return true;
+  }
+  if (link->state == KVF_LINK_WANTED) {
+    link->state = KVF_LINK_OPENING;
+    *out = (kvf_peer_action){.kind = KVF_PEER_OPEN_LINK,
+                             .path = link->path,
+                             .transport = link->transport,
+                             .address = peer->key.address,
+                             .incarnation = peer->key.incarnation,
+                             .session_key = &peer->session_key,
+                             .welcome = peer->welcome};
+    return true;
+  }
+  (void)peers;
+  return false;
+}
+
+bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out)
+{
+  while (!kvf_list_is_empty(&peers->actions)) {
+    kvf_peer *peer = KVF_CONTAINER_OF(peers->actions.next, kvf_peer, action);
+    if (peer->dial_pending) {
+      peer->dial_pending = false;
+      *out = (kvf_peer_action){.kind = KVF_PEER_DIAL, .conn_id = peer->conn->id, .address = peer->key.address};
+      return true;
+    }
+    for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+      if (next_link_action(peers, peer, &peer->links[i], out)) {
+        if (out->kind == KVF_PEER_CLOSE_LINK) {
+          advance(peers, now_ns, peer); /* a load may be waiting to open it again */
+        }
+        return true;
+      }
+    }
+    kvf_list_remove(&peer->action);
+  }
+  return false;
+}
+
+/* ---- for people and metrics ---- */
+
+static kvf_path_stat path_of(const char *name, const kvf_breaker *breaker, bool up)
+{
+  return (kvf_path_stat){.name = name, .breaker = breaker->state, .cause = kvf_breaker_cause(breaker), .up = up};
+}
+
+static void describe_paths(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)
+{
+  out->paths[out->paths_count++] = path_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
+  for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
+    const kvf_peer_link *link = &peer->links[i];
+    out->paths[out->paths_count++] = path_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
+  }
+}
+
+static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
+{
+  const kvf_load_tally *tally = &peer->tally;
+  *out = (kvf_peer_stat){.id = peer->id,
+                         .gone = peer->gone,
+                         .users = peer->users,
+                         .reads_in_flight = tally->reads_in_flight,
+                         .handshakes = peer->handshakes,
+                         .connection_failures = peer->failures,
+                         .chunks = tally->chunks,
+                         .bytes = tally->bytes,
+                         .blocks = tally->blocks,
+                         .retries = tally->retries,
+                         .stalls = tally->stalls,
+                         .last_failure = tally->last_failure};
+  kvf_address_format(&peer->key.address, out->address);
+  memcpy(out->loads, tally->loads, sizeof(out->loads));
+  if (peer->users == 0) {
+    out->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
+  }
+  if (tally->last_failure != KVF_OK) {
+    out->last_failure_age_ms = kvf_time_until(tally->last_failure_ns, now_ns) / KVF_NS_PER_MS;
+  }
+  describe_paths(peers, peer, out);
+}
+
+size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
+{
+  const uint64_t idle_ns = kvf_ms_to_ns(peers->self->config.idle_timeout_ms);
+  const size_t most = capacity < KVF_PEERS_LISTED_MAX ? capacity : KVF_PEERS_LISTED_MAX;
+  size_t count = 0;
+  for (const kvf_list *node = peers->used.prev; node != &peers->used && count < most; node = node->prev) {
+    const kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
+    if (peer->users > 0 || now_ns < kvf_time_add(peer->used_ns, idle_ns)) {
+      describe(peers, now_ns, peer, &out[count++]);
+    }
+  }
+  return count;
 }

@@ -2,10 +2,18 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "core/policy.h"
-#include "core/request_internal.h"
+#include "wire/lease_message.h"
+
+/* How often a lease is renewed in its TTL, so that two renewals may be lost; and the bounds of that interval. */
+#define RENEWALS_PER_TTL 3
+#define TELL_MIN_NS (50 * KVF_NS_PER_MS)
+#define TELL_MAX_NS (5 * KVF_NS_PER_S)
+
+/* ---- memory ---- */
 
 kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *conns, kvf_peers *peers,
                              kvf_wheel *wheel, uint64_t seed)
@@ -24,7 +32,7 @@ kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *
   return KVF_OK;
 }
 
-void kvf_request_free(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+static void free_request(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_list_remove(&request->ranks[i].due);
@@ -42,7 +50,7 @@ void kvf_requests_free(kvf_requests *requests)
   kvf_request *next;
   HASH_ITER(by_id, requests->by_id, request, next)
   {
-    kvf_request_free(requests, 0, request);
+    free_request(requests, 0, request);
   }
   free(requests->due);
   requests->due = NULL;
@@ -54,6 +62,272 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   HASH_FIND(by_id, requests->by_id, &id, sizeof(id), request);
   return request;
 }
+
+/* ---- which sources of a ticket's text are for this engine and this prompt ---- */
+
+/* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
+static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
+{
+  for (uint32_t i = 0; self->key.bytes == 0 && i < ticket->ranks; i++) {
+    if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kvf_prompt *prompt, const char **why)
+{
+  if (memcmp(ticket->compat, self->compat, sizeof(ticket->compat)) != 0) {
+    *why = "made for another model or layout";
+    return KVF_INCOMPATIBLE;
+  }
+  if (!is_near(self, ticket)) {
+    *why = "names another host, which needs a shared key (option key_file)";
+    return KVF_BAD_TICKET;
+  }
+  if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
+    *why = "made for another prompt";
+    return KVF_BAD_TICKET;
+  }
+  return KVF_OK;
+}
+
+static void log_left_out(kvf_requests *requests, uint64_t now_ns, kvf_status status, const kvf_ticket *ticket,
+                         const char *why)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&ticket->rank[0].address, address);
+  requests->counters.sources_left_out++;
+  kvf_self_log(requests->self, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s", address,
+               kvf_status_name(status), why);
+}
+
+kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
+                                      const kvf_prompt *prompt, kvf_sources *good)
+{
+  kvf_status status[KVF_SOURCES_MAX] = {KVF_BAD_TICKET};
+  const char *why[KVF_SOURCES_MAX] = {"names no source"};
+  *good = (kvf_sources){.count = 0};
+  for (uint32_t i = 0; i < all->count; i++) {
+    status[i] = judge(requests->self, all->tickets[i], prompt, &why[i]);
+    if (status[i] == KVF_OK && good->count > 0 && !kvf_source_can_replace(good->tickets[0], all->tickets[i])) {
+      status[i] = KVF_INCOMPATIBLE;
+      why[i] = "offers other blocks than the first one";
+    }
+    if (status[i] == KVF_OK) {
+      good->tickets[good->count] = all->tickets[i];
+      good->digests[good->count++] = all->digests[i];
+    }
+  }
+  if (good->count == 0) {
+    requests->counters.incompatible += status[0] == KVF_INCOMPATIBLE;
+    requests->counters.bad_tickets += status[0] == KVF_BAD_TICKET;
+    kvf_self_log(requests->self, now_ns, status[0], 0, KVF_LOG_WARN, "ticket refused: %s: %s",
+                 kvf_status_name(status[0]), why[0]);
+    return status[0];
+  }
+  for (uint32_t i = 0; i < all->count; i++) {
+    if (status[i] != KVF_OK) {
+      log_left_out(requests, now_ns, status[i], all->tickets[i], why[i]);
+    }
+  }
+  return KVF_OK;
+}
+
+/* ---- what the producers' ranks hear ---- */
+
+static uint64_t interval_ns(const kvf_request *request)
+{
+  uint64_t interval = request->ttl_min_ns / RENEWALS_PER_TTL;
+  if (interval < TELL_MIN_NS) {
+    return TELL_MIN_NS;
+  }
+  return kvf_time_min(interval, TELL_MAX_NS);
+}
+
+static void rearm(kvf_requests *requests, kvf_request *request)
+{
+  uint64_t at = request->renew_ns;
+  if (request->state != KVF_REQUEST_OPEN) {
+    at = kvf_time_min(at, request->until_ns);
+  }
+  kvf_wheel_arm(requests->wheel, &request->timer, at);
+}
+
+static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  request->renew_ns = kvf_time_add(now_ns, interval_ns(request));
+  rearm(requests, request);
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    kvf_request_rank *rank = &request->ranks[i];
+    if (!rank->told) {
+      kvf_list_ensure_back(&requests->due[rank->peer], &rank->due);
+      kvf_peers_want_open(requests->peers, now_ns, rank->peer);
+    }
+  }
+}
+
+static void finish(kvf_requests *requests, uint64_t now_ns, kvf_request *request, bool completed)
+{
+  request->state = KVF_REQUEST_FINISHING;
+  request->completed = completed;
+  /* The last renewal may have been processed a moment ago; half a TTL covers clocks and queues. */
+  request->until_ns = kvf_time_add(now_ns, request->ttl_max_ns + request->ttl_max_ns / 2);
+  tell(requests, now_ns, request);
+}
+
+static bool is_told(const kvf_request *request)
+{
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    if (!request->ranks[i].told) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void free_if_done(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  if (!request->verdict_pending && is_told(request)) {
+    free_request(requests, now_ns, request);
+  }
+}
+
+static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    requests->counters.finishes_given_up += !request->ranks[i].told;
+    request->ranks[i].told = true;
+    kvf_list_remove(&request->ranks[i].due);
+  }
+  free_if_done(requests, now_ns, request);
+}
+
+static kvf_status send_renew(kvf_requests *requests, kvf_conn *conn, kvf_renew *renew)
+{
+  uint8_t *body;
+  size_t bytes = 0;
+  kvf_status status = renew->count == 0 ? KVF_OK : kvf_conn_frame_begin(conn, KVF_RENEW_BYTES_MAX, &body);
+  if (status == KVF_OK && renew->count > 0) {
+    requests->counters.renewals += renew->count;
+    status = kvf_renew_encode(renew, body, KVF_RENEW_BYTES_MAX, &bytes);
+    if (status == KVF_OK) {
+      kvf_conn_frame_end(requests->conns, conn, KVF_FRAME_RENEW, bytes);
+    }
+  }
+  return status;
+}
+
+static kvf_status send_finish(kvf_requests *requests, kvf_conn *conn, kvf_finish *finish)
+{
+  uint8_t *body;
+  size_t bytes = 0;
+  kvf_status status = finish->count == 0 ? KVF_OK : kvf_conn_frame_begin(conn, KVF_FINISH_BYTES_MAX, &body);
+  if (status == KVF_OK && finish->count > 0) {
+    requests->counters.finishes += finish->count;
+    status = kvf_finish_encode(finish, body, KVF_FINISH_BYTES_MAX, &bytes);
+    if (status == KVF_OK) {
+      kvf_conn_frame_end(requests->conns, conn, KVF_FRAME_FINISH, bytes);
+    }
+  }
+  return status;
+}
+
+/* Takes what is due off the list, as much as fits one frame of each kind. */
+static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf_finish *finish)
+{
+  renew->count = 0;
+  renew->seq = ++requests->next_seq;
+  finish->count = 0;
+  finish->seq = ++requests->next_seq;
+  while (renew->count < KVF_LEASE_ITEMS_MAX && finish->count < KVF_LEASE_ITEMS_MAX) {
+    kvf_list *node = kvf_list_pop_front(due);
+    if (node == NULL) {
+      return;
+    }
+    kvf_request_rank *rank = KVF_CONTAINER_OF(node, kvf_request_rank, due);
+    const kvf_request *request = rank->request;
+    if (request->state == KVF_REQUEST_FINISHING) {
+      rank->finish_seq = rank->finish_seq == 0 ? finish->seq : rank->finish_seq;
+      finish->items[finish->count++] =
+          (kvf_finish_item){.lease = request->leases[rank->source],
+                            .request_id = request->id,
+                            .kind = request->completed ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED};
+    } else {
+      renew->items[renew->count++] =
+          (kvf_renew_item){.lease = request->leases[rank->source], .request_id = request->id};
+    }
+  }
+}
+
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer)
+{
+  kvf_conn *conn = kvf_peers_conn(requests->peers, peer);
+  kvf_renew renew;
+  kvf_finish finish;
+  while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
+    collect(requests, &requests->due[peer], &renew, &finish);
+    if (send_renew(requests, conn, &renew) != KVF_OK || send_finish(requests, conn, &finish) != KVF_OK) {
+      return; /* the peer does not read: what was taken comes again at its next time */
+    }
+    kvf_peers_await(requests->peers, now_ns, peer);
+  }
+}
+
+void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer)
+{
+  while (kvf_list_pop_front(&requests->due[peer]) != NULL) {
+  }
+}
+
+static void on_rank_state(kvf_request_rank *rank, uint32_t seq, uint32_t state)
+{
+  /* The answer to a renewal that was under way says nothing of our finish. */
+  if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
+    return;
+  }
+  /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
+  if (state != KVF_LEASE_STATE_NOT_PUBLISHED) {
+    rank->told = true;
+    kvf_list_remove(&rank->due);
+  }
+}
+
+/* A text that names one lease twice has several ranks for it. */
+static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
+                     const kvf_lease_states_item *item)
+{
+  kvf_request *request;
+  bool asked = false;
+  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
+  for (uint32_t i = 0; request != NULL && request->state == KVF_REQUEST_FINISHING && i < request->ranks_count; i++) {
+    kvf_request_rank *rank = &request->ranks[i];
+    if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {
+      asked = true;
+      on_rank_state(rank, seq, item->state);
+    }
+  }
+  if (!asked) {
+    return;
+  }
+  free_if_done(requests, now_ns, request);
+}
+
+kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,
+                                  size_t body_bytes)
+{
+  kvf_lease_states states;
+  if (kvf_lease_states_decode(body, body_bytes, &states) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  for (uint32_t i = 0; i < states.count; i++) {
+    on_state(requests, now_ns, peer, states.seq, &states.items[i]);
+  }
+  return KVF_OK;
+}
+
+/* ---- a request from its ticket to its verdict ---- */
 
 static void release_peers(kvf_requests *requests, uint64_t now_ns, const kvf_request *request)
 {
@@ -165,7 +439,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   if (first != NULL) {
     *first = good.tickets[0];
   }
-  kvf_request_tell(requests, now_ns, request);
+  tell(requests, now_ns, request);
   return KVF_OK;
 }
 
@@ -181,7 +455,7 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   request->state = KVF_REQUEST_LOADING;
   request->until_ns = kvf_time_add(
       now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) + kvf_ms_to_ns(requests->self->config.quiet_timeout_ms));
-  kvf_request_rearm(requests, request);
+  rearm(requests, request);
   return KVF_OK;
 }
 
@@ -231,7 +505,7 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
                  request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
   /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
-  kvf_request_finish(requests, now_ns, request, true);
+  finish(requests, now_ns, request, true);
 }
 
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
@@ -276,12 +550,12 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
   if (request->verdict_pending) {
     request->verdict_pending = false;
     kvf_list_remove(&request->event);
-    if (kvf_request_is_told(request)) {
-      kvf_request_free(requests, now_ns, request);
+    if (is_told(request)) {
+      free_request(requests, now_ns, request);
     }
     return KVF_OK;
   }
-  kvf_request_finish(requests, now_ns, request, false);
+  finish(requests, now_ns, request, false);
   return KVF_OK;
 }
 
@@ -303,11 +577,11 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
     on_deadline(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
-    kvf_request_give_up(requests, now_ns, request);
+    give_up(requests, now_ns, request);
   } else {
     assert(now_ns >=
            request->renew_ns); /* no timer is early, and it is set anew whenever one of the two times changes */
-    kvf_request_tell(requests, now_ns, request);
+    tell(requests, now_ns, request);
   }
 }
 
@@ -321,8 +595,8 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
   *out = (kvf_event){
       .kind = KVF_EVENT_VERDICT, .id = request->id, .user = request->user, .u = {.verdict = request->verdict}};
   request->verdict_pending = false;
-  if (kvf_request_is_told(request)) {
-    kvf_request_free(requests, now_ns, request);
+  if (is_told(request)) {
+    free_request(requests, now_ns, request);
   }
   return true;
 }

@@ -18,6 +18,9 @@
 #include "kvferry/consumer.h"
 #include "wire/sources.h"
 
+/* Open at once, those included that only wait for producers to hear of their end. */
+#define KVF_REQUESTS_MAX 65536
+
 typedef enum kvf_request_state { KVF_REQUEST_OPEN, KVF_REQUEST_LOADING, KVF_REQUEST_FINISHING } kvf_request_state;
 
 typedef struct kvf_request kvf_request;
