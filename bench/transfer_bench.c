@@ -1,6 +1,6 @@
 /* Loads through the public API between two processes, fence checks on, beside what the machine can do at best: the same
  * blocks, interleaved round by round; with checksums as well (+sums), and inside TLS (+tls), whose limit stays the bare
- * one. One JSON object a line; tools/dev/bench.py makes the table. */
+ * one. One JSON object a line; bench/bench.py makes the table. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* A driver of ./dev bench --peers: one implementation's consumer or producer, which does as it is told by lines on
  * standard input, so that one orchestrator can take turns between many. The same protocol for every implementation, in
- * C here and in Python in tools/dev/peers/side.py:
+ * C here and in Python in bench/peers/side.py:
  *
  *   version                                       -> version TEXT
  *   begin LAYERS BLOCKS BLOCK_BYTES POOL_BLOCKS PARTS PART     -> offer TEXT   (producer: can be read from now on)

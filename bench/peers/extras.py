@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from . import hosts
-from .memory import Memory
+from .blocks import KIB, MIB, Memory, Shape
+from .implementations import make_key
 from .pair import Implementation, Pair, PeerError
 from .report import GB_PER_S, MS, OF_LOAD, PERCENT, US, Row, make_row, quantiles
 from .rounds import Field, Samples
-from .shapes import KIB, MIB, Shape
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "hosts"))
+
+from network import Network, NoNetwork  # noqa: E402
 
 POOL_BYTES = 256 * MIB
 SMALL = Shape("64x16KiB", 1, 64, 16 * KIB)
@@ -38,6 +42,10 @@ CHUNK_BYTES = 4 * MIB  # the default of the option chunk_bytes
 # A new process' first connection through UCX takes 30 ms of both sides' cores: many of them at once, on this one host.
 PATIENT = "handshake_timeout_ms=10000"
 ANSWER_S = 3.0  # more, for a call that never comes back
+HOLDER, READER = "P", "D"
+Cuts = tuple[tuple[str, str], ...]
+# Who no longer hears whom: both, the consumer, the producer.
+CUTS: tuple[Cuts, ...] = (((HOLDER, READER), (READER, HOLDER)), ((HOLDER, READER),), ((READER, HOLDER),))
 
 
 @contextmanager
@@ -108,12 +116,45 @@ def detection(name: str, fault: signal.Signals, runs: int) -> Callable[[Implemen
     return measure
 
 
+@contextmanager
+def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Callable[[Cuts], None]]]:
+    """The implementation with its processes on different hosts, and what cuts them off. NoNetwork: the system allows none."""
+    try:
+        network = Network([HOLDER, READER])
+    except OSError as error:
+        raise NoNetwork(str(error)) from error
+    try:
+        there = replace(
+            what,
+            holder_in=tuple(network.hosts[HOLDER].command()),
+            reader_in=tuple(network.hosts[READER].command()),
+            holder_options=address_options(what, network.address(HOLDER), key),
+            reader_options=address_options(what, network.address(READER), key),
+            environment={**what.environment, "UCX_NET_DEVICES": "eth0"},
+        )
+
+        def cut(cuts: Cuts) -> None:
+            for source, target in cuts:
+                network.cut(source, target)
+
+        yield there, cut
+    finally:
+        network.close()
+
+
+def address_options(what: Implementation, address: str, key: str) -> tuple[str, ...]:
+    """Where it listens, for those that must be told. kvferry takes no other than this host's without a key."""
+    if what.impl == "kvferry":
+        return (f"listen={address}", key)
+    return (f"address={address}",) if what.impl == "mooncake" else ()
+
+
 def partition(what: Implementation, memory: Memory, logs: Path) -> Row:
     """From the moment when the network between two hosts begins to drop what one sends the other, either or both, to the
     load's failure."""
     found: list[float | None] = []
-    for cuts in hosts.CUTS:
-        with hosts.apart(what, *with_key(logs)) as (there, cut), at_work(there, memory, logs, LARGE) as pair:
+    for cuts in CUTS:
+        with apart(what, make_key(logs)) as (there, cut), at_work(there, memory, logs, LARGE) as pair:
             found.append(detect_ms(pair, lambda: cut(cuts)))  # noqa: B023
         if None in found:
             break
@@ -160,20 +201,14 @@ def fence(what: Implementation, memory: Memory, logs: Path) -> Row:
     return make_row(f"{what.path}/fence", mine, OF_LOAD, share, share, len(samples[0].ns))
 
 
-def with_key(logs: Path) -> tuple[str, ...]:
-    file = logs / "key"
-    file.write_text("0123456789abcdef" * 4 + "\n")
-    return (f"key_file={file}",)
-
-
 def first_load_with_key(what: Implementation, memory: Memory, logs: Path) -> Row:
-    row = first_load(replace(what, options=(*what.options, *with_key(logs))), memory, logs)
+    row = first_load(replace(what, options=(*what.options, make_key(logs))), memory, logs)
     return {**row, "case": f"{what.path}/first-load-key"}
 
 
 def key(what: Implementation, memory: Memory, logs: Path) -> Row:
     """How much longer loads take between nodes that have a key."""
-    samples, mine = side_by_side(what, memory, logs, (), with_key(logs))
+    samples, mine = side_by_side(what, memory, logs, (), (make_key(logs),))
     without, having = (quantiles(found.ns, False)[0] for found in samples)
     share = (having / without - 1) * 100
     return make_row(f"{what.path}/key", mine, OF_LOAD, share, share, len(samples[0].ns))
@@ -238,6 +273,6 @@ def measure(
         show(f"{name}: {what.path} {what.name}")
         try:
             rows.append(EXTRAS[name](what, memory, logs))
-        except (PeerError, hosts.NoNetwork) as error:
+        except (PeerError, NoNetwork) as error:
             say(f"left out: {what.path}/{name}: {error}")
     return rows

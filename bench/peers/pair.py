@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .memory import Memory
-from .shapes import Shape
+from .blocks import Memory, Shape
 
 ANSWER_S = 60.0
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .memory import Memory
+from .blocks import MIB, Memory, Shape
 from .pair import Implementation, Pair, PeerError
-from .shapes import MIB, Shape
 
 SESSIONS = 3
 TURNS_MIN = 5  # of a session
