@@ -275,8 +275,9 @@ def test_a_death_and_a_standstill_are_timed(memory: Memory, driver: Path, tmp_pa
     monkeypatch.setattr(extras, "FAULT_AFTER_S", 0.05)
     found = extras.EXTRAS["stop"](fake(driver, "holds out"), Memory(64 * MIB, 1), tmp_path)
     assert (found["case"], found["undetected"], found["median"]) == ("local/stop", 1, 200)
+    monkeypatch.setattr(extras, "WATCH_S", 10.0)
     found = extras.EXTRAS["stop"](fake(driver, "fails when the producer stops"), Memory(64 * MIB, 1), tmp_path)
-    assert found["undetected"] == 0 and 0 < found["median"] < 200 and found["runs"] == extras.STOPS
+    assert found["undetected"] == 0 and 0 < found["median"] < 10_000 and found["runs"] == extras.STOPS
 
 
 def test_limits_are_judged():

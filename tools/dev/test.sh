@@ -166,7 +166,6 @@ part_versions() {
 
 part_chaos() {
   setup_all
-  setup_plot
   pytest_step "end to end, chaos below the library" chaos tests/e2e/chaos
 }
 
