@@ -6,14 +6,14 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
 
 from pd import client, web
 from pd.client import Prompt
 from pd.prompts import numbered_prompt
-
-from .tally import Outcome, Request, judge
 
 LOAD_TIMEOUT_S = 10.0
 BUDGET_S = 20.0
@@ -26,6 +26,44 @@ RETRY_PAUSE_S = 0.3
 PROMPTS = 30
 PROMPT_TOKENS = (70, 330)
 MAX_TOKENS = 12
+TYPED = "kv_transfer_error"
+CLOCK_S = 0.5
+"""By so much a time limit may be measured short."""
+
+
+class Outcome(Enum):
+    RIGHT = "right"
+    TYPED_ERROR = "typed_errors"
+    WRONG = "wrong"
+    HUNG = "hung"
+    OTHER = "other_errors"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Seconds after the start. `retries`: answers that named no transfer, upon which the client tried again."""
+
+    begin_s: float
+    end_s: float
+    outcome: Outcome
+    detail: str = ""
+    retries: tuple[str, ...] = ()
+
+
+def judge(answer: web.Answer, expected: Sequence[int], limit_s: float) -> tuple[Outcome, str]:
+    """The outcome of one answer, and for those that are not right what was wrong."""
+    if answer.status == web.NO_ANSWER:
+        late = answer.seconds >= limit_s - CLOCK_S
+        return (Outcome.HUNG, f"no answer in {limit_s:.0f} s") if late else (Outcome.OTHER, answer.error)
+    if answer.seconds > limit_s + CLOCK_S:
+        return Outcome.HUNG, f"answered after {answer.seconds:.0f} s"
+    if answer.status == 200:
+        tokens = [choice.get("token_ids") for choice in answer.body.get("choices", [])]
+        return (Outcome.RIGHT, "") if tokens == [list(expected)] else (Outcome.WRONG, f"tokens {tokens}")
+    error = answer.body.get("error")
+    if isinstance(error, dict) and error.get("type") == TYPED and error.get("reason"):
+        return Outcome.TYPED_ERROR, str(error["reason"])
+    return Outcome.OTHER, f"{answer.status} {str(error or answer.body)[:200]}"
 
 
 def make_prompts(seed: int) -> list[Prompt]:

@@ -23,7 +23,7 @@ from pd.stack import START_LIMIT_S, Stack
 
 from .clients import LOAD_TIMEOUT_S
 from .injector import VARIABLE, Control
-from .schedule import CONSUMER, PRODUCERS
+from .plan import PRODUCERS
 
 LEASE_S = 3.0
 P_BLOCKS = 64
@@ -39,13 +39,12 @@ IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 
 
-def connector_for(name: str, checksum: bool) -> Connector:
+def connector_for(name: str) -> Connector:
     base = CONNECTORS[name](LEASE_S)
     if name != "kvferry":
         return base
-    base = base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000),
-                             recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
-    return base.with_options(checksum="on") if checksum else base
+    return base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000), recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S,
+                             checksum="on")
 
 
 def remove_error_files(folder: Path) -> None:
@@ -87,8 +86,8 @@ def blocks_in_use(engine: Engine) -> int:
 class Cluster(Stack):
     """A Stack whose engines are P1, D, P2. P2 of ours offers tcp alone, so that both transports are in use."""
 
-    def __init__(self, name: str, checksum: bool, seed: int, library: Path, logs: Path) -> None:
-        base = connector_for(name, checksum)
+    def __init__(self, name: str, seed: int, library: Path, logs: Path) -> None:
+        base = connector_for(name)
         only_tcp = base.with_options(transports=["tcp"]) if name == "kvferry" else base
         p_cores, d_cores = split_cores()
         typed = ("--middleware", "kvferry.vllm.KVErrors") if name == "kvferry" else ()
@@ -103,10 +102,6 @@ class Cluster(Stack):
     def _with_injector(self, spec: EngineSpec, library: Path) -> EngineSpec:
         env = {**spec.connector.env, "LD_PRELOAD": str(library), VARIABLE: self.controls[spec.name].path}
         return replace(spec, connector=replace(spec.connector, env=env))
-
-    @property
-    def consumer(self) -> Engine:
-        return self.by_name[CONSUMER]
 
     def up(self, name: str) -> bool:
         engine = self.by_name[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 VARIABLE = "KVFERRY_CHAOS_FILE"
@@ -48,7 +49,7 @@ class Control:
     def path(self) -> str:
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
-    def switch_on(self, rules: list[Rule]) -> None:
+    def switch_on(self, rules: Sequence[Rule]) -> None:
         """These rules and no others."""
         self.switch_off()
         for rule in rules:
@@ -68,10 +69,6 @@ class Control:
         counts = {f"{call} {kind}": COUNT.unpack_from(self._map, INJECTED_AT + COUNT.size * place(call, kind))[0]
                   for call in CALLS for kind in KINDS}
         return {name: count for name, count in counts.items() if count}
-
-    def seen(self) -> dict[str, int]:
-        """Calls that were looked at, by name."""
-        return {call: COUNT.unpack_from(self._map, SEEN_AT + COUNT.size * index)[0] for index, call in enumerate(CALLS)}
 
     def close(self) -> None:
         self.switch_off()
