@@ -1,8 +1,10 @@
 """kvferry's connector for vLLM.
 
-    --kv-transfer-config '{"kv_connector": "KVFerryConnector", "kv_connector_module_path": "kvferry.vllm",
-                           "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+    --kv-transfer-config '{"kv_connector": "KVFerryConnector", "kv_role": "kv_both",
+                           "kv_load_failure_policy": "recompute",
                            "kv_connector_extra_config": {"lease_ttl_ms": 30000}}'
+
+(with "kv_connector_module_path": "kvferry.vllm" where vLLM's plugins are switched off)
 
 and, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
 

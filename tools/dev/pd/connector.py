@@ -52,7 +52,6 @@ def make_key(path: Path) -> Path:
 def kvferry(lease_s: float = 30.0, **options: Any) -> Connector:
     base = Connector("kvferry", {
         "kv_connector": "KVFerryConnector",
-        "kv_connector_module_path": "kvferry.vllm",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
     })
