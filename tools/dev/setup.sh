@@ -67,7 +67,7 @@ make_venv() {
 }
 
 setup_venv() {
-  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel
+  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel $STAMPS/audit
   once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "making .venv with the build tools (15 s)" make_venv
 }
 
@@ -101,6 +101,30 @@ install_wheel() {
 setup_wheel() {
   once wheel "$(hash_of meson.build meson_options.txt pyproject.toml include src python)" \
     "building and installing the Python package (half a minute)" install_wheel
+}
+
+install_audit() {
+  pip_install -r $REQUIREMENTS/requirements-wheel.txt
+}
+
+# A wheel for other machines: with OpenSSL inside, named for the oldest Python and glibc that will do, and checked.
+build_dist() {
+  rm -rf dist $CACHE/dist
+  .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+    --config-settings=setup-args=-Dprefer_static=true --wheel-dir $CACHE/dist . >$PIP_LOG 2>&1 ||
+    { tail -n 20 $PIP_LOG >&2; return 1; }
+  .venv/bin/python -m wheel tags --remove --python-tag cp310 $CACHE/dist/*.whl >/dev/null &&
+    auditwheel --verbose repair --wheel-dir dist $CACHE/dist/*.whl >$CACHE/logs/auditwheel.log 2>&1 ||
+    { tail -n 20 $CACHE/logs/auditwheel.log >&2; return 1; }
+  auditwheel show dist/*.whl && abi3audit --strict --summary dist/*.whl
+}
+
+setup_dist() {
+  [ -d dist ] || rm -f $STAMPS/dist
+  locked once audit "$(hash_of $REQUIREMENTS/requirements-wheel.txt)" "installing auditwheel and abi3audit into .venv (10 s)" \
+    install_audit
+  locked once dist "$(hash_of meson.build meson_options.txt pyproject.toml README.md include src python $REQUIREMENTS/setup.sh)" \
+    "building the wheel into dist (half a minute)" build_dist
 }
 
 # The Python package with a planted bug (tests/mutants) each, beside the real one: for PYTHONPATH.
