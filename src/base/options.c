@@ -113,9 +113,8 @@ static const char *const transport_names[] = {"local", "tcp", "ucx"};
 
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
-_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) &&
-                   sizeof(kvf_switch) == sizeof(uint32_t) && sizeof(kvf_tls_scope) == sizeof(uint32_t) &&
-                   sizeof(kvf_log_level) == sizeof(uint32_t),
+_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_switch) == sizeof(uint32_t) &&
+                   sizeof(kvf_tls_scope) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
 
 /* ---- values ---- */

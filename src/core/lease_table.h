@@ -104,9 +104,9 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
                                       const kvf_consumer_key *key);
 
 /* A consumer will not read (any more): it has all it needs or, if `completed` is false, has given up. Ends the lease if
- * no other is attached; returns the state afterwards. Where there is no room for the consumer, nothing happens. One that
- * gave up without having attached is noted as long as others are attached, so that a delayed renewal of its does not
- * attach it; it is the first to be forgotten when room is needed. */
+ * no other is attached; returns the state afterwards. Where there is no room for the consumer, nothing happens. One
+ * that gave up without having attached is noted as long as others are attached, so that a delayed renewal of its does
+ * not attach it; it is the first to be forgotten when room is needed. */
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                        const kvf_consumer_key *key, bool completed);
 

@@ -17,7 +17,6 @@
 #define LEASES_MAX 12
 #define SLOTS 4
 
-
 /* All that a stranger may ever be sent: a challenge, and why it is refused. */
 #define STRANGER_OUT_BYTES_MAX (2 * KVF_FRAME_HEADER_BYTES + KVF_CHALLENGE_BYTES_MAX + KVF_REFUSED_BYTES_MAX)
 
@@ -228,11 +227,14 @@ static wire *accept_wire(bool has_key)
 static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
 {
   size_t bytes = 0;
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL, .expected = config.incarnation};
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION,
+                     .version_max = KVF_PROTOCOL_VERSION,
+                     .role = KVF_ROLE_CONTROL,
+                     .expected = config.incarnation};
   uint8_t choices = fuzz_u8(tape);
   hello.role = (choices & 1) != 0 ? KVF_ROLE_RANK : KVF_ROLE_CONTROL;
   hello.client.bytes[0] = (choices >> 1) & 1; /* one of two consumers */
-  hello.version_max = (choices & 4) != 0 ? 7 : 1;
+  hello.version_max = KVF_PROTOCOL_VERSION + ((choices & 4) != 0 ? 6 : 0);
   fuzz_check(kvf_handshake_key_id(&config.key, hello.key_id) == KVF_OK); /* anyone on the way can have seen it */
   hello.key_id[0] ^= (choices & 0xf0) == 0xf0 ? 1 : 0;
   fuzz_check(kvf_hello_encode(&hello, body, KVF_HELLO_BYTES_MAX, &bytes) == KVF_OK);
@@ -317,9 +319,8 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
     kvf_lease lease = name_lease(tape);
     uint8_t who = fuzz_u8(tape);
     renew.items[i] = (kvf_renew_item){.lease = lease, .request_id = who & 7};
-    finish.items[i] = (kvf_finish_item){.lease = lease,
-                                        .request_id = who & 7,
-                                        .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED};
+    finish.items[i] = (kvf_finish_item){
+        .lease = lease, .request_id = who & 7, .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED};
   }
   renew.count = count;
   finish.count = count;

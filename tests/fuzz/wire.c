@@ -269,8 +269,7 @@ static size_t seed_renew(uint8_t *out)
 
 static size_t seed_finish(uint8_t *out)
 {
-  static kvf_finish finish = {
-      .seq = 1, .count = 2, .items = {{.kind = 1}, {.kind = 2}}};
+  static kvf_finish finish = {.seq = 1, .count = 2, .items = {{.kind = 1}, {.kind = 2}}};
   size_t bytes = 0;
   fuzz_check(kvf_finish_encode(&finish, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;

@@ -339,7 +339,7 @@ typedef struct sim_conn {
   bool silent; /* an end is gone and nothing will ever say so */
   uint32_t serial;
   sim_stranger_kind stranger;
-  uint32_t said;  /* times that the stranger has spoken */
+  uint32_t said; /* times that the stranger has spoken */
   sim_end end[2];
   sim_pipe pipe[2];
 } sim_conn;

@@ -1,6 +1,6 @@
+#include "core/request.h"
 #include "base/status.h"
 #include "control_world.h"
-#include "core/request.h"
 #include "test.h"
 #include "wire/lease_message.h"
 

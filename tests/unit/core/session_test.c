@@ -82,7 +82,8 @@ CONTROL_TEST(proof_of_another_key_is_refused)
 {
   open_world(64);
   uint64_t conn_id = accept_one();
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL};
+  kvf_hello hello = {
+      .version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL};
   uint8_t body[KVF_PROOF_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_handshake_key_id(&world.producer.core.self.key, hello.key_id), KVF_OK);
