@@ -177,13 +177,6 @@ static void print_case(bench *b, int what)
          case_names[what], b->samples[what][count / 2], b->samples[what][count * 99 / 100], count);
 }
 
-static void print_bytes(const char *name, uint64_t bytes)
-{
-  printf("{\"case\":\"%s\",\"impl\":\"kvferry\",\"unit\":\"bytes\",\"median\":%" PRIu64 ",\"p99\":%" PRIu64
-         ",\"runs\":1}\n",
-         name, bytes, bytes);
-}
-
 int main(void)
 {
   static bench b = {.prng = {1}, .now_ns = KVF_NS_PER_S};
@@ -206,7 +199,6 @@ int main(void)
   for (int what = 0; what < CASES; what++) {
     print_case(&b, what);
   }
-  print_bytes("lease/entry", kvf_lease_table_entry_bytes());
   kvf_lease_table_free(&b.table);
   for (int what = 0; what < CASES; what++) {
     free(b.samples[what]);

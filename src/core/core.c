@@ -408,7 +408,7 @@ static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_f
     kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
     return;
   }
-  kvf_peers_answered(&core->peers, peer);
+  kvf_peer_answered(peer);
   if (kvf_requests_on_states(&core->requests, now_ns, peer->index, body, body_bytes) != KVF_OK) {
     kvf_peers_on_malformed(&core->peers, now_ns, peer);
   }
@@ -540,7 +540,7 @@ static bool route_load_action(kvf_core *core, uint64_t now_ns, kvf_effect *out)
       kvf_peers_want_path(&core->peers, now_ns, action->peer);
       return false;
     case KVF_LOAD_PING:
-      kvf_peers_ping(&core->peers, now_ns, action->peer);
+      kvf_peers_ping(&core->peers, action->peer);
       return false;
     case KVF_LOAD_PATH_STALLED:
       kvf_peers_path_stalled(&core->peers, now_ns, action->path, action->silent);

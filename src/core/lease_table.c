@@ -78,11 +78,6 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   (void)entry;
 }
 
-size_t kvf_lease_table_entry_bytes(void)
-{
-  return sizeof(kvf_lease_entry);
-}
-
 kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config, uint64_t now_ns)
 {
   if (config->slots == 0 || config->ttl_ns == 0 || config->lease_max_ns == 0) {

@@ -77,9 +77,6 @@ typedef struct kvf_lease_ended {
   kvf_lease_end_cause cause;
 } kvf_lease_ended;
 
-/* Bytes of the table for each slot, block lists excluded. */
-size_t kvf_lease_table_entry_bytes(void);
-
 /* On success give it back with kvf_lease_table_free(). KVF_INVALID: no slots, or a time of 0. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config,
                                              uint64_t now_ns);

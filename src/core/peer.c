@@ -128,7 +128,6 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
     /* For ever: the proof covers the incarnation. A refusal it does not cover, nor the fields that are refused. */
     peer->gone = status;
   } else {
-    peers->counters.breaker_opened++;
     kvf_breaker_fail(&peer->breaker, now_ns, status);
   }
   answer_all(peers, peer, status);
@@ -412,9 +411,8 @@ void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   }
 }
 
-void kvf_peers_ping(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_ping(kvf_peers *peers, uint32_t index)
 {
-  (void)now_ns;
   kvf_peer *peer = peers->table[index];
   uint8_t *body;
   size_t bytes = 0;
@@ -574,9 +572,8 @@ bool kvf_peer_is_trusted(const kvf_peer *peer)
   return peer->state == KVF_PEER_WAIT_WELCOME || peer->state == KVF_PEER_READY;
 }
 
-void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer)
+void kvf_peer_answered(kvf_peer *peer)
 {
-  (void)peers;
   peer->awaited_since_ns = 0;
 }
 
@@ -593,7 +590,7 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  kvf_peers_answered(peers, peer);
+  kvf_peer_answered(peer);
   if (type == KVF_FRAME_REFUSED) {
     on_refused(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_WAIT_CHALLENGE && type == KVF_FRAME_CHALLENGE) {
@@ -638,7 +635,7 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   if (is_unused(peers, now_ns, peer)) {
     disconnect(peers, peer);
   } else {
-    kvf_peers_ping(peers, now_ns, peer->index); /* so that its side does not close an idle connection */
+    kvf_peers_ping(peers, peer->index); /* so that its side does not close an idle connection */
   }
   rearm(peers, peer, now_ns);
 }
@@ -737,7 +734,7 @@ void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bo
   }
 }
 
-static bool next_link_action(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link, kvf_peer_action *out)
+static bool next_link_action(kvf_peer *peer, kvf_peer_link *link, kvf_peer_action *out)
 {
   if (link->state == KVF_LINK_CLOSING) {
     link->state = KVF_LINK_NONE;
@@ -755,7 +752,6 @@ static bool next_link_action(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *li
                              .welcome = peer->welcome};
     return true;
   }
-  (void)peers;
   return false;
 }
 
@@ -769,7 +765,7 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
       return true;
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (next_link_action(peers, peer, &peer->links[i], out)) {
+      if (next_link_action(peer, &peer->links[i], out)) {
         if (out->kind == KVF_PEER_CLOSE_LINK) {
           advance(peers, now_ns, peer); /* a load may be waiting to open it again */
         }

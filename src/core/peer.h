@@ -120,7 +120,6 @@ typedef struct kvf_peer_counters {
   uint64_t handshakes;
   uint64_t failures;
   uint64_t stalls;
-  uint64_t breaker_opened;
   uint64_t fast_failures; /* refused because a breaker was open */
 } kvf_peer_counters;
 
@@ -156,7 +155,7 @@ void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A request waits for the control connection: OPENED or NOT_OPENED follows. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
-void kvf_peers_ping(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+void kvf_peers_ping(kvf_peers *peers, uint32_t index);
 /* A load got no byte over this path. `silent`: the peer did not answer a ping either. */
 void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent);
 
@@ -170,7 +169,7 @@ void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* Whether it has proved the key, and may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
 bool kvf_peer_is_trusted(const kvf_peer *peer);
 /* An answer came on the peer's connection. */
-void kvf_peers_answered(kvf_peers *peers, kvf_peer *peer);
+void kvf_peer_answered(kvf_peer *peer);
 /* A frame came that its reader could not decode. */
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* kvf_core_on_insecure(). */

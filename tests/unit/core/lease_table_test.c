@@ -41,11 +41,6 @@ TEST(bad_config)
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
 }
 
-TEST(entry_is_small)
-{
-  assert_in_range(kvf_lease_table_entry_bytes(), 1, 256);
-}
-
 /* ---- life ---- */
 
 LEASE_TEST(published_then_live_then_completed)
