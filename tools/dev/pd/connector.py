@@ -30,6 +30,11 @@ class Connector:
         """With the package that has this planted bug."""
         return replace(self, env={**self.env, "PYTHONPATH": str(PLANTED / name)})
 
+    def without_plugins(self) -> Connector:
+        """Found by its module's path alone."""
+        return replace(self, config={**self.config, "kv_connector_module_path": "kvferry.vllm"},
+                       env={**self.env, "VLLM_PLUGINS": ""})
+
     def at_port(self, port: int) -> Connector:
         """With a port of its own that stays the same when the engine is started anew."""
         if self.name == "kvferry":
