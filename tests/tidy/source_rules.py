@@ -106,7 +106,7 @@ def header_guards(root):
 
 
 def file_lengths(root):
-    for folder in ("include", "src", "tests", "tools", "bench", "python"):
+    for folder in ("include", "src", "tests", "tools", "bench", "python", "examples"):
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root)
             if path.suffix in (".c", ".h", ".py", ".pyi", ".sh") and path.is_file():
@@ -128,7 +128,7 @@ def formatting(root):
     formatter = shutil.which("clang-format-19")
     if formatter is None:
         return  # other versions format differently
-    files = [str(name) for _, name, _ in c_files(root, "include", "src", "tests", "tools", "bench", "python")]
+    files = [str(name) for _, name, _ in c_files(root, "include", "src", "tests", "tools", "bench", "python", "examples")]
     result = subprocess.run([formatter, "--dry-run", *files], cwd=root, capture_output=True, text=True, check=False)
     for path in sorted(set(re.findall(r"^(.+?):\d+:\d+: warning:", result.stderr, re.M))):
         yield f"{path}:1: not formatted: run ./dev format"

@@ -40,5 +40,5 @@ once() {
 }
 
 c_files() {
-  find include src tests bench tools python -name '*.[ch]'
+  find include src tests bench tools python examples -name '*.[ch]'
 }
