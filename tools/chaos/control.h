@@ -11,7 +11,7 @@
 /* The environment variable with the file's path. Without it every call goes straight through. */
 #define CHAOS_FILE_VARIABLE "KVFERRY_CHAOS_FILE"
 #define CHAOS_MAGIC UINT64_C(0x534f41484346566b) /* "kVFCHAOS" */
-#define CHAOS_VERSION 1u
+#define CHAOS_VERSION 2u
 #define CHAOS_PER_MILLION 1000000u
 
 /* The calls that can be made to fail, by their place in the file. */
@@ -48,10 +48,9 @@ typedef struct chaos_control {
   _Atomic uint64_t seed;
   uint64_t reserved[4];
   chaos_rule rules[CHAOS_CALLS][CHAOS_KINDS];
-  _Atomic uint64_t seen[CHAOS_CALLS]; /* calls while on */
   _Atomic uint64_t injected[CHAOS_CALLS][CHAOS_KINDS];
 } chaos_control;
 
-_Static_assert(sizeof(chaos_control) == 64 + CHAOS_CALLS * (8 * CHAOS_KINDS + 8 + 8 * CHAOS_KINDS), "no padding");
+_Static_assert(sizeof(chaos_control) == 64 + CHAOS_CALLS * (16 * CHAOS_KINDS), "no padding");
 
 #endif

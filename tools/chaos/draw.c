@@ -20,7 +20,8 @@ static bool is_ours(const chaos_control *control)
          control->kinds == CHAOS_KINDS;
 }
 
-bool chaos_map(const char *path)
+/* False: it is none of this version. */
+static bool map_file(const char *path)
 {
   int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) {
@@ -46,7 +47,7 @@ bool chaos_map(const char *path)
 __attribute__((constructor)) static void map_at_start(void)
 {
   const char *path = getenv(CHAOS_FILE_VARIABLE);
-  if (path != NULL && !chaos_map(path)) {
+  if (path != NULL && !map_file(path)) {
     (void)fprintf(stderr, "kvferry-chaos: %s is no control file of this version: nothing will be injected\n", path);
   }
 }
@@ -76,7 +77,6 @@ chaos_fault chaos_draw(chaos_call call)
   uint64_t entropy = next_entropy(call);
   uint64_t point = entropy % CHAOS_PER_MILLION;
   fault.entropy = entropy / CHAOS_PER_MILLION;
-  atomic_fetch_add_explicit(&chaos_mapped->seen[call], 1, memory_order_relaxed);
   for (unsigned kind = 0; kind < CHAOS_KINDS; kind++) {
     uint64_t rule = atomic_load_explicit(&chaos_mapped->rules[call][kind], memory_order_relaxed);
     uint32_t rate = (uint32_t)rule;

@@ -17,9 +17,6 @@ typedef struct chaos_fault {
 /* NULL: there is no control file. */
 extern chaos_control *chaos_mapped;
 
-/* Maps a control file; false if it is none of this version. What was mapped before stays. */
-bool chaos_map(const char *path);
-
 /* The next fault of this thread's sequence for the call. The sequence follows from the seed, the thread's place in the
  * order in which threads have made their first draw, the call, and how many draws the thread has made for it.
  */

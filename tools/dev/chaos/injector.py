@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 VARIABLE = "KVFERRY_CHAOS_FILE"
 MAGIC = 0x534F41484346566B
-VERSION = 1
+VERSION = 2
 CALLS = ("process_vm_readv", "sendmsg", "recvmsg", "send", "recv", "connect",
          "ucp_get_nbx", "ucp_request_check_status", "ucp_am_send_nbx")
 KINDS = ("fail", "delay", "shorten", "flip")
@@ -21,8 +21,7 @@ ON_AT = 20
 RULE = struct.Struct("=II")
 COUNT = struct.Struct("=Q")
 RULES_AT = HEAD.size
-SEEN_AT = RULES_AT + RULE.size * len(CALLS) * len(KINDS)
-INJECTED_AT = SEEN_AT + COUNT.size * len(CALLS)
+INJECTED_AT = RULES_AT + RULE.size * len(CALLS) * len(KINDS)
 FILE_BYTES = INJECTED_AT + COUNT.size * len(CALLS) * len(KINDS)
 
 
@@ -59,7 +58,7 @@ class Control:
 
     def switch_off(self) -> None:
         self._switch(0)
-        self._map[RULES_AT:SEEN_AT] = bytes(SEEN_AT - RULES_AT)
+        self._map[RULES_AT:INJECTED_AT] = bytes(INJECTED_AT - RULES_AT)
 
     def _switch(self, on: int) -> None:
         struct.pack_into("=I", self._map, ON_AT, on)
