@@ -4,11 +4,9 @@ set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh
 
-for argument in "$@"; do
-  case $argument in
-    --compilers) exec tools/dev/compilers.sh ;;
-    --mutants) exec .venv/bin/python tools/dev/mutants.py "$@" ;;
-  esac
-done
+case " $* " in
+  *" --compilers "*) exec tools/dev/compilers.sh ;;
+  *" --mutants "*) exec .venv/bin/python tools/dev/mutants.py "$@" ;;
+esac
 build_sim build-sim --buildtype=debugoptimized
 exec build-sim/tests/sim/kvferry-sim "$@"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from . import client, faults, report, web
-from .connector import CONNECTORS, Connector
+from . import client, faults, web
+from .connector import CONNECTORS
 from .paths import SMOLLM2
 from .progress import say
 from .prompts import country_prompts
 from .rig import Rig
 from .stack import Stack, exit_on_signals, log_folder, pair
+from .table import table
 from .trial import Outcome, run
 
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -19,6 +21,7 @@ LEASE_S = 3.0
 # So few that every block of P has another owner after a handful of prompts.
 P_BLOCKS = 24
 D_BLOCKS = 64
+HEAD = ("fault", "connector", "the client got", "tokens", "seconds", "recomputed", "why", "D's next", "blocks back")
 
 
 def parse_args() -> argparse.Namespace:
@@ -27,7 +30,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--compare", action="store_true", help="both connectors, one table")
     parser.add_argument("--faults", default="", metavar="LETTERS", help="only these, e.g. abg")
     parser.add_argument("--transport", choices=("local", "tcp", "ucx"), help="kvferry: use only this one")
-    parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="the client's time limit")
     return parser.parse_args()
 
 
@@ -44,34 +46,48 @@ def ask(url: str) -> None:
         print(f"  no answer: {answer.status} {answer.error or client.error_text(answer.body)}\n", flush=True)
 
 
-def connector_for(args: argparse.Namespace, name: str) -> Connector:
-    options = {"transports": [args.transport]} if args.transport and name == "kvferry" else {}
-    return CONNECTORS[name](LEASE_S, **options)
-
-
-def wanted(letters: str) -> list[faults.Fault]:
-    return [fault for fault in faults.ALL if not letters or fault.letter in letters + "-"]
-
-
 def demo_one(args: argparse.Namespace, name: str) -> list[Outcome]:
     say(f"\n=== {name}")
-    specs = pair(SMOLLM2, connector_for(args, name), P_BLOCKS, D_BLOCKS)
+    options = {"transports": [args.transport]} if args.transport and name == "kvferry" else {}
+    specs = pair(SMOLLM2, CONNECTORS[name](LEASE_S, **options), P_BLOCKS, D_BLOCKS)
     with Stack(specs, log_folder(f"demo-{name}")) as stack:
         assert stack.router is not None
         ask(stack.router.url)
         prompts = country_prompts(lambda text: client.tokenize(stack.decode.url, text))
-        rig = Rig(stack, name, prompts, LEASE_S, client_limit_s=args.patience)
-        return [show(run_one(rig, fault)) for fault in wanted(args.faults)]
+        rig = Rig(stack, name, prompts, LEASE_S)
+        return [run_one(rig, fault) for fault in faults.ALL if not args.faults or fault.letter in args.faults + "-"]
+
+
+def outcomes_table(results: Sequence[Outcome]) -> str:
+    ordered = sorted(results, key=lambda result: result.fault.letter)
+    return table(HEAD, [row(result) for result in ordered])
 
 
 def run_one(rig: Rig, fault: faults.Fault) -> Outcome:
     say(f"({fault.letter}) {fault.title} …")
-    return run(rig, fault)
-
-
-def show(outcome: Outcome) -> Outcome:
-    say(report.in_one_line(outcome))
+    outcome = run(rig, fault)
+    say("    " + "; ".join(f"{name}: {cell}" for name, cell in list(zip(HEAD, row(outcome)))[2:] if cell != "-"))
     return outcome
+
+
+def row(result: Outcome) -> tuple[str, ...]:
+    ours = result.connector == "kvferry"
+    return (
+        f"({result.fault.letter}) {result.fault.title}", result.connector,
+        "(it hung up)" if result.reply is None else result.reply.in_short(),
+        verdict(result),
+        "-" if result.reply is None else f"{result.reply.seconds:.1f}",
+        str(result.recomputed) if ours else "-",
+        ", ".join(result.reasons) or "-" if ours else "-",
+        f"{result.probe.seconds:.1f} s" if result.probe.ok else result.probe.in_short(),
+        f"{result.blocks_back_s:.1f} s" if result.blocks_back_s is not None else "NOT BACK",
+    )
+
+
+def verdict(result: Outcome) -> str:
+    if result.same_tokens is None:
+        return "-" if result.reply is None else "none"
+    return "right" if result.same_tokens else "WRONG"
 
 
 def main() -> int:
@@ -79,7 +95,7 @@ def main() -> int:
     exit_on_signals()
     names = ["kvferry", "nixl"] if args.compare else [args.connector]
     results = [outcome for name in names for outcome in demo_one(args, name)]
-    print("\n" + report.outcomes(results))
+    print("\n" + outcomes_table(results))
     return 0 if all(result.good for result in results if result.connector == "kvferry") else 1
 
 

@@ -67,18 +67,16 @@ def engine_argv(spec: EngineSpec, port: int) -> list[str]:
     ]
 
 
-class Engine:
-    """A server that can be paused, killed and started anew on the same ports."""
+class Server:
+    """A program that answers HTTP, and that can be paused, killed and started anew on the same port."""
 
-    def __init__(self, spec: EngineSpec, logs: Path) -> None:
-        self.port, self.connector_port = free_ports(2)
-        self.spec = replace(spec, connector=spec.connector.at_port(self.connector_port))
-        self.process = Process(
-            spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
+    process: Process
+    port: int
+    grace_s = 10.0
 
     @property
     def name(self) -> str:
-        return self.spec.name
+        return self.process.name
 
     @property
     def url(self) -> str:
@@ -94,7 +92,16 @@ class Engine:
         return web.get_status(self.url + "/health", timeout_s=2.0) == 200
 
     def stop(self) -> None:
-        self.process.stop()
+        self.process.stop(self.grace_s)
+
+
+class Engine(Server):
+
+    def __init__(self, spec: EngineSpec, logs: Path) -> None:
+        self.port, self.connector_port = free_ports(2)
+        self.spec = replace(spec, connector=spec.connector.at_port(self.connector_port))
+        self.process = Process(
+            spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
 
     def samples(self) -> metrics.Samples:
         return metrics.parse(web.get_text(self.url + "/metrics", timeout_s=10.0))

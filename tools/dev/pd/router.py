@@ -7,16 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import web
-from .engine import HOST, EngineError
+from .engine import HOST, Server
 from .ports import free_ports
 from .process import Process
 
 
-class Router:
+class Router(Server):
+    grace_s = 2.0
+
     def __init__(self, prefill_urls: Sequence[str], decode_url: str, logs: Path, port: int | None = None,
                  name: str = "router", args: Sequence[str] = ()) -> None:
-        self.name = name
         self.port, metrics_port = free_ports(2)
         self.port = port or self.port
         argv = [
@@ -25,19 +25,4 @@ class Router:
             "--host", HOST, "--port", str(self.port), "--prometheus-port", str(metrics_port),
             "--kv-connector", "nixl", *args,
         ]
-        self.process = Process(self.name, argv, dict(os.environ), logs / f"{name}.log")
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
-
-    def start(self) -> None:
-        self.process.start()
-
-    def healthy(self) -> bool:
-        if not self.process.running():
-            raise EngineError(f"the router ended while starting; its log ends so:\n{self.process.log_tail()}")
-        return web.get_status(self.url + "/health", timeout_s=2.0) == 200
-
-    def stop(self) -> None:
-        self.process.stop(grace_s=2.0)
+        self.process = Process(name, argv, dict(os.environ), logs / f"{name}.log")
