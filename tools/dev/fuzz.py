@@ -1,4 +1,4 @@
-"""Runs the fuzz targets of build-fuzz, prints a table, and fails with a command that replays what was found."""
+"""Runs the fuzz targets of build-fuzz, says what each did, and fails with a command that replays what was found."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ KEPT_BYTES_MAX = 200_000
 
 # One input may take and use so much; beyond it, it is a finding.
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=4096", "-len_control=20"]
+SAID = re.compile(r"broken: |ERROR: |runtime error: |SUMMARY: ")
 
 
 class Outcome(NamedTuple):
     target: str
     runs: int
-    runs_per_s: int
     coverage: int
-    new_inputs: int
     code: int
     found: list[Path]
 
@@ -78,15 +77,8 @@ def fuzz(target: str, seconds: int) -> Outcome:
     with log.open("w") as out:
         code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
     text = log.read_text(errors="replace")
-    return Outcome(
-        target,
-        number(r"stat::number_of_executed_units: (\d+)", text),
-        number(r"stat::average_exec_per_sec: +(\d+)", text),
-        number(r"\bcov: (\d+)", text),
-        number(r"stat::new_units_added: +(\d+)", text),
-        code,
-        sorted(artifacts(target) - before),
-    )
+    runs, coverage = number(r"stat::number_of_executed_units: (\d+)", text), number(r"\bcov: (\d+)", text)
+    return Outcome(target, runs, coverage, code, sorted(artifacts(target) - before))
 
 
 def keep(target: str) -> str:
@@ -108,25 +100,13 @@ def keep(target: str) -> str:
     return f"{target}: {len(kept)} inputs" + (f"; {left_out} left out" if left_out else "")
 
 
-def print_table(outcomes: list[Outcome]) -> None:
-    print(f"{'target':12} {'runs':>9} {'runs/s':>8} {'coverage':>9} {'new inputs':>11} {'findings':>9}")
-    for each in outcomes:
-        findings = max(len(each.found), int(each.code != 0))
-        print(
-            f"{each.target:12} {each.runs:9} {each.runs_per_s:8} {each.coverage:9} {each.new_inputs:11} {findings:9}"
-        )
-
-
-def print_findings(outcomes: list[Outcome]) -> None:
-    for each in outcomes:
-        if each.code == 0:
-            continue
-        lines = (CACHE / each.target / "log").read_text(errors="replace").splitlines()
-        said = [line for line in lines if re.search(r"broken: |ERROR: |runtime error: |SUMMARY: ", line)]
-        print(f"\n{each.target}: exit status {each.code}; see {CACHE / each.target / 'log'}")
-        print("\n".join(f"  {line.strip()}" for line in said[:4]))
-        for path in each.found:
-            print(f"  replay: {shlex.join([program('replay', each.target), str(path)])}")
+def show(each: Outcome) -> None:
+    print(f"{each.target:12} {each.runs:9} runs, coverage {each.coverage}{'' if each.code == 0 else ': FAILED'}", flush=True)
+    if each.code != 0:
+        log = CACHE / each.target / "log"
+        said = [line.strip() for line in log.read_text(errors="replace").splitlines() if SAID.search(line)]
+        replays = ["replay: " + shlex.join([program("replay", each.target), str(path)]) for path in each.found]
+        print("\n".join(f"    {line}" for line in [f"exit status {each.code}; see {log}", *said[:4], *replays]))
 
 
 def main() -> int:
@@ -139,14 +119,15 @@ def main() -> int:
     os.environ.setdefault("ASAN_OPTIONS", "quarantine_size_mb=64:detect_stack_use_after_return=0")
     os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        outcomes = list(pool.map(lambda target: fuzz(target, arguments.seconds), targets))
-        print_table(outcomes)
-        print_findings(outcomes)
+        failed = False
+        for outcome in pool.map(lambda target: fuzz(target, arguments.seconds), targets):
+            show(outcome)
+            failed |= outcome.code != 0
         if arguments.keep:
             print("\nkept:")
             for line in pool.map(keep, targets):
                 print(f"  {line}")
-    return int(any(each.code != 0 for each in outcomes))
+    return int(failed)
 
 
 if __name__ == "__main__":

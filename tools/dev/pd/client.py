@@ -25,7 +25,6 @@ class Reply:
     seconds: float = 0.0
     error: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    finish_reason: str = ""
     reason: str = ""
     """Of an error of kvferry's."""
 
@@ -58,7 +57,7 @@ def read_reply(answer: web.Answer) -> Reply:
                      error=answer.error or error_text(answer.body), reason=error_reason(answer.body))
     choice = answer.body["choices"][0]
     return Reply(200, choice["text"], choice.get("token_ids") or [], answer.body.get("kv_transfer_params"),
-                 answer.seconds, headers=answer.headers, finish_reason=choice.get("finish_reason") or "")
+                 answer.seconds, headers=answer.headers)
 
 
 def error_text(body: dict[str, Any]) -> str:
@@ -90,10 +89,6 @@ def ask(url: str, prompt: Prompt, max_tokens: int, ticket: Ticket | None = None,
     """Sends a request whose client may leave: by closing the connection."""
     body = completion_body(prompt, max_tokens, ticket)
     return web.post(url + "/v1/completions", {**body, "stream": stream})
-
-
-def hang_up(url: str, prompt: Prompt, max_tokens: int, ticket: Ticket, after_s: float) -> None:
-    web.post_and_hang_up(url + "/v1/completions", completion_body(prompt, max_tokens, ticket), after_s)
 
 
 def tokenize(url: str, text: str) -> Prompt:

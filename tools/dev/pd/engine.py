@@ -104,7 +104,7 @@ class Engine(Server):
             spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
 
     def samples(self) -> metrics.Samples:
-        return metrics.parse(web.get_text(self.url + "/metrics", timeout_s=10.0))
+        return metrics.parse(web.get(self.url + "/metrics", timeout_s=10.0)[1])
 
     def usage(self) -> float:
         """The share of the pool's blocks in use, 0.0 to 1.0."""

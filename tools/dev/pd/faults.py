@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +72,8 @@ def hung_up(rig: Rig) -> None:
     """P is stopped meanwhile, so that a load that needs P is still going on when the client leaves."""
     ticket = rig.ticket(rig.question)
     rig.producer.process.pause()
-    client.hang_up(rig.decoder.url, rig.question, rig.max_tokens, ticket, HANG_UP_AFTER_S)
+    with closing(client.ask(rig.decoder.url, rig.question, rig.max_tokens, ticket)):
+        time.sleep(HANG_UP_AFTER_S)
 
 
 def altered(rig: Rig) -> Reply:

@@ -24,6 +24,7 @@ from .table import table
 
 MODELS = {"fast": FAST, "smollm2": SMOLLM2}
 BLOCKS = 128
+PROMPT_TOKENS = 400
 WARM_UP_ROUNDS = 3
 NAMES = ("kvferry", "nixl")
 
@@ -43,13 +44,9 @@ class Times:
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev first-token", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40, metavar="COUNT")
-    parser.add_argument("--tokens", type=int, default=400, metavar="COUNT", help="of each prompt, at most 500")
     parser.add_argument("--model", choices=sorted(MODELS), default="smollm2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures")
-    args = parser.parse_args()
-    if args.rounds < 1 or not 1 <= args.tokens <= 500:
-        parser.error("--rounds must be 1 or more, --tokens 1 to 500")
-    return args
+    return parser.parse_args()
 
 
 def stack_of(model: Path, name: str) -> Stack:
@@ -69,12 +66,12 @@ def ask(stack: Stack, prompt: client.Prompt) -> tuple[float, float]:
     return handed_over - start, time.monotonic() - handed_over
 
 
-def measure(stacks: dict[str, Stack], rounds: int, tokens: int) -> dict[str, Times]:
+def measure(stacks: dict[str, Stack], rounds: int) -> dict[str, Times]:
     times = {name: Times() for name in stacks}
     for number in range(-WARM_UP_ROUNDS, rounds):
         order = list(stacks) if number % 2 == 0 else list(reversed(stacks))
         for name in order:
-            prefill_s, decode_s = ask(stacks[name], numbered_prompt(number + WARM_UP_ROUNDS, tokens))
+            prefill_s, decode_s = ask(stacks[name], numbered_prompt(number + WARM_UP_ROUNDS, PROMPT_TOKENS))
             if number >= 0:
                 times[name].prefill.append(prefill_s)
                 times[name].decode.append(decode_s)
@@ -83,18 +80,15 @@ def measure(stacks: dict[str, Stack], rounds: int, tokens: int) -> dict[str, Tim
     return times
 
 
-def in_ms(seconds: list[float]) -> str:
-    return f"{1000 * statistics.median(seconds):.1f}"
-
-
 def ratios(times: dict[str, Times]) -> list[float]:
     """kvferry's time to the first token to NixlConnector's, round by round."""
     return [ours / theirs for ours, theirs in zip(times["kvferry"].first_token, times["nixl"].first_token)]
 
 
 def show(times: dict[str, Times]) -> str:
-    rows = [(name, in_ms(each.prefill), in_ms(each.decode), in_ms(each.first_token)) for name, each in times.items()]
-    quarters = statistics.quantiles(ratios(times), n=4) if len(ratios(times)) > 1 else 3 * ratios(times)
+    rows = [(name, *(f"{1000 * statistics.median(part):.1f}" for part in (each.prefill, each.decode, each.first_token)))
+            for name, each in times.items()]
+    quarters = statistics.quantiles(ratios(times), n=4, method="inclusive") if len(ratios(times)) > 1 else 3 * ratios(times)
     return (table(("connector", "P, ms", "D from the ticket on, ms", "first token, ms"), rows) +
             f"\n\nkvferry to nixl, first token: median {statistics.median(ratios(times)):.3f}"
             f" (quartiles {quarters[0]:.3f} to {quarters[2]:.3f}, {len(ratios(times))} rounds)")
@@ -106,11 +100,11 @@ def main() -> int:
     model = MODELS[args.model]
     with ExitStack() as running:
         stacks = {name: running.enter_context(stack_of(model, name)) for name in NAMES}
-        times = measure(stacks, args.rounds, args.tokens)
+        times = measure(stacks, args.rounds)
     print("\n" + show(times))
     if args.json:
         args.json.write_text(json.dumps({
-            "rounds": args.rounds, "tokens": args.tokens, "model": args.model,
+            "rounds": args.rounds, "tokens": PROMPT_TOKENS, "model": args.model,
             "ratio_median": statistics.median(ratios(times)),
             **{name: {"prefill_s": each.prefill, "decode_s": each.decode} for name, each in times.items()},
         }, indent=1) + "\n")

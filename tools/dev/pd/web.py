@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,10 +32,9 @@ def connect(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str
 
 def decode(raw: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(raw)
-    except ValueError:
+        return dict(json.loads(raw))
+    except (TypeError, ValueError):
         return {"text": raw.decode(errors="replace")}
-    return body if isinstance(body, dict) else {"value": body}
 
 
 def post_json(url: str, body: dict[str, Any], timeout_s: float, headers: dict[str, str] | None = None) -> Answer:
@@ -43,16 +42,15 @@ def post_json(url: str, body: dict[str, Any], timeout_s: float, headers: dict[st
     start = time.monotonic()
     connection, path = connect(url, timeout_s)
     try:
-        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
-        response = connection.getresponse()
-        return Answer(response.status, decode(response.read()), {k.lower(): v for k, v in response.getheaders()},
-                      time.monotonic() - start)
-    except (TimeoutError, socket.timeout):
+        with closing(connection):
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return Answer(response.status, decode(response.read()), {k.lower(): v for k, v in response.getheaders()},
+                          time.monotonic() - start)
+    except TimeoutError:
         return Answer(NO_ANSWER, seconds=time.monotonic() - start, error=f"no answer in {timeout_s:.0f} s")
     except (OSError, http.client.HTTPException) as fault:
         return Answer(NO_ANSWER, seconds=time.monotonic() - start, error=f"{type(fault).__name__}: {fault}")
-    finally:
-        connection.close()
 
 
 def post(url: str, body: dict[str, Any], timeout_s: float = 5.0) -> http.client.HTTPConnection:
@@ -62,28 +60,16 @@ def post(url: str, body: dict[str, Any], timeout_s: float = 5.0) -> http.client.
     return connection
 
 
-def post_and_hang_up(url: str, body: dict[str, Any], after_s: float) -> None:
-    """Sends a request and closes the connection a moment later, without reading."""
-    connection = post(url, body)
-    time.sleep(after_s)
-    connection.close()
-
-
-def get_text(url: str, timeout_s: float) -> str:
+def get(url: str, timeout_s: float) -> tuple[int, str]:
     connection, path = connect(url, timeout_s)
-    try:
+    with closing(connection):
         connection.request("GET", path)
-        return connection.getresponse().read().decode(errors="replace")
-    finally:
-        connection.close()
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
 
 
 def get_status(url: str, timeout_s: float) -> int:
-    connection, path = connect(url, timeout_s)
     try:
-        connection.request("GET", path)
-        return connection.getresponse().status
+        return get(url, timeout_s)[0]
     except (OSError, http.client.HTTPException):
         return NO_ANSWER
-    finally:
-        connection.close()
