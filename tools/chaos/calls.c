@@ -85,27 +85,20 @@ static void flip(chaos_call call, const chaos_fault *fault, const struct iovec *
   }
 }
 
-/* True: the call fails, and errno says how. Otherwise it has been delayed if it was to be. */
+/* True: the call fails, and errno says how. */
 static bool goes_wrong(chaos_call call, chaos_fault *fault)
 {
-  *fault = chaos_draw(call);
-  chaos_delay(call, fault);
-  if (fault->kind != CHAOS_FAIL) {
+  if (!chaos_goes_wrong(call, fault)) {
     return false;
   }
-  chaos_count(call, CHAOS_FAIL);
   errno = (int)fault->value;
   return true;
 }
 
-typedef ssize_t vm_read_fn(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long,
-                           unsigned long);
-
 CHAOS_INTERPOSED ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals,
                                           const struct iovec *remote, unsigned long remotes, unsigned long flags)
 {
-  static chaos_real known;
-  vm_read_fn *real = (vm_read_fn *)chaos_find(&known, "process_vm_readv", NULL);
+  CHAOS_REAL(process_vm_readv, NULL);
   chaos_fault fault;
   struct iovec cut[IOVECS_MAX];
   if (!chaos_is_on()) {
@@ -123,12 +116,9 @@ CHAOS_INTERPOSED ssize_t process_vm_readv(pid_t pid, const struct iovec *local, 
   return got;
 }
 
-typedef ssize_t sendmsg_fn(int, const struct msghdr *, int);
-
 CHAOS_INTERPOSED ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
-  static chaos_real known;
-  sendmsg_fn *real = (sendmsg_fn *)chaos_find(&known, "sendmsg", NULL);
+  CHAOS_REAL(sendmsg, NULL);
   chaos_fault fault;
   struct iovec cut[IOVECS_MAX];
   if (!socket_is_on()) {
@@ -146,12 +136,9 @@ CHAOS_INTERPOSED ssize_t sendmsg(int fd, const struct msghdr *message, int flags
   return real(fd, &shortened, flags);
 }
 
-typedef ssize_t recvmsg_fn(int, struct msghdr *, int);
-
 CHAOS_INTERPOSED ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
-  static chaos_real known;
-  recvmsg_fn *real = (recvmsg_fn *)chaos_find(&known, "recvmsg", NULL);
+  CHAOS_REAL(recvmsg, NULL);
   chaos_fault fault;
   struct iovec cut[IOVECS_MAX];
   if (!socket_is_on()) {
@@ -184,12 +171,9 @@ static size_t wanted(chaos_call call, const chaos_fault *fault, size_t bytes)
   return shorter(bytes, fault->entropy);
 }
 
-typedef ssize_t send_fn(int, const void *, size_t, int);
-
 CHAOS_INTERPOSED ssize_t send(int fd, const void *data, size_t bytes, int flags)
 {
-  static chaos_real known;
-  send_fn *real = (send_fn *)chaos_find(&known, "send", NULL);
+  CHAOS_REAL(send, NULL);
   chaos_fault fault;
   if (!socket_is_on()) {
     return real(fd, data, bytes, flags);
@@ -197,12 +181,9 @@ CHAOS_INTERPOSED ssize_t send(int fd, const void *data, size_t bytes, int flags)
   return goes_wrong(CHAOS_SEND, &fault) ? -1 : real(fd, data, wanted(CHAOS_SEND, &fault, bytes), flags);
 }
 
-typedef ssize_t recv_fn(int, void *, size_t, int);
-
 CHAOS_INTERPOSED ssize_t recv(int fd, void *data, size_t bytes, int flags)
 {
-  static chaos_real known;
-  recv_fn *real = (recv_fn *)chaos_find(&known, "recv", NULL);
+  CHAOS_REAL(recv, NULL);
   chaos_fault fault;
   if (!socket_is_on()) {
     return real(fd, data, bytes, flags);
@@ -210,16 +191,13 @@ CHAOS_INTERPOSED ssize_t recv(int fd, void *data, size_t bytes, int flags)
   return goes_wrong(CHAOS_RECV, &fault) ? -1 : real(fd, data, wanted(CHAOS_RECV, &fault, bytes), flags);
 }
 
-typedef int connect_fn(int, const struct sockaddr *, socklen_t);
-
 /* The C library declares its address as a union of pointers. */
 CHAOS_INTERPOSED int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t bytes)
 {
-  static chaos_real known;
-  connect_fn *real = (connect_fn *)chaos_find(&known, "connect", NULL);
+  CHAOS_REAL(connect, NULL);
   chaos_fault fault;
   if (!socket_is_on()) {
-    return real(fd, address.__sockaddr__, bytes);
+    return real(fd, address, bytes);
   }
-  return goes_wrong(CHAOS_CONNECT, &fault) ? -1 : real(fd, address.__sockaddr__, bytes);
+  return goes_wrong(CHAOS_CONNECT, &fault) ? -1 : real(fd, address, bytes);
 }

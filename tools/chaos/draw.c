@@ -71,7 +71,10 @@ static uint64_t next_entropy(chaos_call call)
   return mixed(stream + draws[call]++);
 }
 
-chaos_fault chaos_draw(chaos_call call)
+/* The next fault of this thread's sequence for the call. The sequence follows from the seed, the thread's place in the
+ * order in which threads have made their first draw, the call, and how many draws the thread has made for it.
+ */
+static chaos_fault draw(chaos_call call)
 {
   chaos_fault fault = {.kind = CHAOS_KINDS};
   uint64_t entropy = next_entropy(call);
@@ -95,13 +98,21 @@ void chaos_count(chaos_call call, chaos_kind kind)
   atomic_fetch_add_explicit(&chaos_mapped->injected[call][kind], 1, memory_order_relaxed);
 }
 
-void chaos_delay(chaos_call call, const chaos_fault *fault)
+static void delay(uint32_t ms)
 {
-  if (fault->kind != CHAOS_DELAY) {
-    return;
-  }
-  struct timespec left = {.tv_sec = fault->value / 1000, .tv_nsec = (long)(fault->value % 1000) * 1000000};
+  struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
   while (nanosleep(&left, &left) != 0) {
   }
-  chaos_count(call, CHAOS_DELAY);
+}
+
+bool chaos_goes_wrong(chaos_call call, chaos_fault *fault)
+{
+  *fault = draw(call);
+  if (fault->kind == CHAOS_DELAY) {
+    delay(fault->value);
+  }
+  if (fault->kind == CHAOS_DELAY || fault->kind == CHAOS_FAIL) {
+    chaos_count(call, fault->kind);
+  }
+  return fault->kind == CHAOS_FAIL;
 }

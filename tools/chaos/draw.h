@@ -17,16 +17,13 @@ typedef struct chaos_fault {
 /* NULL: there is no control file. */
 extern chaos_control *chaos_mapped;
 
-/* The next fault of this thread's sequence for the call. The sequence follows from the seed, the thread's place in the
- * order in which threads have made their first draw, the call, and how many draws the thread has made for it.
- */
-chaos_fault chaos_draw(chaos_call call);
-
 /* A fault that was drawn has been done. */
 void chaos_count(chaos_call call, chaos_kind kind);
 
-/* Sleeps where the fault says so, and counts it. */
-void chaos_delay(chaos_call call, const chaos_fault *fault);
+/* Draws, and does what is to be done before the call: true if that fails, with `value`; it has been delayed otherwise,
+ * if it was to be.
+ */
+bool chaos_goes_wrong(chaos_call call, chaos_fault *fault);
 
 static inline bool chaos_is_on(void)
 {

@@ -18,4 +18,9 @@ typedef _Atomic(chaos_function *) chaos_real;
  */
 chaos_function *chaos_find(chaos_real *known, const char *name, const char *library);
 
+/* Declares `real`, the next definition of the function `name`. */
+#define CHAOS_REAL(name, library) \
+  static chaos_real known;        \
+  __typeof__(name) *real = (__typeof__(name) *)chaos_find(&known, #name, library)
+
 #endif

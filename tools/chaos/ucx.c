@@ -20,36 +20,26 @@ static void *status_pointer(int status)
   return (void *)(intptr_t)status;
 }
 
-/* True: the call fails, with this status. Otherwise it has been delayed if it was to be. */
+/* True: the call fails, with this status. */
 static bool goes_wrong(chaos_call call, int *status)
 {
-  if (!chaos_is_on()) {
+  chaos_fault fault;
+  if (!chaos_is_on() || !chaos_goes_wrong(call, &fault)) {
     return false;
   }
-  chaos_fault fault = chaos_draw(call);
-  chaos_delay(call, &fault);
-  if (fault.kind != CHAOS_FAIL) {
-    return false;
-  }
-  chaos_count(call, CHAOS_FAIL);
   *status = -(int)fault.value;
   return true;
 }
 
-typedef void *get_fn(void *, void *, size_t, uint64_t, void *, const void *);
-typedef ucs_status check_fn(void *);
-typedef void *send_fn(void *, unsigned, const void *, size_t, const void *, size_t, const void *);
-
-get_fn ucp_get_nbx;
-check_fn ucp_request_check_status;
-send_fn ucp_am_send_nbx;
+void *ucp_get_nbx(void *, void *, size_t, uint64_t, void *, const void *);
+ucs_status ucp_request_check_status(void *);
+void *ucp_am_send_nbx(void *, unsigned, const void *, size_t, const void *, size_t, const void *);
 
 CHAOS_INTERPOSED void *ucp_get_nbx(void *endpoint, void *buffer, size_t count, uint64_t address, void *key,
                                    const void *options)
 {
-  static chaos_real known;
+  CHAOS_REAL(ucp_get_nbx, LIBRARY);
   int status;
-  get_fn *real = (get_fn *)chaos_find(&known, "ucp_get_nbx", LIBRARY);
   if (real == NULL) {
     return status_pointer(UCS_ERR_UNSUPPORTED);
   }
@@ -61,9 +51,8 @@ CHAOS_INTERPOSED void *ucp_get_nbx(void *endpoint, void *buffer, size_t count, u
 
 CHAOS_INTERPOSED ucs_status ucp_request_check_status(void *request)
 {
-  static chaos_real known;
+  CHAOS_REAL(ucp_request_check_status, LIBRARY);
   int status;
-  check_fn *real = (check_fn *)chaos_find(&known, "ucp_request_check_status", LIBRARY);
   if (real == NULL) {
     return UCS_ERR_UNSUPPORTED;
   }
@@ -77,9 +66,8 @@ CHAOS_INTERPOSED ucs_status ucp_request_check_status(void *request)
 CHAOS_INTERPOSED void *ucp_am_send_nbx(void *endpoint, unsigned id, const void *header, size_t header_bytes,
                                        const void *buffer, size_t count, const void *options)
 {
-  static chaos_real known;
+  CHAOS_REAL(ucp_am_send_nbx, LIBRARY);
   int status;
-  send_fn *real = (send_fn *)chaos_find(&known, "ucp_am_send_nbx", LIBRARY);
   if (real == NULL) {
     return status_pointer(UCS_ERR_UNSUPPORTED);
   }
