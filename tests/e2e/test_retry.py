@@ -12,7 +12,7 @@ from pd.front import Front, Passed
 from pd.progress import wait_until
 from pd.rig import Rig
 from pd.router import Router
-from pd.stack import START_LIMIT_S, Stack
+from pd.stack import START_LIMIT_S
 
 pytestmark = pytest.mark.deep
 

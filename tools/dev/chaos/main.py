@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from pd.connector import CONNECTORS
 from pd.paths import ROOT
 from pd.progress import doing, say
-from pd.stack import exit_on_signals, log_folder
+from pd.stack import log_folder, run_to_end
 
 from . import report
 from .clients import Clients, known_prompts, make_prompts
@@ -68,7 +67,6 @@ def main() -> int:
     args = parse_args()
     if not LIBRARY.exists():
         raise SystemExit(f"{LIBRARY} is not there: start this as ./dev chaos")
-    exit_on_signals()
     result = run(args.connector, args.seed, args.minutes * 60.0)
     print("\n" + report.text(result) + "\n", flush=True)
     if args.json:
@@ -78,7 +76,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_to_end(main)

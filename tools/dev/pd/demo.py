@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from . import client, faults, web
@@ -12,7 +11,7 @@ from .paths import SMOLLM2
 from .progress import say
 from .prompts import country_prompts
 from .rig import Rig
-from .stack import Stack, exit_on_signals, log_folder, pair
+from .stack import Stack, log_folder, pair, run_to_end
 from .table import table
 from .trial import Outcome, run
 
@@ -92,7 +91,6 @@ def verdict(result: Outcome) -> str:
 
 def main() -> int:
     args = parse_args()
-    exit_on_signals()
     names = ["kvferry", "nixl"] if args.compare else [args.connector]
     results = [outcome for name in names for outcome in demo_one(args, name)]
     print("\n" + outcomes_table(results))
@@ -100,7 +98,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_to_end(main)

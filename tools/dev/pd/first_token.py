@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from .engine import NO_SPINNING
 from .paths import FAST, SMOLLM2
 from .progress import say
 from .prompts import numbered_prompt
-from .stack import Stack, exit_on_signals, log_folder, pair
+from .stack import Stack, log_folder, pair, run_to_end
 from .table import table
 
 MODELS = {"fast": FAST, "smollm2": SMOLLM2}
@@ -96,7 +95,6 @@ def show(times: dict[str, Times]) -> str:
 
 def main() -> int:
     args = parse_args()
-    exit_on_signals()
     model = MODELS[args.model]
     with ExitStack() as running:
         stacks = {name: running.enter_context(stack_of(model, name)) for name in NAMES}
@@ -112,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_end(main)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 from .connector import CONNECTORS
 from .paths import SMOLLM2
 from .progress import say
-from .stack import Stack, exit_on_signals, log_folder, pair
+from .stack import Stack, log_folder, pair, run_to_end
 
 BLOCKS = 512
 LOOK_EVERY_S = 2.0
@@ -43,7 +42,6 @@ def watch(stack: Stack) -> int:
 
 def main() -> int:
     args = parse_args()
-    exit_on_signals()
     specs = pair(SMOLLM2, CONNECTORS[args.connector](), BLOCKS, BLOCKS)
     with Stack(specs, log_folder("serve"), args.port) as stack:
         tell_how(stack)
@@ -51,7 +49,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_to_end(main)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from .connector import Connector
 from .cores import split_cores
@@ -18,13 +21,14 @@ START_LIMIT_S = 600.0
 IDLE_LIMIT_S = 60.0
 
 
-def exit_on_signals() -> None:
-    """Makes SIGTERM and Ctrl-C an ordinary exit, also where a shell started us in the background, so that the stack is
+def run_to_end(main: Callable[[], int]) -> NoReturn:
+    """SIGTERM and Ctrl-C are an ordinary exit, also where a shell started us in the background, so that the stack is
     taken down on the way out."""
-    def leave(number: int, frame: object) -> None:
+    def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    sys.exit(main())
 
 
 class Stack:
