@@ -1,4 +1,4 @@
-/* After how many seeds is a bug found, from several starts? For planted bugs: tools/dev/mutants.py. */
+/* After how many seeds is a bug found, from several starts? For planted bugs: tests/mutants/test_mutants.py. */
 #ifndef KVF_SIM_SEARCH_H
 #define KVF_SIM_SEARCH_H
 

@@ -131,7 +131,7 @@ setup_dist() {
 PLANTED=(fence_unchecked prompt_unchecked deadline_ignored lease_never_expires)
 
 install_mutants() {
-  .venv/bin/python tools/dev/mutants.py --package "${PLANTED[@]}"
+  .venv/bin/python tools/dev/mutants.py "${PLANTED[@]}"
 }
 
 setup_mutants() {

@@ -4,9 +4,9 @@ set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh
 
-case " $* " in
-  *" --compilers "*) exec tools/dev/compilers.sh ;;
-  *" --mutants "*) exec .venv/bin/python tools/dev/mutants.py "$@" ;;
+case ${1:-} in
+  --compilers) exec tools/dev/compilers.sh ;;
+  --mutants) exec .venv/bin/python -m pytest -sv tests/mutants -k "${2:-test}" ;;
 esac
 build_sim build-sim --buildtype=debugoptimized
 exec build-sim/tests/sim/kvferry-sim "$@"

@@ -127,7 +127,7 @@ part_tsan() {
 }
 
 part_mutants() {
-  step "planted bugs" $RESULTS/mutants.xml .venv/bin/python tools/dev/mutants.py --junit $RESULTS/mutants.xml
+  pytest_step "planted bugs" mutants tests/mutants -s
 }
 
 part_tidy() {

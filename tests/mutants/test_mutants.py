@@ -1,0 +1,61 @@
+"""Every planted bug is caught by what its patch names. -s shows by how many seeds (median, most), and how."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
+
+from mutants import PATCHES, TREE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
+
+SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
+ONLY_THERE = {"litmus streams": "x86_64"}
+"""Where other processors cannot show it."""
+LIMIT_S = 600
+
+
+def build(folder: Path) -> None:
+    if not (folder / "build/build.ninja").exists():
+        subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
+                       cwd=folder, check=True, capture_output=True)
+    done = subprocess.run(["ninja", "-C", "build", "--quiet", *(name.removeprefix("build/") for name in (SIM, LITMUS))],
+                          cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def tree() -> Path:
+    TREE.mkdir(parents=True, exist_ok=True)
+    copy_tree(TREE)
+    build(TREE)
+    return TREE
+
+
+def command(catcher: str) -> list[str] | None:
+    """None: it is for other tests, or for other machines."""
+    if catcher == "sim":
+        return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
+    if catcher.startswith("litmus ") and os.uname().machine == ONLY_THERE.get(catcher, os.uname().machine):
+        return [LITMUS, "--mode", catcher.split()[1], "--planted"]
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PATCHES.glob("*.patch")))
+def test_a_planted_bug_is_caught(name: str, tree: Path) -> None:
+    mutant = read_mutant(name)
+    patch(mutant, tree, "--dry-run")
+    patch(mutant, tree)
+    try:
+        build(tree)
+        for words in filter(None, map(command, mutant.catchers)):
+            done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+            print(f"{mutant.promise}  {done.stdout.strip()}")
+            assert done.returncode == 0, f"not caught by {' '.join(words)}: {done.stdout}{done.stderr}"
+    finally:
+        patch(mutant, tree, "-R")
