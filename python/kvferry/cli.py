@@ -1,0 +1,78 @@
+"""The command line: `kvferry COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from . import __version__
+
+
+def positive(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not 0.1 to 3600 seconds")
+    return value
+
+
+def rank_count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 64:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 to 64 ranks")
+    return value
+
+
+def run_top(arguments: argparse.Namespace) -> int:
+    from .top.main import run
+
+    return run(arguments.urls, arguments.interval, arguments.once)
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    from .check import run
+
+    options = {"key_file": arguments.key_file, "tls": arguments.tls, "log_level": "error"}
+    return run(arguments.node, options, arguments.listen, arguments.ranks, print)
+
+
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="kvferry", description="Tools for engines with kvferry.")
+    parser.add_argument("--version", action="version", version=f"kvferry {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    check = commands.add_parser("check", help="what works on this machine, or between it and a node",
+                                description="Prints a line for each finding: ok, warn or FAIL, and the way out. Exit status: the worst of "
+                                            "them (0, 1 or 2). With HOST:PORT, connects to that node: does it answer, does the key fit.")
+    check.add_argument("node", nargs="?", metavar="HOST:PORT", help="the control address of a rank's node, as its log line names it")
+    check.add_argument("--key-file", default="", metavar="FILE", help="the engines' option key_file")
+    check.add_argument("--tls", default="off_loopback", choices=("off_loopback", "always", "never"), help="the engines' option tls")
+    check.add_argument("--listen", default="", metavar="HOST[:PORT]", help="the engine's option listen: is that port free?")
+    check.add_argument("--ranks", type=rank_count, default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
+    check.set_defaults(run=run_check)
+
+    top = commands.add_parser("top", help="a live view of engines: peers, breakers, loads, leases, rates, last failures",
+                              description="Shows what engines' /metrics say of kvferry, until Ctrl-C.")
+    top.add_argument("urls", nargs="+", metavar="URL", help="an engine's API server: HOST:PORT or http://HOST:PORT")
+    top.add_argument("--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
+    top.add_argument("--once", action="store_true",
+                     help="look twice, print one frame and end: status 0 if all engines answered, 1 if not")
+    top.set_defaults(run=run_top)
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = arguments_of(words)
+    try:
+        status: int = arguments.run(arguments)
+        return status
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to be said at exit
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""`kvferry check`, on this machine and on nodes of the test's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvferry import Node, __version__, check, cli, prompt_hash
+
+SUBJECTS = {"ptrace", "user", "namespace", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
+
+
+def key_file(folder: Path, text: str) -> str:
+    path = folder / text
+    path.write_text(text * 16)
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.fixture
+def node() -> Iterator[Callable[..., str]]:
+    """Opens a rank's node; its address, as a ticket names it."""
+    opened: list[Node] = []
+
+    def open_one(**options: str) -> str:
+        given = {"log_level": "error", **options}
+        opened.append(Node(given, {"model": "toy"}))
+        opened.append(Node({**given, "listen": ""}, {"model": "toy"}))
+        prompt = prompt_hash(bytes(4), b"")
+        opened[-1].set_ranks([opened[-2].address()])
+        ticket = opened[-1].ticket_make(opened[-1].lease_reserve(1, 0)[1], prompt, (bytes(4),))[1]
+        return opened[-1].request_open(ticket, prompt, 0, {})[1][3]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def lines_of(text: str) -> dict[str, str]:
+    return {line.split()[1]: line for line in text.splitlines()}
+
+
+# ---- the machine ----
+
+def test_each_line_says_ok_warn_or_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    status = cli.main(["check"])
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[1] for line in lines} == SUBJECTS
+    levels = [check.LEVELS.index(line.split()[0]) for line in lines]
+    assert status == max(levels) < check.FAIL
+    assert all(": " in line for line, level in zip(lines, levels) if level != check.OK)
+
+
+def test_a_process_can_be_read_here() -> None:
+    assert check.reads_another_process() == ""
+
+
+def test_a_process_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "reads_another_process", lambda: "Operation not permitted")
+    finding = check.check_ptrace()
+    assert finding.level == check.WARN and "ptrace_scope" in finding.way_out and "not permitted" in finding.text
+
+
+@pytest.mark.parametrize("text, level", [("NSpid:\t7", check.OK), ("NSpid:\t4711\t7", check.WARN)])
+def test_pid_namespace(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
+    monkeypatch.setattr(check, "read_text", lambda path: text)
+    assert check.check_pid_namespace().level == level
+
+
+@pytest.mark.parametrize("found, level", [([], check.OK), (["/a"], check.OK), (["/a", "/b"], check.WARN)])
+def test_ucx(monkeypatch: pytest.MonkeyPatch, found: list[str], level: int) -> None:
+    monkeypatch.setattr(check, "ucx_libraries", lambda: found)
+    assert check.check_ucx().level == level
+
+
+@pytest.mark.parametrize("version, level", [("0.32.0", check.OK), ("0.31.4", check.OK), ("0.3.1", check.WARN), ("0.33.0", check.WARN)])
+def test_vllm_beside_those_tested(monkeypatch: pytest.MonkeyPatch, version: str, level: int) -> None:
+    monkeypatch.setattr(check.importlib.metadata, "version", lambda name: version)
+    assert check.check_vllm().level == level
+
+
+def test_the_readme_names_the_same_versions_of_vllm() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert f"vLLM {' and '.join(check.VLLM_TESTED)}" in readme
+
+
+def test_a_low_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check.resource, "getrlimit", lambda what: (64, 64))
+    assert check.check_limit("files", resource.RLIMIT_NOFILE, 65, "few", "raise it") == (check.WARN, "files", "64, few", "raise it")
+    assert check.check_limit("files", resource.RLIMIT_NOFILE, 64, "few", "raise it").level == check.OK
+
+
+def test_ports_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        first, = check.check_port(f"127.0.0.1:{port}", 1)
+    assert first.level == check.FAIL and f"{port} of rank 0" in first.text
+    assert check.check_port(f"127.0.0.1:{port}", 1)[0].level == check.OK
+    assert check.check_port("127.0.0.1", 1) == check.check_port("127.0.0.1:0", 1) == []
+
+
+def test_an_address_for_all_names_none() -> None:
+    assert check.check_address("0.0.0.0:7000").level == check.WARN
+    assert check.check_address("10.0.0.1:7000").level == check.OK
+
+
+# ---- a node ----
+
+@pytest.mark.parametrize("tls", ["never", "always"])
+def test_a_node_with_our_key(node: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: str) -> None:
+    key = key_file(tmp_path, "a")
+    address = node(key_file=key, tls=tls)
+    assert cli.main(["check", address, "--key-file", key, "--tls", tls]) == check.OK
+    lines = lines_of(capsys.readouterr().out)
+    assert re.search(r"a round trip takes \d+\.\d\d ms", lines["reach"])
+    assert "the key fits" in lines["handshake"] and ("no TLS" in lines["handshake"]) == (tls == "never")
+
+
+def test_a_node_without_a_key(node: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", node()]) == check.OK
+    assert "neither side has a key" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tls", ["never", "always"])
+def test_a_node_with_another_key(node: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: str) -> None:
+    address = node(key_file=key_file(tmp_path, "a"), tls=tls)
+    assert cli.main(["check", address, "--key-file", key_file(tmp_path, "b"), "--tls", tls]) == check.FAIL
+    line = lines_of(capsys.readouterr().out)["handshake"]
+    assert line.startswith("FAIL") and "handshake_refused" in line and "key_file" in line
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        assert cli.main(["check", f"127.0.0.1:{unheard.getsockname()[1]}"]) == check.FAIL
+    assert "firewalls" in lines_of(capsys.readouterr().out)["reach"]
+
+
+def test_something_else_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def answer() -> None:
+            while True:
+                try:
+                    other, _ = server.accept()
+                except OSError:
+                    return
+                with other:
+                    other.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert cli.main(["check", f"127.0.0.1:{server.getsockname()[1]}"]) == check.FAIL
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+    assert lines_of(capsys.readouterr().out)["handshake"].startswith("FAIL")
+
+
+@pytest.mark.parametrize("address", ["host", "127.0.0.1:0", "127.0.0.1:x", "127.0.0.1:70000"])
+def test_a_bad_address(address: str) -> None:
+    assert cli.main(["check", address]) == check.FAIL
+
+
+# ---- the command ----
+
+@pytest.mark.parametrize("words, said", [(["--version"], f"kvferry {__version__}"), (["--help"], "check"),
+                                         (["check", "--help"], "--key-file"), (["top", "--help"], "--once")])
+def test_help_and_version(words: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "kvferry.cli", *words], capture_output=True, text=True, check=False,
+                          env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 0 and said in done.stdout
