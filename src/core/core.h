@@ -9,7 +9,7 @@
  * deadline is in the past. The caller serialises all calls. Time is monotonic.
  *
  * Fence stores: an effect KVF_EFFECT_STORE_* must be carried out and reported by kvf_core_on_stored() before the lease
- * comes back to the engine, so that no queue can reorder "over is stored" and "the blocks are free".
+ * comes back to the engine, so that no queue can give the blocks back before the fence says that the lease has ended.
  */
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
@@ -42,13 +42,13 @@ typedef struct kvf_core_load {
   uint64_t user;
   UT_hash_handle by_id;
   kvf_core_load_state state;
-  kvf_list event; /* in kvf_core.load_events while the engine has something to hear */
+  kvf_list event; /* in kvf_core.load_events while an event of it is due */
   bool outcome_due;
   bool quiet_due;
   kvf_report report; /* of the last attempt */
   uint64_t begun_ns;
   uint64_t deadline_ns;    /* of all attempts together */
-  kvf_timer timer;         /* HELD: the deadline, or what is not quiet by then will not be soon */
+  kvf_timer timer;         /* HELD: the deadline, or quiet_timeout_ms from the last outcome if that is earlier */
   kvf_load_others *others; /* NULL: its ticket names no other source */
   uint32_t peers_count;
   uint32_t peers[KVF_RANKS_MAX]; /* that its attempt holds */
@@ -81,7 +81,8 @@ typedef struct kvf_core {
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   bool has_memory;
-  bool had_memory; /* for ever: a peer that still knows the first memory would take its bytes for a later lease's */
+  bool had_memory; /* stays true: a peer that still has the first memory's layout would read wrong bytes for a later
+                      lease */
   uint32_t groups;
   uint64_t head_bytes[KVF_GROUPS_MAX];
   uint32_t group_blocks[KVF_GROUPS_MAX];

@@ -261,7 +261,7 @@ static void on_outcome(kvf_core *core, uint64_t now_ns, kvf_core_load *load, con
     return;
   }
   load->state = KVF_CORE_LOAD_HELD;
-  /* Whoever is not quiet by then makes the node unhealthy: the engine is not to learn of it before its outcome. */
+  /* A load that still reads by then makes the node unhealthy: its outcome is to come before that. */
   uint64_t hopeless_ns = kvf_time_add(now_ns, kvf_ms_to_ns(core->self.config.quiet_timeout_ms));
   kvf_wheel_arm(&core->wheel, &load->timer, kvf_time_min(hopeless_ns, load->deadline_ns));
 }

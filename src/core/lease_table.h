@@ -1,8 +1,11 @@
 /* The leases of one producer rank: a fixed table of slots, one lease a slot, each operation O(1).
  *
- * A lease's way: published (its live word is to be stored, once its blocks' checksums are there if the node makes any)
- * ─ live (it has been) ─ ended (over is to be stored) ─ given back (over has been stored, and
- * kvf_lease_table_next_ended() has named it, once). It ends when a consumer has all it needs, when the last one aborts,
+ * The states of a lease:
+ * - published: its live word is to be stored, after its blocks' checksums if the node makes any;
+ * - live: the live word has been stored;
+ * - ended: the word that ends it ("over", fence.h) is to be stored;
+ * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
+ * It ends when a consumer has all it needs, when the last one aborts,
  * when it runs out or when it is revoked here, whichever is first.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is

@@ -23,7 +23,7 @@ typedef struct kvf_load_part kvf_load_part;
 typedef struct kvf_load_peer {
   uint32_t index;
   UT_hash_handle by_index;
-  uint32_t users;        /* parts, and whoever must not see it freed under their hands */
+  uint32_t users;        /* parts, and a caller that walks through them: it is freed at 0 */
   kvf_list parts;        /* all of them */
   kvf_list waiting;      /* those in WAIT_PATH */
   kvf_list want;         /* in kvf_loads.wants until WANT_PATH is taken */
@@ -104,7 +104,7 @@ struct kvf_load_entry {
   kvf_load_state state;
   kvf_report report; /* complete once DECIDED */
   kvf_timer timer;   /* deadline, then quiet timeout */
-  kvf_list event;    /* in kvf_loads.events while the caller has something to hear */
+  kvf_list event;    /* in kvf_loads.events while an event of it is due */
   bool outcome_taken;
   bool quiet_taken;
   bool overdue;
@@ -140,7 +140,7 @@ struct kvf_loads {
   kvf_list events;
   uint64_t next_read_id;
   kvf_load_stats stats;
-  kvf_load_tally untold; /* of peers whose tally nobody wants */
+  kvf_load_tally untold; /* counts of peers for which the spec names no tally */
 };
 
 /* ---- lookups: NULL for the unknown ---- */
@@ -266,7 +266,7 @@ static void choose_items(const kvf_load_part *part, kvf_load_chunk *chunk)
 static void take_items(kvf_load_part *part, const kvf_load_chunk *chunk)
 {
   for (uint32_t i = 0; i < chunk->count; i++) {
-    assert(!kvf_bitmap_get(part->taken, chunk->first + i)); /* its last attempt is quiet */
+    assert(!kvf_bitmap_get(part->taken, chunk->first + i)); /* no read of it is in flight */
     kvf_bitmap_set(part->taken, chunk->first + i);
   }
   part->missing_count -= chunk->count;
@@ -412,7 +412,7 @@ static void read_over(kvf_loads *loads, kvf_load_part *part, uint32_t path)
   update_ready(loads, part);
 }
 
-/* DONE or STOPPED: it needs nothing and nobody any more, but for the ends of its reads. */
+/* DONE or STOPPED: it needs no peer and no timer any more; its reads still end. */
 static void leave(kvf_loads *loads, kvf_load_part *part, kvf_load_part_state state)
 {
   move(part, state);
@@ -793,7 +793,8 @@ static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chun
 }
 
 /* The fence was good, and a block came that is not what the producer published. What came before it is good. The block
- * gets one more try, which helps if the bytes were hurt on their way; where they lie they stay wrong. */
+ * gets one more try, which helps if the bytes were changed in transit, and not if they are wrong in the producer's
+ * memory. */
 static void on_mismatch(kvf_loads *loads, uint64_t now_ns, const kvf_load_chunk *chunk)
 {
   kvf_load_part *part = chunk->part;

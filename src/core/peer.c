@@ -71,7 +71,7 @@ static void act(kvf_peers *peers, kvf_peer *peer)
   kvf_list_ensure_back(&peers->actions, &peer->action);
 }
 
-/* Takes a link down: its path is told down, the runtime is told to close it. */
+/* Takes a link down: a notice says that its path is down, and an action closes it. */
 static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 {
   kvf_peer *peer = link->peer;
@@ -428,7 +428,7 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
     *out = (kvf_peer_notice){.peer = peer->index};
-    /* A path that has gone down is told before its successor. */
+    /* That a path has gone down is said before its successor is named. */
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
       if (peer->links[i].down_path != 0) {
         out->kind = KVF_PEER_PATH_DOWN;

@@ -1,5 +1,5 @@
 /* Peers: the dialing side. One peer is one life (incarnation) of one producer rank at one address, so that a restarted
- * process is another peer with a fresh breaker, and what was learnt of the old one never speaks against the new one.
+ * process is another peer with a fresh breaker: failures of the old process do not count against the new one.
  *
  * A node dials when a load wants a path or a request has something to say, shakes hands, and for loads opens links: one
  * per transport that both sides have, best first. All retrying of connections is here: what kvf_peers_next_notice()
@@ -63,7 +63,7 @@ struct kvf_peer {
   kvf_timer timer;
   kvf_list used;     /* in kvf_peers.used, least recently used first */
   kvf_list action;   /* in kvf_peers.actions while the runtime has something to do */
-  kvf_list notice;   /* in kvf_peers.notices while the node has something to hear */
+  kvf_list notice;   /* in kvf_peers.notices while it has a notice */
   bool dial_pending; /* the runtime has not taken the DIAL yet */
   bool path_wanted;
   bool open_wanted;

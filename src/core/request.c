@@ -135,7 +135,7 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   return KVF_OK;
 }
 
-/* ---- what the producers' ranks hear ---- */
+/* ---- renewals and the end, to every rank of the producers ---- */
 
 static uint64_t interval_ns(const kvf_request *request)
 {
