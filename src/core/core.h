@@ -88,7 +88,7 @@ typedef struct kvf_core {
   uint32_t group_blocks[KVF_GROUPS_MAX];
   uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
   uint32_t heads_total;
-  uint64_t bad_tickets;
+  uint64_t bad_tickets; /* counted by the caller: a ticket that does not decode never reaches the core */
 } kvf_core;
 
 /* `core` is the caller's memory and must not move; on failure nothing is to be freed. KVF_INVALID: the options.
@@ -123,8 +123,6 @@ KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const 
 void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
-/* A ticket that does not decode never reaches the core; it is counted here. */
-void kvf_core_count_bad_ticket(kvf_core *core);
 /* `sources` have been decoded with the node's key, and have their digests. */
 KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
                                             const kvf_load *load);

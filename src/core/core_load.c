@@ -10,11 +10,6 @@
 #include "core/core_load.h"
 #include "core/parts.h"
 
-void kvf_core_count_bad_ticket(kvf_core *core)
-{
-  core->bad_tickets++;
-}
-
 /* Two positions in one block: neither could be good. The ids must be in range. */
 static bool names_a_block_twice(const kvf_core *core, const kvf_blocks *destination)
 {

@@ -116,7 +116,7 @@ static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_byte
   kvf_status status = kvf_sources_decode(text, text_bytes, node->macs, node->keys_count, out);
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_count_bad_ticket(&node->core);
+    node->core.bad_tickets++;
     kvf_self_log(&node->core.self, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
                  "ticket refused: bad_ticket: malformed, altered, or signed with another key");
     kvf_node_leave(node, now_ns);

@@ -21,7 +21,7 @@ static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *
 {
   kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->mac, 1, out);
   if (status == KVF_BAD_TICKET) {
-    kvf_core_count_bad_ticket(&node->core);
+    node->core.bad_tickets++;
   }
   return status;
 }
