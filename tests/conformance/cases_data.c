@@ -1,13 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/prng.h"
 #include "cases.h"
 #include "pair.h"
+#include "test.h"
 
 #define UNTOUCHED 0xEE
 

@@ -1,14 +1,8 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "cases.h"
 #include "fault_transport.h"
+#include "test.h"
 #include "volley.h"
 
 #define ROUNDS (SANITIZED ? 40 : 150)

@@ -1,15 +1,11 @@
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-
-#include <cmocka.h>
 
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "cases.h"
 #include "pair.h"
+#include "test.h"
 #include "transport/fence_memory.h"
 
 #define UNTOUCHED 0xEE

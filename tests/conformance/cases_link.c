@@ -1,19 +1,14 @@
 #include <dirent.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/prng.h"
 #include "cases.h"
 #include "pair.h"
+#include "test.h"
 
 /* Connecting with this spec is refused: at once or by link_up(). */
 static kvf_status refused(side *consumer, const kvf_link_spec *spec)

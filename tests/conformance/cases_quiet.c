@@ -1,14 +1,9 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "cases.h"
+#include "test.h"
 #include "volley.h"
 
 #define ROUNDS (SANITIZED ? 25 : 100)

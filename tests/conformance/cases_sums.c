@@ -1,11 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "cases.h"
 #include "pair.h"
+#include "test.h"
 
 #define BLOCKS 8
 #define HEADS 4

@@ -1,7 +1,5 @@
 /* And some answers wait before UCX sends them: their lease may have ended by then. */
-#include "../with_ucx.h"
 #include "node.h"
-#include "suite.h"
 #include "transport/ucx.h"
 
 #define SLOW_ONE_OF 64
@@ -38,11 +36,4 @@ kvf_status __wrap_kvf_ucx_load(const char *library, const kvf_ucx_api **out, cha
   (void)pthread_mutex_unlock(&lock);
   *out = &slowed;
   return KVF_OK;
-}
-
-int main(int argc, char **argv)
-{
-  static const conformance_traits traits = {.ops = &kvf_transport_ucx, .is_slow = true, .has_sums = true};
-  int skipped = with_ucx();
-  return skipped != 0 ? skipped : conformance_main(&traits, argc, argv);
 }

@@ -1,19 +1,13 @@
 #include "node.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/time.h"
 #include "pattern.h"
+#include "test.h"
 #include "transport/fence_memory.h"
 #include "transport/segments.h"
 #include "transport/sums.h"

@@ -1,12 +1,7 @@
 #include "pair.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "pattern.h"
+#include "test.h"
 
 pair *pair_open(const conformance_traits *traits, const node_shape *producer, const node_shape *consumer)
 {

@@ -1,11 +1,9 @@
-/* The conformance suite: what transport/transport.h promises, checked on any transport. An executable for a transport
- * is one line: int main(int argc, char **argv) { return conformance_main(&traits, argc, argv); } */
+/* Where transports may differ. */
 #ifndef KVF_TESTS_CONFORMANCE_SUITE_H
 #define KVF_TESTS_CONFORMANCE_SUITE_H
 
 #include "transport/transport.h"
 
-/* Where transports may differ. */
 typedef struct conformance_traits {
   const kvf_transport_ops *ops;
   bool producer_checks_lease;   /* a read of a lease that is not live or not known is refused before any byte */
@@ -17,9 +15,5 @@ typedef struct conformance_traits {
   bool is_inside_tls;           /* all connections */
   bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
-
-/* Runs all cases, or those whose name contains argv[1]. Returns the exit status. The same executable is also the
- * producer process that some cases need (argv[1] is "--producer"). */
-int conformance_main(const conformance_traits *traits, int argc, char **argv);
 
 #endif

@@ -1,11 +1,5 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "volley.h"
+#include "test.h"
 
 #define NEXT_OWNER 0x5A
 

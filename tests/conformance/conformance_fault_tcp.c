@@ -1,9 +1,0 @@
-#include "fault_transport.h"
-#include "suite.h"
-
-int main(int argc, char **argv)
-{
-  static const conformance_traits traits = {
-      .ops = &fault_transport_tcp, .producer_checks_lease = true, .producer_checks_session = true, .has_faults = true};
-  return conformance_main(&traits, argc, argv);
-}
