@@ -1,13 +1,21 @@
-/* The n-th allocation fails, for tests that try every n. Link with --wrap=malloc, --wrap=calloc and --wrap=realloc. */
+/* Allocations fail when a test says so, and are counted. Link with --wrap of malloc, calloc, realloc and free, which
+ * reaches the library's and the test's own, and none of other libraries. Any thread's count. */
 #ifndef KVF_TESTS_ALLOCATION_H
 #define KVF_TESTS_ALLOCATION_H
 
+#include <limits.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
 
-/* After `count` that succeed one fails, and no more. */
-void allocation_fail_after(uint32_t count);
+/* After `spared` that succeed, `count` fail; LONG_MAX: all. The counts below begin anew. */
+void allocation_fail(long spared, long count);
 /* From here on none fails. Returns whether one has. */
 bool allocation_stop(void);
+bool allocation_has_failed(void);
+/* How many were asked for, and the largest. */
+long allocation_count(void);
+size_t allocation_largest_bytes(void);
+/* Those that have not been freed. */
+long allocation_live(void);
 
 #endif

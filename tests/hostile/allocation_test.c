@@ -2,13 +2,10 @@
  * open, register, publish, ticket, request, load, abort, cancel, expiry, close, with real sockets and threads. Each
  * call and each load ends in time, well or with a typed reason; no wrong byte is confirmed; nothing leaks, as the
  * count of live allocations tells in every build, and a sanitizer in its own.
- *
- * Linked with --wrap of what the library allocates with: calls from other libraries are not counted and do not fail.
  */
-#include <limits.h>
-#include <stdatomic.h>
 #include <time.h>
 
+#include "../allocation.h"
 #include "kvferry/kvferry.h"
 #include "test.h"
 
@@ -21,65 +18,11 @@
 #define LOAD_TIMEOUT_MS 1500
 #define LATE_MS 8000
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void __real_free(void *memory);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-void __wrap_free(void *memory);
+static bool healed; /* what had failed is excused */
 
-static atomic_long left = LONG_MAX; /* allocations until one fails */
-static atomic_bool failed;
-static atomic_bool for_good; /* all that follow fail as well, until healed */
-static atomic_long live;     /* allocations of the library's that have not been freed */
-
-static bool fails_now(void)
+static bool is_excused(void)
 {
-  long before = atomic_fetch_sub(&left, 1);
-  bool now = before == 1 || (before < 1 && atomic_load(&for_good));
-  if (now) {
-    atomic_store(&failed, true);
-  }
-  return now;
-}
-
-static void *counted(void *memory)
-{
-  atomic_fetch_add(&live, memory != NULL);
-  return memory;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-  return fails_now() ? NULL : counted(__real_malloc(bytes));
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-  return fails_now() ? NULL : counted(__real_calloc(count, bytes));
-}
-
-void *__wrap_realloc(void *old, size_t bytes)
-{
-  if (fails_now()) {
-    return NULL;
-  }
-  void *memory = __real_realloc(old, bytes);
-  atomic_fetch_add(&live, old == NULL && memory != NULL);
-  return memory;
-}
-
-void __wrap_free(void *memory)
-{
-  atomic_fetch_sub(&live, memory != NULL);
-  __real_free(memory);
-}
-
-static void heal(void)
-{
-  atomic_store(&left, LONG_MAX);
+  return healed || allocation_has_failed();
 }
 
 static uint64_t now_ms(void)
@@ -113,7 +56,7 @@ static bool is_well(kvf_status status, const char *call)
     return true;
   }
   bool typed = status == KVF_NO_MEMORY || status == KVF_SYSTEM || status == KVF_TRANSFER_SETUP;
-  if (!typed || !atomic_load(&failed)) {
+  if (!typed || !is_excused()) {
     where = call;
     unexpected = status;
   }
@@ -260,7 +203,7 @@ static void check(const waited *w, uint32_t seed)
   const kvf_status_info *info = kvf_status_describe(w->report.status);
   assert_int_equal(info->status, w->report.status);
   assert_int_not_equal(info->lost, KVF_LOST_CALL);
-  if (w->report.status != KVF_OK && !atomic_load(&failed)) {
+  if (w->report.status != KVF_OK && !is_excused()) {
     uint64_t took_ms = now_ms() - offered_ms;
     late++;
     if (took_ms < TIMEOUT_MS) {
@@ -342,14 +285,13 @@ static void expire(kvf_node *producer)
 }
 
 /* Returns whether all came about without a failure of an allocation. */
-static bool scenario(long nth, bool with_expiry)
+static bool scenario(long nth, bool for_good, bool with_expiry)
 {
   uint8_t addresses[2][KVF_ADDRESS_BYTES_MAX];
   size_t bytes[2];
-  long before = atomic_load(&live);
+  long before = allocation_live();
   where = NULL;
-  atomic_store(&failed, false);
-  atomic_store(&left, nth);
+  allocation_fail(nth - 1, for_good ? LONG_MAX : 1);
   kvf_node *producer = open_node(pools[0], &bytes[0], addresses[0]);
   kvf_node *consumer = producer == NULL ? NULL : open_node(pools[1], &bytes[1], addresses[1]);
   if (consumer != NULL) {
@@ -357,9 +299,9 @@ static bool scenario(long nth, bool with_expiry)
     if (with_expiry) {
       expire(producer);
     }
-    heal(); /* and memory is there again: as if nothing had been */
+    (void)allocation_stop(); /* and memory is there again: as if nothing had been */
     kvf_lease lease;
-    bool was = atomic_exchange(&failed, true);
+    healed = true;
     waited w = {0};
     for (int tries = 0; tries < 200 && w.report.prefix < COUNT; tries++) {
       if (!offer(producer, 20, &lease)) {
@@ -386,32 +328,30 @@ static bool scenario(long nth, bool with_expiry)
     if (w.report.status != KVF_OK) {
       fail_msg("allocation %ld failed; for ever after: %s", nth, kvf_status_name(w.report.status));
     }
-    atomic_store(&failed, was);
+    healed = false;
   }
   kvf_node_close(consumer);
   kvf_node_close(producer);
-  heal();
+  (void)allocation_stop();
   if (where != NULL) {
     fail_msg("allocation %ld failed: %s() gave %s", nth, where, kvf_status_name(unexpected));
   }
-  if (atomic_load(&live) != before) {
-    fail_msg("allocation %ld failed: %ld allocations are left", nth, atomic_load(&live) - before);
+  if (allocation_live() != before) {
+    fail_msg("allocation %ld failed: %ld allocations are left", nth, allocation_live() - before);
   }
-  return !atomic_load(&failed);
+  return !allocation_has_failed();
 }
 
 /* Threads of several nodes allocate, so that the n-th is not always the same one: over several n it is each of them. */
 static void every_allocation_fails(const char *names, bool all_after)
 {
   transports = names;
-  atomic_store(&for_good, all_after);
   long nth = 1;
   late = 0;
-  while (!scenario(nth, nth % 10 == 0)) {
+  while (!scenario(nth, all_after, nth % 10 == 0)) {
     nth++;
     assert_true(nth < 5000);
   }
-  atomic_store(&for_good, false);
   print_message("%s: %ld allocations%s\n", names, nth - 1, all_after ? ", and all after" : "");
   assert_true(nth > 60);
   assert_true(late < nth / 10);

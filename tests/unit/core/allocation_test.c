@@ -38,7 +38,7 @@ static void open_world(bool apart)
 static uint32_t fail_each(kvf_status (*call)(void), void (*assert_unchanged)(void))
 {
   for (uint32_t n = 0;; n++) {
-    allocation_fail_after(n);
+    allocation_fail(n, 1);
     kvf_status status = call();
     bool failed = allocation_stop();
     if (status == KVF_OK) {
@@ -134,7 +134,7 @@ TEST(lease_slots)
   uint32_t n = 0;
   for (; failed; n++) {
     kvf_lease_slots slots;
-    allocation_fail_after(n);
+    allocation_fail(n, 1);
     kvf_status status = kvf_lease_slots_init(&slots, 2000, 0, 100);
     if (status != KVF_OK) {
       assert_int_equal(status, KVF_NO_MEMORY);
@@ -211,7 +211,7 @@ RANKS_TEST(next_source)
     for (uint32_t i = 1; i < world.reads_count; i++) {
       kvf_core_on_read_done(consumer(), world.now_ns, world.reads[i].read_id, KVF_CANCELLED, NULL, 0);
     }
-    allocation_fail_after(n);
+    allocation_fail(n, 1);
     bool told = kvf_core_next_event(consumer(), world.now_ns, &event);
     (void)allocation_stop();
     ranks_settle();
@@ -239,7 +239,7 @@ RANKS_TEST(whole_load)
   request_id = 1;
   for (uint32_t n = 0; some_failed; n++) {
     open_world(false);
-    allocation_fail_after(n);
+    allocation_fail(n, 1);
     kvf_status status = ranks_load(&ticket, request_id);
     some_failed = allocation_stop();
     for (int i = 0; status == KVF_OK && i < 100 && !kvf_core_has_event(consumer()); i++) {
@@ -297,7 +297,7 @@ static void assert_not_open(void)
 TEST(recovery_table)
 {
   assert_true(fail_each(open_recovery, assert_not_open) > 0);
-  allocation_fail_after(0);
+  allocation_fail(0, 1);
   for (uint64_t id = 0; id < REQUESTS; id++) {
     world_admit(recovery, id);
     world_over(recovery, id, BOTH, 1, KVF_PEER_DOWN);

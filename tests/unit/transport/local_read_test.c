@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
+#include "../../allocation.h"
 #include "node.h"
 #include "test.h"
 #include "transport/local.h"
@@ -16,7 +17,6 @@ static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_bool hold; /* copies of blocks wait for `go` */
 static sem_t held;       /* posted by each copy that waits */
 static sem_t go;
-static atomic_bool no_memory;  /* malloc() fails */
 static atomic_bool no_process; /* copies of blocks end so */
 static atomic_bool frozen;     /* other threads' clocks stand still */
 static pthread_t tester;
@@ -27,8 +27,6 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
                                 unsigned long remotes, unsigned long flags);
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
 
 ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags)
@@ -55,11 +53,6 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
   return __real_clock_gettime(clock, now);
 }
 
-void *__wrap_malloc(size_t bytes)
-{
-  return atomic_load(&no_memory) ? NULL : __real_malloc(bytes);
-}
-
 #define BLOCKS 8
 #define BLOCK_BYTES 524288
 
@@ -79,7 +72,7 @@ static int scene_open_with(void **state, uint32_t spin_us)
   kvf_transport_config config = node_config();
   assert_non_null(scene);
   atomic_store(&hold, false);
-  atomic_store(&no_memory, false);
+  (void)allocation_stop();
   atomic_store(&no_process, false);
   (void)sem_init(&held, 0, 0);
   (void)sem_init(&go, 0, 0);
@@ -244,12 +237,12 @@ SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory)
 {
   test_scene *scene = *state;
   kvf_read reads[3];
-  atomic_store(&no_memory, true);
+  allocation_fail(0, LONG_MAX);
   for (size_t i = 0; i < 3; i++) {
     reads[i] = read_of(scene, 1);
     ops->read(scene->link, &reads[i]);
   }
-  atomic_store(&no_memory, false);
+  (void)allocation_stop();
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(node_wait(&scene->node, reads[i].id).status, KVF_NO_MEMORY);
   }

@@ -1,9 +1,9 @@
 /* What becomes of reads, with a producer that does what it likes. */
 #include <assert.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../allocation.h"
 #include "tcp_consumer.h"
 #include "test.h"
 #include "transport/tcp_link.h"
@@ -11,15 +11,6 @@
 #define FILL 0x77
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
-static atomic_bool malloc_fails; /* while a test says so, in its own thread's read() */
-
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
-
-void *__wrap_malloc(size_t bytes)
-{
-  return atomic_load(&malloc_fails) && bytes == sizeof(kvf_tcp_read) ? NULL : __real_malloc(bytes);
-}
 
 typedef struct scene {
   tcp_consumer *consumer;
@@ -352,10 +343,10 @@ SCENE_TEST(progress_is_told_now_and_then)
 SCENE_TEST(a_read_for_which_there_is_no_memory_is_reported)
 {
   scene *s = *state;
-  atomic_store(&malloc_fails, true);
+  allocation_fail(0, 1);
   kvf_read read = started(s, 0, 1);
   expect_status(s, &read, KVF_NO_MEMORY);
-  atomic_store(&malloc_fails, false);
+  assert_true(allocation_stop());
   read = started(s, 0, 1);
   expect_asked(s, &read);
   answer(s, &read);

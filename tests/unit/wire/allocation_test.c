@@ -1,40 +1,8 @@
 #include "wire/sources.h"
-/* The two decoders that allocate, with every allocation counted (linked with --wrap) and made to fail in turn. */
+/* The two decoders that allocate, with every allocation counted and made to fail in turn. */
+#include "../../allocation.h"
 #include "ticket_tool.h"
 #include "wire/handshake_message.h"
-
-static size_t allocations;
-static size_t largest_bytes;
-static size_t fail_at; /* which one fails, from 1; 0: none */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-
-static bool allowed(size_t bytes)
-{
-  allocations++;
-  largest_bytes = bytes > largest_bytes ? bytes : largest_bytes;
-  return allocations != fail_at;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-  return allowed(bytes) ? __real_malloc(bytes) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-  return allowed(count * bytes) ? __real_calloc(count, bytes) : NULL;
-}
-
-static void begin(size_t fail)
-{
-  allocations = 0;
-  largest_bytes = 0;
-  fail_at = fail;
-}
 
 static char text[KVF_TICKET_BYTES_MAX];
 
@@ -44,12 +12,12 @@ TEST(test_ticket_fails_cleanly)
   kvf_ticket ticket = some_ticket(ids);
   kvf_key key = key_of("key");
   size_t bytes = 0;
-  begin(0);
+  allocation_fail(0, 0);
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
-  assert_int_equal(allocations, 0);
-  for (size_t fail = 1; fail <= 3; fail++) {
+  assert_int_equal(allocation_count(), 0);
+  for (long fail = 1; fail <= 3; fail++) {
     kvf_ticket out = {.ranks = 77};
-    begin(fail);
+    allocation_fail(fail - 1, 1);
     kvf_status status = kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out);
     assert_int_equal(status, fail <= 2 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.ranks, fail <= 2 ? 77 : 2);
@@ -66,13 +34,13 @@ TEST(test_sources_fail_cleanly)
   kvf_key key = key_of("key");
   size_t bytes = 0;
   size_t more = 0;
-  begin(0);
+  allocation_fail(0, 0);
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
   text[bytes++] = ',';
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text + bytes, sizeof(text) - bytes, &more), KVF_OK);
-  for (size_t fail = 1; fail <= 7; fail++) {
+  for (long fail = 1; fail <= 7; fail++) {
     kvf_sources out = {.count = 77};
-    begin(fail);
+    allocation_fail(fail - 1, 1);
     kvf_status status = kvf_sources_decode(text, bytes + more, mac_of(&key), 1, &out);
     assert_int_equal(status, fail <= 6 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.count, fail <= 6 ? 77 : 2);
@@ -91,9 +59,9 @@ TEST(test_strangers_allocate_nothing)
   kvf_key other = key_of("other");
   size_t bytes = 0;
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&other), text, sizeof(text), &bytes), KVF_OK);
-  begin(0);
+  allocation_fail(0, 0);
   assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
-  assert_int_equal(allocations, 0);
+  assert_int_equal(allocation_count(), 0);
 }
 
 /* Some bytes that claim 2^32 blocks: no more is allocated than a ticket within the limits could need. */
@@ -120,10 +88,10 @@ TEST(test_ticket_bombs)
     memcpy(payload + at_counts, &rows[i].count, 4);
     memcpy(payload + at_counts + 4, &rows[i].count, 4);
     bytes = seal(payload, payload_bytes, &key, text);
-    begin(0);
+    allocation_fail(0, 0);
     assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
-    assert_true(largest_bytes <= KVF_BLOCKS_PER_LEASE_MAX * sizeof(uint32_t));
-    assert_int_equal(allocations, 1);
+    assert_true(allocation_largest_bytes() <= KVF_BLOCKS_PER_LEASE_MAX * sizeof(uint32_t));
+    assert_int_equal(allocation_count(), 1);
   }
 }
 
@@ -139,12 +107,12 @@ TEST(test_welcome_fails_cleanly)
                                         {.name = "tcp", .description = (uint8_t *)text, .description_bytes = 4}}};
   uint8_t body[200];
   size_t bytes = 0;
-  begin(0);
+  allocation_fail(0, 0);
   assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(allocations, 0);
-  for (size_t fail = 1; fail <= 4; fail++) {
+  assert_int_equal(allocation_count(), 0);
+  for (long fail = 1; fail <= 4; fail++) {
     kvf_welcome out = {.rank = 77};
-    begin(fail);
+    allocation_fail(fail - 1, 1);
     kvf_status status = kvf_welcome_decode(body, bytes, &out);
     assert_int_equal(status, fail <= 3 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.rank, fail <= 3 ? 77 : 0);
@@ -167,9 +135,9 @@ TEST(test_welcome_bomb)
     assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
     memcpy(body + 20, &count, sizeof(count));
     memcpy(body + 22, &count, sizeof(count));
-    begin(0);
+    allocation_fail(0, 0);
     assert_int_equal(kvf_welcome_decode(body, bytes, &out), over == 0 ? KVF_OK : KVF_PROTOCOL);
-    assert_int_equal(allocations, over == 0 ? 1 : 0);
+    assert_int_equal(allocation_count(), over == 0 ? 1 : 0);
     if (over == 0) {
       kvf_welcome_free(&out);
     }
