@@ -82,6 +82,13 @@ static inline void world_open(void)
   assert_int_equal(kvf_loads_create(&w.config, 0, &w.loads), KVF_OK);
 }
 
+/* With another configuration. */
+static inline void world_reopen(void)
+{
+  kvf_loads_destroy(w.loads);
+  world_open();
+}
+
 static inline int world_setup(void **state)
 {
   (void)state;
@@ -242,11 +249,25 @@ static inline const char *world_trace(uint64_t now_ms)
     expect(now_ms, text);            \
   } while (0)
 
+/* world_spec() and that. */
+#define world_started(now_ms, request_id, items, peers, text) \
+  do {                                                        \
+    world_spec(request_id, items, peers);                     \
+    expect_started(now_ms, text);                             \
+  } while (0)
+
+/* A load starts, and its peers are asked for. */
+#define world_begin(now_ms, request_id, items, peers, text) \
+  do {                                                      \
+    world_spec(request_id, items, peers);                   \
+    world_start(now_ms);                                    \
+    expect(now_ms, text);                                   \
+  } while (0)
+
 /* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
 static inline void world_start_reading(void)
 {
-  world_spec(500, 6, "1");
-  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  world_started(0, 500, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
 }
 
 #define LOAD_TEST(name) TEST_WITH(name, world_setup, world_teardown)
