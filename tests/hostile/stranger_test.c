@@ -421,7 +421,6 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   char name[KVF_ADDRESS_TEXT_BYTES];
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
-  uint64_t id = 0;
   pair_ticket ticket;
   pair_result result;
   outcome out;
@@ -431,8 +430,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   point_to(s, &address);
   pair_offer(&s->producer, 17, WORLD_BLOCKS, 1, true, &ticket);
   point_to(s, NULL);
-  assert_int_equal(pair_request(&s->consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&s->consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&s->consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);
   pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);

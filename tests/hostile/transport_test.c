@@ -148,11 +148,9 @@ TEST_WITH(aborts_that_take_long, open_scene, close_scene)
                              .late_us_max = 30000};
     pair_ticket ticket;
     pair_result result;
-    uint64_t id = 0;
     fault_plan_set(&plan);
     pair_offer(&s->producer, 17, WORLD_BLOCKS, round, true, &ticket);
-    assert_int_equal(pair_request(&s->consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-    assert_int_equal(pair_load(&s->consumer, &ticket, id, 20), KVF_OK);
+    uint64_t id = pair_begin(&s->consumer, &ticket, 20);
     pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
     (void)kvf_load_abort(s->consumer.node, id);
     pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);

@@ -35,6 +35,45 @@ static kvf_peer_notice ask_path(uint32_t peer)
   return notice;
 }
 
+static kvf_peer_notice next_notice(void)
+{
+  kvf_peer_notice notice;
+  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  return notice;
+}
+
+/* A peer that is connected, and whose link is opening. */
+static uint32_t linked(void)
+{
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(KVF_OK);
+  return peer;
+}
+
+/* Likewise, without a link. */
+static uint32_t connected(void)
+{
+  open_world(NULL, NULL, "m");
+  uint32_t peer = acquire();
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle();
+  control_dial(KVF_OK);
+  return peer;
+}
+
+/* One that is dialed once and answers, or not. */
+static uint32_t dialed(const char *consumer_key, const char *producer_key, const char *model)
+{
+  open_world(consumer_key, producer_key, model);
+  uint32_t peer = acquire();
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle();
+  control_dial(KVF_OK);
+  return peer;
+}
+
 static kvf_peer *peer_of(uint32_t index)
 {
   return world.consumer.core.peers.table[index];
@@ -50,8 +89,7 @@ CONTROL_TEST(shakes_hands_and_opens_the_best_link)
   assert_int_not_equal(world.consumer.opened_path, 0);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
   kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_OK);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_OK);
   assert_int_equal(notice.path, world.consumer.opened_path);
@@ -116,19 +154,14 @@ CONTROL_TEST(silent_handshake_times_out)
   assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
   world.now_ns += 2 * MS;
   kvf_core_tick(&world.consumer.core, world.now_ns);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
   assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
 }
 
 CONTROL_TEST(wrong_key_is_refused_by_both)
 {
-  open_world("a key of sixteen", "another key here", "m");
-  uint32_t peer = acquire();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = dialed("a key of sixteen", "another key here", "m");
   assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
   assert_int_equal(world.producer.core.sessions.open_count, 0);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
@@ -137,11 +170,7 @@ CONTROL_TEST(wrong_key_is_refused_by_both)
 
 CONTROL_TEST(other_model_is_refused_and_named)
 {
-  open_world(NULL, NULL, "x");
-  uint32_t peer = acquire();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = dialed(NULL, NULL, "x");
   assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
   assert_non_null(strstr(world.consumer.last_log, "model differs"));
   /* Anybody on the way could have said or caused that: the next load asks again. */
@@ -163,8 +192,7 @@ CONTROL_TEST(refusal_without_proof_is_not_final)
   size_t bytes = 0;
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
   kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, KVF_FRAME_REFUSED, body, bytes);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
   assert_int_equal(peer_of(peer)->gone, KVF_OK);
 }
@@ -207,16 +235,12 @@ CONTROL_TEST(other_incarnation_is_a_restart)
 
 CONTROL_TEST(closed_connection_takes_its_links_down)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  (void)ask_path(peer);
-  control_dial(KVF_OK);
+  uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   kvf_core_on_closed(&world.consumer.core, world.now_ns, world.consumer.conn_id);
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_PATH_DOWN);
   assert_int_equal(notice.path, path);
   world.consumer.conn_id = 0;
@@ -227,13 +251,9 @@ CONTROL_TEST(closed_connection_takes_its_links_down)
 
 CONTROL_TEST(unusable_transport_is_not_tried_again)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  (void)ask_path(peer);
-  control_dial(KVF_OK);
+  uint32_t peer = linked();
   kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
   control_settle();
@@ -246,10 +266,7 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
 {
   static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
   for (size_t i = 0; i < 2; i++) {
-    open_world(NULL, NULL, "m");
-    uint32_t peer = acquire();
-    (void)ask_path(peer);
-    control_dial(KVF_OK);
+    uint32_t peer = linked();
     uint32_t path = world.consumer.opened_path;
     kvf_core_on_link(&world.consumer.core, world.now_ns, path, causes[i]);
     control_settle();
@@ -265,14 +282,10 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
 /* The bytes were damaged on their way: a new session has others. */
 CONTROL_TEST(malformed_offer_ends_the_session)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  (void)ask_path(peer);
-  control_dial(KVF_OK);
+  uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link_malformed(&world.consumer.core, world.now_ns, path);
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
+  kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_PROTOCOL);
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
@@ -286,10 +299,7 @@ CONTROL_TEST(malformed_offer_ends_the_session)
 
 CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  (void)ask_path(peer);
-  control_dial(KVF_OK);
+  uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
   kvf_peers_path_stalled(&world.consumer.core.peers, world.now_ns, path, false);
@@ -304,11 +314,7 @@ CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 
 CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = connected();
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   for (int i = 0; i < 5; i++) {
     control_advance(100000);
@@ -339,11 +345,8 @@ CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
 {
   kvf_peers *peers = &world.consumer.core.peers;
   uint32_t got = 77;
-  open_world(NULL, NULL, "m");
-  uint32_t linked = acquire();
-  (void)ask_path(linked);
-  control_dial(KVF_OK);
-  kvf_peers_release(peers, world.now_ns, linked);
+  uint32_t kept = linked();
+  kvf_peers_release(peers, world.now_ns, kept);
   uint32_t last = fill_table();
   assert_int_equal(acquire_port(1, &got), KVF_NO_MEMORY);
   assert_int_equal(got, 77);
@@ -351,7 +354,7 @@ CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
   kvf_peers_release(peers, world.now_ns, last);
   assert_int_equal(acquire_port(1, &got), KVF_OK);
   assert_int_equal(got, last);
-  assert_int_equal(peer_of(linked)->links[0].state, KVF_LINK_OPENING);
+  assert_int_equal(peer_of(kept)->links[0].state, KVF_LINK_OPENING);
   assert_int_equal(acquire_port(2, &got), KVF_NO_MEMORY);
 }
 
@@ -360,11 +363,7 @@ CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
 {
   kvf_peers *peers = &world.consumer.core.peers;
   uint32_t got;
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  kvf_peers_want_open(peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = connected();
   kvf_peers_want_path(peers, world.now_ns, peer);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_WANTED);
   kvf_peers_release(peers, world.now_ns, peer);
@@ -379,11 +378,7 @@ CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
 /* And where its peer stays: what was never opened is not closed either. */
 CONTROL_TEST(wanted_link_goes_with_its_connection)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = connected();
   kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
   control_cut();
   assert_int_equal(world.consumer.opened_path, 0);
@@ -427,10 +422,7 @@ CONTROL_TEST(frames_out_of_place_end_the_connection)
               {KVF_PEER_READY, KVF_FRAME_CHALLENGE},        {KVF_PEER_READY, KVF_FRAME_WELCOME}};
   const uint8_t body[8] = {0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    open_world(NULL, NULL, "m");
-    uint32_t peer = acquire();
-    (void)ask_path(peer);
-    control_dial(KVF_OK);
+    uint32_t peer = linked();
     peer_of(peer)->state = rows[i].state; /* as if it had come so far */
     kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, rows[i].type, body, sizeof(body));
     assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
@@ -441,11 +433,7 @@ CONTROL_TEST(frames_out_of_place_end_the_connection)
 /* 0 is a moment like any other, and not "nothing is awaited". */
 CONTROL_TEST(silence_is_noticed_from_time_zero_on)
 {
-  open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
+  uint32_t peer = connected();
   kvf_peers_await(&world.consumer.core.peers, 0, peer);
   kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);

@@ -160,11 +160,9 @@ TEST(end_of_registration_waits_for_loads)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_DEADLINE);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_DEADLINE);
   pair_wait(&p.consumer, id, 10000, &result);

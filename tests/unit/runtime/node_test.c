@@ -25,8 +25,7 @@ TEST(loads_a_request)
     pair_open(&p, each_transport[t]);
     for (uint32_t round = 0; round < 3; round++) {
       pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
-      assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-      assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+      id = pair_begin(&p.consumer, &ticket, 20);
       pair_wait(&p.consumer, id, 10000, &result);
       assert_true(result.quiet);
       assert_true(result.decided);
@@ -47,11 +46,9 @@ TEST(waits_for_publication)
     pair p;
     pair_ticket ticket;
     pair_result result;
-    uint64_t id = 0;
     pair_open(&p, each_transport[t]);
     pair_offer(&p.producer, 0, 6, 1, false, &ticket);
-    assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-    assert_int_equal(pair_load(&p.consumer, &ticket, id, 30), KVF_OK);
+    uint64_t id = pair_begin(&p.consumer, &ticket, 30);
     pair_wait(&p.consumer, id, 200, &result);
     assert_false(result.loaded);
     pair_publish(&p.producer, &ticket);
@@ -69,15 +66,13 @@ TEST(never_takes_stale_blocks)
     pair p;
     pair_ticket ticket;
     pair_result result;
-    uint64_t id = 0;
     pair_open(&p, each_transport[t]);
     pair_offer(&p.producer, 0, 8, 1, true, &ticket);
     assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
     for (uint32_t i = 0; i < ticket.count; i++) {
       pair_fill(&p.producer, ticket.blocks[i], 2, i);
     }
-    assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-    assert_int_equal(pair_load(&p.consumer, &ticket, id, 30), KVF_OK);
+    uint64_t id = pair_begin(&p.consumer, &ticket, 30);
     pair_wait(&p.consumer, id, 10000, &result);
     assert_true(result.quiet);
     assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
@@ -172,10 +167,8 @@ TEST(dead_producer_fails_fast)
     pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
     pair_close_node(&p.producer);
     for (uint32_t i = 0; i < 2; i++) {
-      uint64_t id = 0;
       uint64_t before_ms = pair_now_ms();
-      assert_int_equal(pair_request(&p.consumer, &tickets[i], &tickets[i].prompt, &id), KVF_OK);
-      assert_int_equal(pair_load(&p.consumer, &tickets[i], id, 20), KVF_OK);
+      uint64_t id = pair_begin(&p.consumer, &tickets[i], 20);
       pair_wait(&p.consumer, id, 10000, &result);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_PEER_DOWN);
@@ -197,19 +190,16 @@ TEST(restarted_producer_is_told_apart)
   pair_ticket old;
   pair_ticket fresh;
   pair_result result;
-  uint64_t id = 0;
   pair_open_node(&p.producer, fixed);
   pair_open_node(&p.consumer, NULL);
   pair_offer(&p.producer, 0, 8, 1, true, &old);
   pair_close_node(&p.producer);
   pair_open_node(&p.producer, fixed);
   pair_offer(&p.producer, 0, 8, 2, true, &fresh);
-  assert_int_equal(pair_request(&p.consumer, &old, &old.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &old, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &old, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.report.status, KVF_PEER_RESTARTED);
-  assert_int_equal(pair_request(&p.consumer, &fresh, &fresh.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &fresh, id, 20), KVF_OK);
+  id = pair_begin(&p.consumer, &fresh, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
   assert_loaded(&p, 20, 8, 2);
@@ -222,11 +212,9 @@ TEST(abort_is_idempotent)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket); /* never published: the load waits */
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_EXISTS);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
@@ -244,12 +232,10 @@ TEST(deadline_decides)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t before_ms = pair_now_ms();
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 400 + PAIR_LATE_MS, &result);
   uint64_t took_ms = pair_now_ms() - before_ms;
   assert_int_equal(result.report.status, KVF_DEADLINE);
@@ -317,15 +303,13 @@ TEST(goes_on_without_a_transport_that_the_machine_lacks)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   kvf_config config;
   kvf_node *node = NULL;
   char message[KVF_MESSAGE_BYTES_MAX];
   pair_open(&p, without);
   assert_true(pair_wait_log(&p.consumer, "UCX cannot be loaded", "/nowhere/libucp.so.0", 5000));
   pair_offer(&p.producer, 3, 10, 40, true, &ticket);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.report.status, KVF_OK);
   assert_loaded(&p, 20, 10, 40);
@@ -353,14 +337,12 @@ TEST(unregister_gives_the_memory_back)
 {
   pair p;
   pair_ticket ticket;
-  uint64_t id = 0;
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_REVOKED);
   pair_result result;
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.decided);
   assert_int_not_equal(result.report.status, KVF_OK);

@@ -211,6 +211,14 @@ void pair_sleep_ms(uint32_t ms)
   (void)nanosleep(&pause, NULL);
 }
 
+uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
+{
+  uint64_t id = 0;
+  assert_int_equal(pair_request(consumer, ticket, &ticket->prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(consumer, ticket, id, first), KVF_OK);
+  return id;
+}
+
 static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_result *out)
 {
   if (event->id != id) {

@@ -81,6 +81,8 @@ typedef struct pair_result {
 /* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id);
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first);
+/* Both, which must succeed; returns the request's id. */
+uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Polls until the load is quiet and (if the request was opened) decided, or the time is over. */
 void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
 /* Waits until the producer's lease has ended; fails the test after timeout_ms. */

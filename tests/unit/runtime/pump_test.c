@@ -268,12 +268,10 @@ TEST(no_common_transport_is_transfer_setup)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   pair_open_node(&p.producer, local_only);
   pair_open_node(&p.consumer, tcp_only);
   pair_offer(&p.producer, 0, 4, 1, true, &ticket);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.quiet);
   assert_int_equal(result.report.status, KVF_TRANSFER_SETUP);
@@ -339,11 +337,9 @@ TEST(stuck_copy_does_not_stop_the_clock)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 4, 1, false, &ticket);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
   uintptr_t page = ((uintptr_t)p.producer.pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
   int fd = make_page_stick(page);

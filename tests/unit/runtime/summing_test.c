@@ -108,13 +108,11 @@ static void a_request_keeps_the_prefix(void **state)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   open_nodes(&p, *state, "on", "on");
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   expect_good(&p, &ticket, 900, 1);
   flip(byte_of(&p, &ticket, 1, 3, 0), 1);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.decided);
   assert_int_equal(result.verdict.status, KVF_CHECKSUM);

@@ -76,53 +76,24 @@ static bool get_text(const char *data, size_t bytes, char *out, size_t room)
 TEST(test_text_fits_with_its_zero)
 {
   char out[4];
-  assert_true(get_text("\x00", 1, out, sizeof(out)));
+  assert_true(get_text("\000", 1, out, sizeof(out)));
   assert_string_equal(out, "");
-  assert_true(
-      get_text("\x03"
-               "abc",
-               4, out, sizeof(out)));
+  assert_true(get_text("\003abc", 4, out, sizeof(out)));
   assert_string_equal(out, "abc");
-  assert_false(
-      get_text("\x04"
-               "abcd",
-               5, out, sizeof(out)));
-  assert_false(
-      get_text("\x03"
-               "ab",
-               3, out, sizeof(out)));
+  assert_false(get_text("\004abcd", 5, out, sizeof(out)));
+  assert_false(get_text("\003ab", 3, out, sizeof(out)));
   assert_false(get_text("", 0, out, sizeof(out)));
 }
 
 TEST(test_text_has_no_control_characters)
 {
   char out[8];
-  assert_true(
-      get_text("\x03"
-               "a b",
-               4, out, sizeof(out)));
-  assert_true(
-      get_text("\x02"
-               "\xc3\xa9",
-               3, out, sizeof(out)));
-  assert_false(
-      get_text("\x03"
-               "a\nb",
-               4, out, sizeof(out)));
-  assert_false(
-      get_text("\x03"
-               "a\0b",
-               4, out, sizeof(out)));
-  assert_false(
-      get_text("\x03"
-               "a\x1f"
-               "b",
-               4, out, sizeof(out)));
-  assert_false(
-      get_text("\x03"
-               "a\x7f"
-               "b",
-               4, out, sizeof(out)));
+  assert_true(get_text("\003a b", 4, out, sizeof(out)));
+  assert_true(get_text("\002\303\251", 3, out, sizeof(out)));
+  assert_false(get_text("\003a\nb", 4, out, sizeof(out)));
+  assert_false(get_text("\003a\000b", 4, out, sizeof(out)));
+  assert_false(get_text("\003a\037b", 4, out, sizeof(out)));
+  assert_false(get_text("\003a\177b", 4, out, sizeof(out)));
   assert_true(kvf_text_is_valid("a b", 4));
   assert_false(kvf_text_is_valid("a b", 3));
   assert_false(kvf_text_is_valid("a\tb", 4));
@@ -136,9 +107,6 @@ TEST(test_text_that_is_not_terminated)
   kvf_encoder_init(&encoder, data, sizeof(data));
   kvf_put_text(&encoder, text, 4);
   assert_int_equal(encoder.bytes, 4);
-  assert_memory_equal(data,
-                      "\x03"
-                      "abc",
-                      4);
+  assert_memory_equal(data, "\003abc", 4);
   free(text);
 }
