@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the unit tests of src/base, src/wire and src/core, the fuzz inputs of the decoders and the simulator reach of
+# What the unit tests of src/base, src/wire and src/core, the inputs of the decoders and the simulator reach of
 # src/wire and src/core. They are built apart: counted branches, nothing optimised, no assertions (a branch that must not
 # happen is none).
 set -euo pipefail
@@ -15,12 +15,8 @@ CC=gcc configure_c $FOLDER --buildtype=plain -Db_coverage=true -Db_ndebug=true -
 find $FOLDER -name '*.gcda' -delete # counts of an earlier run would be added to
 say "building $FOLDER and running the unit tests …"
 ninja -C $FOLDER --quiet tests/sim/kvferry-sim
-.venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'core/*' corpus/wire corpus/ticket
-say "simulating seeds 1 to $seeds, and the kept tapes …"
-for run in tests/sim/tapes/*.tape "1..$seeds"; do
-  what=--tape
-  [ -f "$run" ] || what=--seeds
-  $FOLDER/tests/sim/kvferry-sim $what "$run" >$FOLDER/sim.log 2>&1 || { cat $FOLDER/sim.log >&2; die "the simulator: $run"; }
-done
+.venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'core/*' corpus/wire corpus/ticket corpus/sim
+say "simulating seeds 1 to $seeds …"
+$FOLDER/tests/sim/kvferry-sim --seeds "1..$seeds" >$FOLDER/sim.log 2>&1 || { cat $FOLDER/sim.log >&2; die "the simulator found something"; }
 say "counting …"
 exec .venv/bin/python tools/dev/coverage.py $FOLDER

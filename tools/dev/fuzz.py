@@ -17,10 +17,9 @@ BUILD = Path("build-fuzz/tests/fuzz")
 KEPT = Path("tests/fuzz/corpus")
 CACHE = Path(".cache/fuzz")
 
-# Of the kept inputs of one target, each a line of hex digits: they are in the repository, and every test run replays
-# them.
+# The kept inputs of a target, each a line of hex digits: they are in the repository, and every test run replays them.
 KEPT_INPUTS_MAX = 200
-KEPT_BYTES_MAX = 200_000
+KEPT_BYTES_MAX = 4096  # of one
 
 # One input may take and use so much; beyond it, it is a finding.
 LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=4096", "-len_control=20"]
@@ -82,22 +81,19 @@ def fuzz(target: str, seconds: int) -> Outcome:
 
 
 def keep(target: str) -> str:
-    """Makes the kept inputs the smallest ones that cover what all known inputs cover. Hits are not counted: otherwise
-    there would be thousands."""
-    merged = CACHE / target / "merged"
-    shutil.rmtree(merged, ignore_errors=True)
-    merged.mkdir()
-    command = [program("fuzz", target), "-set_cover_merge=1", "-use_counters=0", *LIMITS]
-    command += [str(merged), str(kept_inputs(target)), str(folder(target, "inputs"))]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    known = sorted((path.read_bytes() for path in merged.iterdir()), key=lambda each: (len(each), each))
-    kept: list[bytes] = []
-    for each in known:
-        if len(kept) < KEPT_INPUTS_MAX and sum(map(len, kept)) + len(each) <= KEPT_BYTES_MAX:
-            kept.append(each)
-    (KEPT / f"{target}.hex").write_text("".join(f"{each.hex()}\n" for each in kept))
-    left_out = len(known) - len(kept)
-    return f"{target}: {len(kept)} inputs" + (f"; {left_out} left out" if left_out else "")
+    """Adds to the kept inputs a few that cover what they do not. Hits are not counted: otherwise there would be
+    thousands."""
+    shutil.rmtree(folder(target, "kept"))
+    inputs = kept_inputs(target)
+    kept = {path.name for path in inputs.iterdir()}
+    command = [program("fuzz", target), "-merge=1", "-use_counters=0", *LIMITS, str(inputs)]
+    subprocess.run([*command, str(folder(target, "inputs"))], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+    new = sorted((path.read_bytes() for path in inputs.iterdir() if path.name not in kept), key=len)
+    added = [each for each in new if len(each) <= KEPT_BYTES_MAX][:max(0, KEPT_INPUTS_MAX - len(kept))]
+    with (KEPT / f"{target}.hex").open("a") as file:
+        file.writelines(f"{each.hex()}\n" for each in added)
+    return f"{target}: {len(added)} more" + (f"; {len(new) - len(added)} left out" if len(added) < len(new) else "")
 
 
 def show(each: Outcome) -> None:
