@@ -74,6 +74,29 @@ static void fail_after_two(void)
   assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
 }
 
+/* A load from so many sources of one group. */
+static void begin(uint32_t count)
+{
+  open_world(1);
+  assert_int_equal(start(count), KVF_OK);
+}
+
+/* Likewise from two; the first fails after two blocks, and its other reads do not end. */
+static void begin_stuck(void)
+{
+  open_world(1);
+  world.hold_cancels = true;
+  assert_int_equal(start(2), KVF_OK);
+  fail_after_two();
+}
+
+/* They do, and no other source is tried. */
+static void end_stuck(void)
+{
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
+  assert_int_equal(world.wires[1].dials, 0);
+}
+
 static void assert_nothing_is_told(void)
 {
   kvf_event event;
@@ -104,12 +127,17 @@ static void assert_quiet_and_over(void)
   assert_null(core()->open_loads);
 }
 
+static void assert_over(kvf_status status, uint32_t prefix)
+{
+  assert_outcome(status, prefix);
+  assert_quiet_and_over();
+}
+
 /* ---- going on ---- */
 
 RANKS_TEST(the_next_source_brings_the_rest)
 {
-  open_world(1);
-  assert_int_equal(start(2), KVF_OK);
+  begin(2);
   fail_after_two();
   assert_nothing_is_told();
   assert_int_equal(reads_of(0), 0);
@@ -123,17 +151,14 @@ RANKS_TEST(the_next_source_brings_the_rest)
   }
   assert_int_equal(core()->source_switches, 1);
   assert_int_equal(core()->outcomes[0], 1);
-  assert_outcome(KVF_OK, POSITIONS);
-  assert_quiet_and_over();
+  assert_over(KVF_OK, POSITIONS);
 }
 
 RANKS_TEST(one_source_is_all_there_is)
 {
-  open_world(1);
-  assert_int_equal(start(1), KVF_OK);
+  begin(1);
   fail_after_two();
-  assert_outcome(KVF_LEASE_EXPIRED, 2);
-  assert_quiet_and_over();
+  assert_over(KVF_LEASE_EXPIRED, 2);
 }
 
 RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
@@ -145,28 +170,24 @@ RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
   assert_int_equal(world.wires[1].dials, 1);
   assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(core()->source_switches, 2);
-  assert_outcome(KVF_OK, POSITIONS);
-  assert_quiet_and_over();
+  assert_over(KVF_OK, POSITIONS);
 }
 
 /* What an earlier source has brought counts, and the last one says why it is not more. */
 RANKS_TEST(the_prefix_only_grows)
 {
-  open_world(1);
-  assert_int_equal(start(3), KVF_OK);
+  begin(3);
   fail_after_two();
   assert_int_equal(ranks_complete(1, 1, KVF_OK), 1);
   assert_int_equal(ranks_complete(1, 1, KVF_PEER_RESTARTED), 1);
   assert_int_equal(reads_of(2), POSITIONS - 3);
   assert_int_equal(ranks_complete(2, 1, KVF_LEASE_UNKNOWN), 1);
-  assert_outcome(KVF_LEASE_UNKNOWN, 3);
-  assert_quiet_and_over();
+  assert_over(KVF_LEASE_UNKNOWN, 3);
 }
 
 RANKS_TEST(its_time_is_that_of_all_attempts)
 {
-  open_world(1);
-  assert_int_equal(start(2), KVF_OK);
+  begin(2);
   ranks_advance(70);
   fail_after_two();
   ranks_advance(30);
@@ -194,8 +215,7 @@ RANKS_TEST(several_groups_are_read_anew)
     assert_true(ranks_holds(&tickets[1], 0, position));
     assert_true(ranks_holds(&tickets[1], 1, position));
   }
-  assert_outcome(KVF_OK, 2 * POSITIONS);
-  assert_quiet_and_over();
+  assert_over(KVF_OK, 2 * POSITIONS);
 }
 
 /* ---- held back ---- */
@@ -203,10 +223,7 @@ RANKS_TEST(several_groups_are_read_anew)
 /* P4: no block is in two attempts at a time. */
 RANKS_TEST(the_next_source_waits_for_quiet)
 {
-  open_world(1);
-  world.hold_cancels = true;
-  assert_int_equal(start(2), KVF_OK);
-  fail_after_two();
+  begin_stuck();
   assert_int_equal(ranks_complete(0, POSITIONS - 4, KVF_CANCELLED), POSITIONS - 4);
   assert_nothing_is_told();
   assert_int_equal(reads_of(0), 1);
@@ -214,24 +231,19 @@ RANKS_TEST(the_next_source_waits_for_quiet)
   assert_int_equal(ranks_complete(0, 1, KVF_CANCELLED), 1);
   assert_int_equal(reads_of(1), POSITIONS - 2);
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS - 2);
-  assert_outcome(KVF_OK, POSITIONS);
-  assert_quiet_and_over();
+  assert_over(KVF_OK, POSITIONS);
 }
 
 /* P2: a copy that does not end costs the next source, not the deadline. */
 RANKS_TEST(the_deadline_ends_the_wait)
 {
-  open_world(1);
-  world.hold_cancels = true;
-  assert_int_equal(start(2), KVF_OK);
-  fail_after_two();
+  begin_stuck();
   ranks_advance(TIMEOUT_MS - 1);
   assert_nothing_is_told();
   ranks_advance(2);
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
-  assert_int_equal(world.wires[1].dials, 0);
+  end_stuck();
   assert_quiet_and_over();
 }
 
@@ -248,16 +260,14 @@ RANKS_TEST(what_is_never_quiet_is_not_waited_for)
   ranks_advance(2);
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
-  assert_int_equal(world.wires[1].dials, 0);
+  end_stuck();
   assert_quiet_and_over();
 }
 
 /* P2 */
 RANKS_TEST(all_sources_share_one_deadline)
 {
-  open_world(1);
-  assert_int_equal(start(3), KVF_OK);
+  begin(3);
   ranks_advance(TIMEOUT_MS - 100);
   fail_after_two();
   assert_int_equal(reads_of(1), POSITIONS - 2);
@@ -274,39 +284,29 @@ RANKS_TEST(all_sources_share_one_deadline)
 /* The clock has not been looked at since. */
 RANKS_TEST(quiet_past_the_deadline_tries_no_other)
 {
-  open_world(1);
-  world.hold_cancels = true;
-  assert_int_equal(start(2), KVF_OK);
-  fail_after_two();
+  begin_stuck();
   world.now_ns += TIMEOUT_MS * MS;
-  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
-  assert_int_equal(world.wires[1].dials, 0);
-  assert_outcome(KVF_LEASE_EXPIRED, 2);
-  assert_quiet_and_over();
+  end_stuck();
+  assert_over(KVF_LEASE_EXPIRED, 2);
 }
 
 /* ---- abort ---- */
 
 RANKS_TEST(abort_between_sources_works_at_once)
 {
-  open_world(1);
-  world.hold_cancels = true;
-  assert_int_equal(start(2), KVF_OK);
-  fail_after_two();
+  begin_stuck();
   assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
   assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
   assert_outcome(KVF_ABORTED, 2);
   assert_nothing_is_told();
-  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
-  assert_int_equal(world.wires[1].dials, 0);
+  end_stuck();
   assert_quiet_and_over();
 }
 
 RANKS_TEST(abort_at_a_source_tries_no_other)
 {
   for (uint32_t source = 0; source < 2; source++) {
-    open_world(1);
-    assert_int_equal(start(3), KVF_OK);
+    begin(3);
     if (source == 1) {
       fail_after_two();
     }
@@ -314,21 +314,16 @@ RANKS_TEST(abort_at_a_source_tries_no_other)
     assert_int_equal(kvf_core_load_abort(core(), world.now_ns, 1), KVF_OK);
     ranks_settle();
     assert_int_equal(world.wires[source + 1].dials, 0);
-    assert_outcome(KVF_ABORTED, source == 1 ? 2 : 0);
-    assert_quiet_and_over();
+    assert_over(KVF_ABORTED, source == 1 ? 2 : 0);
   }
 }
 
 /* P4: memory that is let go of is written to by no further source. */
 RANKS_TEST(unregistering_tries_no_other)
 {
-  open_world(1);
-  world.hold_cancels = true;
-  assert_int_equal(start(2), KVF_OK);
-  fail_after_two();
+  begin_stuck();
   assert_false(kvf_core_clear_memory(core(), world.now_ns));
-  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS - 3);
-  assert_int_equal(world.wires[1].dials, 0);
+  end_stuck();
   assert_false(kvf_core_clear_memory(core(), world.now_ns));
   assert_outcome(KVF_ABORTED, 2);
   kvf_event event;
@@ -368,8 +363,7 @@ RANKS_TEST(source_of_another_layout_is_left_out)
     fail_after_two();
     assert_int_equal(world.wires[1].dials, 0);
     assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS - 2);
-    assert_outcome(KVF_OK, POSITIONS);
-    assert_quiet_and_over();
+    assert_over(KVF_OK, POSITIONS);
   }
 }
 
@@ -381,8 +375,7 @@ RANKS_TEST(the_first_source_may_be_left_out)
   assert_int_equal(start(2), KVF_OK);
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(world.wires[0].dials, 0);
-  assert_outcome(KVF_OK, POSITIONS);
-  assert_quiet_and_over();
+  assert_over(KVF_OK, POSITIONS);
 }
 
 RANKS_TEST(no_source_that_fits_is_a_refusal)

@@ -17,11 +17,23 @@ static void open_world(const ranks_options *options)
   }
 }
 
-static void open_simple(void)
+static ranks_options simple(void)
 {
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
+  return options;
+}
+
+static void open_simple(void)
+{
+  const ranks_options options = simple();
   open_world(&options);
+}
+
+static kvf_status start_load(const kvf_load *load)
+{
+  return kvf_core_load_start(&world.consumer.core, world.now_ns,
+                             &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, load);
 }
 
 static kvf_report outcome(void)
@@ -38,6 +50,14 @@ static void assert_quiet(void)
   assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_int_equal(event.user, 5);
   assert_int_equal(ranks_peers_held(), 0);
+}
+
+static void assert_outcome(kvf_status status, uint32_t prefix)
+{
+  kvf_report report = outcome();
+  assert_int_equal(report.status, status);
+  assert_int_equal(report.prefix, prefix);
+  assert_quiet();
 }
 
 static uint32_t dialed(void)
@@ -134,10 +154,7 @@ RANKS_TEST(one_part_is_not_enough)
   open_two_parts(1);
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
-  kvf_report report = outcome();
-  assert_int_equal(report.status, KVF_LEASE_UNKNOWN);
-  assert_int_equal(report.prefix, 0);
-  assert_quiet();
+  assert_outcome(KVF_LEASE_UNKNOWN, 0);
 }
 
 /* P7: with several KV groups a prefix is of no use, however long. */
@@ -148,10 +165,8 @@ RANKS_TEST(prefix_of_several_groups_is_all_or_nothing)
     assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
     assert_int_equal(ranks_complete(1, good, KVF_OK), good);
     assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
-    kvf_report report = outcome();
-    assert_int_equal(report.status, good < 2 * POSITIONS ? KVF_LEASE_EXPIRED : KVF_OK);
-    assert_int_equal(report.prefix, good < 2 * POSITIONS ? 0 : 2 * POSITIONS);
-    assert_quiet();
+    bool all = good == 2 * POSITIONS;
+    assert_outcome(all ? KVF_OK : KVF_LEASE_EXPIRED, all ? good : 0);
   }
 }
 
@@ -241,10 +256,7 @@ RANKS_TEST(nothing_wanted_is_done_at_once)
   uint32_t destination[POSITIONS];
   memset(destination, 0xff, sizeof(destination));
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
-  kvf_report report = outcome();
-  assert_int_equal(report.status, KVF_OK);
-  assert_int_equal(report.prefix, POSITIONS);
-  assert_quiet();
+  assert_outcome(KVF_OK, POSITIONS);
   assert_int_equal(dialed(), 0);
 }
 
@@ -276,8 +288,7 @@ RANKS_TEST(destinations_that_do_not_fit_are_refused)
 
 RANKS_TEST(memory_must_be_registered)
 {
-  ranks_options options;
-  ranks_options_init(&options, 1, 1, 2);
+  ranks_options options = simple();
   options.control = true;
   open_world(&options);
   assert_int_equal(ranks_load(&ticket, 1), KVF_INVALID);
@@ -286,8 +297,7 @@ RANKS_TEST(memory_must_be_registered)
 /* A ticket of fewer groups than this engine has cannot be of its model. */
 RANKS_TEST(groups_must_be_those_of_the_memory)
 {
-  ranks_options options;
-  ranks_options_init(&options, 1, 1, 2);
+  ranks_options options = simple();
   options.groups = 2;
   open_world(&options);
   ticket.groups = 1;
@@ -308,14 +318,10 @@ RANKS_TEST(tickets_of_others_are_refused)
                    .prompt = ticket.prompt,
                    .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
   load.prompt.hash[0] ^= 1;
-  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
-                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
-                   KVF_BAD_TICKET);
+  assert_int_equal(start_load(&load), KVF_BAD_TICKET);
   load.prompt = ticket.prompt;
   load.prompt.tokens--;
-  assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
-                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
-                   KVF_BAD_TICKET);
+  assert_int_equal(start_load(&load), KVF_BAD_TICKET);
   ranks_settle();
   assert_int_equal(dialed(), 0);
   assert_int_equal(world.consumer.core.peers.count, 0);
@@ -363,8 +369,7 @@ RANKS_TEST(table_is_bounded_and_what_is_refused_holds_nothing)
 /* P6: an engine that takes no events does not fill the memory. */
 RANKS_TEST(loads_whose_events_wait_are_open)
 {
-  ranks_options options;
-  ranks_options_init(&options, 1, 1, 2);
+  ranks_options options = simple();
   options.config.loads_max = 2;
   open_world(&options);
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
@@ -379,8 +384,7 @@ RANKS_TEST(loads_whose_events_wait_are_open)
 /* P2 */
 RANKS_TEST(deadline_is_the_loads_or_the_nodes)
 {
-  ranks_options options;
-  ranks_options_init(&options, 1, 1, 2);
+  ranks_options options = simple();
   options.config.load_timeout_ms = 400;
   options.config.stall_timeout_ms = 10000;
   open_world(&options);
@@ -393,9 +397,7 @@ RANKS_TEST(deadline_is_the_loads_or_the_nodes)
                      .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
                      .timeout_ms = own_ms,
                      .user = 5};
-    assert_int_equal(kvf_core_load_start(&world.consumer.core, world.now_ns,
-                                         &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, &load),
-                     KVF_OK);
+    assert_int_equal(start_load(&load), KVF_OK);
     ranks_settle();
     ranks_advance(own_ms == 0 ? 399 : own_ms - 1);
     assert_false(ranks_event(KVF_EVENT_LOAD, &event));

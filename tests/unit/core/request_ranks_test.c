@@ -89,46 +89,61 @@ static kvf_verdict verdict(void)
   return event.u.verdict;
 }
 
-/* The engine's only rank read from one producer rank; the others hold a lease all the same. */
-RANKS_TEST(every_rank_is_told_of_completion)
+static void open_published(uint32_t own_ranks, uint32_t ttl_ms)
 {
-  open_world(1, 30000);
+  open_world(own_ranks, ttl_ms);
   publish_all();
-  uint64_t id = loaded_request();
-  assert_int_equal(live(), PRODUCERS);
-  report(id, 0, KVF_OK, POSITIONS);
-  assert_int_equal(live(), 0);
+}
+
+static void cancel(uint64_t id)
+{
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  ranks_settle();
+}
+
+static void assert_all_ended(kvf_lease_end_cause cause)
+{
   for (uint32_t i = 0; i < PRODUCERS; i++) {
-    assert_int_equal(ended(i, KVF_LEASE_END_COMPLETED), 1);
+    assert_int_equal(ended(i, cause), 1);
   }
+}
+
+static void assert_used(void)
+{
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_forgotten();
 }
 
+/* The engine's only rank read from one producer rank; the others hold a lease all the same. */
+RANKS_TEST(every_rank_is_told_of_completion)
+{
+  open_published(1, 30000);
+  uint64_t id = loaded_request();
+  assert_int_equal(live(), PRODUCERS);
+  report(id, 0, KVF_OK, POSITIONS);
+  assert_int_equal(live(), 0);
+  assert_all_ended(KVF_LEASE_END_COMPLETED);
+  assert_used();
+}
+
 RANKS_TEST(every_rank_is_told_of_a_cancellation)
 {
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   uint64_t id = open_request();
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle();
-  for (uint32_t i = 0; i < PRODUCERS; i++) {
-    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
-  }
+  cancel(id);
+  assert_all_ended(KVF_LEASE_END_ABANDONED);
   assert_forgotten();
 }
 
 RANKS_TEST(every_rank_is_renewed)
 {
-  open_world(1, 300);
-  publish_all();
+  open_published(1, 300);
   uint64_t id = open_request();
   for (int i = 0; i < 20; i++) {
     ranks_advance(90);
     assert_int_equal(live(), PRODUCERS);
   }
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle();
+  cancel(id);
   assert_int_equal(live(), 0);
 }
 
@@ -136,8 +151,7 @@ RANKS_TEST(every_rank_is_renewed)
  * when it can be reached again. */
 RANKS_TEST(unreachable_rank_is_told_later)
 {
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   world.wires[2].down = true;
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
@@ -157,8 +171,7 @@ RANKS_TEST(unreachable_rank_is_told_later)
 
 RANKS_TEST(rank_that_never_comes_back_is_given_up)
 {
-  open_world(1, 300);
-  publish_all();
+  open_published(1, 300);
   world.wires[3].down = true;
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
@@ -186,15 +199,13 @@ RANKS_TEST(rank_that_publishes_late_is_told_again)
   assert_int_equal(live(), 1);
   ranks_advance(1001);
   assert_int_equal(ended(PRODUCERS - 1, KVF_LEASE_END_COMPLETED), 1);
-  assert_int_equal(verdict().action, KVF_ACTION_USE);
-  assert_forgotten();
+  assert_used();
 }
 
 /* A connection that breaks while the end is under way. */
 RANKS_TEST(end_survives_a_broken_connection)
 {
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   uint64_t id = loaded_request();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     ranks_cut(i);
@@ -209,8 +220,7 @@ RANKS_TEST(end_survives_a_broken_connection)
 RANKS_TEST(verdict_waits_for_all_own_ranks)
 {
   kvf_event event;
-  open_world(3, 30000);
-  publish_all();
+  open_published(3, 30000);
   uint64_t id = loaded_request();
   report(id, 2, KVF_OK, POSITIONS);
   report(id, 0, KVF_LEASE_EXPIRED, 1);
@@ -229,15 +239,12 @@ RANKS_TEST(verdict_waits_for_all_own_ranks)
 /* Two engines decode from one ticket: the first one's end detaches only itself, on every rank. */
 RANKS_TEST(other_consumer_keeps_every_rank)
 {
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   uint64_t first = open_request();
   uint64_t second = open_request();
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, first), KVF_OK);
-  ranks_settle();
+  cancel(first);
   assert_int_equal(live(), PRODUCERS);
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, second), KVF_OK);
-  ranks_settle();
+  cancel(second);
   assert_int_equal(live(), 0);
   assert_forgotten();
 }
@@ -283,21 +290,15 @@ RANKS_TEST(every_source_is_kept_alive_and_told)
   assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_OK);
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(live(), 0);
-  for (uint32_t i = 0; i < PRODUCERS; i++) {
-    assert_int_equal(ended(i, KVF_LEASE_END_COMPLETED), 1);
-  }
-  assert_int_equal(verdict().action, KVF_ACTION_USE);
-  assert_forgotten();
+  assert_all_ended(KVF_LEASE_END_COMPLETED);
+  assert_used();
 }
 
 RANKS_TEST(every_source_is_told_of_a_cancellation)
 {
   uint64_t id = open_two_sources(1000, 1000);
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle();
-  for (uint32_t i = 0; i < PRODUCERS; i++) {
-    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
-  }
+  cancel(id);
+  assert_all_ended(KVF_LEASE_END_ABANDONED);
   assert_forgotten();
 }
 
@@ -353,14 +354,12 @@ RANKS_TEST(leases_of_one_rank_are_apart)
   static uint32_t other_ids[RANKS_BLOCKS];
   kvf_ticket later;
   uint64_t id = 0;
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   ranks_ticket(&later, other_ids, POSITIONS);
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &later}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
   ranks_settle();
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle();
+  cancel(id);
   assert_int_equal(live(), 0);
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* the other is not published yet */
   for (uint32_t i = 0; i < PRODUCERS; i++) {
@@ -374,15 +373,11 @@ RANKS_TEST(leases_of_one_rank_are_apart)
 RANKS_TEST(a_lease_that_is_named_twice_is_told_once)
 {
   uint64_t id = 0;
-  open_world(1, 30000);
-  publish_all();
+  open_published(1, 30000);
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &ticket}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
   ranks_settle();
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
-  ranks_settle();
-  for (uint32_t i = 0; i < PRODUCERS; i++) {
-    assert_int_equal(ended(i, KVF_LEASE_END_ABANDONED), 1);
-  }
+  cancel(id);
+  assert_all_ended(KVF_LEASE_END_ABANDONED);
   assert_forgotten();
 }
