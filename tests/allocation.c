@@ -16,6 +16,7 @@ void __wrap_free(void *memory);
 static atomic_long left = LONG_MAX; /* until the first that fails */
 static atomic_long fails;
 static atomic_bool has_failed;
+static atomic_bool are_spared;
 static atomic_long asked;
 static atomic_size_t largest_bytes;
 static atomic_long live;
@@ -40,6 +41,11 @@ bool allocation_has_failed(void)
   return atomic_load(&has_failed);
 }
 
+void allocation_spare(bool spare)
+{
+  atomic_store(&are_spared, spare);
+}
+
 long allocation_count(void)
 {
   return atomic_load(&asked);
@@ -57,6 +63,9 @@ long allocation_live(void)
 
 static bool fails_now(size_t bytes)
 {
+  if (atomic_load(&are_spared)) {
+    return false;
+  }
   long before = atomic_fetch_sub(&left, 1);
   bool now = before <= 0 && before > -atomic_load(&fails);
   if (now) {

@@ -12,6 +12,8 @@ void allocation_fail(long spared, long count);
 /* From here on none fails. Returns whether one has. */
 bool allocation_stop(void);
 bool allocation_has_failed(void);
+/* Until it is called with false, none fails, nor counts as one that succeeds: the test's own. */
+void allocation_spare(bool spare);
 /* How many were asked for, and the largest. */
 long allocation_count(void);
 size_t allocation_largest_bytes(void);

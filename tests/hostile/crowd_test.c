@@ -137,6 +137,14 @@ static void see_off(scene *s)
   }
 }
 
+static void endure(scene *s, const kvf_address *at, const char *say)
+{
+  gather(s, at, say);
+  expect_bounded(s);
+  see_off(s);
+  expect_as_before(s);
+}
+
 static uint64_t ended(scene *s, const char *reason)
 {
   return pair_stat(&s->producer, "data_connections_ended", reason);
@@ -162,10 +170,7 @@ TEST_WITH(nonsense_at_the_control_port, open_scene, close_scene)
 {
   scene *s = *state;
   const kvf_address at = control_port(s);
-  gather(s, &at, "GET / HTTP/1.1\r\n\r\n");
-  expect_bounded(s);
-  see_off(s);
-  expect_as_before(s);
+  endure(s, &at, "GET / HTTP/1.1\r\n\r\n");
   uint64_t refused = pair_stat(&s->producer, "sessions_refused", "protocol");
   assert_true(refused > 0); /* the others were pushed out, or took too long to say it */
   assert_int_equal(
@@ -178,10 +183,7 @@ TEST_WITH(crowd_at_the_data_port, open_scene, close_scene)
   scene *s = *state;
   uint64_t accepted = pair_stat(&s->producer, "data_connections_accepted", "");
   const kvf_address at = data_port(s);
-  gather(s, &at, NULL);
-  expect_bounded(s);
-  see_off(s);
-  expect_as_before(s);
+  endure(s, &at, NULL);
   assert_int_equal(pair_stat(&s->producer, "data_connections_accepted", ""), accepted + s->crowd);
   assert_int_equal(ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
 }
@@ -190,10 +192,7 @@ TEST_WITH(nonsense_at_the_data_port, open_scene, close_scene)
 {
   scene *s = *state;
   const kvf_address at = data_port(s);
-  gather(s, &at, "GET / HTTP/1.1\r\n\r\n");
-  expect_bounded(s);
-  see_off(s);
-  expect_as_before(s);
+  endure(s, &at, "GET / HTTP/1.1\r\n\r\n");
   assert_true(ended(s, "protocol") > 0);
   assert_int_equal(ended(s, "protocol") + ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
 }

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "../allocation.h"
 #include "world.h"
 
 #define STOP_POLL_NS (2 * SIM_MS)
@@ -97,7 +97,7 @@ static void set_memory(sim_world *world, sim_node *node)
     memcpy(welcome.transports[i].name, node->core.peers.transports[i], sizeof(welcome.transports[i].name));
   }
   (void)sim_node_enter(world, node);
-  sim_alloc_leave(); /* a registration that fails is the engine's to repeat: not of interest here */
+  allocation_spare(true); /* a registration that fails is the engine's to repeat: not of interest here */
   if (kvf_core_set_memory(&node->core, regions, world->regions, &welcome) != KVF_OK) {
     sim_fail(world, "SIM", "node %u cannot register its memory", node->index);
   }

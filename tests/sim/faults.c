@@ -1,5 +1,5 @@
 /* What goes wrong with hosts, networks and memory; and the moment when nothing does any more. */
-#include "alloc.h"
+#include "../allocation.h"
 #include "world.h"
 
 static sim_engine *any_engine(sim_world *world)
@@ -92,7 +92,7 @@ static void break_any_link(sim_world *world)
 static void starve(sim_world *world)
 {
   uint32_t skip = sim_choose(&world->tape, 32);
-  sim_alloc_fail(skip, 1 + sim_choose(&world->tape, 6));
+  allocation_fail(skip, 1 + sim_choose(&world->tape, 6));
 }
 
 void sim_fault_any(sim_world *world)
@@ -120,7 +120,7 @@ void sim_faults_end(sim_world *world)
 {
   sim_note(world, SIM_NOBODY, "nothing goes wrong from here on", 0, 0, 0);
   world->healed = true;
-  sim_alloc_heal();
+  (void)allocation_stop();
   sim_reads_heal(world);
   for (uint32_t i = 0; i < world->conns_end; i++) {
     sim_conn *conn = &world->conns[i];

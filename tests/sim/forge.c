@@ -1,5 +1,4 @@
 /* Tickets that should not be there: old ones, altered ones, those of another prompt (P1, P8). */
-#include "alloc.h"
 #include "world.h"
 
 #define REPLAYS 6

@@ -2,7 +2,7 @@
  * runtime does. */
 #include <string.h>
 
-#include "alloc.h"
+#include "../allocation.h"
 #include "world.h"
 
 #define FIRST_PORT 1000
@@ -376,7 +376,7 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
   }
   uint32_t whole = KVF_FRAME_HEADER_BYTES + header.body_bytes;
   if (pipe->arrived < whole) {
-    sim_alloc_leave();
+    allocation_spare(true);
     return false;
   }
   static uint8_t body[SIM_PIPE_BYTES];

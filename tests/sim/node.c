@@ -1,5 +1,5 @@
 /* Drives one core as src/runtime does: an input, then its effects; frames and events later, in turns of their own. */
-#include "alloc.h"
+#include "../allocation.h"
 #include "world.h"
 
 static void on_tick(sim_world *world, const sim_event *event);
@@ -14,7 +14,7 @@ static uint64_t now_of(const sim_world *world, const sim_engine *engine)
 
 uint64_t sim_node_enter(sim_world *world, sim_node *node)
 {
-  sim_alloc_enter();
+  allocation_spare(false);
   return now_of(world, sim_engine_of(world, node->index));
 }
 
@@ -77,7 +77,7 @@ void sim_node_leave(sim_world *world, sim_node *node)
              engine->life);
   }
   arm(world, node);
-  sim_alloc_leave();
+  allocation_spare(true);
 }
 
 static sim_node *live_node(sim_world *world, const sim_event *event)

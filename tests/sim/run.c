@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc.h"
+#include "../allocation.h"
 #include "world.h"
 
 /* A world that has more to do than this does not come to rest. */
@@ -63,8 +63,8 @@ uint64_t sim_lag(sim_world *world, sim_fault fault, uint64_t most_ns)
 
 static void close_world(sim_world *world)
 {
-  sim_alloc_heal();
-  sim_alloc_leave();
+  (void)allocation_stop();
+  allocation_spare(true);
   for (uint32_t i = 0; i < world->engines_count; i++) {
     sim_scheduler_stop(world, &world->engines[i]);
   }
@@ -132,13 +132,13 @@ int kvf_sim_run(const uint8_t *tape, size_t bytes, FILE *trace, kvf_sim_result *
   world.tape = (sim_tape){.data = tape, .bytes = bytes};
   world.trace = trace;
   world.result = result;
-  int64_t allocations = sim_alloc_live();
+  long allocations = allocation_live();
   sim_setup(&world);
   sim_script_start(&world);
   live(&world);
   close_world(&world);
-  if (!world.failed && sim_alloc_live() != allocations) {
-    sim_fail(&world, "P5", "%lld allocations are never freed", (long long)(sim_alloc_live() - allocations));
+  if (!world.failed && allocation_live() != allocations) {
+    sim_fail(&world, "P5", "%ld allocations are never freed", allocation_live() - allocations);
   }
   result->now_ns = world.now_ns;
   return result->found ? 1 : 0;

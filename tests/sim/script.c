@@ -2,7 +2,6 @@
  * and requests that must be served. */
 #include <string.h>
 
-#include "alloc.h"
 #include "world.h"
 
 #define STEPS_MAX 60

@@ -62,13 +62,20 @@ __attribute__((no_sanitize("thread"))) static void flip(volatile uint8_t *byte, 
   *byte = (uint8_t)(*byte ^ bits);
 }
 
+/* And a ticket of blocks that have been loaded once. */
+static void open_loaded(pair *p, const char *transports, const char *producer, const char *consumer,
+                        pair_ticket *ticket)
+{
+  open_nodes(p, transports, producer, consumer);
+  pair_offer(&p->producer, 0, BLOCKS, 1, true, ticket);
+  expect_good(p, ticket, 900, 1);
+}
+
 static void wrong_bytes_are_found(void **state)
 {
   pair p;
   pair_ticket ticket;
-  open_nodes(&p, *state, "on", "on");
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  expect_good(&p, &ticket, 900, 1);
+  open_loaded(&p, *state, "on", "on", &ticket);
   assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), BLOCKS);
   assert_int_equal(pair_stat(&p.consumer, "blocks_unverified", ""), 0);
   assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 0);
@@ -89,9 +96,7 @@ static void a_retry_saves_what_is_mended(void **state)
 {
   pair p;
   pair_ticket ticket;
-  open_nodes(&p, *state, "on", "on");
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  expect_good(&p, &ticket, 900, 1);
+  open_loaded(&p, *state, "on", "on", &ticket);
   uint8_t *byte = byte_of(&p, &ticket, 0, 0, 17);
   flip(byte, 0x10);
   assert_int_equal(pair_load(&p.consumer, &ticket, 901, 20), KVF_OK);
@@ -108,9 +113,7 @@ static void a_request_keeps_the_prefix(void **state)
   pair p;
   pair_ticket ticket;
   pair_result result;
-  open_nodes(&p, *state, "on", "on");
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  expect_good(&p, &ticket, 900, 1);
+  open_loaded(&p, *state, "on", "on", &ticket);
   flip(byte_of(&p, &ticket, 1, 3, 0), 1);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
@@ -125,9 +128,7 @@ static void who_has_none_is_loaded_from_all_the_same(void **state)
 {
   pair p;
   pair_ticket ticket;
-  open_nodes(&p, *state, "off", "on");
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  expect_good(&p, &ticket, 900, 1);
+  open_loaded(&p, *state, "off", "on", &ticket);
   expect_good(&p, &ticket, 901, 1);
   assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), 0);
   assert_int_equal(pair_stat(&p.consumer, "blocks_unverified", ""), 2 * BLOCKS);
@@ -139,9 +140,7 @@ static void who_wants_none_gets_none(void **state)
 {
   pair p;
   pair_ticket ticket;
-  open_nodes(&p, *state, "on", "off");
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  expect_good(&p, &ticket, 900, 1);
+  open_loaded(&p, *state, "on", "off", &ticket);
   flip(byte_of(&p, &ticket, 1, 3, 0), 1);
   assert_int_equal(load(&p, &ticket, 901).status, KVF_OK);
   assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), 0);

@@ -374,73 +374,78 @@ static kvf_status read_lease(test_scene *scene, uint64_t *bytes)
   return status == KVF_OK ? kvf_fence_check(&sample, &claim) : status;
 }
 
-static void open_changing_table(void)
+static int lease_open(void **state)
 {
   assert_int_equal(kvf_fence_table_open(4, &incarnation, &changing_table, NULL), KVF_OK);
+  return scene_open(state);
 }
 
-SCENE_TEST(a_live_lease_is_copied_between_two_samples)
+static int lease_close(void **state)
+{
+  kvf_fence_table_close(changing_table, 4);
+  return scene_close(state);
+}
+
+#define LEASE_TEST(name) TEST_WITH(name, lease_open, lease_close)
+
+static int live_open(void **state)
+{
+  (void)lease_open(state);
+  store(kvf_fence_word_live(LEASE_ID));
+  return 0;
+}
+
+#define LIVE_TEST(name) TEST_WITH(name, live_open, lease_close)
+
+LIVE_TEST(a_live_lease_is_copied_between_two_samples)
 {
   uint64_t bytes;
-  open_changing_table();
-  store(kvf_fence_word_live(LEASE_ID));
   assert_int_equal(read_lease(*state, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_int_equal(fake.calls, 1 + 4 + 1);
   assert_all_copied(*state);
-  kvf_fence_table_close(changing_table, 4);
 }
 
 /* P1: bytes that are read before the lease is published may be the last owner's; a look at the fence afterwards finds
  * it live and cannot tell. */
-SCENE_TEST(nothing_counts_that_was_copied_before_it_was_published)
+LEASE_TEST(nothing_counts_that_was_copied_before_it_was_published)
 {
   uint64_t bytes;
-  open_changing_table();
   fake.before_call = publish_at_second_call;
   assert_int_equal(read_lease(*state, &bytes), KVF_NOT_PUBLISHED);
   assert_int_equal(bytes, 0);
   fake.before_call = NULL;
   store(kvf_fence_word_live(LEASE_ID));
   assert_int_equal(read_lease(*state, &bytes), KVF_OK);
-  kvf_fence_table_close(changing_table, 4);
 }
 
-SCENE_TEST(a_lease_that_ends_during_the_copy_is_over)
+LIVE_TEST(a_lease_that_ends_during_the_copy_is_over)
 {
   uint64_t bytes;
-  open_changing_table();
-  store(kvf_fence_word_live(LEASE_ID));
   fake.before_call = end_at_third_call;
   assert_int_equal(read_lease(*state, &bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   fake.before_call = NULL;
   assert_int_equal(read_lease(*state, &bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, 0);
-  kvf_fence_table_close(changing_table, 4);
 }
 
-SCENE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails)
+LIVE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails)
 {
   uint64_t bytes;
-  open_changing_table();
-  store(kvf_fence_word_live(LEASE_ID));
   fake.error = ESRCH;
   for (fake.fail_call = 1; fake.fail_call <= 6; fake.fail_call++) {
     assert_int_equal(read_lease(*state, &bytes), KVF_PEER_DOWN);
   }
-  kvf_fence_table_close(changing_table, 4);
 }
 
 /* ---- where the fence table is mapped ---- */
 
-SCENE_TEST(a_mapped_fence_costs_no_call)
+LIVE_TEST(a_mapped_fence_costs_no_call)
 {
   test_scene *scene = *state;
   uint64_t bytes;
-  open_changing_table();
   scene->copy.fence = changing_table;
-  store(kvf_fence_word_live(LEASE_ID));
   assert_int_equal(read_lease(scene, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_int_equal(fake.calls, 4);
@@ -451,14 +456,12 @@ SCENE_TEST(a_mapped_fence_costs_no_call)
   assert_int_equal(read_lease(scene, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_all_copied(scene);
-  kvf_fence_table_close(changing_table, 4);
 }
 
-SCENE_TEST(a_mapped_fence_is_looked_at_before_and_after)
+LEASE_TEST(a_mapped_fence_is_looked_at_before_and_after)
 {
   test_scene *scene = *state;
   uint64_t bytes;
-  open_changing_table();
   scene->copy.fence = changing_table;
   fake.before_call = publish_at_first_call; /* after the first look */
   assert_int_equal(read_lease(scene, &bytes), KVF_NOT_PUBLISHED);
@@ -468,19 +471,15 @@ SCENE_TEST(a_mapped_fence_is_looked_at_before_and_after)
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, 0);
-  kvf_fence_table_close(changing_table, 4);
 }
 
 /* P1: the mapping of a process that has ended says live for ever, and another process may have its id. */
-SCENE_TEST(a_mapped_fence_is_not_believed_about_another_process)
+LIVE_TEST(a_mapped_fence_is_not_believed_about_another_process)
 {
   static const kvf_incarnation another = {{9}};
   test_scene *scene = *state;
   uint64_t bytes;
-  void *mapped;
-  open_changing_table();
-  mapped = changing_table;
-  store(kvf_fence_word_live(LEASE_ID));
+  void *mapped = changing_table;
   assert_int_equal(kvf_fence_table_open(4, &another, &changing_table, NULL), KVF_OK);
   store(kvf_fence_word_live(LEASE_ID));
   scene->copy.fence = mapped;
@@ -493,16 +492,14 @@ SCENE_TEST(a_mapped_fence_is_not_believed_about_another_process)
   assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
   scene->chunk.items_count = 0;
   assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
-  kvf_fence_table_close(mapped, 4);
+  changing_table = mapped;
 }
 
-SCENE_TEST(a_copy_fails_under_a_mapped_fence)
+LIVE_TEST(a_copy_fails_under_a_mapped_fence)
 {
   test_scene *scene = *state;
   uint64_t bytes;
-  open_changing_table();
   scene->copy.fence = changing_table;
-  store(kvf_fence_word_live(LEASE_ID));
   fake.error = ESRCH;
   for (fake.fail_call = 1; fake.fail_call <= 4; fake.fail_call++) {
     assert_int_equal(read_lease(scene, &bytes), KVF_PEER_DOWN);
@@ -512,7 +509,6 @@ SCENE_TEST(a_copy_fails_under_a_mapped_fence)
   assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
   fake.before_call = end_at_second_call;
   assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED); /* which is why they are gone */
-  kvf_fence_table_close(changing_table, 4);
 }
 
 SCENE_TEST(a_peek_reads_cookie_and_head)
