@@ -12,32 +12,18 @@ DECODER(data_cancel)
 TEST(test_challenge_round_trip)
 {
   kvf_data_challenge challenge;
-  kvf_data_challenge back;
   uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
-  size_t bytes = 0;
   fill(&challenge, sizeof(challenge), 1);
-  CHECK_CAPACITY(data_challenge, &challenge, KVF_DATA_CHALLENGE_BYTES_MAX);
-  assert_int_equal(kvf_data_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_data_challenge, body, bytes);
-  assert_int_equal(kvf_data_challenge_decode(body, bytes, &back), KVF_OK);
-  assert_memory_equal(&back, &challenge, sizeof(challenge));
+  CHECK_ROUND_TRIP(data_challenge, &challenge, body);
 }
 
 TEST(test_hello_round_trip)
 {
   kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708)};
-  kvf_data_hello back;
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
-  size_t bytes = 0;
   fill(hello.proof, sizeof(hello.proof), 1);
   fill(hello.nonce, sizeof(hello.nonce), 2);
-  CHECK_CAPACITY(data_hello, &hello, KVF_DATA_HELLO_BYTES_MAX);
-  assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_data_hello, body, bytes);
-  assert_int_equal(kvf_data_hello_decode(body, bytes, &back), KVF_OK);
-  assert_true(back.session_id == hello.session_id);
-  assert_memory_equal(back.proof, hello.proof, sizeof(hello.proof));
-  assert_memory_equal(back.nonce, hello.nonce, sizeof(hello.nonce));
+  CHECK_ROUND_TRIP(data_hello, &hello, body);
 }
 
 typedef kvf_status (*prove_fn)(const kvf_key *session_key, const kvf_data_challenge *challenge,
@@ -78,15 +64,9 @@ TEST(test_ready_proves_the_hello_proof)
 TEST(test_ready_round_trip)
 {
   kvf_data_ready ready;
-  kvf_data_ready back;
   uint8_t body[KVF_DATA_READY_BYTES_MAX];
-  size_t bytes = 0;
   fill(ready.proof, sizeof(ready.proof), 1);
-  CHECK_CAPACITY(data_ready, &ready, KVF_DATA_READY_BYTES_MAX);
-  assert_int_equal(kvf_data_ready_encode(&ready, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_data_ready, body, bytes);
-  assert_int_equal(kvf_data_ready_decode(body, bytes, &back), KVF_OK);
-  assert_memory_equal(&back, &ready, sizeof(ready));
+  CHECK_ROUND_TRIP(data_ready, &ready, body);
 }
 
 TEST(test_chunk_round_trip)
@@ -131,16 +111,11 @@ TEST(test_chunk_rules)
 TEST(test_trailer_round_trip)
 {
   kvf_data_trailer trailer = {.read_id = 1, .word = UINT64_C(0x0102030405060708), .digest = UINT64_MAX};
-  kvf_data_trailer back;
   uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
   size_t bytes = 0;
-  CHECK_CAPACITY(data_trailer, &trailer, KVF_DATA_TRAILER_BYTES_MAX);
-  assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_data_trailer, body, bytes);
-  assert_int_equal(kvf_data_trailer_decode(body, bytes, &back), KVF_OK);
-  assert_memory_equal(&back, &trailer, sizeof(trailer));
+  CHECK_ROUND_TRIP(data_trailer, &trailer, body);
   body[0] = 0;
-  assert_int_equal(decode_data_trailer(body, bytes), KVF_PROTOCOL);
+  assert_int_equal(decode_data_trailer(body, sizeof(body)), KVF_PROTOCOL);
   trailer.read_id = 0;
   assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_INVALID);
 }
@@ -148,16 +123,11 @@ TEST(test_trailer_round_trip)
 TEST(test_cancel_round_trip)
 {
   kvf_data_cancel cancel = {.read_id = UINT64_C(0x0102030405060708)};
-  kvf_data_cancel back;
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
   size_t bytes = 0;
-  CHECK_CAPACITY(data_cancel, &cancel, KVF_DATA_CANCEL_BYTES_MAX);
-  assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_data_cancel, body, bytes);
-  assert_int_equal(kvf_data_cancel_decode(body, bytes, &back), KVF_OK);
-  assert_true(back.read_id == cancel.read_id);
+  CHECK_ROUND_TRIP(data_cancel, &cancel, body);
   memset(body, 0, sizeof(body));
-  assert_int_equal(decode_data_cancel(body, bytes), KVF_PROTOCOL);
+  assert_int_equal(decode_data_cancel(body, sizeof(body)), KVF_PROTOCOL);
   cancel.read_id = 0;
   assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_INVALID);
 }

@@ -87,20 +87,12 @@ TEST(test_failure_leaves_out_alone)
 TEST(test_challenge_round_trip)
 {
   kvf_challenge challenge = {.version = 0x0102};
-  kvf_challenge back;
   fill(&challenge.server, sizeof(challenge.server), 1);
   fill(challenge.nonce, sizeof(challenge.nonce), 50);
   fill(challenge.proof, sizeof(challenge.proof), 100);
   uint8_t body[KVF_CHALLENGE_BYTES_MAX];
   size_t bytes = 0;
-  CHECK_CAPACITY(challenge, &challenge, KVF_CHALLENGE_BYTES_MAX);
-  assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_challenge, body, bytes);
-  assert_int_equal(kvf_challenge_decode(body, bytes, &back), KVF_OK);
-  assert_int_equal(back.version, challenge.version);
-  assert_memory_equal(&back.server, &challenge.server, sizeof(challenge.server));
-  assert_memory_equal(back.nonce, challenge.nonce, sizeof(challenge.nonce));
-  assert_memory_equal(back.proof, challenge.proof, sizeof(challenge.proof));
+  CHECK_ROUND_TRIP(challenge, &challenge, body);
 
   challenge.version = 0;
   assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_INVALID);

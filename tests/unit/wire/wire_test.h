@@ -71,4 +71,17 @@ static inline void check_length(decode_fn decode, const void *body, size_t body_
     free(room);                                                                                 \
   } while (0)
 
+/* A message without padding comes back as it was written. It has its named size, and no byte may be missing. It is left
+ * in `body`, an array of that size. */
+#define CHECK_ROUND_TRIP(name, message, body)                                                   \
+  do {                                                                                          \
+    kvf_##name back;                                                                            \
+    size_t written_bytes = 0;                                                                   \
+    CHECK_CAPACITY(name, message, sizeof(body));                                                \
+    assert_int_equal(kvf_##name##_encode(message, body, sizeof(body), &written_bytes), KVF_OK); \
+    check_length(decode_##name, body, sizeof(body));                                            \
+    assert_int_equal(kvf_##name##_decode(body, sizeof(body), &back), KVF_OK);                   \
+    assert_memory_equal(&back, message, sizeof(back));                                          \
+  } while (0)
+
 #endif
