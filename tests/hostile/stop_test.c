@@ -137,28 +137,14 @@ static void kill_rounds(void)
   pair_close_node(&consumer);
 }
 
-TEST(stopped_tcp)
+TEST(stopped_and_killed)
 {
-  transports = "tcp";
-  with_neighbours(stop_rounds);
-}
-
-TEST(stopped_local)
-{
-  transports = "local";
-  with_neighbours(stop_rounds);
-}
-
-TEST(killed_tcp)
-{
-  transports = "tcp";
-  with_neighbours(kill_rounds);
-}
-
-TEST(killed_local)
-{
-  transports = "local";
-  with_neighbours(kill_rounds);
+  static const char *const each[] = {"tcp", "local"};
+  for (size_t i = 0; i < 2; i++) {
+    transports = each[i];
+    with_neighbours(stop_rounds);
+    with_neighbours(kill_rounds);
+  }
 }
 
 int main(int argc, char **argv)

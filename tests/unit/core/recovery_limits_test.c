@@ -9,34 +9,27 @@ static void try_open(kvf_recovery_options options, kvf_status expected)
   kvf_recovery_close(recovery);
 }
 
+/* With these options changed. */
+#define OPEN(expected, ...)                       \
+  do {                                            \
+    kvf_recovery_options options = world_options; \
+    __VA_ARGS__;                                  \
+    try_open(options, expected);                  \
+  } while (0)
+
 TEST(options_out_of_range)
 {
-  kvf_recovery_options options = world_options;
-  options.ranks = 0;
-  try_open(options, KVF_INVALID);
-  options.ranks = KVF_RANKS_MAX;
-  try_open(options, KVF_OK);
-  options.ranks = KVF_RANKS_MAX + 1;
-  try_open(options, KVF_LIMIT);
-  options = world_options;
-  options.block_tokens = 0;
-  try_open(options, KVF_INVALID);
-  options = world_options;
-  options.requests_max = 0;
-  try_open(options, KVF_INVALID);
-  options.requests_max = KVF_RECOVERY_REQUESTS_MAX;
-  try_open(options, KVF_OK);
-  options.requests_max = KVF_RECOVERY_REQUESTS_MAX + 1;
-  try_open(options, KVF_LIMIT);
-  options = world_options;
-  options.groups = 0;
-  try_open(options, KVF_INVALID);
-  options.groups = 2;
-  try_open(options, KVF_INVALID); /* the second pool is empty */
-  options.pool_blocks[1] = KVF_RECOVERY_BLOCKS_MAX - POOL + 1;
-  try_open(options, KVF_LIMIT);
-  options.groups = KVF_GROUPS_MAX + 1;
-  try_open(options, KVF_LIMIT);
+  OPEN(KVF_INVALID, options.ranks = 0);
+  OPEN(KVF_OK, options.ranks = KVF_RANKS_MAX);
+  OPEN(KVF_LIMIT, options.ranks = KVF_RANKS_MAX + 1);
+  OPEN(KVF_INVALID, options.block_tokens = 0);
+  OPEN(KVF_INVALID, options.requests_max = 0);
+  OPEN(KVF_OK, options.requests_max = KVF_RECOVERY_REQUESTS_MAX);
+  OPEN(KVF_LIMIT, options.requests_max = KVF_RECOVERY_REQUESTS_MAX + 1);
+  OPEN(KVF_INVALID, options.groups = 0);
+  OPEN(KVF_INVALID, options.groups = 2); /* the second pool is empty */
+  OPEN(KVF_LIMIT, options.groups = 2, options.pool_blocks[1] = KVF_RECOVERY_BLOCKS_MAX - POOL + 1);
+  OPEN(KVF_LIMIT, options.groups = KVF_GROUPS_MAX + 1);
 }
 
 typedef struct admission {
@@ -57,43 +50,37 @@ static void try_admit(const admission *a, kvf_status expected)
   kvf_recovery_close(recovery);
 }
 
+static const admission good = {
+    .ids = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 5, 6, 7, POOL - 1},
+    .counts = {POSITIONS},
+    .request = {.blocks = {.groups = 1}, .local_prefix_tokens = 32, .tokens = TOKENS - 15, .prompt_tokens = TOKENS},
+};
+
+/* A good one with these changes. */
+#define ADMIT(expected, ...) \
+  do {                       \
+    admission a = good;      \
+    __VA_ARGS__;             \
+    try_admit(&a, expected); \
+  } while (0)
+
 TEST(admissions_out_of_range)
 {
-  const admission good = {
-      .ids = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 5, 6, 7, POOL - 1},
-      .counts = {POSITIONS},
-      .request = {.blocks = {.groups = 1}, .local_prefix_tokens = 32, .tokens = TOKENS - 15, .prompt_tokens = TOKENS},
-  };
   try_admit(&good, KVF_OK);
-  admission a = good;
-  a.request.local_prefix_tokens = 31; /* not whole blocks */
-  try_admit(&a, KVF_INVALID);
-  a.request.local_prefix_tokens = 48; /* its last block is loaded over */
-  try_admit(&a, KVF_INVALID);
-  a.request.local_prefix_tokens = TOKENS;
-  try_admit(&a, KVF_INVALID);
-  a = good;
-  a.request.tokens = TOKENS + 1;
-  try_admit(&a, KVF_INVALID);
-  a.request.prompt_tokens = TOKENS + 1;
-  try_admit(&a, KVF_INVALID); /* one position is missing */
-  a.counts[0]++;
-  a.ids[POSITIONS] = POOL; /* out of the pool */
-  try_admit(&a, KVF_INVALID);
-  a.ids[POSITIONS] = 7; /* twice */
-  try_admit(&a, KVF_EXISTS);
-  a.ids[POSITIONS] = 0;
-  try_admit(&a, KVF_OK);
-  a = good;
-  a.request.bars = KVF_BAR_USED; /* the table's own */
-  try_admit(&a, KVF_INVALID);
-  a = good;
-  a.request.blocks.groups = 2;
-  try_admit(&a, KVF_INVALID);
-  a = good;
-  a.request.tokens = KVF_BLOCKS_PER_LEASE_MAX * BLOCK_TOKENS + 1;
-  a.request.prompt_tokens = UINT32_MAX;
-  try_admit(&a, KVF_LIMIT);
+  ADMIT(KVF_INVALID, a.request.local_prefix_tokens = 31); /* not whole blocks */
+  ADMIT(KVF_INVALID, a.request.local_prefix_tokens = 48); /* its last block is loaded over */
+  ADMIT(KVF_INVALID, a.request.local_prefix_tokens = TOKENS);
+  ADMIT(KVF_INVALID, a.request.tokens = TOKENS + 1);
+#define LONGER a.request.tokens = TOKENS + 1, a.request.prompt_tokens = TOKENS + 1
+  ADMIT(KVF_INVALID, LONGER);                                                       /* a position is missing */
+  ADMIT(KVF_INVALID, LONGER, a.counts[0] = POSITIONS + 1, a.ids[POSITIONS] = POOL); /* out of the pool */
+  ADMIT(KVF_EXISTS, LONGER, a.counts[0] = POSITIONS + 1, a.ids[POSITIONS] = 7);     /* twice */
+  ADMIT(KVF_OK, LONGER, a.counts[0] = POSITIONS + 1, a.ids[POSITIONS] = 0);
+#undef LONGER
+  ADMIT(KVF_INVALID, a.request.bars = KVF_BAR_USED); /* the table's own */
+  ADMIT(KVF_INVALID, a.request.blocks.groups = 2);
+  ADMIT(KVF_LIMIT, a.request.tokens = KVF_BLOCKS_PER_LEASE_MAX * BLOCK_TOKENS + 1,
+        a.request.prompt_tokens = UINT32_MAX);
 }
 
 /* The blocks before the one that has an owner are not kept by a request that was not admitted. */
