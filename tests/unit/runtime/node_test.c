@@ -15,18 +15,29 @@ static void assert_loaded(const pair *p, uint32_t first, uint32_t count, uint32_
   }
 }
 
+/* With eight blocks offered. */
+static void open_offering(pair *p, const pair_option *options, pair_ticket *ticket)
+{
+  pair_open(p, options);
+  pair_offer(&p->producer, 0, 8, 1, true, ticket);
+}
+
+/* Loads them into blocks `first` and up. */
+static void load(pair *p, const pair_ticket *ticket, uint32_t first, pair_result *result)
+{
+  pair_wait(&p->consumer, pair_begin(&p->consumer, ticket, first), 10000, result);
+}
+
 TEST(loads_a_request)
 {
   for (size_t t = 0; t < 2; t++) {
     pair p;
     pair_ticket ticket;
     pair_result result;
-    uint64_t id = 0;
     pair_open(&p, each_transport[t]);
     for (uint32_t round = 0; round < 3; round++) {
       pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
-      id = pair_begin(&p.consumer, &ticket, 20);
-      pair_wait(&p.consumer, id, 10000, &result);
+      load(&p, &ticket, 20, &result);
       assert_true(result.quiet);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_OK);
@@ -66,14 +77,12 @@ TEST(never_takes_stale_blocks)
     pair p;
     pair_ticket ticket;
     pair_result result;
-    pair_open(&p, each_transport[t]);
-    pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+    open_offering(&p, each_transport[t], &ticket);
     assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
     for (uint32_t i = 0; i < ticket.count; i++) {
       pair_fill(&p.producer, ticket.blocks[i], 2, i);
     }
-    uint64_t id = pair_begin(&p.consumer, &ticket, 30);
-    pair_wait(&p.consumer, id, 10000, &result);
+    load(&p, &ticket, 30, &result);
     assert_true(result.quiet);
     assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
     assert_int_equal(result.report.prefix, 0);
@@ -104,8 +113,7 @@ TEST(waiting_request_renews_and_cancel_releases)
   pair p;
   pair_ticket ticket;
   kvf_request_info info;
-  pair_open(&p, options);
-  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  open_offering(&p, options, &ticket);
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
@@ -123,8 +131,7 @@ TEST(refuses_bad_tickets_without_connecting)
   pair p;
   pair_ticket ticket;
   uint64_t id = 0;
-  pair_open(&p, NULL);
-  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  open_offering(&p, NULL, &ticket);
   kvf_prompt other = pair_prompt(8 * PAIR_BLOCK_TOKENS, 2);
   assert_int_equal(pair_request(&p.consumer, &ticket, &other, &id), KVF_BAD_TICKET);
   ticket.text[ticket.bytes / 2] = ticket.text[ticket.bytes / 2] == 'A' ? 'B' : 'A';
@@ -168,8 +175,7 @@ TEST(dead_producer_fails_fast)
     pair_close_node(&p.producer);
     for (uint32_t i = 0; i < 2; i++) {
       uint64_t before_ms = pair_now_ms();
-      uint64_t id = pair_begin(&p.consumer, &tickets[i], 20);
-      pair_wait(&p.consumer, id, 10000, &result);
+      load(&p, &tickets[i], 20, &result);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_PEER_DOWN);
       assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
@@ -196,11 +202,9 @@ TEST(restarted_producer_is_told_apart)
   pair_close_node(&p.producer);
   pair_open_node(&p.producer, fixed);
   pair_offer(&p.producer, 0, 8, 2, true, &fresh);
-  uint64_t id = pair_begin(&p.consumer, &old, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
+  load(&p, &old, 20, &result);
   assert_int_equal(result.report.status, KVF_PEER_RESTARTED);
-  id = pair_begin(&p.consumer, &fresh, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
+  load(&p, &fresh, 20, &result);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
   assert_loaded(&p, 20, 8, 2);
   pair_close(&p);
@@ -251,8 +255,7 @@ TEST(loads_only_wanted_blocks)
   pair_result result;
   uint32_t destination[8] = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 22, 23, 24, 25, 26, 27};
   uint64_t id = 0;
-  pair_open(&p, NULL);
-  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  open_offering(&p, NULL, &ticket);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
   kvf_load load = {.request_id = id,
                    .ticket = ticket.text,
@@ -309,8 +312,7 @@ TEST(goes_on_without_a_transport_that_the_machine_lacks)
   pair_open(&p, without);
   assert_true(pair_wait_log(&p.consumer, "UCX cannot be loaded", "/nowhere/libucp.so.0", 5000));
   pair_offer(&p.producer, 3, 10, 40, true, &ticket);
-  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
+  load(&p, &ticket, 20, &result);
   assert_int_equal(result.report.status, KVF_OK);
   assert_loaded(&p, 20, 10, 40);
   pair_close(&p);
@@ -337,13 +339,11 @@ TEST(unregister_gives_the_memory_back)
 {
   pair p;
   pair_ticket ticket;
-  pair_open(&p, NULL);
-  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  open_offering(&p, NULL, &ticket);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_REVOKED);
   pair_result result;
-  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
+  load(&p, &ticket, 20, &result);
   assert_true(result.decided);
   assert_int_not_equal(result.report.status, KVF_OK);
   pair_close(&p);
