@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     }
     seed.bytes = 0;
   }
-  for (int i = 1; i < argc && folder == NULL; i++) {
+  for (int i = 1; argv[i] != NULL && folder == NULL; i++) {
     run_file(argv[i]);
   }
   (void)fprintf(stderr, "%u inputs\n", inputs);

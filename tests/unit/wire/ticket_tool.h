@@ -83,4 +83,14 @@ static inline size_t unseal(const char *text, size_t text_bytes, uint8_t *payloa
   return kvf_base64url_data_bytes(bytes);
 }
 
+/* The text of some_ticket(), of at most KVF_TICKET_BYTES_MAX. */
+static inline size_t some_text(const kvf_key *key, char *text)
+{
+  uint32_t ids[TICKET_IDS];
+  const kvf_ticket ticket = some_ticket(ids);
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(key), text, KVF_TICKET_BYTES_MAX, &bytes), KVF_OK);
+  return bytes;
+}
+
 #endif
