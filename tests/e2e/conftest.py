@@ -17,8 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
 from pd.connector import CONNECTORS, Connector, make_key  # noqa: E402
-from pd.cores import split_cores  # noqa: E402
-from pd.engine import Engine, EngineSpec  # noqa: E402
+from pd.engine import Engine, EngineSpec, split_cores  # noqa: E402
 from pd.paths import FAST, FAST_OTHER, OTHER_KEY  # noqa: E402
 from pd.progress import wait_until  # noqa: E402
 from pd.prompts import numbered_prompt  # noqa: E402

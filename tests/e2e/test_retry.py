@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from openai import OpenAI
-from pd.engine import Engine
+from pd.engine import Engine, Router
 from pd.front import Front, Passed
 from pd.progress import wait_until
 from pd.rig import Rig
-from pd.router import Router
 from pd.stack import START_LIMIT_S
 
 pytestmark = pytest.mark.deep

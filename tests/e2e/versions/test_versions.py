@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from pd import faults, trial
 from pd.connector import kvferry
-from pd.cores import split_cores
-from pd.engine import EngineSpec
+from pd.engine import EngineSpec, split_cores
 from pd.paths import FAST, OLD_VLLM
 from pd.prompts import numbered_prompt
 from pd.rig import Rig

@@ -13,12 +13,10 @@ from types import TracebackType
 
 from pd import client, web
 from pd.connector import CONNECTORS, Connector
-from pd.cores import split_cores
-from pd.engine import Engine, EngineError, EngineSpec
+from pd.engine import Engine, EngineError, EngineSpec, Router, split_cores
 from pd.paths import FAST
 from pd.progress import wait_until
 from pd.rig import PROBE
-from pd.router import Router
 from pd.stack import START_LIMIT_S, Stack
 
 from .clients import LOAD_TIMEOUT_S

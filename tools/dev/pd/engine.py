@@ -1,9 +1,10 @@
-"""One vLLM server without a GPU."""
+"""vLLM servers without a GPU, and vLLM's own router in front of them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,3 +115,32 @@ class Engine(Server):
         """Forgets cached prompts; False while blocks are in use."""
         reply = web.post_json(self.url + "/reset_prefix_cache", {}, timeout_s=10.0)
         return reply.status == 200 and bool(reply.body.get("success"))
+
+
+class Router(Server):
+    grace_s = 2.0
+
+    def __init__(self, prefill_urls: Sequence[str], decode_url: str, logs: Path, port: int | None = None,
+                 name: str = "router", args: Sequence[str] = ()) -> None:
+        self.port, metrics_port = free_ports(2)
+        self.port = port or self.port
+        argv = [
+            str(Path(sys.executable).with_name("vllm-router")), "--vllm-pd-disaggregation",
+            *(word for url in prefill_urls for word in ("--prefill", url)), "--decode", decode_url,
+            "--host", HOST, "--port", str(self.port), "--prometheus-port", str(metrics_port),
+            "--kv-connector", "nixl", *args,
+        ]
+        self.process = Process(name, argv, dict(os.environ), logs / f"{name}.log")
+
+
+def split_cores() -> tuple[str, str]:
+    """Core lists for P and D, in the form that VLLM_CPU_OMP_THREADS_BIND takes; at most four each."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        return str(cores[0]), str(cores[0])
+    half = min(len(cores) // 2, 4)
+    return join(cores[:half]), join(cores[half:2 * half])
+
+
+def join(cores: list[int]) -> str:
+    return ",".join(str(core) for core in cores)

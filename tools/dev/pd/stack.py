@@ -11,11 +11,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from .connector import Connector
-from .cores import split_cores
-from .engine import Engine, EngineSpec
+from .engine import Engine, EngineSpec, Router, split_cores
 from .paths import LOGS
 from .progress import say, wait_until
-from .router import Router
 
 START_LIMIT_S = 600.0
 IDLE_LIMIT_S = 60.0
