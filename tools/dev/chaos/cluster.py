@@ -9,7 +9,6 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from pd import client, web
 from pd.connector import CONNECTORS, Connector
@@ -143,10 +142,9 @@ class Cluster(Stack):
             if leaked == 0 or time.monotonic() > end:
                 return leaked
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         shared = set().union(*(shared_memory_of(engine) for engine in self.engines))
-        super().__exit__(kind, value, trace)
+        super().__exit__()
         remove(shared)
         for control in self.controls.values():
             control.close()

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
 
 HOST = "127.0.0.2"
 """Where an engine that listens on 127.0.0.1 can be reached through a relay, at the same ports."""
@@ -137,8 +136,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._thread.join()
         for pair in list(self._pairs):
