@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Sourced. Set-up in layers, so that the C tests need no engine, and who serves needs no planted bugs:
 #   packages -> venv -> C build         setup_c
+#                    -> dist            setup_dist
 #                    -> engine, models  setup_all
 #                    -> wheel           setup_all
 #                       -> mutants      setup_planted
