@@ -8,7 +8,8 @@ size_t server_challenge(fuzz_tape *tape, wire *from, const kvf_key *key, uint8_t
   size_t bytes = 0;
   uint8_t choice = fuzz_u8(tape);
   kvf_hello hello;
-  kvf_challenge challenge = {.version = (choice & 0xf0) == 0xf0 ? 2 : 1, .nonce = {1, 2}};
+  kvf_challenge challenge = {.version = (choice & 0xf0) == 0xf0 ? KVF_PROTOCOL_VERSION + 1 : KVF_PROTOCOL_VERSION,
+                             .nonce = {1, 2}};
   if (kvf_hello_decode(from->hello, from->hello_bytes, &hello) != KVF_OK) {
     return 0;
   }
