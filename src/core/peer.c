@@ -82,6 +82,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
     link->down_path = link->path;
     kvf_list_ensure_back(&peers->notices, &peer->notice);
   }
+  /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_path, peers->by_path, link);
   link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
   act(peers, peer);

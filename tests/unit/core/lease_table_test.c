@@ -466,8 +466,8 @@ LEASE_TEST(consumers_differ_in_every_part_of_their_key)
 LEASE_TEST(no_room_for_another_consumer)
 {
   world_live(w, 0, 0, 3);
-  for (char name = 'a'; name < 'a' + KVF_LEASE_CONSUMERS_MAX; name++) {
-    assert_int_equal(world_renew(w, 0, 0, 3, name), LIVE);
+  for (int i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
+    assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
   }
   assert_int_equal(world_renew(w, MS(60), 0, 3, 'e'), LIVE); /* lengthens the lease, without being attached */
   assert_int_equal(authorize(MS(100), 0, 3), KVF_OK);
