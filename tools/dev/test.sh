@@ -167,6 +167,7 @@ part_versions() {
 
 part_chaos() {
   setup_all
+  build_chaos
   pytest_step "end to end, chaos below the library" chaos tests/e2e/chaos
 }
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import http.client
-import os
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +27,6 @@ BUDGET_TOKENS_PER_S = 150
 """Of recomputing on D: what goes beyond it is a typed error."""
 ROUTER_ARGS = ("--prefill-policy", "random")
 """The router goes on asking a dead prefill engine: who tries again should not meet it each time."""
-ERROR_FILES = Path(f"/dev/shm/kvferry-{os.geteuid()}")
-SHARED_MEMORY = re.compile(r"/dev/shm/(?:psm_|sem\.mp-)\w+")
 IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 
@@ -42,34 +37,6 @@ def connector_for(name: str) -> Connector:
         return base
     return base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000), recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S,
                              checksum="on")
-
-
-def remove_error_files(folder: Path) -> None:
-    """Those of dead engines: they hold a lock on theirs while they live. The next engine would, but here none comes."""
-    for path in folder.glob("*.errors"):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-            except BlockingIOError:  # its engine lives
-                continue
-
-
-def shared_memory_of(engine: Engine) -> set[Path]:
-    """What vLLM's processes share: who is killed leaves it behind."""
-    found: set[Path] = set()
-    for process in engine.process.family() if engine.process.running() else []:
-        try:
-            maps = Path(f"/proc/{process.pid}/maps").read_text()
-        except OSError:
-            continue
-        found.update(Path(name) for name in SHARED_MEMORY.findall(maps))
-    return found
-
-
-def remove(paths: set[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def blocks_in_use(engine: Engine) -> int:
@@ -143,9 +110,6 @@ class Cluster(Stack):
                 return leaked
 
     def __exit__(self, *_: object) -> None:
-        shared = set().union(*(shared_memory_of(engine) for engine in self.engines))
         super().__exit__()
-        remove(shared)
         for control in self.controls.values():
             control.close()
-        remove_error_files(ERROR_FILES)

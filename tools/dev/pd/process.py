@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import psutil
 
@@ -25,6 +26,8 @@ exec "$@"
 
 STOP_LIMIT_S = 20.0
 REAP_LIMIT_S = 5.0
+SHARED_MEMORY = re.compile(r"/dev/shm/(?:psm_|sem\.mp-|vllm_dist_)\S+")
+"""What vLLM's processes share: who is killed leaves it behind."""
 
 
 class Process:
@@ -33,6 +36,7 @@ class Process:
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name, self.argv, self.env, self.log = name, list(argv), dict(env), log
         self._child: subprocess.Popen[bytes] | None = None
+        self._shared: set[str] = set()
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -80,9 +84,10 @@ class Process:
         self.signal_group(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, and wait until none of it is left."""
+        """SIGKILL to the whole group, and wait until none of it is left, nor what its processes shared."""
         if self._child is None:
             return
+        self._shared |= shared_memory_of(self._child.pid)
         self.signal_group(signal.SIGKILL)
         self._child.wait()
         group = self._child.pid
@@ -91,12 +96,16 @@ class Process:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child = None
+        for name in self._shared:
+            Path(name).unlink(missing_ok=True)
+        self._shared.clear()
 
     def stop(self, grace_s: float = 10.0) -> None:
         """Asks the program to end; what is still there after the grace is killed."""
         if self._child is None:
             return
         self.resume()
+        self._shared |= shared_memory_of(self._child.pid)
         self.ask_to_end()
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(grace_s)
@@ -111,17 +120,29 @@ class Process:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def moving_threads(group: int) -> list[str]:
-    """Those of a process group that are neither stopped nor dead, as paths."""
-    moving = []
+def members_of(group: int) -> Iterator[Path]:
+    """The folders in /proc of a process group."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(fields_of(stat)[2]) != group:
-                continue
-            moving += [str(thread.parent) for thread in stat.parent.glob("task/*/stat") if fields_of(thread)[0] not in "TtZX"]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            if int(fields_of(stat)[2]) == group:
+                yield stat.parent
+
+
+def moving_threads(group: int) -> list[str]:
+    """Those that are neither stopped nor dead, as paths."""
+    moving = []
+    for member in members_of(group):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            moving += [str(thread.parent) for thread in member.glob("task/*/stat") if fields_of(thread)[0] not in "TtZX"]
     return moving
+
+
+def shared_memory_of(group: int) -> set[str]:
+    found: set[str] = set()
+    for member in members_of(group):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.update(SHARED_MEMORY.findall((member / "maps").read_text()))
+    return found
 
 
 def fields_of(stat: Path) -> list[str]:

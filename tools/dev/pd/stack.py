@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +19,7 @@ from .progress import say, wait_until
 
 START_LIMIT_S = 600.0
 IDLE_LIMIT_S = 60.0
+ERROR_FILES = Path(f"/dev/shm/kvferry-{os.geteuid()}")
 
 
 def run_to_end(main: Callable[[], int]) -> NoReturn:
@@ -26,6 +30,14 @@ def run_to_end(main: Callable[[], int]) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)
     sys.exit(main())
+
+
+def remove_error_files(folder: Path) -> None:
+    """Those of dead engines: they hold a lock on theirs while they live. The next engine would, but after the last none comes."""
+    for path in folder.glob("*.errors"):
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:  # the second: its engine lives
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
 
 
 class Stack:
@@ -67,6 +79,7 @@ class Stack:
             member.process.resume()
         for member in reversed(self.members):
             member.stop()
+        remove_error_files(ERROR_FILES)
 
     def restart(self, engine: Engine) -> None:
         """Kills an engine, if it still runs, and starts it anew on the same ports."""
