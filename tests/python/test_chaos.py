@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import sys
 from dataclasses import replace
@@ -16,12 +17,14 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
 from chaos import plan, report  # noqa: E402
 from chaos.clients import Outcome, Request, judge  # noqa: E402
-from chaos.cluster import remove_error_files  # noqa: E402
 from chaos.injector import CALLS, FILE_BYTES, KINDS, VERSION  # noqa: E402
 from chaos.plan import Episode  # noqa: E402
 from chaos.report import Run, recovery_s  # noqa: E402
 from chaos.storm import Fault  # noqa: E402
 from pd import web  # noqa: E402
+from pd.process import Process, shared_memory_of  # noqa: E402
+from pd.progress import wait_until  # noqa: E402
+from pd.stack import remove_error_files  # noqa: E402
 
 LIMIT_S = 30.0
 EXPECTED = [5, 6, 7]
@@ -164,3 +167,15 @@ def test_files_of_dead_engines_are_removed(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         remove_error_files(tmp_path)
     assert not dead.exists() and living.exists() and other.exists()
+
+
+def test_what_a_killed_program_shared_is_removed(tmp_path: Path) -> None:
+    program = "import multiprocessing, time; lock = multiprocessing.get_context('spawn').Lock(); time.sleep(60)"
+    killed = Process("killed", [sys.executable, "-c", program], dict(os.environ), tmp_path / "log")
+    killed.start()
+    try:
+        wait_until("waiting for its semaphore", lambda: bool(shared_memory_of(killed.pid)), 20.0)
+        shared = shared_memory_of(killed.pid)
+    finally:
+        killed.kill()
+    assert not any(path.exists() for path in shared)

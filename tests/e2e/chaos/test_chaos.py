@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +34,7 @@ def processes_under_chaos() -> list[str]:
     return found
 
 
-def mapped_files() -> str:
-    maps = []
-    for path in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):  # it has ended
-            maps.append(path.read_text())
-    return "".join(maps)
-
-
 def shared_memory() -> set[str]:
-    """What lies in shared memory, and no living process has mapped: other programs may come and go meanwhile."""
-    mapped = mapped_files()
-    return {path for path in shared_files() if path not in mapped}
-
-
-def shared_files() -> set[str]:
     return {str(path) for folder, _, files in os.walk(SHARED_MEMORY) for path in (Path(folder, file) for file in files)
             if re.search("kvferry|psm_|sem.mp-", str(path))}
 

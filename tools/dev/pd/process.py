@@ -26,8 +26,9 @@ exec "$@"
 
 STOP_LIMIT_S = 20.0
 REAP_LIMIT_S = 5.0
-SHARED_MEMORY = re.compile(r"/dev/shm/(?:psm_|sem\.mp-|vllm_dist_)\S+")
-"""What vLLM's processes share: who is killed leaves it behind."""
+SHARED_MEMORY = Path("/dev/shm")
+MAPPED = re.compile(rf" (\d+) +{SHARED_MEMORY}/")
+"""The inode of a line of /proc/PID/maps."""
 
 
 class Process:
@@ -36,7 +37,7 @@ class Process:
     def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name, self.argv, self.env, self.log = name, list(argv), dict(env), log
         self._child: subprocess.Popen[bytes] | None = None
-        self._shared: set[str] = set()
+        self._shared: set[Path] = set()
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +97,8 @@ class Process:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child = None
-        for name in self._shared:
-            Path(name).unlink(missing_ok=True)
+        for path in self._shared:
+            path.unlink(missing_ok=True)
         self._shared.clear()
 
     def stop(self, grace_s: float = 10.0) -> None:
@@ -137,12 +138,15 @@ def moving_threads(group: int) -> list[str]:
     return moving
 
 
-def shared_memory_of(group: int) -> set[str]:
-    found: set[str] = set()
+def shared_memory_of(group: int) -> set[Path]:
+    """The files that vLLM's processes share, which stay behind when they are killed. Not by the names in their maps: a
+    semaphore's is that which it had before it got its own."""
+    inodes: set[str] = set()
     for member in members_of(group):
         with suppress(FileNotFoundError, ProcessLookupError):
-            found.update(SHARED_MEMORY.findall((member / "maps").read_text()))
-    return found
+            inodes.update(MAPPED.findall((member / "maps").read_text()))
+    with os.scandir(SHARED_MEMORY) as files:
+        return {Path(file.path) for file in files if str(file.inode()) in inodes}
 
 
 def fields_of(stat: Path) -> list[str]:
