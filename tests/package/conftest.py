@@ -84,4 +84,4 @@ def installed(tmp_path: Path) -> dict[str, str]:
         env=os.environ | {"DESTDIR": str(tmp_path)})
     pc = next(tmp_path.rglob("kvferry.pc"))
     return os.environ | {"PKG_CONFIG_SYSROOT_DIR": str(tmp_path), "LD_LIBRARY_PATH": str(pc.parents[1]),
-                         "PKG_CONFIG_PATH": str(pc.parent)}
+                         "PKG_CONFIG_LIBDIR": str(pc.parent)}  # nothing else is there: it needs nothing else
