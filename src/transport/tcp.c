@@ -367,8 +367,7 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   kvf_tcp_lock(tcp);
   bool has_sums = tcp->has_sums;
   kvf_tcp_unlock(tcp);
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, out, capacity);
+  kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, tcp->listen.port);
   kvf_put_incarnation(&encoder, &tcp->config.incarnation);
@@ -379,8 +378,7 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
 kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
                                     kvf_tcp_description *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, bytes);
   uint32_t magic = kvf_get_u32(&decoder);
   uint16_t port = kvf_get_u16(&decoder);
   kvf_incarnation incarnation;

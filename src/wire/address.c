@@ -118,8 +118,7 @@ kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size
     return KVF_INVALID;
   }
   uint8_t checksum[KVF_HASH_BYTES];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, out, capacity);
+  kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u8(&encoder, RECORD_VERSION);
   kvf_put_address(&encoder, &record->address);
   kvf_put_incarnation(&encoder, &record->incarnation);
@@ -146,8 +145,7 @@ kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_recor
   if (status != KVF_OK) {
     return status;
   }
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, bytes);
   uint8_t version = kvf_get_u8(&decoder);
   kvf_get_address(&decoder, &record.address);
   kvf_get_incarnation(&decoder, &record.incarnation);

@@ -6,9 +6,9 @@
 
 static const uint8_t nothing;
 
-void kvf_decoder_init(kvf_decoder *decoder, const void *data, size_t bytes)
+kvf_decoder kvf_decoder_of(const void *data, size_t bytes)
 {
-  *decoder = (kvf_decoder){.data = data != NULL ? data : &nothing, .bytes = bytes};
+  return (kvf_decoder){.data = data != NULL ? data : &nothing, .bytes = bytes};
 }
 
 size_t kvf_decoder_left(const kvf_decoder *decoder)
@@ -101,9 +101,9 @@ void kvf_get_bytes(kvf_decoder *decoder, void *out, size_t bytes)
   }
 }
 
-void kvf_encoder_init(kvf_encoder *encoder, void *data, size_t capacity)
+kvf_encoder kvf_encoder_of(void *data, size_t capacity)
 {
-  *encoder = (kvf_encoder){.data = data, .capacity = capacity};
+  return (kvf_encoder){.data = data, .capacity = capacity};
 }
 
 kvf_status kvf_encoder_end(const kvf_encoder *encoder, size_t *bytes)

@@ -18,7 +18,7 @@ typedef struct kvf_decoder {
 } kvf_decoder;
 
 /* `data` may be NULL when `bytes` is 0. */
-void kvf_decoder_init(kvf_decoder *decoder, const void *data, size_t bytes);
+kvf_decoder kvf_decoder_of(const void *data, size_t bytes);
 
 /* Bytes not read yet; 0 after a failure. */
 size_t kvf_decoder_left(const kvf_decoder *decoder);
@@ -53,7 +53,7 @@ typedef struct kvf_encoder {
 } kvf_encoder;
 
 /* `data` may be NULL when `capacity` is 0. */
-void kvf_encoder_init(kvf_encoder *encoder, void *data, size_t capacity);
+kvf_encoder kvf_encoder_of(void *data, size_t capacity);
 
 /* KVF_OK and the bytes written, or KVF_LIMIT (*bytes unchanged): the capacity was too small. */
 KVF_MUST_USE kvf_status kvf_encoder_end(const kvf_encoder *encoder, size_t *bytes);

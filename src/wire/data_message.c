@@ -17,8 +17,7 @@ _Static_assert(KVF_DATA_READ_HEAD_BYTES + KVF_DATA_READ_RUN_BYTES * (KVF_BLOCKS_
 kvf_status kvf_data_challenge_encode(const kvf_data_challenge *challenge, void *body, size_t capacity,
                                      size_t *body_bytes)
 {
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_bytes(&encoder, challenge->nonce, sizeof(challenge->nonce));
   return kvf_encoder_end(&encoder, body_bytes);
 }
@@ -26,8 +25,7 @@ kvf_status kvf_data_challenge_encode(const kvf_data_challenge *challenge, void *
 kvf_status kvf_data_challenge_decode(const void *body, size_t body_bytes, kvf_data_challenge *out)
 {
   kvf_data_challenge challenge;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
   kvf_status status = kvf_decoder_end(&decoder);
   if (status == KVF_OK) {
@@ -44,8 +42,7 @@ static void put_hello_head(kvf_encoder *encoder, const kvf_data_hello *hello)
 
 kvf_status kvf_data_hello_encode(const kvf_data_hello *hello, void *body, size_t capacity, size_t *body_bytes)
 {
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   put_hello_head(&encoder, hello);
   kvf_put_bytes(&encoder, hello->proof, sizeof(hello->proof));
   return kvf_encoder_end(&encoder, body_bytes);
@@ -54,8 +51,7 @@ kvf_status kvf_data_hello_encode(const kvf_data_hello *hello, void *body, size_t
 kvf_status kvf_data_hello_decode(const void *body, size_t body_bytes, kvf_data_hello *out)
 {
   kvf_data_hello hello;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   hello.session_id = kvf_get_u64(&decoder);
   kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
   kvf_get_bytes(&decoder, hello.proof, sizeof(hello.proof));
@@ -70,8 +66,7 @@ static kvf_status prove(const kvf_key *session_key, const char *label, const kvf
                         const kvf_data_hello *hello, kvf_span more, uint8_t out[KVF_HASH_BYTES])
 {
   uint8_t head[KVF_DATA_HELLO_BYTES_MAX - KVF_HASH_BYTES];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, head, sizeof(head));
+  kvf_encoder encoder = kvf_encoder_of(head, sizeof(head));
   put_hello_head(&encoder, hello);
   const kvf_span spans[] = {
       {label, strlen(label)}, {challenge->nonce, sizeof(challenge->nonce)}, {head, sizeof(head)}, more};
@@ -92,8 +87,7 @@ kvf_status kvf_data_ready_proof(const kvf_key *session_key, const kvf_data_chall
 
 kvf_status kvf_data_ready_encode(const kvf_data_ready *ready, void *body, size_t capacity, size_t *body_bytes)
 {
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_bytes(&encoder, ready->proof, sizeof(ready->proof));
   return kvf_encoder_end(&encoder, body_bytes);
 }
@@ -101,8 +95,7 @@ kvf_status kvf_data_ready_encode(const kvf_data_ready *ready, void *body, size_t
 kvf_status kvf_data_ready_decode(const void *body, size_t body_bytes, kvf_data_ready *out)
 {
   kvf_data_ready ready;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_get_bytes(&decoder, ready.proof, sizeof(ready.proof));
   kvf_status status = kvf_decoder_end(&decoder);
   if (status == KVF_OK) {
@@ -116,8 +109,7 @@ kvf_status kvf_data_chunk_encode(const kvf_data_chunk *chunk, void *body, size_t
   if (chunk->read_id == 0 || chunk->status > 0 || (chunk->status != KVF_OK && chunk->payload_bytes != 0)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u64(&encoder, chunk->read_id);
   kvf_put_i32(&encoder, chunk->status);
   kvf_put_u64(&encoder, chunk->payload_bytes);
@@ -127,8 +119,7 @@ kvf_status kvf_data_chunk_encode(const kvf_data_chunk *chunk, void *body, size_t
 kvf_status kvf_data_chunk_decode(const void *body, size_t body_bytes, kvf_data_chunk *out)
 {
   kvf_data_chunk chunk;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   chunk.read_id = kvf_get_u64(&decoder);
   chunk.status = kvf_get_i32(&decoder);
   chunk.payload_bytes = kvf_get_u64(&decoder);
@@ -145,8 +136,7 @@ kvf_status kvf_data_trailer_encode(const kvf_data_trailer *trailer, void *body, 
   if (trailer->read_id == 0) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u64(&encoder, trailer->read_id);
   kvf_put_u64(&encoder, trailer->word);
   kvf_put_u64(&encoder, trailer->digest);
@@ -156,8 +146,7 @@ kvf_status kvf_data_trailer_encode(const kvf_data_trailer *trailer, void *body, 
 kvf_status kvf_data_trailer_decode(const void *body, size_t body_bytes, kvf_data_trailer *out)
 {
   kvf_data_trailer trailer;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   trailer.read_id = kvf_get_u64(&decoder);
   trailer.word = kvf_get_u64(&decoder);
   trailer.digest = kvf_get_u64(&decoder);
@@ -173,16 +162,14 @@ kvf_status kvf_data_cancel_encode(const kvf_data_cancel *cancel, void *body, siz
   if (cancel->read_id == 0) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u64(&encoder, cancel->read_id);
   return kvf_encoder_end(&encoder, body_bytes);
 }
 
 kvf_status kvf_data_cancel_decode(const void *body, size_t body_bytes, kvf_data_cancel *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_data_cancel cancel = {.read_id = kvf_get_u64(&decoder)};
   if (kvf_decoder_end(&decoder) != KVF_OK || cancel.read_id == 0) {
     return KVF_PROTOCOL;

@@ -47,8 +47,7 @@ kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_read_item *
   if (!head_is_valid(read) || !items_are_valid(items, read->items_count)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u64(&encoder, read->read_id);
   kvf_put_lease(&encoder, &read->lease);
   kvf_put_u32(&encoder, read->remote_head);
@@ -83,8 +82,7 @@ static void check_runs(kvf_decoder *decoder, uint32_t items_count)
 kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_read *out)
 {
   kvf_data_read read;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   read.read_id = kvf_get_u64(&decoder);
   kvf_get_lease(&decoder, &read.lease);
   read.remote_head = kvf_get_u32(&decoder);
@@ -107,8 +105,7 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
 
 void kvf_data_read_items(const kvf_data_read *read, kvf_read_item *items)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, read->runs, read->runs_bytes);
+  kvf_decoder decoder = kvf_decoder_of(read->runs, read->runs_bytes);
   uint32_t at = 0;
   while (kvf_decoder_left(&decoder) > 0) {
     read_run run = get_run(&decoder);

@@ -55,8 +55,7 @@ static bool is_known(uint8_t type)
 void kvf_frame_header_encode(kvf_frame_type type, uint32_t body_bytes, uint8_t out[KVF_FRAME_HEADER_BYTES])
 {
   assert(is_known((uint8_t)type) && body_bytes <= KVF_FRAME_BODY_BYTES_MAX);
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, out, KVF_FRAME_HEADER_BYTES);
+  kvf_encoder encoder = kvf_encoder_of(out, KVF_FRAME_HEADER_BYTES);
   kvf_put_u32(&encoder, body_bytes);
   kvf_put_u8(&encoder, (uint8_t)type);
   kvf_put_u8(&encoder, 0);
@@ -66,8 +65,7 @@ void kvf_frame_header_encode(kvf_frame_type type, uint32_t body_bytes, uint8_t o
 kvf_status kvf_frame_header_decode(const uint8_t data[KVF_FRAME_HEADER_BYTES], uint32_t body_bytes_max,
                                    kvf_frame_header *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, KVF_FRAME_HEADER_BYTES);
+  kvf_decoder decoder = kvf_decoder_of(data, KVF_FRAME_HEADER_BYTES);
   uint32_t body_bytes = kvf_get_u32(&decoder);
   uint8_t type = kvf_get_u8(&decoder);
   uint8_t zero_8 = kvf_get_u8(&decoder);

@@ -18,8 +18,7 @@ kvf_status kvf_hello_encode(const kvf_hello *hello, void *body, size_t capacity,
   if (!hello_is_valid(hello)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u16(&encoder, hello->version_min);
   kvf_put_u16(&encoder, hello->version_max);
   kvf_put_u8(&encoder, hello->role);
@@ -34,8 +33,7 @@ kvf_status kvf_hello_encode(const kvf_hello *hello, void *body, size_t capacity,
 kvf_status kvf_hello_decode(const void *body, size_t body_bytes, kvf_hello *out)
 {
   kvf_hello hello = {0};
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   hello.version_min = kvf_get_u16(&decoder);
   hello.version_max = kvf_get_u16(&decoder);
   hello.role = kvf_get_u8(&decoder);
@@ -56,8 +54,7 @@ kvf_status kvf_challenge_encode(const kvf_challenge *challenge, void *body, size
   if (challenge->version == 0) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u16(&encoder, challenge->version);
   kvf_put_incarnation(&encoder, &challenge->server);
   kvf_put_bytes(&encoder, challenge->nonce, sizeof(challenge->nonce));
@@ -68,8 +65,7 @@ kvf_status kvf_challenge_encode(const kvf_challenge *challenge, void *body, size
 kvf_status kvf_challenge_decode(const void *body, size_t body_bytes, kvf_challenge *out)
 {
   kvf_challenge challenge;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   challenge.version = kvf_get_u16(&decoder);
   kvf_get_incarnation(&decoder, &challenge.server);
   kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
@@ -105,8 +101,7 @@ kvf_status kvf_proof_encode(const kvf_proof *proof, void *body, size_t capacity,
   if (!proof_is_valid(proof)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_bytes(&encoder, proof->proof, sizeof(proof->proof));
   kvf_put_u8(&encoder, (uint8_t)proof->identity_count);
   for (uint32_t i = 0; i < proof->identity_count; i++) {
@@ -119,8 +114,7 @@ kvf_status kvf_proof_encode(const kvf_proof *proof, void *body, size_t capacity,
 kvf_status kvf_proof_decode(const void *body, size_t body_bytes, kvf_proof *out)
 {
   kvf_proof proof = {0};
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_get_bytes(&decoder, proof.proof, sizeof(proof.proof));
   proof.identity_count = kvf_get_u8(&decoder);
   if (proof.identity_count > KVF_IDENTITY_FIELDS_MAX) {
@@ -154,8 +148,7 @@ kvf_status kvf_refused_encode(const kvf_refused *refused, void *body, size_t cap
       message[i] = '?';
     }
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_i32(&encoder, refused->status);
   kvf_put_text(&encoder, message, sizeof(message));
   return kvf_encoder_end(&encoder, body_bytes);
@@ -164,8 +157,7 @@ kvf_status kvf_refused_encode(const kvf_refused *refused, void *body, size_t cap
 kvf_status kvf_refused_decode(const void *body, size_t body_bytes, kvf_refused *out)
 {
   kvf_refused refused;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   refused.status = kvf_get_i32(&decoder);
   kvf_get_text(&decoder, refused.message, sizeof(refused.message));
   for (size_t i = 0; refused.message[i] != '\0'; i++) {

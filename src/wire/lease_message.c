@@ -1,5 +1,7 @@
 #include "wire/lease_message.h"
 
+#include <string.h>
+
 #include "wire/fields.h"
 #include "wire/frame.h"
 
@@ -40,8 +42,7 @@ kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity,
   if (renew->count > KVF_LEASE_ITEMS_MAX || !renew_is_valid(renew)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   put_head(&encoder, renew->seq, renew->count);
   for (uint32_t i = 0; i < renew->count; i++) {
     kvf_put_lease(&encoder, &renew->items[i].lease);
@@ -53,8 +54,7 @@ kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity,
 kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
 {
   kvf_renew renew;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   renew.count = get_head(&decoder, &renew.seq);
   for (uint32_t i = 0; i < renew.count; i++) {
     kvf_get_lease(&decoder, &renew.items[i].lease);
@@ -66,9 +66,7 @@ kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
   }
   out->seq = renew.seq;
   out->count = renew.count;
-  for (uint32_t i = 0; i < renew.count; i++) {
-    out->items[i] = renew.items[i];
-  }
+  memcpy(out->items, renew.items, renew.count * sizeof(out->items[0]));
   return KVF_OK;
 }
 
@@ -92,8 +90,7 @@ kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capaci
   if (finish->count > KVF_LEASE_ITEMS_MAX || !finish_is_valid(finish)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   put_head(&encoder, finish->seq, finish->count);
   for (uint32_t i = 0; i < finish->count; i++) {
     const kvf_finish_item *item = &finish->items[i];
@@ -107,8 +104,7 @@ kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capaci
 kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *out)
 {
   kvf_finish finish;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   finish.count = get_head(&decoder, &finish.seq);
   for (uint32_t i = 0; i < finish.count; i++) {
     kvf_finish_item *item = &finish.items[i];
@@ -121,9 +117,7 @@ kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *ou
   }
   out->seq = finish.seq;
   out->count = finish.count;
-  for (uint32_t i = 0; i < finish.count; i++) {
-    out->items[i] = finish.items[i];
-  }
+  memcpy(out->items, finish.items, finish.count * sizeof(out->items[0]));
   return KVF_OK;
 }
 
@@ -144,8 +138,7 @@ kvf_status kvf_lease_states_encode(const kvf_lease_states *states, void *body, s
   if (states->count > KVF_LEASE_ITEMS_MAX || !states_are_valid(states)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   put_head(&encoder, states->seq, states->count);
   for (uint32_t i = 0; i < states->count; i++) {
     const kvf_lease_states_item *item = &states->items[i];
@@ -160,8 +153,7 @@ kvf_status kvf_lease_states_encode(const kvf_lease_states *states, void *body, s
 kvf_status kvf_lease_states_decode(const void *body, size_t body_bytes, kvf_lease_states *out)
 {
   kvf_lease_states states;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   states.count = get_head(&decoder, &states.seq);
   for (uint32_t i = 0; i < states.count; i++) {
     kvf_lease_states_item *item = &states.items[i];
@@ -175,8 +167,6 @@ kvf_status kvf_lease_states_decode(const void *body, size_t body_bytes, kvf_leas
   }
   out->seq = states.seq;
   out->count = states.count;
-  for (uint32_t i = 0; i < states.count; i++) {
-    out->items[i] = states.items[i];
-  }
+  memcpy(out->items, states.items, states.count * sizeof(out->items[0]));
   return KVF_OK;
 }

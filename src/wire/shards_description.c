@@ -3,7 +3,6 @@
 kvf_status kvf_shards_description_write(const kvf_shards_description *description, void *out, size_t capacity,
                                         size_t *out_bytes)
 {
-  kvf_encoder encoder;
   bool good = description->count > 0 && description->count <= KVF_SHARDS_MAX;
   for (uint32_t i = 0; good && i < description->count; i++) {
     good = description->each[i].bytes > 0;
@@ -11,7 +10,7 @@ kvf_status kvf_shards_description_write(const kvf_shards_description *descriptio
   if (!good) {
     return KVF_LIMIT;
   }
-  kvf_encoder_init(&encoder, out, capacity);
+  kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u8(&encoder, (uint8_t)description->count);
   for (uint32_t i = 0; i < description->count; i++) {
     kvf_put_u16(&encoder, description->each[i].bytes);
@@ -22,8 +21,7 @@ kvf_status kvf_shards_description_write(const kvf_shards_description *descriptio
 
 kvf_status kvf_shards_description_read(const void *data, size_t bytes, kvf_shards_description *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, bytes);
   *out = (kvf_shards_description){.count = kvf_get_u8(&decoder)};
   if (out->count == 0 || out->count > KVF_SHARDS_MAX) {
     return KVF_PROTOCOL;

@@ -106,8 +106,7 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   room -= PREFIX_BYTES + SUFFIX_BYTES;
   char *payload = text + PREFIX_BYTES;
   size_t data_bytes = 0;
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, payload, room);
+  kvf_encoder encoder = kvf_encoder_of(payload, room);
   put_payload(&encoder, ticket);
   status = kvf_encoder_end(&encoder, &data_bytes);
   size_t payload_bytes = kvf_base64url_text_bytes(data_bytes);
@@ -204,8 +203,7 @@ static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_
   kvf_ticket ticket = {0};
   kvf_status status = KVF_BAD_TICKET;
   if (kvf_base64url_decode(payload, payload_bytes, data)) {
-    kvf_decoder decoder;
-    kvf_decoder_init(&decoder, data, data_bytes);
+    kvf_decoder decoder = kvf_decoder_of(data, data_bytes);
     status = get_payload(&decoder, &ticket);
   }
   free(data);

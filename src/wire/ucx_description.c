@@ -44,13 +44,12 @@ static bool within_limits(const kvf_ucx_description *description)
 kvf_status kvf_ucx_description_write(const kvf_ucx_description *description, void *out, size_t capacity,
                                      size_t *out_bytes)
 {
-  kvf_encoder encoder;
   size_t bytes = 0;
   uint8_t sum[SUM_BYTES];
   if (!within_limits(description)) {
     return KVF_LIMIT;
   }
-  kvf_encoder_init(&encoder, out, capacity);
+  kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u32(&encoder, KVF_UCX_DESCRIPTION_MAGIC);
   kvf_put_incarnation(&encoder, &description->incarnation);
   kvf_put_u16(&encoder, description->ucx_major);
@@ -129,8 +128,7 @@ kvf_status kvf_ucx_description_read(const void *data, size_t bytes, kvf_ucx_memo
   if (memcmp(sum, (const uint8_t *)data + fields_bytes, SUM_BYTES) != 0) {
     return KVF_PROTOCOL;
   }
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, fields_bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, fields_bytes);
   get_fields(&decoder, memories, out);
   return kvf_decoder_end(&decoder);
 }

@@ -5,8 +5,7 @@
 
 void kvf_ucx_ask_write(const kvf_ucx_ask *ask, uint8_t out[KVF_UCX_ASK_BYTES])
 {
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, out, KVF_UCX_ASK_BYTES);
+  kvf_encoder encoder = kvf_encoder_of(out, KVF_UCX_ASK_BYTES);
   kvf_put_u64(&encoder, ask->token);
   kvf_put_u32(&encoder, ask->memory);
   kvf_put_u32(&encoder, ask->slot);
@@ -29,8 +28,7 @@ static bool is_for_bytes(const kvf_ucx_ask *ask)
 
 kvf_status kvf_ucx_ask_read(const void *data, size_t bytes, kvf_ucx_ask *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, bytes);
   out->token = kvf_get_u64(&decoder);
   out->memory = kvf_get_u32(&decoder);
   out->slot = kvf_get_u32(&decoder);
@@ -45,8 +43,7 @@ kvf_status kvf_ucx_ask_read(const void *data, size_t bytes, kvf_ucx_ask *out)
 
 void kvf_ucx_answer_write(const kvf_ucx_answer *answer, uint8_t out[KVF_UCX_ANSWER_BYTES])
 {
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, out, KVF_UCX_ANSWER_BYTES);
+  kvf_encoder encoder = kvf_encoder_of(out, KVF_UCX_ANSWER_BYTES);
   kvf_put_u64(&encoder, answer->token);
   kvf_put_u32(&encoder, (uint32_t)answer->kind);
   kvf_put_u32(&encoder, answer->bytes);
@@ -59,8 +56,7 @@ void kvf_ucx_answer_write(const kvf_ucx_answer *answer, uint8_t out[KVF_UCX_ANSW
 
 kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *out)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, bytes);
   out->token = kvf_get_u64(&decoder);
   uint32_t kind = kvf_get_u32(&decoder);
   out->kind = (kvf_ucx_answer_kind)kind;

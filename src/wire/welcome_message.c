@@ -87,8 +87,7 @@ kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t cap
   if (!welcome_is_valid(welcome)) {
     return KVF_INVALID;
   }
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, body, capacity);
+  kvf_encoder encoder = kvf_encoder_of(body, capacity);
   kvf_put_u64(&encoder, welcome->session_id);
   kvf_put_u32(&encoder, welcome->rank);
   kvf_put_u32(&encoder, welcome->ranks);
@@ -167,8 +166,7 @@ static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
 kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, kvf_welcome *out)
 {
   kvf_welcome welcome = {0};
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, body, body_bytes);
+  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   welcome.session_id = kvf_get_u64(&decoder);
   welcome.rank = kvf_get_u32(&decoder);
   welcome.ranks = kvf_get_u32(&decoder);

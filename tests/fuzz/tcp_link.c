@@ -238,11 +238,10 @@ static void connect_link(void)
                         .remote = remote,
                         .remote_count = TCP_REGIONS};
   uint8_t choice = fuzz_u8(&tape);
-  kvf_encoder encoder;
   if (link != NULL) {
     return;
   }
-  kvf_encoder_init(&encoder, description, sizeof(description));
+  kvf_encoder encoder = kvf_encoder_of(description, sizeof(description));
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, 4000);
   kvf_put_incarnation(&encoder, &spec.incarnation);

@@ -125,8 +125,7 @@ static kvf_address loopback(uint16_t port)
 
 int peer_connect(const void *description, size_t description_bytes)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, description, description_bytes);
+  kvf_decoder decoder = kvf_decoder_of(description, description_bytes);
   (void)kvf_get_u32(&decoder);
   kvf_address address = loopback(kvf_get_u16(&decoder));
   return finish_connect(&address);
@@ -135,9 +134,8 @@ int peer_connect(const void *description, size_t description_bytes)
 kvf_address peer_data_port(const void *description, size_t description_bytes)
 {
   kvf_shards_description shards;
-  kvf_decoder decoder;
   assert_int_equal(kvf_shards_description_read(description, description_bytes, &shards), KVF_OK);
-  kvf_decoder_init(&decoder, shards.each[0].data, shards.each[0].bytes);
+  kvf_decoder decoder = kvf_decoder_of(shards.each[0].data, shards.each[0].bytes);
   (void)kvf_get_u32(&decoder);
   return loopback(kvf_get_u16(&decoder));
 }
@@ -232,8 +230,7 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
   assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
+  kvf_encoder encoder = kvf_encoder_of(description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, bound.port);
   kvf_put_incarnation(&encoder, incarnation);

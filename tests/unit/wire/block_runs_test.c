@@ -12,14 +12,12 @@ static size_t round_trip(const uint32_t *ids, uint32_t count)
 {
   uint8_t data[IDS_MAX * 12];
   uint32_t back[IDS_MAX];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_block_runs(&encoder, ids, count);
   assert_false(encoder.failed);
   for (size_t bytes = 0; bytes <= encoder.bytes; bytes++) {
     uint8_t *copy = exact_copy(data, bytes);
-    kvf_decoder decoder;
-    kvf_decoder_init(&decoder, copy, bytes);
+    kvf_decoder decoder = kvf_decoder_of(copy, bytes);
     kvf_get_block_runs(&decoder, back, count);
     assert_int_equal(kvf_decoder_end(&decoder), bytes == encoder.bytes ? KVF_OK : KVF_PROTOCOL);
     free(copy);
@@ -74,15 +72,13 @@ typedef struct refused_row {
 static bool is_taken(const refused_row *row)
 {
   uint8_t data[64];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   for (size_t i = 0; i < row->varints_count; i++) {
     kvf_put_varint(&encoder, row->varints[i]);
   }
   /* Room for not one id more than it may write. */
   uint32_t *exact = exact_room(row->count * sizeof(*exact));
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, encoder.bytes);
+  kvf_decoder decoder = kvf_decoder_of(data, encoder.bytes);
   kvf_get_block_runs(&decoder, exact, row->count);
   free(exact);
   return kvf_decoder_end(&decoder) == KVF_OK;
@@ -123,8 +119,7 @@ TEST(test_capacity)
 {
   static const uint32_t ids[] = {9, 8, 7};
   uint8_t data[2];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_block_runs(&encoder, ids, 3);
   assert_true(encoder.failed);
 }

@@ -6,8 +6,7 @@ TEST(test_numbers_are_little_endian)
 {
   static const uint8_t expected[] = {1, 3, 2, 7, 6, 5, 4, 15, 14, 13, 12, 11, 10, 9, 8, 0xfe, 0xff, 0xff, 0xff};
   uint8_t data[sizeof(expected)];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_u8(&encoder, 1);
   kvf_put_u16(&encoder, 0x0203);
   kvf_put_u32(&encoder, 0x04050607);
@@ -18,8 +17,7 @@ TEST(test_numbers_are_little_endian)
   assert_int_equal(bytes, sizeof(expected));
   assert_memory_equal(data, expected, sizeof(expected));
 
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
   assert_int_equal(kvf_get_u8(&decoder), 1);
   assert_int_equal(kvf_get_u16(&decoder), 0x0203);
   assert_int_equal(kvf_get_u32(&decoder), 0x04050607);
@@ -33,8 +31,7 @@ TEST(test_reading_past_the_end_sticks)
 {
   uint8_t *data = exact_copy("\x01\x02\x03", 3);
   uint8_t out[4] = {9, 9, 9, 9};
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, 3);
+  kvf_decoder decoder = kvf_decoder_of(data, 3);
   assert_int_equal(kvf_get_u32(&decoder), 0);
   assert_true(decoder.failed);
   assert_int_equal(kvf_get_u8(&decoder), 0);
@@ -44,15 +41,14 @@ TEST(test_reading_past_the_end_sticks)
   assert_memory_equal(out, "\0\0\0\0", 4);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_PROTOCOL);
 
-  kvf_decoder_init(&decoder, data, 3);
+  decoder = kvf_decoder_of(data, 3);
   assert_null(kvf_get_span(&decoder, SIZE_MAX));
   free(data);
 }
 
 TEST(test_empty_input)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, NULL, 0);
+  kvf_decoder decoder = kvf_decoder_of(NULL, 0);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
   assert_non_null(kvf_get_span(&decoder, 0));
   assert_int_equal(kvf_get_u8(&decoder), 0);
@@ -61,8 +57,7 @@ TEST(test_empty_input)
 
 TEST(test_refusing_sticks)
 {
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, "", 0);
+  kvf_decoder decoder = kvf_decoder_of("", 0);
   kvf_decoder_fail(&decoder);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_PROTOCOL);
 }
@@ -71,8 +66,7 @@ TEST(test_writing_past_the_end_sticks)
 {
   uint8_t data[4] = {0, 0, 0, 9};
   size_t bytes = 77;
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, 3);
+  kvf_encoder encoder = kvf_encoder_of(data, 3);
   kvf_put_u16(&encoder, 0x0101);
   kvf_put_u16(&encoder, 0x0101);
   kvf_put_u8(&encoder, 1);
@@ -80,7 +74,7 @@ TEST(test_writing_past_the_end_sticks)
   assert_int_equal(bytes, 77);
   assert_memory_equal(data, "\x01\x01\x00\x09", 4);
 
-  kvf_encoder_init(&encoder, NULL, 0);
+  encoder = kvf_encoder_of(NULL, 0);
   kvf_put_bytes(&encoder, NULL, 0);
   assert_int_equal(kvf_encoder_end(&encoder, &bytes), KVF_OK);
   assert_int_equal(bytes, 0);
@@ -102,14 +96,12 @@ TEST(test_varints)
               {UINT64_MAX, 10}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t data[10];
-    kvf_encoder encoder;
-    kvf_encoder_init(&encoder, data, sizeof(data));
+    kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
     kvf_put_varint(&encoder, rows[i].value);
     assert_int_equal(encoder.bytes, rows[i].bytes);
     for (size_t bytes = 0; bytes <= rows[i].bytes; bytes++) {
       uint8_t *copy = exact_copy(data, bytes);
-      kvf_decoder decoder;
-      kvf_decoder_init(&decoder, copy, bytes);
+      kvf_decoder decoder = kvf_decoder_of(copy, bytes);
       assert_true(kvf_get_varint(&decoder) == (bytes == rows[i].bytes ? rows[i].value : 0));
       assert_int_equal(decoder.failed, bytes != rows[i].bytes);
       free(copy);
@@ -127,8 +119,7 @@ TEST(test_varints_have_one_form)
               {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", 10},
               {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x81\x00", 11}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    kvf_decoder decoder;
-    kvf_decoder_init(&decoder, rows[i].data, rows[i].bytes);
+    kvf_decoder decoder = kvf_decoder_of(rows[i].data, rows[i].bytes);
     assert_int_equal(kvf_get_varint(&decoder), 0);
     assert_true(decoder.failed);
   }

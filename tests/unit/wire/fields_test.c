@@ -7,16 +7,14 @@ TEST(test_lease_round_trip)
   kvf_lease lease = {.id = KVF_LEASE_ID_MAX, .slot = 7};
   fill(lease.token, sizeof(lease.token), 3);
   uint8_t data[KVF_LEASE_FIELD_BYTES];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_lease(&encoder, &lease);
   assert_int_equal(encoder.bytes, KVF_LEASE_FIELD_BYTES);
   assert_false(encoder.failed);
 
   kvf_lease back;
   memset(&back, 0xff, sizeof(back));
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
   kvf_get_lease(&decoder, &back);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
   assert_memory_equal(&back, &lease, sizeof(lease));
@@ -29,11 +27,9 @@ TEST(test_lease_id_limit)
   lease.id++;
   assert_false(kvf_lease_is_valid(&lease));
   uint8_t data[KVF_LEASE_FIELD_BYTES];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_lease(&encoder, &lease);
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
   kvf_get_lease(&decoder, &lease);
   assert_true(decoder.failed);
 }
@@ -45,8 +41,7 @@ TEST(test_address_and_incarnation_round_trip)
   fill(address.ip, sizeof(address.ip), 1);
   fill(&incarnation, sizeof(incarnation), 99);
   uint8_t data[KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_address(&encoder, &address);
   assert_int_equal(encoder.bytes, KVF_ADDRESS_FIELD_BYTES);
   kvf_put_incarnation(&encoder, &incarnation);
@@ -54,8 +49,7 @@ TEST(test_address_and_incarnation_round_trip)
 
   kvf_address address_back;
   kvf_incarnation incarnation_back;
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, data, sizeof(data));
+  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
   kvf_get_address(&decoder, &address_back);
   kvf_get_incarnation(&decoder, &incarnation_back);
   assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
@@ -66,8 +60,7 @@ TEST(test_address_and_incarnation_round_trip)
 static bool get_text(const char *data, size_t bytes, char *out, size_t room)
 {
   char *copy = exact_copy(data, bytes);
-  kvf_decoder decoder;
-  kvf_decoder_init(&decoder, copy, bytes);
+  kvf_decoder decoder = kvf_decoder_of(copy, bytes);
   kvf_get_text(&decoder, out, room);
   free(copy);
   return kvf_decoder_end(&decoder) == KVF_OK;
@@ -103,8 +96,7 @@ TEST(test_text_that_is_not_terminated)
 {
   char *text = exact_copy("abcd", 4);
   uint8_t data[8];
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, data, sizeof(data));
+  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
   kvf_put_text(&encoder, text, 4);
   assert_int_equal(encoder.bytes, 4);
   assert_memory_equal(data, "\003abc", 4);

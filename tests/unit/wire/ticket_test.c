@@ -410,8 +410,7 @@ TEST(test_text_limit)
   uint32_t count = ticket.counts[0];
   memcpy(payload + AT_TOKENS, &count, 4);
   memcpy(payload + AT_COUNTS, &count, 4);
-  kvf_encoder encoder;
-  kvf_encoder_init(&encoder, payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
+  kvf_encoder encoder = kvf_encoder_of(payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
   kvf_put_block_runs(&encoder, ids, count);
   assert_int_equal(AT_COUNTS + 4 + encoder.bytes, lengths[1]);
   bytes = seal(payload, lengths[1], &key, over);
