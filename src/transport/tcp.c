@@ -318,14 +318,14 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
     memory->served[i] = i < regions ? given->regions[i] : given->sums[i - regions];
     memory->layouts[i] = kvf_region_layout_of(&memory->served[i]);
   }
-  kvf_tcp_lock(tcp);
+  kvf_commands_lock(&tcp->commands);
   bool taken = tcp->has_memory;
   if (!taken) {
     tcp->has_memory = true;
     tcp->has_sums = given->sums_count > 0;
     kvf_commands_post(&tcp->commands, &memory->set);
   }
-  kvf_tcp_unlock(tcp);
+  kvf_commands_unlock(&tcp->commands);
   if (taken) {
     free(memory);
     return KVF_EXISTS;
@@ -342,9 +342,9 @@ static void run_clear_memory(void *owner, kvf_command *command)
     kvf_tcp_memory_drop(tcp->memory);
     tcp->memory = NULL;
   }
-  kvf_tcp_lock(tcp);
+  kvf_commands_lock(&tcp->commands);
   tcp->has_memory = false;
-  kvf_tcp_unlock(tcp);
+  kvf_commands_unlock(&tcp->commands);
   kvf_commands_end(&tcp->commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_OK);
 }
 
@@ -364,9 +364,9 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   if (tcp->listen.port == 0) {
     return KVF_INVALID;
   }
-  kvf_tcp_lock(tcp);
+  kvf_commands_lock(&tcp->commands);
   bool has_sums = tcp->has_sums;
-  kvf_tcp_unlock(tcp);
+  kvf_commands_unlock(&tcp->commands);
   kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, tcp->listen.port);

@@ -101,14 +101,6 @@ static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
 /* One line about a peer; at most KVF_TCP_LOG_LINES_PER_S for one `why`. In the data thread. */
 void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-static inline void kvf_tcp_lock(kvf_tcp *tcp)
-{
-  kvf_commands_lock(&tcp->commands);
-}
-static inline void kvf_tcp_unlock(kvf_tcp *tcp)
-{
-  kvf_commands_unlock(&tcp->commands);
-}
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */

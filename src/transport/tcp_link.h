@@ -1,6 +1,6 @@
-/* The consumer's side of the tcp transport: what its files share. A link has one path, that is one socket; it is up
- * when both ends have proved the session's key there, and fails with it (tcp_link.c). Reads are answered in the order
- * in which they were sent (tcp_read.c).
+/* The consumer's side of the tcp transport: what its files share. A link is one socket; it is up when both ends have
+ * proved the session's key there, and fails with it (tcp_link.c). Reads are answered in the order in which they were
+ * sent (tcp_read.c).
  */
 #ifndef KVF_TRANSPORT_TCP_LINK_H
 #define KVF_TRANSPORT_TCP_LINK_H
@@ -15,32 +15,17 @@ typedef enum kvf_tcp_link_state {
   KVF_TCP_LINK_DOWN /* link->failure says why */
 } kvf_tcp_link_state;
 
-/* What a path waits for. */
-typedef enum kvf_tcp_path_state {
-  KVF_TCP_PATH_DIALING,
-  KVF_TCP_PATH_CHALLENGE,
-  KVF_TCP_PATH_READY,
-  KVF_TCP_PATH_CHUNK,
-  KVF_TCP_PATH_PAYLOAD,
-  KVF_TCP_PATH_TRAILER
-} kvf_tcp_path_state;
+/* What comes next on its socket. */
+typedef enum kvf_tcp_awaits {
+  KVF_TCP_AWAITS_CONNECT,
+  KVF_TCP_AWAITS_CHALLENGE,
+  KVF_TCP_AWAITS_READY,
+  KVF_TCP_AWAITS_CHUNK,
+  KVF_TCP_AWAITS_PAYLOAD,
+  KVF_TCP_AWAITS_TRAILER
+} kvf_tcp_awaits;
 
-typedef struct kvf_tcp_link kvf_tcp_link;
-
-typedef struct kvf_tcp_path {
-  kvf_tcp_source source;
-  kvf_tcp_link *link;
-  kvf_tcp_path_state state;
-  kvf_tcp_stream stream;
-  uint8_t ready_proof[KVF_HASH_BYTES]; /* what the producer must answer */
-  bool is_blocked;                     /* the kernel takes nothing more now */
-  kvf_list waiting;                    /* reads whose READ has not been staged */
-  kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
-  uint32_t sent_count;
-  kvf_tcp_payload payload; /* of the first in `sent`, in state PAYLOAD */
-} kvf_tcp_path;
-
-struct kvf_tcp_link {
+typedef struct kvf_tcp_link {
   kvf_link base;
   kvf_command connect;
   kvf_command disconnect;
@@ -61,14 +46,22 @@ struct kvf_tcp_link {
   uint32_t remote_count;
   uint32_t sums_count; /* 0: blocks are not verified */
   bool has_sums;       /* the peer */
-  kvf_tcp_path path;
+  kvf_tcp_source source;
+  kvf_tcp_awaits awaits;
+  kvf_tcp_stream stream;
+  uint8_t ready_proof[KVF_HASH_BYTES]; /* what the producer must answer */
+  bool is_blocked;                     /* the kernel takes nothing more now */
+  kvf_list waiting;                    /* reads whose READ has not been staged */
+  kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
+  uint32_t sent_count;
+  kvf_tcp_payload payload;    /* of the first in `sent`, when it awaits PAYLOAD */
   kvf_region_layout remote[]; /* of its regions and then of their sums */
-};
+} kvf_tcp_link;
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
 typedef struct kvf_tcp_read {
   kvf_posted_read posted;
-  kvf_list in_path; /* `waiting` or `sent` */
+  kvf_list in_link; /* `waiting` or `sent` */
   kvf_tcp_link *link;
   bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
   kvf_chunk chunk;
@@ -83,21 +76,21 @@ typedef struct kvf_tcp_read {
 void kvf_tcp_link_fail(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status, kvf_status reads, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 /* The kernel could not send or receive. */
-void kvf_tcp_path_broken(kvf_tcp *tcp, kvf_tcp_path *path);
+void kvf_tcp_link_broken(kvf_tcp *tcp, kvf_tcp_link *link);
 /* Sends what is staged and tells epoll what to wait for. False: the link has failed. */
-KVF_MUST_USE bool kvf_tcp_path_flush(kvf_tcp *tcp, kvf_tcp_path *path);
+KVF_MUST_USE bool kvf_tcp_link_flush(kvf_tcp *tcp, kvf_tcp_link *link);
 
 /* ---- tcp_read.c. False: the link has failed. ---- */
 
-KVF_MUST_USE bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes);
-KVF_MUST_USE bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes);
+KVF_MUST_USE bool kvf_tcp_link_on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size_t body_bytes);
+KVF_MUST_USE bool kvf_tcp_link_on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size_t body_bytes);
 /* One system call's worth of payload. */
-KVF_MUST_USE kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t *budget_bytes);
-/* Sends READs for what waits, as many as may be open. */
-KVF_MUST_USE bool kvf_tcp_path_send_reads(kvf_tcp *tcp, kvf_tcp_path *path);
-/* The path is closed for good: reads are reported as `status` and freed. */
+KVF_MUST_USE kvf_tcp_io kvf_tcp_link_take_payload(kvf_tcp *tcp, kvf_tcp_link *link, uint64_t *budget_bytes);
+/* Sends READs for what waits, as many as may be open. The link may have failed then. */
+void kvf_tcp_link_send_reads(kvf_tcp *tcp, kvf_tcp_link *link);
+/* The socket is closed for good: reads are reported as `status` and freed. */
 void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status);
-/* The path lives on: reads are cancelled. */
+/* The link lives on: reads are cancelled. */
 void kvf_tcp_reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link);
 
 #endif

@@ -12,7 +12,7 @@
 
 static void drop_if_over(kvf_tcp_read *read)
 {
-  if (read->is_reported && !kvf_list_is_linked(&read->in_path)) {
+  if (read->is_reported && !kvf_list_is_linked(&read->in_link)) {
     free(read);
   }
 }
@@ -37,8 +37,8 @@ static void end(kvf_tcp *tcp, kvf_tcp_read *read, kvf_status status)
 static void forget(kvf_list *reads)
 {
   while (!kvf_list_is_empty(reads)) {
-    kvf_tcp_read *read = KVF_CONTAINER_OF(reads->next, kvf_tcp_read, in_path);
-    kvf_list_remove(&read->in_path);
+    kvf_tcp_read *read = KVF_CONTAINER_OF(reads->next, kvf_tcp_read, in_link);
+    kvf_list_remove(&read->in_link);
     drop_if_over(read);
   }
 }
@@ -51,9 +51,9 @@ static kvf_tcp_read *first_open(kvf_tcp *tcp, kvf_tcp_link *link)
 
 void kvf_tcp_reads_end(kvf_tcp *tcp, kvf_tcp_link *link, kvf_status status)
 {
-  forget(&link->path.waiting);
-  forget(&link->path.sent);
-  link->path.sent_count = 0;
+  forget(&link->waiting);
+  forget(&link->sent);
+  link->sent_count = 0;
   kvf_tcp_read *read;
   while ((read = first_open(tcp, link)) != NULL) {
     end(tcp, read, status);
@@ -92,18 +92,16 @@ static void run_start(void *owner, kvf_command *command)
     end(tcp, read, status);
     return;
   }
-  kvf_tcp_path *path = &read->link->path;
+  kvf_tcp_link *link = read->link;
   read->progress_ns = tcp->now_ns;
-  kvf_list_push_back(&path->waiting, &read->in_path);
-  if (!kvf_tcp_path_send_reads(tcp, path)) {
-    return;
-  }
+  kvf_list_push_back(&link->waiting, &read->in_link);
+  kvf_tcp_link_send_reads(tcp, link);
 }
 
 /* The producer need not begin with it. There is no room only while it takes nothing anyway. */
 static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 {
-  kvf_tcp_stream *stream = &read->link->path.stream;
+  kvf_tcp_stream *stream = &read->link->stream;
   kvf_data_cancel cancel = {.read_id = read->posted.read.id};
   size_t bytes = 0;
   uint8_t *out = kvf_tcp_stage(stream, CANCEL_FRAME_BYTES);
@@ -113,21 +111,21 @@ static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
   }
   kvf_frame_header_encode(KVF_FRAME_CANCEL, (uint32_t)bytes, out);
   kvf_tcp_staged(stream, KVF_FRAME_HEADER_BYTES + bytes);
-  return kvf_tcp_path_flush(tcp, &read->link->path);
+  return kvf_tcp_link_flush(tcp, read->link);
 }
 
 static bool has_begun(const kvf_tcp_read *read)
 {
-  const kvf_tcp_path *path = &read->link->path;
-  bool chunk_has_come = path->state == KVF_TCP_PATH_PAYLOAD || path->state == KVF_TCP_PATH_TRAILER;
-  return chunk_has_come && path->sent.next == &read->in_path;
+  const kvf_tcp_link *link = read->link;
+  bool chunk_has_come = link->awaits == KVF_TCP_AWAITS_PAYLOAD || link->awaits == KVF_TCP_AWAITS_TRAILER;
+  return chunk_has_come && link->sent.next == &read->in_link;
 }
 
 static bool was_sent(const kvf_tcp_read *read)
 {
-  const kvf_tcp_path *path = &read->link->path;
-  for (const kvf_list *node = path->sent.next; node != &path->sent; node = node->next) {
-    if (node == &read->in_path) {
+  const kvf_tcp_link *link = read->link;
+  for (const kvf_list *node = link->sent.next; node != &link->sent; node = node->next) {
+    if (node == &read->in_link) {
       return true;
     }
   }
@@ -137,7 +135,7 @@ static bool was_sent(const kvf_tcp_read *read)
 static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
 {
   if (!was_sent(read)) {
-    kvf_list_remove(&read->in_path); /* where it waits, if it has been started */
+    kvf_list_remove(&read->in_link); /* where it waits, if it has been started */
   } else if (!has_begun(read) && !send_cancel(tcp, read)) {
     return; /* the link has failed, and reported it */
   }
@@ -166,7 +164,7 @@ void kvf_tcp_read_start(kvf_link *base, const kvf_read *request)
   if (read != NULL) {
     *read = (kvf_tcp_read){.link = link};
     kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
-    kvf_list_init(&read->in_path);
+    kvf_list_init(&read->in_link);
     caller_starts = kvf_driver_read_opened(&tcp->driver, request->small);
   }
   kvf_commands_start_read(&tcp->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
@@ -182,14 +180,14 @@ void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id)
 /* ---- what goes out ---- */
 
 /* Stages the READ of the first that waits. False: there is no room for it now. */
-static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
+static bool stage_read(kvf_tcp *tcp, kvf_tcp_link *link)
 {
-  kvf_tcp_read *read = KVF_CONTAINER_OF(path->waiting.next, kvf_tcp_read, in_path);
+  kvf_tcp_read *read = KVF_CONTAINER_OF(link->waiting.next, kvf_tcp_read, in_link);
   uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)read->posted.read.items_count * KVF_DATA_READ_RUN_BYTES;
   if (room > KVF_FRAME_BODY_BYTES_MAX) {
     room = KVF_FRAME_BODY_BYTES_MAX;
   }
-  uint8_t *out = kvf_tcp_stage(&path->stream, KVF_FRAME_HEADER_BYTES + room);
+  uint8_t *out = kvf_tcp_stage(&link->stream, KVF_FRAME_HEADER_BYTES + room);
   if (out == NULL) {
     return false;
   }
@@ -203,37 +201,36 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_path *path)
   kvf_status status =
       kvf_data_read_encode(&message, read->posted.read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
   if (status != KVF_OK) {
-    kvf_list_remove(&read->in_path);
+    kvf_list_remove(&read->in_link);
     end(tcp, read, status);
     return true;
   }
   kvf_frame_header_encode(KVF_FRAME_READ, (uint32_t)bytes, out);
-  kvf_tcp_staged(&path->stream, KVF_FRAME_HEADER_BYTES + bytes);
-  kvf_list_remove(&read->in_path);
-  kvf_list_push_back(&path->sent, &read->in_path);
-  path->sent_count++;
+  kvf_tcp_staged(&link->stream, KVF_FRAME_HEADER_BYTES + bytes);
+  kvf_list_remove(&read->in_link);
+  kvf_list_push_back(&link->sent, &read->in_link);
+  link->sent_count++;
   return true;
 }
 
-bool kvf_tcp_path_send_reads(kvf_tcp *tcp, kvf_tcp_path *path)
+void kvf_tcp_link_send_reads(kvf_tcp *tcp, kvf_tcp_link *link)
 {
   do {
     bool room = true;
-    while (room && path->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&path->waiting)) {
-      room = stage_read(tcp, path);
+    while (room && link->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&link->waiting)) {
+      room = stage_read(tcp, link);
     }
-    if (!kvf_tcp_path_flush(tcp, path)) {
-      return false;
+    if (!kvf_tcp_link_flush(tcp, link)) {
+      return;
     }
-  } while (!path->is_blocked && path->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&path->waiting));
-  return true;
+  } while (!link->is_blocked && link->sent_count < KVF_TCP_REQUESTS_MAX && !kvf_list_is_empty(&link->waiting));
 }
 
 /* ---- what comes in ---- */
 
-static kvf_tcp_read *answered(const kvf_tcp_path *path)
+static kvf_tcp_read *answered(const kvf_tcp_link *link)
 {
-  return kvf_list_is_empty(&path->sent) ? NULL : KVF_CONTAINER_OF(path->sent.next, kvf_tcp_read, in_path);
+  return kvf_list_is_empty(&link->sent) ? NULL : KVF_CONTAINER_OF(link->sent.next, kvf_tcp_read, in_link);
 }
 
 static void note_bulk(kvf_tcp *tcp, const kvf_tcp_read *read)
@@ -241,13 +238,13 @@ static void note_bulk(kvf_tcp *tcp, const kvf_tcp_read *read)
   tcp->is_bulk = tcp->is_bulk || read->bytes > KVF_TCP_COPIED_BYTES_MAX;
 }
 
-static kvf_tcp_read *take_answered(kvf_tcp *tcp, kvf_tcp_path *path)
+static kvf_tcp_read *take_answered(kvf_tcp *tcp, kvf_tcp_link *link)
 {
-  kvf_tcp_read *read = answered(path);
+  kvf_tcp_read *read = answered(link);
   note_bulk(tcp, read);
-  kvf_list_remove(&read->in_path);
-  path->sent_count--;
-  path->state = KVF_TCP_PATH_CHUNK;
+  kvf_list_remove(&read->in_link);
+  link->sent_count--;
+  link->awaits = KVF_TCP_AWAITS_CHUNK;
   return read;
 }
 
@@ -266,10 +263,10 @@ static kvf_status refusal(int32_t status)
   }
 }
 
-bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
+bool kvf_tcp_link_on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size_t body_bytes)
 {
   kvf_data_chunk chunk;
-  kvf_tcp_read *read = answered(path);
+  kvf_tcp_read *read = answered(link);
   const char *wrong = NULL;
   if (kvf_data_chunk_decode(body, body_bytes, &chunk) != KVF_OK) {
     wrong = "malformed chunk";
@@ -279,15 +276,15 @@ bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body
     wrong = "a chunk of another size than was asked for";
   }
   if (wrong != NULL) {
-    kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "%s", wrong);
+    kvf_tcp_link_fail(tcp, link, KVF_PROTOCOL, KVF_PROTOCOL, "%s", wrong);
     return false;
   }
   if (chunk.status == KVF_OK) {
-    path->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes};
-    path->state = KVF_TCP_PATH_PAYLOAD;
+    link->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes};
+    link->awaits = KVF_TCP_AWAITS_PAYLOAD;
     return true;
   }
-  (void)take_answered(tcp, path);
+  (void)take_answered(tcp, link);
   if (read->is_reported) {
     drop_if_over(read);
   } else {
@@ -296,16 +293,16 @@ bool kvf_tcp_path_on_chunk(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body
   return true;
 }
 
-kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t *budget_bytes)
+kvf_tcp_io kvf_tcp_link_take_payload(kvf_tcp *tcp, kvf_tcp_link *link, uint64_t *budget_bytes)
 {
-  kvf_tcp_read *read = answered(path);
-  uint64_t before = path->payload.left_bytes;
-  kvf_tcp_io io = kvf_tcp_receive(&path->stream, &path->payload, read->is_reported, *budget_bytes);
-  uint64_t landed = before - path->payload.left_bytes;
+  kvf_tcp_read *read = answered(link);
+  uint64_t before = link->payload.left_bytes;
+  kvf_tcp_io io = kvf_tcp_receive(&link->stream, &link->payload, read->is_reported, *budget_bytes);
+  uint64_t landed = before - link->payload.left_bytes;
   note_bulk(tcp, read);
   *budget_bytes -= landed < *budget_bytes ? landed : *budget_bytes;
-  if (path->payload.left_bytes == 0) {
-    path->state = KVF_TCP_PATH_TRAILER;
+  if (link->payload.left_bytes == 0) {
+    link->awaits = KVF_TCP_AWAITS_TRAILER;
   }
   if (!read->is_reported && landed > 0) {
     read->landed_bytes += landed;
@@ -317,15 +314,15 @@ kvf_tcp_io kvf_tcp_path_take_payload(kvf_tcp *tcp, kvf_tcp_path *path, uint64_t 
   return io;
 }
 
-bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *body, size_t body_bytes)
+bool kvf_tcp_link_on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size_t body_bytes)
 {
   kvf_data_trailer trailer;
-  kvf_tcp_read *read = answered(path);
+  kvf_tcp_read *read = answered(link);
   if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->posted.read.id) {
-    kvf_tcp_link_fail(tcp, path->link, KVF_PROTOCOL, KVF_PROTOCOL, "a trailer that is not the chunk's");
+    kvf_tcp_link_fail(tcp, link, KVF_PROTOCOL, KVF_PROTOCOL, "a trailer that is not the chunk's");
     return false;
   }
-  (void)take_answered(tcp, path);
+  (void)take_answered(tcp, link);
   if (read->is_reported) {
     drop_if_over(read);
     return true;
@@ -333,10 +330,10 @@ bool kvf_tcp_path_on_trailer(kvf_tcp *tcp, kvf_tcp_path *path, const uint8_t *bo
   /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
   kvf_read_result result = {.id = read->posted.read.id,
                             .status = KVF_OK,
-                            .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = path->link->incarnation},
+                            .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->landed_bytes};
-  kvf_sums_judge(&read->chunk, path->link->sums_count, &read->posted.read.lease, &result);
+  kvf_sums_judge(&read->chunk, link->sums_count, &read->posted.read.lease, &result);
   report(tcp, read, &result);
   return true;
 }
