@@ -262,11 +262,6 @@ kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool
   return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
 }
 
-kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
-{
-  return kvf_lease_slots_release(&core->slots, lease_id);
-}
-
 kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                            const kvf_prompt *prompt, kvf_ticket *out)
 {
@@ -318,11 +313,6 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
 {
   kvf_status status = check_blocks(core, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user) : status;
-}
-
-void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease)
-{
-  kvf_lease_table_summed(&core->leases, lease);
 }
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
@@ -577,35 +567,4 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store)
 {
   kvf_lease_table_stored(&core->leases, store->slot, store->entry.word);
-}
-
-void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
-{
-  kvf_peers_on_link(&core->peers, now_ns, path, status);
-}
-
-void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path)
-{
-  kvf_peers_on_link_malformed(&core->peers, now_ns, path);
-}
-
-void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
-{
-  kvf_peers_on_link_down(&core->peers, now_ns, path, status);
-}
-
-void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status,
-                           const kvf_fence_sample *sample, uint64_t bytes)
-{
-  kvf_loads_on_read_done(core->loads, now_ns, read_id, status, sample, bytes);
-}
-
-void kvf_core_on_read_verified(kvf_core *core, uint64_t read_id, uint32_t items)
-{
-  kvf_loads_on_read_verified(core->loads, read_id, items);
-}
-
-void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id)
-{
-  kvf_loads_on_read_progress(core->loads, now_ns, read_id);
 }

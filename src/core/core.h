@@ -2,13 +2,15 @@
  *
  *                 inputs                                        outputs, pulled until there are none
  *   API calls (public headers)                  ──►  kvf_core_next_event     for the engine
- *   kvf_core_on_*: connections, reads, links    ──►  kvf_core_next_effect    reads, links, fence stores
+ *   kvf_core_on_*, kvf_peers_on_link(),         ──►  kvf_core_next_effect    reads, links, fence stores
+ *   kvf_loads_on_read_done() …
  *   kvf_core_tick                               ──►  kvf_core_take_output     frames of control connections
  *
+ * Here is what concerns several machines. What one of them knows alone goes straight to it: it is a field of kvf_core.
  * kvf_core_next_deadline() says when to tick. Every input does a bounded amount of work; if there is more to do the
  * deadline is in the past. The caller serialises all calls. Time is monotonic.
  *
- * Fence stores: an effect KVF_EFFECT_STORE_* must be carried out and reported by kvf_core_on_stored() before the lease
+ * Fence stores: an effect KVF_EFFECT_STORE must be carried out and reported by kvf_core_on_stored() before the lease
  * comes back to the engine, so that no queue can give the blocks back before the fence says that the lease has ended.
  */
 #ifndef KVF_CORE_CORE_H
@@ -112,15 +114,11 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
 KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out);
-kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
 /* Fills what a ticket for these blocks says; `out->ids` is borrowed from `blocks`. */
 KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                                         const kvf_prompt *prompt, kvf_ticket *out);
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                          const kvf_blocks *blocks, uint64_t digest, uint64_t user);
-/* With the option `checksum`, once for each publish that succeeded: its blocks' checksums are in place. Until then
- * readers are told that the lease is not published. Nothing happens if it has ended meanwhile. */
-void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
 /* `sources` have been decoded with the node's key, and have their digests. */
@@ -163,9 +161,9 @@ bool kvf_core_has_output(const kvf_core *core);
 
 typedef enum kvf_effect_kind {
   KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
-  KVF_EFFECT_READ,
+  KVF_EFFECT_READ, /* kvf_loads_on_read_done() follows */
   KVF_EFFECT_CANCEL,
-  KVF_EFFECT_OPEN_LINK,
+  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows */
   KVF_EFFECT_CLOSE_LINK,
   KVF_EFFECT_STORE /* fence entry */
 } kvf_effect_kind;
@@ -180,15 +178,6 @@ typedef struct kvf_effect {
 KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out);
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
-void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
-/* Instead of the first: what the peer's WELCOME says of this transport is malformed. */
-void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
-void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
-void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status,
-                           const kvf_fence_sample *sample, uint64_t bytes);
-/* Before kvf_core_on_read_done(): the read's first `items` items agree with their checksums. */
-void kvf_core_on_read_verified(kvf_core *core, uint64_t read_id, uint32_t items);
-void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
 
 /* ---- time and events ---- */
 

@@ -178,7 +178,8 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 /* What came of a DIAL; of an OPEN_LINK; a link that was up has failed. Unknown ids are ignored. */
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);
 void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
-/* The session is given up: no other attempt would find better in its WELCOME. */
+/* What its WELCOME says of this transport is malformed. The session is given up: no other attempt would find better in
+ * its WELCOME. */
 void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t path);
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
 /* A frame came on the peer's connection. Frames of requests (LEASE_STATES) are the caller's: see kvf_core. */

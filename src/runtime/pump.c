@@ -85,9 +85,9 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
 failed:
   free(entry);
   if (status == KVF_PROTOCOL) {
-    kvf_core_on_link_malformed(&node->core, now_ns, action->path);
+    kvf_peers_on_link_malformed(&node->core.peers, now_ns, action->path);
   } else {
-    kvf_core_on_link(&node->core, now_ns, action->path, status);
+    kvf_peers_on_link(&node->core.peers, now_ns, action->path, status);
   }
 }
 
@@ -105,7 +105,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *acti
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
-    kvf_core_on_read_done(&node->core, now_ns, action->read_id, KVF_CANCELLED, NULL, 0);
+    kvf_loads_on_read_done(node->core.loads, now_ns, action->read_id, KVF_CANCELLED, NULL, 0);
     return;
   }
   kvf_read read = {.id = action->read_id,
@@ -226,9 +226,9 @@ static void on_read_done(void *context, const kvf_read_result *result)
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
   if (result->verified > 0) {
-    kvf_core_on_read_verified(&node->core, result->id, result->verified);
+    kvf_loads_on_read_verified(node->core.loads, result->id, result->verified);
   }
-  kvf_core_on_read_done(&node->core, now_ns, result->id, result->status, &result->sample, result->bytes);
+  kvf_loads_on_read_done(node->core.loads, now_ns, result->id, result->status, &result->sample, result->bytes);
   kvf_node_leave(node, now_ns);
 }
 
@@ -236,7 +236,7 @@ static void on_read_progress(void *context, uint64_t read_id)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_read_progress(&node->core, now_ns, read_id);
+  kvf_loads_on_read_progress(node->core.loads, now_ns, read_id);
   kvf_node_leave(node, now_ns);
 }
 
@@ -244,7 +244,7 @@ static void on_link_up(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_link(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_peers_on_link(&node->core.peers, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -252,7 +252,7 @@ static void on_link_down(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_link_down(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_peers_on_link_down(&node->core.peers, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 

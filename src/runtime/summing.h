@@ -26,7 +26,8 @@ void kvf_summing_close(kvf_summing *summing);
 /* `blocks` is copied. NULL: no memory. */
 kvf_summing_job *kvf_summing_prepare(const kvf_lease *lease, const kvf_blocks *blocks);
 
-/* The lease was published: takes the job over. kvf_core_on_summed() follows, from the thread. Under the node's lock. */
+/* The lease was published: takes the job over. kvf_lease_table_summed() follows, from the thread. Under the node's
+ * lock. */
 void kvf_summing_submit(kvf_summing *summing, kvf_summing_job *job);
 
 #endif

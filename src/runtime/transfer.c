@@ -28,7 +28,7 @@ kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_bloc
 kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_lease_release(&node->core, lease_id);
+  kvf_status status = kvf_lease_slots_release(&node->core.slots, lease_id);
   kvf_node_leave(node, now_ns);
   return status;
 }

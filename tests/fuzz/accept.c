@@ -75,7 +75,7 @@ static void on_ended(const kvf_event *event)
     default:
       fuzz_fail(__FILE__, __LINE__, "a cause that there is not");
   }
-  fuzz_check(kvf_core_lease_release(&core, model->lease.id) == KVF_OK);
+  fuzz_check(kvf_lease_slots_release(&core.slots, model->lease.id) == KVF_OK);
 }
 
 static void settle(void)

@@ -222,9 +222,10 @@ static void act_on_path(fuzz_tape *tape)
   uint8_t choice = fuzz_u8(tape);
   kvf_status status = statuses[choice & 7];
   if ((choice & 0x80) != 0) {
-    kvf_core_on_link_down(&world.core, world.all.now_ns, (choice >> 3) & 15, status == KVF_OK ? KVF_PEER_DOWN : status);
+    kvf_peers_on_link_down(&world.core.peers, world.all.now_ns, (choice >> 3) & 15,
+                           status == KVF_OK ? KVF_PEER_DOWN : status);
   } else if (world.open_paths_count > 0) {
-    kvf_core_on_link(&world.core, world.all.now_ns, world.open_paths[--world.open_paths_count], status);
+    kvf_peers_on_link(&world.core.peers, world.all.now_ns, world.open_paths[--world.open_paths_count], status);
   }
 }
 
@@ -271,11 +272,12 @@ static void act_on_read(fuzz_tape *tape)
   }
   if (read == NULL) {
     kvf_fence_sample nothing = {0};
-    kvf_core_on_read_done(&world.core, world.all.now_ns, which, KVF_OK, &nothing, 0); /* late, or never asked for */
+    kvf_loads_on_read_done(world.core.loads, world.all.now_ns, which, KVF_OK, &nothing,
+                           0); /* late, or never asked for */
     return;
   }
   if ((choice & 0x80) != 0) {
-    kvf_core_on_read_progress(&world.core, world.all.now_ns, read->read_id);
+    kvf_loads_on_read_progress(world.core.loads, world.all.now_ns, read->read_id);
     return;
   }
   bool is_live = false;

@@ -41,7 +41,8 @@ static void open_path(const kvf_peer_action *action)
   fuzz_check(action->welcome->transports_count > 0 && world.open_paths_count < WIRES_MAX);
   world.open_paths[world.open_paths_count++] = action->path;
   if (world.open_paths_count == WIRES_MAX) {
-    kvf_core_on_link(&world.core, world.all.now_ns, world.open_paths[--world.open_paths_count], KVF_TRANSFER_SETUP);
+    kvf_peers_on_link(&world.core.peers, world.all.now_ns, world.open_paths[--world.open_paths_count],
+                      KVF_TRANSFER_SETUP);
   }
 }
 
@@ -78,7 +79,7 @@ void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *
     world.loads[read->load].good[read->positions[i]] = true;
   }
   read->read_id = 0;
-  kvf_core_on_read_done(&world.core, world.all.now_ns, read_id, status, sample, 0);
+  kvf_loads_on_read_done(world.core.loads, world.all.now_ns, read_id, status, sample, 0);
 }
 
 static void cancel_read(uint64_t read_id)

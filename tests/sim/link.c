@@ -95,7 +95,7 @@ static void on_link_open(sim_world *world, const sim_event *event)
   link->up = status == KVF_OK;
   sim_note(world, node->index, "link %: $", event->b, (uint64_t)(int64_t)status, 0);
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_core_on_link(&node->core, now_ns, event->b, status);
+  kvf_peers_on_link(&node->core.peers, now_ns, event->b, status);
   sim_node_leave(world, node);
 }
 
@@ -108,7 +108,7 @@ static void on_link_down(sim_world *world, const sim_event *event)
   sim_node *node = &world->nodes[event->a];
   sim_note(world, node->index, "link % is down", event->b, 0, 0);
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_core_on_link_down(&node->core, now_ns, event->b, KVF_PEER_DOWN);
+  kvf_peers_on_link_down(&node->core.peers, now_ns, event->b, KVF_PEER_DOWN);
   sim_node_leave(world, node);
 }
 

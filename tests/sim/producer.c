@@ -28,9 +28,9 @@ static void give_back(sim_world *world, sim_offer *offer)
   sim_node *control = &world->nodes[engine->control];
   uint32_t index = (uint32_t)(offer - world->offers);
   (void)sim_node_enter(world, control);
-  kvf_status status = kvf_core_lease_release(&control->core, offer->lease.id);
+  kvf_status status = kvf_lease_slots_release(&control->core.slots, offer->lease.id);
   if (sim_strikes(world, SIM_FAULT_AGAIN, 3)) {
-    sim_expect(world, "release", kvf_core_lease_release(&control->core, offer->lease.id), KVF_NOT_FOUND);
+    sim_expect(world, "release", kvf_lease_slots_release(&control->core.slots, offer->lease.id), KVF_NOT_FOUND);
   }
   sim_node_leave(world, control);
   if (status != KVF_OK) {
@@ -86,7 +86,7 @@ static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer
                            offer->ticket, &offer->ticket_bytes);
   if (status != KVF_OK) {
     (void)sim_node_enter(world, control);
-    (void)kvf_core_lease_release(&control->core, offer->lease.id);
+    (void)kvf_lease_slots_release(&control->core.slots, offer->lease.id);
     sim_node_leave(world, control);
   }
   return status;

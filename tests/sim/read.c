@@ -228,9 +228,9 @@ static void end(sim_world *world, sim_read *read)
   sim_note(world, node->index, "read % ends: $, fence word %", read->id, (uint64_t)(int64_t)read->status,
            read->sample.entry.word);
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_core_on_read_verified(&node->core, read->id, read->verified);
-  kvf_core_on_read_done(&node->core, now_ns, read->id, read->status, &read->sample,
-                        (uint64_t)read->piece * sizeof(uint64_t));
+  kvf_loads_on_read_verified(node->core.loads, read->id, read->verified);
+  kvf_loads_on_read_done(node->core.loads, now_ns, read->id, read->status, &read->sample,
+                         (uint64_t)read->piece * sizeof(uint64_t));
   sim_node_leave(world, node);
 }
 
@@ -339,7 +339,7 @@ static void copy_some(sim_world *world, sim_read *read, const sim_node *peer)
     sim_note(world, read->node, "read % has copied % of % slices", read->id, read->piece, read->pieces);
     if (!read->cancelled) {
       uint64_t now_ns = sim_node_enter(world, &world->nodes[read->node]);
-      kvf_core_on_read_progress(&world->nodes[read->node].core, now_ns, read->id);
+      kvf_loads_on_read_progress(world->nodes[read->node].core.loads, now_ns, read->id);
       progressed(world, read);
       sim_node_leave(world, &world->nodes[read->node]);
     }

@@ -29,7 +29,7 @@ static void on_summed(sim_world *world, const sim_event *event)
     }
   }
   (void)sim_node_enter(world, node);
-  kvf_core_on_summed(&node->core, &offer->lease);
+  kvf_lease_table_summed(&node->core.leases, &offer->lease);
   sim_node_leave(world, node);
 }
 

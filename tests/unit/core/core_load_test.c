@@ -200,7 +200,7 @@ RANKS_TEST(another_transport_brings_the_rest)
   assert_int_equal(world.path_transport[local], 0);
   assert_int_equal(ranks_complete(0, 2, KVF_OK), 2);
   world.transports_down = 1;
-  kvf_core_on_link_down(&world.consumer.core, world.now_ns, local, KVF_TRANSFER_FAILED);
+  kvf_peers_on_link_down(&world.consumer.core.peers, world.now_ns, local, KVF_TRANSFER_FAILED);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_TRANSFER_FAILED), POSITIONS - 2);
   for (uint32_t ms = 0; world.reads_count == 0 && ms < 1000; ms += 10) {
     ranks_advance(10);

@@ -55,7 +55,7 @@ static void open_link(void)
 static void open_read(void)
 {
   open_link();
-  kvf_core_on_link(consumer(), world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_OK);
   control_settle();
   assert_int_equal(world.consumer.reads, 1);
 }
@@ -264,7 +264,7 @@ CONTROL_TEST(failed_dial_ends_the_load)
 CONTROL_TEST(failed_link_ends_the_load)
 {
   open_link();
-  kvf_core_on_link(consumer(), world.now_ns, world.consumer.opened_path, KVF_TRANSFER_SETUP);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_TRANSFER_SETUP);
   control_settle();
   assert_outcome(KVF_TRANSFER_SETUP);
   assert_int_equal(world.consumer.closed_links, 1);
@@ -275,9 +275,9 @@ CONTROL_TEST(reads_come_back_to_their_load)
   kvf_event event;
   open_read();
   control_publish(&ticket);
-  kvf_core_on_read_done(consumer(), world.now_ns, 12345, KVF_OK, NULL, 7); /* nobody's */
+  kvf_loads_on_read_done(consumer()->loads, world.now_ns, 12345, KVF_OK, NULL, 7); /* nobody's */
   assert_int_equal(kvf_loads_stats(consumer()->loads)->late, 1);
-  kvf_core_on_read_done(consumer(), world.now_ns, world.consumer.last_read.read_id, KVF_LEASE_UNKNOWN, NULL, 7);
+  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.read_id, KVF_LEASE_UNKNOWN, NULL, 7);
   assert_outcome(KVF_LEASE_UNKNOWN);
   assert_true(next_event(&event));
   assert_int_equal(event.kind, KVF_EVENT_QUIET);
@@ -285,9 +285,9 @@ CONTROL_TEST(reads_come_back_to_their_load)
 
 static void lose_link(void)
 {
-  kvf_core_on_link_down(consumer(), world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
+  kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
   control_settle();
-  kvf_core_on_read_done(consumer(), world.now_ns, world.consumer.last_read.read_id, KVF_PEER_DOWN, NULL, 0);
+  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.read_id, KVF_PEER_DOWN, NULL, 0);
   control_settle();
 }
 
@@ -302,7 +302,7 @@ CONTROL_TEST(lost_link_is_opened_anew_once)
   assert_false(next_event(&event));
   control_advance(20); /* its backoff */
   assert_int_not_equal(world.consumer.opened_path, first);
-  kvf_core_on_link(consumer(), world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_OK);
   control_settle();
   assert_int_equal(world.consumer.reads, 2);
   lose_link();
@@ -344,8 +344,8 @@ CONTROL_TEST(progress_puts_the_stall_off)
   open_read();
   for (int i = 0; i < 20; i++) {
     control_advance(400);
-    kvf_core_on_read_progress(consumer(), world.now_ns, world.consumer.last_read.read_id);
-    kvf_core_on_read_progress(consumer(), world.now_ns, 12345);
+    kvf_loads_on_read_progress(consumer()->loads, world.now_ns, world.consumer.last_read.read_id);
+    kvf_loads_on_read_progress(consumer()->loads, world.now_ns, 12345);
   }
   assert_int_equal(kvf_loads_stats(consumer()->loads)->pings, 0);
   assert_int_equal(kvf_loads_stats(consumer()->loads)->stalls, 0);

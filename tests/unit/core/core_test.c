@@ -170,8 +170,8 @@ RANKS_TEST(lease_tokens_differ)
   kvf_lease lease;
   assert_int_equal(kvf_core_lease_reserve(producer(), 1, 0, &lease), KVF_OK);
   assert_memory_not_equal(lease.token, ticket.lease.token, sizeof(lease.token));
-  assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_OK);
-  assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_NOT_FOUND);
+  assert_int_equal(kvf_lease_slots_release(&producer()->slots, lease.id), KVF_OK);
+  assert_int_equal(kvf_lease_slots_release(&producer()->slots, lease.id), KVF_NOT_FOUND);
 }
 
 /* ---- publication ---- */

@@ -88,7 +88,7 @@ CONTROL_TEST(shakes_hands_and_opens_the_best_link)
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_not_equal(world.consumer.opened_path, 0);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
-  kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_OK);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_OK);
@@ -237,7 +237,7 @@ CONTROL_TEST(closed_connection_takes_its_links_down)
 {
   uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
-  kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, KVF_OK);
   (void)next_notice();
   kvf_core_on_closed(&world.consumer.core, world.now_ns, world.consumer.conn_id);
   kvf_peer_notice notice = next_notice();
@@ -252,7 +252,7 @@ CONTROL_TEST(closed_connection_takes_its_links_down)
 CONTROL_TEST(unusable_transport_is_not_tried_again)
 {
   uint32_t peer = linked();
-  kvf_core_on_link(&world.consumer.core, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_PATH);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
@@ -268,7 +268,7 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
   for (size_t i = 0; i < 2; i++) {
     uint32_t peer = linked();
     uint32_t path = world.consumer.opened_path;
-    kvf_core_on_link(&world.consumer.core, world.now_ns, path, causes[i]);
+    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, causes[i]);
     control_settle();
     assert_int_equal(world.consumer.closed_links, 1);
     assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
@@ -284,7 +284,7 @@ CONTROL_TEST(malformed_offer_ends_the_session)
 {
   uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
-  kvf_core_on_link_malformed(&world.consumer.core, world.now_ns, path);
+  kvf_peers_on_link_malformed(&world.consumer.core.peers, world.now_ns, path);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_PROTOCOL);
   control_settle();
@@ -301,7 +301,7 @@ CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 {
   uint32_t peer = linked();
   uint32_t path = world.consumer.opened_path;
-  kvf_core_on_link(&world.consumer.core, world.now_ns, path, KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, KVF_OK);
   kvf_peers_path_stalled(&world.consumer.core.peers, world.now_ns, path, false);
   control_settle();
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
@@ -398,14 +398,14 @@ CONTROL_TEST(news_of_what_is_decided_changes_nothing)
   const kvf_peer_link *link = &peer_of(peer)->links[0];
   uint32_t path = world.consumer.opened_path;
   kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
-  kvf_core_on_link_down(core, world.now_ns, path, KVF_PEER_DOWN); /* it is not up yet */
-  kvf_core_on_link_down(core, world.now_ns, path + 1, KVF_PEER_DOWN);
-  kvf_core_on_link(core, world.now_ns, path + 1, KVF_PEER_DOWN);
+  kvf_peers_on_link_down(&core->peers, world.now_ns, path, KVF_PEER_DOWN); /* it is not up yet */
+  kvf_peers_on_link_down(&core->peers, world.now_ns, path + 1, KVF_PEER_DOWN);
+  kvf_peers_on_link(&core->peers, world.now_ns, path + 1, KVF_PEER_DOWN);
   assert_int_equal(link->state, KVF_LINK_OPENING);
-  kvf_core_on_link(core, world.now_ns, path, KVF_OK);
-  kvf_core_on_link(core, world.now_ns, path, KVF_PEER_DOWN);
-  kvf_core_on_link_malformed(core, world.now_ns, path);
-  kvf_core_on_link_malformed(core, world.now_ns, path + 1);
+  kvf_peers_on_link(&core->peers, world.now_ns, path, KVF_OK);
+  kvf_peers_on_link(&core->peers, world.now_ns, path, KVF_PEER_DOWN);
+  kvf_peers_on_link_malformed(&core->peers, world.now_ns, path);
+  kvf_peers_on_link_malformed(&core->peers, world.now_ns, path + 1);
   assert_int_equal(link->state, KVF_LINK_UP);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_equal(core->peers.counters.failures, 0);

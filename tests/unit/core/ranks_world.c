@@ -140,7 +140,7 @@ static void end_read(const kvf_load_action *read, kvf_status status)
     sample.head.incarnation = world.producers[producer].core.self.incarnation;
     sample.entry = world.producers[producer].table[read->lease.slot];
   }
-  kvf_core_on_read_done(&world.consumer.core, world.now_ns, read->read_id, status, &sample, 0);
+  kvf_loads_on_read_done(world.consumer.core.loads, world.now_ns, read->read_id, status, &sample, 0);
 }
 
 static kvf_load_action take_read(uint32_t index)
@@ -200,7 +200,7 @@ static void open_link(const kvf_peer_action *action)
   world.path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
   world.path_transport[action->path] = action->transport;
   bool is_down = (world.transports_down >> action->transport & 1) != 0;
-  kvf_core_on_link(&world.consumer.core, world.now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
 }
 
 static void start_read(const kvf_load_action *read)
