@@ -3,6 +3,32 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "transport/clock.h"
+
+void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id)
+{
+  if (refusals->count < KVF_REFUSALS_MAX) {
+    refusals->ids[refusals->count++] = read_id;
+  }
+}
+
+void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host)
+{
+  for (;;) {
+    kvf_read_result result = {.status = KVF_NO_MEMORY};
+    (void)pthread_mutex_lock(lock);
+    bool found = refusals->count > 0;
+    if (found) {
+      result.id = refusals->ids[--refusals->count];
+    }
+    (void)pthread_mutex_unlock(lock);
+    if (!found) {
+      return;
+    }
+    host->read_done(host->context, &result);
+  }
+}
+
 void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command))
 {
   kvf_list_init(&command->in_commands);
@@ -12,7 +38,7 @@ void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command
 void kvf_commands_init(kvf_commands *commands)
 {
   kvf_list_init(&commands->list);
-  commands->refused_count = 0;
+  commands->refusals.count = 0;
   commands->asleep = false;
   commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
@@ -103,9 +129,7 @@ void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_
       wake(commands);
     }
   } else {
-    if (commands->refused_count < KVF_COMMANDS_REFUSED_MAX) {
-      commands->refused[commands->refused_count++] = read_id;
-    }
+    kvf_refusals_note(&commands->refusals, read_id);
     wake(commands);
   }
   kvf_commands_unlock(commands);
@@ -134,6 +158,18 @@ kvf_command *kvf_commands_next(kvf_commands *commands)
   return node == NULL ? NULL : KVF_CONTAINER_OF(node, kvf_command, in_commands);
 }
 
+bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns)
+{
+  kvf_command *command;
+  bool ran = false;
+  while ((command = kvf_commands_next(commands)) != NULL) {
+    *now_ns = kvf_clock_now();
+    command->run(owner, command);
+    ran = true;
+  }
+  return ran;
+}
+
 void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status)
 {
   kvf_commands_lock(commands);
@@ -141,23 +177,6 @@ void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status sta
   waited->done = true;
   (void)pthread_cond_broadcast(&commands->done);
   kvf_commands_unlock(commands);
-}
-
-void kvf_commands_report_refused(kvf_commands *commands, const kvf_transport_host *host)
-{
-  for (;;) {
-    kvf_read_result result = {.status = KVF_NO_MEMORY};
-    kvf_commands_lock(commands);
-    bool found = commands->refused_count > 0;
-    if (found) {
-      result.id = commands->refused[--commands->refused_count];
-    }
-    kvf_commands_unlock(commands);
-    if (!found) {
-      return;
-    }
-    host->read_done(host->context, &result);
-  }
 }
 
 kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open)
@@ -180,7 +199,7 @@ void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted)
 kvf_idleness kvf_commands_rest(kvf_commands *commands)
 {
   kvf_commands_lock(commands);
-  bool idle = kvf_list_is_empty(&commands->list) && commands->refused_count == 0;
+  bool idle = kvf_list_is_empty(&commands->list) && commands->refusals.count == 0;
   kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_OVER : KVF_IDLE;
   commands->asleep = idle;
   kvf_commands_unlock(commands);

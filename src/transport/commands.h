@@ -9,7 +9,18 @@
 #include "base/list.h"
 #include "transport/transport.h"
 
-#define KVF_COMMANDS_REFUSED_MAX 4096 /* reads that could not even be noted, between two turns of the data thread */
+#define KVF_REFUSALS_MAX 4096 /* between two turns of the thread that reports them */
+
+/* Reads for which there was no memory; another lock guards them. */
+typedef struct kvf_refusals {
+  uint64_t ids[KVF_REFUSALS_MAX];
+  uint32_t count;
+} kvf_refusals;
+
+/* With the lock. */
+void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id);
+/* Without `lock`, which guards them: tells the host that there was no memory for them. */
+void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host);
 
 /* `owner` is the transport's own structure. */
 typedef struct kvf_command {
@@ -38,8 +49,7 @@ typedef struct kvf_commands {
       lock; /* guards what follows; never held during a system call that can wait, or a call of the host's */
   pthread_cond_t done;
   kvf_list list;
-  uint64_t refused[KVF_COMMANDS_REFUSED_MAX]; /* ids of reads for which there was no memory */
-  uint32_t refused_count;
+  kvf_refusals refusals;
   bool asleep; /* the data thread waits, or is about to */
   bool closing;
 } kvf_commands;
@@ -84,8 +94,10 @@ void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void
 
 /* The next command, taken out; NULL: none waits. */
 kvf_command *kvf_commands_next(kvf_commands *commands);
+/* Runs all that wait. A command's time begins when it comes, not when the turn did: *now_ns is set for each. False:
+ * none waited. */
+bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns);
 void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status);
-void kvf_commands_report_refused(kvf_commands *commands, const kvf_transport_host *host);
 /* Any of the open reads; NULL: none. */
 kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open);
 /* The read is over: it cannot be found any more. */

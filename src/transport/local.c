@@ -130,23 +130,6 @@ static void keep_ended(kvf_local *local)
   }
 }
 
-static void keep_refused(kvf_local *local)
-{
-  for (;;) {
-    kvf_read_result result = {.status = KVF_NO_MEMORY};
-    (void)pthread_mutex_lock(&local->lock);
-    bool found = local->refused_count > 0;
-    if (found) {
-      result.id = local->refused[--local->refused_count];
-    }
-    (void)pthread_mutex_unlock(&local->lock);
-    if (!found) {
-      return;
-    }
-    local->host.read_done(local->host.context, &result);
-  }
-}
-
 /* Frees what nobody holds; true when the transport is closing and nothing is left to keep. Only the keeper frees links,
  * after the events of a turn, so that no event names a freed one. */
 static bool keep_retired(kvf_local *local)
@@ -159,7 +142,7 @@ static bool keep_retired(kvf_local *local)
     }
     kvf_local_link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
   }
-  bool over = local->workers_gone && kvf_list_is_empty(&local->links) && local->refused_count == 0;
+  bool over = local->workers_gone && kvf_list_is_empty(&local->links) && local->refusals.count == 0;
   (void)pthread_mutex_unlock(&local->lock);
   return over;
 }
@@ -170,7 +153,7 @@ static void *keeper_main(void *argument)
   do {
     keep_events(local);
     keep_checks(local);
-    keep_refused(local);
+    kvf_refusals_report(&local->refusals, &local->lock, &local->host);
     keep_ended(local);
   } while (!keep_retired(local));
   return NULL;

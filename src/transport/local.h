@@ -7,16 +7,11 @@
 #ifndef KVF_TRANSPORT_LOCAL_H
 #define KVF_TRANSPORT_LOCAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "base/list.h"
+#include "transport/commands.h"
 #include "transport/local_description.h"
-#include "transport/transport.h"
-
-/* Reads that could not even be noted, between two turns of the keeper. */
-#define KVF_LOCAL_REFUSED_MAX 4096
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
  * follow: the regions, the sums of what is read, the sums of what others read. */
@@ -44,8 +39,7 @@ typedef struct kvf_local {
   kvf_list checks;     /* links whose peer is to be checked */
   kvf_list retired;    /* links that nobody holds any more */
   kvf_local_memory *memory;
-  uint64_t refused[KVF_LOCAL_REFUSED_MAX]; /* ids of reads for which there was no memory */
-  uint32_t refused_count;
+  kvf_refusals refusals;
   bool closing;
   bool workers_gone;
 

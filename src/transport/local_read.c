@@ -29,14 +29,6 @@ static kvf_status admit(const kvf_local *local, const kvf_local_link *link, cons
   return KVF_OK;
 }
 
-static void refuse(kvf_local *local, uint64_t read_id)
-{
-  if (local->refused_count < KVF_LOCAL_REFUSED_MAX) {
-    local->refused[local->refused_count++] = read_id;
-  }
-  kvf_local_wake_keeper(local);
-}
-
 void kvf_local_read_start(kvf_link *base, const kvf_read *request)
 {
   kvf_local_link *link = kvf_local_link_of(base);
@@ -52,7 +44,8 @@ void kvf_local_read_start(kvf_link *base, const kvf_read *request)
   }
   (void)pthread_mutex_lock(&local->lock);
   if (read == NULL) {
-    refuse(local, request->id);
+    kvf_refusals_note(&local->refusals, request->id);
+    kvf_local_wake_keeper(local);
     goto unlock;
   }
   link->refs++;

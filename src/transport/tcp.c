@@ -31,19 +31,6 @@ void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_ad
 
 /* ---- the data thread ---- */
 
-static bool run_commands(kvf_tcp *tcp)
-{
-  kvf_command *command;
-  bool ran = false;
-
-  while ((command = kvf_commands_next(&tcp->commands)) != NULL) {
-    tcp->now_ns = kvf_clock_now(); /* a command's time begins when it comes, not when this turn did */
-    command->run(tcp, command);
-    ran = true;
-  }
-  return ran;
-}
-
 bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events)
 {
   if (source->events == events) {
@@ -145,8 +132,8 @@ static void *thread_main(void *argument)
   kvf_tcp *tcp = argument;
   (void)pthread_mutex_lock(&tcp->driver.lock);
   do {
-    (void)run_commands(tcp);
-    kvf_commands_report_refused(&tcp->commands, &tcp->host);
+    (void)kvf_commands_run(&tcp->commands, tcp, &tcp->now_ns);
+    kvf_refusals_report(&tcp->commands.refusals, &tcp->commands.lock, &tcp->host);
   } while (turn(tcp, tick(tcp)));
   (void)pthread_mutex_unlock(&tcp->driver.lock);
   assert(kvf_list_is_empty(&tcp->links));
@@ -159,7 +146,7 @@ static bool tcp_assist(kvf_transport *transport)
   kvf_tcp *tcp = kvf_tcp_of(transport);
   if (kvf_driver_has_small(&tcp->driver) && kvf_driver_take(&tcp->driver, &tcp->commands)) {
     struct epoll_event events[EVENTS_MAX];
-    bool asked = !run_commands(tcp);
+    bool asked = !kvf_commands_run(&tcp->commands, tcp, &tcp->now_ns);
     int count = epoll_wait(tcp->epoll_fd, events, EVENTS_MAX, 0);
     bool left = serve(tcp, events, count, true);
     kvf_driver_leave(&tcp->driver, &tcp->commands, asked, tick(tcp), left);

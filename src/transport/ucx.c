@@ -153,16 +153,8 @@ static bool rooms_open(kvf_ucx *ucx, char *message)
     return false;
   }
   memset(ucx->rooms, 0, bytes);
-  const kvf_ucp_mem_map_params params = {
-      .field_mask = KVF_UCP_MEM_MAP_PARAM_FIELD_ADDRESS | KVF_UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                    KVF_UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-      .address = ucx->rooms,
-      .length = bytes,
-      .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
-  };
-  kvf_ucs_status error = ucx->api->mem_map(ucx->context, &params, &ucx->rooms_mem);
+  kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, KVF_UCS_MEMORY_TYPE_HOST, &ucx->rooms_mem);
   if (error != KVF_UCS_OK) {
-    ucx->rooms_mem = NULL;
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
     return false;
   }
@@ -203,18 +195,6 @@ static void close_ucx(kvf_ucx *ucx)
 }
 
 /* ---- the data thread ---- */
-
-static bool run_commands(kvf_ucx *ucx)
-{
-  kvf_command *command;
-  bool ran = false;
-  while ((command = kvf_commands_next(&ucx->commands)) != NULL) {
-    ucx->now_ns = kvf_clock_now();
-    command->run(ucx, command);
-    ran = true;
-  }
-  return ran;
-}
 
 static bool progress(const kvf_ucx *ucx, kvf_ucp_worker worker)
 {
@@ -299,8 +279,8 @@ static void *thread_main(void *argument)
   uint64_t due_ns;
   (void)pthread_mutex_lock(&ucx->driver.lock);
   do {
-    busy = run_commands(ucx);
-    kvf_commands_report_refused(&ucx->commands, &ucx->host);
+    busy = kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
+    kvf_refusals_report(&ucx->commands.refusals, &ucx->commands.lock, &ucx->host);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
     busy = act(ucx, busy, &due_ns);
@@ -334,7 +314,7 @@ static bool ucx_assist(kvf_transport *transport)
   kvf_ucx *ucx = kvf_ucx_of(transport);
   if (kvf_driver_has_small(&ucx->driver) && kvf_driver_take(&ucx->driver, &ucx->commands)) {
     uint64_t due_ns = KVF_TIME_NEVER;
-    bool asked = !run_commands(ucx);
+    bool asked = !kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
     bool busy = true;
     for (int i = 0; busy && i < ASSIST_TURNS; i++) {
       busy = act(ucx, progress(ucx, ucx->reader), &due_ns);

@@ -269,6 +269,8 @@ void kvf_ucx_asks_send(kvf_ucx *ucx, const kvf_ucx_link *link);
 kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memory *given);
 void kvf_ucx_clear_memory(kvf_transport *transport);
 kvf_status kvf_ucx_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
+/* In the data thread: registers memory with UCX; *out is NULL on failure. */
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, int memory_type, kvf_ucp_mem *out);
 /* In the data thread: one ref less. */
 void kvf_ucx_memory_drop(kvf_ucx_memory *memory);
 /* In the data thread, at its end. */

@@ -8,7 +8,7 @@
 
 /* ---- registration, in the data thread ---- */
 
-static kvf_ucs_status map(const kvf_ucx *ucx, const void *address, uint64_t bytes, int memory_type, kvf_ucp_mem *out)
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, int memory_type, kvf_ucp_mem *out)
 {
   const kvf_ucp_mem_map_params params = {
       .field_mask = KVF_UCP_MEM_MAP_PARAM_FIELD_ADDRESS | KVF_UCP_MEM_MAP_PARAM_FIELD_LENGTH |
@@ -42,11 +42,11 @@ static bool map_all(kvf_ucx_memory *memory, char *message)
   uint32_t i = 0;
   for (; error == KVF_UCS_OK && i + 1 < memory->mems_count; i++) {
     const kvf_region *region = &memory->regions[i];
-    error = map(ucx, region->base, kvf_ucx_region_bytes(region), (int)region->memory, &memory->mems[i]);
+    error = kvf_ucx_map(ucx, region->base, kvf_ucx_region_bytes(region), (int)region->memory, &memory->mems[i]);
   }
   if (error == KVF_UCS_OK) {
-    error =
-        map(ucx, memory->table, kvf_fence_table_bytes(memory->table_slots), KVF_UCS_MEMORY_TYPE_HOST, &memory->mems[i]);
+    error = kvf_ucx_map(ucx, memory->table, kvf_fence_table_bytes(memory->table_slots), KVF_UCS_MEMORY_TYPE_HOST,
+                        &memory->mems[i]);
   }
   if (error != KVF_UCS_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "memory %u of %u cannot be registered: %s", (unsigned)i,

@@ -153,7 +153,7 @@ TEST(reads_without_memory_end)
   kvf_commands_start_read(commands, &open, NULL, 5, true);
   assert_int_equal(kvf_commands_rest(commands), KVF_BUSY);
   kvf_commands_woken(commands);
-  kvf_commands_report_refused(commands, &host);
+  kvf_refusals_report(&commands->refusals, &commands->lock, &host);
   assert_int_equal(told_count, 1);
   assert_int_equal(told[0], 5);
   assert_int_equal(kvf_commands_rest(commands), KVF_IDLE);
