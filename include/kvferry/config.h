@@ -9,9 +9,7 @@
 
 #include "kvferry/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_DEBUG } kvf_log_level;
 
@@ -114,7 +112,5 @@ typedef struct kvf_option_info {
 /* The i-th option, NULL past the last: for documents and `--help`. Static memory; any thread. */
 KVF_API const kvf_option_info *kvf_option_at(unsigned i);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -17,9 +17,7 @@
 
 #include "kvferry/node.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* The options that a request may have of its own. */
 typedef struct kvf_request_options {
@@ -106,7 +104,5 @@ KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *l
  * (KVF_ABORTED, unless it already had one), then quiet. KVF_NOT_FOUND: quiet already, or unknown. */
 KVF_API kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -16,16 +16,12 @@
 #include "kvferry/status.h"
 #include "kvferry/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 #define KVF_VERSION_TEXT "0.1.0"
 
 /* The version of the library that is linked. Static memory; any thread. */
 KVF_API const char *kvf_version(void);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -13,9 +13,7 @@
 
 #include "kvferry/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* Starts a node: its threads, its socket (if config->listen is not empty), its random incarnation. `config` is copied.
  * On success *out is the caller's, to be given to kvf_node_close(). On failure *out is NULL, and `message`
@@ -140,7 +138,5 @@ KVF_API size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity);
  * from it, never close it. */
 KVF_API int kvf_event_fd(kvf_node *node);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -9,9 +9,7 @@
 
 #include "kvferry/node.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* Control node: reserves a lease slot for `blocks` blocks (all groups together; counted against
  * lease_pool_share_percent of `pool_blocks`, the size of the engine's pool). *out is plain data.
@@ -45,7 +43,5 @@ KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_leas
  * publish of the id is refused). */
 KVF_API kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

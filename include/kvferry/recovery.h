@@ -23,9 +23,7 @@
 
 #include "kvferry/node.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* Limits of a table; beyond one: KVF_LIMIT. */
 #define KVF_RECOVERY_REQUESTS_MAX 65536
@@ -185,7 +183,5 @@ typedef struct kvf_recovery_stats {
 
 KVF_API void kvf_recovery_get_stats(const kvf_recovery *recovery, kvf_recovery_stats *out);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

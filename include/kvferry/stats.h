@@ -8,9 +8,7 @@
 
 #include "kvferry/node.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* One number of a node. `reason` is the status' name for those that are counted by reason, else "". */
 typedef struct kvf_stat {
@@ -96,7 +94,5 @@ typedef struct kvf_peer_stat {
  * KVF_PEERS_LISTED_MAX. Returns how many. What peers that are not listed have done is in kvf_stats() all the same. */
 KVF_API size_t kvf_peers_list(kvf_node *node, kvf_peer_stat *out, size_t capacity);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -10,7 +10,11 @@
 #include <stdbool.h>
 
 #ifdef __cplusplus
-extern "C" {
+#define KVF_C_BEGIN extern "C" {
+#define KVF_C_END }
+#else
+#define KVF_C_BEGIN
+#define KVF_C_END
 #endif
 
 #if defined(__GNUC__)
@@ -20,6 +24,8 @@ extern "C" {
 #define KVF_API
 #define KVF_MUST_USE
 #endif
+
+KVF_C_BEGIN
 
 /* Values are stable: they travel between nodes and into logs. New ones are added at the end of their group. */
 typedef enum kvf_status {
@@ -96,7 +102,5 @@ KVF_API const char *kvf_status_name(int status);
 /* The i-th status of the table, NULL past its end: for documents and metrics that list them all. */
 KVF_API const kvf_status_info *kvf_status_at(unsigned i);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

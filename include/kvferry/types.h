@@ -7,9 +7,7 @@
 
 #include "kvferry/status.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 /* Limits. A peer can influence none of them; a value beyond one is refused with KVF_LIMIT. */
 #define KVF_RANKS_MAX 64               /* ranks of one engine */
@@ -58,7 +56,5 @@ typedef struct kvf_lease {
 
 typedef struct kvf_node kvf_node;
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

@@ -111,6 +111,17 @@ static const char *const transport_names[] = {"local", "tcp", "ucx"};
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+/* The names of a choice, which is stored as the index of one. Other types have none. */
+static const struct {
+  const char *const *names;
+  uint32_t count;
+} choices[] = {
+    [TYPE_POLICY] = {policy_names, COUNT_OF(policy_names)},
+    [TYPE_SWITCH] = {switch_names, COUNT_OF(switch_names)},
+    [TYPE_TLS_SCOPE] = {tls_scope_names, COUNT_OF(tls_scope_names)},
+    [TYPE_LOG_LEVEL] = {log_level_names, COUNT_OF(log_level_names)},
+};
+
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
 _Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_switch) == sizeof(uint32_t) &&
@@ -153,9 +164,9 @@ static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t 
   return true;
 }
 
-static bool parse_choice(const char *const *names, size_t count, const char *text, uint32_t *out)
+static bool parse_choice(option_type type, const char *text, uint32_t *out)
 {
-  int found = find_name(names, count, text, strlen(text));
+  int found = find_name(choices[type].names, choices[type].count, text, strlen(text));
   if (found < 0) {
     return false;
   }
@@ -233,14 +244,9 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
       return is_transport_list(text);
-    case TYPE_NUMBER:
-    case TYPE_POLICY:
-    case TYPE_SWITCH:
-    case TYPE_TLS_SCOPE:
-    case TYPE_LOG_LEVEL:
-      break;
+    default:
+      return false;
   }
-  return false;
 }
 
 static bool is_text_type(option_type type)
@@ -252,36 +258,18 @@ static bool is_text_type(option_type type)
 static bool store(const kvf_option *option, kvf_config *config, const char *value)
 {
   char *field = (char *)config + option->offset;
-  uint32_t number = 0;
-  bool good = false;
-  switch (option->type) {
-    case TYPE_NUMBER:
-      good = parse_number(value, option->min, option->max, &number);
-      break;
-    case TYPE_POLICY:
-      good = parse_choice(policy_names, COUNT_OF(policy_names), value, &number);
-      break;
-    case TYPE_SWITCH:
-      good = parse_choice(switch_names, COUNT_OF(switch_names), value, &number);
-      break;
-    case TYPE_TLS_SCOPE:
-      good = parse_choice(tls_scope_names, COUNT_OF(tls_scope_names), value, &number);
-      break;
-    case TYPE_LOG_LEVEL:
-      good = parse_choice(log_level_names, COUNT_OF(log_level_names), value, &number);
-      break;
-    case TYPE_ADDRESS:
-    case TYPE_PATH:
-    case TYPE_TRANSPORTS: {
-      size_t length = strlen(value);
-      if (length >= option->bytes || !is_text(option, value)) {
-        return false;
-      }
-      memset(field, 0, option->bytes);
-      memcpy(field, value, length + 1);
-      return true;
+  if (is_text_type(option->type)) {
+    size_t length = strlen(value);
+    if (length >= option->bytes || !is_text(option, value)) {
+      return false;
     }
+    memset(field, 0, option->bytes);
+    memcpy(field, value, length + 1);
+    return true;
   }
+  uint32_t number = 0;
+  bool good = option->type == TYPE_NUMBER ? parse_number(value, option->min, option->max, &number)
+                                          : parse_choice(option->type, value, &number);
   if (good) {
     assert(option->bytes == sizeof(number));
     memcpy(field, &number, sizeof(number));
@@ -448,18 +436,8 @@ static bool check_option(const kvf_option *option, const kvf_config *config, cha
   }
   uint32_t number = 0;
   memcpy(&number, field, sizeof(number));
-  uint32_t min = option->min;
-  uint32_t max = option->max;
-  if (option->type == TYPE_POLICY) {
-    max = COUNT_OF(policy_names) - 1;
-  } else if (option->type == TYPE_SWITCH) {
-    max = COUNT_OF(switch_names) - 1;
-  } else if (option->type == TYPE_TLS_SCOPE) {
-    max = COUNT_OF(tls_scope_names) - 1;
-  } else if (option->type == TYPE_LOG_LEVEL) {
-    max = COUNT_OF(log_level_names) - 1;
-  }
-  if (number < min || number > max) {
+  uint32_t max = option->type == TYPE_NUMBER ? option->max : choices[option->type].count - 1;
+  if (number < option->min || number > max) {
     char shown[16];
     snprintf(shown, sizeof(shown), "%u", number);
     say_bad_value(option, shown, message);

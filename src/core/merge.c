@@ -1,5 +1,7 @@
-#include "core/merge.h"
+#include "kvferry/consumer.h"
 
+/* By one total order over all ints: statuses after which recomputing is unsafe are graver than all others (so that a
+ * merge never hides one), then by what was lost, then by value. */
 static bool is_graver(int a, int b)
 {
   const kvf_status_info *info_a = kvf_status_describe(a);
@@ -13,7 +15,7 @@ static bool is_graver(int a, int b)
   return a < b;
 }
 
-int kvf_status_gravest(int a, int b)
+static int gravest(int a, int b)
 {
   return is_graver(a, b) ? a : b;
 }
@@ -26,10 +28,10 @@ kvf_report kvf_report_merge(kvf_report a, kvf_report b)
       .ranks_mask = a.ranks_mask | b.ranks_mask,
       .blocks = a.blocks > b.blocks ? a.blocks : b.blocks,
       .prefix = a.prefix < b.prefix ? a.prefix : b.prefix,
-      .status = kvf_status_gravest(a.status, b.status),
+      .status = gravest(a.status, b.status),
   };
   if (a.request_id != b.request_id || a.blocks != b.blocks) {
-    merged.status = kvf_status_gravest(merged.status, KVF_INVALID);
+    merged.status = gravest(merged.status, KVF_INVALID);
   }
   return merged;
 }

@@ -13,7 +13,6 @@
 #include "core/conn.h"
 #include "core/load.h"
 #include "core/self.h"
-#include "core/timer_kind.h"
 #include "core/wheel.h"
 #include "wire/address.h"
 

@@ -550,9 +550,7 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
   if (request->verdict_pending) {
     request->verdict_pending = false;
     kvf_list_remove(&request->event);
-    if (is_told(request)) {
-      free_request(requests, now_ns, request);
-    }
+    free_if_done(requests, now_ns, request);
     return KVF_OK;
   }
   finish(requests, now_ns, request, false);
@@ -595,8 +593,6 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
   *out = (kvf_event){
       .kind = KVF_EVENT_VERDICT, .id = request->id, .user = request->user, .u = {.verdict = request->verdict}};
   request->verdict_pending = false;
-  if (is_told(request)) {
-    free_request(requests, now_ns, request);
-  }
+  free_if_done(requests, now_ns, request);
   return true;
 }

@@ -7,7 +7,6 @@
 #include "core/conn.h"
 #include "core/lease_table.h"
 #include "core/self.h"
-#include "core/timer_kind.h"
 #include "core/wheel.h"
 #include "wire/address.h"
 

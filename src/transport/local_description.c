@@ -54,18 +54,11 @@ kvf_status kvf_local_description_write(const kvf_local_description *head, const 
   return KVF_OK;
 }
 
-/* Whether `bytes` bytes from `address` lie in what a process can have. */
-static bool address_ok(uint64_t address, uint64_t bytes)
-{
-  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
-}
-
 static bool bases_ok(const kvf_region_layout *remote, const uint64_t *bases, uint32_t count, const char *what,
                      char *message)
 {
   for (uint32_t i = 0; i < count; i++) {
-    uint64_t bytes = remote[i].stride_bytes * (remote[i].blocks - 1) + remote[i].block_bytes;
-    if (!address_ok(bases[i], bytes)) {
+    if (!kvf_address_is_possible(bases[i], kvf_region_layout_bytes(&remote[i]))) {
       (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the address of its %s %" PRIu32 " is impossible", what, i);
       return false;
     }
@@ -80,8 +73,8 @@ static kvf_status check_addresses(const kvf_local_description *head, const kvf_r
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%" PRIu32 " is no process id", head->pid);
     return KVF_TRANSFER_SETUP;
   }
-  if (!address_ok(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
-      !address_ok(head->table_address, kvf_fence_table_bytes(head->table_slots))) {
+  if (!kvf_address_is_possible(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
+      !kvf_address_is_possible(head->table_address, kvf_fence_table_bytes(head->table_slots))) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
     return KVF_TRANSFER_SETUP;
   }

@@ -111,16 +111,8 @@ static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
 {
   const kvf_local_link *link = read->link;
   const kvf_read *request = &read->read;
-  const kvf_chunk chunk = {
-      .local = link->memory->regions,
-      .remote = link->remote,
-      .regions_count = link->regions_count + link->sums_count,
-      .items_count = request->items_count,
-      .items = request->items,
-      .remote_head = request->remote_head,
-      .local_head = request->local_head,
-      .heads = request->heads,
-  };
+  const kvf_chunk chunk =
+      kvf_chunk_of(request, link->memory->regions, link->remote, link->regions_count + link->sums_count);
   const kvf_local_copy copy = {.pid = link->pid,
                                .bases = link->bases,
                                .fence = link->fence,

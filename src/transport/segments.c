@@ -15,6 +15,11 @@ kvf_region_layout kvf_region_layout_of(const kvf_region *region)
   };
 }
 
+static uint32_t head_bytes_of(const kvf_region *region)
+{
+  return region->block_bytes / region->heads;
+}
+
 static kvf_status differ(char *message, uint32_t region, const char *field, uint64_t here, uint64_t there)
 {
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "region %" PRIu32 ": %s is %" PRIu64 " here, %" PRIu64 " there",
@@ -57,18 +62,13 @@ kvf_status kvf_layouts_check(const kvf_region *local, uint32_t local_count, cons
     if (here->heads_total != there->heads_total) {
       return differ(message, i, "heads_total", here->heads_total, there->heads_total);
     }
-    uint32_t here_head_bytes = here->block_bytes / here->heads;
+    uint32_t here_head_bytes = head_bytes_of(here);
     uint32_t there_head_bytes = there->block_bytes / there->heads;
     if (here_head_bytes != there_head_bytes) {
       return differ(message, i, "head_bytes (block_bytes / heads)", here_head_bytes, there_head_bytes);
     }
   }
   return KVF_OK;
-}
-
-static uint32_t head_bytes_of(const kvf_region *region)
-{
-  return region->block_bytes / region->heads;
 }
 
 static bool heads_fit(uint32_t first, uint32_t count, uint32_t heads)
@@ -95,6 +95,19 @@ static bool check_item(const kvf_chunk *chunk, const kvf_read_item *item, uint64
     *bytes += (uint64_t)chunk->heads * head_bytes_of(local);
   }
   return known;
+}
+
+kvf_chunk kvf_chunk_of(const kvf_read *read, const kvf_region *local, const kvf_region_layout *remote,
+                       uint32_t regions_count)
+{
+  return (kvf_chunk){.local = local,
+                     .remote = remote,
+                     .regions_count = regions_count,
+                     .items_count = read->items_count,
+                     .items = read->items,
+                     .remote_head = read->remote_head,
+                     .local_head = read->local_head,
+                     .heads = read->heads};
 }
 
 kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)

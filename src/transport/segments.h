@@ -31,6 +31,10 @@ typedef struct kvf_chunk {
   uint32_t heads;
 } kvf_chunk;
 
+/* What a read is about, in these regions. */
+kvf_chunk kvf_chunk_of(const kvf_read *read, const kvf_region *local, const kvf_region_layout *remote,
+                       uint32_t regions_count);
+
 /* Where a walk over a chunk's segments stands. Plain data. */
 typedef struct kvf_segment_cursor {
   const kvf_chunk *chunk;
@@ -38,6 +42,18 @@ typedef struct kvf_segment_cursor {
   uint32_t region;
   uint64_t taken_bytes; /* of the piece at {item, region} */
 } kvf_segment_cursor;
+
+/* From the first byte of a region to its last. */
+static inline uint64_t kvf_region_layout_bytes(const kvf_region_layout *layout)
+{
+  return layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
+}
+
+/* Whether `bytes` bytes from a peer's `address` lie in what a process can have. */
+static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
+{
+  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
+}
 
 /* A registered region as its owner describes it to a peer. */
 kvf_region_layout kvf_region_layout_of(const kvf_region *region);

@@ -72,14 +72,8 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
   if (link->memory != tcp->memory) {
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
-  read->chunk = (kvf_chunk){.local = link->memory->regions,
-                            .remote = link->remote,
-                            .regions_count = link->remote_count + link->sums_count,
-                            .items_count = read->posted.read.items_count,
-                            .items = read->posted.read.items,
-                            .remote_head = read->posted.read.remote_head,
-                            .local_head = read->posted.read.local_head,
-                            .heads = read->posted.read.heads};
+  read->chunk =
+      kvf_chunk_of(&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->sums_count);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 

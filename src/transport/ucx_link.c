@@ -121,17 +121,11 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 
 /* ---- connecting ---- */
 
-/* Whether `bytes` bytes from `address` lie in what a process can have. */
-static bool address_ok(uint64_t address, uint64_t bytes)
-{
-  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
-}
-
 static bool check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                               char *message)
 {
   uint32_t groups = kvf_sums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
-  bool possible = address_ok(description->table.address, kvf_fence_table_bytes(description->table_slots));
+  bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
   if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is of another incarnation");
     return false;
@@ -149,9 +143,8 @@ static bool check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
     return false;
   }
   for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
-    const kvf_region_layout *layout = &link->remote[i];
-    uint64_t bytes = layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
-    possible = possible && address_ok(description->memories[i].address, bytes);
+    possible = possible &&
+               kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&link->remote[i]));
   }
   if (!possible) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");

@@ -231,14 +231,7 @@ static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
   if (request->lease.slot >= link->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  read->chunk = (kvf_chunk){.local = ucx->memory->regions,
-                            .remote = link->remote,
-                            .regions_count = link->regions_count + link->sums_count,
-                            .items_count = request->items_count,
-                            .items = request->items,
-                            .remote_head = request->remote_head,
-                            .local_head = request->local_head,
-                            .heads = request->heads};
+  read->chunk = kvf_chunk_of(request, ucx->memory->regions, link->remote, link->regions_count + link->sums_count);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
