@@ -281,8 +281,6 @@ RANKS_TEST(request)
 
 /* ---- recovery ---- */
 
-static kvf_recovery *recovery;
-
 static kvf_status open_recovery(void)
 {
   return kvf_recovery_open(&world_options, &recovery);
@@ -299,8 +297,8 @@ TEST(recovery_table)
   assert_true(fail_each(open_recovery, assert_not_open) > 0);
   allocation_fail(0, 1);
   for (uint64_t id = 0; id < REQUESTS; id++) {
-    world_admit(recovery, id);
-    world_over(recovery, id, BOTH, 1, KVF_PEER_DOWN);
+    world_admit(id);
+    world_over(id, BOTH, 1, KVF_PEER_DOWN);
   }
   kvf_recovery_event event;
   kvf_recovery_error error;

@@ -12,15 +12,33 @@ enum { POSITIONS = LOCAL_BLOCKS + LOADED_BLOCKS, TOKENS = POSITIONS * BLOCK_TOKE
 static const kvf_recovery_options world_options = {
     .ranks = 2, .block_tokens = BLOCK_TOKENS, .requests_max = REQUESTS, .groups = 1, .pool_blocks = {POOL}};
 
-static inline kvf_recovery *world_open(void)
+static kvf_recovery *recovery;
+
+static inline int world_close(__attribute__((unused)) void **state)
 {
-  kvf_recovery *recovery;
-  assert_int_equal(kvf_recovery_open(&world_options, &recovery), KVF_OK);
-  return recovery;
+  kvf_recovery_close(recovery);
+  recovery = NULL;
+  return 0;
 }
 
+/* Closes the one before. */
+static inline void world_open_with(const kvf_recovery_options *options)
+{
+  (void)world_close(NULL);
+  assert_int_equal(kvf_recovery_open(options, &recovery), KVF_OK);
+}
+
+static inline int world_open(__attribute__((unused)) void **state)
+{
+  world_open_with(&world_options);
+  return 0;
+}
+
+/* Begins with an empty table. */
+#define RECOVERY_TEST(name) TEST_WITH(name, world_open, world_close)
+
 /* Two blocks of local prefix, and four loaded into blocks 4 * id to 4 * id + 3. */
-static inline kvf_status world_try_admit(kvf_recovery *recovery, uint64_t id, uint32_t bars)
+static inline kvf_status world_try_admit(uint64_t id, uint32_t bars)
 {
   uint32_t ids[POSITIONS];
   const uint32_t counts[] = {POSITIONS};
@@ -36,9 +54,9 @@ static inline kvf_status world_try_admit(kvf_recovery *recovery, uint64_t id, ui
                                                               .bars = bars});
 }
 
-static inline void world_admit(kvf_recovery *recovery, uint64_t id)
+static inline void world_admit(uint64_t id)
 {
-  assert_int_equal(world_try_admit(recovery, id, 0), KVF_OK);
+  assert_int_equal(world_try_admit(id, 0), KVF_OK);
 }
 
 static inline kvf_report world_report(uint64_t id, uint64_t ranks_mask, uint32_t loaded, kvf_status status)
@@ -51,33 +69,31 @@ static inline kvf_report world_report(uint64_t id, uint64_t ranks_mask, uint32_t
 }
 
 /* `loaded` of the blocks are good on the ranks. */
-static inline void world_outcome(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask, uint32_t loaded,
-                                 kvf_status status)
+static inline void world_outcome(uint64_t id, uint64_t ranks_mask, uint32_t loaded, kvf_status status)
 {
   kvf_report report = world_report(id, ranks_mask, loaded, status);
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
 }
 
 /* The outcome of a load that is over and quiet. */
-static inline void world_over(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask, uint32_t loaded,
-                              kvf_status status)
+static inline void world_over(uint64_t id, uint64_t ranks_mask, uint32_t loaded, kvf_status status)
 {
-  world_outcome(recovery, id, ranks_mask, loaded, status);
+  world_outcome(id, ranks_mask, loaded, status);
   assert_int_equal(kvf_recovery_quiet(recovery, id, ranks_mask), KVF_OK);
 }
 
-static inline void world_good(kvf_recovery *recovery, uint64_t id, uint64_t ranks_mask)
+static inline void world_good(uint64_t id, uint64_t ranks_mask)
 {
-  world_over(recovery, id, ranks_mask, LOADED_BLOCKS, KVF_OK);
+  world_over(id, ranks_mask, LOADED_BLOCKS, KVF_OK);
 }
 
-static inline void world_silent(kvf_recovery *recovery)
+static inline void world_silent(void)
 {
   kvf_recovery_event event;
   assert_false(kvf_recovery_next_event(recovery, &event));
 }
 
-static inline kvf_recovery_event world_event(kvf_recovery *recovery, kvf_recovery_event_kind kind, uint64_t id)
+static inline kvf_recovery_event world_event(kvf_recovery_event_kind kind, uint64_t id)
 {
   kvf_recovery_event event;
   assert_true(kvf_recovery_next_event(recovery, &event));
@@ -87,9 +103,9 @@ static inline kvf_recovery_event world_event(kvf_recovery *recovery, kvf_recover
   return event;
 }
 
-static inline kvf_recovery_event world_rewind(kvf_recovery *recovery, uint64_t id, uint32_t confirmed)
+static inline kvf_recovery_event world_rewind(uint64_t id, uint32_t confirmed)
 {
-  kvf_recovery_event event = world_event(recovery, KVF_RECOVERY_REWIND, id);
+  kvf_recovery_event event = world_event(KVF_RECOVERY_REWIND, id);
   assert_int_equal(event.confirmed_blocks, confirmed);
   assert_int_equal(event.computed_tokens, (LOCAL_BLOCKS + confirmed) * BLOCK_TOKENS);
   assert_int_equal(event.recompute_tokens, (LOADED_BLOCKS - confirmed) * BLOCK_TOKENS);
@@ -97,14 +113,14 @@ static inline kvf_recovery_event world_rewind(kvf_recovery *recovery, uint64_t i
   return event;
 }
 
-static inline kvf_recovery_event world_terminate(kvf_recovery *recovery, uint64_t id, uint32_t bars)
+static inline kvf_recovery_event world_terminate(uint64_t id, uint32_t bars)
 {
-  kvf_recovery_event event = world_event(recovery, KVF_RECOVERY_TERMINATE, id);
+  kvf_recovery_event event = world_event(KVF_RECOVERY_TERMINATE, id);
   assert_int_equal(event.bars, bars);
   return event;
 }
 
-static inline kvf_recovery_stats world_stats(const kvf_recovery *recovery)
+static inline kvf_recovery_stats world_stats(void)
 {
   kvf_recovery_stats stats;
   kvf_recovery_get_stats(recovery, &stats);
@@ -112,20 +128,19 @@ static inline kvf_recovery_stats world_stats(const kvf_recovery *recovery)
 }
 
 /* Nothing is in the table, and what came in has gone out once. */
-static inline void world_close_empty(kvf_recovery *recovery)
+static inline void world_expect_empty(void)
 {
-  kvf_recovery_stats stats = world_stats(recovery);
-  world_silent(recovery);
+  kvf_recovery_stats stats = world_stats();
+  world_silent();
   assert_int_equal(stats.open, 0);
   assert_int_equal(stats.loading, 0);
   assert_int_equal(stats.released, stats.admitted);
-  kvf_recovery_close(recovery);
 }
 
-static inline void world_end_and_close(kvf_recovery *recovery, uint64_t id)
+static inline void world_end_last(uint64_t id)
 {
   assert_int_equal(kvf_recovery_end(recovery, id), KVF_OK);
-  world_close_empty(recovery);
+  world_expect_empty();
 }
 
 #endif
