@@ -1,4 +1,113 @@
-#include "lease_world.h"
+/* The lease table with the fence table that it stores into: each call, and all of them against a model. */
+#include "core/lease_table.h"
+
+#include "base/prng.h"
+#include "test.h"
+
+#define MS(n) ((n) * KVF_NS_PER_MS)
+#define WORLD_SLOTS 4
+#define WORLD_TTL_NS MS(100)
+#define WORLD_MAX_NS MS(250)
+
+typedef struct lease_world {
+  kvf_lease_table table;
+  kvf_fence_entry fence[WORLD_SLOTS];
+} lease_world;
+
+static void world_init(lease_world *w, uint64_t now_ns)
+{
+  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS, false};
+  *w = (lease_world){0};
+  assert_int_equal(kvf_lease_table_init(&w->table, &config, now_ns), KVF_OK);
+}
+
+/* The lease of this id; its token follows from the id. */
+static kvf_lease lease_of(uint32_t slot, uint64_t id)
+{
+  return (kvf_lease){.id = id, .slot = slot, .token = {(uint8_t)id, 1, 2, 3}};
+}
+
+static kvf_consumer_key key_of(char name)
+{
+  return (kvf_consumer_key){.incarnation = {{(uint8_t)name}}, .request_id = 5};
+}
+
+static void world_store_all(lease_world *w)
+{
+  kvf_lease_store store;
+  while (kvf_lease_table_next_store(&w->table, &store)) {
+    assert_true(store.entry.word > w->fence[store.slot].word);
+    w->fence[store.slot] = store.entry;
+    kvf_lease_table_stored(&w->table, store.slot, store.entry.word);
+  }
+}
+
+static kvf_status world_publish(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
+{
+  static const uint32_t ids[] = {10, 11, KVF_BLOCK_NONE, 20, 21};
+  static const uint32_t counts[] = {3, 0, 2};
+  const kvf_blocks blocks = {ids, counts, 3};
+  const kvf_lease lease = lease_of(slot, id);
+  return kvf_lease_table_publish(&w->table, now_ns, &lease, &blocks, 1000 + id, 2000 + id);
+}
+
+/* Published, and its live word stored. */
+static void world_live(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
+{
+  assert_int_equal(world_publish(w, now_ns, slot, id), KVF_OK);
+  world_store_all(w);
+}
+
+static kvf_lease_state world_renew(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+{
+  const kvf_lease lease = lease_of(slot, id);
+  const kvf_consumer_key key = key_of(name);
+  return kvf_lease_table_renew(&w->table, now_ns, &lease, &key);
+}
+
+static kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+{
+  const kvf_lease lease = lease_of(slot, id);
+  const kvf_consumer_key key = key_of(name);
+  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, true);
+}
+
+static kvf_lease_state world_abort(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+{
+  const kvf_lease lease = lease_of(slot, id);
+  const kvf_consumer_key key = key_of(name);
+  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, false);
+}
+
+static kvf_status world_end(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
+{
+  const kvf_lease lease = lease_of(slot, id);
+  return kvf_lease_table_end(&w->table, now_ns, &lease);
+}
+
+/* Nothing has been given back. */
+static void world_expect_none_ended(lease_world *w)
+{
+  kvf_lease_ended ended;
+  assert_false(kvf_lease_table_next_ended(&w->table, &ended));
+}
+
+/* Exactly this lease has been given back, once its over was stored. */
+static void world_expect_ended(lease_world *w, uint32_t slot, uint64_t id, kvf_lease_end_cause cause)
+{
+  kvf_lease_ended ended;
+  if (w->fence[slot].word < kvf_fence_word_over(id)) {
+    world_expect_none_ended(w);
+  }
+  world_store_all(w);
+  assert_true(w->fence[slot].word >= kvf_fence_word_over(id));
+  assert_true(kvf_lease_table_next_ended(&w->table, &ended));
+  assert_int_equal(ended.id, id);
+  assert_int_equal(ended.slot, slot);
+  assert_int_equal(ended.user, 2000 + id);
+  assert_int_equal(ended.cause, cause);
+  world_expect_none_ended(w);
+}
 
 #define LIVE KVF_LEASE_STATE_LIVE
 #define NOT_PUBLISHED KVF_LEASE_STATE_NOT_PUBLISHED
@@ -7,6 +116,27 @@
 
 static lease_world world;
 static lease_world *const w = &world;
+
+static void expect_no_store(void)
+{
+  kvf_lease_store store;
+  assert_false(kvf_lease_table_next_store(&w->table, &store));
+}
+
+/* The next store to make is this word. It is on its way until stored() says that it is done. */
+static void expect_store(uint32_t slot, uint64_t word)
+{
+  kvf_lease_store store;
+  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  assert_int_equal(store.slot, slot);
+  assert_int_equal(store.entry.word, word);
+  w->fence[slot] = store.entry;
+}
+
+static void stored(uint32_t slot)
+{
+  kvf_lease_table_stored(&w->table, slot, w->fence[slot].word);
+}
 
 static int set_up(void **state)
 {
@@ -45,19 +175,16 @@ TEST(bad_config)
 
 LEASE_TEST(published_then_live_then_completed)
 {
-  kvf_lease_store store;
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.slot, 1);
-  assert_int_equal(store.entry.word, kvf_fence_word_live(7));
-  assert_int_equal(store.entry.digest, 1007);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_store(1, kvf_fence_word_live(7));
+  assert_int_equal(w->fence[1].digest, 1007);
+  expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  kvf_lease_table_stored(&w->table, 1, kvf_fence_word_live(7));
+  stored(1);
   assert_int_equal(authorize(0, 1, 7), KVF_OK);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), LIVE);
   assert_int_equal(w->table.live, 1);
@@ -74,40 +201,33 @@ LEASE_TEST(published_then_live_then_completed)
 
 LEASE_TEST(given_back_only_after_over_is_stored)
 {
-  kvf_lease_store store;
   world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 1, 0, 3), KVF_OK);
   world_expect_none_ended(w);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_over(3));
   world_expect_none_ended(w);
-  w->fence[0] = store.entry;
-  kvf_lease_table_stored(&w->table, 0, store.entry.word);
+  stored(0);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
 }
 
 LEASE_TEST(ended_before_live_is_stored)
 {
-  kvf_lease_store store;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_over(3));
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
-  w->fence[0] = store.entry;
-  kvf_lease_table_stored(&w->table, 0, store.entry.word);
+  expect_store(0, kvf_fence_word_over(3));
+  expect_no_store();
+  stored(0);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
 }
 
 /* Over must not overtake live on its way to the fence table. */
 LEASE_TEST(ended_while_live_is_being_stored)
 {
-  kvf_lease_store store;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  expect_store(0, kvf_fence_word_live(3));
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
-  kvf_lease_table_stored(&w->table, 0, kvf_fence_word_live(3));
+  expect_no_store();
+  stored(0);
   assert_int_equal(authorize(0, 0, 3), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
@@ -197,12 +317,11 @@ LEASE_TEST(end_of_unpublished_is_remembered)
 
 LEASE_TEST(publish_while_an_unpublished_end_is_being_stored)
 {
-  kvf_lease_store store;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  expect_store(0, kvf_fence_word_over(3));
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
-  kvf_lease_table_stored(&w->table, 0, kvf_fence_word_over(3));
+  expect_no_store();
+  stored(0);
   assert_int_equal(authorize(0, 0, 4), KVF_NOT_PUBLISHED);
   world_store_all(w);
   assert_int_equal(authorize(0, 0, 4), KVF_OK);
@@ -604,70 +723,62 @@ static void summed(uint32_t slot, uint64_t id)
 
 LEASE_TEST(live_waits_for_its_sums)
 {
-  kvf_lease_store store;
   w->table.config.sums = true;
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
   summed(1, 6); /* not these */
   summed(2, 7);
   summed(WORLD_SLOTS, 7);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_no_store();
   summed(1, 7);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_live(7));
-  kvf_lease_table_stored(&w->table, 1, store.entry.word);
+  expect_store(1, kvf_fence_word_live(7));
+  stored(1);
   summed(1, 7); /* again: nothing */
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_OK);
 }
 
 LEASE_TEST(ended_before_its_sums_is_never_live)
 {
-  kvf_lease_store store;
   w->table.config.sums = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_over(3));
   summed(0, 3);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
-  w->fence[0] = store.entry;
-  kvf_lease_table_stored(&w->table, 0, store.entry.word);
+  expect_no_store();
+  stored(0);
   summed(0, 3);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   summed(0, 3); /* of the one before */
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_no_store();
   summed(0, 4);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_live(4));
+  expect_store(0, kvf_fence_word_live(4));
 }
 
 /* Another store of the slot is on its way, or waits: it does not take the live word along. */
 LEASE_TEST(held_behind_another_store)
 {
-  kvf_lease_store store;
   w->table.config.sums = true;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  expect_no_store();
   assert_int_equal(world_end(w, 0, 1, 3), KVF_NOT_FOUND);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  expect_store(1, kvf_fence_word_over(3));
   assert_int_equal(world_publish(w, 0, 1, 4), KVF_OK);
-  kvf_lease_table_stored(&w->table, 1, store.entry.word);
-  assert_false(kvf_lease_table_next_store(&w->table, &store));
+  stored(1);
+  expect_no_store();
   assert_int_equal(authorize(0, 1, 4), KVF_NOT_PUBLISHED);
 
   assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
+  expect_store(2, kvf_fence_word_over(3));
   assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
   summed(2, 4);
   assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
-  kvf_lease_table_stored(&w->table, 2, store.entry.word);
-  assert_true(kvf_lease_table_next_store(&w->table, &store));
-  assert_int_equal(store.entry.word, kvf_fence_word_live(4));
+  stored(2);
+  expect_store(2, kvf_fence_word_live(4));
 }
 
 LEASE_TEST(runs_out_while_it_is_being_summed)
@@ -676,4 +787,274 @@ LEASE_TEST(runs_out_while_it_is_being_summed)
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   kvf_lease_table_tick(&w->table, WORLD_TTL_NS, 100);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+}
+
+/* ---- a model ---- */
+
+/* The lease table against a model that keeps every message it has ever seen and judges by looking through them all.
+ * Messages are repeated and come late, to leases that are live, over, gone or still to come. */
+enum { NAMES = 4, IDS = 400, STEPS = 6000 };
+
+typedef enum model_consumer_state { AWAY, ATTACHED, COMPLETED, ABORTED } model_consumer_state;
+
+typedef struct model_lease {
+  bool published;
+  bool refused; /* ended before it was published */
+  bool over;
+  bool given_back;
+  kvf_lease_end_cause cause;
+  uint64_t deadline_ns;
+  uint64_t deadline_max_ns;
+  model_consumer_state consumers[NAMES];
+} model_lease;
+
+typedef struct model {
+  lease_world world;
+  kvf_prng prng;
+  uint64_t now_ns;
+  uint64_t base_id;
+  uint64_t seen[WORLD_SLOTS]; /* 0, or 1 + the index of the latest lease that the slot has heard of */
+  uint64_t next;              /* index of the next lease to publish; lease i is of slot i % WORLD_SLOTS */
+  model_lease leases[IDS];
+} model;
+
+static void model_end(model_lease *lease, kvf_lease_end_cause cause)
+{
+  lease->over = true;
+  lease->cause = cause;
+}
+
+static bool model_is_live(const model_lease *lease)
+{
+  return lease->published && !lease->over;
+}
+
+static void model_run_out(model *m, model_lease *lease)
+{
+  if (model_is_live(lease) && m->now_ns >= lease->deadline_ns) {
+    model_end(lease, KVF_LEASE_END_EXPIRED);
+  }
+}
+
+static kvf_lease_state model_state(const model *m, uint64_t i)
+{
+  uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
+  if (m->seen[slot] <= i) {
+    return KVF_LEASE_STATE_NOT_PUBLISHED;
+  }
+  if (m->seen[slot] > i + 1 || !model_is_live(&m->leases[i])) {
+    return KVF_LEASE_STATE_OVER;
+  }
+  return m->world.fence[slot].word == kvf_fence_word_live(m->base_id + i) ? KVF_LEASE_STATE_LIVE
+                                                                          : KVF_LEASE_STATE_NOT_PUBLISHED;
+}
+
+static bool any_in(const model_lease *lease, model_consumer_state state)
+{
+  bool any = false;
+  for (int name = 0; name < NAMES; name++) {
+    any = any || lease->consumers[name] == state;
+  }
+  return any;
+}
+
+static void model_judge(model_lease *lease)
+{
+  if (!any_in(lease, ATTACHED) && any_in(lease, COMPLETED)) {
+    model_end(lease, KVF_LEASE_END_COMPLETED);
+  } else if (!any_in(lease, ATTACHED) && any_in(lease, ABORTED)) {
+    model_end(lease, KVF_LEASE_END_ABANDONED);
+  }
+}
+
+static void model_renew(model *m, model_lease *lease, model_consumer_state *consumer)
+{
+  *consumer = *consumer == AWAY ? ATTACHED : *consumer;
+  if (*consumer == ATTACHED) {
+    lease->deadline_ns = kvf_time_min(m->now_ns + WORLD_TTL_NS, lease->deadline_max_ns);
+  }
+}
+
+static void model_complete(model_lease *lease, model_consumer_state *consumer)
+{
+  *consumer = *consumer > ATTACHED ? *consumer : COMPLETED;
+  model_judge(lease);
+}
+
+static void model_abort(model_lease *lease, model_consumer_state *consumer)
+{
+  *consumer = *consumer == COMPLETED ? COMPLETED : ABORTED;
+  model_judge(lease);
+}
+
+/* ---- steps: the same to the table and to the model ---- */
+
+static uint64_t random_index(model *m)
+{
+  uint64_t back = kvf_prng_below(&m->prng, UINT64_C(3) * WORLD_SLOTS);
+  uint64_t i = m->next + 2 > back ? m->next + 2 - back : 0;
+  return i < IDS ? i : IDS - 1;
+}
+
+static void step_publish(model *m)
+{
+  uint64_t i = kvf_prng_below(&m->prng, 4) == 0 ? random_index(m) : m->next;
+  uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
+  if (i >= IDS) {
+    return;
+  }
+  bool occupied = false;
+  for (uint64_t j = slot; j < i; j += WORLD_SLOTS) {
+    occupied = occupied || (m->leases[j].published && !m->leases[j].given_back);
+  }
+  kvf_status expected = m->seen[slot] > i || occupied ? KVF_EXISTS : KVF_OK;
+  assert_int_equal(world_publish(&m->world, m->now_ns, slot, m->base_id + i), expected);
+  if (expected == KVF_OK) {
+    model_lease *lease = &m->leases[i];
+    lease->published = true;
+    lease->deadline_max_ns = m->now_ns + WORLD_MAX_NS;
+    lease->deadline_ns = m->now_ns + WORLD_TTL_NS;
+    m->seen[slot] = i + 1;
+  }
+  if (i == m->next && (expected == KVF_OK || m->seen[slot] > i)) {
+    m->next++;
+  }
+}
+
+static void step_message(model *m)
+{
+  uint64_t i = random_index(m);
+  uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
+  uint64_t id = m->base_id + i;
+  int name = (int)kvf_prng_below(&m->prng, NAMES);
+  uint64_t kind = kvf_prng_below(&m->prng, 8);
+  model_lease *lease = &m->leases[i];
+  model_run_out(m, lease);
+  kvf_lease_state expected = model_state(m, i);
+  kvf_lease_state state;
+  if (kind < 4) {
+    state = world_renew(&m->world, m->now_ns, slot, id, (char)name);
+  } else if (kind < 7) {
+    state = world_complete(&m->world, m->now_ns, slot, id, (char)name);
+  } else {
+    state = world_abort(&m->world, m->now_ns, slot, id, (char)name);
+  }
+  if (model_is_live(lease) && kind < 4) {
+    model_renew(m, lease, &lease->consumers[name]);
+  } else if (model_is_live(lease) && kind < 7) {
+    model_complete(lease, &lease->consumers[name]);
+  } else if (model_is_live(lease)) {
+    model_abort(lease, &lease->consumers[name]);
+  }
+  assert_int_equal(state, lease->over ? KVF_LEASE_STATE_OVER : expected);
+}
+
+static void step_end(model *m)
+{
+  uint64_t i = random_index(m);
+  uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
+  for (uint64_t j = slot; j < IDS; j += WORLD_SLOTS) {
+    model_run_out(m, &m->leases[j]);
+  }
+  bool live = model_is_live(&m->leases[i]);
+  assert_int_equal(world_end(&m->world, m->now_ns, slot, m->base_id + i), live ? KVF_OK : KVF_NOT_FOUND);
+  if (live || m->seen[slot] <= i) {
+    for (uint64_t j = slot; j <= i; j += WORLD_SLOTS) {
+      if (model_is_live(&m->leases[j])) {
+        model_end(&m->leases[j], KVF_LEASE_END_REVOKED);
+      }
+    }
+    m->seen[slot] = i + 1;
+  }
+}
+
+static void step_time(model *m)
+{
+  m->now_ns += kvf_prng_below(&m->prng, MS(20));
+  if (kvf_prng_below(&m->prng, 2) == 0) {
+    kvf_lease_table_tick(&m->world.table, m->now_ns, (uint32_t)kvf_prng_below(&m->prng, 4));
+  }
+}
+
+/* One store, sometimes with something else between its being given out and its being done. */
+static void step_store(model *m)
+{
+  kvf_lease_store store;
+  if (!kvf_lease_table_next_store(&m->world.table, &store)) {
+    return;
+  }
+  assert_true(store.entry.word > m->world.fence[store.slot].word);
+  for (uint64_t more = kvf_prng_below(&m->prng, 3); more > 0; more--) {
+    step_message(m);
+    step_end(m);
+  }
+  m->world.fence[store.slot] = store.entry;
+  kvf_lease_table_stored(&m->world.table, store.slot, store.entry.word);
+}
+
+static void take_ended(model *m)
+{
+  kvf_lease_ended ended;
+  while (kvf_lease_table_next_ended(&m->world.table, &ended)) {
+    assert_in_range(ended.id - m->base_id, 0, IDS - 1);
+    model_lease *lease = &m->leases[ended.id - m->base_id];
+    model_run_out(m, lease);
+    assert_true(lease->published && lease->over && !lease->given_back);
+    assert_int_equal(ended.cause, lease->cause);
+    assert_int_equal(ended.user, 2000 + ended.id);
+    assert_true(m->world.fence[ended.slot].word >= kvf_fence_word_over(ended.id));
+    lease->given_back = true;
+  }
+}
+
+static void live_by_seed(uint64_t seed)
+{
+  static model m;
+  m = (model){.prng = {seed}, .now_ns = seed * MS(12345), .base_id = seed << 40};
+  world_init(&m.world, m.now_ns);
+  for (unsigned step = 0; step < STEPS; step++) {
+    switch (kvf_prng_below(&m.prng, 16)) {
+      case 0:
+      case 1:
+        step_publish(&m);
+        break;
+      case 2:
+        if (kvf_prng_below(&m.prng, 4) == 0) {
+          step_end(&m);
+        }
+        break;
+      case 3:
+        step_time(&m);
+        break;
+      case 4:
+      case 5:
+      case 6:
+        step_store(&m);
+        break;
+      case 7:
+        take_ended(&m);
+        break;
+      default:
+        step_message(&m);
+    }
+  }
+  assert_true(m.next > IDS / 4);
+  for (m.now_ns += WORLD_MAX_NS; m.world.table.live > 0; m.now_ns += MS(1)) {
+    kvf_lease_table_tick(&m.world.table, m.now_ns, 1);
+  }
+  world_store_all(&m.world);
+  take_ended(&m);
+  for (uint64_t i = 0; i < IDS; i++) {
+    assert_true(m.leases[i].published == m.leases[i].given_back);
+  }
+  assert_int_equal(m.world.table.held, 0);
+  assert_int_equal(kvf_lease_table_next_deadline(&m.world.table), KVF_TIME_NEVER);
+  kvf_lease_table_free(&m.world.table);
+}
+
+TEST(agrees_with_model)
+{
+  for (uint64_t seed = 1; seed <= 200; seed++) {
+    live_by_seed(seed);
+  }
 }
