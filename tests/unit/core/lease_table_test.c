@@ -154,6 +154,16 @@ static int tear_down(void **state)
 
 #define LEASE_TEST(name) TEST_WITH(name, set_up, tear_down)
 
+static int set_up_live(void **state)
+{
+  (void)set_up(state);
+  world_live(w, 0, 0, 3);
+  return 0;
+}
+
+/* Begins with lease 3 live in slot 0. */
+#define LIVE_TEST(name) TEST_WITH(name, set_up_live, tear_down)
+
 static kvf_status authorize(uint64_t now_ns, uint32_t slot, uint64_t id)
 {
   const kvf_lease lease = lease_of(slot, id);
@@ -199,9 +209,8 @@ LEASE_TEST(published_then_live_then_completed)
   assert_int_equal(kvf_lease_table_next_deadline(&w->table), KVF_TIME_NEVER);
 }
 
-LEASE_TEST(given_back_only_after_over_is_stored)
+LIVE_TEST(given_back_only_after_over_is_stored)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 1, 0, 3), KVF_OK);
   world_expect_none_ended(w);
   expect_store(0, kvf_fence_word_over(3));
@@ -289,9 +298,8 @@ LEASE_TEST(wrong_token_is_unknown)
 
 /* ---- revoking ---- */
 
-LEASE_TEST(end_counts_once)
+LIVE_TEST(end_counts_once)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
@@ -327,9 +335,8 @@ LEASE_TEST(publish_while_an_unpublished_end_is_being_stored)
   assert_int_equal(authorize(0, 0, 4), KVF_OK);
 }
 
-LEASE_TEST(end_of_a_later_id_ends_the_slots_lease)
+LIVE_TEST(end_of_a_later_id_ends_the_slots_lease)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_end(w, 0, 0, 5), KVF_NOT_FOUND);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
   assert_int_equal(world_renew(w, 0, 0, 5, 'a'), OVER);
@@ -371,9 +378,8 @@ LEASE_TEST(end_all)
 
 /* ---- time ---- */
 
-LEASE_TEST(expires_at_its_ttl)
+LIVE_TEST(expires_at_its_ttl)
 {
-  world_live(w, 0, 0, 3);
   assert_true(kvf_lease_table_next_deadline(&w->table) <= MS(100));
   kvf_lease_table_tick(&w->table, MS(99), 1000);
   assert_int_equal(authorize(MS(99), 0, 3), KVF_OK);
@@ -402,9 +408,8 @@ LEASE_TEST(over_without_a_tick)
   world_expect_ended(w, 3, 3, KVF_LEASE_END_EXPIRED);
 }
 
-LEASE_TEST(renewal_lengthens)
+LIVE_TEST(renewal_lengthens)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
   kvf_lease_table_tick(&w->table, MS(100), 1000);
   kvf_lease_table_tick(&w->table, MS(198), 1000);
@@ -423,9 +428,8 @@ LEASE_TEST(renewal_before_live_is_stored_counts)
   assert_int_equal(authorize(MS(150), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-LEASE_TEST(longest_life)
+LIVE_TEST(longest_life)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(198), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(249), 0, 3, 'a'), LIVE);
@@ -445,9 +449,8 @@ TEST(ttl_above_longest_life)
   kvf_lease_table_free(&table);
 }
 
-LEASE_TEST(finished_consumer_does_not_lengthen)
+LIVE_TEST(finished_consumer_does_not_lengthen)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(60), 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, MS(70), 0, 3, 'a'), LIVE);
@@ -456,9 +459,8 @@ LEASE_TEST(finished_consumer_does_not_lengthen)
   assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-LEASE_TEST(fifth_consumer_lengthens)
+LIVE_TEST(fifth_consumer_lengthens)
 {
-  world_live(w, 0, 0, 3);
   for (int name = 'a'; name < 'a' + KVF_LEASE_CONSUMERS_MAX; name++) {
     assert_int_equal(world_renew(w, MS(10), 0, 3, (char)name), LIVE);
   }
@@ -516,9 +518,8 @@ LEASE_TEST(time_near_its_end)
 
 /* ---- consumers ---- */
 
-LEASE_TEST(last_abort_abandons)
+LIVE_TEST(last_abort_abandons)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
@@ -527,16 +528,14 @@ LEASE_TEST(last_abort_abandons)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
-LEASE_TEST(abort_without_a_renewal)
+LIVE_TEST(abort_without_a_renewal)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_abort(w, 0, 0, 3, 'a'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
-LEASE_TEST(acknowledgement_waits_for_others_and_counts_once)
+LIVE_TEST(acknowledgement_waits_for_others_and_counts_once)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
@@ -545,9 +544,8 @@ LEASE_TEST(acknowledgement_waits_for_others_and_counts_once)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
 }
 
-LEASE_TEST(finished_is_final)
+LIVE_TEST(finished_is_final)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, MS(60), 0, 3, 'a'), LIVE); /* late: lengthens nothing */
@@ -557,9 +555,8 @@ LEASE_TEST(finished_is_final)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
 }
 
-LEASE_TEST(abort_by_one_that_never_attached)
+LIVE_TEST(abort_by_one_that_never_attached)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE); /* delayed: it does not attach */
@@ -582,9 +579,8 @@ LEASE_TEST(consumers_differ_in_every_part_of_their_key)
   assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[1], false), OVER);
 }
 
-LEASE_TEST(no_room_for_another_consumer)
+LIVE_TEST(no_room_for_another_consumer)
 {
-  world_live(w, 0, 0, 3);
   for (int i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
     assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
   }
@@ -599,9 +595,8 @@ LEASE_TEST(no_room_for_another_consumer)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
 }
 
-LEASE_TEST(aborted_consumer_makes_room)
+LIVE_TEST(aborted_consumer_makes_room)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE);
@@ -613,9 +608,8 @@ LEASE_TEST(aborted_consumer_makes_room)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
 }
 
-LEASE_TEST(late_messages_are_counted)
+LIVE_TEST(late_messages_are_counted)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
   assert_int_equal(w->table.counters.late_acknowledgements, 0);
   assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
@@ -630,9 +624,8 @@ LEASE_TEST(late_messages_are_counted)
 }
 
 /* The next lease of a slot has none of the last one's consumers. */
-LEASE_TEST(consumers_do_not_outlive_the_lease)
+LIVE_TEST(consumers_do_not_outlive_the_lease)
 {
-  world_live(w, 0, 0, 3);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);

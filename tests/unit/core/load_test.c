@@ -2,17 +2,30 @@
  * becomes of a part and of the whole load, checksums, and the stall clock. */
 #include "load_world.h"
 
+/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
+static void start_reading(void)
+{
+  world_started(0, 500, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+}
+
+static int set_up_reading(void **state)
+{
+  (void)world_setup(state);
+  start_reading();
+  return 0;
+}
+
+/* Begins with that load. */
+#define READING_TEST(name) TEST_WITH(name, set_up_reading, world_teardown)
+
 /* ---- the table of loads ---- */
 
 LOAD_TEST(whole_load)
 {
   world_begin(0, 500, 6, "1", "want 1");
-  world_path(1, 1, 11);
-  expect(1, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-  world_live(2, 1, 2);
-  expect(2, "");
-  world_live(3, 1, 1);
-  expect(3, "outcome 500 ok 6/6; quiet 500");
+  expect_path(1, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  expect_live(2, 1, 2, "");
+  expect_live(3, 1, 1, "outcome 500 ok 6/6; quiet 500");
   assert_int_equal(kvf_loads_next_deadline(w.loads), KVF_TIME_NEVER);
   assert_int_equal(kvf_loads_stats(w.loads)->open, 0);
   assert_int_equal(kvf_loads_stats(w.loads)->outcomes[0], 1);
@@ -23,16 +36,13 @@ LOAD_TEST(whole_load)
 
 LOAD_TEST(spec_is_copied)
 {
-  world_spec(500, 2, "1");
-  world_start(0);
+  world_ask(0, 500, 2, "1");
   memset(w.items, 0xff, sizeof(w.items));
   memset(w.parts, 0xff, sizeof(w.parts));
   memset(w.head_bytes, 0xff, sizeof(w.head_bytes));
   expect(0, "want 1");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1");
-  world_live(0, 1, 1);
-  expect(0, "outcome 500 ok 2/2; quiet 500");
+  expect_path(0, 1, 11, "read 1 over 11: 0,1");
+  expect_live(0, 1, 1, "outcome 500 ok 2/2; quiet 500");
 }
 
 LOAD_TEST(nothing_wanted)
@@ -46,8 +56,7 @@ LOAD_TEST(nothing_wanted)
 
 LOAD_TEST(same_request_twice)
 {
-  world_spec(500, 1, "1");
-  world_start(0);
+  world_ask(0, 500, 1, "1");
   assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_EXISTS);
   assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_OK);
   assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_EXISTS);
@@ -59,8 +68,7 @@ LOAD_TEST(same_request_twice)
 LOAD_TEST(table_is_full)
 {
   for (uint64_t request_id = 500; request_id < 504; request_id++) {
-    world_spec(request_id, 1, "1");
-    world_start(0);
+    world_ask(0, request_id, 1, "1");
   }
   world_spec(504, 1, "1");
   assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_NO_MEMORY);
@@ -134,8 +142,7 @@ LOAD_TEST(abort_in_every_state)
   world_failed(2, 3, KVF_TRANSFER_FAILED);
   kvf_loads_abort(w.loads, 3, 502);
   expect(3, "cancel 4 over 11; outcome 502 aborted 0/6");
-  world_live(3, 1, 4);
-  expect(3, "quiet 502");
+  expect_live(3, 1, 4, "quiet 502");
 
   world_started(0, 503, 1, "1", "read 5 over 11: 0");
   world_failed(4, 5, KVF_TRANSFER_FAILED);
@@ -146,16 +153,13 @@ LOAD_TEST(abort_in_every_state)
 
 LOAD_TEST(abort_all)
 {
-  world_spec(500, 1, "1");
-  world_start(0);
+  world_ask(0, 500, 1, "1");
   world_begin(0, 501, 1, "2", "want 1; want 2");
-  world_path(0, 2, 12);
-  expect(0, "read 1 over 12: 0");
+  expect_path(0, 2, 12, "read 1 over 12: 0");
   kvf_loads_abort_all(w.loads, 0);
   kvf_loads_abort_all(w.loads, 0);
   expect(0, "cancel 1 over 12; outcome 500 aborted 0/1; quiet 500; outcome 501 aborted 0/1");
-  world_live(0, 2, 1);
-  expect(0, "quiet 501");
+  expect_live(0, 2, 1, "quiet 501");
 }
 
 LOAD_TEST(tick_is_bounded)
@@ -180,8 +184,7 @@ LOAD_TEST(tick_is_bounded)
 LOAD_TEST(destroyed_at_any_time)
 {
   world_begin(0, 500, 6, "12", "want 1; want 2");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   kvf_loads_destroy(NULL);
 }
 
@@ -189,21 +192,17 @@ LOAD_TEST(destroyed_at_any_time)
 
 LOAD_TEST(one_question_for_each_peer)
 {
-  world_spec(500, 1, "12");
-  world_start(0);
+  world_ask(0, 500, 1, "12");
   world_begin(0, 501, 1, "1", "want 1; want 2");
   world_begin(0, 502, 1, "2", ""); /* asked already */
-  world_path(0, 2, 12);
-  expect(0, "read 1 over 12: 0; read 2 over 12: 0");
+  expect_path(0, 2, 12, "read 1 over 12: 0; read 2 over 12: 0");
   world_begin(0, 503, 1, "2", "want 2"); /* answered: a new question */
-  world_path(0, 1, 11);
-  expect(0, "read 3 over 11: 0; read 4 over 11: 0");
+  expect_path(0, 1, 11, "read 3 over 11: 0; read 4 over 11: 0");
 }
 
 LOAD_TEST(no_question_for_nobody)
 {
-  world_spec(500, 1, "1");
-  world_start(0);
+  world_ask(0, 500, 1, "1");
   kvf_loads_abort(w.loads, 0, 500);
   expect(0, "outcome 500 aborted 0/1; quiet 500");
 }
@@ -212,8 +211,7 @@ LOAD_TEST(no_question_for_nobody)
 LOAD_TEST(no_question_for_somebody_else)
 {
   world_started(0, 500, 1, "1", "read 1 over 11: 0");
-  world_spec(501, 1, "1");
-  world_start(0);
+  world_ask(0, 501, 1, "1");
   kvf_loads_abort(w.loads, 0, 501);
   expect(0, "outcome 501 aborted 0/1; quiet 501");
 }
@@ -222,8 +220,7 @@ LOAD_TEST(loads_take_turns)
 {
   w.config.chunks_in_flight = 4;
   world_reopen();
-  world_spec(500, 100, "1");
-  world_start(0);
+  world_ask(0, 500, 100, "1");
   world_spec(501, 5, "1");
   for (uint32_t i = 0; i < 5; i++) {
     w.items[i].position = i + 200;
@@ -237,8 +234,7 @@ LOAD_TEST(loads_take_turns)
 /* A load of many parts has no more turns than a load of one. */
 LOAD_TEST(parts_share_their_load_s_turn)
 {
-  world_spec(500, 8, "12");
-  world_start(0);
+  world_ask(0, 500, 8, "12");
   world_begin(0, 501, 8, "3", "want 1; want 2; want 3");
   world_path(0, 1, 11);
   world_path(0, 2, 12);
@@ -252,11 +248,9 @@ LOAD_TEST(limit_of_reads_in_flight)
 {
   world_started(0, 500, 16, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   expect(0, "");
-  world_live(0, 1, 2);
-  expect(0, "read 3 over 11: 8,9,10,11");
+  expect_live(0, 1, 2, "read 3 over 11: 8,9,10,11");
   world_live(0, 1, 1);
-  world_live(0, 1, 3);
-  expect(0, "read 4 over 11: 12,13,14,15");
+  expect_live(0, 1, 3, "read 4 over 11: 12,13,14,15");
 }
 
 LOAD_TEST(no_read_once_decided)
@@ -362,12 +356,9 @@ LOAD_TEST(groups_have_sizes_of_their_own)
   const kvf_read_item items[] = {{0, 0, 1, 1}, {1, 0, 2, 2}, {0, 1, 3, 3}, {1, 1, 4, 4}, {0, 2, 5, 5}, {0, 3, 6, 6}};
   memcpy(w.items, items, sizeof(items));
   expect_first("read 1 over 11: 0.0,1.0"); /* 350 of 400 bytes */
-  world_live(0, 1, 1);
-  expect(0, "read 2 over 11: 0.1,1.1");
-  world_live(0, 1, 2);
-  expect(0, "read 3 over 11: 0.2,0.3");
-  world_live(0, 1, 3);
-  expect(0, "outcome 500 ok 8/8; quiet 500");
+  expect_live(0, 1, 1, "read 2 over 11: 0.1,1.1");
+  expect_live(0, 1, 2, "read 3 over 11: 0.2,0.3");
+  expect_live(0, 1, 3, "outcome 500 ok 8/8; quiet 500");
 }
 
 LOAD_TEST(read_says_what_the_spec_said)
@@ -408,24 +399,20 @@ LOAD_TEST(small_is_the_whole_rest)
   w.config.inline_bytes = 400;
   world_reopen();
   world_started(0, 500, 4, "1", "read 1 over 11: small 0,1,2,3");
-  world_live(0, 1, 1);
-  expect(0, "outcome 500 ok 4/4; quiet 500");
+  expect_live(0, 1, 1, "outcome 500 ok 4/4; quiet 500");
 
   world_started(0, 501, 5, "1", "read 2 over 11: 0,1,2,3; read 3 over 11: 4");
   world_live(0, 1, 2);
   world_failed(0, 3, KVF_NOT_PUBLISHED);
   expect_at(10, "read 4 over 11: small 4"); /* what is left */
-  world_live(10, 1, 4);
-  expect(10, "outcome 501 ok 5/5; quiet 501");
+  expect_live(10, 1, 4, "outcome 501 ok 5/5; quiet 501");
 
   world_spec(502, 1, "12"); /* two parts */
   world_start(10);
   expect(10, "want 1; want 2");
-  world_path(10, 1, 11);
-  expect(10, "read 5 over 11: 0");
+  expect_path(10, 1, 11, "read 5 over 11: 0");
   world_live(10, 1, 5);
-  world_path(10, 2, 12);
-  expect(10, "read 6 over 12: small 0");
+  expect_path(10, 2, 12, "read 6 over 12: small 0");
 }
 
 LOAD_TEST(too_many_bytes_for_small)
@@ -439,18 +426,15 @@ LOAD_TEST(too_many_bytes_for_small)
 
 /* ---- retries ---- */
 
-LOAD_TEST(retry_only_what_is_missing)
+READING_TEST(retry_only_what_is_missing)
 {
-  world_start_reading();
   world_failed(1, 1, KVF_TRANSFER_FAILED);
   expect_at(100, ""); /* read 2 is not quiet */
   world_live(100, 1, 2);
   expect_at(104, "");
   expect_at(110, "want 1");
-  world_path(111, 1, 12);
-  expect(111, "read 3 over 12: 0,1,2,3");
-  world_live(112, 1, 3);
-  expect(112, "outcome 500 ok 6/6; quiet 500");
+  expect_path(111, 1, 12, "read 3 over 12: 0,1,2,3");
+  expect_live(112, 1, 3, "outcome 500 ok 6/6; quiet 500");
   assert_int_equal(kvf_loads_stats(w.loads)->retries, 1);
 }
 
@@ -489,43 +473,36 @@ LOAD_TEST(final_statuses)
   }
 }
 
-LOAD_TEST(lease_over_midway)
+READING_TEST(lease_over_midway)
 {
-  world_start_reading();
-  world_live(1, 1, 1);
-  expect(1, "");
+  expect_live(1, 1, 1, "");
   world_over(2, 1, 2);
   expect(2, "outcome 500 lease_expired 4/6; quiet 500");
 }
 
-LOAD_TEST(lease_over_cancels_the_rest)
+READING_TEST(lease_over_cancels_the_rest)
 {
-  world_start_reading();
   world_over(2, 1, 1);
   expect(2, "cancel 2 over 11; outcome 500 lease_expired 0/6");
   world_live(3, 1, 2); /* too late to count */
   expect(3, "quiet 500");
 }
 
-LOAD_TEST(another_process_answers)
+READING_TEST(another_process_answers)
 {
-  world_start_reading();
   world_live(1, 1, 1);
-  world_live(2, 2, 2);
-  expect(2, "outcome 500 peer_restarted 4/6; quiet 500");
+  expect_live(2, 2, 2, "outcome 500 peer_restarted 4/6; quiet 500");
 }
 
-LOAD_TEST(not_published_then_live)
+READING_TEST(not_published_then_live)
 {
-  world_start_reading();
   world_not_published(1, 1, 1);
   expect(1, "");
   world_failed(2, 2, KVF_NOT_PUBLISHED); /* the producer says it itself */
   expect_at(6, "");
   expect_at(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same path */
   world_live(13, 1, 3);
-  world_live(13, 1, 4);
-  expect(13, "outcome 500 ok 6/6; quiet 500");
+  expect_live(13, 1, 4, "outcome 500 ok 6/6; quiet 500");
 }
 
 LOAD_TEST(never_published)
@@ -568,8 +545,7 @@ LOAD_TEST(pauses_grow_until_a_success)
   world_not_published(30, 1, 3);
   expect_at(49, "");
   expect_at(70, "read 4 over 11: 0,1,2,3");
-  world_live(70, 1, 4);
-  expect(70, "read 5 over 11: 4");
+  expect_live(70, 1, 4, "read 5 over 11: 4");
   world_not_published(70, 1, 5);
   expect_at(80, "read 6 over 11: 4");
 }
@@ -603,23 +579,19 @@ LOAD_TEST(outcome_is_never_the_callers_mistake)
 LOAD_TEST(path_refused)
 {
   world_begin(0, 500, 6, "1", "want 1");
-  kvf_loads_on_path(w.loads, 1 * MS, 1, 0, KVF_HANDSHAKE_REFUSED);
-  expect(1, "outcome 500 handshake_refused 0/6; quiet 500");
+  expect_refused(1, 1, KVF_HANDSHAKE_REFUSED, "outcome 500 handshake_refused 0/6; quiet 500");
 }
 
-LOAD_TEST(first_trouble_is_remembered)
+READING_TEST(first_trouble_is_remembered)
 {
-  world_start_reading();
   world_failed(1, 1, KVF_CANCELLED);
   world_failed(1, 2, KVF_CHECKSUM);
   expect_at(11, "want 1");
-  world_path(11, 1, 12);
-  expect(11, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5");
+  expect_path(11, 1, 12, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5");
   world_failed(12, 3, KVF_TRANSFER_FAILED);
   world_failed(12, 4, KVF_TRANSFER_FAILED);
   expect_at(22, "want 1");
-  kvf_loads_on_path(w.loads, 22 * MS, 1, 0, KVF_PEER_DOWN);
-  expect(22, "outcome 500 checksum 0/6; quiet 500");
+  expect_refused(22, 1, KVF_PEER_DOWN, "outcome 500 checksum 0/6; quiet 500");
 }
 
 /* A producer that is killed is heard of by its data connection or its control connection, whichever ends first. */
@@ -647,14 +619,12 @@ LOAD_TEST(broken_path_of_a_peer_that_is_gone)
   }
 }
 
-LOAD_TEST(trouble_that_is_over_is_forgotten)
+READING_TEST(trouble_that_is_over_is_forgotten)
 {
-  world_start_reading();
   world_failed(1, 1, KVF_TRANSFER_FAILED);
   world_live(1, 1, 2);
   expect_at(11, "want 1");
-  kvf_loads_on_path(w.loads, 11 * MS, 1, 0, KVF_PEER_DOWN);
-  expect(11, "outcome 500 peer_down 0/6; quiet 500");
+  expect_refused(11, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/6; quiet 500");
 }
 
 LOAD_TEST(path_down)
@@ -662,16 +632,13 @@ LOAD_TEST(path_down)
   world_started(0, 500, 12, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   kvf_loads_on_path_down(w.loads, 1 * MS, 1, 99); /* another one */
   kvf_loads_on_path_down(w.loads, 1 * MS, 2, 11);
-  world_live(1, 1, 1);
-  expect(1, "read 3 over 11: 8,9,10,11");
+  expect_live(1, 1, 1, "read 3 over 11: 8,9,10,11");
   kvf_loads_on_path_down(w.loads, 2 * MS, 1, 11);
   kvf_loads_on_path_down(w.loads, 2 * MS, 1, 11);
-  world_live(3, 1, 2);
-  expect(3, "");
+  expect_live(3, 1, 2, "");
   world_failed(4, 3, KVF_CANCELLED);
   expect_at(14, "want 1");
-  kvf_loads_on_path(w.loads, 15 * MS, 1, 0, KVF_PEER_DOWN);
-  expect(15, "outcome 500 peer_down 8/12; quiet 500");
+  expect_refused(15, 1, KVF_PEER_DOWN, "outcome 500 peer_down 8/12; quiet 500");
 }
 
 LOAD_TEST(path_down_before_any_read)
@@ -683,13 +650,11 @@ LOAD_TEST(path_down_before_any_read)
   expect_at(10, "want 1");
 }
 
-LOAD_TEST(last_read_ends_well_after_path_down)
+READING_TEST(last_read_ends_well_after_path_down)
 {
-  world_start_reading();
   kvf_loads_on_path_down(w.loads, 1 * MS, 1, 11);
   world_live(2, 1, 2);
-  world_live(2, 1, 1);
-  expect(2, "outcome 500 ok 6/6; quiet 500");
+  expect_live(2, 1, 1, "outcome 500 ok 6/6; quiet 500");
 }
 
 LOAD_TEST(answers_that_nobody_waits_for)
@@ -697,7 +662,7 @@ LOAD_TEST(answers_that_nobody_waits_for)
   world_path(0, 1, 11);
   kvf_loads_on_pong(w.loads, 1);
   kvf_loads_on_path_down(w.loads, 0, 1, 11);
-  world_start_reading();
+  start_reading();
   world_path(1, 1, 12);
   kvf_loads_on_path(w.loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
   kvf_loads_on_pong(w.loads, 1);
@@ -762,13 +727,10 @@ LOAD_TEST(groups_are_all_or_nothing)
 LOAD_TEST(prefix_is_the_least_of_the_parts)
 {
   world_begin(0, 500, 8, "12", "want 1; want 2");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   world_live(0, 1, 1);
-  world_live(0, 1, 2);
-  expect(0, "");
-  world_path(1, 2, 12);
-  expect(1, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5,6,7");
+  expect_live(0, 1, 2, "");
+  expect_path(1, 2, 12, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5,6,7");
   world_live(1, 2, 3);
   world_over(1, 2, 4);
   expect(1, "outcome 500 lease_expired 4/8; quiet 500");
@@ -777,22 +739,18 @@ LOAD_TEST(prefix_is_the_least_of_the_parts)
 LOAD_TEST(short_part_comes_first)
 {
   world_begin(0, 500, 8, "12", "want 1; want 2");
-  world_path(0, 2, 12);
-  expect(0, "read 1 over 12: 0,1,2,3; read 2 over 12: 4,5,6,7");
+  expect_path(0, 2, 12, "read 1 over 12: 0,1,2,3; read 2 over 12: 4,5,6,7");
   world_live(0, 2, 1);
   world_live(0, 2, 2);
-  kvf_loads_on_path(w.loads, 0, 1, 0, KVF_PEER_DOWN);
-  expect(0, "outcome 500 peer_down 0/8; quiet 500");
+  expect_refused(0, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/8; quiet 500");
 }
 
 LOAD_TEST(failed_part_ends_the_others)
 {
   world_begin(0, 500, 8, "12", "want 1; want 2");
-  world_path(0, 1, 11);
-  expect(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
   world_live(0, 1, 1);
-  kvf_loads_on_path(w.loads, 0, 2, 0, KVF_PEER_DOWN);
-  expect(0, "cancel 2 over 11; outcome 500 peer_down 0/8");
+  expect_refused(0, 2, KVF_PEER_DOWN, "cancel 2 over 11; outcome 500 peer_down 0/8");
   world_failed(0, 2, KVF_CANCELLED);
   expect(0, "quiet 500");
 }
@@ -807,17 +765,13 @@ LOAD_TEST(parts_of_different_widths)
   world_start(0);
   expect(0, "want 1; want 2");
   world_path(0, 1, 11);
-  world_path(0, 2, 12);
-  expect(0, "read 1 over 11: 0,1; read 2 over 12: 0; read 3 over 11: 2,3; read 4 over 12: 1");
+  expect_path(0, 2, 12, "read 1 over 11: 0,1; read 2 over 12: 0; read 3 over 11: 2,3; read 4 over 12: 1");
   world_live(0, 1, 1);
   world_live(0, 1, 3);
   world_live(0, 2, 4);
-  world_live(0, 2, 2);
-  expect(0, "read 5 over 12: 2; read 6 over 12: 3");
-  world_live(0, 2, 5);
-  expect(0, "");
-  world_live(0, 2, 6);
-  expect(0, "outcome 500 ok 4/4; quiet 500");
+  expect_live(0, 2, 2, "read 5 over 12: 2; read 6 over 12: 3");
+  expect_live(0, 2, 5, "");
+  expect_live(0, 2, 6, "outcome 500 ok 4/4; quiet 500");
 }
 
 LOAD_TEST(each_part_has_its_own_claim)
@@ -827,11 +781,9 @@ LOAD_TEST(each_part_has_its_own_claim)
   world_start(0);
   expect(0, "want 1; want 2");
   world_path(0, 1, 11);
-  world_path(0, 2, 12);
-  expect(0, "read 1 over 11: 0; read 2 over 12: 0");
+  expect_path(0, 2, 12, "read 1 over 11: 0; read 2 over 12: 0");
   world_live(0, 1, 1);
-  world_live(0, 2, 2);
-  expect(0, "outcome 500 bad_ticket 0/1; quiet 500");
+  expect_live(0, 2, 2, "outcome 500 bad_ticket 0/1; quiet 500");
 }
 
 LOAD_TEST(deadline)
@@ -842,8 +794,7 @@ LOAD_TEST(deadline)
   world_live(50, 1, 1);
   expect_at(99, "");
   expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
-  world_live(101, 1, 2);
-  expect(101, "quiet 500");
+  expect_live(101, 1, 2, "quiet 500");
   assert_int_equal(kvf_loads_next_deadline(w.loads), KVF_TIME_NEVER);
 }
 
@@ -889,8 +840,7 @@ LOAD_TEST(quiet_overtakes_nobody)
 LOAD_TEST(outcomes_are_counted_by_status)
 {
   for (uint64_t request_id = 500; request_id < 503; request_id++) {
-    world_spec(request_id, 1, "1");
-    world_start(0);
+    world_ask(0, request_id, 1, "1");
     kvf_loads_abort(w.loads, 0, request_id);
     world_trace(0);
   }
@@ -924,8 +874,7 @@ LOAD_TEST(a_good_load_s_time_and_bytes)
   w.parts[0].tally = &tally;
   world_start(10);
   expect(10, "want 1");
-  world_path(12, 1, 11);
-  expect(12, "read 1 over 11: 0");
+  expect_path(12, 1, 11, "read 1 over 11: 0");
   world_live(17, 1, 1);
   world_trace(17);
   assert_int_equal(tally.bytes, 400);
@@ -947,8 +896,7 @@ LOAD_TEST(detection_begins_with_the_last_byte)
   assert_int_equal(total(stats->detection_ns.counts), 1);
   assert_int_equal(total(stats->detection_ns.sums), 0);
   world_trace(150);
-  world_spec(501, 1, "1");
-  world_start(200);
+  world_ask(200, 501, 1, "1");
   world_trace(200);
   kvf_loads_on_path(w.loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
   assert_int_equal(total(stats->detection_ns.sums), 60 * MS);
@@ -996,28 +944,24 @@ static void assert_counted(uint64_t mismatches, uint64_t agreed, uint64_t unveri
 }
 
 /* The items before the wrong one are good: only it and what follows is read again. */
-LOAD_TEST(one_more_try)
+READING_TEST(one_more_try)
 {
-  world_start_reading();
   good(1, 2, 2);
   mismatch(1, 1, 2);
   expect(1, "");
   expect_at(11, "want 1");
-  world_path(11, 1, 11);
-  expect(11, "read 3 over 11: 2,3");
+  expect_path(11, 1, 11, "read 3 over 11: 2,3");
   good(12, 3, 2);
   expect(12, "outcome 500 ok 6/6; quiet 500");
   assert_counted(1, 6, 0);
 }
 
-LOAD_TEST(wrong_twice_decides)
+READING_TEST(wrong_twice_decides)
 {
-  world_start_reading();
   good(1, 2, 2);
   mismatch(1, 1, 2);
   expect_at(11, "want 1");
-  world_path(11, 1, 11);
-  expect(11, "read 3 over 11: 2,3");
+  expect_path(11, 1, 11, "read 3 over 11: 2,3");
   mismatch(12, 3, 0);
   expect(12, "outcome 500 checksum 2/6; quiet 500");
   assert_counted(2, 4, 0);
@@ -1029,21 +973,18 @@ LOAD_TEST(another_item_is_wrong)
   world_started(0, 500, 4, "1", "read 1 over 11: 0,1,2,3");
   mismatch(1, 1, 0);
   expect_at(11, "want 1");
-  world_path(11, 1, 11);
-  expect(11, "read 2 over 11: 0,1,2,3");
+  expect_path(11, 1, 11, "read 2 over 11: 0,1,2,3");
   mismatch(12, 2, 1);
   expect_at(22, "want 1");
-  world_path(22, 1, 11);
-  expect(22, "read 3 over 11: 1,2,3");
+  expect_path(22, 1, 11, "read 3 over 11: 1,2,3");
   mismatch(23, 3, 0);
   expect(23, "outcome 500 checksum 1/4; quiet 500");
   assert_counted(3, 1, 0);
 }
 
 /* A wrong checksum of bytes that are the lease's no more says nothing, and what was verified is not good either. */
-LOAD_TEST(the_fence_goes_first)
+READING_TEST(the_fence_goes_first)
 {
-  world_start_reading();
   verified(1, 2, KVF_CHECKSUM, 1, kvf_fence_word_over(LEASE_ID));
   expect(1, "cancel 1 over 11; outcome 500 lease_expired 0/6");
   world_failed(2, 1, KVF_CANCELLED);
@@ -1052,34 +993,30 @@ LOAD_TEST(the_fence_goes_first)
 }
 
 /* Says that all agree, and that one does not: taken for the latter. Without a sample nothing is good. */
-LOAD_TEST(contradictions)
+READING_TEST(contradictions)
 {
-  world_start_reading();
   mismatch(1, 2, 2);
   kvf_loads_on_read_verified(w.loads, 1, 3);
   world_failed(1, 1, KVF_CHECKSUM);
   kvf_loads_on_read_verified(w.loads, 77, 1);
   expect_at(11, "want 1");
-  world_path(11, 1, 11);
-  expect(11, "read 3 over 11: 0,1,2,3; read 4 over 11: 5");
+  expect_path(11, 1, 11, "read 3 over 11: 0,1,2,3; read 4 over 11: 5");
 }
 
 LOAD_TEST(unverified_blocks_are_counted)
 {
   w.config.sums = true;
   world_reopen();
-  world_start_reading();
+  start_reading();
   good(1, 2, 2);
-  world_live(1, 1, 1);
-  expect(1, "outcome 500 ok 6/6; quiet 500");
+  expect_live(1, 1, 1, "outcome 500 ok 6/6; quiet 500");
   assert_counted(0, 2, 4);
 }
 
 /* ---- a part's stall clock ---- */
 
-LOAD_TEST(silent_peer)
+READING_TEST(silent_peer)
 {
-  world_start_reading();
   expect_at(499, "");
   expect_at(500, "ping 1");
   expect_at(999, "");
@@ -1090,15 +1027,13 @@ LOAD_TEST(silent_peer)
   world_failed(3000, 1, KVF_CANCELLED);
   world_failed(3000, 2, KVF_CANCELLED);
   expect_at(3010, "want 1");
-  kvf_loads_on_path(w.loads, 3010 * MS, 1, 0, KVF_PEER_DOWN);
-  expect(3010, "outcome 500 transfer_stalled 0/6; quiet 500");
+  expect_refused(3010, 1, KVF_PEER_DOWN, "outcome 500 transfer_stalled 0/6; quiet 500");
   assert_int_equal(kvf_loads_stats(w.loads)->stalls, 1);
   assert_int_equal(kvf_loads_stats(w.loads)->pings, 1);
 }
 
-LOAD_TEST(peer_that_only_answers_pings)
+READING_TEST(peer_that_only_answers_pings)
 {
-  world_start_reading();
   expect_at(500, "ping 1");
   kvf_loads_on_pong(w.loads, 1);
   expect_at(1000, "");
@@ -1108,17 +1043,15 @@ LOAD_TEST(peer_that_only_answers_pings)
   expect_at(2000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1");
 }
 
-LOAD_TEST(pong_from_before_the_ping)
+READING_TEST(pong_from_before_the_ping)
 {
-  world_start_reading();
   kvf_loads_on_pong(w.loads, 1);
   expect_at(500, "ping 1");
   expect_at(1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
-LOAD_TEST(progress_restarts_the_clock)
+READING_TEST(progress_restarts_the_clock)
 {
-  world_start_reading();
   kvf_loads_on_read_progress(w.loads, 400 * MS, 1);
   expect_at(899, "");
   expect_at(900, "ping 1");
@@ -1143,32 +1076,28 @@ LOAD_TEST(clock_rests_without_reads)
   expect_at(9500, "ping 1");
 }
 
-LOAD_TEST(remaining_reads_keep_the_clock)
+READING_TEST(remaining_reads_keep_the_clock)
 {
-  world_start_reading();
   world_failed(10, 1, KVF_TRANSFER_FAILED);
   expect_at(500, "ping 1");
   expect_at(1000, "cancel 2 over 11; stalled 11 of 1 silent");
   world_live(1001, 1, 2); /* it was complete after all */
   expect_at(1011, "want 1");
-  world_path(1011, 1, 12);
-  expect(1011, "read 3 over 12: 0,1,2,3");
+  expect_path(1011, 1, 12, "read 3 over 12: 0,1,2,3");
   /* the new attempt has a clock of its own */
   expect_at(1511, "ping 1");
 }
 
-LOAD_TEST(late_tick_leaves_time_for_the_pong)
+READING_TEST(late_tick_leaves_time_for_the_pong)
 {
-  world_start_reading();
   expect_at(900, "ping 1");
   expect_at(1399, "");
   expect_at(1400, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
 /* While this process did not run, nobody could be heard. */
-LOAD_TEST(silence_begins_anew_after_a_pause)
+READING_TEST(silence_begins_anew_after_a_pause)
 {
-  world_start_reading();
   expect_at(2500, "ping 1"); /* the peer's pong may be waiting in the socket */
   kvf_loads_on_pong(w.loads, 1);
   kvf_loads_on_read_progress(w.loads, 2600 * MS, 1);
@@ -1180,23 +1109,20 @@ LOAD_TEST(silence_begins_anew_after_a_pause)
   expect_at(10100, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
-LOAD_TEST(silence_begins_anew_once)
+READING_TEST(silence_begins_anew_once)
 {
-  world_start_reading();
   expect_at(2500, "ping 1");
   expect_at(9000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
-LOAD_TEST(pause_that_is_short)
+READING_TEST(pause_that_is_short)
 {
-  world_start_reading();
   expect_at(500, "ping 1");
   expect_at(1499, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
 }
 
-LOAD_TEST(pause_with_progress_just_before_it)
+READING_TEST(pause_with_progress_just_before_it)
 {
-  world_start_reading();
   kvf_loads_on_read_progress(w.loads, 490 * MS, 1);
   kvf_loads_on_read_progress(w.loads, 990 * MS, 1);
   /* the timer was for 500 */
@@ -1206,8 +1132,7 @@ LOAD_TEST(pause_with_progress_just_before_it)
 
 LOAD_TEST(loads_share_a_ping_and_a_stall)
 {
-  world_spec(500, 1, "1");
-  world_start(0);
+  world_ask(0, 500, 1, "1");
   world_started(0, 501, 1, "1", "read 1 over 11: 0; read 2 over 11: 0");
   expect_at(500, "ping 1");
   expect_at(1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
@@ -1232,7 +1157,7 @@ LOAD_TEST(ping_is_not_repeated)
 LOAD_TEST(stall_of_a_load_that_ends)
 {
   kvf_load_event event;
-  world_start_reading();
+  start_reading();
   expect_at(500, "ping 1");
   world_tick(1000);
   kvf_loads_abort(w.loads, 1000 * MS, 500);

@@ -117,6 +117,12 @@ static inline void world_start(uint64_t now_ms)
   assert_int_equal(kvf_loads_start(w.loads, now_ms * MS, &w.spec), KVF_OK);
 }
 
+static inline void world_ask(uint64_t now_ms, uint64_t request_id, uint32_t items, const char *peers)
+{
+  world_spec(request_id, items, peers);
+  world_start(now_ms);
+}
+
 static inline void world_live(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, kvf_fence_word_live(LEASE_ID));
@@ -240,13 +246,33 @@ static inline const char *world_trace(uint64_t now_ms)
     expect(now_ms, text);       \
   } while (0)
 
+/* A peer has this path: what is said then. */
+#define expect_path(now_ms, peer, path, text) \
+  do {                                        \
+    world_path(now_ms, peer, path);           \
+    expect(now_ms, text);                     \
+  } while (0)
+
+/* A read ends, and its fence is live. */
+#define expect_live(now_ms, peer, read_id, text) \
+  do {                                           \
+    world_live(now_ms, peer, read_id);           \
+    expect(now_ms, text);                        \
+  } while (0)
+
+/* A peer has no path. */
+#define expect_refused(now_ms, peer, status, text)              \
+  do {                                                          \
+    kvf_loads_on_path(w.loads, (now_ms) * MS, peer, 0, status); \
+    expect(now_ms, text);                                       \
+  } while (0)
+
 /* The load of world_spec() starts, and its one peer, 1, offers path 11: what is said then. */
-#define expect_started(now_ms, text) \
-  do {                               \
-    world_start(now_ms);             \
-    expect(now_ms, "want 1");        \
-    world_path(now_ms, 1, 11);       \
-    expect(now_ms, text);            \
+#define expect_started(now_ms, text)  \
+  do {                                \
+    world_start(now_ms);              \
+    expect(now_ms, "want 1");         \
+    expect_path(now_ms, 1, 11, text); \
   } while (0)
 
 /* world_spec() and that. */
@@ -259,16 +285,9 @@ static inline const char *world_trace(uint64_t now_ms)
 /* A load starts, and its peers are asked for. */
 #define world_begin(now_ms, request_id, items, peers, text) \
   do {                                                      \
-    world_spec(request_id, items, peers);                   \
-    world_start(now_ms);                                    \
+    world_ask(now_ms, request_id, items, peers);            \
     expect(now_ms, text);                                   \
   } while (0)
-
-/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
-static inline void world_start_reading(void)
-{
-  world_started(0, 500, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-}
 
 #define LOAD_TEST(name) TEST_WITH(name, world_setup, world_teardown)
 

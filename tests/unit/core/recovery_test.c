@@ -2,11 +2,20 @@
  * tests, under its own name, and each behaviour that it describes. */
 #include "recovery_world.h"
 
+static int start_one(void **state)
+{
+  (void)world_open(state);
+  world_admit(1);
+  return 0;
+}
+
+/* Begins while request 1 loads. */
+#define LOADING_TEST(name) TEST_WITH(name, start_one, world_close)
+
 /* ---- its tests ---- */
 
-RECOVERY_TEST(worker_failure_releases_once_and_publishes_nothing)
+LOADING_TEST(worker_failure_releases_once_and_publishes_nothing)
 {
-  world_admit(1);
   world_over(1, BOTH, 0, KVF_TRANSFER_FAILED);
   kvf_recovery_event event = world_rewind(1, 0); /* no block may be published */
   assert_int_equal(event.status, KVF_TRANSFER_FAILED);
@@ -17,9 +26,8 @@ RECOVERY_TEST(worker_failure_releases_once_and_publishes_nothing)
 }
 
 /* The engine's own deadline ends a load; the table has no clock. */
-RECOVERY_TEST(worker_timeout_releases_transfer_and_lease_once)
+LOADING_TEST(worker_timeout_releases_transfer_and_lease_once)
 {
-  world_admit(1);
   world_over(1, 1, 1, KVF_DEADLINE);
   world_over(1, 2, 3, KVF_DEADLINE);
   assert_int_equal(world_rewind(1, 1).status, KVF_DEADLINE);
@@ -29,9 +37,8 @@ RECOVERY_TEST(worker_timeout_releases_transfer_and_lease_once)
 }
 
 /* A failure that arrives before the engine has been told to go on is a fallback, even if all had looked well. */
-RECOVERY_TEST(worker_emits_fallback_before_validity_or_publication)
+LOADING_TEST(worker_emits_fallback_before_validity_or_publication)
 {
-  world_admit(1);
   world_good(1, BOTH);
   world_outcome(1, 2, 2, KVF_CHECKSUM);
   assert_int_equal(world_rewind(1, 2).status, KVF_CHECKSUM);
@@ -42,9 +49,8 @@ RECOVERY_TEST(worker_emits_fallback_before_validity_or_publication)
 }
 
 /* After it, tokens may have been computed from the block: there is no way back. */
-RECOVERY_TEST(worker_emits_failed_after_validity_is_marked)
+LOADING_TEST(worker_emits_failed_after_validity_is_marked)
 {
-  world_admit(1);
   world_good(1, BOTH);
   kvf_recovery_event event = world_event(KVF_RECOVERY_READY, 1);
   assert_int_equal(event.computed_tokens, TOKENS);
@@ -61,9 +67,8 @@ RECOVERY_TEST(worker_emits_failed_after_validity_is_marked)
 }
 
 /* A failed load is data of its own request. Others go on. */
-RECOVERY_TEST(worker_failed_state_does_not_propagate_and_reports_blocks)
+LOADING_TEST(worker_failed_state_does_not_propagate_and_reports_blocks)
 {
-  world_admit(1);
   world_admit(2);
   world_over(1, BOTH, 2, KVF_TRANSFER_FAILED);
   world_rewind(1, 2);
@@ -114,9 +119,8 @@ RECOVERY_TEST(worker_failed_block_ids_drained_once_per_step)
   world_end_last(1);
 }
 
-RECOVERY_TEST(abort_request_calls_result_abort)
+LOADING_TEST(abort_request_calls_result_abort)
 {
-  world_admit(1);
   world_good(1, 1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   assert_int_equal(world_event(KVF_RECOVERY_ABORT, 1).ranks_mask, 2); /* only where it is in flight */
@@ -126,9 +130,8 @@ RECOVERY_TEST(abort_request_calls_result_abort)
   world_expect_empty();
 }
 
-RECOVERY_TEST(abort_request_releases_lease_once)
+LOADING_TEST(abort_request_releases_lease_once)
 {
-  world_admit(1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_NOT_FOUND);
   assert_int_equal(world_event(KVF_RECOVERY_ABORT, 1).ranks_mask, BOTH);
@@ -140,9 +143,8 @@ RECOVERY_TEST(abort_request_releases_lease_once)
 }
 
 /* The handle's memory is the load's until every rank is quiet, and it is let go of once. */
-RECOVERY_TEST(abort_request_releases_transfer_handle_once)
+LOADING_TEST(abort_request_releases_transfer_handle_once)
 {
-  world_admit(1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_event(KVF_RECOVERY_ABORT, 1);
   world_outcome(1, BOTH, 0, KVF_ABORTED);
@@ -156,9 +158,8 @@ RECOVERY_TEST(abort_request_releases_transfer_handle_once)
   world_expect_empty();
 }
 
-RECOVERY_TEST(abort_request_after_completion_is_noop)
+LOADING_TEST(abort_request_after_completion_is_noop)
 {
-  world_admit(1);
   world_good(1, BOTH);
   world_event(KVF_RECOVERY_READY, 1);
   world_event(KVF_RECOVERY_RELEASE, 1);
@@ -169,17 +170,15 @@ RECOVERY_TEST(abort_request_after_completion_is_noop)
   world_expect_empty();
 }
 
-RECOVERY_TEST(abort_request_unknown_id_is_noop)
+LOADING_TEST(abort_request_unknown_id_is_noop)
 {
-  world_admit(1);
   assert_int_equal(kvf_recovery_end(recovery, 7), KVF_NOT_FOUND);
   world_silent();
   assert_int_equal(world_stats().loading, 1);
 }
 
-RECOVERY_TEST(recompute_failed_load_rewinds_to_local_prefix)
+LOADING_TEST(recompute_failed_load_rewinds_to_local_prefix)
 {
-  world_admit(1);
   kvf_report refused = world_report(1, BOTH, 0, KVF_BAD_TICKET);
   refused.prefix = 0; /* not even the positions that were not wanted were looked at */
   assert_int_equal(kvf_recovery_report(recovery, &refused), KVF_OK);
@@ -191,9 +190,8 @@ RECOVERY_TEST(recompute_failed_load_rewinds_to_local_prefix)
 
 /* ---- its behaviours ---- */
 
-RECOVERY_TEST(failure_is_decided_with_the_last_report)
+LOADING_TEST(failure_is_decided_with_the_last_report)
 {
-  world_admit(1);
   world_over(1, 1, 3, KVF_TRANSFER_FAILED);
   world_silent();
   world_good(1, 2);
@@ -222,9 +220,8 @@ RECOVERY_TEST(every_failure_releases_once)
   }
 }
 
-RECOVERY_TEST(one_local_recompute_event_for_a_request)
+LOADING_TEST(one_local_recompute_event_for_a_request)
 {
-  world_admit(1);
   world_over(1, BOTH, 1, KVF_PEER_DOWN);
   world_rewind(1, 1);
   world_event(KVF_RECOVERY_RELEASE, 1);
@@ -239,10 +236,9 @@ RECOVERY_TEST(one_local_recompute_event_for_a_request)
 }
 
 /* A second rewind, further back, would take back what the engine has computed from: it ends the request. */
-RECOVERY_TEST(block_lost_after_the_rewind_terminates)
+LOADING_TEST(block_lost_after_the_rewind_terminates)
 {
   kvf_recovery_error errors[POOL];
-  world_admit(1);
   world_over(1, BOTH, 3, KVF_PEER_DOWN);
   world_rewind(1, 3);
   assert_int_equal(kvf_recovery_drain_errors(recovery, errors, POOL), 1);
@@ -303,9 +299,8 @@ RECOVERY_TEST(failed_blocks_of_all_ranks_map_to_their_requests)
 }
 
 /* What its reviewer found: a rank that alone has seen the error must not act on it. */
-RECOVERY_TEST(no_event_before_all_ranks_are_in)
+LOADING_TEST(no_event_before_all_ranks_are_in)
 {
-  world_admit(1);
   world_over(1, 2, 1, KVF_TRANSFER_FAILED);
   world_over(1, 2, 1, KVF_TRANSFER_FAILED); /* the same rank again */
   world_silent();
@@ -324,9 +319,8 @@ RECOVERY_TEST(no_event_before_all_ranks_are_in)
 }
 
 /* Re-admitted without new blocks: they stay the request's, and nobody else's, through the rewind. */
-RECOVERY_TEST(rewound_request_keeps_its_blocks)
+LOADING_TEST(rewound_request_keeps_its_blocks)
 {
-  world_admit(1);
   world_over(1, BOTH, 1, KVF_PEER_DOWN);
   world_rewind(1, 1);
   world_event(KVF_RECOVERY_RELEASE, 1);
@@ -381,9 +375,8 @@ RECOVERY_TEST(terminated_if_too_long_for_one_context_step)
 }
 
 /* Told at once, since a lost rank may never become quiet; what it may write to is held until it is. */
-RECOVERY_TEST(lost_rank_terminates_and_its_blocks_stay_held)
+LOADING_TEST(lost_rank_terminates_and_its_blocks_stay_held)
 {
-  world_admit(1);
   world_good(1, 1);
   kvf_report lost = world_report(1, 2, 0, KVF_RANK_LOST);
   lost.prefix = 0;
@@ -398,9 +391,8 @@ RECOVERY_TEST(lost_rank_terminates_and_its_blocks_stay_held)
   assert_int_equal(world_try_admit(1, 0), KVF_OK);
 }
 
-RECOVERY_TEST(canceled_request_is_not_tracked_as_loading)
+LOADING_TEST(canceled_request_is_not_tracked_as_loading)
 {
-  world_admit(1);
   world_outcome(1, BOTH, 1, KVF_PEER_DOWN);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_event(KVF_RECOVERY_ABORT, 1);
@@ -410,19 +402,17 @@ RECOVERY_TEST(canceled_request_is_not_tracked_as_loading)
 }
 
 /* An aborted load that was complete before the abort reached it has nothing more to say either. */
-RECOVERY_TEST(canceled_request_with_a_decision_due_says_nothing_of_it)
+LOADING_TEST(canceled_request_with_a_decision_due_says_nothing_of_it)
 {
-  world_admit(1);
   world_good(1, BOTH);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_event(KVF_RECOVERY_RELEASE, 1);
   world_expect_empty();
 }
 
-RECOVERY_TEST(errors_of_a_request_that_left_are_dropped)
+LOADING_TEST(errors_of_a_request_that_left_are_dropped)
 {
   kvf_recovery_error errors[POOL];
-  world_admit(1);
   world_over(1, BOTH, 1, KVF_PEER_DOWN);
   world_rewind(1, 1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
@@ -585,9 +575,8 @@ RECOVERY_TEST(reports_that_contradict_themselves)
   try_report(BOTH, POSITIONS, POSITIONS - 1, KVF_OK, KVF_INVALID);
 }
 
-RECOVERY_TEST(a_status_of_a_newer_version_is_not_trusted)
+LOADING_TEST(a_status_of_a_newer_version_is_not_trusted)
 {
-  world_admit(1);
   kvf_report report = world_report(1, BOTH, 2, KVF_OK);
   report.status = -9999;
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
@@ -595,9 +584,8 @@ RECOVERY_TEST(a_status_of_a_newer_version_is_not_trusted)
   assert_int_equal(world_terminate(1, KVF_BAR_UNSAFE).status, KVF_INVALID);
 }
 
-RECOVERY_TEST(what_is_of_no_request)
+LOADING_TEST(what_is_of_no_request)
 {
-  world_admit(1);
   const kvf_report report = world_report(2, BOTH, 1, KVF_PEER_DOWN);
   const kvf_verdict verdict = {.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN};
   const uint32_t ids[] = {LOADED_BLOCKS, POOL};
