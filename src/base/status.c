@@ -1,6 +1,8 @@
 #include "base/status.h"
 
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 
 enum {
   HERE = 1 << 0,      /* retry_here */
@@ -92,6 +94,15 @@ static const kvf_status_info table[] = {
 #define TABLE_COUNT (sizeof(table) / sizeof(table[0]))
 
 _Static_assert(TABLE_COUNT <= KVF_STATUSES_MAX, "arrays of counters have that many entries");
+
+kvf_status kvf_fail(kvf_status status, char *message, const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, KVF_MESSAGE_BYTES_MAX, format, arguments);
+  va_end(arguments);
+  return status;
+}
 
 unsigned kvf_status_index(int status)
 {

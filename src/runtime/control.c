@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "runtime/control_socket.h"
-#include "transport/clock.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -46,11 +45,10 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
   *out = *listen;
   kvf_status status = advertised ? kvf_address_resolve_for(config->advertise, listen, out, message) : KVF_OK;
   if (status == KVF_OK && kvf_address_is_any(out)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                   "%s = %.60s names no address that others can connect to: set the option advertise%s",
-                   advertised ? "advertise" : "listen", advertised ? config->advertise : config->listen,
-                   advertised ? " to one" : "");
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message,
+                    "%s = %.60s names no address that others can connect to: set the option advertise%s",
+                    advertised ? "advertise" : "listen", advertised ? config->advertise : config->listen,
+                    advertised ? " to one" : "");
   }
   return status;
 }
@@ -66,10 +64,9 @@ static kvf_status open_listener(kvf_control *control, char *message)
     return status;
   }
   if (!kvf_address_is_loopback(&address) && node->keys[0].bytes == 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                   "listen = %.60s is not a loopback address: that needs a shared key (option key_file)",
-                   node->config.listen);
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message,
+                    "listen = %.60s is not a loopback address: that needs a shared key (option key_file)",
+                    node->config.listen);
   }
   status = find_named(&node->config, &address, &named, message);
   if (status == KVF_OK) {
@@ -96,8 +93,7 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   kvf_status status = KVF_OK;
   if (control->epoll_fd < 0 || control->wake_fd < 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
-    status = KVF_SYSTEM;
+    status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
     status = open_listener(control, message);
   }

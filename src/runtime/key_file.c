@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/status.h"
+
 /* The keys, and white space around them. */
 #define FILE_BYTES_MAX (KVF_KEYS_MAX * KVF_KEY_BYTES_MAX + 64)
 
@@ -42,8 +44,7 @@ kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_
   size_t found_count = 0;
   FILE *file = fopen(path, "rbe");
   if (file == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "key_file %.120s: %s", path, strerror(errno));
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message, "key_file %.120s: %s", path, strerror(errno));
   }
   size_t bytes = fread(data, 1, sizeof(data), file);
   const char *wrong = ferror(file) != 0 ? "cannot be read" : NULL;

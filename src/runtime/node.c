@@ -12,9 +12,9 @@
 #include "base/options.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
-#include "transport/clock.h"
 #include "transport/fence_memory.h"
 #include "transport/socket.h"
+#include "transport/thread.h"
 
 /* All transports there are; the option `transports` chooses and orders. */
 static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, &kvf_transport_tcp, &kvf_transport_ucx};
@@ -39,8 +39,7 @@ static kvf_status open_core(kvf_node *node, char *message)
                             .logger = node->logger};
   if (!draw_random(&config.incarnation, sizeof(config.incarnation)) ||
       !draw_random(config.secret, sizeof(config.secret))) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the system gives no random numbers: %s", strerror(errno));
-    return KVF_SYSTEM;
+    return kvf_fail(KVF_SYSTEM, message, "the system gives no random numbers: %s", strerror(errno));
   }
   kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
   kvf_forget(&config, sizeof(config));
@@ -109,8 +108,7 @@ static kvf_status open_tls(kvf_node *node, char *message)
 {
   const bool has_key = node->keys[0].bytes > 0;
   if (node->config.tls == KVF_TLS_ALWAYS && !has_key) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tls = always needs a shared key (option key_file)");
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message, "tls = always needs a shared key (option key_file)");
   }
   if (node->config.tls == KVF_TLS_NEVER || !has_key) {
     return KVF_OK;

@@ -5,8 +5,8 @@
 
 #include "runtime/control.h"
 #include "runtime/node.h"
-#include "transport/clock.h"
 #include "transport/fence_memory.h"
+#include "transport/thread.h"
 
 uint64_t kvf_node_enter(kvf_node *node)
 {

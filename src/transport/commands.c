@@ -3,7 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "transport/clock.h"
+#include "transport/thread.h"
 
 void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id)
 {

@@ -14,7 +14,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "transport/clock.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -229,13 +228,11 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   const char *failed;
   *out = NULL;
   if (config->copy_threads == 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "copy_threads is 0: local needs at least 1");
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message, "copy_threads is 0: local needs at least 1");
   }
   kvf_local *local = calloc(1, sizeof(*local) + config->copy_threads * sizeof(local->workers[0]));
   if (local == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: %s", strerror(ENOMEM));
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "local: %s", strerror(ENOMEM));
   }
   local->base.ops = &kvf_transport_local;
   local->host = *host;

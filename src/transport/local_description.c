@@ -70,13 +70,11 @@ static kvf_status check_addresses(const kvf_local_description *head, const kvf_r
                                   const kvf_region_layout *sums, const uint64_t *bases, char *message)
 {
   if (head->pid == 0 || head->pid > INT32_MAX) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%" PRIu32 " is no process id", head->pid);
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "%" PRIu32 " is no process id", head->pid);
   }
   if (!kvf_address_is_possible(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
       !kvf_address_is_possible(head->table_address, kvf_fence_table_bytes(head->table_slots))) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
   }
   if (!bases_ok(remote, bases, head->regions_count, "region", message) ||
       !bases_ok(sums, bases + head->regions_count, head->sums_count, "checksums", message)) {
@@ -89,16 +87,13 @@ static kvf_status check_place(const kvf_local_description *head, const kvf_local
                               const kvf_incarnation *incarnation, char *message)
 {
   if (memcmp(head->place.boot, here->boot, sizeof(here->boot)) != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "it runs on another host");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "it runs on another host");
   }
   if (head->place.pid_namespace != here->pid_namespace) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "it runs in another process-id namespace (container)");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "it runs in another process-id namespace (container)");
   }
   if (memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is of another incarnation");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
   }
   return KVF_OK;
 }
@@ -112,14 +107,12 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
   size_t plain = sizeof(*head) + (size_t)remote_count * sizeof(*bases);
   bool has_sums = groups > 0 && bytes_count == plain + groups * sizeof(*bases);
   if (bytes_count != plain && !has_sums) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %zu bytes, not %zu", bytes_count, plain);
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %zu bytes, not %zu", bytes_count, plain);
   }
   memcpy(head, bytes, sizeof(*head));
   if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
       head->sums_count != (has_sums ? groups : 0)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is not one of this transport");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is not one of this transport");
   }
   kvf_status status = check_place(head, here, incarnation, message);
   if (status != KVF_OK) {

@@ -1,6 +1,5 @@
 /* Links of the local transport: a peer is checked, watched, given back. */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -111,27 +110,22 @@ static kvf_status check_process(kvf_local_link *link, const kvf_local_descriptio
   pid_t pid = (pid_t)description->pid;
   link->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
   if (link->pidfd < 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "process %d cannot be watched: %s", (int)pid, strerror(errno));
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)pid, strerror(errno));
   }
   uint8_t cookie[KVF_LOCAL_COOKIE_BYTES];
   kvf_fence_head head;
   int error =
       kvf_local_peek(pid, description->cookie_address, cookie, sizeof(cookie), description->table_address, &head);
   if (error != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "memory of process %d cannot be read: %s%s", (int)pid,
-                   strerror(error),
-                   error == EPERM ? " (another user, a container's limits, or kernel.yama.ptrace_scope above 1)" : "");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "memory of process %d cannot be read: %s%s", (int)pid, strerror(error),
+                    error == EPERM ? " (another user, a container's limits, or kernel.yama.ptrace_scope above 1)" : "");
   }
   if (!kvf_equal_secret(cookie, description->cookie, sizeof(cookie))) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "process %d is not the one that described itself", (int)pid);
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d is not the one that described itself", (int)pid);
   }
   if (head.magic != KVF_FENCE_MAGIC || head.slots != description->table_slots ||
       memcmp(&head.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "the fence table of process %d is of another incarnation", (int)pid);
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
   }
   if (description->has_table_fd != 0) {
     link->fence = kvf_fence_table_map(pid, description->table_fd, link->table_slots, &link->incarnation);
@@ -151,8 +145,7 @@ static void agree_on_sums(kvf_local *local, kvf_local_link *link, const kvf_loca
 static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory is registered here");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   kvf_local_description description;
   kvf_region_layout *sums = link->remote + link->regions_count;
@@ -182,8 +175,7 @@ void kvf_local_link_check(kvf_local *local, kvf_local_link *link)
   kvf_status status = check_link(local, link, message);
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
   if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
-    (void)snprintf(message, sizeof(message), "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
-    status = KVF_TRANSFER_SETUP;
+    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
   }
   (void)pthread_mutex_lock(&local->lock);
   link->state = status == KVF_OK ? KVF_LOCAL_UP : KVF_LOCAL_DOWN;

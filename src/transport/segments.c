@@ -1,7 +1,6 @@
 #include "transport/segments.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 kvf_region_layout kvf_region_layout_of(const kvf_region *region)
 {
@@ -22,9 +21,8 @@ static uint32_t head_bytes_of(const kvf_region *region)
 
 static kvf_status differ(char *message, uint32_t region, const char *field, uint64_t here, uint64_t there)
 {
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "region %" PRIu32 ": %s is %" PRIu64 " here, %" PRIu64 " there",
-                 region, field, here, there);
-  return KVF_INCOMPATIBLE;
+  return kvf_fail(KVF_INCOMPATIBLE, message, "region %" PRIu32 ": %s is %" PRIu64 " here, %" PRIu64 " there", region,
+                  field, here, there);
 }
 
 /* A layout on its own: it comes from a peer. */
@@ -33,21 +31,19 @@ static kvf_status check_layout(const kvf_region_layout *layout, uint32_t region,
   if (kvf_region_layout_is_valid(layout)) {
     return KVF_OK;
   }
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                 "region %" PRIu32 " of the peer makes no sense: blocks %" PRIu32 ", block_bytes %" PRIu32
-                 ", stride_bytes %" PRIu64 ", heads %" PRIu32 " of %" PRIu32 ", group %" PRIu32,
-                 region, layout->blocks, layout->block_bytes, layout->stride_bytes, layout->heads, layout->heads_total,
-                 layout->group);
-  return KVF_INCOMPATIBLE;
+  return kvf_fail(KVF_INCOMPATIBLE, message,
+                  "region %" PRIu32 " of the peer makes no sense: blocks %" PRIu32 ", block_bytes %" PRIu32
+                  ", stride_bytes %" PRIu64 ", heads %" PRIu32 " of %" PRIu32 ", group %" PRIu32,
+                  region, layout->blocks, layout->block_bytes, layout->stride_bytes, layout->heads, layout->heads_total,
+                  layout->group);
 }
 
 kvf_status kvf_layouts_check(const kvf_region *local, uint32_t local_count, const kvf_region_layout *remote,
                              uint32_t remote_count, char *message)
 {
   if (local_count != remote_count) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "regions: %" PRIu32 " here, %" PRIu32 " there", local_count,
-                   remote_count);
-    return KVF_INCOMPATIBLE;
+    return kvf_fail(KVF_INCOMPATIBLE, message, "regions: %" PRIu32 " here, %" PRIu32 " there", local_count,
+                    remote_count);
   }
   for (uint32_t i = 0; i < local_count; i++) {
     const kvf_region *here = &local[i];

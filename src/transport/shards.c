@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/list.h"
@@ -195,8 +194,7 @@ kvf_status kvf_shards_open(const kvf_transport_ops *ops, const kvf_transport_ops
   kvf_status status = KVF_OK;
   *out = NULL;
   if (all == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s: no memory", ops->name);
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "%s: no memory", ops->name);
   }
   assert(count > 0 && count <= KVF_SHARDS_MAX);
   all->base.ops = ops;

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/status.h"
+
 static const uint8_t v4_prefix[12] = {[10] = 0xff, [11] = 0xff};
 
 socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_storage *out)
@@ -70,8 +72,7 @@ static bool split_name(const char *text, char name[NI_MAXHOST], uint16_t *port)
 
 static kvf_status unusable(const char *text, const char *why, char *message)
 {
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "address \"%.64s\": %s", text, why);
-  return KVF_INVALID;
+  return kvf_fail(KVF_INVALID, message, "address \"%.64s\": %s", text, why);
 }
 
 /* "::" takes connections of both families. */
@@ -195,8 +196,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
   *out_fd = -1;
   int fd = open_socket(address);
   if (fd < 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot open a socket for %s: %s", text, strerror(errno));
-    return KVF_SYSTEM;
+    return kvf_fail(KVF_SYSTEM, message, "cannot open a socket for %s: %s", text, strerror(errno));
   }
   int error = bind_and_listen(fd, address, bound);
   if (error == 0) {

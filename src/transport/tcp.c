@@ -6,13 +6,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "transport/clock.h"
 #include "transport/peer_log.h"
 #include "transport/shards.h"
 #include "transport/thread.h"
@@ -228,8 +226,7 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
   *out = NULL;
   kvf_tcp *tcp = calloc(1, sizeof(*tcp));
   if (tcp == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: %s", strerror(ENOMEM));
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "tcp: %s", strerror(ENOMEM));
   }
   init(tcp, config, host);
   kvf_status status = listen_on(tcp, message);
@@ -237,14 +234,12 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
     goto destroy_tcp;
   }
   if (!open_fds(tcp)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: no file descriptors: %s", strerror(errno));
-    status = KVF_SYSTEM;
+    status = kvf_fail(KVF_SYSTEM, message, "tcp: no file descriptors: %s", strerror(errno));
     goto destroy_tcp;
   }
   int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp);
   if (error != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp: no thread: %s", strerror(error));
-    status = KVF_SYSTEM;
+    status = kvf_fail(KVF_SYSTEM, message, "tcp: no thread: %s", strerror(error));
     goto destroy_tcp;
   }
   *out = &tcp->base;
@@ -399,9 +394,7 @@ static kvf_status tcp_shards_open(const kvf_transport_config *config, const kvf_
   *out = NULL;
   uint32_t count = config->tcp_streams;
   if (count == 0 || count > KVF_SHARDS_MAX) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count,
-                   KVF_SHARDS_MAX);
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count, KVF_SHARDS_MAX);
   }
   kvf_transport_config each = *config;
   each.connections_max = (config->connections_max + count - 1) / count;

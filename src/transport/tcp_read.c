@@ -1,7 +1,6 @@
 /* Reads: sent, received into their blocks, judged whole, reported. */
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "transport/sums.h"
 #include "transport/tcp_link.h"

@@ -91,20 +91,18 @@ kvf_status kvf_tcp_stream_grow(kvf_tcp_stream *stream, size_t in_bytes, size_t o
   return status == KVF_OK ? grow(&stream->out, out_bytes) : status;
 }
 
-/* What a call's negative result means. */
-static kvf_tcp_io failed(kvf_tcp_stream *stream)
+/* What it means that a call has received nothing (0: the end), or failed. */
+static kvf_tcp_io moved_nothing(kvf_tcp_stream *stream, ssize_t result)
 {
+  if (result == 0) {
+    stream->error = 0;
+    return KVF_TCP_IO_CLOSED;
+  }
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
     return KVF_TCP_IO_BLOCKED;
   }
   stream->error = errno;
   return errno == ECONNRESET || errno == EPIPE ? KVF_TCP_IO_CLOSED : KVF_TCP_IO_FAILED;
-}
-
-static kvf_tcp_io ended(kvf_tcp_stream *stream)
-{
-  stream->error = 0;
-  return KVF_TCP_IO_CLOSED;
 }
 
 /* Moves what waits to the start, so that all free room lies behind it. */
@@ -136,11 +134,8 @@ kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
   compact(in);
   assert(in->tail < in->capacity);
   ssize_t got = receive_into(stream, in->data + in->tail, in->capacity - in->tail);
-  if (got < 0) {
-    return failed(stream);
-  }
-  if (got == 0) {
-    return ended(stream);
+  if (got <= 0) {
+    return moved_nothing(stream, got);
   }
   in->tail += (size_t)got;
   return in->tail == in->capacity ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
@@ -199,11 +194,8 @@ static kvf_tcp_io discard_payload(kvf_tcp_stream *stream, kvf_tcp_payload *paylo
   uint8_t scratch[SCRATCH_BYTES];
   uint64_t asked = smaller(sizeof(scratch), payload->left_bytes);
   ssize_t got = receive_into(stream, scratch, asked);
-  if (got < 0) {
-    return failed(stream);
-  }
-  if (got == 0) {
-    return ended(stream);
+  if (got <= 0) {
+    return moved_nothing(stream, got);
   }
   payload->left_bytes -= (uint64_t)got;
   return (uint64_t)got == asked ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
@@ -228,11 +220,8 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
     iov[message.msg_iovlen++] = (struct iovec){.iov_base = stream->in.data, .iov_len = stream->in.capacity};
   }
   ssize_t got = receive_message(stream, &message);
-  if (got < 0) {
-    return failed(stream);
-  }
-  if (got == 0) {
-    return ended(stream);
+  if (got <= 0) {
+    return moved_nothing(stream, got);
   }
   uint64_t landed = smaller((uint64_t)got, offered);
   advance(payload, &ahead, offered, landed);
@@ -286,7 +275,7 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   struct msghdr message = {.msg_iov = iov, .msg_iovlen = count + 1};
   ssize_t sent = send_message(stream, &message);
   if (sent < 0) {
-    return failed(stream);
+    return moved_nothing(stream, sent);
   }
   size_t framed = (size_t)smaller((uint64_t)sent, unsent);
   out->head += framed;

@@ -3,9 +3,6 @@
 #include <sched.h>
 #include <signal.h>
 
-#include "base/time.h"
-#include "transport/clock.h"
-
 #define WAIT_MS_MAX 60000
 #define YIELD_LATE_NS (2 * KVF_NS_PER_MS) /* more than a peer on the same core takes until it waits for us */
 #define YIELD_PAUSE_NS (100 * KVF_NS_PER_MS)

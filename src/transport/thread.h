@@ -1,9 +1,19 @@
-/* The library's threads. */
+/* The library's threads, and the clock that they look at. */
 #ifndef KVF_TRANSPORT_THREAD_H
 #define KVF_TRANSPORT_THREAD_H
 
 #include <pthread.h>
-#include <stdint.h>
+#include <time.h>
+
+#include "base/time.h"
+
+/* CLOCK_MONOTONIC: nobody sets it, and it is the same for all threads. */
+static inline uint64_t kvf_clock_now(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
+}
 
 /* As pthread_create(), whose error it returns: a thread with all signals blocked, since the engine's are not for it,
  * and with a name of at most 15 characters. */

@@ -17,6 +17,7 @@
 
 #include "base/crypto.h"
 #include "base/fence.h"
+#include "base/status.h"
 #include "kvferry/node.h"
 #include "transport/tls.h"
 #include "wire/address.h"

@@ -11,7 +11,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "transport/clock.h"
 #include "transport/peer_log.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -374,13 +373,11 @@ static kvf_status open_with(kvf_ucx *ucx, char *message)
 {
   char said[KVF_MESSAGE_BYTES_MAX] = "";
   if (!open_fds(ucx)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: no file descriptors: %s", strerror(errno));
-    return KVF_SYSTEM;
+    return kvf_fail(KVF_SYSTEM, message, "ucx: no file descriptors: %s", strerror(errno));
   }
   int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx);
   if (error != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: no thread: %s", strerror(error));
-    return KVF_SYSTEM;
+    return kvf_fail(KVF_SYSTEM, message, "ucx: no thread: %s", strerror(error));
   }
   ucx->message = said;
   kvf_command_init(&ucx->opening.command, run_open);
@@ -406,8 +403,7 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
   }
   kvf_ucx *ucx = calloc(1, sizeof(*ucx));
   if (ucx == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %s", strerror(ENOMEM));
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "ucx: %s", strerror(ENOMEM));
   }
   init(ucx, config, host);
   ucx->is_loopback = kvf_address_is_loopback(&listen);

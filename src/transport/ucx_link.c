@@ -121,35 +121,29 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 
 /* ---- connecting ---- */
 
-static bool check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
-                              char *message)
+static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
+                                    char *message)
 {
   uint32_t groups = kvf_sums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
   if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is of another incarnation");
-    return false;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
   }
   if (description->ucx_major != ucx->api->major) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX is %u.%u there and %u.%u here", description->ucx_major,
-                   description->ucx_minor, ucx->api->major, ucx->api->minor);
-    return false;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "UCX is %u.%u there and %u.%u here", description->ucx_major,
+                    description->ucx_minor, ucx->api->major, ucx->api->minor);
   }
   if (description->regions_count != link->regions_count ||
       (description->sums_count != 0 && description->sums_count != groups)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description has %u regions and %u checksums, not %u and %u",
-                   (unsigned)description->regions_count, (unsigned)description->sums_count,
-                   (unsigned)link->regions_count, (unsigned)groups);
-    return false;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %u regions and %u checksums, not %u and %u",
+                    (unsigned)description->regions_count, (unsigned)description->sums_count,
+                    (unsigned)link->regions_count, (unsigned)groups);
   }
   for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
     possible = possible &&
                kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&link->remote[i]));
   }
-  if (!possible) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "an address in its description is impossible");
-  }
-  return possible;
+  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
 }
 
 static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description)
@@ -190,11 +184,11 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   kvf_ucx_description description;
   kvf_status status = kvf_ucx_description_read(link->description, link->description_bytes, memories, &description);
   if (status != KVF_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its description is malformed");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is malformed");
   }
-  if (!check_description(ucx, link, &description, message)) {
-    return KVF_TRANSFER_SETUP;
+  status = check_description(ucx, link, &description, message);
+  if (status != KVF_OK) {
+    return status;
   }
   link->table = description.table.address;
   link->table_slots = description.table_slots;
@@ -204,16 +198,13 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   }
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no endpoint: %s", kvf_ucx_text(ucx, error));
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
   }
   if (link->has_messages && has_device_memory(ucx->memory)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its network cannot read memory, and ours is not the host's");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its network cannot read memory, and ours is not the host's");
   }
   if (!kvf_ucx_room_take(ucx, &link->check, 0)) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "too many links and reads at a time");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "too many links and reads at a time");
   }
   kvf_ucx_sample_start(&link->check, link, KVF_UCX_SLOT_NONE);
   return KVF_OK;
@@ -223,8 +214,7 @@ static kvf_status begin(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
 {
   const kvf_ucx_memory *memory = ucx->memory;
   if (memory == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory is registered here");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   link->generation = memory->generation;
   kvf_status status =
@@ -234,8 +224,7 @@ static kvf_status begin(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
   }
   kvf_ucx_memory_key *memories = malloc(KVF_UCX_MEMORIES_MAX * sizeof(*memories));
   if (memories == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no memory for its keys");
-    return KVF_TRANSFER_SETUP;
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory for its keys");
   }
   status = connect_with(ucx, link, memories, message);
   free(memories);

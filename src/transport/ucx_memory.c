@@ -170,8 +170,7 @@ static kvf_status serve(kvf_ucx_memory *memory, char *message)
   uint8_t *description = malloc(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   size_t bytes = 0;
   if (description == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", strerror(ENOMEM));
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "%s", strerror(ENOMEM));
   }
   if (!kvf_ucx_worker_open(ucx, &ucx->server, message) || !kvf_ucx_messages_serve_server(ucx, message)) {
     server_close(ucx);

@@ -6,7 +6,7 @@
 #include "base/time.h"
 #include "producer_process.h"
 #include "test.h"
-#include "transport/clock.h"
+#include "transport/thread.h"
 
 #define PATIENCE_MS 20000
 #define ROUNDS 100

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "transport/clock.h"
+#include "transport/thread.h"
 
 /* A transport's data thread, with one descriptor that it waits for besides its commands. */
 typedef struct world {
