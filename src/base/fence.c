@@ -24,16 +24,15 @@ kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim
 
 kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt, uint64_t *out)
 {
-  size_t total = 0;
-  for (uint32_t group = 0; group < blocks->groups; group++) {
-    total += blocks->counts[group];
-  }
   uint8_t hash[KVF_HASH_BYTES];
   const kvf_span spans[] = {
-      {lease->token, sizeof(lease->token)},        {&lease->id, sizeof(lease->id)},
-      {prompt->hash, sizeof(prompt->hash)},        {&prompt->tokens, sizeof(prompt->tokens)},
-      {&blocks->groups, sizeof(blocks->groups)},   {blocks->counts, blocks->groups * sizeof(*blocks->counts)},
-      {blocks->ids, total * sizeof(*blocks->ids)},
+      {lease->token, sizeof(lease->token)},
+      {&lease->id, sizeof(lease->id)},
+      {prompt->hash, sizeof(prompt->hash)},
+      {&prompt->tokens, sizeof(prompt->tokens)},
+      {&blocks->groups, sizeof(blocks->groups)},
+      {blocks->counts, blocks->groups * sizeof(*blocks->counts)},
+      {blocks->ids, kvf_blocks_count(blocks) * sizeof(*blocks->ids)},
   };
   kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
   if (status == KVF_OK) {

@@ -72,6 +72,16 @@ static inline size_t kvf_fence_table_bytes(uint32_t slots)
  * process' table, or none. KVF_BAD_TICKET: the lease covers other blocks, or another prompt, than the ticket says. */
 KVF_MUST_USE kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim);
 
+/* Of all groups together. */
+static inline size_t kvf_blocks_count(const kvf_blocks *blocks)
+{
+  size_t count = 0;
+  for (uint32_t group = 0; group < blocks->groups; group++) {
+    count += blocks->counts[group];
+  }
+  return count;
+}
+
 /* What an entry's digest covers: the lease's secret token, the prompt and all its block ids by group. */
 KVF_MUST_USE kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                                          uint64_t *out);

@@ -148,16 +148,10 @@ static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t wo
 
 static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_list **out)
 {
-  if (blocks->groups > KVF_GROUPS_MAX) {
+  if (blocks->groups > KVF_GROUPS_MAX || kvf_blocks_count(blocks) > KVF_BLOCKS_PER_LEASE_MAX) {
     return KVF_LIMIT;
   }
-  uint64_t total = 0;
-  for (uint32_t group = 0; group < blocks->groups; group++) {
-    total += blocks->counts[group];
-  }
-  if (total > KVF_BLOCKS_PER_LEASE_MAX) {
-    return KVF_LIMIT;
-  }
+  const size_t total = kvf_blocks_count(blocks);
   block_list *list = malloc(sizeof(*list) + (blocks->groups + 1 + total) * sizeof(list->data[0]));
   if (list == NULL) {
     return KVF_NO_MEMORY;

@@ -153,10 +153,7 @@ void kvf_summing_close(kvf_summing *summing)
 
 kvf_summing_job *kvf_summing_prepare(const kvf_lease *lease, const kvf_blocks *blocks)
 {
-  size_t total = 0;
-  for (uint32_t group = 0; group < blocks->groups; group++) {
-    total += blocks->counts[group];
-  }
+  const size_t total = kvf_blocks_count(blocks);
   kvf_summing_job *job = malloc(sizeof(*job) + total * sizeof(job->ids[0]));
   if (job == NULL) {
     return NULL;

@@ -55,14 +55,8 @@ kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blo
 
 static kvf_status check_groups(const kvf_blocks *blocks)
 {
-  size_t total = 0;
-  if (blocks->groups > KVF_GROUPS_MAX) {
-    return KVF_LIMIT;
-  }
-  for (uint32_t group = 0; group < blocks->groups; group++) {
-    total += blocks->counts[group];
-  }
-  return total > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
+  bool fits = blocks->groups <= KVF_GROUPS_MAX && kvf_blocks_count(blocks) <= KVF_BLOCKS_PER_LEASE_MAX;
+  return fits ? KVF_OK : KVF_LIMIT;
 }
 
 kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,

@@ -45,13 +45,11 @@ bool kvf_tcp_on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
 {
   kvf_data_read read;
   if (kvf_data_read_decode(body, body_bytes, &read) != KVF_OK) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed read");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed read");
   }
   kvf_tcp_request *request = malloc(sizeof(*request) + read.items_count * sizeof(request->items[0]));
   if (request == NULL) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
   *request = (kvf_tcp_request){.read_id = read.read_id,
                                .lease = read.lease,
@@ -76,8 +74,7 @@ bool kvf_tcp_on_cancel(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, si
 {
   kvf_data_cancel cancel;
   if (kvf_data_cancel_decode(body, body_bytes, &cancel) != KVF_OK) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed cancel");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed cancel");
   }
   for (kvf_list *node = conn->requests.next; node != &conn->requests; node = node->next) {
     kvf_tcp_request *request = KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests);
@@ -216,8 +213,7 @@ bool kvf_tcp_serve(kvf_tcp *tcp, kvf_tcp_conn *conn)
     size_t unsent = kvf_tcp_unsent_bytes(&conn->stream);
     kvf_tcp_io io = send_once(tcp, conn, budget_bytes);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
-      kvf_tcp_conn_broken(tcp, conn);
-      return false;
+      return kvf_tcp_conn_broken(tcp, conn);
     }
     budget_bytes -= before - conn->payload.left_bytes;
     if (conn->payload.left_bytes < before || kvf_tcp_unsent_bytes(&conn->stream) < unsent) {

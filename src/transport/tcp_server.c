@@ -32,7 +32,7 @@ void kvf_tcp_server_init(kvf_tcp *tcp)
   tcp->stuck_at_ns = KVF_TIME_NEVER;
 }
 
-void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message)
+bool kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message)
 {
   assert(conn->stream.fd >= 0);
   if (message != NULL) {
@@ -47,20 +47,19 @@ void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, k
   }
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->retired, &conn->in_conns);
+  return false;
 }
 
-void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
+bool kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   const bool has_reads = conn->sending != NULL || !kvf_list_is_empty(&conn->requests);
   const char *message = NULL;                         /* a proved peer that leaves when it is done: nothing to say */
   if (conn->stream.error == ETIMEDOUT && has_reads) { /* the kernel's clock, which may be ahead of close_stuck()'s */
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
-    return;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
   }
   if (conn->stream.error == EPROTO) {
     kvf_status why = conn->is_trusted ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED;
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, why, kvf_tcp_stream_why(&conn->stream));
-    return;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, why, kvf_tcp_stream_why(&conn->stream));
   }
   if (conn->stream.error != 0) {
     message = kvf_tcp_stream_why(&conn->stream);
@@ -69,7 +68,7 @@ void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
   } else if (!conn->is_trusted) {
     message = "the peer left before it had proved its key";
   }
-  kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_PEER_DOWN, message);
+  return kvf_tcp_conn_close(tcp, conn, KVF_LOG_INFO, KVF_PEER_DOWN, message);
 }
 
 void kvf_tcp_server_reap(kvf_tcp *tcp)
@@ -226,21 +225,18 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
 {
   kvf_data_hello hello;
   if (kvf_data_hello_decode(body, body_bytes, &hello) != KVF_OK) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed data_hello");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "malformed data_hello");
   }
   kvf_data_ready ready;
   if (!prove(tcp, conn, &hello, &ready)) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_REFUSED, "unknown session, or wrong proof of its key");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_REFUSED,
+                              "unknown session, or wrong proof of its key");
   }
   if (!make_room(tcp)) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all are busy");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all are busy");
   }
   if (kvf_tcp_stream_grow(&conn->stream, TRUSTED_IN_BYTES, TRUSTED_OUT_BYTES) != KVF_OK) {
-    kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");
-    return false;
+    return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");
   }
   tcp->greeting_count--;
   tcp->serving_count++;
@@ -266,8 +262,7 @@ static bool on_frame(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_frame_type type, cons
   char message[KVF_MESSAGE_BYTES_MAX];
   (void)snprintf(message, sizeof(message), "unexpected frame %s %s its handshake", kvf_frame_type_name(type),
                  conn->is_trusted ? "after" : "before");
-  kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, message);
-  return false;
+  return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, message);
 }
 
 /* Takes the frames that have come whole, as long as there is room for what they ask. False: the connection was closed.
@@ -284,8 +279,7 @@ static bool take_frames(kvf_tcp *tcp, kvf_tcp_conn *conn)
         conn->is_trusted ? KVF_FRAME_BODY_BYTES_MAX : (uint32_t)(STRANGER_IN_BYTES - KVF_FRAME_HEADER_BYTES);
     kvf_frame_header header;
     if (kvf_frame_header_decode(kvf_tcp_waiting(&conn->stream), body_max, &header) != KVF_OK) {
-      kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "not a frame, or one that is too long");
-      return false;
+      return kvf_tcp_conn_close(tcp, conn, KVF_LOG_WARN, KVF_PROTOCOL, "not a frame, or one that is too long");
     }
     size_t bytes = KVF_FRAME_HEADER_BYTES + (size_t)header.body_bytes;
     if (waiting < bytes) {
@@ -302,8 +296,7 @@ static bool fill(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   kvf_tcp_io io = kvf_tcp_fill(&conn->stream);
   if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
-    kvf_tcp_conn_broken(tcp, conn);
-    return false;
+    return kvf_tcp_conn_broken(tcp, conn);
   }
   return true;
 }

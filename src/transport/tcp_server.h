@@ -44,10 +44,11 @@ typedef struct kvf_tcp_conn {
 
 /* ---- tcp_server.c ---- */
 
-/* Closes it, says why and has it counted (NULL: not worth either). It is freed at the end of the turn. */
-void kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message);
+/* Closes it, says why and has it counted (NULL: not worth either). It is freed at the end of the turn. False, for those
+ * who say so of a connection that has been closed; likewise the next. */
+bool kvf_tcp_conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message);
 /* The kernel could not send or receive. */
-void kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn);
+bool kvf_tcp_conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn);
 
 /* How long a proved connection may take nothing of its answers: by then a consumer has given its reads up. Half of what
  * its host may be silent for, since TCP_USER_TIMEOUT ends a connection with a full window too, and cannot say why. */
