@@ -31,6 +31,8 @@ typedef struct scene {
   int fds[CROWD];
 } scene;
 
+static scene s;
+
 /* As many descriptors as this process may have; returns how large the crowd can be. */
 static size_t raise_descriptors(void)
 {
@@ -48,44 +50,40 @@ static size_t raise_descriptors(void)
   return crowd;
 }
 
-static int open_scene(void **state)
+static int open_scene(__attribute__((unused)) void **state)
 {
-  scene *s = calloc(1, sizeof(*s));
+  memset(&s, 0, sizeof(s));
   const pair_option options[] = {
       {"transports", "tcp"},        {"connections_max", "64"},   {"handshake_timeout_ms", "1500"}, /* HANDSHAKE_MS */
       {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "3000"}, {NULL, NULL}};
   const pair_option patient[] = {
       {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
-  assert_non_null(s);
-  s->crowd = raise_descriptors();
-  pair_open_node(&s->producer, options);
-  beside_start(&s->beside, &s->producer, patient);
-  s->before = costs_now();
-  *state = s;
+  s.crowd = raise_descriptors();
+  pair_open_node(&s.producer, options);
+  beside_start(&s.beside, &s.producer, patient);
+  s.before = costs_now();
   return 0;
 }
 
-static int close_scene(void **state)
+static int close_scene(__attribute__((unused)) void **state)
 {
-  scene *s = *state;
-  beside_stop(&s->beside);
-  pair_close_node(&s->producer);
-  free(s);
+  beside_stop(&s.beside);
+  pair_close_node(&s.producer);
   return 0;
 }
 
-static void expect_as_before(scene *s)
+static void expect_as_before(void)
 {
-  beside_expect_undisturbed(&s->beside);
-  costs_expect(s->before, SLACK_BYTES);
+  beside_expect_undisturbed(&s.beside);
+  costs_expect(s.before, SLACK_BYTES);
 }
 
 /* Where the data port is, as a session of the stranger's is told. */
-static kvf_address data_port(scene *s)
+static kvf_address data_port(void)
 {
   stranger control;
   kvf_welcome welcome;
-  stranger_connect(&control, s->producer.node, NULL);
+  stranger_connect(&control, s.producer.node, NULL);
   stranger_shake_hands(&control, &welcome);
   assert_int_equal(welcome.transports_count, 1);
   const kvf_address at = peer_data_port(welcome.transports[0].description, welcome.transports[0].description_bytes);
@@ -94,117 +92,112 @@ static kvf_address data_port(scene *s)
   return at;
 }
 
-static kvf_address control_port(scene *s)
+static kvf_address control_port(void)
 {
   kvf_address at;
-  assert_int_equal(kvf_address_parse("127.0.0.1", world_control_port(&s->producer), &at), KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", world_control_port(&s.producer), &at), KVF_OK);
   return at;
 }
 
 /* Connects them all. `say` may be NULL. */
-static void gather(scene *s, const kvf_address *at, const char *say)
+static void gather(const kvf_address *at, const char *say)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
   uint64_t until_ms = pair_now_ms() + UINT64_C(4) * WORLD_PATIENCE_MS;
-  for (size_t i = 0; i < s->crowd; i++) {
-    s->fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(s->fds[i] >= 0);
-    if (connect(s->fds[i], (const struct sockaddr *)&storage, bytes) != 0) {
+  for (size_t i = 0; i < s.crowd; i++) {
+    s.fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(s.fds[i] >= 0);
+    if (connect(s.fds[i], (const struct sockaddr *)&storage, bytes) != 0) {
       fail_msg("connection %zu: %s", i, strerror(errno));
     }
     if (say != NULL) {
-      (void)send(s->fds[i], say, strlen(say), MSG_NOSIGNAL);
+      (void)send(s.fds[i], say, strlen(say), MSG_NOSIGNAL);
     }
     assert_true(pair_now_ms() < until_ms);
   }
 }
 
-static void expect_bounded(const scene *s)
+static void expect_bounded(void)
 {
   costs now = costs_now();
-  assert_true(now.descriptors <= s->before.descriptors + s->crowd + (size_t)2 * CONNECTIONS_MAX + 2);
-  assert_int_equal(now.threads, s->before.threads);
-  assert_true(now.memory_bytes <= s->before.memory_bytes + CROWD_BYTES_MAX);
+  assert_true(now.descriptors <= s.before.descriptors + s.crowd + (size_t)2 * CONNECTIONS_MAX + 2);
+  assert_int_equal(now.threads, s.before.threads);
+  assert_true(now.memory_bytes <= s.before.memory_bytes + CROWD_BYTES_MAX);
 }
 
 /* Each of them sees its end, which the producer caused. */
-static void see_off(scene *s)
+static void see_off(void)
 {
-  for (size_t i = 0; i < s->crowd; i++) {
-    peer_expect_closed(s->fds[i]);
-    (void)close(s->fds[i]);
+  for (size_t i = 0; i < s.crowd; i++) {
+    peer_expect_closed(s.fds[i]);
+    (void)close(s.fds[i]);
   }
 }
 
-static void endure(scene *s, const kvf_address *at, const char *say)
+static void endure(const kvf_address *at, const char *say)
 {
-  gather(s, at, say);
-  expect_bounded(s);
-  see_off(s);
-  expect_as_before(s);
+  gather(at, say);
+  expect_bounded();
+  see_off();
+  expect_as_before();
 }
 
-static uint64_t ended(scene *s, const char *reason)
+static uint64_t ended(const char *reason)
 {
-  return pair_stat(&s->producer, "data_connections_ended", reason);
+  return pair_stat(&s.producer, "data_connections_ended", reason);
 }
 
 TEST_WITH(crowd_at_the_control_port, open_scene, close_scene)
 {
-  scene *s = *state;
-  uint64_t accepted = pair_stat(&s->producer, "sessions_accepted", "");
-  const kvf_address at = control_port(s);
-  gather(s, &at, NULL);
-  expect_bounded(s);
-  assert_true(pair_wait_log(&s->producer, "limit: too many connections have not proved their key",
+  uint64_t accepted = pair_stat(&s.producer, "sessions_accepted", "");
+  const kvf_address at = control_port();
+  gather(&at, NULL);
+  expect_bounded();
+  assert_true(pair_wait_log(&s.producer, "limit: too many connections have not proved their key",
                             "127.0.0.1:", WORLD_PATIENCE_MS));
-  see_off(s);
-  expect_as_before(s);
-  assert_int_equal(pair_stat(&s->producer, "sessions_accepted", ""), accepted + s->crowd);
-  assert_int_equal(pair_stat(&s->producer, "sessions_evicted", "") + pair_stat(&s->producer, "sessions_timed_out", ""),
-                   s->crowd);
+  see_off();
+  expect_as_before();
+  assert_int_equal(pair_stat(&s.producer, "sessions_accepted", ""), accepted + s.crowd);
+  assert_int_equal(pair_stat(&s.producer, "sessions_evicted", "") + pair_stat(&s.producer, "sessions_timed_out", ""),
+                   s.crowd);
 }
 
 TEST_WITH(nonsense_at_the_control_port, open_scene, close_scene)
 {
-  scene *s = *state;
-  const kvf_address at = control_port(s);
-  endure(s, &at, "GET / HTTP/1.1\r\n\r\n");
-  uint64_t refused = pair_stat(&s->producer, "sessions_refused", "protocol");
+  const kvf_address at = control_port();
+  endure(&at, "GET / HTTP/1.1\r\n\r\n");
+  uint64_t refused = pair_stat(&s.producer, "sessions_refused", "protocol");
   assert_true(refused > 0); /* the others were pushed out, or took too long to say it */
   assert_int_equal(
-      refused + pair_stat(&s->producer, "sessions_evicted", "") + pair_stat(&s->producer, "sessions_timed_out", ""),
-      s->crowd);
+      refused + pair_stat(&s.producer, "sessions_evicted", "") + pair_stat(&s.producer, "sessions_timed_out", ""),
+      s.crowd);
 }
 
 TEST_WITH(crowd_at_the_data_port, open_scene, close_scene)
 {
-  scene *s = *state;
-  uint64_t accepted = pair_stat(&s->producer, "data_connections_accepted", "");
-  const kvf_address at = data_port(s);
-  endure(s, &at, NULL);
-  assert_int_equal(pair_stat(&s->producer, "data_connections_accepted", ""), accepted + s->crowd);
-  assert_int_equal(ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
+  uint64_t accepted = pair_stat(&s.producer, "data_connections_accepted", "");
+  const kvf_address at = data_port();
+  endure(&at, NULL);
+  assert_int_equal(pair_stat(&s.producer, "data_connections_accepted", ""), accepted + s.crowd);
+  assert_int_equal(ended("limit") + ended("handshake_timeout"), s.crowd);
 }
 
 TEST_WITH(nonsense_at_the_data_port, open_scene, close_scene)
 {
-  scene *s = *state;
-  const kvf_address at = data_port(s);
-  endure(s, &at, "GET / HTTP/1.1\r\n\r\n");
-  assert_true(ended(s, "protocol") > 0);
-  assert_int_equal(ended(s, "protocol") + ended(s, "limit") + ended(s, "handshake_timeout"), s->crowd);
+  const kvf_address at = data_port();
+  endure(&at, "GET / HTTP/1.1\r\n\r\n");
+  assert_true(ended("protocol") > 0);
+  assert_int_equal(ended("protocol") + ended("limit") + ended("handshake_timeout"), s.crowd);
 }
 
 /* They proved the key, and that was all: closed when they have been idle for too long. */
 TEST_WITH(proved_and_silent, open_scene, close_scene)
 {
-  scene *s = *state;
   stranger bores[BORES];
   for (size_t i = 0; i < BORES; i++) {
     kvf_welcome welcome;
-    stranger_connect(&bores[i], s->producer.node, NULL);
+    stranger_connect(&bores[i], s.producer.node, NULL);
     stranger_shake_hands(&bores[i], &welcome);
     kvf_welcome_free(&welcome);
   }
@@ -212,18 +205,18 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
     peer_expect_closed(bores[i].fd);
     stranger_close(&bores[i]);
   }
-  expect_as_before(s);
-  assert_true(pair_stat(&s->producer, "sessions_timed_out", "") >= BORES);
+  expect_as_before();
+  assert_true(pair_stat(&s.producer, "sessions_timed_out", "") >= BORES);
 }
 
 /* A session of one's own, and a data connection that is proved with its key. */
-static int connect_data(scene *s)
+static int connect_data(void)
 {
   stranger control;
   kvf_welcome welcome;
   kvf_key session_key;
   uint8_t ready[KVF_DATA_READY_BYTES_MAX];
-  stranger_connect(&control, s->producer.node, NULL);
+  stranger_connect(&control, s.producer.node, NULL);
   stranger_shake_hands(&control, &welcome);
   assert_int_equal(kvf_handshake_session_key(&control.key, control.hello, control.hello_bytes, control.challenge,
                                              control.challenge_bytes, &session_key),
@@ -239,17 +232,16 @@ static int connect_data(scene *s)
 /* They proved the key and asked for more than the sockets hold, and take none of it: the producer's clock ends them. */
 TEST_WITH(proved_and_never_reading, open_scene, close_scene)
 {
-  scene *s = *state;
   int fds[BORES];
   pair_ticket ticket;
   kvf_read_item items[READ_BLOCKS];
   for (uint32_t i = 0; i < READ_BLOCKS; i++) {
     items[i] = (kvf_read_item){.position = i};
   }
-  pair_offer(&s->producer, 17, READ_BLOCKS, 1, true, &ticket);
+  pair_offer(&s.producer, 17, READ_BLOCKS, 1, true, &ticket);
   for (size_t i = 0; i < BORES; i++) {
     const int small = 4096;
-    fds[i] = connect_data(s);
+    fds[i] = connect_data();
     assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
     for (uint64_t read_id = 1; read_id <= READS; read_id++) {
       peer_send_read(fds[i], read_id, &ticket.lease, items, READ_BLOCKS);
@@ -257,15 +249,15 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
     assert_int_equal(peer_receive_chunk(fds[i]).status, KVF_OK); /* and not a byte of its payload */
   }
   uint64_t begin_ms = pair_now_ms();
-  (void)kvf_lease_end(s->producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
-  (void)kvf_lease_release(s->producer.node, ticket.lease.id);
-  assert_true(pair_wait_stat(&s->producer, "data_connections_ended", "transfer_stalled", BORES, WORLD_PATIENCE_MS));
+  (void)kvf_lease_end(s.producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
+  (void)kvf_lease_release(s.producer.node, ticket.lease.id);
+  assert_true(pair_wait_stat(&s.producer, "data_connections_ended", "transfer_stalled", BORES, WORLD_PATIENCE_MS));
   assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
-  assert_true(pair_wait_log(&s->producer, "it has reads open, and takes nothing", "127.0.0.1:", WORLD_PATIENCE_MS));
+  assert_true(pair_wait_log(&s.producer, "it has reads open, and takes nothing", "127.0.0.1:", WORLD_PATIENCE_MS));
   for (size_t i = 0; i < BORES; i++) {
     (void)send(fds[i], "", 1, MSG_NOSIGNAL); /* where the kernel's clock came first, nobody is told unless he asks */
     peer_expect_closed(fds[i]);
     (void)close(fds[i]);
   }
-  expect_as_before(s);
+  expect_as_before();
 }

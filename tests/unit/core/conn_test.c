@@ -1,11 +1,25 @@
 #include "core/conn.h"
 #include "test.h"
 
-TEST(ids_are_never_used_again)
+static kvf_conns conns;
+
+static int set_up(__attribute__((unused)) void **state)
 {
-  kvf_conns conns;
-  uint64_t last = 0;
   kvf_conns_init(&conns);
+  return 0;
+}
+
+static int tear_down(__attribute__((unused)) void **state)
+{
+  kvf_conns_free(&conns);
+  return 0;
+}
+
+#define CONNS_TEST(name) TEST_WITH(name, set_up, tear_down)
+
+CONNS_TEST(ids_are_never_used_again)
+{
+  uint64_t last = 0;
   for (int i = 0; i < 100; i++) {
     kvf_conn *conn = kvf_conns_add(&conns);
     assert_non_null(conn);
@@ -18,15 +32,12 @@ TEST(ids_are_never_used_again)
     }
   }
   assert_null(kvf_conns_find(&conns, 0));
-  kvf_conns_free(&conns);
 }
 
-TEST(frames_wait_in_order)
+CONNS_TEST(frames_wait_in_order)
 {
-  kvf_conns conns;
   uint8_t *body = NULL;
   kvf_frame_header header;
-  kvf_conns_init(&conns);
   kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
   memset(body, 1, 3);
@@ -48,15 +59,12 @@ TEST(frames_wait_in_order)
   assert_int_equal(kvf_frame_header_decode(data, 100, &header), KVF_OK);
   assert_int_equal(header.type, KVF_FRAME_PONG);
   assert_memory_equal(data + KVF_FRAME_HEADER_BYTES, "\2\2\2\2", 4);
-  kvf_conns_free(&conns);
 }
 
-TEST(connections_take_turns)
+CONNS_TEST(connections_take_turns)
 {
-  kvf_conns conns;
   kvf_conn *each[3];
   uint8_t *body;
-  kvf_conns_init(&conns);
   for (size_t i = 0; i < 3; i++) {
     each[i] = kvf_conns_add(&conns);
   }
@@ -70,15 +78,12 @@ TEST(connections_take_turns)
     assert_ptr_equal(kvf_conns_next_output(&conns), each[i]);
   }
   assert_null(kvf_conns_next_output(&conns));
-  kvf_conns_free(&conns);
 }
 
 /* The last word is still sent: the connection lives until the runtime has taken it. */
-TEST(hanging_up_keeps_what_is_to_be_sent)
+CONNS_TEST(hanging_up_keeps_what_is_to_be_sent)
 {
-  kvf_conns conns;
   uint8_t *body;
-  kvf_conns_init(&conns);
   kvf_conn *conn = kvf_conns_add(&conns);
   uint64_t id = conn->id;
   int owner;
@@ -95,24 +100,18 @@ TEST(hanging_up_keeps_what_is_to_be_sent)
   kvf_conns_drop(&conns, conn);
   assert_null(kvf_conns_find(&conns, id));
   assert_null(kvf_conns_next_output(&conns));
-  kvf_conns_free(&conns);
 }
 
-TEST(hanging_up_needs_nothing_to_be_sent)
+CONNS_TEST(hanging_up_needs_nothing_to_be_sent)
 {
-  kvf_conns conns;
-  kvf_conns_init(&conns);
   kvf_conn *conn = kvf_conns_add(&conns);
   kvf_conns_hang_up(&conns, conn);
   assert_ptr_equal(kvf_conns_next_output(&conns), conn);
   assert_int_equal(conn->outbox.bytes, 0);
-  kvf_conns_free(&conns);
 }
 
-TEST(dropping_takes_it_out_of_the_queue)
+CONNS_TEST(dropping_takes_it_out_of_the_queue)
 {
-  kvf_conns conns;
-  kvf_conns_init(&conns);
   kvf_conn *gone = kvf_conns_add(&conns);
   kvf_conn *stays = kvf_conns_add(&conns);
   kvf_conns_hang_up(&conns, gone);
@@ -120,16 +119,13 @@ TEST(dropping_takes_it_out_of_the_queue)
   kvf_conns_drop(&conns, gone);
   assert_ptr_equal(kvf_conns_next_output(&conns), stays);
   assert_null(kvf_conns_next_output(&conns));
-  kvf_conns_free(&conns);
 }
 
 /* P6 */
-TEST(frames_past_the_limit_are_refused)
+CONNS_TEST(frames_past_the_limit_are_refused)
 {
-  kvf_conns conns;
   uint8_t *body;
   size_t frames = 0;
-  kvf_conns_init(&conns);
   kvf_conn *conn = kvf_conns_add(&conns);
   while (kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body) == KVF_OK) {
     kvf_conn_frame_end(&conns, conn, KVF_FRAME_RENEW, KVF_FRAME_BODY_BYTES_MAX);
@@ -137,5 +133,4 @@ TEST(frames_past_the_limit_are_refused)
   }
   assert_int_equal(frames, KVF_OUTBOX_BYTES_MAX / (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX));
   assert_int_equal(kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body), KVF_LIMIT);
-  kvf_conns_free(&conns);
 }

@@ -5,121 +5,113 @@
 
 static const uint8_t secret[KVF_LEASE_TOKEN_BYTES] = "0123456789abcdef";
 
-static kvf_status reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+static kvf_lease_slots slots;
+static kvf_lease lease;
+
+static int tear_down(__attribute__((unused)) void **state)
 {
-  return kvf_lease_slots_reserve(slots, blocks, pool_blocks, secret, out);
+  kvf_lease_slots_free(&slots);
+  return 0;
+}
+
+#define SLOTS_TEST(name) TEST_WITH(name, NULL, tear_down)
+
+static kvf_status reserve(uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+{
+  return kvf_lease_slots_reserve(&slots, blocks, pool_blocks, secret, out);
 }
 
 TEST(bad_sizes)
 {
-  kvf_lease_slots slots;
   assert_int_equal(kvf_lease_slots_init(&slots, 0, 1, 50), KVF_INVALID);
   assert_int_equal(kvf_lease_slots_init(&slots, 4, 1, 101), KVF_INVALID);
 }
 
-TEST(ids_grow_and_slots_are_reused_in_order)
+SLOTS_TEST(ids_grow_and_slots_are_reused_in_order)
 {
-  kvf_lease_slots slots;
   kvf_lease leases[3];
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 3, 1000, 100), KVF_OK);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_int_equal(reserve(&slots, 1, 0, &leases[i]), KVF_OK);
+    assert_int_equal(reserve(1, 0, &leases[i]), KVF_OK);
     assert_int_equal(leases[i].id, 1000 + i);
     assert_int_equal(leases[i].slot, i);
     assert_int_equal(leases[i].reserved, 0);
     assert_memory_equal(leases[i].token, secret, sizeof(secret));
   }
   assert_int_equal(kvf_lease_slots_live(&slots), 3);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(1, 0, &lease), KVF_NO_LEASE);
   assert_int_equal(kvf_lease_slots_release(&slots, 1001), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 1002), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 1000), KVF_OK);
   assert_int_equal(kvf_lease_slots_live(&slots), 0);
   static const uint32_t order[] = {1, 2, 0};
   for (uint32_t i = 0; i < 3; i++) {
-    assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_OK);
+    assert_int_equal(reserve(1, 0, &lease), KVF_OK);
     assert_int_equal(lease.id, 1003 + i);
     assert_int_equal(lease.slot, order[i]);
   }
-  kvf_lease_slots_free(&slots);
 }
 
-TEST(release_counts_once)
+SLOTS_TEST(release_counts_once)
 {
-  kvf_lease_slots slots;
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 2, 7, 100), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 7), KVF_NOT_FOUND);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 6), KVF_NOT_FOUND);
   assert_int_equal(kvf_lease_slots_release(&slots, 7), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 7), KVF_NOT_FOUND);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_lease_slots_release(&slots, 7), KVF_NOT_FOUND);
   assert_int_equal(kvf_lease_slots_live(&slots), 1);
-  kvf_lease_slots_free(&slots);
 }
 
-TEST(share_of_the_pool)
+SLOTS_TEST(share_of_the_pool)
 {
-  kvf_lease_slots slots;
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 8, 0, 80), KVF_OK);
-  assert_int_equal(reserve(&slots, 81, 100, &lease), KVF_NO_LEASE);
-  assert_int_equal(reserve(&slots, 50, 100, &lease), KVF_OK);
-  assert_int_equal(reserve(&slots, 31, 100, &lease), KVF_NO_LEASE);
-  assert_int_equal(reserve(&slots, 30, 100, &lease), KVF_OK);
-  assert_int_equal(reserve(&slots, 0, 100, &lease), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 100, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(81, 100, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(50, 100, &lease), KVF_OK);
+  assert_int_equal(reserve(31, 100, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(30, 100, &lease), KVF_OK);
+  assert_int_equal(reserve(0, 100, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 100, &lease), KVF_NO_LEASE);
   assert_int_equal(kvf_lease_slots_release(&slots, 0), KVF_OK);
-  assert_int_equal(reserve(&slots, 50, 100, &lease), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 99, &lease), KVF_NO_LEASE);
-  assert_int_equal(reserve(&slots, UINT32_MAX, 0, &lease), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 100, &lease), KVF_NO_LEASE);
-  assert_int_equal(reserve(&slots, UINT32_MAX, UINT64_MAX, &lease), KVF_OK);
-  kvf_lease_slots_free(&slots);
+  assert_int_equal(reserve(50, 100, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 99, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(UINT32_MAX, 0, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 100, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(UINT32_MAX, UINT64_MAX, &lease), KVF_OK);
 }
 
-TEST(draining_refuses)
+SLOTS_TEST(draining_refuses)
 {
-  kvf_lease_slots slots;
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 1, 5, 100), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK);
   kvf_lease_slots_drain(&slots);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_DRAINING);
+  assert_int_equal(reserve(1, 0, &lease), KVF_DRAINING);
   assert_int_equal(kvf_lease_slots_release(&slots, 5), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_DRAINING);
+  assert_int_equal(reserve(1, 0, &lease), KVF_DRAINING);
   assert_int_equal(kvf_lease_slots_live(&slots), 0);
-  kvf_lease_slots_free(&slots);
 }
 
-TEST(ids_end)
+SLOTS_TEST(ids_end)
 {
-  kvf_lease_slots slots;
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, 4, KVF_LEASE_ID_MAX - 1, 100), KVF_OK);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_OK);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK);
   assert_int_equal(lease.id, KVF_LEASE_ID_MAX - 1);
-  assert_int_equal(reserve(&slots, 1, 0, &lease), KVF_NO_LEASE);
-  kvf_lease_slots_free(&slots);
+  assert_int_equal(reserve(1, 0, &lease), KVF_NO_LEASE);
 }
 
-TEST(many)
+SLOTS_TEST(many)
 {
   enum { SLOTS = 5000 };
-  kvf_lease_slots slots;
-  kvf_lease lease;
   assert_int_equal(kvf_lease_slots_init(&slots, SLOTS, 0, 100), KVF_OK);
   for (uint64_t i = 0; i < UINT64_C(3) * SLOTS; i++) {
     if (i >= SLOTS) {
       assert_int_equal(kvf_lease_slots_release(&slots, i - SLOTS), KVF_OK);
     }
-    assert_int_equal(reserve(&slots, 1, SLOTS, &lease), KVF_OK);
+    assert_int_equal(reserve(1, SLOTS, &lease), KVF_OK);
     assert_int_equal(lease.id, i);
     assert_int_equal(lease.slot, i % SLOTS);
   }
   assert_int_equal(kvf_lease_slots_live(&slots), SLOTS);
-  kvf_lease_slots_free(&slots);
 }

@@ -5,20 +5,22 @@
 #include "test.h"
 #include "transport/thread.h"
 
-static kvf_commands *opened(void)
+static kvf_commands commands;
+
+static int set_up(__attribute__((unused)) void **state)
 {
-  kvf_commands *commands = calloc(1, sizeof(*commands));
-  assert_non_null(commands);
-  kvf_commands_init(commands);
-  assert_true(commands->wake_fd >= 0);
-  return commands;
+  kvf_commands_init(&commands);
+  assert_true(commands.wake_fd >= 0);
+  return 0;
 }
 
-static void closed(kvf_commands *commands)
+static int tear_down(__attribute__((unused)) void **state)
 {
-  kvf_commands_free(commands);
-  free(commands);
+  kvf_commands_free(&commands);
+  return 0;
 }
+
+#define COMMANDS_TEST(name) TEST_WITH(name, set_up, tear_down)
 
 static void run_nothing(void *owner, kvf_command *command)
 {
@@ -26,112 +28,101 @@ static void run_nothing(void *owner, kvf_command *command)
   (void)command;
 }
 
-static void post(kvf_commands *commands, kvf_command *command)
+static void post(kvf_command *command)
 {
-  kvf_commands_lock(commands);
-  kvf_commands_post(commands, command);
-  kvf_commands_unlock(commands);
+  kvf_commands_lock(&commands);
+  kvf_commands_post(&commands, command);
+  kvf_commands_unlock(&commands);
 }
 
-static bool is_awake(const kvf_commands *commands)
+static bool is_awake(void)
 {
-  struct pollfd fd = {.fd = commands->wake_fd, .events = POLLIN};
+  struct pollfd fd = {.fd = commands.wake_fd, .events = POLLIN};
   return poll(&fd, 1, 0) == 1;
 }
 
-TEST(commands_come_in_order_and_once)
+COMMANDS_TEST(commands_come_in_order_and_once)
 {
-  kvf_commands *commands = opened();
   kvf_command first;
   kvf_command second;
   kvf_command_init(&first, run_nothing);
   kvf_command_init(&second, run_nothing);
-  post(commands, &first);
-  post(commands, &second);
-  post(commands, &first);
-  assert_ptr_equal(kvf_commands_next(commands), &first);
-  assert_ptr_equal(kvf_commands_next(commands), &second);
-  assert_null(kvf_commands_next(commands));
-  closed(commands);
+  post(&first);
+  post(&second);
+  post(&first);
+  assert_ptr_equal(kvf_commands_next(&commands), &first);
+  assert_ptr_equal(kvf_commands_next(&commands), &second);
+  assert_null(kvf_commands_next(&commands));
 }
 
-TEST(who_sleeps_is_woken_once)
+COMMANDS_TEST(who_sleeps_is_woken_once)
 {
-  kvf_commands *commands = opened();
   kvf_command command;
   kvf_command_init(&command, run_nothing);
-  assert_int_equal(kvf_commands_rest(commands), KVF_IDLE);
-  assert_false(is_awake(commands));
-  post(commands, &command);
-  assert_true(is_awake(commands));
-  kvf_commands_woken(commands);
-  kvf_commands_drain(commands);
-  assert_false(is_awake(commands));
-  assert_int_equal(kvf_commands_rest(commands), KVF_BUSY);
-  kvf_commands_woken(commands);
-  assert_non_null(kvf_commands_next(commands));
-  post(commands, &command); /* nobody sleeps */
-  assert_false(is_awake(commands));
-  assert_non_null(kvf_commands_next(commands));
-  closed(commands);
+  assert_int_equal(kvf_commands_rest(&commands), KVF_IDLE);
+  assert_false(is_awake());
+  post(&command);
+  assert_true(is_awake());
+  kvf_commands_woken(&commands);
+  kvf_commands_drain(&commands);
+  assert_false(is_awake());
+  assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
+  kvf_commands_woken(&commands);
+  assert_non_null(kvf_commands_next(&commands));
+  post(&command); /* nobody sleeps */
+  assert_false(is_awake());
+  assert_non_null(kvf_commands_next(&commands));
 }
 
-TEST(the_end_waits_for_what_was_posted)
+COMMANDS_TEST(the_end_waits_for_what_was_posted)
 {
-  kvf_commands *commands = opened();
   kvf_command command;
   kvf_command_init(&command, run_nothing);
-  post(commands, &command);
-  kvf_commands_stop(commands);
-  assert_int_equal(kvf_commands_rest(commands), KVF_BUSY);
-  assert_non_null(kvf_commands_next(commands));
-  assert_int_equal(kvf_commands_rest(commands), KVF_OVER);
-  closed(commands);
+  post(&command);
+  kvf_commands_stop(&commands);
+  assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
+  assert_non_null(kvf_commands_next(&commands));
+  assert_int_equal(kvf_commands_rest(&commands), KVF_OVER);
 }
 
-static void *serve_one(void *argument)
+static void *serve_one(__attribute__((unused)) void *argument)
 {
-  kvf_commands *commands = argument;
   kvf_command *command;
-  while ((command = kvf_commands_next(commands)) == NULL) {
+  while ((command = kvf_commands_next(&commands)) == NULL) {
   }
-  kvf_commands_end(commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_LIMIT);
+  kvf_commands_end(&commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_LIMIT);
   return NULL;
 }
 
-TEST(who_waits_gets_the_answer)
+COMMANDS_TEST(who_waits_gets_the_answer)
 {
-  kvf_commands *commands = opened();
   pthread_t thread;
   kvf_waited waited;
   kvf_command_init(&waited.command, run_nothing);
-  assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, commands), 0);
-  assert_int_equal(kvf_commands_wait(commands, &waited), KVF_LIMIT);
+  assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, NULL), 0);
+  assert_int_equal(kvf_commands_wait(&commands, &waited), KVF_LIMIT);
   assert_int_equal(pthread_join(thread, NULL), 0);
-  closed(commands);
 }
 
-TEST(reads_are_found_while_they_are_open)
+COMMANDS_TEST(reads_are_found_while_they_are_open)
 {
-  kvf_commands *commands = opened();
   kvf_posted_read reads[2];
   kvf_list open;
   kvf_list_init(&open);
   for (uint64_t i = 0; i < 2; i++) {
     const kvf_read request = {.id = 7 + i};
     kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
-    kvf_commands_start_read(commands, &open, &reads[i], request.id, true);
+    kvf_commands_start_read(&commands, &open, &reads[i], request.id, true);
   }
-  assert_ptr_equal(kvf_commands_next(commands), &reads[0].start);
-  kvf_commands_cancel_read(commands, &open, 99);
-  kvf_commands_cancel_read(commands, &open, 8);
-  assert_ptr_equal(kvf_commands_open_read(commands, &open), &reads[0]);
-  kvf_commands_close_read(commands, &reads[0]);
-  assert_ptr_equal(kvf_commands_open_read(commands, &open), &reads[1]);
-  kvf_commands_close_read(commands, &reads[1]); /* and what was wished of it is off the list */
-  assert_null(kvf_commands_open_read(commands, &open));
-  assert_null(kvf_commands_next(commands));
-  closed(commands);
+  assert_ptr_equal(kvf_commands_next(&commands), &reads[0].start);
+  kvf_commands_cancel_read(&commands, &open, 99);
+  kvf_commands_cancel_read(&commands, &open, 8);
+  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[0]);
+  kvf_commands_close_read(&commands, &reads[0]);
+  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[1]);
+  kvf_commands_close_read(&commands, &reads[1]); /* and what was wished of it is off the list */
+  assert_null(kvf_commands_open_read(&commands, &open));
+  assert_null(kvf_commands_next(&commands));
 }
 
 static uint64_t told[4];
@@ -144,18 +135,16 @@ static void on_read_done(void *context, const kvf_read_result *result)
   told[told_count++] = result->id;
 }
 
-TEST(reads_without_memory_end)
+COMMANDS_TEST(reads_without_memory_end)
 {
-  kvf_commands *commands = opened();
   const kvf_transport_host host = {.read_done = on_read_done};
   kvf_list open;
   kvf_list_init(&open);
-  kvf_commands_start_read(commands, &open, NULL, 5, true);
-  assert_int_equal(kvf_commands_rest(commands), KVF_BUSY);
-  kvf_commands_woken(commands);
-  kvf_refusals_report(&commands->refusals, &commands->lock, &host);
+  kvf_commands_start_read(&commands, &open, NULL, 5, true);
+  assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
+  kvf_commands_woken(&commands);
+  kvf_refusals_report(&commands.refusals, &commands.lock, &host);
   assert_int_equal(told_count, 1);
   assert_int_equal(told[0], 5);
-  assert_int_equal(kvf_commands_rest(commands), KVF_IDLE);
-  closed(commands);
+  assert_int_equal(kvf_commands_rest(&commands), KVF_IDLE);
 }

@@ -126,63 +126,60 @@ typedef struct test_scene {
   uint32_t landed;
 } test_scene;
 
+static test_scene scene;
+
 static void landed(void *context)
 {
   ((test_scene *)context)->landed++;
 }
 
-static int scene_open(void **state)
+static int scene_open(__attribute__((unused)) void **state)
 {
   fake_reset();
-  test_scene *scene = calloc(1, sizeof(*scene));
-  assert_non_null(scene);
-  scene->from = malloc((size_t)BLOCKS * BLOCK_BYTES);
-  scene->to = calloc(BLOCKS, BLOCK_BYTES);
-  assert_true(scene->from != NULL && scene->to != NULL);
+  memset(&scene, 0, sizeof(scene));
+  scene.from = malloc((size_t)BLOCKS * BLOCK_BYTES);
+  scene.to = calloc(BLOCKS, BLOCK_BYTES);
+  assert_true(scene.from != NULL && scene.to != NULL);
   kvf_prng prng = {1};
   for (size_t i = 0; i < (size_t)BLOCKS * BLOCK_BYTES; i++) {
-    scene->from[i] = (uint8_t)kvf_prng_next(&prng);
+    scene.from[i] = (uint8_t)kvf_prng_next(&prng);
   }
-  scene->local = (kvf_region){scene->to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
-  scene->remote = kvf_region_layout_of(&scene->local);
+  scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
+  scene.remote = kvf_region_layout_of(&scene.local);
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    scene->items[i] = (kvf_read_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
+    scene.items[i] = (kvf_read_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
   }
-  scene->base = (uintptr_t)scene->from;
-  scene->chunk = (kvf_chunk){&scene->local, &scene->remote, 1, BLOCKS, scene->items, 0, 0, 1};
-  scene->copy =
-      (kvf_local_copy){.pid = getpid(), .bases = &scene->base, .stop = &fake.stop, .landed = landed, .context = scene};
-  *state = scene;
+  scene.base = (uintptr_t)scene.from;
+  scene.chunk = (kvf_chunk){&scene.local, &scene.remote, 1, BLOCKS, scene.items, 0, 0, 1};
+  scene.copy =
+      (kvf_local_copy){.pid = getpid(), .bases = &scene.base, .stop = &fake.stop, .landed = landed, .context = &scene};
   return 0;
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  test_scene *scene = *state;
-  free(scene->from);
-  free(scene->to);
-  free(scene);
+  free(scene.from);
+  free(scene.to);
   return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
-static void assert_all_copied(const test_scene *scene)
+static void assert_all_copied(void)
 {
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    const kvf_read_item *item = &scene->items[i];
-    assert_memory_equal(scene->to + (size_t)item->local_block * BLOCK_BYTES,
-                        scene->from + (size_t)item->remote_block * BLOCK_BYTES, BLOCK_BYTES);
+    const kvf_read_item *item = &scene.items[i];
+    assert_memory_equal(scene.to + (size_t)item->local_block * BLOCK_BYTES,
+                        scene.from + (size_t)item->remote_block * BLOCK_BYTES, BLOCK_BYTES);
   }
 }
 
 SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
 {
-  test_scene *scene = *state;
   uint64_t bytes = 0;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
-  assert_all_copied(scene);
+  assert_all_copied();
   assert_true(fake.longest_bytes <= KVF_LOCAL_CALL_BYTES_MAX);
   assert_true(fake.longest_segments <= KVF_LOCAL_CALL_SEGMENTS_MAX);
   assert_int_equal(fake.calls, 4);
@@ -190,75 +187,71 @@ SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
 
 SCENE_TEST(short_counts_lose_and_repeat_nothing)
 {
-  test_scene *scene = *state;
   kvf_prng prng = {2};
   fake.short_counts = &prng;
   for (int i = 0; i < 20; i++) {
     uint64_t bytes = 0;
-    memset(scene->to, 0, (size_t)BLOCKS * BLOCK_BYTES);
-    assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+    memset(scene.to, 0, (size_t)BLOCKS * BLOCK_BYTES);
+    assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
     assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
-    assert_all_copied(scene);
+    assert_all_copied();
   }
 }
 
 SCENE_TEST(interrupted_calls_are_made_again)
 {
-  test_scene *scene = *state;
   uint64_t bytes = 0;
   fake.interrupts = 3;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
   assert_int_equal(fake.calls, 3 + 4);
-  assert_all_copied(scene);
+  assert_all_copied();
 }
 
-static void assert_failure(test_scene *scene, int error, kvf_status expected)
+static void assert_failure(int error, kvf_status expected)
 {
   uint64_t bytes = 0;
   fake_reset();
   fake.fail_call = 3;
   fake.error = error;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), expected);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), expected);
   assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
   assert_int_equal(fake.calls, 3);
 }
 
 SCENE_TEST(errors_say_what_was_lost)
 {
-  assert_failure(*state, ESRCH, KVF_PEER_DOWN);
-  assert_failure(*state, EFAULT, KVF_TRANSFER_FAILED);
-  assert_failure(*state, EPERM, KVF_TRANSFER_FAILED);
-  assert_failure(*state, ENOMEM, KVF_NO_MEMORY);
-  assert_failure(*state, 0, KVF_TRANSFER_FAILED);
+  assert_failure(ESRCH, KVF_PEER_DOWN);
+  assert_failure(EFAULT, KVF_TRANSFER_FAILED);
+  assert_failure(EPERM, KVF_TRANSFER_FAILED);
+  assert_failure(ENOMEM, KVF_NO_MEMORY);
+  assert_failure(0, KVF_TRANSFER_FAILED);
 }
 
 SCENE_TEST(a_stop_is_seen_at_the_next_call)
 {
-  test_scene *scene = *state;
   uint64_t bytes = 0;
   fake.stop_call = 2;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 0);
 }
 
 SCENE_TEST(progress_is_told_once_per_interval)
 {
-  test_scene *scene = *state;
   uint64_t bytes = 0;
   fake.clock_step_ns = 12499999; /* four calls: 1 ns short of the interval */
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
-  assert_int_equal(scene->landed, 0);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(scene.landed, 0);
   fake.clock_step_ns = 12500000;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
-  assert_int_equal(scene->landed, 1);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(scene.landed, 1);
   fake.clock_step_ns = 25000000;
-  scene->landed = 0;
-  assert_int_equal(kvf_local_copy_chunk(&scene->copy, &scene->chunk, &bytes), KVF_OK);
-  assert_int_equal(scene->landed, 2);
+  scene.landed = 0;
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(scene.landed, 2);
 }
 
 /* ---- the sample ---- */
@@ -362,7 +355,7 @@ static void end_at_second_call(void)
 }
 
 /* The fence's answer to a read of the lease. *bytes: what was copied. */
-static kvf_status read_lease(test_scene *scene, uint64_t *bytes)
+static kvf_status read_lease(uint64_t *bytes)
 {
   const kvf_lease lease = {.id = LEASE_ID, .slot = SLOT};
   const kvf_fence_claim claim = {incarnation, LEASE_ID, 7};
@@ -370,7 +363,7 @@ static kvf_status read_lease(test_scene *scene, uint64_t *bytes)
   fake.calls = 0;
   *bytes = 1;
   kvf_status status =
-      kvf_local_copy_lease(&scene->copy, &scene->chunk, (uintptr_t)changing_table, &lease, bytes, &sample);
+      kvf_local_copy_lease(&scene.copy, &scene.chunk, (uintptr_t)changing_table, &lease, bytes, &sample);
   return status == KVF_OK ? kvf_fence_check(&sample, &claim) : status;
 }
 
@@ -400,10 +393,10 @@ static int live_open(void **state)
 LIVE_TEST(a_live_lease_is_copied_between_two_samples)
 {
   uint64_t bytes;
-  assert_int_equal(read_lease(*state, &bytes), KVF_OK);
+  assert_int_equal(read_lease(&bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_int_equal(fake.calls, 1 + 4 + 1);
-  assert_all_copied(*state);
+  assert_all_copied();
 }
 
 /* P1: bytes that are read before the lease is published may be the last owner's; a look at the fence afterwards finds
@@ -412,21 +405,21 @@ LEASE_TEST(nothing_counts_that_was_copied_before_it_was_published)
 {
   uint64_t bytes;
   fake.before_call = publish_at_second_call;
-  assert_int_equal(read_lease(*state, &bytes), KVF_NOT_PUBLISHED);
+  assert_int_equal(read_lease(&bytes), KVF_NOT_PUBLISHED);
   assert_int_equal(bytes, 0);
   fake.before_call = NULL;
   store(kvf_fence_word_live(LEASE_ID));
-  assert_int_equal(read_lease(*state, &bytes), KVF_OK);
+  assert_int_equal(read_lease(&bytes), KVF_OK);
 }
 
 LIVE_TEST(a_lease_that_ends_during_the_copy_is_over)
 {
   uint64_t bytes;
   fake.before_call = end_at_third_call;
-  assert_int_equal(read_lease(*state, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   fake.before_call = NULL;
-  assert_int_equal(read_lease(*state, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, 0);
 }
 
@@ -435,7 +428,7 @@ LIVE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails)
   uint64_t bytes;
   fake.error = ESRCH;
   for (fake.fail_call = 1; fake.fail_call <= 6; fake.fail_call++) {
-    assert_int_equal(read_lease(*state, &bytes), KVF_PEER_DOWN);
+    assert_int_equal(read_lease(&bytes), KVF_PEER_DOWN);
   }
 }
 
@@ -443,33 +436,31 @@ LIVE_TEST(a_lease_cannot_be_read_where_copy_or_sample_fails)
 
 LIVE_TEST(a_mapped_fence_costs_no_call)
 {
-  test_scene *scene = *state;
   uint64_t bytes;
-  scene->copy.fence = changing_table;
-  assert_int_equal(read_lease(scene, &bytes), KVF_OK);
+  scene.copy.fence = changing_table;
+  assert_int_equal(read_lease(&bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_int_equal(fake.calls, 4);
-  assert_all_copied(scene);
+  assert_all_copied();
   kvf_prng prng = {3};
   fake.short_counts = &prng;
-  memset(scene->to, 0, (size_t)BLOCKS * BLOCK_BYTES);
-  assert_int_equal(read_lease(scene, &bytes), KVF_OK);
+  memset(scene.to, 0, (size_t)BLOCKS * BLOCK_BYTES);
+  assert_int_equal(read_lease(&bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
-  assert_all_copied(scene);
+  assert_all_copied();
 }
 
 LEASE_TEST(a_mapped_fence_is_looked_at_before_and_after)
 {
-  test_scene *scene = *state;
   uint64_t bytes;
-  scene->copy.fence = changing_table;
+  scene.copy.fence = changing_table;
   fake.before_call = publish_at_first_call; /* after the first look */
-  assert_int_equal(read_lease(scene, &bytes), KVF_NOT_PUBLISHED);
+  assert_int_equal(read_lease(&bytes), KVF_NOT_PUBLISHED);
   assert_int_equal(bytes, 0);
   fake.before_call = end_at_third_call;
-  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
-  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED);
+  assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED);
   assert_int_equal(bytes, 0);
 }
 
@@ -477,38 +468,36 @@ LEASE_TEST(a_mapped_fence_is_looked_at_before_and_after)
 LIVE_TEST(a_mapped_fence_is_not_believed_about_another_process)
 {
   static const kvf_incarnation another = {{9}};
-  test_scene *scene = *state;
   uint64_t bytes;
   void *mapped = changing_table;
   assert_int_equal(kvf_fence_table_open(4, &another, &changing_table, NULL), KVF_OK);
   store(kvf_fence_word_live(LEASE_ID));
-  scene->copy.fence = mapped;
-  assert_int_equal(read_lease(scene, &bytes), KVF_PEER_RESTARTED);
-  scene->chunk.items_count = 0;
-  assert_int_equal(read_lease(scene, &bytes), KVF_PEER_RESTARTED);
+  scene.copy.fence = mapped;
+  assert_int_equal(read_lease(&bytes), KVF_PEER_RESTARTED);
+  scene.chunk.items_count = 0;
+  assert_int_equal(read_lease(&bytes), KVF_PEER_RESTARTED);
   kvf_fence_table_close(changing_table, 4);
-  scene->chunk.items_count = BLOCKS;
+  scene.chunk.items_count = BLOCKS;
   changing_table = (void *)(uintptr_t)4096; /* nothing */
-  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
-  scene->chunk.items_count = 0;
-  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
+  assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
+  scene.chunk.items_count = 0;
+  assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
   changing_table = mapped;
 }
 
 LIVE_TEST(a_copy_fails_under_a_mapped_fence)
 {
-  test_scene *scene = *state;
   uint64_t bytes;
-  scene->copy.fence = changing_table;
+  scene.copy.fence = changing_table;
   fake.error = ESRCH;
   for (fake.fail_call = 1; fake.fail_call <= 4; fake.fail_call++) {
-    assert_int_equal(read_lease(scene, &bytes), KVF_PEER_DOWN);
+    assert_int_equal(read_lease(&bytes), KVF_PEER_DOWN);
   }
-  scene->base = 4096;
+  scene.base = 4096;
   fake.fail_call = 0;
-  assert_int_equal(read_lease(scene, &bytes), KVF_TRANSFER_FAILED);
+  assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
   fake.before_call = end_at_second_call;
-  assert_int_equal(read_lease(scene, &bytes), KVF_LEASE_EXPIRED); /* which is why they are gone */
+  assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED); /* which is why they are gone */
 }
 
 SCENE_TEST(a_peek_reads_cookie_and_head)

@@ -39,156 +39,144 @@ typedef struct test_scene {
   kvf_local_description *head; /* in the introduction */
 } test_scene;
 
-static int scene_open(void **state)
+static test_scene scene;
+
+static int scene_open(__attribute__((unused)) void **state)
 {
   const node_shape shape = node_shape_simple(4, 4096);
-  test_scene *scene = malloc(sizeof(*scene));
-  assert_non_null(scene);
+  memset(&scene, 0, sizeof(scene));
   atomic_store(&fake_error, 0);
-  node_open(&scene->node, ops, &shape, 1);
-  node_introduce(&scene->node, &scene->introduction);
-  scene->head = (void *)scene->introduction.description;
-  *state = scene;
+  node_open(&scene.node, ops, &shape, 1);
+  node_introduce(&scene.node, &scene.introduction);
+  scene.head = (void *)scene.introduction.description;
   return 0;
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  test_scene *scene = *state;
-  node_close(&scene->node);
-  free(scene);
+  node_close(&scene.node);
   return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
-static void assert_refused(test_scene *scene, kvf_status expected, const char *line)
+static void assert_refused(kvf_status expected, const char *line)
 {
-  const kvf_link_spec spec = node_spec(&scene->introduction);
+  const kvf_link_spec spec = node_spec(&scene.introduction);
   kvf_link *link = NULL;
-  assert_int_equal(node_connect(&scene->node, &spec, &link), expected);
-  if (!node_has_logged(&scene->node, line)) {
-    fail_msg("\"%s\" is not \"%s\"", scene->node.lines[0], line);
+  assert_int_equal(node_connect(&scene.node, &spec, &link), expected);
+  if (!node_has_logged(&scene.node, line)) {
+    fail_msg("\"%s\" is not \"%s\"", scene.node.lines[0], line);
   }
   assert_non_null(link);
-  kvf_read read = node_read(&scene->node); /* an eager caller's */
+  kvf_read read = node_read(&scene.node); /* an eager caller's */
   const kvf_read_item item = {0};
   read.items = &item;
   read.items_count = 1;
-  assert_int_equal(node_read_now(&scene->node, link, &read).status, expected);
+  assert_int_equal(node_read_now(&scene.node, link, &read).status, expected);
   ops->disconnect(link);
 }
 
 SCENE_TEST(a_process_that_is_gone)
 {
-  test_scene *scene = *state;
   pid_t child = fork();
   if (child == 0) {
     _exit(0);
   }
   assert_int_equal(waitpid(child, NULL, 0), child);
-  scene->head->pid = (uint32_t)child;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be watched: No such process");
+  scene.head->pid = (uint32_t)child;
+  assert_refused(KVF_TRANSFER_SETUP, "cannot be watched: No such process");
 }
 
 SCENE_TEST(a_process_that_may_not_be_read)
 {
   atomic_store(&fake_error, EPERM);
-  assert_refused(*state, KVF_TRANSFER_SETUP, "cannot be read: Operation not permitted (another user,");
+  assert_refused(KVF_TRANSFER_SETUP, "cannot be read: Operation not permitted (another user,");
 }
 
 SCENE_TEST(a_process_without_that_memory)
 {
-  test_scene *scene = *state;
-  scene->head->cookie_address = 4096;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
+  scene.head->cookie_address = 4096;
+  assert_refused(KVF_TRANSFER_SETUP, "cannot be read: Bad address");
 }
 
 SCENE_TEST(a_process_with_another_cookie)
 {
-  test_scene *scene = *state;
-  scene->head->cookie[31] ^= 1;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "is not the one that described itself");
+  scene.head->cookie[31] ^= 1;
+  assert_refused(KVF_TRANSFER_SETUP, "is not the one that described itself");
 }
 
 SCENE_TEST(a_fence_table_of_another_incarnation)
 {
-  test_scene *scene = *state;
-  scene->introduction.incarnation.bytes[0] ^= 1;
-  scene->head->incarnation.bytes[0] ^= 1;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
+  scene.introduction.incarnation.bytes[0] ^= 1;
+  scene.head->incarnation.bytes[0] ^= 1;
+  assert_refused(KVF_TRANSFER_SETUP, "fence table of process");
 }
 
 SCENE_TEST(a_fence_table_of_other_size)
 {
-  test_scene *scene = *state;
-  scene->head->table_slots++;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "fence table of process");
+  scene.head->table_slots++;
+  assert_refused(KVF_TRANSFER_SETUP, "fence table of process");
 }
 
 SCENE_TEST(another_host)
 {
-  test_scene *scene = *state;
-  scene->head->place.boot[0] ^= 1;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "peer 127.0.0.1:9: it runs on another host");
+  scene.head->place.boot[0] ^= 1;
+  assert_refused(KVF_TRANSFER_SETUP, "peer 127.0.0.1:9: it runs on another host");
 }
 
 SCENE_TEST(other_layouts)
 {
-  test_scene *scene = *state;
-  scene->introduction.shape.regions[0].group = 1;
-  assert_refused(scene, KVF_INCOMPATIBLE, "region 0: group is 0 here, 1 there");
+  scene.introduction.shape.regions[0].group = 1;
+  assert_refused(KVF_INCOMPATIBLE, "region 0: group is 0 here, 1 there");
 }
 
 SCENE_TEST(no_memory_here)
 {
-  test_scene *scene = *state;
-  ops->clear_memory(scene->node.transport);
-  assert_refused(scene, KVF_TRANSFER_SETUP, "no memory is registered here");
+  ops->clear_memory(scene.node.transport);
+  assert_refused(KVF_TRANSFER_SETUP, "no memory is registered here");
 }
 
 SCENE_TEST(more_than_a_description_can_hold)
 {
-  test_scene *scene = *state;
-  kvf_link_spec spec = node_spec(&scene->introduction);
-  kvf_link *link = (void *)scene;
+  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link *link = (void *)&scene;
   spec.description_bytes = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1;
-  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
   assert_null(link);
   spec.description_bytes = 100;
   spec.remote_count = KVF_REGIONS_MAX + 1;
-  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
   spec.remote_count = 0;
-  assert_int_equal(ops->connect(scene->node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
 }
 
 SCENE_TEST(disconnected_before_it_was_checked)
 {
-  test_scene *scene = *state;
-  kvf_link_spec spec = node_spec(&scene->introduction);
+  kvf_link_spec spec = node_spec(&scene.introduction);
   for (int i = 0; i < 200; i++) {
     kvf_link *link = NULL;
-    assert_int_equal(node_begin_connect(&scene->node, &spec, &link), KVF_OK);
+    assert_int_equal(node_begin_connect(&scene.node, &spec, &link), KVF_OK);
     ops->disconnect(link);
   }
-  ops->disconnect(node_connect_ok(&scene->node, &scene->introduction));
+  ops->disconnect(node_connect_ok(&scene.node, &scene.introduction));
 }
 
 /* How many system calls a read takes over a new link. */
-static int calls_of_a_read(test_scene *scene, uint64_t lease_id)
+static int calls_of_a_read(uint64_t lease_id)
 {
-  kvf_link *link = node_connect_ok(&scene->node, &scene->introduction);
-  kvf_read read = node_read(&scene->node);
+  kvf_link *link = node_connect_ok(&scene.node, &scene.introduction);
+  kvf_read read = node_read(&scene.node);
   const kvf_read_item item = {0, 0, 0, 1};
-  read.lease = node_publish(&scene->node, lease_id)->lease;
+  read.lease = node_publish(&scene.node, lease_id)->lease;
   read.items = &item;
   read.items_count = 1;
   atomic_store(&calls, 0);
-  kvf_read_result result = node_read_now(&scene->node, link, &read);
+  kvf_read_result result = node_read_now(&scene.node, link, &read);
   int needed = atomic_load(&calls);
   assert_int_equal(result.status, KVF_OK);
   assert_int_equal(result.bytes, 4096);
-  assert_memory_equal(&result.sample.head.incarnation, &scene->node.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(&result.sample.head.incarnation, &scene.node.incarnation, sizeof(kvf_incarnation));
   assert_int_equal(result.sample.entry.word, kvf_fence_word_live(lease_id));
   ops->disconnect(link);
   return needed;
@@ -196,14 +184,13 @@ static int calls_of_a_read(test_scene *scene, uint64_t lease_id)
 
 SCENE_TEST(a_fence_table_that_can_be_mapped_is)
 {
-  test_scene *scene = *state;
-  assert_int_equal(calls_of_a_read(scene, 3), 1);
-  scene->head->table_fd = 1u << 30;
-  assert_int_equal(calls_of_a_read(scene, 4), 3);
-  scene->head->table_fd = (uint32_t)scene->node.table_fd;
-  assert_int_equal(calls_of_a_read(scene, 5), 1);
-  scene->head->has_table_fd = 0;
-  assert_int_equal(calls_of_a_read(scene, 6), 3);
+  assert_int_equal(calls_of_a_read(3), 1);
+  scene.head->table_fd = 1u << 30;
+  assert_int_equal(calls_of_a_read(4), 3);
+  scene.head->table_fd = (uint32_t)scene.node.table_fd;
+  assert_int_equal(calls_of_a_read(5), 1);
+  scene.head->has_table_fd = 0;
+  assert_int_equal(calls_of_a_read(6), 3);
 }
 
 /* A child that is a copy of this process has all that the description says, but for the fence table. */
@@ -220,10 +207,9 @@ static pid_t fork_copy(void)
 
 SCENE_TEST(a_forked_child_is_not_its_parent)
 {
-  test_scene *scene = *state;
   pid_t child = fork_copy();
-  scene->head->pid = (uint32_t)child;
-  assert_refused(scene, KVF_TRANSFER_SETUP, "cannot be read: Bad address");
+  scene.head->pid = (uint32_t)child;
+  assert_refused(KVF_TRANSFER_SETUP, "cannot be read: Bad address");
   (void)kill(child, SIGKILL);
   assert_int_equal(waitpid(child, NULL, 0), child);
 }

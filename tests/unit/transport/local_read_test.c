@@ -65,12 +65,13 @@ typedef struct test_scene {
   kvf_read_item items[BLOCKS / 2];
 } test_scene;
 
-static int scene_open_with(void **state, uint32_t spin_us)
+static test_scene scene;
+
+static int scene_open_with(uint32_t spin_us)
 {
   const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
-  test_scene *scene = malloc(sizeof(*scene));
+  memset(&scene, 0, sizeof(scene));
   kvf_transport_config config = node_config();
-  assert_non_null(scene);
   atomic_store(&hold, false);
   (void)allocation_stop();
   atomic_store(&no_process, false);
@@ -78,36 +79,33 @@ static int scene_open_with(void **state, uint32_t spin_us)
   (void)sem_init(&go, 0, 0);
   config.copy_threads = 1;
   config.spin_us = spin_us;
-  node_open_with(&scene->node, ops, &shape, 1, &config);
-  node_introduce(&scene->node, &scene->introduction);
-  scene->link = node_connect_ok(&scene->node, &scene->introduction);
-  scene->lease = node_publish(&scene->node, 3);
+  node_open_with(&scene.node, ops, &shape, 1, &config);
+  node_introduce(&scene.node, &scene.introduction);
+  scene.link = node_connect_ok(&scene.node, &scene.introduction);
+  scene.lease = node_publish(&scene.node, 3);
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
-    scene->items[i] = (kvf_read_item){0, i, i, BLOCKS / 2 + i};
+    scene.items[i] = (kvf_read_item){0, i, i, BLOCKS / 2 + i};
   }
-  *state = scene;
   return 0;
 }
 
-static int scene_open(void **state)
+static int scene_open(__attribute__((unused)) void **state)
 {
-  return scene_open_with(state, 0);
+  return scene_open_with(0);
 }
 
 /* Once it has copied, the worker polls, and finds no end of its time. */
-static int scene_open_polling(void **state)
+static int scene_open_polling(__attribute__((unused)) void **state)
 {
   tester = pthread_self();
   atomic_store(&frozen, true);
-  return scene_open_with(state, 1);
+  return scene_open_with(1);
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  test_scene *scene = *state;
-  ops->disconnect(scene->link);
-  node_close(&scene->node);
-  free(scene);
+  ops->disconnect(scene.link);
+  node_close(&scene.node);
   atomic_store(&frozen, false);
   return 0;
 }
@@ -115,26 +113,26 @@ static int scene_close(void **state)
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
 /* Block i of the scene. */
-static kvf_read read_of(test_scene *scene, uint32_t i)
+static kvf_read read_of(uint32_t i)
 {
-  kvf_read read = node_read(&scene->node);
-  read.lease = scene->lease->lease;
-  read.items = &scene->items[i];
+  kvf_read read = node_read(&scene.node);
+  read.lease = scene.lease->lease;
+  read.items = &scene.items[i];
   read.items_count = 1;
   return read;
 }
 
-static bool is_copied(const test_scene *scene, uint32_t i)
+static bool is_copied(uint32_t i)
 {
-  return memcmp(node_block(&scene->node, 0, i), node_block(&scene->node, 0, BLOCKS / 2 + i), BLOCK_BYTES) == 0;
+  return memcmp(node_block(&scene.node, 0, i), node_block(&scene.node, 0, BLOCKS / 2 + i), BLOCK_BYTES) == 0;
 }
 
 /* Starts a read of block 0 and returns when its copy is in the system call. */
-static kvf_read hold_worker(test_scene *scene)
+static kvf_read hold_worker(void)
 {
-  kvf_read read = read_of(scene, 0);
+  kvf_read read = read_of(0);
   atomic_store(&hold, true);
-  ops->read(scene->link, &read);
+  ops->read(scene.link, &read);
   (void)sem_wait(&held);
   atomic_store(&hold, false);
   return read;
@@ -142,221 +140,207 @@ static kvf_read hold_worker(test_scene *scene)
 
 SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck)
 {
-  test_scene *scene = *state;
-  const kvf_read stuck = hold_worker(scene);
-  const kvf_read waiting = read_of(scene, 1);
-  ops->read(scene->link, &waiting);
-  ops->cancel(scene->link, waiting.id);
-  kvf_read_result result = node_wait(&scene->node, waiting.id);
+  const kvf_read stuck = hold_worker();
+  const kvf_read waiting = read_of(1);
+  ops->read(scene.link, &waiting);
+  ops->cancel(scene.link, waiting.id);
+  kvf_read_result result = node_wait(&scene.node, waiting.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, 0);
-  assert_false(node_is_done(&scene->node, stuck.id));
+  assert_false(node_is_done(&scene.node, stuck.id));
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
-  assert_true(is_copied(scene, 0));
-  assert_false(is_copied(scene, 1));
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
+  assert_true(is_copied(0));
+  assert_false(is_copied(1));
 }
 
 SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
 {
-  test_scene *scene = *state;
-  kvf_read read = node_read(&scene->node);
-  read.lease = scene->lease->lease;
-  read.items = scene->items;
+  kvf_read read = node_read(&scene.node);
+  read.lease = scene.lease->lease;
+  read.items = scene.items;
   read.items_count = BLOCKS / 2; /* two calls of 1 MiB */
   atomic_store(&hold, true);
-  ops->read(scene->link, &read);
+  ops->read(scene.link, &read);
   (void)sem_wait(&held);
   atomic_store(&hold, false);
-  ops->cancel(scene->link, read.id);
+  ops->cancel(scene.link, read.id);
   sleep_us(1000);
-  assert_false(node_is_done(&scene->node, read.id)); /* it is still writing */
+  assert_false(node_is_done(&scene.node, read.id)); /* it is still writing */
   (void)sem_post(&go);
-  kvf_read_result result = node_wait(&scene->node, read.id);
+  kvf_read_result result = node_wait(&scene.node, read.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, 2 * BLOCK_BYTES);
-  assert_true(is_copied(scene, 1));
-  assert_false(is_copied(scene, 2));
+  assert_true(is_copied(1));
+  assert_false(is_copied(2));
 }
 
 /* The worker is held: one that is awake may take a small read before its caller does. */
 SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker)
 {
-  test_scene *scene = *state;
-  const kvf_read stuck = hold_worker(scene);
-  kvf_read small = read_of(scene, 1);
+  const kvf_read stuck = hold_worker();
+  kvf_read small = read_of(1);
   small.small = true;
-  ops->read(scene->link, &small);
-  assert_false(node_is_done(&scene->node, small.id));
-  ops->assist(scene->node.transport);
-  assert_true(node_is_done(&scene->node, small.id));
-  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
-  assert_true(is_copied(scene, 1));
-  ops->assist(scene->node.transport);
+  ops->read(scene.link, &small);
+  assert_false(node_is_done(&scene.node, small.id));
+  ops->assist(scene.node.transport);
+  assert_true(node_is_done(&scene.node, small.id));
+  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
+  assert_true(is_copied(1));
+  ops->assist(scene.node.transport);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK);
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
 }
 
 SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too)
 {
-  test_scene *scene = *state;
-  kvf_read small = read_of(scene, 1);
+  kvf_read small = read_of(1);
   small.small = true;
-  ops->read(scene->link, &small);
-  const kvf_read bulk = read_of(scene, 2);
-  ops->read(scene->link, &bulk);
-  assert_int_equal(node_wait(&scene->node, bulk.id).status, KVF_OK);
-  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_OK);
+  ops->read(scene.link, &small);
+  const kvf_read bulk = read_of(2);
+  ops->read(scene.link, &bulk);
+  assert_int_equal(node_wait(&scene.node, bulk.id).status, KVF_OK);
+  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
 }
 
 /* And the end: the scene is closed while it polls. */
 TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_close)
 {
-  test_scene *scene = *state;
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
-    const kvf_read read = read_of(scene, i);
-    assert_int_equal(node_read_now(&scene->node, scene->link, &read).status, KVF_OK);
-    assert_true(is_copied(scene, i));
+    const kvf_read read = read_of(i);
+    assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_OK);
+    assert_true(is_copied(i));
     sleep_us(1000);
   }
 }
 
 SCENE_TEST(a_cancelled_small_read_needs_no_assist)
 {
-  test_scene *scene = *state;
-  kvf_read small = read_of(scene, 1);
+  kvf_read small = read_of(1);
   small.small = true;
-  ops->read(scene->link, &small);
-  ops->cancel(scene->link, small.id);
-  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_CANCELLED);
-  ops->assist(scene->node.transport);
-  assert_false(is_copied(scene, 1));
+  ops->read(scene.link, &small);
+  ops->cancel(scene.link, small.id);
+  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_CANCELLED);
+  ops->assist(scene.node.transport);
+  assert_false(is_copied(1));
 }
 
 SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory)
 {
-  test_scene *scene = *state;
   kvf_read reads[3];
   allocation_fail(0, LONG_MAX);
   for (size_t i = 0; i < 3; i++) {
-    reads[i] = read_of(scene, 1);
-    ops->read(scene->link, &reads[i]);
+    reads[i] = read_of(1);
+    ops->read(scene.link, &reads[i]);
   }
   (void)allocation_stop();
   for (size_t i = 0; i < 3; i++) {
-    assert_int_equal(node_wait(&scene->node, reads[i].id).status, KVF_NO_MEMORY);
+    assert_int_equal(node_wait(&scene.node, reads[i].id).status, KVF_NO_MEMORY);
   }
-  const kvf_read good = read_of(scene, 1);
-  assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
+  const kvf_read good = read_of(1);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &good).status, KVF_OK);
 }
 
 SCENE_TEST(a_slot_past_the_table_is_no_lease)
 {
-  test_scene *scene = *state;
-  kvf_read read = read_of(scene, 1);
+  kvf_read read = read_of(1);
   read.lease.slot = NODE_SLOTS;
-  assert_int_equal(node_read_now(&scene->node, scene->link, &read).status, KVF_LEASE_UNKNOWN);
-  assert_false(is_copied(scene, 1));
+  assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_LEASE_UNKNOWN);
+  assert_false(is_copied(1));
 }
 
 SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for)
 {
-  test_scene *scene = *state;
-  const kvf_transport_memory memory = {.regions = scene->node.regions,
+  const kvf_transport_memory memory = {.regions = scene.node.regions,
                                        .regions_count = 1,
-                                       .table = scene->node.table,
+                                       .table = scene.node.table,
                                        .table_slots = NODE_SLOTS,
-                                       .table_fd = scene->node.table_fd};
-  ops->clear_memory(scene->node.transport);
-  const kvf_read without = read_of(scene, 1);
-  assert_int_equal(node_read_now(&scene->node, scene->link, &without).status, KVF_TRANSFER_SETUP);
-  assert_int_equal(ops->set_memory(scene->node.transport, &memory), KVF_OK);
-  const kvf_read with_new = read_of(scene, 1);
-  assert_int_equal(node_read_now(&scene->node, scene->link, &with_new).status, KVF_TRANSFER_SETUP);
-  assert_false(is_copied(scene, 1));
+                                       .table_fd = scene.node.table_fd};
+  ops->clear_memory(scene.node.transport);
+  const kvf_read without = read_of(1);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &without).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->set_memory(scene.node.transport, &memory), KVF_OK);
+  const kvf_read with_new = read_of(1);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &with_new).status, KVF_TRANSFER_SETUP);
+  assert_false(is_copied(1));
 }
 
 SCENE_TEST(disconnect_ends_all_and_waits_for_none)
 {
-  test_scene *scene = *state;
-  const kvf_read stuck = hold_worker(scene);
-  const kvf_read waiting = read_of(scene, 1);
-  kvf_read small = read_of(scene, 2);
+  const kvf_read stuck = hold_worker();
+  const kvf_read waiting = read_of(1);
+  kvf_read small = read_of(2);
   small.small = true;
-  ops->read(scene->link, &waiting);
-  ops->read(scene->link, &small);
-  ops->disconnect(scene->link);
-  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_CANCELLED);
-  assert_int_equal(node_wait(&scene->node, small.id).status, KVF_CANCELLED);
-  assert_false(node_is_done(&scene->node, stuck.id));
+  ops->read(scene.link, &waiting);
+  ops->read(scene.link, &small);
+  ops->disconnect(scene.link);
+  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_CANCELLED);
+  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_CANCELLED);
+  assert_false(node_is_done(&scene.node, stuck.id));
   (void)sem_post(&go);
-  (void)node_wait(&scene->node, stuck.id);
-  scene->link = node_connect_ok(&scene->node, &scene->introduction);
+  (void)node_wait(&scene.node, stuck.id);
+  scene.link = node_connect_ok(&scene.node, &scene.introduction);
 }
 
 /* The process lives on, so that its memory can be read on as that of one that is just dying. */
 SCENE_TEST(death_of_the_peer_ends_waiting_reads)
 {
-  test_scene *scene = *state;
-  kvf_local_link *link = kvf_local_link_of(scene->link);
-  const kvf_read stuck = hold_worker(scene);
-  const kvf_read waiting = read_of(scene, 1);
-  ops->read(scene->link, &waiting);
-  kvf_local_link_died(kvf_local_of(scene->node.transport), link);
-  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_PEER_DOWN);
-  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_PEER_DOWN);
+  kvf_local_link *link = kvf_local_link_of(scene.link);
+  const kvf_read stuck = hold_worker();
+  const kvf_read waiting = read_of(1);
+  ops->read(scene.link, &waiting);
+  kvf_local_link_died(kvf_local_of(scene.node.transport), link);
+  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
+  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_PEER_DOWN);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_OK); /* it had the memory in its hands */
-  const kvf_read late = read_of(scene, 1);
-  assert_int_equal(node_read_now(&scene->node, scene->link, &late).status, KVF_PEER_DOWN);
-  assert_true(node_has_logged(&scene->node, "has ended"));
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK); /* it had the memory in its hands */
+  const kvf_read late = read_of(1);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_PEER_DOWN);
+  assert_true(node_has_logged(&scene.node, "has ended"));
 }
 
 /* Or its loads would come back to it until their deadline, though another transport can do better. */
 SCENE_TEST(memory_that_cannot_be_read_ends_the_link)
 {
-  test_scene *scene = *state;
-  const kvf_read stuck = hold_worker(scene);
-  const kvf_read waiting = read_of(scene, 1);
-  ops->read(scene->link, &waiting);
-  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  const kvf_read stuck = hold_worker();
+  const kvf_read waiting = read_of(1);
+  ops->read(scene.link, &waiting);
+  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
-  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait(&scene->node, stuck.id).status, KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait(&scene->node, waiting.id).status, KVF_TRANSFER_FAILED);
-  const kvf_read late = read_of(scene, 2);
-  assert_int_equal(node_read_now(&scene->node, scene->link, &late).status, KVF_TRANSFER_FAILED);
-  assert_true(node_has_logged(&scene->node, "cannot be read any more"));
-  kvf_local_link_died(kvf_local_of(scene->node.transport), kvf_local_link_of(scene->link)); /* is not told again */
-  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_TRANSFER_FAILED);
+  const kvf_read late = read_of(2);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_TRANSFER_FAILED);
+  assert_true(node_has_logged(&scene.node, "cannot be read any more"));
+  kvf_local_link_died(kvf_local_of(scene.node.transport), kvf_local_link_of(scene.link)); /* is not told again */
+  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
 }
 
 /* Its memory has gone before its descriptors: nothing else says so. */
 SCENE_TEST(process_without_memory_ends_the_link)
 {
-  test_scene *scene = *state;
   atomic_store(&no_process, true);
-  const kvf_read read = read_of(scene, 0);
-  ops->read(scene->link, &read);
-  assert_int_equal(node_wait_down(&scene->node, scene->link), KVF_PEER_DOWN);
-  assert_int_equal(node_wait(&scene->node, read.id).status, KVF_PEER_DOWN);
+  const kvf_read read = read_of(0);
+  ops->read(scene.link, &read);
+  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
+  assert_int_equal(node_wait(&scene.node, read.id).status, KVF_PEER_DOWN);
 }
 
 /* The fence says more of it than the memory does, and other reads of the link go on. */
 SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
 {
-  test_scene *scene = *state;
-  node_lease *other = node_publish(&scene->node, 4);
-  const kvf_read taken = hold_worker(scene);
-  node_end(&scene->node, scene->lease);
-  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  node_lease *other = node_publish(&scene.node, 4);
+  const kvf_read taken = hold_worker();
+  node_end(&scene.node, scene.lease);
+  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
-  kvf_read_result result = node_wait(&scene->node, taken.id);
+  kvf_read_result result = node_wait(&scene.node, taken.id);
   assert_int_equal(result.status, KVF_OK);
-  const kvf_fence_claim claim = node_claim(&scene->introduction.incarnation, scene->lease);
+  const kvf_fence_claim claim = node_claim(&scene.introduction.incarnation, scene.lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_LEASE_EXPIRED);
-  kvf_read good = read_of(scene, 1);
+  kvf_read good = read_of(1);
   good.lease = other->lease;
-  assert_int_equal(node_read_now(&scene->node, scene->link, &good).status, KVF_OK);
-  assert_int_equal(mprotect(node_block(&scene->node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+  assert_int_equal(node_read_now(&scene.node, scene.link, &good).status, KVF_OK);
+  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
 }

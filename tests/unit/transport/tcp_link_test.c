@@ -9,27 +9,29 @@
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
 
-static int open_patient(void **state)
+static tcp_consumer *consumer;
+
+static int open_patient(__attribute__((unused)) void **state)
 {
-  *state = consumer_open(5000);
+  consumer = consumer_open(5000);
   return 0;
 }
 
-static int open_impatient(void **state)
+static int open_impatient(__attribute__((unused)) void **state)
 {
-  *state = consumer_open(100);
+  consumer = consumer_open(100);
   return 0;
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  consumer_close(*state);
+  consumer_close(consumer);
   return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, open_patient, scene_close)
 
-static bool is_told_up(tcp_consumer *consumer)
+static bool is_told_up(void)
 {
   side *node = &consumer->node;
   (void)pthread_mutex_lock(&node->lock);
@@ -40,19 +42,17 @@ static bool is_told_up(tcp_consumer *consumer)
 
 SET_TEST(a_link_is_up_when_both_ends_are_proved)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   kvf_data_ready ready = peer_challenge(consumer->fd, &consumer->spec);
   sleep_us(20000);
-  assert_false(is_told_up(consumer));
+  assert_false(is_told_up());
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_OK);
 }
 
 SET_TEST(nobody_listens)
 {
-  tcp_consumer *consumer = *state;
   (void)close(consumer->listener);
   consumer->listener = -1;
   consumer_connect(consumer);
@@ -62,7 +62,6 @@ SET_TEST(nobody_listens)
 
 TEST_WITH(a_silent_producer_is_given_up, open_impatient, scene_close)
 {
-  tcp_consumer *consumer = *state;
   uint64_t begun_ns = now_ns();
   consumer_connect(consumer);
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_TIMEOUT);
@@ -72,7 +71,6 @@ TEST_WITH(a_silent_producer_is_given_up, open_impatient, scene_close)
 
 TEST_WITH(a_producer_that_does_not_answer_the_proof_is_given_up, open_impatient, scene_close)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   (void)peer_challenge(consumer->fd, &consumer->spec);
@@ -82,7 +80,6 @@ TEST_WITH(a_producer_that_does_not_answer_the_proof_is_given_up, open_impatient,
 
 SET_TEST(a_producer_that_hangs_up_first_is_down)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   (void)close(peer_accept(consumer->listener));
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
@@ -90,7 +87,6 @@ SET_TEST(a_producer_that_hangs_up_first_is_down)
 
 SET_TEST(a_producer_that_hangs_up_on_the_proof_has_refused)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_challenge(consumer->fd, &consumer->spec);
@@ -98,7 +94,7 @@ SET_TEST(a_producer_that_hangs_up_on_the_proof_has_refused)
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_REFUSED);
 }
 
-static void expect_protocol_error(tcp_consumer *consumer, const char *line)
+static void expect_protocol_error(const char *line)
 {
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PROTOCOL);
   peer_expect_closed(consumer->fd);
@@ -112,33 +108,31 @@ static void expect_protocol_error(tcp_consumer *consumer, const char *line)
 
 SET_TEST(nonsense_in_the_handshake_ends_it)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send(consumer->fd, "SSH-2.0-OpenSSH_9.2\r\n", 21);
-  expect_protocol_error(consumer, "not a frame");
+  expect_protocol_error("not a frame");
 
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, NULL, 0);
-  expect_protocol_error(consumer, "unexpected frame data_ready");
+  expect_protocol_error("unexpected frame data_ready");
 
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_CHALLENGE, "short", 5);
-  expect_protocol_error(consumer, "malformed data_challenge");
+  expect_protocol_error("malformed data_challenge");
 
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   (void)peer_challenge(consumer->fd, &consumer->spec);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, "x", 1);
-  expect_protocol_error(consumer, "malformed data_ready");
+  expect_protocol_error("malformed data_ready");
 }
 
 /* P8: somebody else has taken the producer's port. No READ, and so no lease's token, goes to him. */
 SET_TEST(a_producer_without_the_session_key_gets_no_read)
 {
-  tcp_consumer *consumer = *state;
   consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   kvf_data_ready ready = peer_challenge(consumer->fd, &consumer->spec);
@@ -151,7 +145,6 @@ SET_TEST(a_producer_without_the_session_key_gets_no_read)
 
 SET_TEST(a_link_that_was_up_fails_once)
 {
-  tcp_consumer *consumer = *state;
   consumer_link(consumer);
   (void)close(consumer->fd);
   consumer->fd = -1;
@@ -161,7 +154,6 @@ SET_TEST(a_link_that_was_up_fails_once)
 
 SET_TEST(unasked_chunks_end_the_link)
 {
-  tcp_consumer *consumer = *state;
   consumer_link(consumer);
   peer_send_chunk(consumer->fd, 3, KVF_OK, 4096);
   assert_int_equal(node_wait_down(&consumer->node, consumer->link), KVF_PROTOCOL);
@@ -171,7 +163,6 @@ SET_TEST(unasked_chunks_end_the_link)
 
 SET_TEST(disconnect_is_legal_at_any_time)
 {
-  tcp_consumer *consumer = *state;
   for (int stage = 3; stage >= 0; stage--) {
     consumer_connect(consumer);
     if (stage > 0) {
@@ -191,14 +182,13 @@ SET_TEST(disconnect_is_legal_at_any_time)
       (void)close(consumer->fd);
       consumer->fd = -1;
     }
-    bool told = is_told_up(consumer);
+    bool told = is_told_up();
     assert_true(stage == 3 || !told); /* then it may have been up already */
   }
 }
 
 SET_TEST(links_need_memory_and_a_layout_that_pairs)
 {
-  tcp_consumer *consumer = *state;
   consumer->introduction.shape.regions[0].block_bytes /= 2;
   consumer_connect(consumer);
   assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_INCOMPATIBLE);

@@ -19,50 +19,48 @@ typedef struct scene {
   uint8_t *bytes; /* CONSUMER_BLOCKS blocks of FILL */
 } scene;
 
-static int scene_open(void **state)
+static scene s;
+
+static int scene_open(__attribute__((unused)) void **state)
 {
-  scene *s = malloc(sizeof(*s));
-  assert_non_null(s);
-  s->consumer = consumer_open(5000);
-  s->node = &s->consumer->node;
+  memset(&s, 0, sizeof(s));
+  s.consumer = consumer_open(5000);
+  s.node = &s.consumer->node;
   for (uint32_t i = 0; i < CONSUMER_BLOCKS; i++) {
-    s->items[i] = (kvf_read_item){.position = i, .remote_block = i, .local_block = i};
+    s.items[i] = (kvf_read_item){.position = i, .remote_block = i, .local_block = i};
   }
-  s->bytes = malloc((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
-  assert_non_null(s->bytes);
-  memset(s->bytes, FILL, (size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
-  consumer_link(s->consumer);
-  *state = s;
+  s.bytes = malloc((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
+  assert_non_null(s.bytes);
+  memset(s.bytes, FILL, (size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
+  consumer_link(s.consumer);
   return 0;
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  scene *s = *state;
-  consumer_close(s->consumer);
-  free(s->bytes);
-  free(s);
+  consumer_close(s.consumer);
+  free(s.bytes);
   return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
 /* Starts a read of blocks [first, first + count). */
-static kvf_read started(scene *s, uint32_t first, uint32_t count)
+static kvf_read started(uint32_t first, uint32_t count)
 {
-  kvf_read read = node_read(s->node);
+  kvf_read read = node_read(s.node);
   read.lease = (kvf_lease){.id = 9, .slot = 4, .token = {1, 2, 3}};
-  read.items = s->items + first;
+  read.items = s.items + first;
   read.items_count = count;
-  ops->read(s->consumer->link, &read);
+  ops->read(s.consumer->link, &read);
   return read;
 }
 
 /* Receives the read at the producer's end. */
-static void expect_asked(scene *s, const kvf_read *read)
+static void expect_asked(const kvf_read *read)
 {
   kvf_read_item items[CONSUMER_BLOCKS];
-  kvf_data_read asked = peer_receive_read(s->consumer->fd, items, CONSUMER_BLOCKS);
+  kvf_data_read asked = peer_receive_read(s.consumer->fd, items, CONSUMER_BLOCKS);
   assert_int_equal(asked.read_id, read->id);
   assert_memory_equal(&asked.lease, &read->lease, sizeof(asked.lease));
   assert_int_equal(asked.items_count, read->items_count);
@@ -71,82 +69,79 @@ static void expect_asked(scene *s, const kvf_read *read)
   }
 }
 
-static void send_payload(scene *s, uint64_t bytes)
+static void send_payload(uint64_t bytes)
 {
-  peer_send(s->consumer->fd, s->bytes, bytes);
+  peer_send(s.consumer->fd, s.bytes, bytes);
 }
 
-static void answer(scene *s, const kvf_read *read)
+static void answer(const kvf_read *read)
 {
   uint64_t bytes = (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES;
-  peer_send_chunk(s->consumer->fd, read->id, KVF_OK, bytes);
-  send_payload(s, bytes);
-  peer_send_trailer(s->consumer->fd, read->id, 19, 77);
+  peer_send_chunk(s.consumer->fd, read->id, KVF_OK, bytes);
+  send_payload(bytes);
+  peer_send_trailer(s.consumer->fd, read->id, 19, 77);
 }
 
-static bool blocks_are(const scene *s, uint32_t first, uint32_t count, uint8_t value)
+static bool blocks_are(uint32_t first, uint32_t count, uint8_t value)
 {
-  const uint8_t *bytes = node_block(s->node, 0, first);
+  const uint8_t *bytes = node_block(s.node, 0, first);
   return bytes[0] == value && memcmp(bytes, bytes + 1, (size_t)count * CONSUMER_BLOCK_BYTES - 1) == 0;
 }
 
-static void expect_good(scene *s, const kvf_read *read)
+static void expect_good(const kvf_read *read)
 {
-  kvf_read_result result = node_wait(s->node, read->id);
+  kvf_read_result result = node_wait(s.node, read->id);
   assert_int_equal(result.status, KVF_OK);
   assert_int_equal(result.bytes, (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES);
   assert_int_equal(result.sample.head.magic, KVF_FENCE_MAGIC);
-  assert_memory_equal(&result.sample.head.incarnation, &s->consumer->spec.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(&result.sample.head.incarnation, &s.consumer->spec.incarnation, sizeof(kvf_incarnation));
   assert_int_equal(result.sample.entry.word, 19);
   assert_int_equal(result.sample.entry.digest, 77);
-  assert_true(blocks_are(s, read->items[0].local_block, read->items_count, FILL));
+  assert_true(blocks_are(read->items[0].local_block, read->items_count, FILL));
 }
 
-static void expect_status(scene *s, const kvf_read *read, kvf_status status)
+static void expect_status(const kvf_read *read, kvf_status status)
 {
-  assert_int_equal(node_wait(s->node, read->id).status, status);
+  assert_int_equal(node_wait(s.node, read->id).status, status);
 }
 
 SCENE_TEST(a_read_gets_its_bytes_and_its_sample)
 {
-  scene *s = *state;
-  kvf_read read = started(s, 3, 5);
-  expect_asked(s, &read);
-  answer(s, &read);
-  expect_good(s, &read);
-  assert_true(blocks_are(s, 0, 3, 0));
-  assert_true(blocks_are(s, 8, CONSUMER_BLOCKS - 8, 0));
+  kvf_read read = started(3, 5);
+  expect_asked(&read);
+  answer(&read);
+  expect_good(&read);
+  assert_true(blocks_are(0, 3, 0));
+  assert_true(blocks_are(8, CONSUMER_BLOCKS - 8, 0));
 }
 
 SCENE_TEST(more_reads_than_may_be_open_wait)
 {
-  scene *s = *state;
   enum { COUNT = 6 * KVF_TCP_REQUESTS_MAX };
   static_assert(COUNT <= CONSUMER_BLOCKS, "each has a block of its own");
   kvf_read reads[COUNT];
   for (uint32_t i = 0; i < COUNT; i++) {
-    reads[i] = started(s, i, 1);
+    reads[i] = started(i, 1);
   }
   for (uint32_t i = 0; i < COUNT; i++) {
     if (i >= KVF_TCP_REQUESTS_MAX) {
-      answer(s, &reads[i - KVF_TCP_REQUESTS_MAX]);
+      answer(&reads[i - KVF_TCP_REQUESTS_MAX]);
     }
-    expect_asked(s, &reads[i]);
+    expect_asked(&reads[i]);
     if (i == KVF_TCP_REQUESTS_MAX - 1) {
-      peer_expect_silence(s->consumer->fd, 20);
+      peer_expect_silence(s.consumer->fd, 20);
     }
   }
   for (uint32_t i = COUNT - KVF_TCP_REQUESTS_MAX; i < COUNT; i++) {
-    answer(s, &reads[i]);
+    answer(&reads[i]);
   }
   for (uint32_t i = 0; i < COUNT; i++) {
-    expect_good(s, &reads[i]);
+    expect_good(&reads[i]);
   }
 }
 
 SCENE_TEST(refusals_are_told)
 {
-  scene *s = *state;
   static const struct {
     int32_t said;
     kvf_status told;
@@ -154,213 +149,201 @@ SCENE_TEST(refusals_are_told)
                {KVF_NOT_PUBLISHED, KVF_NOT_PUBLISHED}, {KVF_INVALID, KVF_BAD_TICKET},
                {KVF_CANCELLED, KVF_TRANSFER_FAILED},   {-9999, KVF_TRANSFER_FAILED}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-    kvf_read read = started(s, 0, 1);
-    expect_asked(s, &read);
-    peer_send_chunk(s->consumer->fd, read.id, cases[i].said, 0);
-    expect_status(s, &read, cases[i].told);
+    kvf_read read = started(0, 1);
+    expect_asked(&read);
+    peer_send_chunk(s.consumer->fd, read.id, cases[i].said, 0);
+    expect_status(&read, cases[i].told);
   }
-  kvf_read read = started(s, 0, 1);
-  expect_asked(s, &read);
-  answer(s, &read);
-  expect_good(s, &read);
+  kvf_read read = started(0, 1);
+  expect_asked(&read);
+  answer(&read);
+  expect_good(&read);
 }
 
-static void expect_failed_link(scene *s, const kvf_read *reads, size_t count, const char *line)
+static void expect_failed_link(const kvf_read *reads, size_t count, const char *line)
 {
   for (size_t i = 0; i < count; i++) {
-    expect_status(s, &reads[i], KVF_PROTOCOL);
+    expect_status(&reads[i], KVF_PROTOCOL);
   }
-  assert_int_equal(node_wait_down(s->node, s->consumer->link), KVF_PROTOCOL);
-  assert_true(node_has_logged(s->node, line));
-  kvf_read late = started(s, 0, 1);
-  expect_status(s, &late, KVF_PROTOCOL);
+  assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PROTOCOL);
+  assert_true(node_has_logged(s.node, line));
+  kvf_read late = started(0, 1);
+  expect_status(&late, KVF_PROTOCOL);
 }
 
 SCENE_TEST(a_chunk_of_another_size_ends_the_link)
 {
-  scene *s = *state;
-  const kvf_read reads[] = {started(s, 0, 2), started(s, 2, 1)};
-  expect_asked(s, &reads[0]);
-  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
-  expect_failed_link(s, reads, 2, "a chunk of another size");
-  assert_true(node_all_are(s->node, 0));
+  const kvf_read reads[] = {started(0, 2), started(2, 1)};
+  expect_asked(&reads[0]);
+  peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
+  expect_failed_link(reads, 2, "a chunk of another size");
+  assert_true(node_all_are(s.node, 0));
 }
 
 SCENE_TEST(an_answer_out_of_turn_ends_the_link)
 {
-  scene *s = *state;
-  const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, &reads[0]);
-  peer_send_chunk(s->consumer->fd, reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
-  expect_failed_link(s, reads, 1, "a chunk that is not the next one");
+  const kvf_read reads[] = {started(0, 1)};
+  expect_asked(&reads[0]);
+  peer_send_chunk(s.consumer->fd, reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_failed_link(reads, 1, "a chunk that is not the next one");
 }
 
 SCENE_TEST(a_trailer_of_another_chunk_ends_the_link)
 {
-  scene *s = *state;
-  const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, &reads[0]);
-  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
-  send_payload(s, CONSUMER_BLOCK_BYTES);
-  peer_send_trailer(s->consumer->fd, reads[0].id + 1, 19, 77);
-  expect_failed_link(s, reads, 1, "a trailer that is not the chunk's");
+  const kvf_read reads[] = {started(0, 1)};
+  expect_asked(&reads[0]);
+  peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s.consumer->fd, reads[0].id + 1, 19, 77);
+  expect_failed_link(reads, 1, "a trailer that is not the chunk's");
 }
 
 SCENE_TEST(a_chunk_instead_of_a_trailer_ends_the_link)
 {
-  scene *s = *state;
-  const kvf_read reads[] = {started(s, 0, 1)};
-  expect_asked(s, &reads[0]);
-  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
-  send_payload(s, CONSUMER_BLOCK_BYTES);
-  peer_send_chunk(s->consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
-  expect_failed_link(s, reads, 1, "unexpected frame chunk");
+  const kvf_read reads[] = {started(0, 1)};
+  expect_asked(&reads[0]);
+  peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  send_payload(CONSUMER_BLOCK_BYTES);
+  peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
+  expect_failed_link(reads, 1, "unexpected frame chunk");
 }
 
 SCENE_TEST(a_producer_that_leaves_fails_its_reads)
 {
-  scene *s = *state;
-  kvf_read half = started(s, 0, 2);
-  kvf_read whole = started(s, 2, 1);
-  expect_asked(s, &half);
-  peer_send_chunk(s->consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, CONSUMER_BLOCK_BYTES);
+  kvf_read half = started(0, 2);
+  kvf_read whole = started(2, 1);
+  expect_asked(&half);
+  peer_send_chunk(s.consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
-  assert_int_equal(shutdown(s->consumer->fd, SHUT_RDWR), 0);
-  kvf_read_result result = node_wait(s->node, half.id);
+  assert_int_equal(shutdown(s.consumer->fd, SHUT_RDWR), 0);
+  kvf_read_result result = node_wait(s.node, half.id);
   assert_int_equal(result.status, KVF_TRANSFER_FAILED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES);
-  expect_status(s, &whole, KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait_down(s->node, s->consumer->link), KVF_PEER_DOWN);
-  kvf_read late = started(s, 0, 1);
-  expect_status(s, &late, KVF_PEER_DOWN);
+  expect_status(&whole, KVF_TRANSFER_FAILED);
+  assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PEER_DOWN);
+  kvf_read late = started(0, 1);
+  expect_status(&late, KVF_PEER_DOWN);
 }
 
 /* The producer has been told, but had begun already: what it still sends must land nowhere. */
 SCENE_TEST(a_cancelled_read_writes_nothing_more)
 {
-  scene *s = *state;
-  kvf_read read = started(s, 0, 4);
-  kvf_read next = started(s, 8, 1);
-  expect_asked(s, &read);
-  expect_asked(s, &next);
-  ops->cancel(s->consumer->link, read.id);
-  ops->cancel(s->consumer->link, read.id);
-  expect_status(s, &read, KVF_CANCELLED); /* at once: the producer has said nothing yet */
+  kvf_read read = started(0, 4);
+  kvf_read next = started(8, 1);
+  expect_asked(&read);
+  expect_asked(&next);
+  ops->cancel(s.consumer->link, read.id);
+  ops->cancel(s.consumer->link, read.id);
+  expect_status(&read, KVF_CANCELLED); /* at once: the producer has said nothing yet */
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
   kvf_data_cancel cancel;
-  size_t bytes = peer_receive_frame(s->consumer->fd, KVF_FRAME_CANCEL, body, sizeof(body));
+  size_t bytes = peer_receive_frame(s.consumer->fd, KVF_FRAME_CANCEL, body, sizeof(body));
   assert_int_equal(kvf_data_cancel_decode(body, bytes, &cancel), KVF_OK);
   assert_int_equal(cancel.read_id, read.id);
-  answer(s, &read);
-  answer(s, &next);
-  expect_good(s, &next);
-  assert_true(blocks_are(s, 0, 8, 0));
+  answer(&read);
+  answer(&next);
+  expect_good(&next);
+  assert_true(blocks_are(0, 8, 0));
 }
 
 SCENE_TEST(a_read_that_is_cancelled_half_way_stops_there)
 {
-  scene *s = *state;
-  kvf_read read = started(s, 0, 4);
-  expect_asked(s, &read);
-  peer_send_chunk(s->consumer->fd, read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, CONSUMER_BLOCK_BYTES + 100);
+  kvf_read read = started(0, 4);
+  expect_asked(&read);
+  peer_send_chunk(s.consumer->fd, read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
+  send_payload(CONSUMER_BLOCK_BYTES + 100);
   sleep_us(20000);
-  ops->cancel(s->consumer->link, read.id);
-  kvf_read_result result = node_wait(s->node, read.id);
+  ops->cancel(s.consumer->link, read.id);
+  kvf_read_result result = node_wait(s.node, read.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES + 100);
-  node_set_all(s->node, 0);
-  send_payload(s, 3 * CONSUMER_BLOCK_BYTES - 100);
-  peer_send_trailer(s->consumer->fd, read.id, 19, 77);
-  kvf_read next = started(s, 8, 1);
-  expect_asked(s, &next); /* and no CANCEL before it: it would have come too late */
-  answer(s, &next);
-  expect_good(s, &next);
-  assert_true(blocks_are(s, 0, 8, 0));
+  node_set_all(s.node, 0);
+  send_payload(3 * CONSUMER_BLOCK_BYTES - 100);
+  peer_send_trailer(s.consumer->fd, read.id, 19, 77);
+  kvf_read next = started(8, 1);
+  expect_asked(&next); /* and no CANCEL before it: it would have come too late */
+  answer(&next);
+  expect_good(&next);
+  assert_true(blocks_are(0, 8, 0));
 }
 
 SCENE_TEST(reads_that_wait_can_be_cancelled)
 {
-  scene *s = *state;
   enum { COUNT = KVF_TCP_REQUESTS_MAX };
   for (uint32_t i = 0; i < COUNT; i++) {
-    (void)started(s, i, 1);
+    (void)started(i, 1);
   }
-  kvf_read waiting = started(s, COUNT, 1);
-  kvf_read last = started(s, COUNT + 1, 1);
-  ops->cancel(s->consumer->link, waiting.id);
-  expect_status(s, &waiting, KVF_CANCELLED);
-  ops->disconnect(s->consumer->link);
-  s->consumer->link = NULL;
-  expect_status(s, &last, KVF_CANCELLED);
+  kvf_read waiting = started(COUNT, 1);
+  kvf_read last = started(COUNT + 1, 1);
+  ops->cancel(s.consumer->link, waiting.id);
+  expect_status(&waiting, KVF_CANCELLED);
+  ops->disconnect(s.consumer->link);
+  s.consumer->link = NULL;
+  expect_status(&last, KVF_CANCELLED);
 }
 
 SCENE_TEST(memory_that_goes_away_cancels_reads)
 {
-  scene *s = *state;
-  kvf_read half = started(s, 0, 2);
-  kvf_read asked = started(s, 2, 2);
-  expect_asked(s, &half);
-  expect_asked(s, &asked);
-  peer_send_chunk(s->consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
-  send_payload(s, CONSUMER_BLOCK_BYTES);
+  kvf_read half = started(0, 2);
+  kvf_read asked = started(2, 2);
+  expect_asked(&half);
+  expect_asked(&asked);
+  peer_send_chunk(s.consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
+  send_payload(CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
-  ops->clear_memory(s->node->transport);
-  s->node->memory_set = false;
-  assert_true(node_is_done(s->node, half.id));
-  assert_true(node_is_done(s->node, asked.id));
-  node_set_all(s->node, 0);
-  send_payload(s, CONSUMER_BLOCK_BYTES);
-  peer_send_trailer(s->consumer->fd, half.id, 19, 77);
-  kvf_read late = started(s, 0, 1);
-  expect_status(s, &late, KVF_TRANSFER_SETUP);
+  ops->clear_memory(s.node->transport);
+  s.node->memory_set = false;
+  assert_true(node_is_done(s.node, half.id));
+  assert_true(node_is_done(s.node, asked.id));
+  node_set_all(s.node, 0);
+  send_payload(CONSUMER_BLOCK_BYTES);
+  peer_send_trailer(s.consumer->fd, half.id, 19, 77);
+  kvf_read late = started(0, 1);
+  expect_status(&late, KVF_TRANSFER_SETUP);
   sleep_us(20000);
-  assert_true(node_all_are(s->node, 0));
+  assert_true(node_all_are(s.node, 0));
 }
 
 SCENE_TEST(progress_is_told_now_and_then)
 {
-  scene *s = *state;
-  kvf_read read = started(s, 0, 40);
-  expect_asked(s, &read);
-  peer_send_chunk(s->consumer->fd, read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
+  kvf_read read = started(0, 40);
+  expect_asked(&read);
+  peer_send_chunk(s.consumer->fd, read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
   uint64_t begun_ns = now_ns();
   for (int i = 0; i < 40; i++) {
-    send_payload(s, CONSUMER_BLOCK_BYTES);
+    send_payload(CONSUMER_BLOCK_BYTES);
     sleep_us(5000);
   }
   uint64_t most = (now_ns() - begun_ns) / KVF_PROGRESS_NS + 1;
-  (void)pthread_mutex_lock(&s->node->lock);
-  uint32_t told = s->node->reads[read.id].progress;
-  (void)pthread_mutex_unlock(&s->node->lock);
+  (void)pthread_mutex_lock(&s.node->lock);
+  uint32_t told = s.node->reads[read.id].progress;
+  (void)pthread_mutex_unlock(&s.node->lock);
   assert_true(told >= 1);
   assert_true(told <= most);
-  peer_send_trailer(s->consumer->fd, read.id, 19, 77);
-  expect_good(s, &read);
+  peer_send_trailer(s.consumer->fd, read.id, 19, 77);
+  expect_good(&read);
 }
 
 SCENE_TEST(a_read_for_which_there_is_no_memory_is_reported)
 {
-  scene *s = *state;
   allocation_fail(0, 1);
-  kvf_read read = started(s, 0, 1);
-  expect_status(s, &read, KVF_NO_MEMORY);
+  kvf_read read = started(0, 1);
+  expect_status(&read, KVF_NO_MEMORY);
   assert_true(allocation_stop());
-  read = started(s, 0, 1);
-  expect_asked(s, &read);
-  answer(s, &read);
-  expect_good(s, &read);
+  read = started(0, 1);
+  expect_asked(&read);
+  answer(&read);
+  expect_good(&read);
 }
 
 SCENE_TEST(blocks_that_are_not_there_are_not_asked_for)
 {
-  scene *s = *state;
-  s->items[0].local_block = CONSUMER_BLOCKS;
-  s->items[1].remote_block = CONSUMER_BLOCKS;
-  kvf_read local = started(s, 0, 1);
-  kvf_read remote = started(s, 1, 1);
-  expect_status(s, &local, KVF_INVALID);
-  expect_status(s, &remote, KVF_INVALID);
-  peer_expect_silence(s->consumer->fd, 20);
+  s.items[0].local_block = CONSUMER_BLOCKS;
+  s.items[1].remote_block = CONSUMER_BLOCKS;
+  kvf_read local = started(0, 1);
+  kvf_read remote = started(1, 1);
+  expect_status(&local, KVF_INVALID);
+  expect_status(&remote, KVF_INVALID);
+  peer_expect_silence(s.consumer->fd, 20);
 }

@@ -25,64 +25,62 @@ typedef struct scene {
   int fd;
 } scene;
 
-static int scene_open(void **state)
+static scene s;
+
+static int scene_open(__attribute__((unused)) void **state)
 {
   const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
   kvf_transport_config config = node_config();
   config.tcp_buffer_bytes = 65536;
-  scene *s = malloc(sizeof(*s));
-  assert_non_null(s);
-  node_open_with(&s->producer, ops, &shape, 1, &config);
-  node_introduce(&s->producer, &s->introduction);
-  s->spec = node_spec(&s->introduction);
-  s->lease = node_publish(&s->producer, 1001);
+  memset(&s, 0, sizeof(s));
+  node_open_with(&s.producer, ops, &shape, 1, &config);
+  node_introduce(&s.producer, &s.introduction);
+  s.spec = node_spec(&s.introduction);
+  s.lease = node_publish(&s.producer, 1001);
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    s->items[i] = (kvf_read_item){.position = i};
+    s.items[i] = (kvf_read_item){.position = i};
   }
-  s->payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
-  assert_non_null(s->payload);
-  s->fd = peer_connect_proved(&s->spec);
-  *state = s;
+  s.payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
+  assert_non_null(s.payload);
+  s.fd = peer_connect_proved(&s.spec);
   return 0;
 }
 
-static int scene_close(void **state)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  scene *s = *state;
-  (void)close(s->fd);
-  node_close(&s->producer);
-  free(s->payload);
-  free(s);
+  (void)close(s.fd);
+  node_close(&s.producer);
+  free(s.payload);
   return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
-static void expect_payload(scene *s, const kvf_read_item *items, uint32_t count)
+static void expect_payload(const kvf_read_item *items, uint32_t count)
 {
-  peer_receive(s->fd, s->payload, (size_t)count * BLOCK_BYTES);
+  peer_receive(s.fd, s.payload, (size_t)count * BLOCK_BYTES);
   for (uint32_t i = 0; i < count; i++) {
-    const uint8_t *block = node_block(&s->producer, 0, s->lease->blocks[items[i].position]);
-    assert_memory_equal(s->payload + (size_t)i * BLOCK_BYTES, block, BLOCK_BYTES);
+    const uint8_t *block = node_block(&s.producer, 0, s.lease->blocks[items[i].position]);
+    assert_memory_equal(s.payload + (size_t)i * BLOCK_BYTES, block, BLOCK_BYTES);
   }
 }
 
-static void expect_answer(scene *s, uint64_t read_id, const kvf_read_item *items, uint32_t count)
+static void expect_answer(uint64_t read_id, const kvf_read_item *items, uint32_t count)
 {
-  kvf_data_chunk chunk = peer_receive_chunk(s->fd);
+  kvf_data_chunk chunk = peer_receive_chunk(s.fd);
   assert_int_equal(chunk.read_id, read_id);
   assert_int_equal(chunk.status, KVF_OK);
   assert_int_equal(chunk.payload_bytes, (uint64_t)count * BLOCK_BYTES);
-  expect_payload(s, items, count);
-  kvf_data_trailer trailer = peer_receive_trailer(s->fd);
+  expect_payload(items, count);
+  kvf_data_trailer trailer = peer_receive_trailer(s.fd);
   assert_int_equal(trailer.read_id, read_id);
   assert_int_equal(trailer.word, kvf_fence_word_live(1001));
-  assert_int_equal(trailer.digest, s->lease->digest);
+  assert_int_equal(trailer.digest, s.lease->digest);
 }
 
-static void expect_refusal(scene *s, uint64_t read_id, kvf_status status)
+static void expect_refusal(uint64_t read_id, kvf_status status)
 {
-  kvf_data_chunk chunk = peer_receive_chunk(s->fd);
+  kvf_data_chunk chunk = peer_receive_chunk(s.fd);
   assert_int_equal(chunk.read_id, read_id);
   assert_int_equal(chunk.status, status);
   assert_int_equal(chunk.payload_bytes, 0);
@@ -90,94 +88,89 @@ static void expect_refusal(scene *s, uint64_t read_id, kvf_status status)
 
 SCENE_TEST(reads_are_answered_in_order)
 {
-  scene *s = *state;
-  peer_send_read(s->fd, 1, &s->lease->lease, s->items, 3);
-  peer_send_read(s->fd, 2, &s->lease->lease, s->items + 7, 1);
-  expect_answer(s, 1, s->items, 3);
-  expect_answer(s, 2, s->items + 7, 1);
+  peer_send_read(s.fd, 1, &s.lease->lease, s.items, 3);
+  peer_send_read(s.fd, 2, &s.lease->lease, s.items + 7, 1);
+  expect_answer(1, s.items, 3);
+  expect_answer(2, s.items + 7, 1);
 }
 
 SCENE_TEST(more_reads_than_are_queued_are_answered_too)
 {
-  scene *s = *state;
   const uint64_t count = 4 * KVF_TCP_REQUESTS_MAX + 3;
   for (uint64_t id = 1; id <= count; id++) {
-    peer_send_read(s->fd, id, &s->lease->lease, s->items + id % BLOCKS, 1);
+    peer_send_read(s.fd, id, &s.lease->lease, s.items + id % BLOCKS, 1);
   }
   for (uint64_t id = 1; id <= count; id++) {
-    expect_answer(s, id, s->items + id % BLOCKS, 1);
+    expect_answer(id, s.items + id % BLOCKS, 1);
   }
 }
 
 SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
 {
-  scene *s = *state;
-  kvf_lease lease = s->lease->lease;
+  kvf_lease lease = s.lease->lease;
   lease.token[0] ^= 1;
-  peer_send_read(s->fd, 1, &lease, s->items, 1);
-  expect_refusal(s, 1, KVF_LEASE_UNKNOWN);
+  peer_send_read(s.fd, 1, &lease, s.items, 1);
+  expect_refusal(1, KVF_LEASE_UNKNOWN);
 
-  lease = s->lease->lease;
+  lease = s.lease->lease;
   lease.slot = NODE_SLOTS;
-  peer_send_read(s->fd, 2, &lease, s->items, 1);
-  expect_refusal(s, 2, KVF_LEASE_UNKNOWN);
+  peer_send_read(s.fd, 2, &lease, s.items, 1);
+  expect_refusal(2, KVF_LEASE_UNKNOWN);
 
   const kvf_read_item beyond = {.position = BLOCKS};
-  peer_send_read(s->fd, 3, &s->lease->lease, &beyond, 1);
-  expect_refusal(s, 3, KVF_INVALID);
+  peer_send_read(s.fd, 3, &s.lease->lease, &beyond, 1);
+  expect_refusal(3, KVF_INVALID);
 
   const kvf_read_item group = {.position = 1, .group = 3};
-  peer_send_read(s->fd, 4, &s->lease->lease, &group, 1);
-  expect_refusal(s, 4, KVF_INVALID);
+  peer_send_read(s.fd, 4, &s.lease->lease, &group, 1);
+  expect_refusal(4, KVF_INVALID);
 
-  node_end(&s->producer, s->lease);
+  node_end(&s.producer, s.lease);
   for (uint64_t id = 5; id < 100; id++) { /* more than there is room for at once */
-    peer_send_read(s->fd, id, &s->lease->lease, s->items, 1);
+    peer_send_read(s.fd, id, &s.lease->lease, s.items, 1);
   }
   for (uint64_t id = 5; id < 100; id++) {
-    expect_refusal(s, id, KVF_LEASE_EXPIRED);
+    expect_refusal(id, KVF_LEASE_EXPIRED);
   }
 }
 
 SCENE_TEST(heads_are_those_that_were_asked_for)
 {
-  scene *s = *state;
-  kvf_data_read read = {.read_id = 1, .lease = s->lease->lease, .heads = 1, .items_count = 1};
+  kvf_data_read read = {.read_id = 1, .lease = s.lease->lease, .heads = 1, .items_count = 1};
   uint8_t body[256];
   size_t bytes;
   read.remote_head = 1; /* the region has one */
-  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
-  expect_refusal(s, 1, KVF_INVALID);
+  assert_int_equal(kvf_data_read_encode(&read, s.items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s.fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(1, KVF_INVALID);
   read.remote_head = 0;
   read.heads = UINT32_MAX;
-  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
-  expect_refusal(s, 1, KVF_INVALID);
-  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
-  expect_answer(s, 2, s->items, 1);
+  assert_int_equal(kvf_data_read_encode(&read, s.items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s.fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(1, KVF_INVALID);
+  peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
+  expect_answer(2, s.items, 1);
 
-  read = (kvf_data_read){.read_id = 3, .lease = s->lease->lease, .heads = 1, .items_count = 1, .sums = true};
-  assert_int_equal(kvf_data_read_encode(&read, s->items, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(s->fd, KVF_FRAME_READ, body, bytes);
-  expect_refusal(s, 3, KVF_INVALID); /* it has no checksums */
+  read = (kvf_data_read){.read_id = 3, .lease = s.lease->lease, .heads = 1, .items_count = 1, .sums = true};
+  assert_int_equal(kvf_data_read_encode(&read, s.items, body, sizeof(body), &bytes), KVF_OK);
+  peer_send_frame(s.fd, KVF_FRAME_READ, body, bytes);
+  expect_refusal(3, KVF_INVALID); /* it has no checksums */
 }
 
 SCENE_TEST(a_cancelled_read_that_waits_is_not_sent)
 {
-  scene *s = *state;
-  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
-  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK); /* and now the kernel is full */
-  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
-  peer_send_read(s->fd, 3, &s->lease->lease, s->items, 1);
-  peer_send_cancel(s->fd, 2);
-  peer_send_cancel(s->fd, 1);   /* too late */
-  peer_send_cancel(s->fd, 400); /* never heard of */
+  peer_send_read(s.fd, 1, &s.lease->lease, s.items, LARGE);
+  assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK); /* and now the kernel is full */
+  peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
+  peer_send_read(s.fd, 3, &s.lease->lease, s.items, 1);
+  peer_send_cancel(s.fd, 2);
+  peer_send_cancel(s.fd, 1);   /* too late */
+  peer_send_cancel(s.fd, 400); /* never heard of */
   sleep_us(20000);
-  expect_payload(s, s->items, LARGE);
-  assert_int_equal(peer_receive_trailer(s->fd).read_id, 1);
-  expect_refusal(s, 2, KVF_CANCELLED);
-  expect_answer(s, 3, s->items, 1);
+  expect_payload(s.items, LARGE);
+  assert_int_equal(peer_receive_trailer(s.fd).read_id, 1);
+  expect_refusal(2, KVF_CANCELLED);
+  expect_answer(3, s.items, 1);
 }
 
 /* Not seen by ThreadSanitizer: that the old owner's bytes may still be on their way is what it is about. */
@@ -191,54 +184,51 @@ __attribute__((no_sanitize("thread"))) static void next_owner_writes(uint8_t *bl
 /* The consumer learns from the trailer what became of the lease while the chunk was on its way. */
 SCENE_TEST(the_trailer_tells_what_was_after_the_last_byte)
 {
-  scene *s = *state;
-  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
-  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
-  peer_receive(s->fd, s->payload, BLOCK_BYTES);
-  node_end(&s->producer, s->lease);
-  next_owner_writes(node_block(&s->producer, 0, s->lease->blocks[LARGE - 1]));
-  peer_receive(s->fd, s->payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
-  assert_int_equal(s->payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
-  kvf_data_trailer trailer = peer_receive_trailer(s->fd);
+  peer_send_read(s.fd, 1, &s.lease->lease, s.items, LARGE);
+  assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK);
+  peer_receive(s.fd, s.payload, BLOCK_BYTES);
+  node_end(&s.producer, s.lease);
+  next_owner_writes(node_block(&s.producer, 0, s.lease->blocks[LARGE - 1]));
+  peer_receive(s.fd, s.payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
+  assert_int_equal(s.payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
+  kvf_data_trailer trailer = peer_receive_trailer(s.fd);
   assert_int_equal(trailer.word, kvf_fence_word_over(1001));
 
-  node_lease *next = node_publish(&s->producer, 1009); /* of the same slot: the stream is in step */
-  peer_send_read(s->fd, 2, &next->lease, s->items, 1);
-  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
-  peer_receive(s->fd, s->payload, BLOCK_BYTES);
-  assert_int_equal(peer_receive_trailer(s->fd).word, kvf_fence_word_live(1009));
+  node_lease *next = node_publish(&s.producer, 1009); /* of the same slot: the stream is in step */
+  peer_send_read(s.fd, 2, &next->lease, s.items, 1);
+  assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK);
+  peer_receive(s.fd, s.payload, BLOCK_BYTES);
+  assert_int_equal(peer_receive_trailer(s.fd).word, kvf_fence_word_live(1009));
 }
 
 SCENE_TEST(memory_that_goes_away_ends_what_is_being_sent)
 {
-  scene *s = *state;
-  int idle = peer_connect_proved(&s->spec);
-  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
-  assert_int_equal(peer_receive_chunk(s->fd).status, KVF_OK);
-  ops->clear_memory(s->producer.transport);
-  s->producer.memory_set = false;
+  int idle = peer_connect_proved(&s.spec);
+  peer_send_read(s.fd, 1, &s.lease->lease, s.items, LARGE);
+  assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK);
+  ops->clear_memory(s.producer.transport);
+  s.producer.memory_set = false;
   /* Whoever reads it now is found out. */
-  assert_int_equal(mprotect(s->producer.regions[0].base, (size_t)BLOCKS * BLOCK_BYTES, PROT_NONE), 0);
-  peer_expect_closed(s->fd);
-  assert_true(node_has_logged(&s->producer, "the memory is not registered any more"));
-  (void)close(s->fd);
-  s->fd = idle; /* lives on */
-  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
-  expect_refusal(s, 2, KVF_LEASE_UNKNOWN);
+  assert_int_equal(mprotect(s.producer.regions[0].base, (size_t)BLOCKS * BLOCK_BYTES, PROT_NONE), 0);
+  peer_expect_closed(s.fd);
+  assert_true(node_has_logged(&s.producer, "the memory is not registered any more"));
+  (void)close(s.fd);
+  s.fd = idle; /* lives on */
+  peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
+  expect_refusal(2, KVF_LEASE_UNKNOWN);
 }
 
 /* A consumer that stands still costs the others nothing. */
 SCENE_TEST(consumers_are_served_side_by_side)
 {
-  scene *s = *state;
-  int still = peer_connect_proved(&s->spec);
+  int still = peer_connect_proved(&s.spec);
   for (uint64_t id = 1; id <= KVF_TCP_REQUESTS_MAX; id++) {
-    peer_send_read(still, id, &s->lease->lease, s->items, LARGE);
+    peer_send_read(still, id, &s.lease->lease, s.items, LARGE);
   }
   assert_int_equal(peer_receive_chunk(still).status, KVF_OK);
-  peer_send_read(s->fd, 1, &s->lease->lease, s->items, LARGE);
-  expect_answer(s, 1, s->items, LARGE);
+  peer_send_read(s.fd, 1, &s.lease->lease, s.items, LARGE);
+  expect_answer(1, s.items, LARGE);
   (void)close(still);
-  peer_send_read(s->fd, 2, &s->lease->lease, s->items, 1);
-  expect_answer(s, 2, s->items, 1);
+  peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
+  expect_answer(2, s.items, 1);
 }

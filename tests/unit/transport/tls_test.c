@@ -21,10 +21,24 @@ typedef struct scene {
 static const kvf_key one = {"the first key, of 32 bytes ......", 32};
 static const kvf_key two = {"the other key, of 32 bytes ......", 32};
 
-static scene open_scene(const kvf_key *client, const kvf_key *server, size_t server_keys)
+static scene s;
+
+static int close_scene(__attribute__((unused)) void **state)
 {
-  scene s;
+  for (int side = 0; side < 2 && s.ends[side] != NULL; side++) {
+    kvf_tls_free(s.ends[side]);
+    kvf_tls_context_free(s.contexts[side]);
+    (void)close(s.fds[side]);
+    s.ends[side] = NULL;
+  }
+  return 0;
+}
+
+/* Closes the one before. */
+static void open_scene(const kvf_key *client, const kvf_key *server, size_t server_keys)
+{
   int small = 4096;
+  (void)close_scene(NULL);
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, s.fds), 0);
   assert_int_equal(kvf_tls_context_new(client, 1, &s.contexts[CLIENT]), KVF_OK);
   assert_int_equal(kvf_tls_context_new(server, server_keys, &s.contexts[SERVER]), KVF_OK);
@@ -33,17 +47,15 @@ static scene open_scene(const kvf_key *client, const kvf_key *server, size_t ser
     s.ends[side] = kvf_tls_new(s.contexts[side], s.fds[side], side == CLIENT);
     assert_non_null(s.ends[side]);
   }
-  return s;
 }
 
-static void close_scene(scene *s)
+static int open_with_one_key(__attribute__((unused)) void **state)
 {
-  for (int side = 0; side < 2; side++) {
-    kvf_tls_free(s->ends[side]);
-    kvf_tls_context_free(s->contexts[side]);
-    (void)close(s->fds[side]);
-  }
+  open_scene(&one, &one, 1);
+  return 0;
 }
+
+#define ONE_KEY_TEST(name) TEST_WITH(name, open_with_one_key, close_scene)
 
 static ssize_t send_some(kvf_tls *tls, const void *data, size_t bytes)
 {
@@ -60,19 +72,19 @@ static ssize_t receive_some(kvf_tls *tls, void *data, size_t bytes)
 }
 
 /* Sends a word each way; what the first call that fails for good says, else 0. */
-static int greet(scene *s)
+static int greet(void)
 {
   char word[2][5] = {"", ""};
   bool sent[2] = {false, false};
   bool got[2] = {false, false};
   for (int turn = 0; turn < 100 && !(got[0] && got[1]); turn++) {
     for (int side = 0; side < 2; side++) {
-      ssize_t moved = sent[side] ? 0 : send_some(s->ends[side], side == CLIENT ? "hello" : "world", 5);
+      ssize_t moved = sent[side] ? 0 : send_some(s.ends[side], side == CLIENT ? "hello" : "world", 5);
       if (moved < 0 && errno != EAGAIN) {
         return errno;
       }
       sent[side] = sent[side] || moved == 5;
-      moved = got[side] ? 0 : receive_some(s->ends[side], word[side], 5);
+      moved = got[side] ? 0 : receive_some(s.ends[side], word[side], 5);
       if (moved < 0 && errno != EAGAIN) {
         return errno;
       }
@@ -85,10 +97,9 @@ static int greet(scene *s)
   return 0;
 }
 
-TEST(both_sides_have_the_key)
+ONE_KEY_TEST(both_sides_have_the_key)
 {
-  scene s = open_scene(&one, &one, 1);
-  assert_int_equal(greet(&s), 0);
+  assert_int_equal(greet(), 0);
   for (int side = 0; side < 2; side++) {
     assert_string_equal(kvf_tls_why(s.ends[side]), "");
     assert_int_equal(kvf_tls_unsent_bytes(s.ends[side]), 0);
@@ -96,23 +107,21 @@ TEST(both_sides_have_the_key)
     assert_int_equal(receive_some(s.ends[side], &byte, 1), -1);
     assert_int_equal(errno, EAGAIN);
   }
-  close_scene(&s);
 }
 
-TEST(a_server_takes_either_key_of_a_change)
+ONE_KEY_TEST(a_server_takes_either_key_of_a_change)
 {
   const kvf_key both[2] = {two, one};
   for (int i = 0; i < 2; i++) {
-    scene s = open_scene(&both[i], both, 2);
-    assert_int_equal(greet(&s), 0);
-    close_scene(&s);
+    open_scene(&both[i], both, 2);
+    assert_int_equal(greet(), 0);
   }
 }
 
-TEST(another_key_is_refused)
+ONE_KEY_TEST(another_key_is_refused)
 {
-  scene s = open_scene(&one, &two, 1);
-  assert_int_equal(greet(&s), EPROTO);
+  open_scene(&one, &two, 1);
+  assert_int_equal(greet(), EPROTO);
   assert_string_equal(kvf_tls_why(s.ends[SERVER]), "TLS: it has another key (option key_file)");
   char byte;
   assert_int_equal(receive_some(s.ends[CLIENT], &byte, 1), -1);
@@ -120,13 +129,11 @@ TEST(another_key_is_refused)
   assert_string_equal(kvf_tls_why(s.ends[CLIENT]), "TLS: it refused our key (option key_file)");
   assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
   assert_int_equal(errno, EPROTO);
-  close_scene(&s);
 }
 
 /* Its id is no secret: it goes by in the open. */
-TEST(the_id_of_the_key_is_not_enough)
+ONE_KEY_TEST(the_id_of_the_key_is_not_enough)
 {
-  scene s = open_scene(&one, &one, 1);
   uint8_t hello[2048];
   assert_int_equal(send_some(s.ends[CLIENT], "x", 1), -1);
   ssize_t bytes = recv(s.fds[SERVER], hello, sizeof(hello), 0);
@@ -137,12 +144,10 @@ TEST(the_id_of_the_key_is_not_enough)
   assert_int_equal(receive_some(s.ends[SERVER], &byte, 1), -1);
   assert_int_equal(errno, EPROTO);
   assert_string_not_equal(kvf_tls_why(s.ends[SERVER]), "");
-  close_scene(&s);
 }
 
-TEST(who_does_not_speak_tls)
+ONE_KEY_TEST(who_does_not_speak_tls)
 {
-  scene s = open_scene(&one, &one, 1);
   static const char text[] = "GET / HTTP/1.1\r\n\r\n";
   char byte;
   for (int side = 0; side < 2; side++) {
@@ -152,13 +157,11 @@ TEST(who_does_not_speak_tls)
     assert_int_equal(errno, EPROTO);
     assert_string_not_equal(kvf_tls_why(s.ends[side]), "");
   }
-  close_scene(&s);
 }
 
-TEST(altered_bytes_are_noticed)
+ONE_KEY_TEST(altered_bytes_are_noticed)
 {
-  scene s = open_scene(&one, &one, 1);
-  assert_int_equal(greet(&s), 0);
+  assert_int_equal(greet(), 0);
   assert_int_equal(send_some(s.ends[CLIENT], "payload", 7), 7);
   uint8_t wire[256];
   ssize_t bytes = recv(s.fds[SERVER], wire, sizeof(wire), 0);
@@ -169,13 +172,11 @@ TEST(altered_bytes_are_noticed)
   char got[7];
   assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), -1);
   assert_int_equal(errno, EPROTO);
-  close_scene(&s);
 }
 
 /* In pieces of odd sizes, some of them empty, some larger than a record; the kernel takes a few KiB at a time. */
-TEST(much_goes_both_ways)
+ONE_KEY_TEST(much_goes_both_ways)
 {
-  scene s = open_scene(&one, &one, 1);
   uint8_t *from = malloc(BULK_BYTES);
   uint8_t *to[2] = {calloc(1, BULK_BYTES), calloc(1, BULK_BYTES)};
   assert_true(from != NULL && to[0] != NULL && to[1] != NULL);
@@ -213,16 +214,14 @@ TEST(much_goes_both_ways)
     free(to[side]);
   }
   free(from);
-  close_scene(&s);
 }
 
-TEST(keys_change_while_it_goes_on)
+ONE_KEY_TEST(keys_change_while_it_goes_on)
 {
   if (SANITIZED) {
     skip(); /* a million records */
   }
-  scene s = open_scene(&one, &one, 1);
-  assert_int_equal(greet(&s), 0);
+  assert_int_equal(greet(), 0);
   for (uint32_t i = 0; i < (1u << 20) + 3; i++) {
     uint8_t byte = (uint8_t)(i * 7);
     uint8_t got = 0;
@@ -230,14 +229,12 @@ TEST(keys_change_while_it_goes_on)
     assert_int_equal(receive_some(s.ends[SERVER], &got, 1), 1);
     assert_int_equal(got, byte);
   }
-  close_scene(&s);
 }
 
 /* Who drains what is held gets no further than that, however much comes meanwhile. */
-TEST(what_is_held_comes_alone)
+ONE_KEY_TEST(what_is_held_comes_alone)
 {
-  scene s = open_scene(&one, &one, 1);
-  assert_int_equal(greet(&s), 0);
+  assert_int_equal(greet(), 0);
   char got[32] = "";
   assert_int_equal(send_some(s.ends[CLIENT], "a record", 8), 8);
   assert_int_equal(send_some(s.ends[CLIENT], "another", 7), 7);
@@ -248,13 +245,11 @@ TEST(what_is_held_comes_alone)
   assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
   assert_int_equal(receive_some(s.ends[SERVER], got + 8, sizeof(got) - 8), 7);
   assert_string_equal(got, "a recordanother");
-  close_scene(&s);
 }
 
-TEST(the_end_of_the_connection)
+ONE_KEY_TEST(the_end_of_the_connection)
 {
-  scene s = open_scene(&one, &one, 1);
-  assert_int_equal(greet(&s), 0);
+  assert_int_equal(greet(), 0);
   assert_int_equal(send_some(s.ends[CLIENT], "last", 4), 4);
   assert_int_equal(shutdown(s.fds[CLIENT], SHUT_WR), 0);
   char got[8];
@@ -265,15 +260,12 @@ TEST(the_end_of_the_connection)
   assert_int_equal(send_some(s.ends[SERVER], "x", 1), -1);
   assert_int_equal(errno, EPIPE);
   assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), -1);
-  close_scene(&s);
 }
 
 /* A frame that could not be sent yet waits for the descriptor to be readable, not to be writable. */
-TEST(a_handshake_does_not_wait_to_write)
+ONE_KEY_TEST(a_handshake_does_not_wait_to_write)
 {
-  scene s = open_scene(&one, &one, 1);
   assert_int_equal(send_some(s.ends[CLIENT], "frame", 5), -1);
   assert_int_equal(errno, EAGAIN);
   assert_int_equal(kvf_tls_unsent_bytes(s.ends[CLIENT]), 0);
-  close_scene(&s);
 }
