@@ -24,11 +24,14 @@ static ranks_options simple(void)
   return options;
 }
 
-static void open_simple(void)
+static int open_simple(__attribute__((unused)) void **state)
 {
   const ranks_options options = simple();
   open_world(&options);
+  return 0;
 }
+
+#define SIMPLE_TEST(name) TEST_WITH(name, open_simple, ranks_close)
 
 static kvf_status start_load(const kvf_load *load)
 {
@@ -190,9 +193,8 @@ RANKS_TEST(groups_are_read_position_by_position)
 /* ---- transports ---- */
 
 /* What breaks under a read is read again over the other transport, and what had been confirmed is not. */
-RANKS_TEST(another_transport_brings_the_rest)
+SIMPLE_TEST(another_transport_brings_the_rest)
 {
-  open_simple();
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(world.reads_count, POSITIONS);
@@ -237,9 +239,8 @@ static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32
   return status;
 }
 
-RANKS_TEST(only_wanted_blocks_are_read)
+SIMPLE_TEST(only_wanted_blocks_are_read)
 {
-  open_simple();
   uint32_t destination[POSITIONS] = {KVF_BLOCK_NONE, 1, KVF_BLOCK_NONE, 2, 3, KVF_BLOCK_NONE};
   world.hold_reads = true;
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
@@ -250,9 +251,8 @@ RANKS_TEST(only_wanted_blocks_are_read)
   assert_quiet();
 }
 
-RANKS_TEST(nothing_wanted_is_done_at_once)
+SIMPLE_TEST(nothing_wanted_is_done_at_once)
 {
-  open_simple();
   uint32_t destination[POSITIONS];
   memset(destination, 0xff, sizeof(destination));
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
@@ -260,9 +260,8 @@ RANKS_TEST(nothing_wanted_is_done_at_once)
   assert_int_equal(dialed(), 0);
 }
 
-RANKS_TEST(destinations_that_do_not_fit_are_refused)
+SIMPLE_TEST(destinations_that_do_not_fit_are_refused)
 {
-  open_simple();
   uint32_t good[POSITIONS] = {0, 1, 2, 3, 4, 5};
   const uint32_t counts[2] = {POSITIONS - 1, 1};
   const uint32_t more[1] = {POSITIONS + 1};
@@ -307,9 +306,8 @@ RANKS_TEST(groups_must_be_those_of_the_memory)
 /* ---- tickets and tables ---- */
 
 /* P8: nothing is connected to. */
-RANKS_TEST(tickets_of_others_are_refused)
+SIMPLE_TEST(tickets_of_others_are_refused)
 {
-  open_simple();
   uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
   ticket.compat[31] ^= 1;
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_INCOMPATIBLE);
@@ -328,9 +326,8 @@ RANKS_TEST(tickets_of_others_are_refused)
 }
 
 /* P1: a producer whose lease covers other blocks than the ticket says. */
-RANKS_TEST(digest_must_be_that_of_the_lease)
+SIMPLE_TEST(digest_must_be_that_of_the_lease)
 {
-  open_simple();
   ticket.ids[0]++;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   kvf_report report = outcome();
@@ -338,9 +335,8 @@ RANKS_TEST(digest_must_be_that_of_the_lease)
   assert_int_equal(report.prefix, 0);
 }
 
-RANKS_TEST(a_request_loads_once_at_a_time)
+SIMPLE_TEST(a_request_loads_once_at_a_time)
 {
-  open_simple();
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS);
@@ -429,16 +425,14 @@ RANKS_TEST(abort_waits_for_its_reads)
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
 }
 
-RANKS_TEST(bad_tickets_are_counted)
+SIMPLE_TEST(bad_tickets_are_counted)
 {
-  open_simple();
   world.consumer.core.bad_tickets++;
   assert_int_equal(world.consumer.core.bad_tickets, 1);
 }
 
-RANKS_TEST(ticket_without_tokens_is_done_at_once)
+SIMPLE_TEST(ticket_without_tokens_is_done_at_once)
 {
-  open_simple();
   ticket.prompt.tokens = 0;
   ticket.counts[0] = 0;
   assert_int_equal(load_into(NULL, 1, ticket.counts), KVF_OK);

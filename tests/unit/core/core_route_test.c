@@ -77,11 +77,18 @@ static void assert_outcome(kvf_status status)
 
 /* ---- connections ---- */
 
+static int set_up(__attribute__((unused)) void **state)
+{
+  open_world(false);
+  return 0;
+}
+
+#define WORLD_TEST(name) TEST_WITH(name, set_up, control_world_close)
+
 /* Late news of what is gone already. */
-CONTROL_TEST(unknown_connections_are_ignored)
+WORLD_TEST(unknown_connections_are_ignored)
 {
   const uint8_t body[4] = {0};
-  open_world(false);
   kvf_core_on_dialed(producer(), world.now_ns, 99, KVF_OK);
   kvf_core_on_frame(producer(), world.now_ns, 99, KVF_FRAME_PING, body, sizeof(body));
   kvf_core_on_malformed(producer(), world.now_ns, 99);
@@ -92,9 +99,8 @@ CONTROL_TEST(unknown_connections_are_ignored)
 }
 
 /* P8: neither side takes long frames from who has not proved the key. */
-CONTROL_TEST(frames_are_short_until_the_key_is_proved)
+WORLD_TEST(frames_are_short_until_the_key_is_proved)
 {
-  open_world(false);
   world.held = true;
   start_load();
   control_dial(KVF_OK);
@@ -109,11 +115,10 @@ CONTROL_TEST(frames_are_short_until_the_key_is_proved)
 }
 
 /* What waits behind the frame that ended a connection may not be long either. */
-CONTROL_TEST(frames_are_short_after_hanging_up)
+WORLD_TEST(frames_are_short_after_hanging_up)
 {
   kvf_address from = {.port = 7};
   uint64_t conn_id = 0;
-  open_world(false);
   assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
   kvf_core_on_frame(producer(), world.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
   assert_int_equal(kvf_core_frame_limit(producer(), conn_id), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
@@ -136,12 +141,11 @@ static void take(void *context, const kvf_core_output *output)
   t->bytes += output->bytes;
 }
 
-CONTROL_TEST(output_is_taken_once)
+WORLD_TEST(output_is_taken_once)
 {
   kvf_address from = {.port = 7};
   uint64_t conn_id = 0;
   taken t = {0};
-  open_world(false);
   assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
   assert_false(kvf_core_has_output(producer()));
   kvf_core_on_malformed(producer(), world.now_ns, conn_id);
@@ -157,11 +161,10 @@ CONTROL_TEST(output_is_taken_once)
   kvf_core_on_closed(producer(), world.now_ns, conn_id); /* the socket's own end comes late */
 }
 
-CONTROL_TEST(closed_connections_end_their_session)
+WORLD_TEST(closed_connections_end_their_session)
 {
   kvf_address from = {.port = 7};
   uint64_t conn_id = 0;
-  open_world(false);
   assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
   kvf_core_on_closed(producer(), world.now_ns, conn_id);
   assert_int_equal(producer()->sessions.unproven_count, 0);
@@ -178,9 +181,8 @@ CONTROL_TEST(closed_connections_end_their_session)
   assert_int_equal(producer()->sessions.counters.abandoned, 1); /* that one had proved itself */
 }
 
-CONTROL_TEST(malformed_frames_end_either_side)
+WORLD_TEST(malformed_frames_end_either_side)
 {
-  open_world(false);
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_malformed(producer(), world.now_ns, world.producer.conn_id);
@@ -192,9 +194,8 @@ CONTROL_TEST(malformed_frames_end_either_side)
 }
 
 /* What is below the frames has found fault with the other side: before the handshake is over it lacks the key. */
-CONTROL_TEST(insecure_connections_end_either_side)
+WORLD_TEST(insecure_connections_end_either_side)
 {
-  open_world(false);
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "altered on its way");
@@ -239,9 +240,8 @@ CONTROL_TEST(lease_states_go_to_the_requests)
 }
 
 /* Before the handshake has ended they are no answer to anything. */
-CONTROL_TEST(early_lease_states_are_refused)
+WORLD_TEST(early_lease_states_are_refused)
 {
-  open_world(false);
   world.held = true;
   start_load();
   control_dial(KVF_OK);
@@ -253,9 +253,8 @@ CONTROL_TEST(early_lease_states_are_refused)
 
 /* ---- peers to loads and requests ---- */
 
-CONTROL_TEST(failed_dial_ends_the_load)
+WORLD_TEST(failed_dial_ends_the_load)
 {
-  open_world(false);
   start_load();
   control_dial(KVF_PEER_DOWN);
   assert_outcome(KVF_PEER_DOWN);

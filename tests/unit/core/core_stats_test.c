@@ -8,13 +8,16 @@ static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
 static kvf_stat stats[KVF_STATS_MAX];
 
-static void open_world(void)
+static int open_world(__attribute__((unused)) void **state)
 {
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   ranks_open(&options);
   ranks_ticket(&ticket, ids, POSITIONS);
+  return 0;
 }
+
+#define WORLD_TEST(name) TEST_WITH(name, open_world, ranks_close)
 
 static const kvf_stat *stat_of(const kvf_core *core, const char *name, const char *reason)
 {
@@ -36,9 +39,8 @@ static void assert_stat(const kvf_core *core, const char *name, const char *reas
   }
 }
 
-RANKS_TEST(no_two_have_one_name)
+WORLD_TEST(no_two_have_one_name)
 {
-  open_world();
   size_t count = kvf_core_stats(&world.consumer.core, stats, KVF_STATS_MAX);
   assert_true(count > 0 && count < KVF_STATS_MAX); /* all of them fit */
   for (size_t i = 0; i < count; i++) {
@@ -50,9 +52,8 @@ RANKS_TEST(no_two_have_one_name)
   }
 }
 
-RANKS_TEST(capacity_is_kept)
+WORLD_TEST(capacity_is_kept)
 {
-  open_world();
   size_t all = kvf_core_stats(&world.consumer.core, stats, KVF_STATS_MAX);
   for (size_t capacity = 0; capacity <= all; capacity++) {
     memset(stats, 0xee, sizeof(stats));
@@ -63,9 +64,8 @@ RANKS_TEST(capacity_is_kept)
 }
 
 /* Every status that a load can have is a reason of its own; a mistake of the caller's is none. */
-RANKS_TEST(outcomes_are_by_reason)
+WORLD_TEST(outcomes_are_by_reason)
 {
-  open_world();
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->status != KVF_OK && info->lost != KVF_LOST_CALL) {
@@ -74,12 +74,11 @@ RANKS_TEST(outcomes_are_by_reason)
   }
 }
 
-RANKS_TEST(a_load_is_counted_on_both_sides)
+WORLD_TEST(a_load_is_counted_on_both_sides)
 {
   kvf_event event;
   const kvf_core *consumer = &world.consumer.core;
   const kvf_core *producer = &world.producers[0].core;
-  open_world();
   ranks_publish(0, &ticket);
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
@@ -109,7 +108,7 @@ RANKS_TEST(a_load_is_counted_on_both_sides)
 RANKS_TEST(failures_are_counted_by_their_reason)
 {
   kvf_event event;
-  open_world(); /* not published */
+  (void)open_world(NULL); /* not published */
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
@@ -118,10 +117,9 @@ RANKS_TEST(failures_are_counted_by_their_reason)
   assert_stat(&world.consumer.core, "loads_done", "", 0);
 }
 
-RANKS_TEST(histograms_fit)
+WORLD_TEST(histograms_fit)
 {
   kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
-  open_world();
   size_t count = kvf_core_histograms(&world.consumer.core, histograms, KVF_HISTOGRAMS_MAX);
   assert_int_equal(count, 3);
   assert_string_equal(histograms[0].name, "load_ns");
@@ -137,10 +135,9 @@ typedef struct stat_source {
 } stat_source;
 
 /* Each counter of the requests', peers' and sessions' machines is shown under its own name. */
-RANKS_TEST(counters_are_not_mixed_up)
+WORLD_TEST(counters_are_not_mixed_up)
 {
   kvf_core *core = &world.consumer.core;
-  open_world();
   kvf_request_counters *requests = &core->requests.counters;
   kvf_peer_counters *peers = &core->peers.counters;
   kvf_session_counters *sessions = &core->sessions.counters;

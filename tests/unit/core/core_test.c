@@ -8,14 +8,17 @@
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
 
-static void open_world(void)
+static int open_world(__attribute__((unused)) void **state)
 {
   ranks_options options;
   ranks_options_init(&options, 1, 1, 2);
   options.groups = 2;
   ranks_open(&options);
   ranks_ticket(&ticket, ids, POSITIONS);
+  return 0;
 }
+
+#define WORLD_TEST(name) TEST_WITH(name, open_world, ranks_close)
 
 static kvf_core *producer(void)
 {
@@ -135,9 +138,8 @@ RANKS_TEST(ranks_must_be_all_and_different)
   kvf_core_free(&core);
 }
 
-RANKS_TEST(ticket_says_what_the_core_knows)
+WORLD_TEST(ticket_says_what_the_core_knows)
 {
-  open_world();
   assert_int_equal(ticket.ranks, 1);
   assert_memory_equal(&ticket.rank[0].incarnation, &producer()->self.incarnation, sizeof(kvf_incarnation));
   assert_memory_equal(ticket.compat, producer()->self.compat, sizeof(ticket.compat));
@@ -148,9 +150,8 @@ RANKS_TEST(ticket_says_what_the_core_knows)
   assert_ptr_equal(ticket.ids, ids);
 }
 
-RANKS_TEST(ticket_needs_ranks_blocks_and_tokens)
+WORLD_TEST(ticket_needs_ranks_blocks_and_tokens)
 {
-  open_world();
   kvf_ticket other;
   kvf_prompt prompt = ticket.prompt;
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
@@ -164,9 +165,8 @@ RANKS_TEST(ticket_needs_ranks_blocks_and_tokens)
   assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
 }
 
-RANKS_TEST(lease_tokens_differ)
+WORLD_TEST(lease_tokens_differ)
 {
-  open_world();
   kvf_lease lease;
   assert_int_equal(kvf_core_lease_reserve(producer(), 1, 0, &lease), KVF_OK);
   assert_memory_not_equal(lease.token, ticket.lease.token, sizeof(lease.token));
@@ -182,9 +182,8 @@ static kvf_status publish(uint32_t groups, const uint32_t *counts, const uint32_
   return kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2);
 }
 
-RANKS_TEST(blocks_must_be_of_the_memory)
+WORLD_TEST(blocks_must_be_of_the_memory)
 {
-  open_world();
   static const uint32_t counts[] = {1, 2, 1};
   static const uint32_t past[] = {0, 1, RANKS_BLOCKS, 0};
   static const uint32_t good[] = {RANKS_BLOCKS - 1, KVF_BLOCK_NONE, 0, 0};
@@ -219,11 +218,10 @@ RANKS_TEST(smallest_region_bounds_its_group)
 }
 
 /* P1, P5: the engine hears that the blocks are its own again once "over" has been stored, and once only. */
-RANKS_TEST(blocks_come_back_after_over_is_stored)
+WORLD_TEST(blocks_come_back_after_over_is_stored)
 {
   kvf_effect effect;
   kvf_event event;
-  open_world();
   ranks_publish(0, &ticket);
   assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &ticket.lease), KVF_OK);
   assert_false(kvf_core_has_event(producer()));
@@ -244,9 +242,8 @@ RANKS_TEST(blocks_come_back_after_over_is_stored)
 
 /* ---- memory ---- */
 
-RANKS_TEST(memory_is_set_once)
+WORLD_TEST(memory_is_set_once)
 {
-  open_world();
   kvf_welcome welcome = {0};
   kvf_region region = {.heads = 1};
   assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS);
@@ -255,10 +252,9 @@ RANKS_TEST(memory_is_set_once)
   assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS); /* P1 */
 }
 
-RANKS_TEST(clearing_memory_ends_its_leases)
+WORLD_TEST(clearing_memory_ends_its_leases)
 {
   kvf_event event;
-  open_world();
   ranks_publish(0, &ticket);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
   ranks_settle();
@@ -273,11 +269,10 @@ RANKS_TEST(clearing_memory_ends_its_leases)
 }
 
 /* P4: the memory is in use until the last load is quiet and its owner has heard so. */
-RANKS_TEST(clearing_memory_waits_for_loads)
+WORLD_TEST(clearing_memory_waits_for_loads)
 {
   kvf_event event;
   kvf_core *consumer = &world.consumer.core;
-  open_world();
   ranks_publish(0, &ticket);
   world.hold_reads = true;
   world.hold_cancels = true;
@@ -295,11 +290,10 @@ RANKS_TEST(clearing_memory_waits_for_loads)
 
 /* ---- time and events ---- */
 
-RANKS_TEST(deadline_is_the_nearest_of_all)
+WORLD_TEST(deadline_is_the_nearest_of_all)
 {
   uint64_t conn_id = 0;
   kvf_address from = {.port = 1};
-  open_world();
   assert_true(kvf_core_next_deadline(producer()) == KVF_TIME_NEVER);
   ranks_publish(0, &ticket);
   uint64_t of_lease = kvf_core_next_deadline(producer());
@@ -338,11 +332,10 @@ RANKS_TEST(ticks_are_bounded)
   kvf_core_free(&core);
 }
 
-RANKS_TEST(events_of_a_load_come_in_order_and_once)
+WORLD_TEST(events_of_a_load_come_in_order_and_once)
 {
   kvf_event event;
   kvf_core *consumer = &world.consumer.core;
-  open_world();
   ranks_publish(0, &ticket);
   assert_int_equal(ranks_load(&ticket, 77), KVF_OK);
   assert_true(kvf_core_has_event(consumer));
@@ -390,7 +383,7 @@ RANKS_TEST(lease_of_too_many_blocks_is_refused)
 {
   static uint32_t none[KVF_BLOCKS_PER_LEASE_MAX + 1];
   memset(none, 0xff, sizeof(none)); /* all slid out */
-  open_world();
+  (void)open_world(NULL);
   const uint32_t counts[] = {KVF_BLOCKS_PER_LEASE_MAX, 1};
   assert_int_equal(publish(2, counts, none), KVF_LIMIT);
   assert_int_equal(producer()->leases.live, 0);

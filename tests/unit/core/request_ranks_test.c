@@ -114,10 +114,17 @@ static void assert_used(void)
   assert_forgotten();
 }
 
-/* The engine's only rank read from one producer rank; the others hold a lease all the same. */
-RANKS_TEST(every_rank_is_told_of_completion)
+static int set_up(__attribute__((unused)) void **state)
 {
   open_published(1, 30000);
+  return 0;
+}
+
+#define PUBLISHED_TEST(name) TEST_WITH(name, set_up, ranks_close)
+
+/* The engine's only rank read from one producer rank; the others hold a lease all the same. */
+PUBLISHED_TEST(every_rank_is_told_of_completion)
+{
   uint64_t id = loaded_request();
   assert_int_equal(live(), PRODUCERS);
   report(id, 0, KVF_OK, POSITIONS);
@@ -126,9 +133,8 @@ RANKS_TEST(every_rank_is_told_of_completion)
   assert_used();
 }
 
-RANKS_TEST(every_rank_is_told_of_a_cancellation)
+PUBLISHED_TEST(every_rank_is_told_of_a_cancellation)
 {
-  open_published(1, 30000);
   uint64_t id = open_request();
   cancel(id);
   assert_all_ended(KVF_LEASE_END_ABANDONED);
@@ -149,9 +155,8 @@ RANKS_TEST(every_rank_is_renewed)
 
 /* One producer rank cannot be reached: the others have their blocks back, the verdict does not wait, and it is told
  * when it can be reached again. */
-RANKS_TEST(unreachable_rank_is_told_later)
+PUBLISHED_TEST(unreachable_rank_is_told_later)
 {
-  open_published(1, 30000);
   world.wires[2].down = true;
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
@@ -203,9 +208,8 @@ RANKS_TEST(rank_that_publishes_late_is_told_again)
 }
 
 /* A connection that breaks while the end is under way. */
-RANKS_TEST(end_survives_a_broken_connection)
+PUBLISHED_TEST(end_survives_a_broken_connection)
 {
-  open_published(1, 30000);
   uint64_t id = loaded_request();
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     ranks_cut(i);
@@ -237,9 +241,8 @@ RANKS_TEST(verdict_waits_for_all_own_ranks)
 }
 
 /* Two engines decode from one ticket: the first one's end detaches only itself, on every rank. */
-RANKS_TEST(other_consumer_keeps_every_rank)
+PUBLISHED_TEST(other_consumer_keeps_every_rank)
 {
-  open_published(1, 30000);
   uint64_t first = open_request();
   uint64_t second = open_request();
   cancel(first);
@@ -349,12 +352,11 @@ RANKS_TEST(each_source_has_its_own_life)
 }
 
 /* Two leases of one engine: what a rank says of one is not said of the other. */
-RANKS_TEST(leases_of_one_rank_are_apart)
+PUBLISHED_TEST(leases_of_one_rank_are_apart)
 {
   static uint32_t other_ids[RANKS_BLOCKS];
   kvf_ticket later;
   uint64_t id = 0;
-  open_published(1, 30000);
   ranks_ticket(&later, other_ids, POSITIONS);
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &later}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
@@ -370,10 +372,9 @@ RANKS_TEST(leases_of_one_rank_are_apart)
   assert_forgotten();
 }
 
-RANKS_TEST(a_lease_that_is_named_twice_is_told_once)
+PUBLISHED_TEST(a_lease_that_is_named_twice_is_told_once)
 {
   uint64_t id = 0;
-  open_published(1, 30000);
   const kvf_sources sources = {.count = 2, .tickets = {&ticket, &ticket}};
   assert_int_equal(kvf_requests_open(requests(), world.now_ns, &sources, &ticket.prompt, NULL, 5, &id, NULL), KVF_OK);
   ranks_settle();

@@ -41,6 +41,14 @@ static bool next_verdict(kvf_event *event)
   return got;
 }
 
+static int set_up(__attribute__((unused)) void **state)
+{
+  open_world(KVF_POLICY_RECOMPUTE, 30000);
+  return 0;
+}
+
+#define WORLD_TEST(name) TEST_WITH(name, set_up, control_world_close)
+
 CONTROL_TEST(renews_while_it_waits)
 {
   open_world(KVF_POLICY_RECOMPUTE, 300);
@@ -57,10 +65,9 @@ CONTROL_TEST(renews_while_it_waits)
   assert_int_equal(live(), 0);
 }
 
-CONTROL_TEST(decides_once_when_all_ranks_are_in)
+WORLD_TEST(decides_once_when_all_ranks_are_in)
 {
   kvf_event event;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t id = open_request();
   control_dial(KVF_OK);
@@ -138,9 +145,8 @@ CONTROL_TEST(silent_rank_is_lost_at_the_deadline)
 }
 
 /* P3, P5: the end is told until the producer has answered. */
-CONTROL_TEST(tells_the_end_until_it_is_heard)
+WORLD_TEST(tells_the_end_until_it_is_heard)
 {
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t id = open_request();
   control_dial(KVF_OK);
@@ -193,9 +199,8 @@ CONTROL_TEST(heard_end_is_not_given_up)
 }
 
 /* The answer to a renewal that was under way must not pass for the answer to the end. */
-CONTROL_TEST(late_renewal_answer_does_not_end_the_telling)
+WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
 {
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t id = open_request();
   world.held = true;
@@ -219,9 +224,8 @@ CONTROL_TEST(late_renewal_answer_does_not_end_the_telling)
 }
 
 /* A second request with the same ticket, aborted at once, must not end the lease that the first one uses. */
-CONTROL_TEST(second_request_of_a_ticket_only_detaches_itself)
+WORLD_TEST(second_request_of_a_ticket_only_detaches_itself)
 {
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t first = open_request();
   control_dial(KVF_OK);
@@ -234,10 +238,9 @@ CONTROL_TEST(second_request_of_a_ticket_only_detaches_itself)
   assert_int_equal(live(), 0);
 }
 
-CONTROL_TEST(refuses_other_prompts_and_models)
+WORLD_TEST(refuses_other_prompts_and_models)
 {
   uint64_t id = 0;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   kvf_prompt other = ticket.prompt;
   other.hash[0] ^= 1;
@@ -259,10 +262,9 @@ CONTROL_TEST(refuses_other_prompts_and_models)
 }
 
 /* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
-CONTROL_TEST(keyless_ticket_of_another_host_is_refused)
+WORLD_TEST(keyless_ticket_of_another_host_is_refused)
 {
   uint64_t id = 0;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   ticket.rank[0].address.ip[0] = 0x20;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
@@ -277,10 +279,9 @@ CONTROL_TEST(keyless_ticket_of_another_host_is_refused)
 }
 
 /* P6, P3: a request that is refused for want of room holds nothing. */
-CONTROL_TEST(table_is_bounded)
+WORLD_TEST(table_is_bounded)
 {
   uint64_t id = 0;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   for (uint32_t i = 0; i < KVF_REQUESTS_MAX; i++) {
     assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
@@ -297,11 +298,10 @@ CONTROL_TEST(table_is_bounded)
 }
 
 /* More than one message holds: all are told, to begin with and at the end. */
-CONTROL_TEST(many_requests_are_told_in_several_messages)
+WORLD_TEST(many_requests_are_told_in_several_messages)
 {
   const uint32_t count = KVF_LEASE_ITEMS_MAX + 1;
   uint64_t id = 0;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   kvf_requests *requests = &world.consumer.core.requests;
   control_publish(&ticket);
   for (uint32_t i = 0; i < count; i++) {
@@ -335,10 +335,9 @@ CONTROL_TEST(short_leases_are_renewed_every_50_ms)
   assert_int_equal(live(), 1);
 }
 
-CONTROL_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
+WORLD_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
 {
   kvf_event event;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id + 1), KVF_NOT_FOUND);
@@ -360,10 +359,9 @@ CONTROL_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
   assert_int_equal(event.u.verdict.action, KVF_ACTION_USE);
 }
 
-CONTROL_TEST(sixty_four_ranks_are_all)
+WORLD_TEST(sixty_four_ranks_are_all)
 {
   kvf_event event;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   world.consumer.core.self.config.ranks = 64;
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
@@ -377,10 +375,9 @@ CONTROL_TEST(sixty_four_ranks_are_all)
 }
 
 /* P3, P5: nobody asks for its verdict any more, and the producer hears of its end all the same. */
-CONTROL_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
+WORLD_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
 {
   kvf_event event;
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
@@ -406,9 +403,8 @@ static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64
 }
 
 /* P8: one producer cannot answer for another, nor for another lease. */
-CONTROL_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
+WORLD_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
 {
-  open_world(KVF_POLICY_RECOMPUTE, 30000);
   control_publish(&ticket);
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
