@@ -1,5 +1,7 @@
 /* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
 
+#include <pthread.h>
+
 #include "../../held_port.h"
 #include "pair.h"
 #include "test.h"
@@ -8,41 +10,50 @@ static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
 static const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
 static const pair_option *const each_transport[] = {local_only, tcp_only};
 
-static void assert_loaded(const pair *p, uint32_t first, uint32_t count, uint32_t seed)
+static pair p;
+static pair_ticket ticket;
+static pair_result result;
+
+static void assert_loaded(uint32_t first, uint32_t count, uint32_t seed)
 {
   for (uint32_t i = 0; i < count; i++) {
-    assert_true(pair_holds(&p->consumer, first + i, seed, i));
+    assert_true(pair_holds(&p.consumer, first + i, seed, i));
   }
 }
 
 /* With eight blocks offered. */
-static void open_offering(pair *p, const pair_option *options, pair_ticket *ticket)
+static void open_offering(const pair_option *options)
 {
-  pair_open(p, options);
-  pair_offer(&p->producer, 0, 8, 1, true, ticket);
+  pair_open(&p, options);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
 }
 
-/* Loads them into blocks `first` and up. */
-static void load(pair *p, const pair_ticket *ticket, uint32_t first, pair_result *result)
+/* Loads them into blocks 20 and up. */
+static void load(const pair_ticket *offered)
 {
-  pair_wait(&p->consumer, pair_begin(&p->consumer, ticket, first), 10000, result);
+  pair_wait(&p.consumer, pair_begin(&p.consumer, offered, 20), 10000, &result);
 }
 
-TEST(loads_a_request)
+static int tear_down(__attribute__((unused)) void **state)
+{
+  pair_close(&p);
+  return 0;
+}
+
+#define PAIR_TEST(name) TEST_WITH(name, NULL, tear_down)
+
+PAIR_TEST(loads_a_request)
 {
   for (size_t t = 0; t < 2; t++) {
-    pair p;
-    pair_ticket ticket;
-    pair_result result;
     pair_open(&p, each_transport[t]);
     for (uint32_t round = 0; round < 3; round++) {
       pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
-      load(&p, &ticket, 20, &result);
+      load(&ticket);
       assert_true(result.quiet);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_OK);
       assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-      assert_loaded(&p, 20, 10, 40 + round);
+      assert_loaded(20, 10, 40 + round);
       assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
       assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
     }
@@ -51,12 +62,9 @@ TEST(loads_a_request)
   }
 }
 
-TEST(waits_for_publication)
+PAIR_TEST(waits_for_publication)
 {
   for (size_t t = 0; t < 2; t++) {
-    pair p;
-    pair_ticket ticket;
-    pair_result result;
     pair_open(&p, each_transport[t]);
     pair_offer(&p.producer, 0, 6, 1, false, &ticket);
     uint64_t id = pair_begin(&p.consumer, &ticket, 30);
@@ -65,24 +73,21 @@ TEST(waits_for_publication)
     pair_publish(&p.producer, &ticket);
     pair_wait(&p.consumer, id, 10000, &result);
     assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-    assert_loaded(&p, 30, 6, 1);
+    assert_loaded(30, 6, 1);
     pair_close(&p);
   }
 }
 
 /* P1: the producer takes the blocks back and gives them to another prompt before the consumer reads. */
-TEST(never_takes_stale_blocks)
+PAIR_TEST(never_takes_stale_blocks)
 {
   for (size_t t = 0; t < 2; t++) {
-    pair p;
-    pair_ticket ticket;
-    pair_result result;
-    open_offering(&p, each_transport[t], &ticket);
+    open_offering(each_transport[t]);
     assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
     for (uint32_t i = 0; i < ticket.count; i++) {
       pair_fill(&p.producer, ticket.blocks[i], 2, i);
     }
-    load(&p, &ticket, 30, &result);
+    load(&ticket);
     assert_true(result.quiet);
     assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
     assert_int_equal(result.report.prefix, 0);
@@ -93,27 +98,22 @@ TEST(never_takes_stale_blocks)
 }
 
 /* P5: nobody comes; the lease runs out by itself. */
-TEST(lease_runs_out)
+PAIR_TEST(lease_runs_out)
 {
   const pair_option options[] = {{"lease_ttl_ms", "150"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
   pair_open(&p, options);
   uint64_t before_ms = pair_now_ms();
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_EXPIRED);
   assert_true(pair_now_ms() - before_ms >= 150);
-  pair_close(&p);
 }
 
 /* P5: a request that waits is renewed by the library's own thread, and released when it is cancelled. */
-TEST(waiting_request_renews_and_cancel_releases)
+PAIR_TEST(waiting_request_renews_and_cancel_releases)
 {
   const pair_option options[] = {{"lease_ttl_ms", "3000"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
   kvf_request_info info;
-  open_offering(&p, options, &ticket);
+  open_offering(options);
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
@@ -122,16 +122,13 @@ TEST(waiting_request_renews_and_cancel_releases)
   assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
   assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_NOT_FOUND);
-  pair_close(&p);
 }
 
 /* P8 */
-TEST(refuses_bad_tickets_without_connecting)
+PAIR_TEST(refuses_bad_tickets_without_connecting)
 {
-  pair p;
-  pair_ticket ticket;
   uint64_t id = 0;
-  open_offering(&p, NULL, &ticket);
+  open_offering(NULL);
   kvf_prompt other = pair_prompt(8 * PAIR_BLOCK_TOKENS, 2);
   assert_int_equal(pair_request(&p.consumer, &ticket, &other, &id), KVF_BAD_TICKET);
   ticket.text[ticket.bytes / 2] = ticket.text[ticket.bytes / 2] == 'A' ? 'B' : 'A';
@@ -142,30 +139,24 @@ TEST(refuses_bad_tickets_without_connecting)
   assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 4);
   assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 0);
   assert_int_equal(pair_stat(&p.producer, "sessions_accepted", ""), 0);
-  pair_close(&p);
 }
 
-TEST(refuses_other_models)
+PAIR_TEST(refuses_other_models)
 {
   const pair_option other[] = {{"model", "another"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
   uint64_t id = 0;
   pair_open_node(&p.producer, NULL);
   pair_open_node(&p.consumer, other);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_INCOMPATIBLE);
   assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 0);
-  pair_close(&p);
 }
 
 /* A producer that is gone: its ticket fails at once, and a second load does not even try. */
-TEST(dead_producer_fails_fast)
+PAIR_TEST(dead_producer_fails_fast)
 {
   for (size_t t = 0; t < 2; t++) {
-    pair p;
     pair_ticket tickets[2];
-    pair_result result;
     const held_port port = hold_port();
     const pair_option fixed[] = {each_transport[t][0], {"listen", port.address}, {NULL, NULL}};
     pair_open_node(&p.producer, fixed);
@@ -175,7 +166,7 @@ TEST(dead_producer_fails_fast)
     pair_close_node(&p.producer);
     for (uint32_t i = 0; i < 2; i++) {
       uint64_t before_ms = pair_now_ms();
-      load(&p, &tickets[i], 20, &result);
+      load(&tickets[i]);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_PEER_DOWN);
       assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
@@ -188,34 +179,28 @@ TEST(dead_producer_fails_fast)
 }
 
 /* Another process has taken over the producer's address. */
-TEST(restarted_producer_is_told_apart)
+PAIR_TEST(restarted_producer_is_told_apart)
 {
   const held_port port = hold_port();
   const pair_option fixed[] = {{"listen", port.address}, {NULL, NULL}};
-  pair p;
   pair_ticket old;
   pair_ticket fresh;
-  pair_result result;
   pair_open_node(&p.producer, fixed);
   pair_open_node(&p.consumer, NULL);
   pair_offer(&p.producer, 0, 8, 1, true, &old);
   pair_close_node(&p.producer);
   pair_open_node(&p.producer, fixed);
   pair_offer(&p.producer, 0, 8, 2, true, &fresh);
-  load(&p, &old, 20, &result);
+  load(&old);
   assert_int_equal(result.report.status, KVF_PEER_RESTARTED);
-  load(&p, &fresh, 20, &result);
+  load(&fresh);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-  assert_loaded(&p, 20, 8, 2);
-  pair_close(&p);
+  assert_loaded(20, 8, 2);
   (void)close(port.fd);
 }
 
-TEST(abort_is_idempotent)
+PAIR_TEST(abort_is_idempotent)
 {
-  pair p;
-  pair_ticket ticket;
-  pair_result result;
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket); /* never published: the load waits */
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
@@ -226,16 +211,12 @@ TEST(abort_is_idempotent)
   assert_true(result.quiet);
   assert_int_equal(result.report.status, KVF_ABORTED);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_NOT_FOUND);
-  pair_close(&p);
 }
 
 /* P2: never published, never ended: the deadline decides. */
-TEST(deadline_decides)
+PAIR_TEST(deadline_decides)
 {
   const pair_option options[] = {{"load_timeout_ms", "400"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
-  pair_result result;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t before_ms = pair_now_ms();
@@ -244,18 +225,14 @@ TEST(deadline_decides)
   uint64_t took_ms = pair_now_ms() - before_ms;
   assert_int_equal(result.report.status, KVF_DEADLINE);
   assert_true(took_ms >= 400 && took_ms < 400 + PAIR_LATE_MS);
-  pair_close(&p);
 }
 
 /* Only what is wanted is read; what the engine has already counts as good. */
-TEST(loads_only_wanted_blocks)
+PAIR_TEST(loads_only_wanted_blocks)
 {
-  pair p;
-  pair_ticket ticket;
-  pair_result result;
   uint32_t destination[8] = {KVF_BLOCK_NONE, KVF_BLOCK_NONE, 22, 23, 24, 25, 26, 27};
   uint64_t id = 0;
-  open_offering(&p, NULL, &ticket);
+  open_offering(NULL);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
   kvf_load load = {.request_id = id,
                    .ticket = ticket.text,
@@ -268,7 +245,6 @@ TEST(loads_only_wanted_blocks)
   assert_int_equal(pair_stat(&p.consumer, "blocks_loaded", ""), 6);
   assert_false(pair_holds(&p.consumer, 20, 1, 0));
   assert_true(pair_holds(&p.consumer, 22, 1, 2));
-  pair_close(&p);
 }
 
 static kvf_status open_with(const char *name, const char *value, char *message)
@@ -299,23 +275,19 @@ TEST(says_what_is_wrong_with_a_configuration)
 }
 
 /* One line says what is missing, and the others serve; without another the node does not start. */
-TEST(goes_on_without_a_transport_that_the_machine_lacks)
+PAIR_TEST(goes_on_without_a_transport_that_the_machine_lacks)
 {
   static const pair_option without[] = {
       {"transports", "ucx,tcp"}, {"ucx_library", "/nowhere/libucp.so.0"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
-  pair_result result;
   kvf_config config;
   kvf_node *node = NULL;
   char message[KVF_MESSAGE_BYTES_MAX];
   pair_open(&p, without);
   assert_true(pair_wait_log(&p.consumer, "UCX cannot be loaded", "/nowhere/libucp.so.0", 5000));
   pair_offer(&p.producer, 3, 10, 40, true, &ticket);
-  load(&p, &ticket, 20, &result);
+  load(&ticket);
   assert_int_equal(result.report.status, KVF_OK);
-  assert_loaded(&p, 20, 10, 40);
-  pair_close(&p);
+  assert_loaded(20, 10, 40);
 
   kvf_config_init(&config);
   assert_int_equal(kvf_config_set(&config, "transports", "ucx", message), KVF_OK);
@@ -335,16 +307,87 @@ TEST(says_that_a_port_is_in_use)
   (void)close(port.fd);
 }
 
-TEST(unregister_gives_the_memory_back)
+PAIR_TEST(unregister_gives_the_memory_back)
 {
-  pair p;
-  pair_ticket ticket;
-  open_offering(&p, NULL, &ticket);
+  open_offering(NULL);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_REVOKED);
-  pair_result result;
-  load(&p, &ticket, 20, &result);
+  load(&ticket);
   assert_true(result.decided);
   assert_int_not_equal(result.report.status, KVF_OK);
-  pair_close(&p);
+}
+
+/* ---- closing, while the network has its own news for the node ---- */
+
+#define ROUNDS 60
+
+typedef struct closer {
+  pair_node *node;
+  pthread_barrier_t *together;
+} closer;
+
+static void *close_node(void *context)
+{
+  closer *c = context;
+  (void)pthread_barrier_wait(c->together);
+  pair_close_node(c->node);
+  return NULL;
+}
+
+static void close_together(void)
+{
+  pthread_barrier_t together;
+  pthread_t threads[2];
+  closer closers[2] = {{&p.producer, &together}, {&p.consumer, &together}};
+  assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(pthread_create(&threads[i], NULL, close_node, &closers[i]), 0);
+  }
+  for (size_t i = 0; i < 2; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+  }
+  (void)pthread_barrier_destroy(&together);
+}
+
+/* The links of the one go down while the other is closing. */
+PAIR_TEST(both_ends_close_at_once)
+{
+  for (int round = 0; round < ROUNDS; round++) {
+    pair_open(&p, each_transport[round % 2]);
+    pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+    load(&ticket);
+    assert_int_equal(result.report.status, KVF_OK);
+    close_together();
+  }
+}
+
+/* With a load in any state: being connected, being read, being retried. */
+PAIR_TEST(both_ends_close_during_a_load)
+{
+  for (int round = 0; round < ROUNDS; round++) {
+    pair_open(&p, each_transport[round % 2]);
+    pair_offer(&p.producer, 0, 8, 1, round % 4 < 2, &ticket);
+    (void)pair_begin(&p.consumer, &ticket, 20);
+    if (round % 3 != 0) {
+      (void)pair_wait_stat(&p.consumer, round % 3 == 1 ? "peer_dials" : "peer_handshakes", "", 1, 10000);
+    }
+    close_together();
+  }
+}
+
+TEST(closing_nothing_is_allowed)
+{
+  kvf_node_close(NULL);
+}
+
+/* P1, P5: a reader that still has the memory sees that its lease is over. */
+PAIR_TEST(closing_ends_the_leases)
+{
+  pair_open(&p, tcp_only);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  pair_close_node(&p.producer);
+  load(&ticket);
+  assert_true(result.decided);
+  assert_int_equal(result.report.prefix, 0);
+  assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
 }

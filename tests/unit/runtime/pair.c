@@ -84,11 +84,15 @@ void pair_open_node(pair_node *n, const pair_option *options)
 
 void pair_close_node(pair_node *n)
 {
+  if (n->log == NULL) {
+    return;
+  }
   kvf_node_close(n->node);
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
     free(n->pool[i]);
   }
   free_log(n->log);
+  *n = (pair_node){0};
 }
 
 void pair_open(pair *p, const pair_option *options)

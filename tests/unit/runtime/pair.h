@@ -48,6 +48,7 @@ typedef struct pair_option {
  * counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
+/* One that is closed already stays so. */
 void pair_close_node(pair_node *n);
 void pair_close(pair *p);
 
