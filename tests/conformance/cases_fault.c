@@ -2,8 +2,8 @@
 #include "base/prng.h"
 #include "cases.h"
 #include "fault_transport.h"
+#include "pair.h"
 #include "test.h"
-#include "volley.h"
 
 #define ROUNDS (SANITIZED ? 40 : 150)
 #define LATE_US 3000

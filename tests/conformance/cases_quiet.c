@@ -3,8 +3,8 @@
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "cases.h"
+#include "pair.h"
 #include "test.h"
-#include "volley.h"
 
 #define ROUNDS (SANITIZED ? 25 : 100)
 #define CONSUMERS (SANITIZED ? 10 : 30)

@@ -5,7 +5,6 @@
 #include "cases.h"
 #include "fault_transport.h"
 #include "pair.h"
-#include "suite.h"
 #include "test.h"
 
 #define CASE(name) {#name, name, NULL, NULL, (void *)traits}

@@ -156,4 +156,16 @@ void *allocate(size_t bytes);
 void sleep_us(uint64_t us);
 uint64_t now_ns(void);
 
+/* What the blocks of a region hold until somebody writes to them. A word at a time: a byte at a time is most of what
+ * the whole suite costs, and with a sanitizer many times that. */
+typedef struct pattern_place {
+  uint32_t seed;
+  uint32_t region;
+  uint32_t block;
+  uint64_t offset; /* in the block */
+} pattern_place;
+
+void pattern_fill(uint8_t *to, pattern_place at, size_t bytes);
+bool pattern_is(const uint8_t *got, pattern_place at, size_t bytes);
+
 #endif

@@ -3,11 +3,24 @@
 #define KVF_TESTS_CONFORMANCE_PAIR_H
 
 #include "../child_process.h"
+#include "base/time.h"
 #include "node.h"
-#include "suite.h"
 
 #define SEED 5
 #define LEASE_ID UINT64_C(1001)
+
+/* Where transports may differ. */
+typedef struct conformance_traits {
+  const kvf_transport_ops *ops;
+  bool producer_checks_lease;   /* a read of a lease that is not live or not known is refused before any byte */
+  bool producer_checks_session; /* a connection must show the session's key */
+  bool reads_stopped_producer;  /* nothing of the producer but its memory is needed */
+  bool has_sums;                /* both sides have checksums */
+  bool is_slow;                 /* fewer rounds of what is one round trip after the other */
+  bool has_no_peers;            /* the cases of peers that come and go are left out */
+  bool is_inside_tls;           /* all connections */
+  bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
+} conformance_traits;
 
 typedef struct pair {
   const conformance_traits *traits;
@@ -27,6 +40,31 @@ bool pair_bytes_match(const side *consumer, const node_shape *producer, const kv
 /* A read of every position of the lease, to local blocks from `first` on. read->items is to be freed. */
 kvf_read lease_read(side *consumer, const node_lease *lease, uint32_t first);
 void read_free(const kvf_read *read);
+
+/* ---- several reads at once, ended in whatever way, and what must be true when they have all ended ---- */
+
+#define VOLLEY_READS 4
+#define VOLLEY_BLOCKS 64
+#define VOLLEY_BLOCK_BYTES 131072
+/* A cancelled read ends much sooner; a machine that is busy may take its time. */
+#define VOLLEY_CANCEL_NS (5 * KVF_NS_PER_S)
+
+/* Reads that together fetch a whole lease of VOLLEY_BLOCKS into the consumer's first blocks. */
+typedef struct read_volley {
+  side *consumer;
+  kvf_read reads[VOLLEY_READS];
+  kvf_read_item *items;
+} read_volley;
+
+read_volley volley_start(side *consumer, kvf_link *link, const node_lease *lease);
+void volley_cancel(const read_volley *volley, kvf_link *link);
+/* Waits for all; those that say so must have the right bytes. Then the blocks get their next owner. */
+void volley_end(read_volley *volley, const node_shape *producer);
+/* The blocks of the volleys get their next owner; whether nobody else has written to them since. */
+void next_owner(const side *consumer);
+bool next_owner_is_alone(const side *consumer);
+/* The link still works, or a new one does: reads one block into the block after the volleys'. */
+void volley_probe(side *consumer, kvf_link **link, const node_introduction *introduction, const node_lease *lease);
 
 /* ---- another process ---- */
 
@@ -48,7 +86,7 @@ void process_end(producer_process *process);
 /* What such a process does. Returns its exit status. */
 int process_main(const conformance_traits *traits);
 
-/* Likewise a consumer (volley.h) in a process of its own, which reads the lease over and over until it is killed.
+/* Likewise a consumer in a process of its own, which reads the lease over and over until it is killed.
  * Returns when it has begun. */
 void consumer_start(child_process *child, const node_introduction *introduction, const node_lease *lease);
 void consumer_kill(const child_process *child);

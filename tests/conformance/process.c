@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "pair.h"
 #include "test.h"
-#include "volley.h"
 
 void process_start(producer_process *process, const node_shape *shape)
 {

@@ -9,10 +9,8 @@
 
 #include "child.h"
 #include "pool.h"
-#include "search.h"
 #include "shrink.h"
 #include "tape.h"
-#include "tape_file.h"
 
 #define SHRINK_SECONDS 60
 #define SHRINK_SECONDS_OF_FINDING 15

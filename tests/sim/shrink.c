@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "child.h"
-#include "tape_file.h"
+#include "tape.h"
 
 typedef struct shrinking {
   uint8_t *tape;

@@ -1,5 +1,7 @@
 #include "transport/shards.h"
 
+#include <sched.h>
+
 #include "shards_fake.h"
 #include "test.h"
 
@@ -380,4 +382,455 @@ SET_TEST(the_host_is_asked_and_told)
   its_host->log(its_host->context, KVF_LOG_WARN, "a line");
   assert_int_equal(told.level, KVF_LOG_WARN);
   assert_string_equal(told.line, "a line");
+}
+
+/* ---- the life of a link ---- */
+
+#define USER 41
+
+static kvf_link *the_link;
+
+/* Whether the link's memory has been freed. */
+static _Atomic(void *) watched;
+static atomic_bool is_freed;
+
+void __real_free(void *room);
+void __wrap_free(void *room);
+
+void __wrap_free(void *room)
+{
+  if (room != NULL && room == atomic_load(&watched)) {
+    atomic_store(&is_freed, true);
+  }
+  __real_free(room);
+}
+
+static int open_link(void **state)
+{
+  (void)set_up(state);
+  atomic_store(&is_freed, false);
+  assert_int_equal(made_connect(made, USER, 0, COUNT, &the_link), KVF_OK);
+  atomic_store(&watched, the_link);
+  return 0;
+}
+
+/* Each test has given its link back. */
+static int close_link(void **state)
+{
+  assert_true(is_freed);
+  assert_int_equal(fakes.given_back, COUNT);
+  assert_false(told.links[USER].is_wrong);
+  return tear_down(state);
+}
+
+#define LINK_TEST(name) TEST_WITH(name, open_link, close_link)
+
+static void all_come_up(void)
+{
+  for (uint32_t i = 0; i < COUNT; i++) {
+    part_up(i, KVF_OK);
+  }
+}
+
+static void assert_up(kvf_status status)
+{
+  assert_true(host_has(USER, "Uu"));
+  assert_ptr_equal(told.links[USER].link, the_link);
+  assert_int_equal(told.links[USER].up, status);
+}
+
+LINK_TEST(a_link_is_up_when_its_last_part_is)
+{
+  assert_ptr_equal(the_link->transport, made);
+  assert_int_equal(the_link->user, USER);
+  part_up(0, KVF_OK);
+  part_up(2, KVF_OK);
+  assert_true(host_has(USER, ""));
+  part_up(1, KVF_OK);
+  assert_up(KVF_OK);
+  kvf_shards_disconnect(the_link);
+  assert_true(host_has(USER, "Uu"));
+}
+
+LINK_TEST(a_part_that_does_not_come_up_fails_the_link_once)
+{
+  part_up(0, KVF_OK);
+  part_up(1, KVF_TRANSFER_FAILED);
+  assert_up(KVF_TRANSFER_FAILED);
+  part_up(2, KVF_OK);
+  part_down(0, KVF_PEER_DOWN);
+  assert_up(KVF_TRANSFER_FAILED);
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(two_parts_that_do_not_come_up_fail_the_link_once)
+{
+  part_up(2, KVF_PEER_DOWN);
+  part_up(1, KVF_TRANSFER_FAILED);
+  part_up(0, KVF_TRANSFER_FAILED);
+  assert_up(KVF_PEER_DOWN);
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(a_part_that_goes_down_before_all_are_up_fails_the_link)
+{
+  part_up(0, KVF_OK);
+  part_down(0, KVF_PEER_DOWN);
+  assert_up(KVF_PEER_DOWN);
+  part_up(1, KVF_OK);
+  part_up(2, KVF_OK);
+  part_down(1, KVF_TRANSFER_FAILED);
+  assert_up(KVF_PEER_DOWN);
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(the_first_part_that_goes_down_ends_the_link)
+{
+  all_come_up();
+  part_down(1, KVF_PEER_DOWN);
+  assert_true(host_has(USER, "UuDd"));
+  assert_ptr_equal(told.links[USER].link, the_link);
+  assert_int_equal(told.links[USER].down, KVF_PEER_DOWN);
+  part_down(0, KVF_TRANSFER_FAILED);
+  assert_true(host_has(USER, "UuDd"));
+  assert_int_equal(told.links[USER].down, KVF_PEER_DOWN);
+  kvf_shards_disconnect(the_link);
+}
+
+/* Its status is what they end with. */
+LINK_TEST(reads_of_a_link_that_failed_go_to_the_part_that_did)
+{
+  all_come_up();
+  part_down(2, KVF_PEER_DOWN);
+  part_down(1, KVF_TRANSFER_FAILED);
+  for (uint64_t id = 1; id <= 4; id++) {
+    kvf_shards_read(the_link, &(kvf_read){.id = id});
+  }
+  assert_int_equal(fakes.shards[2].reads, 4);
+  assert_ptr_equal(fakes.shards[2].read_link, part_of(2));
+  while (read_end(2, 1)) {
+  }
+  kvf_shards_disconnect(the_link);
+}
+
+static pthread_t hold_link_up(void)
+{
+  told.holds = 'U';
+  part_up(0, KVF_OK);
+  part_up(1, KVF_OK);
+  pthread_t thread = part_up_elsewhere(2, KVF_OK);
+  assert_true(host_has(USER, "U"));
+  return thread;
+}
+
+static void release(pthread_t thread)
+{
+  host_release();
+  assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+LINK_TEST(down_comes_when_up_has_been_told)
+{
+  pthread_t thread = hold_link_up();
+  part_down(0, KVF_PEER_DOWN);
+  part_down(1, KVF_TRANSFER_FAILED);
+  assert_true(host_has(USER, "U"));
+  release(thread);
+  assert_true(host_has(USER, "UuDd"));
+  assert_int_equal(told.links[USER].up, KVF_OK);
+  assert_int_equal(told.links[USER].down, KVF_PEER_DOWN);
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(given_back_while_up_is_told)
+{
+  pthread_t thread = hold_link_up();
+  kvf_shards_disconnect(the_link);
+  assert_false(is_freed);
+  part_down_late(0);
+  part_up_late(1);
+  release(thread);
+  assert_true(host_has(USER, "Uu"));
+}
+
+LINK_TEST(given_back_before_down_could_be_told)
+{
+  pthread_t thread = hold_link_up();
+  part_down(0, KVF_PEER_DOWN);
+  kvf_shards_disconnect(the_link);
+  assert_false(is_freed);
+  release(thread);
+  assert_true(host_has(USER, "Uu"));
+}
+
+LINK_TEST(given_back_while_down_is_told)
+{
+  pthread_t thread = hold_link_up();
+  part_down(1, KVF_PEER_DOWN);
+  (void)pthread_mutex_lock(&told.lock);
+  told.holds = 'D';
+  (void)pthread_cond_broadcast(&told.changed);
+  (void)pthread_mutex_unlock(&told.lock);
+  assert_true(host_has(USER, "UuD"));
+  kvf_shards_disconnect(the_link);
+  assert_false(is_freed);
+  part_down_late(0);
+  release(thread);
+  assert_true(host_has(USER, "UuDd"));
+}
+
+LINK_TEST(the_host_gives_it_back_when_told_that_it_is_up)
+{
+  told.disconnects = 'U';
+  all_come_up();
+  assert_true(host_has(USER, "Uu"));
+  part_down_late(0);
+  assert_true(host_has(USER, "Uu"));
+}
+
+LINK_TEST(the_host_gives_it_back_when_told_that_it_failed)
+{
+  told.disconnects = 'U';
+  part_up(1, KVF_TRANSFER_FAILED);
+  part_up_late(0);
+  assert_up(KVF_TRANSFER_FAILED);
+}
+
+LINK_TEST(the_host_gives_it_back_when_told_that_it_is_down)
+{
+  told.disconnects = 'D';
+  all_come_up();
+  part_down(0, KVF_PEER_DOWN);
+  assert_true(host_has(USER, "UuDd"));
+}
+
+/* What parts still say is not passed on. */
+LINK_TEST(given_back_before_it_is_up)
+{
+  part_up(0, KVF_OK);
+  part_up(1, KVF_OK);
+  kvf_shards_disconnect(the_link);
+  assert_true(is_freed);
+  part_up_late(2);
+  part_down_late(1);
+  assert_true(host_has(USER, ""));
+}
+
+LINK_TEST(links_do_not_mix)
+{
+  kvf_link *second = NULL;
+  fake_part *firsts[COUNT];
+  for (uint32_t i = 0; i < COUNT; i++) {
+    firsts[i] = part_of(i);
+  }
+  assert_int_equal(made_connect(made, USER + 1, 0, COUNT, &second), KVF_OK);
+  all_come_up();
+  assert_true(host_has(USER, ""));
+  assert_true(host_has(USER + 1, "Uu"));
+  assert_ptr_equal(told.links[USER + 1].link, second);
+  kvf_shards_disconnect(second);
+  assert_int_equal(fakes.given_back, COUNT);
+  fakes.given_back = 0;
+  for (uint32_t i = 0; i < COUNT; i++) {
+    part_tell(i, firsts[i], true, KVF_OK);
+  }
+  assert_up(KVF_OK);
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(parts_may_be_up_before_all_are_there)
+{
+  kvf_link *second = NULL;
+  fakes.comes_up_at_once = true;
+  assert_int_equal(made_connect(made, USER + 1, 0, COUNT, &second), KVF_OK);
+  assert_true(host_has(USER + 1, "Uu"));
+  assert_int_equal(told.links[USER + 1].up, KVF_OK);
+  assert_ptr_equal(told.links[USER + 1].link, second);
+  kvf_shards_disconnect(second);
+  fakes.given_back = 0;
+  kvf_shards_disconnect(the_link);
+}
+
+LINK_TEST(the_host_gives_back_one_that_is_up_at_once)
+{
+  kvf_link *second = NULL;
+  fakes.comes_up_at_once = true;
+  told.disconnects = 'U';
+  assert_int_equal(made_connect(made, USER + 1, 0, COUNT, &second), KVF_OK);
+  assert_true(host_has(USER + 1, "Uu"));
+  fakes.given_back = 0;
+  kvf_shards_disconnect(the_link);
+}
+
+/* ---- threads that bring parts up and down at random, while the host connects, reads and gives back ---- */
+
+#define ROUNDS 1000
+#define OPEN_MAX 4 /* links at a time */
+
+static atomic_bool is_over;
+static kvf_link *open_links[OPEN_MAX];
+static uint64_t users[OPEN_MAX];
+static uint32_t calls_max[ROUNDS]; /* of the host's, per link, as of the time when it had been given back */
+static uint64_t reads;
+
+static uint32_t draw(uint32_t *seed, uint32_t below)
+{
+  *seed = *seed * 1664525u + 1013904223u;
+  return (*seed >> 8) % below;
+}
+
+/* One of the newest. */
+static fake_part *some_part(uint32_t shard, uint32_t back)
+{
+  (void)pthread_mutex_lock(&fakes.lock);
+  fake_part *part = part_of(shard);
+  while (part != NULL && part->next != NULL && back-- > 0) {
+    part = part->next;
+  }
+  (void)pthread_mutex_unlock(&fakes.lock);
+  return part;
+}
+
+static void *run_shard(void *context)
+{
+  const uint32_t shard = (uint32_t)((fake_shard *)context - fakes.shards);
+  uint32_t seed = shard;
+  while (!atomic_load(&is_over)) {
+    fake_part *part = some_part(shard, draw(&seed, OPEN_MAX + 1));
+    const bool up = draw(&seed, 4) > 0;
+    const kvf_status status = up && draw(&seed, 16) > 0 ? KVF_OK : KVF_PEER_DOWN;
+    if (part != NULL) {
+      part_tell(shard, part, up, status);
+    }
+    (void)read_end(shard, 1);
+    (void)sched_yield();
+  }
+  while (read_end(shard, 1)) {
+  }
+  return NULL;
+}
+
+static uint32_t calls_of(const host_link *link)
+{
+  return (link->events_count + 1) / 2;
+}
+
+static bool is_inside(const host_link *link)
+{
+  return link->events_count % 2 == 1;
+}
+
+/* A call that is under way may go on, or begin if it has not been seen yet. */
+static void give_back(uint32_t slot)
+{
+  const host_link *link = &told.links[users[slot]];
+  kvf_shards_disconnect(open_links[slot]);
+  open_links[slot] = NULL;
+  (void)pthread_mutex_lock(&told.lock);
+  calls_max[users[slot]] = calls_of(link) + !is_inside(link);
+  (void)pthread_mutex_unlock(&told.lock);
+}
+
+static host_link seen(uint64_t user)
+{
+  (void)pthread_mutex_lock(&told.lock);
+  const host_link copy = told.links[user];
+  (void)pthread_mutex_unlock(&told.lock);
+  return copy;
+}
+
+static bool is_at_its_end(const host_link *link)
+{
+  return link->events_count == 4 || (link->events_count == 2 && link->up != KVF_OK);
+}
+
+static void wait_for(uint64_t user, bool end)
+{
+  host_link link = seen(user);
+  while (end ? !is_at_its_end(&link) : link.events_count == 0) {
+    (void)sched_yield();
+    link = seen(user);
+  }
+}
+
+static void read_some(uint32_t slot)
+{
+  const host_link link = seen(users[slot]);
+  for (int i = 0; i < 5 && link.events_count >= 2 && link.up == KVF_OK; i++) {
+    kvf_shards_read(open_links[slot], &(kvf_read){.id = ++reads});
+    kvf_shards_cancel(open_links[slot], reads);
+  }
+}
+
+static void run_host(void)
+{
+  uint32_t seed = 77;
+  for (uint64_t round = 0; round < ROUNDS; round++) {
+    const uint32_t slot = draw(&seed, OPEN_MAX);
+    if (open_links[slot] != NULL) {
+      read_some(slot);
+      give_back(slot);
+    }
+    users[slot] = round;
+    assert_int_equal(made_connect(made, round, round, 1 + draw(&seed, 5), &open_links[slot]), KVF_OK);
+    if (round % 4 == 0) {
+      wait_for(round, round % 8 == 0);
+    }
+    read_some(slot);
+  }
+  for (uint32_t slot = 0; slot < OPEN_MAX; slot++) {
+    if (open_links[slot] != NULL) {
+      give_back(slot);
+    }
+  }
+}
+
+/* Returns whether the link had been up, and went down. */
+static bool check(uint64_t user)
+{
+  const host_link *link = &told.links[user];
+  const bool was_down = strcmp(link->events, "UuDd") == 0;
+  assert_false(link->is_wrong);
+  assert_true(link->events_count == 0 || was_down || strcmp(link->events, "Uu") == 0);
+  assert_true(!was_down || (link->up == KVF_OK && link->down == KVF_PEER_DOWN));
+  assert_true(calls_of(link) <= calls_max[user]);
+  return was_down;
+}
+
+/* Where one shard had more than the others, they would not take turns. */
+static void check_no_reads_are_left(void)
+{
+  kvf_link *link = NULL;
+  assert_int_equal(made_connect(made, ROUNDS, 0, COUNT, &link), KVF_OK);
+  for (uint64_t id = 1; id <= UINT64_C(2) * COUNT; id++) {
+    kvf_shards_read(link, &(kvf_read){.id = id});
+  }
+  for (uint32_t i = 0; i < COUNT; i++) {
+    assert_int_equal(fakes.shards[i].reads, 2);
+    while (read_end(i, 1)) {
+    }
+  }
+  kvf_shards_disconnect(link);
+}
+
+SET_TEST(links_are_told_of_in_order)
+{
+  pthread_t threads[COUNT];
+  uint32_t downs = 0;
+  for (uint32_t i = 0; i < COUNT; i++) {
+    assert_int_equal(pthread_create(&threads[i], NULL, run_shard, &fakes.shards[i]), 0);
+  }
+  run_host();
+  atomic_store(&is_over, true);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+  }
+  for (uint64_t user = 0; user < ROUNDS; user++) {
+    downs += check(user);
+  }
+  assert_true(downs > 0);
+  assert_true(reads > 0);
+  assert_int_equal(told.reads_done, reads);
+  check_no_reads_are_left();
+  assert_int_equal(fakes.given_back, (ROUNDS + 1) * COUNT);
 }
