@@ -2,11 +2,12 @@
  *
  * This header includes the whole interface. Read status.h and types.h for the words, node.h for how a node lives,
  * producer.h and consumer.h for what the two sides of a transfer do, recovery.h for what an engine does about failed
- * loads.
+ * loads, check.h for what works between a machine and a node.
  */
 #ifndef KVFERRY_KVFERRY_H
 #define KVFERRY_KVFERRY_H
 
+#include "kvferry/check.h"
 #include "kvferry/config.h"
 #include "kvferry/consumer.h"
 #include "kvferry/node.h"

@@ -1,5 +1,6 @@
-/* A token bucket: bounds how many prompt tokens per second an engine recomputes. Holds one second's worth; a request
- * larger than that may go when the bucket is full, and the next ones wait until its debt is paid. */
+/* A token bucket: bounds how many prompt tokens per second an engine recomputes, and how many bytes a node makes up for
+ * those who check it. Holds one second's worth; a request larger than that may go when the bucket is full, and the next
+ * ones wait until its debt is paid. */
 #ifndef KVF_CORE_BUDGET_H
 #define KVF_CORE_BUDGET_H
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kvferry/kvferry.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
@@ -14,6 +15,7 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns,
   *sessions = (kvf_sessions){.self = self, .conns = conns, .leases = leases, .wheel = wheel};
   kvf_list_init(&sessions->unproven);
   kvf_list_init(&sessions->open);
+  kvf_budget_init(&sessions->check_budget, KVF_CHECK_BYTES_PER_S);
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
@@ -190,8 +192,11 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
+    char message[KVF_MESSAGE_BYTES_MAX];
+    (void)snprintf(message, sizeof(message), "no protocol version in common: this node speaks %d (kvferry %s)",
+                   KVF_PROTOCOL_VERSION, KVF_VERSION_TEXT);
     sessions->counters.refused_incompatible++;
-    refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, "no protocol version in common");
+    refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, message);
     return;
   }
   session->shared = find_key(sessions->self, hello.key_id);
@@ -236,13 +241,28 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   return KVF_OK;
 }
 
+/* Their names alone. */
+static void name_transports(kvf_welcome *out, const kvf_welcome *from)
+{
+  out->transports_count = from->transports_count;
+  for (uint32_t i = 0; i < from->transports_count; i++) {
+    memcpy(out->transports[i].name, from->transports[i].name, sizeof(out->transports[i].name));
+  }
+}
+
 static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_welcome *welcome = &sessions->self->welcome;
   kvf_welcome brief = {.rank = welcome->rank, .ranks = welcome->ranks, .block_tokens = welcome->block_tokens};
   /* A control node reads no blocks: it need not know where they are. */
   kvf_welcome *told = session->role == KVF_ROLE_RANK ? welcome : &brief;
+  if (session->role == KVF_ROLE_CHECK) {
+    name_transports(&brief, welcome);
+  }
   told->session_id = session->id;
+  told->version_min = KVF_PROTOCOL_VERSION;
+  told->version_max = KVF_PROTOCOL_VERSION;
+  (void)snprintf(told->library, sizeof(told->library), "%s", KVF_VERSION_TEXT);
   size_t room = kvf_welcome_bytes_max(told);
   size_t bytes = 0;
   uint8_t *body;
@@ -274,7 +294,8 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
   }
-  if (!kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
+  /* Who only checks has no blocks to mean something by. */
+  if (session->role != KVF_ROLE_CHECK && !kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
     sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
@@ -307,7 +328,7 @@ static kvf_status on_renew(kvf_sessions *sessions, kvf_session *session, uint64_
                            size_t body_bytes)
 {
   kvf_renew renew;
-  if (kvf_renew_decode(body, body_bytes, &renew) != KVF_OK) {
+  if (session->role == KVF_ROLE_CHECK || kvf_renew_decode(body, body_bytes, &renew) != KVF_OK) {
     return KVF_PROTOCOL;
   }
   kvf_lease_states states = {.seq = renew.seq, .count = renew.count};
@@ -324,7 +345,7 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
                             size_t body_bytes)
 {
   kvf_finish finish;
-  if (kvf_finish_decode(body, body_bytes, &finish) != KVF_OK) {
+  if (session->role == KVF_ROLE_CHECK || kvf_finish_decode(body, body_bytes, &finish) != KVF_OK) {
     return KVF_PROTOCOL;
   }
   kvf_lease_states states = {.seq = finish.seq, .count = finish.count};
@@ -338,7 +359,8 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
   return answer_states(sessions, session, &states);
 }
 
-static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, const uint8_t *body, size_t body_bytes)
+static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+                          size_t body_bytes)
 {
   kvf_ping ping;
   uint8_t *answer;
@@ -346,9 +368,13 @@ static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, const ui
   if (kvf_ping_decode(body, body_bytes, &ping) != KVF_OK) {
     return KVF_PROTOCOL;
   }
-  kvf_status status = kvf_conn_frame_begin(session->conn, KVF_PING_BYTES_MAX, &answer);
+  kvf_pong pong = {.seq = ping.seq};
+  if (session->role == KVF_ROLE_CHECK && kvf_budget_take(&sessions->check_budget, now_ns, ping.wanted_bytes)) {
+    pong.fill_bytes = ping.wanted_bytes;
+  }
+  kvf_status status = kvf_conn_frame_begin(session->conn, kvf_pong_bytes(&pong), &answer);
   if (status == KVF_OK) {
-    status = kvf_ping_encode(&ping, answer, KVF_PING_BYTES_MAX, &bytes);
+    status = kvf_pong_encode(&pong, answer, kvf_pong_bytes(&pong), &bytes);
   }
   if (status == KVF_OK) {
     kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_PONG, bytes);
@@ -368,7 +394,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
       status = on_finish(sessions, session, now_ns, body, body_bytes);
       break;
     case KVF_FRAME_PING:
-      status = on_ping(sessions, session, body, body_bytes);
+      status = on_ping(sessions, session, now_ns, body, body_bytes);
       break;
     default:
       break;
@@ -452,7 +478,7 @@ bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key
 {
   kvf_session *session;
   HASH_FIND(by_id, sessions->by_id, &session_id, sizeof(session_id), session);
-  if (session == NULL) {
+  if (session == NULL || session->role == KVF_ROLE_CHECK) {
     return false;
   }
   *out = session->key;

@@ -1,9 +1,11 @@
 /* Sessions: the accepted side of control connections. A consumer's node says hello, both sides prove the key, then it
  * renews and finishes leases and pings. Nothing is told, allocated by its wish, or done before it has proved the key.
+ * Who says that it only checks (KVF_ROLE_CHECK) is told versions and transports, and may ping, no more.
  */
 #ifndef KVF_CORE_SESSION_H
 #define KVF_CORE_SESSION_H
 
+#include "core/budget.h"
 #include "core/conn.h"
 #include "core/lease_table.h"
 #include "core/self.h"
@@ -12,6 +14,9 @@
 
 /* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */
 #define KVF_SESSIONS_UNPROVEN_SHARE 4
+
+/* What a node makes up in PONGs, for all who check it together; beyond it a PONG has no bytes. */
+#define KVF_CHECK_BYTES_PER_S (64u << 20)
 
 typedef enum kvf_session_state { KVF_SESSION_WAIT_HELLO, KVF_SESSION_WAIT_PROOF, KVF_SESSION_OPEN } kvf_session_state;
 
@@ -54,6 +59,7 @@ typedef struct kvf_sessions {
   kvf_list open;
   uint32_t unproven_count;
   uint32_t open_count;
+  kvf_budget check_budget; /* in bytes */
   kvf_session_counters counters;
 } kvf_sessions;
 
@@ -87,7 +93,7 @@ void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, u
 /* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
 bool kvf_session_is_trusted(const kvf_session *session);
 
-/* The key of an open session, for the data connections of its peer. */
+/* The key of an open session, for the data connections of its peer: false if there is none, or it only checks. */
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out);
 
 #endif

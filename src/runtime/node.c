@@ -21,7 +21,7 @@ static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, 
 
 #define CLOSE_POLL_NS (KVF_NS_PER_MS / 2)
 
-static bool draw_random(void *out, size_t bytes)
+bool kvf_random(void *out, size_t bytes)
 {
   ssize_t got;
   do {
@@ -37,8 +37,8 @@ static kvf_status open_core(kvf_node *node, char *message)
                             .key = node->keys[0],
                             .other_key = node->keys[1],
                             .logger = node->logger};
-  if (!draw_random(&config.incarnation, sizeof(config.incarnation)) ||
-      !draw_random(config.secret, sizeof(config.secret))) {
+  if (!kvf_random(&config.incarnation, sizeof(config.incarnation)) ||
+      !kvf_random(config.secret, sizeof(config.secret))) {
     return kvf_fail(KVF_SYSTEM, message, "the system gives no random numbers: %s", strerror(errno));
   }
   kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
@@ -104,17 +104,18 @@ static kvf_status open_transports(kvf_node *node, char *message)
   return KVF_OK;
 }
 
-static kvf_status open_tls(kvf_node *node, char *message)
+kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_t count, kvf_tls_use *out,
+                            char *message)
 {
-  const bool has_key = node->keys[0].bytes > 0;
-  if (node->config.tls == KVF_TLS_ALWAYS && !has_key) {
+  const bool has_key = keys[0].bytes > 0;
+  if (config->tls == KVF_TLS_ALWAYS && !has_key) {
     return kvf_fail(KVF_INVALID, message, "tls = always needs a shared key (option key_file)");
   }
-  if (node->config.tls == KVF_TLS_NEVER || !has_key) {
+  if (config->tls == KVF_TLS_NEVER || !has_key) {
     return KVF_OK;
   }
-  node->tls.on_loopback = node->config.tls == KVF_TLS_ALWAYS;
-  kvf_status status = kvf_tls_context_new(node->keys, node->keys_count, &node->tls.context);
+  out->on_loopback = config->tls == KVF_TLS_ALWAYS;
+  kvf_status status = kvf_tls_context_new(keys, count, &out->context);
   if (status != KVF_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up TLS: %s", kvf_status_name(status));
   }
@@ -157,7 +158,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
 {
   kvf_status status = open_keys(node, message);
   if (status == KVF_OK) {
-    status = open_tls(node, message);
+    status = kvf_tls_use_open(&node->config, node->keys, node->keys_count, &node->tls, message);
   }
   if (status != KVF_OK) {
     return status;

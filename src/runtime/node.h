@@ -80,6 +80,13 @@ struct kvf_node {
 #define KVF_LIGHT_SLEEP_NS (100 * KVF_NS_PER_MS)
 #define KVF_LIGHT_SLEEP_FOR_NS (2 * KVF_NS_PER_S)
 
+/* At most 256 bytes. False, with errno: the system has none. */
+bool kvf_random(void *out, size_t bytes);
+/* What the option `tls` asks for with these keys; `out` is empty before. KVF_INVALID: TLS without a key. KVF_NO_MEMORY.
+ */
+KVF_MUST_USE kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_t count, kvf_tls_use *out,
+                                         char *message);
+
 /* Takes the lock; returns the time for the input that follows. */
 uint64_t kvf_node_enter(kvf_node *node);
 /* Likewise, for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must not: a copy

@@ -9,8 +9,8 @@ _Static_assert(KVF_PROOF_BYTES_MAX <= KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX, "a pro
 
 static bool hello_is_valid(const kvf_hello *hello)
 {
-  return hello->version_min >= 1 && hello->version_min <= hello->version_max &&
-         (hello->role == KVF_ROLE_CONTROL || hello->role == KVF_ROLE_RANK) && hello->rank < KVF_RANKS_MAX;
+  return hello->version_min >= 1 && hello->version_min <= hello->version_max && hello->role >= KVF_ROLE_CONTROL &&
+         hello->role <= KVF_ROLE_CHECK && hello->rank < KVF_RANKS_MAX;
 }
 
 kvf_status kvf_hello_encode(const kvf_hello *hello, void *body, size_t capacity, size_t *body_bytes)

@@ -31,7 +31,8 @@
 /* What the client is. */
 enum {
   KVF_ROLE_CONTROL = 1, /* renews and finishes leases */
-  KVF_ROLE_RANK = 2     /* reads blocks */
+  KVF_ROLE_RANK = 2,    /* reads blocks */
+  KVF_ROLE_CHECK = 3    /* no consumer: asks what the server is, and pings (`kvferry check`) */
 };
 
 typedef struct kvf_hello {
@@ -39,7 +40,7 @@ typedef struct kvf_hello {
   uint16_t version_max; /* not below version_min */
   uint8_t role;         /* KVF_ROLE_… */
   kvf_incarnation client;
-  kvf_incarnation expected; /* the server's, as the ticket names it */
+  kvf_incarnation expected; /* the server's, as the ticket names it; KVF_ROLE_CHECK has none */
   uint8_t nonce[KVF_NONCE_BYTES];
   uint8_t key_id[KVF_KEY_ID_BYTES]; /* kvf_handshake_key_id() */
   uint32_t rank;                    /* the client's, below KVF_RANKS_MAX */
@@ -84,6 +85,8 @@ typedef struct kvf_transport_offer {
   size_t description_bytes;            /* at most KVF_TRANSPORT_DESCRIPTION_BYTES_MAX */
 } kvf_transport_offer;
 
+#define KVF_LIBRARY_BYTES_MAX 24 /* a library's version, with its terminating zero */
+
 typedef struct kvf_welcome {
   uint64_t session_id;
   uint32_t rank;              /* the server's, below `ranks` */
@@ -93,6 +96,9 @@ typedef struct kvf_welcome {
   kvf_region_layout *regions; /* kvf_region_layouts_are_valid() */
   uint32_t transports_count;  /* at most KVF_TRANSPORTS_MAX, no name twice */
   kvf_transport_offer transports[KVF_TRANSPORTS_MAX];
+  uint16_t version_min; /* of the protocol, as the server speaks it; like `library`, for people only */
+  uint16_t version_max;
+  char library[KVF_LIBRARY_BYTES_MAX]; /* kvf_version() of the server; no control characters */
 } kvf_welcome;
 
 /* The room that kvf_welcome_encode() needs at most for this one; never over KVF_FRAME_BODY_BYTES_MAX if it is valid. */

@@ -7,10 +7,11 @@
 #include "wire/handshake_message.h"
 
 #define HEAD_BYTES (8 + 4 + 4 + 4 + 2 + 1)
+#define TAIL_BYTES (2 + 2 + KVF_LIBRARY_BYTES_MAX)
 #define REGION_RUN_BYTES (2 + 8 + 5 * 4)
 #define OFFER_BYTES (KVF_TRANSPORT_NAME_BYTES + 4)
 
-_Static_assert(HEAD_BYTES + KVF_REGIONS_MAX * REGION_RUN_BYTES +
+_Static_assert(HEAD_BYTES + TAIL_BYTES + KVF_REGIONS_MAX * REGION_RUN_BYTES +
                        KVF_TRANSPORTS_MAX * (OFFER_BYTES + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) <=
                    KVF_FRAME_BODY_BYTES_MAX,
                "every valid welcome fits a frame");
@@ -44,12 +45,13 @@ static bool offers_are_valid(const kvf_welcome *welcome)
 static bool welcome_is_valid(const kvf_welcome *welcome)
 {
   return welcome->ranks <= KVF_RANKS_MAX && welcome->rank < welcome->ranks && welcome->block_tokens > 0 &&
+         kvf_text_is_valid(welcome->library, sizeof(welcome->library)) &&
          kvf_region_layouts_are_valid(welcome->regions, welcome->regions_count) && offers_are_valid(welcome);
 }
 
 size_t kvf_welcome_bytes_max(const kvf_welcome *welcome)
 {
-  size_t bytes = HEAD_BYTES + (size_t)welcome->regions_count * REGION_RUN_BYTES;
+  size_t bytes = HEAD_BYTES + TAIL_BYTES + (size_t)welcome->regions_count * REGION_RUN_BYTES;
   for (uint32_t i = 0; i < welcome->transports_count; i++) {
     bytes += OFFER_BYTES + welcome->transports[i].description_bytes;
   }
@@ -101,6 +103,9 @@ kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t cap
     kvf_put_u32(&encoder, (uint32_t)offer->description_bytes);
     kvf_put_bytes(&encoder, offer->description, offer->description_bytes);
   }
+  kvf_put_u16(&encoder, welcome->version_min);
+  kvf_put_u16(&encoder, welcome->version_max);
+  kvf_put_text(&encoder, welcome->library, sizeof(welcome->library));
   return kvf_encoder_end(&encoder, body_bytes);
 }
 
@@ -176,6 +181,9 @@ kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, kvf_welcome *
     status = get_offers(&decoder, &welcome);
   }
   if (status == KVF_OK) {
+    welcome.version_min = kvf_get_u16(&decoder);
+    welcome.version_max = kvf_get_u16(&decoder);
+    kvf_get_text(&decoder, welcome.library, sizeof(welcome.library));
     status = kvf_decoder_end(&decoder);
   }
   if (status == KVF_OK && !welcome_is_valid(&welcome)) {

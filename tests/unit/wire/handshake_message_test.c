@@ -46,8 +46,8 @@ TEST(test_hello_rules)
     uint16_t version_min, version_max;
     uint8_t role;
     bool valid;
-  } rows[] = {{0, 1, 1, 1, true},  {0, 0, 1, 1, false}, {0, 2, 1, 1, false}, {0, 1, 1, 0, false},
-              {0, 1, 1, 3, false}, {63, 1, 1, 2, true}, {64, 1, 1, 2, false}};
+  } rows[] = {{0, 1, 1, 1, true}, {0, 0, 1, 1, false}, {0, 2, 1, 1, false}, {0, 1, 1, 0, false},
+              {0, 1, 1, 3, true}, {0, 1, 1, 4, false}, {63, 1, 1, 2, true}, {64, 1, 1, 2, false}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     kvf_hello hello = some_hello();
     uint8_t body[KVF_HELLO_BYTES_MAX];

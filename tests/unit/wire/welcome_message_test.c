@@ -33,7 +33,10 @@ static kvf_welcome some_welcome(uint32_t regions_count)
                        .regions = regions,
                        .transports_count = 2,
                        .transports = {{.name = "local", .description = description, .description_bytes = 5},
-                                      {.name = "tcp", .description = description + 5, .description_bytes = 0}}};
+                                      {.name = "tcp", .description = description + 5, .description_bytes = 0}},
+                       .version_min = 2,
+                       .version_max = 0x0304,
+                       .library = "0.1"};
 }
 
 /* Encodes into the heap; the caller frees it. */
@@ -52,6 +55,9 @@ static void check_equal(const kvf_welcome *a, const kvf_welcome *b)
   assert_int_equal(a->rank, b->rank);
   assert_int_equal(a->ranks, b->ranks);
   assert_int_equal(a->block_tokens, b->block_tokens);
+  assert_int_equal(a->version_min, b->version_min);
+  assert_int_equal(a->version_max, b->version_max);
+  assert_string_equal(a->library, b->library);
   assert_int_equal(a->regions_count, b->regions_count);
   for (uint32_t i = 0; i < a->regions_count; i++) {
     assert_true(a->regions[i].stride_bytes == b->regions[i].stride_bytes);
@@ -100,7 +106,7 @@ TEST(test_round_trips)
   welcome.regions_count = 0;
   welcome.regions = NULL;
   welcome.transports_count = 0;
-  check_round_trip(&welcome, 30);
+  check_round_trip(&welcome, 40);
 }
 
 TEST(test_equal_regions_are_compact)
@@ -176,6 +182,9 @@ TEST(test_rules)
   }
   memset(welcome.transports[0].name, 'a', KVF_TRANSPORT_NAME_BYTES);
   check_invalid(&welcome);
+  welcome = some_welcome(3);
+  welcome.library[0] = '\n';
+  check_invalid(&welcome);
 }
 
 /* Offsets in the body of some_welcome(3): head 22, one run of regions 30, then the transports. */
@@ -184,37 +193,40 @@ TEST(test_decoding_checks_the_same)
   static const struct {
     size_t at;
     uint8_t byte;
-  } rows[] = {{8, 2},      /* rank == ranks */
-              {12, 65},    /* ranks */
-              {16, 0},     /* block_tokens */
-              {20, 2},     /* fewer regions than the run */
-              {20, 4},     /* more */
-              {21, 4},     /* 1027 */
-              {22, 0},     /* an empty run */
-              {22, 4},     /* a run beyond the count */
-              {23, 0xff},  /* … far beyond */
-              {25, 0},     /* stride 0 */
-              {31, 0xff},  /* a stride that overflows */
-              {33, 0},     /* block_bytes 0 */
-              {36, 0},     /* blocks 0 */
-              {40, 0},     /* heads 0 */
-              {40, 3},     /* heads that do not divide block_bytes */
-              {44, 1},     /* heads_total below heads */
-              {48, 1},     /* no group 0 */
-              {48, 16},    /* group */
-              {52, 3},     /* more transports than there are */
-              {52, 5},     /* more than allowed */
-              {53, 16},    /* a name's length */
-              {54, ' '},   /* a name's character */
-              {60, 0xff},  /* a description's length */
-              {62, 1},     /* … far beyond */
-              {61, 0x81}}; /* … beyond the limit */
+  } rows[] = {{8, 2},     /* rank == ranks */
+              {12, 65},   /* ranks */
+              {16, 0},    /* block_tokens */
+              {20, 2},    /* fewer regions than the run */
+              {20, 4},    /* more */
+              {21, 4},    /* 1027 */
+              {22, 0},    /* an empty run */
+              {22, 4},    /* a run beyond the count */
+              {23, 0xff}, /* … far beyond */
+              {25, 0},    /* stride 0 */
+              {31, 0xff}, /* a stride that overflows */
+              {33, 0},    /* block_bytes 0 */
+              {36, 0},    /* blocks 0 */
+              {40, 0},    /* heads 0 */
+              {40, 3},    /* heads that do not divide block_bytes */
+              {44, 1},    /* heads_total below heads */
+              {48, 1},    /* no group 0 */
+              {48, 16},   /* group */
+              {52, 3},    /* more transports than there are */
+              {52, 5},    /* more than allowed */
+              {53, 16},   /* a name's length */
+              {54, ' '},  /* a name's character */
+              {60, 0xff}, /* a description's length */
+              {62, 1},    /* … far beyond */
+              {61, 0x81}, /* … beyond the limit */
+              {77, 2},    /* the library's length */
+              {78, 7}};   /* a character of it */
   kvf_welcome welcome = some_welcome(3);
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
   assert_int_equal(body[52], 2);
   assert_int_equal(body[59], 5);
+  assert_int_equal(body[77], 3);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t *copy = exact_copy(body, bytes);
     copy[rows[i].at] = rows[i].byte;
@@ -230,13 +242,14 @@ TEST(test_transports_limit)
 {
   for (uint8_t count = KVF_TRANSPORTS_MAX; count <= KVF_TRANSPORTS_MAX + 1; count++) {
     /* By hand: head, no regions, transports "a", "b" … without descriptions. */
-    uint8_t body[22 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1)] = {[12] = 1, [16] = 16, [22] = count};
+    uint8_t body[22 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1) + 5] = {[12] = 1, [16] = 16, [22] = count};
     size_t bytes = 23;
     for (uint8_t i = 0; i < count; i++) {
       body[bytes] = 1;
       body[bytes + 1] = (uint8_t)('a' + i);
       bytes += 6;
     }
+    bytes += 5; /* no versions */
     assert_int_equal(decode_welcome(body, bytes), count == KVF_TRANSPORTS_MAX ? KVF_OK : KVF_PROTOCOL);
   }
 }
@@ -245,7 +258,7 @@ TEST(test_description_limit)
 {
   for (uint32_t over = 0; over < 2; over++) {
     /* By hand, since encoding refuses it: head, no regions, one transport. */
-    size_t bytes = 22 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over;
+    size_t bytes = 22 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
     uint8_t *body = calloc(1, bytes);
     assert_non_null(body);
     body[12] = 1;

@@ -1,0 +1,46 @@
+/* kvferry/check.h: what works between this machine and a node: for people, before engines depend on it.
+ *
+ * The check is a connection of its own to the node's control address, as engines make it: same key, same TLS. It reads
+ * no block, makes no lease, and the node does not count it among its consumers. What is measured is that connection,
+ * in the caller's thread: a bound for what a transport over the same network can do, not what it will.
+ */
+#ifndef KVFERRY_CHECK_H
+#define KVFERRY_CHECK_H
+
+#include "kvferry/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVF_CHECK_TEXT_BYTES_MAX 128
+
+typedef struct kvf_check_result {
+  char address[KVF_HOST_BYTES_MAX]; /* that HOST was resolved to, with the port */
+  uint64_t connect_ns;              /* 0: nobody was reached */
+  uint64_t handshake_ns;            /* from there to the node's WELCOME; 0: it did not come to that */
+  uint64_t round_trip_ns;           /* the median of a few, both sides' threads included */
+  uint64_t bytes;                   /* that the node made up; 0: it had given others what it gives in a second */
+  uint64_t bytes_per_s;
+  uint32_t protocol_min; /* what the node speaks: there is no handshake without a version in common */
+  uint32_t protocol_max;
+  uint32_t own_protocol;                     /* what this library speaks */
+  uint32_t encrypted;                        /* 1: inside TLS 1.3 */
+  char version[KVF_CHECK_TEXT_BYTES_MAX];    /* kvf_version() of the node */
+  char transports[KVF_CHECK_TEXT_BYTES_MAX]; /* that the node offers: "local,tcp"; "": it has registered no memory */
+} kvf_check_result;
+
+/* Checks the node at `address` (HOST:PORT; HOST may be a name). Of `config` it uses key_file, tls and
+ * handshake_timeout_ms. Blocks: at most three times handshake_timeout_ms and a second, and as long as the system takes
+ * for a name. *out is always set, to what was found before a failure; `message` (KVF_MESSAGE_BYTES_MAX bytes) then says
+ * what is wrong. Any thread.
+ * KVF_INVALID: the address, the key file, or TLS without a key. KVF_PEER_DOWN: nobody answers, or not any more.
+ * KVF_HANDSHAKE_REFUSED: another key, or only one side speaks TLS. KVF_HANDSHAKE_TIMEOUT: who is there is silent.
+ * KVF_INCOMPATIBLE: no version in common. KVF_PROTOCOL: not a kvferry node. KVF_SYSTEM, KVF_NO_MEMORY. */
+KVF_API KVF_MUST_USE kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out,
+                                               char *message);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,352 @@
+#include "kvferry/check.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/control_socket.h"
+#include "runtime/key_file.h"
+#include "runtime/node.h"
+#include "transport/clock.h"
+#include "transport/socket.h"
+#include "transport/thread.h"
+#include "wire/ping_message.h"
+
+#define ROUND_TRIPS 9
+#define UNDER_WAY_MAX 6 /* PINGs that want bytes, so that the network is not idle for a round trip */
+#define FILLS_MAX 256   /* answers with bytes, in all */
+#define FILLS_FOR_NS KVF_NS_PER_S
+
+_Static_assert(UNDER_WAY_MAX *(KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX + KVF_PONG_FILL_BYTES_MAX) <=
+                   KVF_OUTBOX_BYTES_MAX,
+               "the answers under way fit the node's outbox");
+_Static_assert(FILLS_MAX *KVF_PONG_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S, "one check is within what a node gives");
+
+typedef struct probe {
+  const kvf_config *config;
+  kvf_check_result *out;
+  char *message;
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t keys_count;
+  kvf_tls_use tls;
+  kvf_control_socket *socket;
+  uint64_t deadline_ns; /* of what is being waited for */
+  uint64_t pings;
+} probe;
+
+static kvf_status say(const probe *p, kvf_status status, const char *text)
+{
+  (void)snprintf(p->message, KVF_MESSAGE_BYTES_MAX, "%s", text);
+  return status;
+}
+
+static void expect_within(probe *p, uint64_t ns)
+{
+  p->deadline_ns = kvf_time_add(kvf_clock_now(), kvf_time_add(ns, kvf_ms_to_ns(p->config->handshake_timeout_ms)));
+}
+
+/* KVF_DEADLINE: none of the events came in time. */
+static kvf_status wait_for(const probe *p, short events)
+{
+  struct pollfd fd = {.fd = p->socket->fd, .events = events};
+  int ready;
+  do {
+    uint64_t now_ns = kvf_clock_now();
+    ready = now_ns < p->deadline_ns ? poll(&fd, 1, kvf_thread_wait_ms(now_ns, p->deadline_ns)) : 0;
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0 ? KVF_OK : KVF_DEADLINE;
+}
+
+static kvf_status connect_to(probe *p, const kvf_address *address)
+{
+  uint64_t began_ns = kvf_clock_now();
+  int fd = kvf_socket_connect(address, p->config->handshake_timeout_ms, 0);
+  if (fd < 0) {
+    return say(p, KVF_PEER_DOWN, strerror(errno));
+  }
+  p->socket = kvf_control_socket_new(0, fd, true);
+  if (p->socket == NULL) {
+    (void)close(fd);
+    return KVF_NO_MEMORY;
+  }
+  p->out->encrypted = kvf_tls_is_due(&p->tls, address);
+  if (p->out->encrypted && kvf_control_socket_secure(p->socket, p->tls.context) != KVF_OK) {
+    return KVF_NO_MEMORY;
+  }
+  if (wait_for(p, POLLOUT) != KVF_OK) {
+    return say(p, KVF_PEER_DOWN, "no answer within handshake_timeout_ms");
+  }
+  int error = kvf_socket_error(fd);
+  if (error != 0) {
+    return say(p, KVF_PEER_DOWN, strerror(error));
+  }
+  p->out->connect_ns = kvf_clock_now() - began_ns;
+  return KVF_OK;
+}
+
+static kvf_status send_frame(probe *p, kvf_frame_type type, const void *body, size_t bytes)
+{
+  uint8_t header[KVF_FRAME_HEADER_BYTES];
+  kvf_frame_header_encode(type, (uint32_t)bytes, header);
+  kvf_status status = kvf_control_socket_queue(p->socket, header, sizeof(header));
+  return status == KVF_OK ? kvf_control_socket_queue(p->socket, body, bytes) : status;
+}
+
+static kvf_status on_refused(const probe *p, const uint8_t *body, size_t bytes)
+{
+  kvf_refused refused;
+  if (kvf_refused_decode(body, bytes, &refused) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
+  return say(p, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
+}
+
+/* The body is good until kvf_control_socket_drop_frame(). */
+static kvf_status receive(probe *p, kvf_frame_type wanted, size_t limit, const uint8_t **body, size_t *bytes)
+{
+  kvf_frame_type type = wanted;
+  kvf_status status;
+  while ((status = kvf_control_socket_frame(p->socket, limit, &type, body, bytes)) == KVF_NOT_FOUND) {
+    status = kvf_control_socket_fill(p->socket);
+    if (status == KVF_NOT_FOUND) {
+      status = kvf_control_socket_flush(p->socket);
+      status = status != KVF_OK ? status
+                                : wait_for(p, kvf_control_socket_waits_to_send(p->socket) ? POLLIN | POLLOUT : POLLIN);
+    }
+    if (status != KVF_OK) {
+      return status;
+    }
+  }
+  if (status == KVF_OK && type == KVF_FRAME_REFUSED) {
+    return on_refused(p, *body, *bytes);
+  }
+  return status == KVF_OK && type != wanted ? KVF_PROTOCOL : status;
+}
+
+/* ---- the handshake ---- */
+
+static kvf_status send_hello(probe *p, uint8_t body[KVF_HELLO_BYTES_MAX], size_t *bytes)
+{
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
+  if (!kvf_random(hello.nonce, sizeof(hello.nonce))) {
+    return say(p, KVF_SYSTEM, strerror(errno));
+  }
+  kvf_status status = kvf_handshake_key_id(&p->keys[0], hello.key_id);
+  if (status == KVF_OK) {
+    status = kvf_hello_encode(&hello, body, KVF_HELLO_BYTES_MAX, bytes);
+  }
+  return status == KVF_OK ? send_frame(p, KVF_FRAME_HELLO, body, *bytes) : status;
+}
+
+/* Both sides have proved the key once the answer to this has come. */
+static kvf_status answer_challenge(probe *p, const uint8_t *hello, size_t hello_bytes, const uint8_t *body,
+                                   size_t body_bytes)
+{
+  kvf_challenge challenge;
+  uint8_t expected[KVF_HASH_BYTES];
+  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
+    return KVF_PROTOCOL;
+  }
+  kvf_status status = kvf_handshake_server_proof(&p->keys[0], hello, hello_bytes, &challenge, expected);
+  if (status == KVF_OK && !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
+    return say(p, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
+  }
+  kvf_proof proof = {0};
+  uint8_t frame[KVF_HASH_BYTES + 1]; /* no identity fields */
+  size_t bytes = 0;
+  if (status == KVF_OK) {
+    status = kvf_handshake_client_proof(&p->keys[0], hello, hello_bytes, body, body_bytes, proof.proof);
+  }
+  if (status == KVF_OK) {
+    status = kvf_proof_encode(&proof, frame, sizeof(frame), &bytes);
+  }
+  kvf_control_socket_drop_frame(p->socket, body_bytes);
+  return status == KVF_OK ? send_frame(p, KVF_FRAME_PROOF, frame, bytes) : status;
+}
+
+static kvf_status take_welcome(probe *p, const uint8_t *body, size_t body_bytes)
+{
+  kvf_check_result *out = p->out;
+  kvf_welcome welcome;
+  kvf_status status = kvf_welcome_decode(body, body_bytes, &welcome);
+  if (status != KVF_OK) {
+    return status;
+  }
+  out->protocol_min = welcome.version_min;
+  out->protocol_max = welcome.version_max;
+  (void)snprintf(out->version, sizeof(out->version), "%s", welcome.library);
+  size_t at = 0;
+  for (uint32_t i = 0; i < welcome.transports_count; i++) {
+    at += (size_t)snprintf(out->transports + at, sizeof(out->transports) - at, "%s%s", i == 0 ? "" : ",",
+                           welcome.transports[i].name);
+  }
+  kvf_welcome_free(&welcome);
+  kvf_control_socket_drop_frame(p->socket, body_bytes);
+  return KVF_OK;
+}
+
+static kvf_status shake_hands(probe *p)
+{
+  uint64_t began_ns = kvf_clock_now();
+  uint8_t hello[KVF_HELLO_BYTES_MAX];
+  size_t hello_bytes = 0;
+  const uint8_t *body;
+  size_t bytes;
+  kvf_status status = send_hello(p, hello, &hello_bytes);
+  if (status == KVF_OK) {
+    status = receive(p, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX, &body, &bytes);
+  }
+  if (status == KVF_OK) {
+    status = answer_challenge(p, hello, hello_bytes, body, bytes);
+  }
+  if (status == KVF_OK) {
+    status = receive(p, KVF_FRAME_WELCOME, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
+  }
+  if (status == KVF_OK) {
+    status = take_welcome(p, body, bytes);
+  }
+  if (status == KVF_OK) {
+    p->out->handshake_ns = kvf_clock_now() - began_ns;
+  }
+  return status == KVF_DEADLINE ? say(p, KVF_HANDSHAKE_TIMEOUT, "it does not answer as a kvferry node does") : status;
+}
+
+/* ---- what is measured ---- */
+
+static kvf_status send_ping(probe *p, uint32_t wanted_bytes)
+{
+  const kvf_ping ping = {.seq = ++p->pings, .wanted_bytes = wanted_bytes};
+  uint8_t body[KVF_PING_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_status status = kvf_ping_encode(&ping, body, sizeof(body), &bytes);
+  return status == KVF_OK ? send_frame(p, KVF_FRAME_PING, body, bytes) : status;
+}
+
+static kvf_status receive_pong(probe *p, uint32_t *fill_bytes)
+{
+  const uint8_t *body;
+  size_t bytes;
+  kvf_pong pong;
+  kvf_status status = receive(p, KVF_FRAME_PONG, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
+  if (status == KVF_OK) {
+    status = kvf_pong_decode(body, bytes, &pong);
+  }
+  if (status == KVF_OK) {
+    *fill_bytes = pong.fill_bytes;
+    kvf_control_socket_drop_frame(p->socket, bytes);
+  }
+  return status == KVF_DEADLINE ? say(p, KVF_PEER_DOWN, "it does not answer a ping") : status;
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+  const uint64_t left = *(const uint64_t *)a;
+  const uint64_t right = *(const uint64_t *)b;
+  return (left > right) - (left < right);
+}
+
+static kvf_status measure_round_trip(probe *p)
+{
+  uint64_t took_ns[ROUND_TRIPS];
+  expect_within(p, 0);
+  for (size_t i = 0; i < ROUND_TRIPS; i++) {
+    uint64_t began_ns = kvf_clock_now();
+    uint32_t none;
+    kvf_status status = send_ping(p, 0);
+    if (status == KVF_OK) {
+      status = receive_pong(p, &none);
+    }
+    if (status != KVF_OK) {
+      return status;
+    }
+    took_ns[i] = kvf_clock_now() - began_ns;
+  }
+  qsort(took_ns, ROUND_TRIPS, sizeof(took_ns[0]), compare_ns);
+  p->out->round_trip_ns = took_ns[ROUND_TRIPS / 2];
+  return KVF_OK;
+}
+
+static kvf_status measure_speed(probe *p)
+{
+  const uint64_t began_ns = kvf_clock_now();
+  uint32_t asked = 0;
+  bool goes_on = true;
+  expect_within(p, FILLS_FOR_NS);
+  for (uint32_t answered = 0; answered < asked || goes_on; answered++) {
+    kvf_status status = KVF_OK;
+    uint32_t fill_bytes = 0;
+    for (; status == KVF_OK && goes_on && asked < FILLS_MAX && asked - answered < UNDER_WAY_MAX; asked++) {
+      status = send_ping(p, KVF_PONG_FILL_BYTES_MAX);
+    }
+    if (status == KVF_OK) {
+      status = receive_pong(p, &fill_bytes);
+    }
+    if (status != KVF_OK) {
+      return status;
+    }
+    p->out->bytes += fill_bytes;
+    goes_on = fill_bytes > 0 && asked < FILLS_MAX && kvf_clock_now() < began_ns + FILLS_FOR_NS;
+  }
+  p->out->bytes_per_s = (uint64_t)((double)p->out->bytes / (double)(kvf_clock_now() - began_ns) * (double)KVF_NS_PER_S);
+  return KVF_OK;
+}
+
+/* ---- all of it ---- */
+
+static kvf_status find(probe *p, const char *text, kvf_address *address)
+{
+  kvf_status status = kvf_address_resolve_for(text, NULL, address, p->message);
+  if (status == KVF_OK && address->port == 0) {
+    return say(p, KVF_INVALID, "an address to check is HOST:PORT");
+  }
+  if (status == KVF_OK) {
+    kvf_address_format(address, p->out->address);
+    p->keys_count = 1; /* also without a key, whose bytes are 0 then */
+    if (p->config->key_file[0] != '\0') {
+      status = kvf_key_file_read(p->config->key_file, p->keys, &p->keys_count, p->message);
+    }
+  }
+  return status == KVF_OK ? kvf_tls_use_open(p->config, p->keys, p->keys_count, &p->tls, p->message) : status;
+}
+
+static kvf_status check(probe *p, const kvf_address *address)
+{
+  expect_within(p, 0);
+  kvf_status status = connect_to(p, address);
+  if (status == KVF_OK) {
+    status = shake_hands(p);
+  }
+  if (status == KVF_OK) {
+    status = measure_round_trip(p);
+  }
+  if (status == KVF_OK) {
+    status = measure_speed(p);
+  }
+  const char *why = p->socket == NULL ? "" : kvf_control_socket_why(p->socket);
+  return status != KVF_OK && why[0] != '\0' ? say(p, KVF_HANDSHAKE_REFUSED, why) : status;
+}
+
+kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out, char *message)
+{
+  probe p = {.config = config, .out = out, .message = message};
+  kvf_address resolved;
+  *out = (kvf_check_result){.own_protocol = KVF_PROTOCOL_VERSION};
+  message[0] = '\0';
+  kvf_status status = find(&p, address, &resolved);
+  if (status == KVF_OK) {
+    status = check(&p, &resolved);
+  }
+  if (status != KVF_OK && message[0] == '\0') {
+    (void)say(&p, status, kvf_status_describe(status)->meaning);
+  }
+  if (p.socket != NULL) {
+    kvf_control_socket_free(p.socket);
+  }
+  kvf_tls_context_free(p.tls.context);
+  kvf_forget(p.keys, sizeof(p.keys));
+  return status;
+}
