@@ -39,6 +39,7 @@ static uint32_t leases_count;
 static kvf_lease_store held[SLOTS]; /* stores that have not been reported */
 static bool is_held[SLOTS];
 static bool hold_stores;
+static uint64_t made_up_bytes;
 
 /* ---- what the core wants ---- */
 
@@ -122,12 +123,18 @@ static lease_model *find_lease(const kvf_lease *lease)
   return NULL;
 }
 
-/* Notes what a holder of the key has said of leases. */
+static uint8_t role_of(const wire *at)
+{
+  kvf_hello hello = {0};
+  return kvf_hello_decode(at->hello, at->hello_bytes, &hello) == KVF_OK ? hello.role : 0;
+}
+
+/* Notes what a holder of the key has said of leases; who only checks has no say. */
 static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
   static kvf_renew renew;
   static kvf_finish finish;
-  if (!from->has_key || !from->welcomed) {
+  if (!from->has_key || !from->welcomed || role_of(from) == KVF_ROLE_CHECK) {
     return;
   }
   if (type == KVF_FRAME_RENEW && kvf_renew_decode(body, bytes, &renew) == KVF_OK) {
@@ -148,10 +155,23 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
   }
 }
 
+/* Bytes are made up for those who check alone, and so many for all of them together. */
+static void check_fill(const wire *to, const uint8_t *body, size_t bytes)
+{
+  kvf_pong pong;
+  fuzz_check(kvf_pong_decode(body, bytes, &pong) == KVF_OK);
+  fuzz_check(pong.fill_bytes == 0 || role_of(to) == KVF_ROLE_CHECK);
+  made_up_bytes += pong.fill_bytes;
+  const uint64_t since_ms = all.now_ns / MS - 1000;
+  fuzz_check(made_up_bytes <= KVF_CHECK_BYTES_PER_S + since_ms * KVF_CHECK_BYTES_PER_S / 1000);
+}
+
 static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
-  (void)body;
-  (void)bytes;
+  if (type == KVF_FRAME_PONG) {
+    check_fill(to, body, bytes);
+  }
+  fuzz_check(type != KVF_FRAME_LEASE_STATES || role_of(to) != KVF_ROLE_CHECK);
   bool handshake = type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_REFUSED;
   fuzz_check(handshake || to->has_key);
   fuzz_check(handshake || type == KVF_FRAME_WELCOME || type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_PONG);
@@ -233,6 +253,7 @@ static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
                      .expected = config.incarnation};
   uint8_t choices = fuzz_u8(tape);
   hello.role = (choices & 1) != 0 ? KVF_ROLE_RANK : KVF_ROLE_CONTROL;
+  hello.role = (choices & 8) != 0 ? KVF_ROLE_CHECK : hello.role;
   hello.client.bytes[0] = (choices >> 1) & 1; /* one of two consumers */
   hello.version_max = KVF_PROTOCOL_VERSION + ((choices & 4) != 0 ? 6 : 0);
   fuzz_check(kvf_handshake_key_id(&config.key, hello.key_id) == KVF_OK); /* anyone on the way can have seen it */
@@ -354,7 +375,9 @@ static void send_something(fuzz_tape *tape, unsigned what)
       send_proof(from, from->has_key ? &config.key : &(kvf_key){{0}, 0}, NULL, cut);
       break;
     case 4:
-      wires_feed_frame(&all, from, KVF_FRAME_PING, body, KVF_PING_BYTES_MAX, cut);
+      fuzz_check(kvf_ping_encode(&(kvf_ping){.wanted_bytes = cut < 0x80 ? 0 : KVF_PONG_FILL_BYTES_MAX}, body,
+                                 sizeof(body), &got) == KVF_OK);
+      wires_feed_frame(&all, from, KVF_FRAME_PING, body, got, cut);
       break;
     default:
       speak_of_leases(tape, from);
@@ -419,6 +442,7 @@ static void open_world(void)
   all.settle = settle;
   leases_count = 0;
   hold_stores = false;
+  made_up_bytes = 0;
   wires_core_config(&config, "the key of the cluster", 'p');
   fuzz_check(kvf_core_init(&core, &config, all.now_ns) == KVF_OK);
   wires_set_memory(&core);

@@ -51,6 +51,8 @@ static void check_same_welcome(const kvf_welcome *a, const kvf_welcome *b)
 {
   fuzz_check(a->session_id == b->session_id && a->rank == b->rank && a->ranks == b->ranks);
   fuzz_check(a->block_tokens == b->block_tokens && a->regions_count == b->regions_count);
+  fuzz_check(a->version_min == b->version_min && a->version_max == b->version_max);
+  fuzz_check(strcmp(a->library, b->library) == 0);
   for (uint32_t i = 0; i < a->regions_count; i++) {
     const kvf_region_layout *x = &a->regions[i];
     const kvf_region_layout *y = &b->regions[i];
@@ -105,6 +107,15 @@ static void take_read(const uint8_t *body, size_t bytes)
   fuzz_check(memcmp(&reads[1].lease, &reads[0].lease, sizeof(reads[0].lease)) == 0);
   kvf_data_read_items(&reads[1], items[1]);
   fuzz_check(memcmp(items[0], items[1], count * sizeof(items[0][0])) == 0);
+}
+
+/* What its bytes are, nobody reads. */
+static void take_pong(const uint8_t *body, size_t bytes)
+{
+  kvf_pong pong;
+  if (kvf_pong_decode(body, bytes, &pong) == KVF_OK) {
+    fuzz_check(pong.fill_bytes <= KVF_PONG_FILL_BYTES_MAX && kvf_pong_bytes(&pong) == bytes);
+  }
 }
 
 static void take_frame(const uint8_t *body, size_t bytes)
@@ -295,6 +306,22 @@ static size_t seed_8(uint8_t *out)
   return seed_ones(out, 8);
 }
 
+static size_t seed_ping(uint8_t *out)
+{
+  const kvf_ping ping = {.seq = 1, .wanted_bytes = 3};
+  size_t bytes = 0;
+  fuzz_check(kvf_ping_encode(&ping, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_pong(uint8_t *out)
+{
+  const kvf_pong pong = {.seq = 1, .fill_bytes = 3};
+  size_t bytes = 0;
+  fuzz_check(kvf_pong_encode(&pong, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
 static size_t seed_24(uint8_t *out)
 {
   return seed_ones(out, KVF_DATA_TRAILER_BYTES_MAX);
@@ -384,12 +411,12 @@ static const struct {
 } decoders[] = {
     {take_hello, seed_hello},           {take_challenge, seed_challenge},   {take_proof, seed_proof},
     {take_refused, seed_refused},       {take_welcome, seed_welcome},       {take_renew, seed_renew},
-    {take_finish, seed_finish},         {take_lease_states, seed_states},   {take_ping, seed_8},
+    {take_finish, seed_finish},         {take_lease_states, seed_states},   {take_ping, seed_ping},
     {take_data_challenge, seed_32},     {take_data_hello, seed_data_hello}, {take_read, seed_read},
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer}, {take_shards, seed_shards},
+    {take_ucx_answer, seed_ucx_answer}, {take_shards, seed_shards},         {take_pong, seed_pong},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
