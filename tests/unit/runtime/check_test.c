@@ -1,0 +1,238 @@
+/* kvf_check_node(): against a node, and against those who are none or do not trust us. */
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/session.h"
+#include "kvferry/check.h"
+#include "pair.h"
+#include "stranger.h"
+#include "test.h"
+#include "transport/socket.h"
+#include "wire/frame.h"
+
+#define KEY "a key of sixteen"
+#define OTHER_KEY "a key of 16, too"
+
+static char key_path[64];
+static char other_key_path[64];
+
+static kvf_check_result found;
+static char message[KVF_MESSAGE_BYTES_MAX];
+
+static kvf_status check(const char *address, const char *key_file, const char *tls)
+{
+  kvf_config config;
+  kvf_config_init(&config);
+  assert_int_equal(kvf_config_set(&config, "key_file", key_file, message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "tls", tls, message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "handshake_timeout_ms", "2000", message), KVF_OK);
+  return kvf_check_node(&config, address, &found, message);
+}
+
+/* Its port is the control port of a node, or of somebody else. */
+static const char *name_of(int fd)
+{
+  static char text[KVF_ADDRESS_TEXT_BYTES];
+  struct sockaddr_storage storage;
+  socklen_t length = sizeof(storage);
+  kvf_address address;
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&storage, &length), 0);
+  assert_true(kvf_address_from_sockaddr(&storage, &address));
+  kvf_address_format(&address, text);
+  return text;
+}
+
+static const char *where(const pair_node *n)
+{
+  static char text[KVF_ADDRESS_TEXT_BYTES];
+  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
+  size_t count = 0;
+  kvf_rank_record record;
+  assert_int_equal(kvf_node_address(n->node, bytes, sizeof(bytes), &count), KVF_OK);
+  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
+  kvf_address_format(&record.address, text);
+  return text;
+}
+
+static void open_node(pair_node *n, const char *tls)
+{
+  const pair_option options[] = {{"key_file", key_path},
+                                 {"tls", tls},
+                                 {"transports", "local,tcp"},
+                                 {"handshake_timeout_ms", "2000"},
+                                 {NULL, NULL}};
+  pair_open_node(n, options);
+}
+
+TEST(a_node_is_described_and_measured)
+{
+  static const char *const tls[] = {"never", "always"};
+  for (size_t i = 0; i < 2; i++) {
+    pair_node n;
+    open_node(&n, tls[i]);
+    assert_int_equal(check(where(&n), key_path, tls[i]), KVF_OK);
+    assert_string_equal(found.address, where(&n));
+    assert_string_equal(found.version, kvf_version());
+    assert_string_equal(found.transports, "local,tcp");
+    assert_int_equal(found.protocol_min, KVF_PROTOCOL_VERSION);
+    assert_int_equal(found.protocol_max, KVF_PROTOCOL_VERSION);
+    assert_int_equal(found.own_protocol, KVF_PROTOCOL_VERSION);
+    assert_int_equal(found.encrypted, i);
+    assert_true(found.connect_ns > 0 && found.handshake_ns > 0 && found.round_trip_ns > 0);
+    assert_true(found.bytes > 0 && found.bytes_per_s > 0);
+    assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
+    assert_int_equal(pair_stat(&n, "sessions_refused", "handshake_refused"), 0);
+    pair_close_node(&n);
+  }
+}
+
+/* P6: however often it is asked. What it does not give is not waited for. */
+TEST(a_node_makes_up_so_much_a_second)
+{
+  pair_node n;
+  open_node(&n, "never");
+  uint64_t bytes = 0;
+  uint64_t began_ms = pair_now_ms();
+  for (int i = 0; i < 5; i++) {
+    assert_int_equal(check(where(&n), key_path, "never"), KVF_OK);
+    assert_true(found.round_trip_ns > 0);
+    bytes += found.bytes;
+  }
+  assert_true(bytes <= KVF_CHECK_BYTES_PER_S / 1000 * (1001 + pair_now_ms() - began_ms));
+  pair_close_node(&n);
+}
+
+TEST(another_key_or_another_tls_is_refused)
+{
+  static const struct {
+    const char *node_tls, *key, *tls, *why;
+  } rows[] = {{"never", other_key_path, "never", "the two nodes do not have the same key (option key_file)"},
+              {"always", other_key_path, "always", "TLS: it refused our key (option key_file)"},
+              {"never", key_path, "always", "TLS: it does not speak TLS (option tls)"},
+              {"always", key_path, "never", "it speaks TLS, which this node does not (option tls)"}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    pair_node n;
+    open_node(&n, rows[i].node_tls);
+    assert_int_equal(check(where(&n), rows[i].key, rows[i].tls), KVF_HANDSHAKE_REFUSED);
+    assert_string_equal(message, rows[i].why);
+    assert_true(found.connect_ns > 0 && found.handshake_ns == 0);
+    pair_close_node(&n);
+  }
+}
+
+/* ---- who is no node ---- */
+
+static int listen_here(void)
+{
+  const kvf_address any = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+  kvf_address bound;
+  int fd = -1;
+  assert_int_equal(kvf_socket_listen(&any, &fd, &bound, message), KVF_OK);
+  return fd;
+}
+
+TEST(nobody_listens)
+{
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* bound, so that nobody else takes the port */
+  struct sockaddr_storage storage;
+  const kvf_address any = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+  socklen_t length = kvf_address_to_sockaddr(&any, &storage);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&storage, length), 0);
+  assert_int_equal(check(name_of(fd), "", "never"), KVF_PEER_DOWN);
+  assert_string_equal(message, "Connection refused");
+  assert_int_equal(found.connect_ns, 0);
+  (void)close(fd);
+}
+
+TEST(a_silent_listener_costs_a_handshake_timeout)
+{
+  int fd = listen_here();
+  uint64_t began_ms = pair_now_ms();
+  assert_int_equal(check(name_of(fd), "", "never"), KVF_HANDSHAKE_TIMEOUT);
+  assert_in_range(pair_now_ms() - began_ms, 1999, 2000 + PAIR_LATE_MS);
+  assert_true(found.connect_ns > 0);
+  (void)close(fd);
+}
+
+/* Says `data` to the first who connects, and hangs up. */
+typedef struct talker {
+  int listener;
+  const void *data;
+  size_t bytes;
+} talker;
+
+static void *talk(void *context)
+{
+  const talker *t = context;
+  struct pollfd waiting = {.fd = t->listener, .events = POLLIN};
+  if (poll(&waiting, 1, PAIR_LATE_MS) == 1) {
+    int fd = accept(t->listener, NULL, NULL);
+    (void)send(fd, t->data, t->bytes, MSG_NOSIGNAL);
+    (void)shutdown(fd, SHUT_WR);
+    char drop[256];
+    while (recv(fd, drop, sizeof(drop), 0) > 0) {
+    }
+    (void)close(fd);
+  }
+  return NULL;
+}
+
+static kvf_status check_talker(const void *data, size_t bytes)
+{
+  talker t = {listen_here(), data, bytes};
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, talk, &t), 0);
+  kvf_status status = check(name_of(t.listener), "", "never");
+  (void)pthread_join(thread, NULL);
+  (void)close(t.listener);
+  return status;
+}
+
+static kvf_status check_frame(kvf_frame_type type, const void *body, size_t bytes)
+{
+  uint8_t frame[KVF_FRAME_HEADER_BYTES + 1024];
+  kvf_frame_header_encode(type, (uint32_t)bytes, frame);
+  memcpy(frame + KVF_FRAME_HEADER_BYTES, body, bytes);
+  return check_talker(frame, KVF_FRAME_HEADER_BYTES + bytes);
+}
+
+TEST(something_else_listens)
+{
+  static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
+  kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "another version"};
+  uint8_t body[1024];
+  size_t bytes = 0;
+  assert_int_equal(check_talker(http, sizeof(http) - 1), KVF_PROTOCOL);
+  assert_int_equal(check_talker(http, 0), KVF_PEER_DOWN);
+  assert_int_equal(check_frame(KVF_FRAME_WELCOME, body, 0), KVF_PROTOCOL);
+  assert_int_equal(check_frame(KVF_FRAME_REFUSED, body, 0), KVF_PROTOCOL);
+  assert_int_equal(check_frame(KVF_FRAME_CHALLENGE, body, 0), KVF_PROTOCOL);
+  assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(check_frame(KVF_FRAME_REFUSED, body, bytes), KVF_INCOMPATIBLE);
+  assert_string_equal(message, "another version");
+  assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(check_frame(KVF_FRAME_CHALLENGE, body, bytes), KVF_HANDSHAKE_REFUSED); /* it cannot have our key */
+  assert_string_equal(message, "it does not have our key (option key_file)");
+}
+
+TEST(what_cannot_be_checked)
+{
+  assert_int_equal(check("127.0.0.1", "", "never"), KVF_INVALID);
+  assert_string_equal(message, "an address to check is HOST:PORT");
+  assert_int_equal(check("127.0.0.1:x", "", "never"), KVF_INVALID);
+  assert_int_equal(check("127.0.0.1:1", "no such file", "never"), KVF_INVALID);
+  assert_int_equal(check("127.0.0.1:1", "", "always"), KVF_INVALID);
+}
+
+int main(void)
+{
+  stranger_key_file(KEY, key_path);
+  stranger_key_file(OTHER_KEY, other_key_path);
+  int failed = test_run(NULL);
+  (void)unlink(key_path);
+  (void)unlink(other_key_path);
+  return failed;
+}
