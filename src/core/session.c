@@ -368,13 +368,14 @@ static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t
   if (kvf_ping_decode(body, body_bytes, &ping) != KVF_OK) {
     return KVF_PROTOCOL;
   }
-  kvf_pong pong = {.seq = ping.seq};
+  kvf_ping pong = {.seq = ping.seq};
   if (session->role == KVF_ROLE_CHECK && kvf_budget_take(&sessions->check_budget, now_ns, ping.wanted_bytes)) {
     pong.fill_bytes = ping.wanted_bytes;
   }
-  kvf_status status = kvf_conn_frame_begin(session->conn, kvf_pong_bytes(&pong), &answer);
+  const size_t room = KVF_PING_BYTES_MAX + (size_t)pong.fill_bytes;
+  kvf_status status = kvf_conn_frame_begin(session->conn, room, &answer);
   if (status == KVF_OK) {
-    status = kvf_pong_encode(&pong, answer, kvf_pong_bytes(&pong), &bytes);
+    status = kvf_ping_encode(&pong, answer, room, &bytes);
   }
   if (status == KVF_OK) {
     kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_PONG, bytes);

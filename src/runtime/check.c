@@ -20,21 +20,19 @@
 #define FILLS_MAX 256   /* answers with bytes, in all */
 #define FILLS_FOR_NS KVF_NS_PER_S
 
-_Static_assert(UNDER_WAY_MAX *(KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX + KVF_PONG_FILL_BYTES_MAX) <=
+_Static_assert(UNDER_WAY_MAX *(KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX + KVF_PING_FILL_BYTES_MAX) <=
                    KVF_OUTBOX_BYTES_MAX,
                "the answers under way fit the node's outbox");
-_Static_assert(FILLS_MAX *KVF_PONG_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S, "one check is within what a node gives");
+_Static_assert(FILLS_MAX *KVF_PING_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S, "one check is within what a node gives");
 
 typedef struct probe {
   const kvf_config *config;
   kvf_check_result *out;
   char *message;
   kvf_key keys[KVF_KEYS_MAX];
-  size_t keys_count;
   kvf_tls_use tls;
   kvf_control_socket *socket;
   uint64_t deadline_ns; /* of what is being waited for */
-  uint64_t pings;
 } probe;
 
 static kvf_status say(const probe *p, kvf_status status, const char *text)
@@ -48,16 +46,11 @@ static void expect_within(probe *p, uint64_t ns)
   p->deadline_ns = kvf_time_add(kvf_clock_now(), kvf_time_add(ns, kvf_ms_to_ns(p->config->handshake_timeout_ms)));
 }
 
-/* KVF_DEADLINE: none of the events came in time. */
+/* May return early. KVF_DEADLINE: none of the events came in time. */
 static kvf_status wait_for(const probe *p, short events)
 {
   struct pollfd fd = {.fd = p->socket->fd, .events = events};
-  int ready;
-  do {
-    uint64_t now_ns = kvf_clock_now();
-    ready = now_ns < p->deadline_ns ? poll(&fd, 1, kvf_thread_wait_ms(now_ns, p->deadline_ns)) : 0;
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0 ? KVF_OK : KVF_DEADLINE;
+  return poll(&fd, 1, kvf_thread_wait_ms(kvf_clock_now(), p->deadline_ns)) == 0 ? KVF_DEADLINE : KVF_OK;
 }
 
 static kvf_status connect_to(probe *p, const kvf_address *address)
@@ -76,10 +69,7 @@ static kvf_status connect_to(probe *p, const kvf_address *address)
   if (p->out->encrypted && kvf_control_socket_secure(p->socket, p->tls.context) != KVF_OK) {
     return KVF_NO_MEMORY;
   }
-  if (wait_for(p, POLLOUT) != KVF_OK) {
-    return say(p, KVF_PEER_DOWN, "no answer within handshake_timeout_ms");
-  }
-  int error = kvf_socket_error(fd);
+  int error = wait_for(p, POLLOUT) == KVF_OK ? kvf_socket_error(fd) : ETIMEDOUT;
   if (error != 0) {
     return say(p, KVF_PEER_DOWN, strerror(error));
   }
@@ -87,7 +77,7 @@ static kvf_status connect_to(probe *p, const kvf_address *address)
   return KVF_OK;
 }
 
-static kvf_status send_frame(probe *p, kvf_frame_type type, const void *body, size_t bytes)
+static kvf_status send_frame(const probe *p, kvf_frame_type type, const void *body, size_t bytes)
 {
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(type, (uint32_t)bytes, header);
@@ -95,151 +85,142 @@ static kvf_status send_frame(probe *p, kvf_frame_type type, const void *body, si
   return status == KVF_OK ? kvf_control_socket_queue(p->socket, body, bytes) : status;
 }
 
-static kvf_status on_refused(const probe *p, const uint8_t *body, size_t bytes)
+/* A whole frame, whose body is good until kvf_control_socket_drop_frame(). */
+static kvf_status receive_any(const probe *p, size_t limit, kvf_frame_type *type, const uint8_t **body, size_t *bytes)
 {
+  kvf_status status;
+  while ((status = kvf_control_socket_frame(p->socket, limit, type, body, bytes)) == KVF_NOT_FOUND) {
+    status = kvf_control_socket_fill(p->socket);
+    if (status == KVF_NOT_FOUND) { /* a handshake below may be what has moved on */
+      status = kvf_control_socket_flush(p->socket);
+      short events = kvf_control_socket_waits_to_send(p->socket) ? POLLIN | POLLOUT : POLLIN;
+      status = status == KVF_OK ? wait_for(p, events) : status;
+    }
+    if (status != KVF_OK) {
+      break;
+    }
+  }
+  return status;
+}
+
+static kvf_status receive(const probe *p, kvf_frame_type wanted, size_t limit, const uint8_t **body, size_t *bytes)
+{
+  kvf_frame_type type;
   kvf_refused refused;
-  if (kvf_refused_decode(body, bytes, &refused) != KVF_OK) {
+  kvf_status status = receive_any(p, limit, &type, body, bytes);
+  if (status != KVF_OK || type == wanted) {
+    return status;
+  }
+  if (type != KVF_FRAME_REFUSED || kvf_refused_decode(*body, *bytes, &refused) != KVF_OK) {
     return KVF_PROTOCOL;
   }
   bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
   return say(p, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
 }
 
-/* The body is good until kvf_control_socket_drop_frame(). */
-static kvf_status receive(probe *p, kvf_frame_type wanted, size_t limit, const uint8_t **body, size_t *bytes)
-{
-  kvf_frame_type type = wanted;
-  kvf_status status;
-  while ((status = kvf_control_socket_frame(p->socket, limit, &type, body, bytes)) == KVF_NOT_FOUND) {
-    status = kvf_control_socket_fill(p->socket);
-    if (status == KVF_NOT_FOUND) {
-      status = kvf_control_socket_flush(p->socket);
-      status = status != KVF_OK ? status
-                                : wait_for(p, kvf_control_socket_waits_to_send(p->socket) ? POLLIN | POLLOUT : POLLIN);
-    }
-    if (status != KVF_OK) {
-      return status;
-    }
-  }
-  if (status == KVF_OK && type == KVF_FRAME_REFUSED) {
-    return on_refused(p, *body, *bytes);
-  }
-  return status == KVF_OK && type != wanted ? KVF_PROTOCOL : status;
-}
-
 /* ---- the handshake ---- */
 
-static kvf_status send_hello(probe *p, uint8_t body[KVF_HELLO_BYTES_MAX], size_t *bytes)
+static kvf_status answer_challenge(const probe *p, const uint8_t *hello, size_t hello_bytes)
 {
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
-  if (!kvf_random(hello.nonce, sizeof(hello.nonce))) {
-    return say(p, KVF_SYSTEM, strerror(errno));
-  }
-  kvf_status status = kvf_handshake_key_id(&p->keys[0], hello.key_id);
-  if (status == KVF_OK) {
-    status = kvf_hello_encode(&hello, body, KVF_HELLO_BYTES_MAX, bytes);
-  }
-  return status == KVF_OK ? send_frame(p, KVF_FRAME_HELLO, body, *bytes) : status;
-}
-
-/* Both sides have proved the key once the answer to this has come. */
-static kvf_status answer_challenge(probe *p, const uint8_t *hello, size_t hello_bytes, const uint8_t *body,
-                                   size_t body_bytes)
-{
+  const uint8_t *body;
+  size_t bytes;
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
-  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
+  kvf_status status = receive(p, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX, &body, &bytes);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (kvf_challenge_decode(body, bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
     return KVF_PROTOCOL;
   }
-  kvf_status status = kvf_handshake_server_proof(&p->keys[0], hello, hello_bytes, &challenge, expected);
-  if (status == KVF_OK && !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
+  if (kvf_handshake_server_proof(p->keys, hello, hello_bytes, &challenge, expected) != KVF_OK ||
+      !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     return say(p, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
   }
   kvf_proof proof = {0};
   uint8_t frame[KVF_HASH_BYTES + 1]; /* no identity fields */
-  size_t bytes = 0;
-  if (status == KVF_OK) {
-    status = kvf_handshake_client_proof(&p->keys[0], hello, hello_bytes, body, body_bytes, proof.proof);
+  size_t frame_bytes = 0;
+  if (kvf_handshake_client_proof(p->keys, hello, hello_bytes, body, bytes, proof.proof) != KVF_OK ||
+      kvf_proof_encode(&proof, frame, sizeof(frame), &frame_bytes) != KVF_OK) {
+    return KVF_NO_MEMORY;
   }
-  if (status == KVF_OK) {
-    status = kvf_proof_encode(&proof, frame, sizeof(frame), &bytes);
-  }
-  kvf_control_socket_drop_frame(p->socket, body_bytes);
-  return status == KVF_OK ? send_frame(p, KVF_FRAME_PROOF, frame, bytes) : status;
+  kvf_control_socket_drop_frame(p->socket, bytes);
+  return send_frame(p, KVF_FRAME_PROOF, frame, frame_bytes);
 }
 
-static kvf_status take_welcome(probe *p, const uint8_t *body, size_t body_bytes)
+static kvf_status take_welcome(const probe *p)
 {
-  kvf_check_result *out = p->out;
+  const uint8_t *body;
+  size_t bytes;
   kvf_welcome welcome;
-  kvf_status status = kvf_welcome_decode(body, body_bytes, &welcome);
+  kvf_status status = receive(p, KVF_FRAME_WELCOME, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
+  if (status == KVF_OK) {
+    status = kvf_welcome_decode(body, bytes, &welcome);
+  }
   if (status != KVF_OK) {
     return status;
   }
+  kvf_check_result *out = p->out;
   out->protocol_min = welcome.version_min;
   out->protocol_max = welcome.version_max;
   (void)snprintf(out->version, sizeof(out->version), "%s", welcome.library);
-  size_t at = 0;
   for (uint32_t i = 0; i < welcome.transports_count; i++) {
-    at += (size_t)snprintf(out->transports + at, sizeof(out->transports) - at, "%s%s", i == 0 ? "" : ",",
-                           welcome.transports[i].name);
+    size_t at = strlen(out->transports);
+    (void)snprintf(out->transports + at, sizeof(out->transports) - at, "%s%s", &","[i == 0],
+                   welcome.transports[i].name);
   }
   kvf_welcome_free(&welcome);
-  kvf_control_socket_drop_frame(p->socket, body_bytes);
+  kvf_control_socket_drop_frame(p->socket, bytes);
   return KVF_OK;
 }
 
-static kvf_status shake_hands(probe *p)
+static kvf_status shake_hands(const probe *p)
 {
   uint64_t began_ns = kvf_clock_now();
-  uint8_t hello[KVF_HELLO_BYTES_MAX];
-  size_t hello_bytes = 0;
-  const uint8_t *body;
-  size_t bytes;
-  kvf_status status = send_hello(p, hello, &hello_bytes);
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
+  uint8_t body[KVF_HELLO_BYTES_MAX];
+  size_t bytes = 0;
+  if (!kvf_random(hello.nonce, sizeof(hello.nonce)) || kvf_handshake_key_id(p->keys, hello.key_id) != KVF_OK ||
+      kvf_hello_encode(&hello, body, sizeof(body), &bytes) != KVF_OK) {
+    return KVF_NO_MEMORY;
+  }
+  kvf_status status = send_frame(p, KVF_FRAME_HELLO, body, bytes);
   if (status == KVF_OK) {
-    status = receive(p, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX, &body, &bytes);
+    status = answer_challenge(p, body, bytes);
   }
   if (status == KVF_OK) {
-    status = answer_challenge(p, hello, hello_bytes, body, bytes);
-  }
-  if (status == KVF_OK) {
-    status = receive(p, KVF_FRAME_WELCOME, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
-  }
-  if (status == KVF_OK) {
-    status = take_welcome(p, body, bytes);
+    status = take_welcome(p);
   }
   if (status == KVF_OK) {
     p->out->handshake_ns = kvf_clock_now() - began_ns;
   }
-  return status == KVF_DEADLINE ? say(p, KVF_HANDSHAKE_TIMEOUT, "it does not answer as a kvferry node does") : status;
+  return status;
 }
 
 /* ---- what is measured ---- */
 
-static kvf_status send_ping(probe *p, uint32_t wanted_bytes)
+static kvf_status send_ping(const probe *p, uint32_t wanted_bytes)
 {
-  const kvf_ping ping = {.seq = ++p->pings, .wanted_bytes = wanted_bytes};
   uint8_t body[KVF_PING_BYTES_MAX];
   size_t bytes = 0;
-  kvf_status status = kvf_ping_encode(&ping, body, sizeof(body), &bytes);
+  kvf_status status = kvf_ping_encode(&(kvf_ping){.wanted_bytes = wanted_bytes}, body, sizeof(body), &bytes);
   return status == KVF_OK ? send_frame(p, KVF_FRAME_PING, body, bytes) : status;
 }
 
-static kvf_status receive_pong(probe *p, uint32_t *fill_bytes)
+static kvf_status receive_pong(const probe *p, uint32_t *fill_bytes)
 {
   const uint8_t *body;
   size_t bytes;
-  kvf_pong pong;
+  kvf_ping pong;
   kvf_status status = receive(p, KVF_FRAME_PONG, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
   if (status == KVF_OK) {
-    status = kvf_pong_decode(body, bytes, &pong);
+    status = kvf_ping_decode(body, bytes, &pong);
   }
   if (status == KVF_OK) {
     *fill_bytes = pong.fill_bytes;
     kvf_control_socket_drop_frame(p->socket, bytes);
   }
-  return status == KVF_DEADLINE ? say(p, KVF_PEER_DOWN, "it does not answer a ping") : status;
+  return status;
 }
 
 static int compare_ns(const void *a, const void *b)
@@ -252,99 +233,89 @@ static int compare_ns(const void *a, const void *b)
 static kvf_status measure_round_trip(probe *p)
 {
   uint64_t took_ns[ROUND_TRIPS];
+  kvf_status status = KVF_OK;
   expect_within(p, 0);
-  for (size_t i = 0; i < ROUND_TRIPS; i++) {
+  for (size_t i = 0; i < ROUND_TRIPS && status == KVF_OK; i++) {
     uint64_t began_ns = kvf_clock_now();
     uint32_t none;
-    kvf_status status = send_ping(p, 0);
-    if (status == KVF_OK) {
-      status = receive_pong(p, &none);
-    }
-    if (status != KVF_OK) {
-      return status;
-    }
+    status = send_ping(p, 0);
+    status = status == KVF_OK ? receive_pong(p, &none) : status;
     took_ns[i] = kvf_clock_now() - began_ns;
   }
-  qsort(took_ns, ROUND_TRIPS, sizeof(took_ns[0]), compare_ns);
-  p->out->round_trip_ns = took_ns[ROUND_TRIPS / 2];
-  return KVF_OK;
+  if (status == KVF_OK) {
+    qsort(took_ns, ROUND_TRIPS, sizeof(took_ns[0]), compare_ns);
+    p->out->round_trip_ns = took_ns[ROUND_TRIPS / 2];
+  }
+  return status;
 }
 
 static kvf_status measure_speed(probe *p)
 {
   const uint64_t began_ns = kvf_clock_now();
   uint32_t asked = 0;
-  bool goes_on = true;
+  uint32_t answered = 0;
+  uint32_t fill_bytes = 1;
+  kvf_status status = KVF_OK;
   expect_within(p, FILLS_FOR_NS);
-  for (uint32_t answered = 0; answered < asked || goes_on; answered++) {
-    kvf_status status = KVF_OK;
-    uint32_t fill_bytes = 0;
+  do {
+    bool goes_on = fill_bytes > 0 && kvf_clock_now() < began_ns + FILLS_FOR_NS;
     for (; status == KVF_OK && goes_on && asked < FILLS_MAX && asked - answered < UNDER_WAY_MAX; asked++) {
-      status = send_ping(p, KVF_PONG_FILL_BYTES_MAX);
+      status = send_ping(p, KVF_PING_FILL_BYTES_MAX);
     }
-    if (status == KVF_OK) {
-      status = receive_pong(p, &fill_bytes);
-    }
-    if (status != KVF_OK) {
-      return status;
-    }
-    p->out->bytes += fill_bytes;
-    goes_on = fill_bytes > 0 && asked < FILLS_MAX && kvf_clock_now() < began_ns + FILLS_FOR_NS;
-  }
-  p->out->bytes_per_s = (uint64_t)((double)p->out->bytes / (double)(kvf_clock_now() - began_ns) * (double)KVF_NS_PER_S);
-  return KVF_OK;
+    status = status == KVF_OK ? receive_pong(p, &fill_bytes) : status;
+    p->out->bytes += status == KVF_OK ? fill_bytes : 0;
+  } while (status == KVF_OK && ++answered < asked);
+  double seconds = (double)(kvf_clock_now() - began_ns) / (double)KVF_NS_PER_S;
+  p->out->bytes_per_s = (uint64_t)((double)p->out->bytes / seconds);
+  return status;
 }
 
 /* ---- all of it ---- */
 
-static kvf_status find(probe *p, const char *text, kvf_address *address)
+static kvf_status check(probe *p, const char *text)
 {
-  kvf_status status = kvf_address_resolve_for(text, NULL, address, p->message);
-  if (status == KVF_OK && address->port == 0) {
+  kvf_address address;
+  size_t keys = 1; /* also without a key, whose bytes are 0 then */
+  kvf_status status = kvf_address_resolve_for(text, NULL, &address, p->message);
+  if (status == KVF_OK && address.port == 0) {
     return say(p, KVF_INVALID, "an address to check is HOST:PORT");
   }
-  if (status == KVF_OK) {
-    kvf_address_format(address, p->out->address);
-    p->keys_count = 1; /* also without a key, whose bytes are 0 then */
-    if (p->config->key_file[0] != '\0') {
-      status = kvf_key_file_read(p->config->key_file, p->keys, &p->keys_count, p->message);
-    }
+  if (status == KVF_OK && p->config->key_file[0] != '\0') {
+    status = kvf_key_file_read(p->config->key_file, p->keys, &keys, p->message);
   }
-  return status == KVF_OK ? kvf_tls_use_open(p->config, p->keys, p->keys_count, &p->tls, p->message) : status;
-}
-
-static kvf_status check(probe *p, const kvf_address *address)
-{
-  expect_within(p, 0);
-  kvf_status status = connect_to(p, address);
+  if (status == KVF_OK) {
+    status = kvf_tls_use_open(p->config, p->keys, keys, &p->tls, p->message);
+  }
+  if (status == KVF_OK) {
+    kvf_address_format(&address, p->out->address);
+    expect_within(p, 0);
+    status = connect_to(p, &address);
+  }
   if (status == KVF_OK) {
     status = shake_hands(p);
   }
   if (status == KVF_OK) {
     status = measure_round_trip(p);
   }
-  if (status == KVF_OK) {
-    status = measure_speed(p);
-  }
-  const char *why = p->socket == NULL ? "" : kvf_control_socket_why(p->socket);
-  return status != KVF_OK && why[0] != '\0' ? say(p, KVF_HANDSHAKE_REFUSED, why) : status;
+  return status == KVF_OK ? measure_speed(p) : status;
 }
 
 kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out, char *message)
 {
   probe p = {.config = config, .out = out, .message = message};
-  kvf_address resolved;
   *out = (kvf_check_result){.own_protocol = KVF_PROTOCOL_VERSION};
   message[0] = '\0';
-  kvf_status status = find(&p, address, &resolved);
-  if (status == KVF_OK) {
-    status = check(&p, &resolved);
-  }
-  if (status != KVF_OK && message[0] == '\0') {
-    (void)say(&p, status, kvf_status_describe(status)->meaning);
+  kvf_status status = check(&p, address);
+  if (status == KVF_DEADLINE) {
+    status = out->handshake_ns == 0 ? KVF_HANDSHAKE_TIMEOUT : KVF_PEER_DOWN;
   }
   if (p.socket != NULL) {
+    const char *why = kvf_control_socket_why(p.socket);
+    status = status != KVF_OK && why[0] != '\0' ? say(&p, KVF_HANDSHAKE_REFUSED, why) : status;
     kvf_control_socket_free(p.socket);
+  }
+  if (message[0] == '\0') {
+    (void)say(&p, status, kvf_status_describe(status)->meaning);
   }
   kvf_tls_context_free(p.tls.context);
   kvf_forget(p.keys, sizeof(p.keys));

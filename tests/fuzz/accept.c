@@ -158,8 +158,8 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
 /* Bytes are made up for those who check alone, and so many for all of them together. */
 static void check_fill(const wire *to, const uint8_t *body, size_t bytes)
 {
-  kvf_pong pong;
-  fuzz_check(kvf_pong_decode(body, bytes, &pong) == KVF_OK);
+  kvf_ping pong;
+  fuzz_check(kvf_ping_decode(body, bytes, &pong) == KVF_OK);
   fuzz_check(pong.fill_bytes == 0 || role_of(to) == KVF_ROLE_CHECK);
   made_up_bytes += pong.fill_bytes;
   const uint64_t since_ms = all.now_ns / MS - 1000;
@@ -375,7 +375,7 @@ static void send_something(fuzz_tape *tape, unsigned what)
       send_proof(from, from->has_key ? &config.key : &(kvf_key){{0}, 0}, NULL, cut);
       break;
     case 4:
-      fuzz_check(kvf_ping_encode(&(kvf_ping){.wanted_bytes = cut < 0x80 ? 0 : KVF_PONG_FILL_BYTES_MAX}, body,
+      fuzz_check(kvf_ping_encode(&(kvf_ping){.wanted_bytes = cut < 0x80 ? 0 : KVF_PING_FILL_BYTES_MAX}, body,
                                  sizeof(body), &got) == KVF_OK);
       wires_feed_frame(&all, from, KVF_FRAME_PING, body, got, cut);
       break;

@@ -69,7 +69,6 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
     kvf_finish finish;
     kvf_lease_states states;
     kvf_ping ping;
-    kvf_pong pong;
   } out;
   kvf_welcome welcome;
   switch (type) {
@@ -99,10 +98,8 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
       fuzz_check(kvf_lease_states_decode(body, bytes, &out.states) == KVF_OK);
       break;
     case KVF_FRAME_PING:
-      fuzz_check(kvf_ping_decode(body, bytes, &out.ping) == KVF_OK);
-      break;
     case KVF_FRAME_PONG:
-      fuzz_check(kvf_pong_decode(body, bytes, &out.pong) == KVF_OK);
+      fuzz_check(kvf_ping_decode(body, bytes, &out.ping) == KVF_OK);
       break;
     default:
       fuzz_fail(__FILE__, __LINE__, "not a frame of control connections");

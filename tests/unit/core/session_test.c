@@ -316,10 +316,10 @@ static void send_ping(const checker *c, uint32_t wanted_bytes)
 static uint32_t ask(checker *c, uint32_t wanted_bytes)
 {
   size_t bytes = 0;
-  kvf_pong pong;
+  kvf_ping pong;
   send_ping(c, wanted_bytes);
   const uint8_t *body = answer(c, KVF_FRAME_PONG, &bytes);
-  assert_int_equal(kvf_pong_decode(body, bytes, &pong), KVF_OK);
+  assert_int_equal(kvf_ping_decode(body, bytes, &pong), KVF_OK);
   assert_int_equal(pong.seq, 7);
   return pong.fill_bytes;
 }
@@ -388,12 +388,12 @@ CONTROL_TEST(bytes_are_made_up_within_a_budget)
   open_checker(&two[0], KVF_ROLE_CHECK);
   open_checker(&two[1], KVF_ROLE_CHECK);
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < 2 * KVF_CHECK_BYTES_PER_S / KVF_PONG_FILL_BYTES_MAX; i++) {
-    bytes += ask(&two[i % 2], KVF_PONG_FILL_BYTES_MAX);
+  for (uint32_t i = 0; i < 2 * KVF_CHECK_BYTES_PER_S / KVF_PING_FILL_BYTES_MAX; i++) {
+    bytes += ask(&two[i % 2], KVF_PING_FILL_BYTES_MAX);
   }
   assert_int_equal(bytes, KVF_CHECK_BYTES_PER_S);
   world.now_ns += 10 * MS;
-  assert_int_equal(ask(&two[0], KVF_PONG_FILL_BYTES_MAX), KVF_PONG_FILL_BYTES_MAX);
+  assert_int_equal(ask(&two[0], KVF_PING_FILL_BYTES_MAX), KVF_PING_FILL_BYTES_MAX);
 }
 
 CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
@@ -403,8 +403,8 @@ CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
   open_checker(&c, KVF_ROLE_CHECK);
   const kvf_sessions *sessions = &world.producer.core.sessions;
   const kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, c.conn_id);
-  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PONG_FILL_BYTES_MAX && sessions->open_count > 0; i++) {
-    send_ping(&c, KVF_PONG_FILL_BYTES_MAX);
+  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && sessions->open_count > 0; i++) {
+    send_ping(&c, KVF_PING_FILL_BYTES_MAX);
     assert_true(conn->outbox.bytes <= KVF_OUTBOX_BYTES_MAX);
   }
   assert_int_equal(sessions->open_count, 0);

@@ -306,7 +306,7 @@ static void wait_until_read(const stranger *s, int node_fd)
   }
 }
 
-#define PINGS 100000
+#define PINGS 60000
 #define PING_BYTES (KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX)
 
 /* More answers than the kernel takes at once: the rest waits, and comes in order. */
