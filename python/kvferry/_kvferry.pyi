@@ -8,7 +8,7 @@
 - Calls run without the GIL. Any thread may call, except that close() refuses to run beside another call.
 """
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 Lease: TypeAlias = bytes
 Prompt: TypeAlias = bytes
@@ -26,6 +26,11 @@ Number: TypeAlias = tuple[str, str, int, bool]
 """(name, reason, value, is a gauge), as in kvf_stat."""
 Path: TypeAlias = tuple[str, int, str, bool]
 """(name, a BREAKER_*, why it is not closed or "ok", is up), as in kvf_path_stat."""
+
+Checked = TypedDict("Checked", {
+    "address": str, "connect_ns": int, "handshake_ns": int, "round_trip_ns": int, "bytes": int, "bytes_per_s": int,
+    "protocol_min": int, "protocol_max": int, "own_protocol": int, "encrypted": bool, "version": str, "transports": str})
+"""A kvf_check_result."""
 
 class Error(Exception):
     """A call was refused; the text is for a person, `status` is a kvf_status."""
@@ -84,6 +89,9 @@ class Node:
 
 def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
     """token_ids: native uint32s."""
+
+def check_node(address: str, options: dict[str, str]) -> tuple[int, str, Checked]:
+    """(status, what is wrong, what was found): kvf_check_node() of HOST:PORT. Error: a bad option."""
 
 def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) -> Report:
     """One rank's report, for a load that load_start() refused."""

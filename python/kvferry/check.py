@@ -13,7 +13,6 @@ import signal
 import socket
 import ssl
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +28,7 @@ MEMLOCK_WANTED = 64 << 20
 CAP_SYS_PTRACE = 19
 PR_SET_PTRACER = 0x59616d61
 PTRACER_ANY = ctypes.c_ulong(-1)
-CONNECTS = 5
-CONNECT_TIMEOUT_S = 3.0
-HANDSHAKE_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_MS = "5000"
 WAYS_OUT = {
     "peer_down": "start the engine; open the port in firewalls",
     "handshake_refused": "give both nodes the same key_file, and the same option tls",
@@ -152,6 +149,19 @@ def check_openssl() -> Finding:
     return Finding(OK, "openssl", named)
 
 
+def address_of(node: Node) -> str:
+    """Where a node listens, as a ticket of its own names it."""
+    prompt = prompt_hash(bytes(4), b"")
+    node.set_ranks([node.address()])
+    _, lease, _ = node.lease_reserve(1, 0)
+    assert lease is not None
+    _, ticket = node.ticket_make(lease, prompt, (bytes(4),))
+    assert ticket is not None
+    _, request = node.request_open(ticket, prompt, 0, {})
+    assert request is not None
+    return request[3]
+
+
 def check_tls() -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "key"
@@ -163,11 +173,11 @@ def check_tls() -> Finding:
         except Error as error:
             return Finding(FAIL, "tls", f"a node with a key does not open ({error})", "see openssl above")
         try:
-            reason = outcome(node.address(), options)[0]
+            status, message, _ = _kvferry.check_node(address_of(node), options)
         finally:
             node.close()
-    if reason != "ok":
-        return Finding(FAIL, "tls", f"a handshake with this machine itself: {reason}", "see openssl above")
+    if status != _kvferry.OK:
+        return Finding(FAIL, "tls", f"a handshake with this machine itself: {message}", "see openssl above")
     return Finding(OK, "tls", "TLS 1.3 with a shared key works")
 
 
@@ -242,84 +252,54 @@ def check_machine(listen: str, ranks: int) -> list[Finding]:
 
 # ---- a node elsewhere ----
 
-def split(address: str) -> tuple[str, int]:
-    host, separator, port = address.rpartition(":")
-    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address} is not HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def open_request(control: Node, record: bytes) -> None:
-    """Makes the node dial who is at this record, by a ticket of its own."""
-    prompt = prompt_hash(bytes(4), b"")
-    control.set_ranks([record])
-    _, lease, _ = control.lease_reserve(1, 0)
-    assert lease is not None
-    status, ticket = control.ticket_make(lease, prompt, (bytes(4),))
-    if ticket is not None:
-        status, _ = control.request_open(ticket, prompt, 0, {})
-    if status != _kvferry.OK:
-        raise ValueError(_kvferry.status_meaning(status))
-
-
-def outcome(record: bytes, options: dict[str, str]) -> tuple[str, float]:
-    """How a handshake with who is at this record ends: "ok" or a reason's name; and after how many seconds."""
-    control = Node({**options, "listen": ""}, {})
+def is_ours(host: str) -> bool:
+    """Whether it is an address of this machine: only there a socket can be bound to it."""
     try:
-        began = time.monotonic()
-        open_request(control, record)
-        while time.monotonic() < began + HANDSHAKE_TIMEOUT_S:
-            for _, _, reason, _, paths, _ in control.peers():
-                if reason or paths[0][3]:
-                    return reason or "ok", time.monotonic() - began
-            time.sleep(0.0005)
-        return "handshake_timeout", HANDSHAKE_TIMEOUT_S
-    finally:
-        control.close()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+        return True
+    except OSError:
+        return False
 
 
-def shake_hands(host: str, port: int, options: dict[str, str]) -> tuple[str, float]:
-    """The outcome of a handshake with the node there, whose incarnation only its tickets say.
-
-    So ours names a node that has gone: whoever proves the key at its address counts as restarted. No lease is made and
-    nothing is renewed there.
-    """
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    absent = Node({**options, "listen": "127.0.0.1", "advertise": where}, {})
-    record = absent.address()
-    absent.close()
-    reason, took_s = outcome(record, options)
-    return "ok" if reason == "peer_restarted" else reason, took_s
-
-
-def connect_s(host: str, port: int) -> float:
-    """The shortest of a few connects: a round trip, without the other side's process."""
-    def once() -> float:
-        began = time.perf_counter()
-        with socket.create_connection((host, port), CONNECT_TIMEOUT_S):
-            return time.perf_counter() - began
-    return min(once() for _ in range(CONNECTS))
+def check_transports(offered: list[str], host: str) -> Finding:
+    if not offered:
+        return Finding(WARN, "transports", "the node offers none yet", "its engine has not registered its memory: wait, or read its log")
+    here = {"tcp": True, "local": is_ours(host) and not reads_another_process(), "ucx": bool(ucx_libraries())}
+    both = [name for name in offered if here.get(name, False)]
+    text = f"the node offers {', '.join(offered)}; this machine can use {', '.join(both) or 'none of them'}"
+    if not both:
+        return Finding(FAIL, "transports", text, "name tcp in the engines' option transports")
+    return Finding(OK, "transports", text)
 
 
 def check_node(address: str, options: dict[str, str]) -> list[Finding]:
-    try:
-        host, port = split(address)
-        ip = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-        round_trip_s = connect_s(ip, port)
-    except (OSError, ValueError) as error:
-        return [Finding(FAIL, "reach", f"{address}: {error}", WAYS_OUT["peer_down"])]
-    findings = [Finding(OK, "reach", f"{address}, a round trip takes {round_trip_s * 1000:.2f} ms")]
-    try:
-        reason, took_s = shake_hands(ip, port, options)
-    except (Error, ValueError) as error:
-        return [*findings, Finding(FAIL, "handshake", str(error), "name the engines' key by --key-file")]
-    if reason != "ok":
-        meaning = next((row[6] for row in _kvferry.reasons() if row[0] == reason), "")
-        return [*findings, Finding(FAIL, "handshake", f"{reason}: {meaning}", WAYS_OUT.get(reason, ""))]
-    encrypted = options["tls"] == "always" or (options["tls"] == "off_loopback" and not ip.startswith("127.") and ip != "::1")
+    status, message, found = _kvferry.check_node(address, {**options, "handshake_timeout_ms": HANDSHAKE_TIMEOUT_MS})
+    reason = _kvferry.status_name(status)
+    host = found["address"].rpartition(":")[0].strip("[]")
+    failed = Finding(FAIL, "handshake", f"{reason}: {message}", WAYS_OUT.get(reason, ""))
+    if status == _kvferry.INVALID and found["address"]:
+        return [failed._replace(way_out="name the engines' key by --key-file")]
+    if not found["connect_ns"]:
+        return [failed._replace(subject="reach", text=f"{address}: {message}", way_out=WAYS_OUT["peer_down"])]
+    findings = [Finding(OK, "reach", f"{address}, connected in {found['connect_ns'] / 1e6:.2f} ms")]
+    if not found["handshake_ns"]:
+        return [*findings, failed]
     key = "the key fits" if options.get("key_file") else "neither side has a key"
-    return [*findings, Finding(OK, "handshake", f"{key}, one version of the protocol, {'TLS 1.3' if encrypted else 'no TLS'}: "
-                               f"{took_s * 1000:.1f} ms")]
+    tls = "TLS 1.3" if found["encrypted"] else "no TLS"
+    findings += [
+        Finding(OK, "handshake", f"{key}, {tls}: {found['handshake_ns'] / 1e6:.1f} ms"),
+        Finding(OK, "version", f"there kvferry {found['version']}, protocol {found['protocol_min']} to {found['protocol_max']}; "
+                f"here kvferry {__version__}, protocol {found['own_protocol']}"),
+        check_transports([name for name in found["transports"].split(",") if name], host),
+    ]
+    if status != _kvferry.OK:
+        return [*findings, failed._replace(subject="ping")]
+    findings.append(Finding(OK, "ping", f"a round trip takes {found['round_trip_ns'] / 1e6:.2f} ms, the node's thread included"))
+    if not found["bytes"]:
+        return [*findings, Finding(WARN, "speed", "the node makes up no more bytes in this second", "others check it too: check again")]
+    return [*findings, Finding(OK, "speed", f"{found['bytes_per_s'] / 1e9:.2f} GB/s: {found['bytes'] >> 20} MiB that the node made up, "
+                               f"on one control connection, {tls}")]
 
 
 def run(address: str | None, options: dict[str, str], listen: str, ranks: int, say: Callable[[str], None]) -> int:

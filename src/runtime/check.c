@@ -27,8 +27,10 @@ _Static_assert(FILLS_MAX *KVF_PING_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S, "one
 
 typedef struct probe {
   const kvf_config *config;
+  const char *text;
   kvf_check_result *out;
   char *message;
+  kvf_address address;
   kvf_key keys[KVF_KEYS_MAX];
   kvf_tls_use tls;
   kvf_control_socket *socket;
@@ -53,23 +55,45 @@ static kvf_status wait_for(const probe *p, short events)
   return poll(&fd, 1, kvf_thread_wait_ms(kvf_clock_now(), p->deadline_ns)) == 0 ? KVF_DEADLINE : KVF_OK;
 }
 
-static kvf_status connect_to(probe *p, const kvf_address *address)
+static kvf_status find(probe *p)
+{
+  kvf_status status = kvf_address_resolve_for(p->text, NULL, &p->address, p->message);
+  if (status == KVF_OK && p->address.port == 0) {
+    return say(p, KVF_INVALID, "an address to check is HOST:PORT");
+  }
+  if (status == KVF_OK) {
+    kvf_address_format(&p->address, p->out->address);
+  }
+  return status;
+}
+
+static kvf_status open_keys(probe *p)
+{
+  size_t count = 1; /* also without a key, whose bytes are 0 then */
+  kvf_status status = KVF_OK;
+  if (p->config->key_file[0] != '\0') {
+    status = kvf_key_file_read(p->config->key_file, p->keys, &count, p->message);
+  }
+  return status == KVF_OK ? kvf_tls_use_open(p->config, p->keys, count, &p->tls, p->message) : status;
+}
+
+static kvf_status connect_to(probe *p)
 {
   uint64_t began_ns = kvf_clock_now();
-  int fd = kvf_socket_connect(address, p->config->handshake_timeout_ms, 0);
-  if (fd < 0) {
-    return say(p, KVF_PEER_DOWN, strerror(errno));
-  }
-  p->socket = kvf_control_socket_new(0, fd, true);
+  expect_within(p, 0);
+  p->socket = kvf_control_socket_new(0, -1, true);
   if (p->socket == NULL) {
-    (void)close(fd);
     return KVF_NO_MEMORY;
   }
-  p->out->encrypted = kvf_tls_is_due(&p->tls, address);
+  p->socket->fd = kvf_socket_connect(&p->address, p->config->handshake_timeout_ms, 0);
+  if (p->socket->fd < 0) {
+    return say(p, KVF_PEER_DOWN, strerror(errno));
+  }
+  p->out->encrypted = kvf_tls_is_due(&p->tls, &p->address);
   if (p->out->encrypted && kvf_control_socket_secure(p->socket, p->tls.context) != KVF_OK) {
     return KVF_NO_MEMORY;
   }
-  int error = wait_for(p, POLLOUT) == KVF_OK ? kvf_socket_error(fd) : ETIMEDOUT;
+  int error = wait_for(p, POLLOUT) == KVF_OK ? kvf_socket_error(p->socket->fd) : ETIMEDOUT;
   if (error != 0) {
     return say(p, KVF_PEER_DOWN, strerror(error));
   }
@@ -85,29 +109,21 @@ static kvf_status send_frame(const probe *p, kvf_frame_type type, const void *bo
   return status == KVF_OK ? kvf_control_socket_queue(p->socket, body, bytes) : status;
 }
 
-/* A whole frame, whose body is good until kvf_control_socket_drop_frame(). */
-static kvf_status receive_any(const probe *p, size_t limit, kvf_frame_type *type, const uint8_t **body, size_t *bytes)
-{
-  kvf_status status;
-  while ((status = kvf_control_socket_frame(p->socket, limit, type, body, bytes)) == KVF_NOT_FOUND) {
-    status = kvf_control_socket_fill(p->socket);
-    if (status == KVF_NOT_FOUND) { /* a handshake below may be what has moved on */
-      status = kvf_control_socket_flush(p->socket);
-      short events = kvf_control_socket_waits_to_send(p->socket) ? POLLIN | POLLOUT : POLLIN;
-      status = status == KVF_OK ? wait_for(p, events) : status;
-    }
-    if (status != KVF_OK) {
-      break;
-    }
-  }
-  return status;
-}
-
+/* Its body is good until kvf_control_socket_drop_frame(). */
 static kvf_status receive(const probe *p, kvf_frame_type wanted, size_t limit, const uint8_t **body, size_t *bytes)
 {
   kvf_frame_type type;
   kvf_refused refused;
-  kvf_status status = receive_any(p, limit, &type, body, bytes);
+  kvf_status status;
+  while ((status = kvf_control_socket_frame(p->socket, limit, &type, body, bytes)) == KVF_NOT_FOUND) {
+    status = kvf_control_socket_fill(p->socket);
+    if (status == KVF_NOT_FOUND && kvf_control_socket_flush(p->socket) == KVF_OK) {
+      status = wait_for(p, kvf_control_socket_waits_to_send(p->socket) ? POLLIN | POLLOUT : POLLIN);
+    }
+    if (status != KVF_OK) {
+      return status == KVF_NOT_FOUND ? KVF_PEER_DOWN : status;
+    }
+  }
   if (status != KVF_OK || type == wanted) {
     return status;
   }
@@ -126,6 +142,9 @@ static kvf_status answer_challenge(const probe *p, const uint8_t *hello, size_t 
   size_t bytes;
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
+  kvf_proof proof = {0};
+  uint8_t frame[KVF_HASH_BYTES + 1]; /* no identity fields */
+  size_t frame_bytes = 0;
   kvf_status status = receive(p, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX, &body, &bytes);
   if (status != KVF_OK) {
     return status;
@@ -134,15 +153,12 @@ static kvf_status answer_challenge(const probe *p, const uint8_t *hello, size_t 
     return KVF_PROTOCOL;
   }
   if (kvf_handshake_server_proof(p->keys, hello, hello_bytes, &challenge, expected) != KVF_OK ||
-      !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
-    return say(p, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
-  }
-  kvf_proof proof = {0};
-  uint8_t frame[KVF_HASH_BYTES + 1]; /* no identity fields */
-  size_t frame_bytes = 0;
-  if (kvf_handshake_client_proof(p->keys, hello, hello_bytes, body, bytes, proof.proof) != KVF_OK ||
+      kvf_handshake_client_proof(p->keys, hello, hello_bytes, body, bytes, proof.proof) != KVF_OK ||
       kvf_proof_encode(&proof, frame, sizeof(frame), &frame_bytes) != KVF_OK) {
     return KVF_NO_MEMORY;
+  }
+  if (!kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
+    return say(p, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
   }
   kvf_control_socket_drop_frame(p->socket, bytes);
   return send_frame(p, KVF_FRAME_PROOF, frame, frame_bytes);
@@ -174,7 +190,7 @@ static kvf_status take_welcome(const probe *p)
   return KVF_OK;
 }
 
-static kvf_status shake_hands(const probe *p)
+static kvf_status shake_hands(probe *p)
 {
   uint64_t began_ns = kvf_clock_now();
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
@@ -185,15 +201,9 @@ static kvf_status shake_hands(const probe *p)
     return KVF_NO_MEMORY;
   }
   kvf_status status = send_frame(p, KVF_FRAME_HELLO, body, bytes);
-  if (status == KVF_OK) {
-    status = answer_challenge(p, body, bytes);
-  }
-  if (status == KVF_OK) {
-    status = take_welcome(p);
-  }
-  if (status == KVF_OK) {
-    p->out->handshake_ns = kvf_clock_now() - began_ns;
-  }
+  status = status == KVF_OK ? answer_challenge(p, body, bytes) : status;
+  status = status == KVF_OK ? take_welcome(p) : status;
+  p->out->handshake_ns = status == KVF_OK ? kvf_clock_now() - began_ns : 0;
   return status;
 }
 
@@ -207,17 +217,13 @@ static kvf_status send_ping(const probe *p, uint32_t wanted_bytes)
   return status == KVF_OK ? send_frame(p, KVF_FRAME_PING, body, bytes) : status;
 }
 
-static kvf_status receive_pong(const probe *p, uint32_t *fill_bytes)
+static kvf_status receive_pong(const probe *p, kvf_ping *pong)
 {
   const uint8_t *body;
   size_t bytes;
-  kvf_ping pong;
   kvf_status status = receive(p, KVF_FRAME_PONG, KVF_FRAME_BODY_BYTES_MAX, &body, &bytes);
   if (status == KVF_OK) {
-    status = kvf_ping_decode(body, bytes, &pong);
-  }
-  if (status == KVF_OK) {
-    *fill_bytes = pong.fill_bytes;
+    status = kvf_ping_decode(body, bytes, pong);
     kvf_control_socket_drop_frame(p->socket, bytes);
   }
   return status;
@@ -237,9 +243,9 @@ static kvf_status measure_round_trip(probe *p)
   expect_within(p, 0);
   for (size_t i = 0; i < ROUND_TRIPS && status == KVF_OK; i++) {
     uint64_t began_ns = kvf_clock_now();
-    uint32_t none;
+    kvf_ping pong;
     status = send_ping(p, 0);
-    status = status == KVF_OK ? receive_pong(p, &none) : status;
+    status = status == KVF_OK ? receive_pong(p, &pong) : status;
     took_ns[i] = kvf_clock_now() - began_ns;
   }
   if (status == KVF_OK) {
@@ -254,16 +260,16 @@ static kvf_status measure_speed(probe *p)
   const uint64_t began_ns = kvf_clock_now();
   uint32_t asked = 0;
   uint32_t answered = 0;
-  uint32_t fill_bytes = 1;
+  kvf_ping pong = {.fill_bytes = 1};
   kvf_status status = KVF_OK;
   expect_within(p, FILLS_FOR_NS);
   do {
-    bool goes_on = fill_bytes > 0 && kvf_clock_now() < began_ns + FILLS_FOR_NS;
+    bool goes_on = pong.fill_bytes > 0 && kvf_clock_now() < began_ns + FILLS_FOR_NS;
     for (; status == KVF_OK && goes_on && asked < FILLS_MAX && asked - answered < UNDER_WAY_MAX; asked++) {
       status = send_ping(p, KVF_PING_FILL_BYTES_MAX);
     }
-    status = status == KVF_OK ? receive_pong(p, &fill_bytes) : status;
-    p->out->bytes += status == KVF_OK ? fill_bytes : 0;
+    status = status == KVF_OK ? receive_pong(p, &pong) : status;
+    p->out->bytes += status == KVF_OK ? pong.fill_bytes : 0;
   } while (status == KVF_OK && ++answered < asked);
   double seconds = (double)(kvf_clock_now() - began_ns) / (double)KVF_NS_PER_S;
   p->out->bytes_per_s = (uint64_t)((double)p->out->bytes / seconds);
@@ -272,40 +278,17 @@ static kvf_status measure_speed(probe *p)
 
 /* ---- all of it ---- */
 
-static kvf_status check(probe *p, const char *text)
-{
-  kvf_address address;
-  size_t keys = 1; /* also without a key, whose bytes are 0 then */
-  kvf_status status = kvf_address_resolve_for(text, NULL, &address, p->message);
-  if (status == KVF_OK && address.port == 0) {
-    return say(p, KVF_INVALID, "an address to check is HOST:PORT");
-  }
-  if (status == KVF_OK && p->config->key_file[0] != '\0') {
-    status = kvf_key_file_read(p->config->key_file, p->keys, &keys, p->message);
-  }
-  if (status == KVF_OK) {
-    status = kvf_tls_use_open(p->config, p->keys, keys, &p->tls, p->message);
-  }
-  if (status == KVF_OK) {
-    kvf_address_format(&address, p->out->address);
-    expect_within(p, 0);
-    status = connect_to(p, &address);
-  }
-  if (status == KVF_OK) {
-    status = shake_hands(p);
-  }
-  if (status == KVF_OK) {
-    status = measure_round_trip(p);
-  }
-  return status == KVF_OK ? measure_speed(p) : status;
-}
-
 kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out, char *message)
 {
-  probe p = {.config = config, .out = out, .message = message};
+  static kvf_status (*const steps[])(probe *p) = {find,        open_keys,          connect_to,
+                                                  shake_hands, measure_round_trip, measure_speed};
+  probe p = {.config = config, .text = address, .out = out, .message = message};
   *out = (kvf_check_result){.own_protocol = KVF_PROTOCOL_VERSION};
   message[0] = '\0';
-  kvf_status status = check(&p, address);
+  kvf_status status = KVF_OK;
+  for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]) && status == KVF_OK; i++) {
+    status = steps[i](&p);
+  }
   if (status == KVF_DEADLINE) {
     status = out->handshake_ns == 0 ? KVF_HANDSHAKE_TIMEOUT : KVF_PEER_DOWN;
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kvferry import Node, __version__, check, cli, prompt_hash
+from kvferry import Node, __version__, check, cli
 
 SUBJECTS = {"ptrace", "user", "namespace", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
 
@@ -28,17 +29,16 @@ def key_file(folder: Path, text: str) -> str:
 
 @pytest.fixture
 def node() -> Iterator[Callable[..., str]]:
-    """Opens a rank's node; its address, as a ticket names it."""
+    """Opens a rank's node with memory; its address."""
     opened: list[Node] = []
+    pool = bytearray(4096)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(pool))
 
-    def open_one(**options: str) -> str:
-        given = {"log_level": "error", **options}
-        opened.append(Node(given, {"model": "toy"}))
-        opened.append(Node({**given, "listen": ""}, {"model": "toy"}))
-        prompt = prompt_hash(bytes(4), b"")
-        opened[-1].set_ranks([opened[-2].address()])
-        ticket = opened[-1].ticket_make(opened[-1].lease_reserve(1, 0)[1], prompt, (bytes(4),))[1]
-        return opened[-1].request_open(ticket, prompt, 0, {})[1][3]
+    def open_one(registered: bool = True, **options: str) -> str:
+        opened.append(Node({"log_level": "error", "block_tokens": "16", **options}, {"model": "toy"}))
+        if registered:
+            opened[-1].register([(base, 1024, 1024, 4, 1, 1, 0)])
+        return check.address_of(opened[-1])
 
     yield open_one
     for one in opened:
@@ -121,8 +121,27 @@ def test_a_node_with_our_key(node: Callable[..., str], tmp_path: Path, capsys: p
     address = node(key_file=key, tls=tls)
     assert cli.main(["check", address, "--key-file", key, "--tls", tls]) == check.OK
     lines = lines_of(capsys.readouterr().out)
-    assert re.search(r"a round trip takes \d+\.\d\d ms", lines["reach"])
+    assert list(lines) == ["reach", "handshake", "version", "transports", "ping", "speed"]
+    assert re.search(r"connected in \d+\.\d\d ms", lines["reach"])
     assert "the key fits" in lines["handshake"] and ("no TLS" in lines["handshake"]) == (tls == "never")
+    assert f"there kvferry {__version__}, protocol " in lines["version"] and f"here kvferry {__version__}" in lines["version"]
+    assert "offers local, tcp; this machine can use local, tcp" in lines["transports"]
+    assert re.search(r"a round trip takes \d+\.\d\d ms", lines["ping"])
+    assert re.search(r" \d+\.\d\d GB/s: \d+ MiB that the node made up", lines["speed"])
+
+
+def test_a_node_without_memory(node: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", node(registered=False)]) == check.WARN
+    assert "offers none yet: its engine has not registered" in lines_of(capsys.readouterr().out)["transports"]
+
+
+@pytest.mark.parametrize("offered, host, level, both", [(["local", "tcp"], "192.0.2.1", check.OK, "use tcp"),
+                                                        (["local"], "192.0.2.1", check.FAIL, "none of them"),
+                                                        (["local"], "127.0.0.1", check.OK, "use local"),
+                                                        (["later"], "::1", check.FAIL, "none of them")])
+def test_transports_that_both_can_use(offered: list[str], host: str, level: int, both: str) -> None:
+    finding = check.check_transports(offered, host)
+    assert finding.level == level and both in finding.text
 
 
 def test_a_node_without_a_key(node: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,9 @@ bool kvfpy_set_all(PyObject *error, void *fields, PyObject *values, kvfpy_set_fi
 
 /* ---- node.c: the type ---- */
 
+/* A kvfpy_set_field of a kvf_config. */
+bool kvfpy_set_option(PyObject *error, void *config, const char *name, const char *value);
+
 extern PyType_Spec kvfpy_node_spec;
 
 /* ---- stats.c, producer.c, consumer.c: methods of the type ---- */

@@ -2,6 +2,7 @@
 #include "binding.h"
 
 #include <ctype.h>
+#include <string.h>
 
 /* ---- functions ---- */
 
@@ -56,6 +57,38 @@ static PyObject *module_report_merge(PyObject *module, PyObject *args)
   }
   const kvf_report merged = kvf_report_merge(a, b);
   return kvfpy_struct_object(&merged, sizeof(merged));
+}
+
+/* What a peer says may be cut anywhere, and is anything. */
+static PyObject *text_object(const char *text)
+{
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+static PyObject *module_check_node(PyObject *module, PyObject *args)
+{
+  const char *address = NULL;
+  PyObject *options = NULL;
+  if (!PyArg_ParseTuple(args, "sO!:check_node", &address, &PyDict_Type, &options)) {
+    return NULL;
+  }
+  kvf_config config;
+  kvf_config_init(&config);
+  if (!kvfpy_set_all(((kvfpy_module_state *)PyModule_GetState(module))->error, &config, options, kvfpy_set_option)) {
+    return NULL;
+  }
+  kvf_check_result found;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = KVF_OK;
+  Py_BEGIN_ALLOW_THREADS;
+  status = kvf_check_node(&config, address, &found, message);
+  Py_END_ALLOW_THREADS;
+  return Py_BuildValue("iN{sssKsKsKsKsKsIsIsIsOsNss}", (int)status, text_object(message), "address", found.address,
+                       "connect_ns", found.connect_ns, "handshake_ns", found.handshake_ns, "round_trip_ns",
+                       found.round_trip_ns, "bytes", found.bytes, "bytes_per_s", found.bytes_per_s, "protocol_min",
+                       found.protocol_min, "protocol_max", found.protocol_max, "own_protocol", found.own_protocol,
+                       "encrypted", found.encrypted ? Py_True : Py_False, "version", text_object(found.version),
+                       "transports", found.transports);
 }
 
 /* NULL with an exception set if `value` is no number. */
@@ -122,6 +155,7 @@ static PyObject *module_options(PyObject *module, PyObject *unused)
 
 static PyMethodDef module_methods[] = {
     KVFPY_METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
+    KVFPY_METHOD("check_node", module_check_node, METH_VARARGS),
     KVFPY_METHOD("report", module_report, METH_VARARGS),
     KVFPY_METHOD("report_merge", module_report_merge, METH_VARARGS),
     KVFPY_METHOD("status_name", module_status_name, METH_O),

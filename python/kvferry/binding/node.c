@@ -9,7 +9,7 @@
 
 /* ---- a node's life ---- */
 
-static bool set_option(PyObject *error, void *config, const char *name, const char *value)
+bool kvfpy_set_option(PyObject *error, void *config, const char *name, const char *value)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = kvf_config_set(config, name, value, message);
@@ -65,7 +65,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   }
   kvf_config config;
   kvf_config_init(&config);
-  if (!kvfpy_set_all(state->error, &config, options, set_option) ||
+  if (!kvfpy_set_all(state->error, &config, options, kvfpy_set_option) ||
       !kvfpy_set_all(state->error, &config, identity, set_identity)) {
     return NULL;
   }
