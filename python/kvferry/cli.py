@@ -44,7 +44,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
 
     check = commands.add_parser("check", help="what works on this machine, or between it and a node",
                                 description="Prints a line for each finding: ok, warn or FAIL, and the way out. Exit status: the worst of "
-                                            "them (0, 1 or 2). With HOST:PORT, connects to that node: does it answer, does the key fit.")
+                                            "them (0, 1 or 2). With HOST:PORT, connects to that node: key, versions, transports, round trip, GB/s.")
     check.add_argument("node", nargs="?", metavar="HOST:PORT", help="the control address of a rank's node, as its log line names it")
     check.add_argument("--key-file", default="", metavar="FILE", help="the engines' option key_file")
     check.add_argument("--tls", default="off_loopback", choices=("off_loopback", "always", "never"), help="the engines' option tls")
