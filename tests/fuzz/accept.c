@@ -39,7 +39,6 @@ static uint32_t leases_count;
 static kvf_lease_store held[SLOTS]; /* stores that have not been reported */
 static bool is_held[SLOTS];
 static bool hold_stores;
-static uint64_t made_up_bytes;
 
 /* ---- what the core wants ---- */
 
@@ -155,23 +154,25 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
   }
 }
 
-/* Bytes are made up for those who check alone, and so many for all of them together. */
-static void check_fill(const wire *to, const uint8_t *body, size_t bytes)
+/* Who only checks is told of no memory, and nobody else gets made-up bytes. */
+static void check_role(const wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
+  bool checks = role_of(to) == KVF_ROLE_CHECK;
   kvf_ping pong;
-  fuzz_check(kvf_ping_decode(body, bytes, &pong) == KVF_OK);
-  fuzz_check(pong.fill_bytes == 0 || role_of(to) == KVF_ROLE_CHECK);
-  made_up_bytes += pong.fill_bytes;
-  const uint64_t since_ms = all.now_ns / MS - 1000;
-  fuzz_check(made_up_bytes <= KVF_CHECK_BYTES_PER_S + since_ms * KVF_CHECK_BYTES_PER_S / 1000);
+  kvf_welcome welcome;
+  fuzz_check(type != KVF_FRAME_LEASE_STATES || !checks);
+  if (type == KVF_FRAME_PONG) {
+    fuzz_check(kvf_ping_decode(body, bytes, &pong) == KVF_OK && (pong.fill_bytes == 0 || checks));
+  } else if (type == KVF_FRAME_WELCOME && checks) {
+    fuzz_check(kvf_welcome_decode(body, bytes, &welcome) == KVF_OK);
+    fuzz_check(welcome.regions_count == 0 && welcome.transports[0].description_bytes == 0);
+    kvf_welcome_free(&welcome);
+  }
 }
 
 static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
-  if (type == KVF_FRAME_PONG) {
-    check_fill(to, body, bytes);
-  }
-  fuzz_check(type != KVF_FRAME_LEASE_STATES || role_of(to) != KVF_ROLE_CHECK);
+  check_role(to, type, body, bytes);
   bool handshake = type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_REFUSED;
   fuzz_check(handshake || to->has_key);
   fuzz_check(handshake || type == KVF_FRAME_WELCOME || type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_PONG);
@@ -442,7 +443,6 @@ static void open_world(void)
   all.settle = settle;
   leases_count = 0;
   hold_stores = false;
-  made_up_bytes = 0;
   wires_core_config(&config, "the key of the cluster", 'p');
   fuzz_check(kvf_core_init(&core, &config, all.now_ns) == KVF_OK);
   wires_set_memory(&core);

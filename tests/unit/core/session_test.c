@@ -239,112 +239,39 @@ CONTROL_TEST(unread_answers_are_counted_for_sessions)
 
 /* ---- those who only check ---- */
 
-typedef struct checker {
-  uint64_t conn_id;
-  uint8_t said[2 * KVF_OUTBOX_BYTES_MAX]; /* to whoever it is, since the last look */
-  size_t said_bytes;
-} checker;
-
-static void keep_output(void *context, const kvf_core_output *output)
+/* An open session, as if its peer had said so in its hello. */
+static kvf_conn *open_as(uint8_t role)
 {
-  checker *c = context;
-  memcpy(c->said, output->data, output->bytes);
-  c->said_bytes = output->bytes;
+  kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, open_session(64));
+  conn->session->role = role;
+  return conn;
 }
 
-static const uint8_t *answer(checker *c, kvf_frame_type type, size_t *bytes)
-{
-  kvf_frame_header header;
-  c->said_bytes = 0;
-  kvf_core_take_output(&world.producer.core, keep_output, c);
-  assert_true(c->said_bytes >= KVF_FRAME_HEADER_BYTES);
-  assert_int_equal(kvf_frame_header_decode(c->said, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
-  assert_int_equal(header.type, type);
-  assert_int_equal(c->said_bytes, KVF_FRAME_HEADER_BYTES + header.body_bytes);
-  *bytes = header.body_bytes;
-  return c->said + KVF_FRAME_HEADER_BYTES;
-}
-
-static void tell(const checker *c, kvf_frame_type type, const void *body, size_t bytes)
-{
-  kvf_core_on_frame(&world.producer.core, world.now_ns, c->conn_id, type, body, bytes);
-}
-
-/* Without a model or anything else of an engine. */
-static void shake_hands(checker *c, uint8_t role, kvf_welcome *welcome)
-{
-  const kvf_key *key = &world.producer.core.self.key;
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = role};
-  kvf_proof proof = {0};
-  uint8_t hello_body[KVF_HELLO_BYTES_MAX];
-  uint8_t body[KVF_PROOF_BYTES_MAX];
-  size_t hello_bytes = 0;
-  size_t bytes = 0;
-  c->conn_id = accept_one();
-  assert_int_equal(kvf_handshake_key_id(key, hello.key_id), KVF_OK);
-  assert_int_equal(kvf_hello_encode(&hello, hello_body, sizeof(hello_body), &hello_bytes), KVF_OK);
-  tell(c, KVF_FRAME_HELLO, hello_body, hello_bytes);
-  const uint8_t *challenge = answer(c, KVF_FRAME_CHALLENGE, &bytes);
-  assert_int_equal(kvf_handshake_client_proof(key, hello_body, hello_bytes, challenge, bytes, proof.proof), KVF_OK);
-  if (role != KVF_ROLE_CHECK) {
-    proof.identity_count = world.producer.core.self.config.identity_fields;
-    memcpy(proof.identity, world.producer.core.self.config.identity, sizeof(proof.identity));
-  }
-  assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_OK);
-  tell(c, KVF_FRAME_PROOF, body, bytes);
-  const uint8_t *welcomed = answer(c, KVF_FRAME_WELCOME, &bytes);
-  assert_int_equal(kvf_welcome_decode(welcomed, bytes, welcome), KVF_OK);
-}
-
-static void open_checker(checker *c, uint8_t role)
-{
-  kvf_welcome welcome;
-  shake_hands(c, role, &welcome);
-  kvf_welcome_free(&welcome);
-}
-
-static void send_ping(const checker *c, uint32_t wanted_bytes)
+static void send_ping(const kvf_conn *conn, uint32_t wanted_bytes)
 {
   const kvf_ping ping = {.seq = 7, .wanted_bytes = wanted_bytes};
   uint8_t body[KVF_PING_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_ping_encode(&ping, body, sizeof(body), &bytes), KVF_OK);
-  tell(c, KVF_FRAME_PING, body, bytes);
+  kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, KVF_FRAME_PING, body, bytes);
 }
 
 /* How many bytes a PING brings. */
-static uint32_t ask(checker *c, uint32_t wanted_bytes)
+static uint32_t ask(kvf_conn *conn, uint32_t wanted_bytes)
 {
-  size_t bytes = 0;
   kvf_ping pong;
-  send_ping(c, wanted_bytes);
-  const uint8_t *body = answer(c, KVF_FRAME_PONG, &bytes);
-  assert_int_equal(kvf_ping_decode(body, bytes, &pong), KVF_OK);
+  send_ping(conn, wanted_bytes);
+  assert_int_equal(
+      kvf_ping_decode(conn->outbox.data + KVF_FRAME_HEADER_BYTES, conn->outbox.bytes - KVF_FRAME_HEADER_BYTES, &pong),
+      KVF_OK);
   assert_int_equal(pong.seq, 7);
+  kvf_outbox_clear(&conn->outbox);
   return pong.fill_bytes;
 }
 
-CONTROL_TEST(who_checks_is_told_versions_and_names)
-{
-  static checker c;
-  kvf_welcome welcome;
-  kvf_key key;
-  open_world(64);
-  shake_hands(&c, KVF_ROLE_CHECK, &welcome);
-  assert_string_equal(welcome.library, kvf_version());
-  assert_int_equal(welcome.version_min, KVF_PROTOCOL_VERSION);
-  assert_int_equal(welcome.version_max, KVF_PROTOCOL_VERSION);
-  assert_int_equal(welcome.regions_count, 0);
-  assert_int_equal(welcome.transports_count, 1);
-  assert_string_equal(welcome.transports[0].name, "local");
-  assert_int_equal(welcome.transports[0].description_bytes, 0);
-  assert_false(kvf_sessions_key(&world.producer.core.sessions, welcome.session_id, &key)); /* P8: reads nothing */
-  kvf_welcome_free(&welcome);
-}
-
+/* P8, and P3: nor does it open a data connection. */
 CONTROL_TEST(who_checks_has_no_say_in_leases)
 {
-  static checker c;
   static uint8_t body[KVF_FINISH_BYTES_MAX];
   static kvf_renew renew;
   static kvf_finish finish;
@@ -352,17 +279,18 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
     kvf_ticket ticket;
     uint32_t ids[1];
     size_t bytes = 0;
-    open_world(64);
+    kvf_key key;
+    const kvf_conn *conn = open_as(KVF_ROLE_CHECK);
     control_ticket(&ticket, ids, 1);
     control_publish(&ticket);
+    assert_false(kvf_sessions_key(&world.producer.core.sessions, conn->session->id, &key));
     renew = (kvf_renew){.count = 1, .items = {{.lease = ticket.lease}}};
     finish = (kvf_finish){.count = 1, .items = {{.lease = ticket.lease, .kind = KVF_FINISH_COMPLETED}}};
     assert_int_equal(i == 0 ? kvf_renew_encode(&renew, body, sizeof(body), &bytes)
                             : kvf_finish_encode(&finish, body, sizeof(body), &bytes),
                      KVF_OK);
-    open_checker(&c, KVF_ROLE_CHECK);
-    tell(&c, i == 0 ? KVF_FRAME_RENEW : KVF_FRAME_FINISH, body, bytes);
-    assert_int_equal(world.producer.core.sessions.counters.protocol_errors, 1);
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, i == 0 ? KVF_FRAME_RENEW : KVF_FRAME_FINISH, body,
+                      bytes);
     assert_int_equal(world.producer.core.sessions.open_count, 0);
     assert_int_equal(kvf_lease_table_authorize(&world.producer.core.leases, world.now_ns, &ticket.lease, NULL, 0),
                      KVF_OK);
@@ -371,40 +299,32 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
 
 CONTROL_TEST(bytes_are_made_up_for_checks_alone)
 {
-  static checker c;
-  open_world(64);
   for (uint8_t role = KVF_ROLE_CONTROL; role <= KVF_ROLE_CHECK; role++) {
-    open_checker(&c, role);
-    assert_int_equal(ask(&c, 0), 0);
-    assert_int_equal(ask(&c, 1000), role == KVF_ROLE_CHECK ? 1000 : 0);
+    kvf_conn *conn = open_as(role);
+    assert_int_equal(ask(conn, 0), 0);
+    assert_int_equal(ask(conn, 1000), role == KVF_ROLE_CHECK ? 1000 : 0);
   }
 }
 
-/* P6: who checks costs a node no more than this, however many they are. */
 CONTROL_TEST(bytes_are_made_up_within_a_budget)
 {
-  static checker two[2];
-  open_world(64);
-  open_checker(&two[0], KVF_ROLE_CHECK);
-  open_checker(&two[1], KVF_ROLE_CHECK);
+  kvf_conn *conn = open_as(KVF_ROLE_CHECK);
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < 2 * KVF_CHECK_BYTES_PER_S / KVF_PING_FILL_BYTES_MAX; i++) {
-    bytes += ask(&two[i % 2], KVF_PING_FILL_BYTES_MAX);
+    bytes += ask(conn, KVF_PING_FILL_BYTES_MAX);
   }
   assert_int_equal(bytes, KVF_CHECK_BYTES_PER_S);
   world.now_ns += 10 * MS;
-  assert_int_equal(ask(&two[0], KVF_PING_FILL_BYTES_MAX), KVF_PING_FILL_BYTES_MAX);
+  assert_int_equal(ask(conn, KVF_PING_FILL_BYTES_MAX), KVF_PING_FILL_BYTES_MAX);
 }
 
+/* P6 */
 CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
 {
-  static checker c;
-  open_world(64);
-  open_checker(&c, KVF_ROLE_CHECK);
+  const kvf_conn *conn = open_as(KVF_ROLE_CHECK);
   const kvf_sessions *sessions = &world.producer.core.sessions;
-  const kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, c.conn_id);
   for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && sessions->open_count > 0; i++) {
-    send_ping(&c, KVF_PING_FILL_BYTES_MAX);
+    send_ping(conn, KVF_PING_FILL_BYTES_MAX);
     assert_true(conn->outbox.bytes <= KVF_OUTBOX_BYTES_MAX);
   }
   assert_int_equal(sessions->open_count, 0);

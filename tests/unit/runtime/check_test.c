@@ -1,5 +1,4 @@
 /* kvf_check_node(): against a node, and against those who are none or do not trust us. */
-#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,29 +30,32 @@ static kvf_status check(const char *address, const char *key_file, const char *t
   return kvf_check_node(&config, address, &found, message);
 }
 
-/* Its port is the control port of a node, or of somebody else. */
-static const char *name_of(int fd)
+static const char *name(const struct sockaddr_storage *storage)
 {
   static char text[KVF_ADDRESS_TEXT_BYTES];
-  struct sockaddr_storage storage;
-  socklen_t length = sizeof(storage);
   kvf_address address;
-  assert_int_equal(getsockname(fd, (struct sockaddr *)&storage, &length), 0);
-  assert_true(kvf_address_from_sockaddr(&storage, &address));
+  assert_true(kvf_address_from_sockaddr(storage, &address));
   kvf_address_format(&address, text);
   return text;
 }
 
+static const char *name_of(int fd)
+{
+  struct sockaddr_storage storage;
+  socklen_t length = sizeof(storage);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&storage, &length), 0);
+  return name(&storage);
+}
+
+/* The node's control address. */
 static const char *where(const pair_node *n)
 {
-  static char text[KVF_ADDRESS_TEXT_BYTES];
-  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
-  size_t count = 0;
-  kvf_rank_record record;
-  assert_int_equal(kvf_node_address(n->node, bytes, sizeof(bytes), &count), KVF_OK);
-  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
-  kvf_address_format(&record.address, text);
-  return text;
+  struct sockaddr_storage storage;
+  socklen_t length = sizeof(storage);
+  int fd = stranger_dial(n->node);
+  assert_int_equal(getpeername(fd, (struct sockaddr *)&storage, &length), 0);
+  (void)close(fd);
+  return name(&storage);
 }
 
 static void open_node(pair_node *n, const char *tls)
@@ -124,22 +126,21 @@ TEST(another_key_or_another_tls_is_refused)
 
 /* ---- who is no node ---- */
 
-static int listen_here(void)
+/* A socket on a port that the system has chosen; nobody is at it, unless it listens. */
+static int open_port(bool listens)
 {
+  struct sockaddr_storage storage;
   const kvf_address any = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
-  kvf_address bound;
-  int fd = -1;
-  assert_int_equal(kvf_socket_listen(&any, &fd, &bound, message), KVF_OK);
+  socklen_t length = kvf_address_to_sockaddr(&any, &storage);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&storage, length), 0);
+  assert_int_equal(listens ? listen(fd, 1) : 0, 0);
   return fd;
 }
 
 TEST(nobody_listens)
 {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* bound, so that nobody else takes the port */
-  struct sockaddr_storage storage;
-  const kvf_address any = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
-  socklen_t length = kvf_address_to_sockaddr(&any, &storage);
-  assert_int_equal(bind(fd, (const struct sockaddr *)&storage, length), 0);
+  int fd = open_port(false);
   assert_int_equal(check(name_of(fd), "", "never"), KVF_PEER_DOWN);
   assert_string_equal(message, "Connection refused");
   assert_int_equal(found.connect_ns, 0);
@@ -148,7 +149,7 @@ TEST(nobody_listens)
 
 TEST(a_silent_listener_costs_a_handshake_timeout)
 {
-  int fd = listen_here();
+  int fd = open_port(true);
   uint64_t began_ms = pair_now_ms();
   assert_int_equal(check(name_of(fd), "", "never"), KVF_HANDSHAKE_TIMEOUT);
   assert_in_range(pair_now_ms() - began_ms, 1999, 2000 + PAIR_LATE_MS);
@@ -156,7 +157,7 @@ TEST(a_silent_listener_costs_a_handshake_timeout)
   (void)close(fd);
 }
 
-/* Says `data` to the first who connects, and hangs up. */
+/* Says `data` to the first who connects. */
 typedef struct talker {
   int listener;
   const void *data;
@@ -166,22 +167,19 @@ typedef struct talker {
 static void *talk(void *context)
 {
   const talker *t = context;
-  struct pollfd waiting = {.fd = t->listener, .events = POLLIN};
-  if (poll(&waiting, 1, PAIR_LATE_MS) == 1) {
-    int fd = accept(t->listener, NULL, NULL);
-    (void)send(fd, t->data, t->bytes, MSG_NOSIGNAL);
-    (void)shutdown(fd, SHUT_WR);
-    char drop[256];
-    while (recv(fd, drop, sizeof(drop), 0) > 0) {
-    }
-    (void)close(fd);
+  int fd = accept(t->listener, NULL, NULL);
+  char drop[256];
+  (void)send(fd, t->data, t->bytes, MSG_NOSIGNAL);
+  (void)shutdown(fd, SHUT_WR);
+  while (recv(fd, drop, sizeof(drop), 0) > 0) {
   }
+  (void)close(fd);
   return NULL;
 }
 
 static kvf_status check_talker(const void *data, size_t bytes)
 {
-  talker t = {listen_here(), data, bytes};
+  talker t = {open_port(true), data, bytes};
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, talk, &t), 0);
   kvf_status status = check(name_of(t.listener), "", "never");
@@ -200,28 +198,26 @@ static kvf_status check_frame(kvf_frame_type type, const void *body, size_t byte
 
 TEST(something_else_listens)
 {
-  static const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
-  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
-  kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "another version"};
+  const kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
+  const kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "another version"};
   uint8_t body[1024];
   size_t bytes = 0;
-  assert_int_equal(check_talker(http, sizeof(http) - 1), KVF_PROTOCOL);
-  assert_int_equal(check_talker(http, 0), KVF_PEER_DOWN);
-  assert_int_equal(check_frame(KVF_FRAME_WELCOME, body, 0), KVF_PROTOCOL);
-  assert_int_equal(check_frame(KVF_FRAME_REFUSED, body, 0), KVF_PROTOCOL);
-  assert_int_equal(check_frame(KVF_FRAME_CHALLENGE, body, 0), KVF_PROTOCOL);
+  assert_int_equal(check_talker("HTTP/1.1 400 Bad Request\r\n", 26), KVF_PROTOCOL);
+  assert_int_equal(check_talker("", 0), KVF_PEER_DOWN);
+  static const kvf_frame_type types[] = {KVF_FRAME_WELCOME, KVF_FRAME_REFUSED, KVF_FRAME_CHALLENGE};
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(check_frame(types[i], body, 0), KVF_PROTOCOL);
+  }
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(check_frame(KVF_FRAME_REFUSED, body, bytes), KVF_INCOMPATIBLE);
-  assert_string_equal(message, "another version");
+  assert_string_equal(message, refused.message);
   assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(check_frame(KVF_FRAME_CHALLENGE, body, bytes), KVF_HANDSHAKE_REFUSED); /* it cannot have our key */
-  assert_string_equal(message, "it does not have our key (option key_file)");
 }
 
 TEST(what_cannot_be_checked)
 {
   assert_int_equal(check("127.0.0.1", "", "never"), KVF_INVALID);
-  assert_string_equal(message, "an address to check is HOST:PORT");
   assert_int_equal(check("127.0.0.1:x", "", "never"), KVF_INVALID);
   assert_int_equal(check("127.0.0.1:1", "no such file", "never"), KVF_INVALID);
   assert_int_equal(check("127.0.0.1:1", "", "always"), KVF_INVALID);

@@ -218,15 +218,15 @@ TEST(test_decoding_checks_the_same)
               {60, 0xff}, /* a description's length */
               {62, 1},    /* … far beyond */
               {61, 0x81}, /* … beyond the limit */
-              {77, 2},    /* the library's length */
-              {78, 7}};   /* a character of it */
+              {80, 2},    /* the library's length */
+              {81, 7}};   /* a character of it */
   kvf_welcome welcome = some_welcome(3);
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
   assert_int_equal(body[52], 2);
   assert_int_equal(body[59], 5);
-  assert_int_equal(body[77], 3);
+  assert_int_equal(body[80], 3);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t *copy = exact_copy(body, bytes);
     copy[rows[i].at] = rows[i].byte;
