@@ -2,7 +2,8 @@
  *
  * The check is a connection of its own to the node's control address, as engines make it: same key, same TLS. It reads
  * no block, makes no lease, and the node does not count it among its consumers. What is measured is that connection,
- * in the caller's thread, for which kvf_check_node() is the one call that waits for a peer: not for an engine's threads.
+ * in the caller's thread, for which kvf_check_node() is the one call that waits for a peer: not for an engine's
+ * threads.
  */
 #ifndef KVFERRY_CHECK_H
 #define KVFERRY_CHECK_H
