@@ -37,7 +37,7 @@ typedef struct kvf_check_result {
  * what is wrong. Any thread.
  * KVF_INVALID: the address, the key file, or TLS without a key. KVF_PEER_DOWN: nobody answers, or not any more.
  * KVF_HANDSHAKE_REFUSED: another key, or only one side speaks TLS. KVF_HANDSHAKE_TIMEOUT: who is there is silent.
- * KVF_INCOMPATIBLE: no version in common. KVF_PROTOCOL: not a kvferry node. KVF_SYSTEM, KVF_NO_MEMORY. */
+ * KVF_INCOMPATIBLE: no version in common. KVF_PROTOCOL: not a kvferry node. KVF_NO_MEMORY. */
 KVF_API KVF_MUST_USE kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out,
                                                char *message);
 
