@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "runtime/control_socket.h"
 #include "runtime/key_file.h"
 #include "runtime/node.h"
-#include "transport/clock.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 #include "wire/ping_message.h"
@@ -37,12 +37,6 @@ typedef struct probe {
   uint64_t deadline_ns; /* of what is being waited for */
 } probe;
 
-static kvf_status say(const probe *p, kvf_status status, const char *text)
-{
-  (void)snprintf(p->message, KVF_MESSAGE_BYTES_MAX, "%s", text);
-  return status;
-}
-
 static void expect_within(probe *p, uint64_t ns)
 {
   p->deadline_ns = kvf_time_add(kvf_clock_now(), kvf_time_add(ns, kvf_ms_to_ns(p->config->handshake_timeout_ms)));
@@ -59,7 +53,7 @@ static kvf_status find(probe *p)
 {
   kvf_status status = kvf_address_resolve_for(p->text, NULL, &p->address, p->message);
   if (status == KVF_OK && p->address.port == 0) {
-    return say(p, KVF_INVALID, "an address to check is HOST:PORT");
+    return kvf_fail(KVF_INVALID, p->message, "an address to check is HOST:PORT");
   }
   if (status == KVF_OK) {
     kvf_address_format(&p->address, p->out->address);
@@ -87,7 +81,7 @@ static kvf_status connect_to(probe *p)
   }
   p->socket->fd = kvf_socket_connect(&p->address, p->config->handshake_timeout_ms, 0);
   if (p->socket->fd < 0) {
-    return say(p, KVF_PEER_DOWN, strerror(errno));
+    return kvf_fail(KVF_PEER_DOWN, p->message, "%s", strerror(errno));
   }
   p->out->encrypted = kvf_tls_is_due(&p->tls, &p->address);
   if (p->out->encrypted && kvf_control_socket_secure(p->socket, p->tls.context) != KVF_OK) {
@@ -95,7 +89,7 @@ static kvf_status connect_to(probe *p)
   }
   int error = wait_for(p, POLLOUT) == KVF_OK ? kvf_socket_error(p->socket->fd) : ETIMEDOUT;
   if (error != 0) {
-    return say(p, KVF_PEER_DOWN, strerror(error));
+    return kvf_fail(KVF_PEER_DOWN, p->message, "%s", strerror(error));
   }
   p->out->connect_ns = kvf_clock_now() - began_ns;
   return KVF_OK;
@@ -131,7 +125,7 @@ static kvf_status receive(const probe *p, kvf_frame_type wanted, size_t limit, c
     return KVF_PROTOCOL;
   }
   bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
-  return say(p, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
+  return kvf_fail(known ? (kvf_status)refused.status : KVF_PROTOCOL, p->message, "%s", refused.message);
 }
 
 /* ---- the handshake ---- */
@@ -158,7 +152,7 @@ static kvf_status answer_challenge(const probe *p, const uint8_t *hello, size_t 
     return KVF_NO_MEMORY;
   }
   if (!kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
-    return say(p, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
+    return kvf_fail(KVF_HANDSHAKE_REFUSED, p->message, "it does not have our key (option key_file)");
   }
   kvf_control_socket_drop_frame(p->socket, bytes);
   return send_frame(p, KVF_FRAME_PROOF, frame, frame_bytes);
@@ -294,11 +288,11 @@ kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_che
   }
   if (p.socket != NULL) {
     const char *why = kvf_control_socket_why(p.socket);
-    status = status != KVF_OK && why[0] != '\0' ? say(&p, KVF_HANDSHAKE_REFUSED, why) : status;
+    status = status != KVF_OK && why[0] != '\0' ? kvf_fail(KVF_HANDSHAKE_REFUSED, message, "%s", why) : status;
     kvf_control_socket_free(p.socket);
   }
   if (message[0] == '\0') {
-    (void)say(&p, status, kvf_status_describe(status)->meaning);
+    (void)kvf_fail(status, message, "%s", kvf_status_describe(status)->meaning);
   }
   kvf_tls_context_free(p.tls.context);
   kvf_forget(p.keys, sizeof(p.keys));
