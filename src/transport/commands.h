@@ -11,7 +11,7 @@
 
 #define KVF_REFUSALS_MAX 4096 /* between two turns of the thread that reports them */
 
-/* Reads for which there was no memory; another lock guards them. */
+/* Reads for which there was no memory, in every transport; the lock of what they are part of guards them. */
 typedef struct kvf_refusals {
   uint64_t ids[KVF_REFUSALS_MAX];
   uint32_t count;
