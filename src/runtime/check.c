@@ -20,10 +20,10 @@
 #define FILLS_MAX 256   /* answers with bytes, in all */
 #define FILLS_FOR_NS KVF_NS_PER_S
 
-_Static_assert(UNDER_WAY_MAX *(KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX + KVF_PING_FILL_BYTES_MAX) <=
-                   KVF_OUTBOX_BYTES_MAX,
+_Static_assert(KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX + KVF_PING_FILL_BYTES_MAX <=
+                   KVF_OUTBOX_BYTES_MAX / UNDER_WAY_MAX,
                "the answers under way fit the node's outbox");
-_Static_assert(FILLS_MAX *KVF_PING_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S, "one check is within what a node gives");
+_Static_assert(KVF_PING_FILL_BYTES_MAX <= KVF_CHECK_BYTES_PER_S / FILLS_MAX, "one check is within what a node gives");
 
 typedef struct probe {
   const kvf_config *config;

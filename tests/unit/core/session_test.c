@@ -299,8 +299,8 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
 
 CONTROL_TEST(bytes_are_made_up_for_checks_alone)
 {
-  for (uint8_t role = KVF_ROLE_CONTROL; role <= KVF_ROLE_CHECK; role++) {
-    kvf_conn *conn = open_as(role);
+  for (int role = KVF_ROLE_CONTROL; role <= KVF_ROLE_CHECK; role++) {
+    kvf_conn *conn = open_as((uint8_t)role);
     assert_int_equal(ask(conn, 0), 0);
     assert_int_equal(ask(conn, 1000), role == KVF_ROLE_CHECK ? 1000 : 0);
   }
