@@ -239,12 +239,34 @@ CONTROL_TEST(unread_answers_are_counted_for_sessions)
 
 /* ---- those who only check ---- */
 
-/* An open session, as if its peer had said so in its hello. */
+/* An open session, as if the peer's hello had said so. Who checks has no model, or any. */
 static kvf_conn *open_as(uint8_t role)
 {
-  kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, open_session(64));
+  control_options options;
+  control_options_init(&options);
+  options.consumer_model = role == KVF_ROLE_CHECK ? "another" : options.consumer_model;
+  control_world_open(&options);
+  world.held = true;
+  connect_both();
+  kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, world.producer.conn_id);
   conn->session->role = role;
+  world.held = false;
+  control_settle();
+  assert_int_equal(world.producer.core.sessions.open_count, 1);
   return conn;
+}
+
+CONTROL_TEST(who_checks_is_told_versions_and_names)
+{
+  (void)open_as(KVF_ROLE_CHECK);
+  const kvf_welcome *welcome = world.consumer.core.peers.table[0]->welcome;
+  assert_string_equal(welcome->library, kvf_version());
+  assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION);
+  assert_int_equal(welcome->version_max, KVF_PROTOCOL_VERSION);
+  assert_int_equal(welcome->regions_count, 0);
+  assert_int_equal(welcome->transports_count, 1);
+  assert_string_equal(welcome->transports[0].name, "local");
+  assert_int_equal(welcome->transports[0].description_bytes, 0);
 }
 
 static void send_ping(const kvf_conn *conn, uint32_t wanted_bytes)
