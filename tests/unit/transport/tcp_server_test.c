@@ -39,87 +39,87 @@ typedef struct scene {
   node_lease *lease;
 } scene;
 
-static scene *scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_ms, kvf_tls_context *tls)
+static scene s;
+
+static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_ms, kvf_tls_context *tls)
 {
   const node_shape shape = node_shape_simple(4, 4096);
   kvf_transport_config config = node_config();
   config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
-  scene *s = malloc(sizeof(*s));
-  assert_non_null(s);
-  node_open_with(&s->producer, ops, &shape, 1, &config);
-  node_introduce(&s->producer, &s->introduction);
-  s->spec = node_spec(&s->introduction);
-  s->lease = node_publish(&s->producer, 1001);
-  return s;
+  node_open_with(&s.producer, ops, &shape, 1, &config);
+  node_introduce(&s.producer, &s.introduction);
+  s.spec = node_spec(&s.introduction);
+  s.lease = node_publish(&s.producer, 1001);
 }
 
-static scene *scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
+static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
 {
-  return scene_open_tls(connections_max, handshake_timeout_ms, NULL);
+  scene_open_tls(connections_max, handshake_timeout_ms, NULL);
 }
 
-static void scene_close(scene *s)
+static int scene_close(__attribute__((unused)) void **state)
 {
-  node_close(&s->producer);
-  free(s);
+  node_close(&s.producer);
+  return 0;
 }
 
-static int stranger(const scene *s)
+#define SCENE_TEST(name) TEST_WITH(name, NULL, scene_close)
+
+static int stranger(void)
 {
-  return peer_connect(s->introduction.description, s->introduction.description_bytes);
+  return peer_connect(s.introduction.description, s.introduction.description_bytes);
 }
 
 /* This consumer is served. */
-static void expect_served(scene *s, int fd)
+static void expect_served(int fd)
 {
   const kvf_read_item item = {.position = 1};
   uint8_t payload[4096];
-  peer_send_read(fd, 5, &s->lease->lease, &item, 1);
+  peer_send_read(fd, 5, &s.lease->lease, &item, 1);
   kvf_data_chunk chunk = peer_receive_chunk(fd);
   assert_int_equal(chunk.status, KVF_OK);
   assert_int_equal(chunk.payload_bytes, sizeof(payload));
   peer_receive(fd, payload, sizeof(payload));
-  assert_memory_equal(payload, node_block(&s->producer, 0, s->lease->blocks[1]), sizeof(payload));
+  assert_memory_equal(payload, node_block(&s.producer, 0, s.lease->blocks[1]), sizeof(payload));
   assert_int_equal(peer_receive_trailer(fd).word, kvf_fence_word_live(1001));
 }
 
 /* What was sent to `fd` closes it with this line, and disturbs nobody else. */
-static void expect_thrown_out(scene *s, int fd, int witness, const char *line)
+static void expect_thrown_out(int fd, int witness, const char *line)
 {
   peer_expect_closed(fd);
   (void)close(fd);
-  assert_true(node_has_logged(&s->producer, line));
-  assert_true(node_has_logged(&s->producer, "peer 127.0.0.1:"));
-  expect_served(s, witness);
+  assert_true(node_has_logged(&s.producer, line));
+  assert_true(node_has_logged(&s.producer, "peer 127.0.0.1:"));
+  expect_served(witness);
 }
 
-TEST(strangers_that_talk_nonsense_are_thrown_out)
+SCENE_TEST(strangers_that_talk_nonsense_are_thrown_out)
 {
-  scene *s = scene_open(64, 5000);
-  int witness = peer_connect_proved(&s->spec);
+  scene_open(64, 5000);
+  int witness = peer_connect_proved(&s.spec);
 
-  int fd = stranger(s);
+  int fd = stranger();
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
-  expect_thrown_out(s, fd, witness, "not a frame");
+  expect_thrown_out(fd, witness, "not a frame");
 
-  fd = stranger(s);
+  fd = stranger();
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_DATA_HELLO, KVF_FRAME_BODY_BYTES_MAX, header);
   peer_send(fd, header, sizeof(header));
-  expect_thrown_out(s, fd, witness, "too long");
+  expect_thrown_out(fd, witness, "too long");
 
-  fd = stranger(s);
+  fd = stranger();
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
-  expect_thrown_out(s, fd, witness, "malformed data_hello");
+  expect_thrown_out(fd, witness, "malformed data_hello");
 
-  fd = stranger(s);
+  fd = stranger();
   const kvf_read_item item = {.position = 1};
-  peer_send_read(fd, 5, &s->lease->lease, &item, 1);
-  expect_thrown_out(s, fd, witness, "unexpected frame read before its handshake");
+  peer_send_read(fd, 5, &s.lease->lease, &item, 1);
+  expect_thrown_out(fd, witness, "unexpected frame read before its handshake");
   (void)close(witness);
-  scene_close(s);
 }
 
 static kvf_tls_context *tls_with(const char *key_of_sixteen)
@@ -136,16 +136,16 @@ TEST(inside_tls_nothing_is_said_to_strangers)
 {
   kvf_tls_context *ours = tls_with("a key of sixteen");
   kvf_tls_context *theirs = tls_with("a key of 16, too");
-  scene *s = scene_open_tls(64, 1000, ours);
+  scene_open_tls(64, 1000, ours);
 
-  int fd = stranger(s);
+  int fd = stranger();
   peer_expect_silence(fd, 100);
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
   peer_expect_closed(fd);
   (void)close(fd);
-  assert_true(node_has_logged(&s->producer, "TLS: it does not speak TLS (option tls)"));
+  assert_true(node_has_logged(&s.producer, "TLS: it does not speak TLS (option tls)"));
 
-  fd = stranger(s);
+  fd = stranger();
   kvf_tls *tls = kvf_tls_new(theirs, fd, true);
   const struct msghdr nothing = {0};
   assert_non_null(tls);
@@ -155,87 +155,84 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   }
   assert_string_equal(kvf_tls_why(tls), "TLS: it refused our key (option key_file)");
   peer_expect_closed(fd);
-  assert_true(node_has_logged(&s->producer, "TLS: it has another key (option key_file)"));
+  assert_true(node_has_logged(&s.producer, "TLS: it has another key (option key_file)"));
   kvf_tls_free(tls);
   (void)close(fd);
 
-  fd = stranger(s);
+  fd = stranger();
   peer_expect_closed(fd);
-  assert_true(node_has_logged(&s->producer, "it did not prove its key in time"));
+  assert_true(node_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
-  scene_close(s);
+  (void)scene_close(NULL);
   kvf_tls_context_free(ours);
   kvf_tls_context_free(theirs);
 }
 
-TEST(consumers_must_show_the_sessions_key)
+SCENE_TEST(consumers_must_show_the_sessions_key)
 {
-  scene *s = scene_open(64, 5000);
-  int witness = peer_connect_proved(&s->spec);
+  scene_open(64, 5000);
+  int witness = peer_connect_proved(&s.spec);
 
-  int fd = stranger(s);
-  kvf_key other = s->spec.session_key;
+  int fd = stranger();
+  kvf_key other = s.spec.session_key;
   other.data[31] ^= 1;
-  peer_hello(fd, s->spec.session_id, &other);
-  expect_thrown_out(s, fd, witness, "unknown session, or wrong proof");
+  peer_hello(fd, s.spec.session_id, &other);
+  expect_thrown_out(fd, witness, "unknown session, or wrong proof");
 
-  fd = stranger(s);
-  peer_hello(fd, s->spec.session_id + 1, &s->spec.session_key);
-  expect_thrown_out(s, fd, witness, "unknown session, or wrong proof");
+  fd = stranger();
+  peer_hello(fd, s.spec.session_id + 1, &s.spec.session_key);
+  expect_thrown_out(fd, witness, "unknown session, or wrong proof");
   (void)close(witness);
-  scene_close(s);
 }
 
-TEST(proved_consumers_that_talk_nonsense_are_thrown_out)
+SCENE_TEST(proved_consumers_that_talk_nonsense_are_thrown_out)
 {
-  scene *s = scene_open(64, 5000);
-  int witness = peer_connect_proved(&s->spec);
+  scene_open(64, 5000);
+  int witness = peer_connect_proved(&s.spec);
 
-  int fd = peer_connect_proved(&s->spec);
+  int fd = peer_connect_proved(&s.spec);
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, NULL, 0);
-  expect_thrown_out(s, fd, witness, "unexpected frame data_hello after its handshake");
+  expect_thrown_out(fd, witness, "unexpected frame data_hello after its handshake");
 
-  fd = peer_connect_proved(&s->spec);
+  fd = peer_connect_proved(&s.spec);
   peer_send_frame(fd, KVF_FRAME_READ, "nonsense", 8);
-  expect_thrown_out(s, fd, witness, "malformed read");
+  expect_thrown_out(fd, witness, "malformed read");
 
-  fd = peer_connect_proved(&s->spec);
+  fd = peer_connect_proved(&s.spec);
   peer_send_frame(fd, KVF_FRAME_CANCEL, "nonsense", 7);
-  expect_thrown_out(s, fd, witness, "malformed cancel");
+  expect_thrown_out(fd, witness, "malformed cancel");
 
-  fd = peer_connect_proved(&s->spec);
+  fd = peer_connect_proved(&s.spec);
   uint8_t header[KVF_FRAME_HEADER_BYTES] = {0xff, 0xff, 0xff, 0x7f, KVF_FRAME_READ};
   peer_send(fd, header, sizeof(header));
-  expect_thrown_out(s, fd, witness, "too long");
+  expect_thrown_out(fd, witness, "too long");
   (void)close(witness);
-  scene_close(s);
 }
 
-TEST(silent_strangers_are_dropped_in_time)
+SCENE_TEST(silent_strangers_are_dropped_in_time)
 {
-  scene *s = scene_open(64, 100);
-  int witness = peer_connect_proved(&s->spec);
+  scene_open(64, 100);
+  int witness = peer_connect_proved(&s.spec);
   uint64_t begun_ns = now_ns();
-  int fd = stranger(s);
+  int fd = stranger();
   uint8_t half[20]; /* of a challenge */
   peer_receive(fd, half, sizeof(half));
   peer_send(fd, half, 3); /* a start is not enough */
   peer_expect_closed(fd);
   assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
-  assert_true(node_has_logged(&s->producer, "it did not prove its key in time"));
+  assert_true(node_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
-  expect_served(s, witness); /* which has proved it, and may be silent for as long as it likes */
+  expect_served(witness); /* which has proved it, and may be silent for as long as it likes */
   (void)close(witness);
-  scene_close(s);
 }
 
-TEST(strangers_cannot_keep_consumers_out)
+SCENE_TEST(strangers_cannot_keep_consumers_out)
 {
-  scene *s = scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
+  scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
   int strangers[20];
   for (size_t i = 0; i < 20; i++) {
     uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-    strangers[i] = stranger(s);
+    strangers[i] = stranger();
     (void)peer_receive_frame(strangers[i], KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
   }
   for (size_t i = 0; i < 17; i++) { /* the oldest made room */
@@ -243,34 +240,32 @@ TEST(strangers_cannot_keep_consumers_out)
   }
   peer_expect_silence(strangers[17], 20);
   peer_expect_silence(strangers[19], 20);
-  assert_true(node_has_logged(&s->producer, "too many connections have not proved their key"));
-  int fd = peer_connect_proved(&s->spec);
-  expect_served(s, fd);
+  assert_true(node_has_logged(&s.producer, "too many connections have not proved their key"));
+  int fd = peer_connect_proved(&s.spec);
+  expect_served(fd);
   (void)close(fd);
   for (size_t i = 0; i < 20; i++) {
     (void)close(strangers[i]);
   }
-  scene_close(s);
 }
 
-TEST(the_longest_idle_consumer_makes_room)
+SCENE_TEST(the_longest_idle_consumer_makes_room)
 {
-  scene *s = scene_open(3, 5000);
+  scene_open(3, 5000);
   int fds[4];
   for (size_t i = 0; i < 3; i++) {
-    fds[i] = peer_connect_proved(&s->spec);
+    fds[i] = peer_connect_proved(&s.spec);
   }
-  expect_served(s, fds[0]); /* so that fds[1] is the one */
-  fds[3] = peer_connect_proved(&s->spec);
+  expect_served(fds[0]); /* so that fds[1] is the one */
+  fds[3] = peer_connect_proved(&s.spec);
   peer_expect_closed(fds[1]);
-  assert_true(node_has_logged(&s->producer, "connections_max is reached, and it was idle longest"));
-  expect_served(s, fds[0]);
-  expect_served(s, fds[2]);
-  expect_served(s, fds[3]);
+  assert_true(node_has_logged(&s.producer, "connections_max is reached, and it was idle longest"));
+  expect_served(fds[0]);
+  expect_served(fds[2]);
+  expect_served(fds[3]);
   for (size_t i = 0; i < 4; i++) {
     (void)close(fds[i]);
   }
-  scene_close(s);
 }
 
 /* When the kernel takes the last byte that it has room for is its affair: acknowledgements may be late. */
@@ -367,30 +362,29 @@ static void expect_rest(void)
   assert_true(used_us < 50000);
 }
 
-TEST(a_lack_of_descriptors_passes)
+SCENE_TEST(a_lack_of_descriptors_passes)
 {
-  scene *s = scene_open(8, 5000);
+  scene_open(8, 5000);
   atomic_store(&accept_error, EMFILE);
-  int fd = peer_connect_proved(&s->spec); /* a little later */
-  expect_served(s, fd);
+  int fd = peer_connect_proved(&s.spec); /* a little later */
+  expect_served(fd);
   assert_int_equal(atomic_load(&accept_error), 0);
-  assert_true(node_has_logged(&s->producer, "cannot accept connections: Too many open files"));
+  assert_true(node_has_logged(&s.producer, "cannot accept connections: Too many open files"));
   expect_rest();                             /* the pause is over and forgotten */
   atomic_store(&accept_error, ECONNABORTED); /* that one left; the next is taken at once */
-  int next = peer_connect_proved(&s->spec);
-  expect_served(s, next);
+  int next = peer_connect_proved(&s.spec);
+  expect_served(next);
   (void)close(fd);
   (void)close(next);
-  scene_close(s);
 }
 
 /* A child that was forked has copies of both ends and of the listener: who is thrown out sees it all the same, the
  * thread is not told of him again, and nobody can connect to a port that is not served any more. */
 TEST(a_forked_child_keeps_nothing_open)
 {
-  scene *s = scene_open(8, 5000);
+  scene_open(8, 5000);
   uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-  int fd = stranger(s);
+  int fd = stranger();
   (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
   pid_t child = fork();
   if (child == 0) {
@@ -404,11 +398,11 @@ TEST(a_forked_child_keeps_nothing_open)
   expect_rest();
   kvf_address at;
   kvf_tcp_description found;
-  assert_int_equal(kvf_tcp_description_read(s->introduction.description, s->introduction.description_bytes,
-                                            &s->introduction.incarnation, &found),
+  assert_int_equal(kvf_tcp_description_read(s.introduction.description, s.introduction.description_bytes,
+                                            &s.introduction.incarnation, &found),
                    KVF_OK);
   assert_int_equal(kvf_address_parse("127.0.0.1", found.port, &at), KVF_OK);
-  scene_close(s);
+  (void)scene_close(NULL);
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(&at, &storage);
   fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
