@@ -16,13 +16,17 @@
 
 void test_add(const struct CMUnitTest *test);
 
-#define TEST_WITH(name, set_up, tear_down)                                \
-  static void name(void **state);                                         \
-  __attribute__((constructor)) static void add_##name(void)               \
-  {                                                                       \
-    test_add(&(struct CMUnitTest){#name, name, set_up, tear_down, NULL}); \
-  }                                                                       \
+#define TEST_IF(wanted, name, set_up, tear_down)                            \
+  static void name(void **state);                                           \
+  __attribute__((constructor)) static void add_##name(void)                 \
+  {                                                                         \
+    if (wanted) {                                                           \
+      test_add(&(struct CMUnitTest){#name, name, set_up, tear_down, NULL}); \
+    }                                                                       \
+  }                                                                         \
   static void name(__attribute__((unused)) void **state)
+
+#define TEST_WITH(name, set_up, tear_down) TEST_IF(true, name, set_up, tear_down)
 
 #define TEST(name) TEST_WITH(name, NULL, NULL)
 

@@ -1,5 +1,4 @@
 #include "base/prng.h"
-#include "cases.h"
 #include "pair.h"
 #include "test.h"
 
@@ -43,10 +42,10 @@ static void expect_good(pair *two, const node_lease *lease, const kvf_read *read
   assert_true(node_all_are(&two->consumer, UNTOUCHED));
 }
 
-void single_block(void **state)
+TEST(single_block)
 {
   const node_shape shape = node_shape_simple(4, 4096);
-  pair *two = pair_open(*state, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   const kvf_read_item item = {0, 2, lease->blocks[2], 3};
   kvf_read read = node_read(&two->consumer);
@@ -57,10 +56,10 @@ void single_block(void **state)
   pair_close(two);
 }
 
-void random_blocks(void **state)
+TEST(random_blocks)
 {
   const node_shape shape = node_shape_simple(1024, 4096);
-  pair *two = pair_open(*state, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {1};
   uint32_t count;
@@ -80,7 +79,7 @@ void random_blocks(void **state)
   pair_close(two);
 }
 
-void regions_and_groups(void **state)
+TEST(regions_and_groups)
 {
   /* Blocks apart on one side, packed on the other, of odd sizes. */
   const node_shape producer = {
@@ -91,7 +90,7 @@ void regions_and_groups(void **state)
       .count = 4,
       .regions = {
           {3000, 3000, 40, 1, 1, 0}, {1024, 520, 40, 1, 1, 1}, {3001, 3000, 40, 1, 1, 0}, {70000, 65536, 40, 1, 1, 1}}};
-  pair *two = pair_open(*state, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_read read = lease_read(&two->consumer, lease, 5);
   expect_good(two, lease, &read);
@@ -99,8 +98,8 @@ void regions_and_groups(void **state)
   pair_close(two);
 }
 
-static void heads_case(const conformance_traits *traits, uint32_t producer_heads, uint32_t consumer_heads,
-                       uint32_t remote_head, uint32_t local_head, uint32_t heads)
+static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_t remote_head, uint32_t local_head,
+                       uint32_t heads)
 {
   const node_shape producer = {.count = 2,
                                .regions = {{8192, producer_heads * 768, 8, producer_heads, 8, 0},
@@ -109,7 +108,7 @@ static void heads_case(const conformance_traits *traits, uint32_t producer_heads
       .count = 2,
       .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0},
                   {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0}}};
-  pair *two = pair_open(traits, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_read read = lease_read(&two->consumer, lease, 1);
   read.remote_head = remote_head;
@@ -120,14 +119,14 @@ static void heads_case(const conformance_traits *traits, uint32_t producer_heads
   pair_close(two);
 }
 
-void heads_narrower(void **state)
+TEST(heads_narrower)
 {
-  heads_case(*state, 4, 2, 2, 0, 2);
+  heads_case(4, 2, 2, 0, 2);
 }
 
-void heads_wider(void **state)
+TEST(heads_wider)
 {
-  heads_case(*state, 4, 8, 0, 4, 4);
+  heads_case(4, 8, 0, 4, 4);
 }
 
 /* A read that must be refused whole: no byte may change. */
@@ -140,11 +139,10 @@ static void expect_refused(pair *two, kvf_read *read)
   assert_true(node_all_are(&two->consumer, UNTOUCHED));
 }
 
-void items_out_of_range(void **state)
+TEST(items_out_of_range)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0}}};
-  pair *two = pair_open(traits, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */
   const kvf_read_item bad[][2] = {
@@ -174,11 +172,10 @@ void items_out_of_range(void **state)
   pair_close(two);
 }
 
-void small_reads(void **state)
+TEST(small_reads)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = node_shape_simple(16, 4096);
-  pair *two = pair_open(traits, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (uint32_t i = 0; i < 200; i++) {
     node_set_all(&two->consumer, UNTOUCHED);
@@ -202,11 +199,10 @@ void small_reads(void **state)
   pair_close(two);
 }
 
-void parallel_reads(void **state)
+TEST(parallel_reads)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = node_shape_simple(1024, 2048);
-  pair *two = pair_open(traits, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_link *links[2] = {two->link, node_connect_ok(&two->consumer, &two->introduction)};
   uint32_t count;

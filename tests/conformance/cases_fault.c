@@ -1,6 +1,5 @@
 #include "../sanitizer.h"
 #include "base/prng.h"
-#include "cases.h"
 #include "fault_transport.h"
 #include "pair.h"
 #include "test.h"
@@ -13,12 +12,12 @@ static node_shape producer_shape(void)
   return node_shape_simple(VOLLEY_BLOCKS, VOLLEY_BLOCK_BYTES);
 }
 
-static pair *open_pair(const conformance_traits *traits)
+static pair *open_pair(void)
 {
   const node_shape producer = producer_shape();
   const node_shape consumer = node_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
   fault_plan_set(NULL);
-  pair *two = pair_open(traits, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   next_owner(&two->consumer);
   return two;
 }
@@ -51,9 +50,9 @@ static uint32_t count_ended(const read_volley *volley, kvf_status status)
 }
 
 /* Each read ends with what was said of it, once, and its bytes are as quiet as those of a good one. */
-void fault_every_status(void **state)
+FAULT_TEST(fault_every_status)
 {
-  pair *two = open_pair(*state);
+  pair *two = open_pair();
   const node_shape producer = producer_shape();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (size_t i = 0; i < 2 * fault_statuses_count; i++) {
@@ -68,10 +67,9 @@ void fault_every_status(void **state)
   pair_close(two);
 }
 
-void fault_at_random(void **state)
+FAULT_TEST(fault_at_random)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const node_shape producer = producer_shape();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {37};
@@ -99,12 +97,11 @@ void fault_at_random(void **state)
 }
 
 /* Nothing but a cancel, or the end of the link or of the memory, ends them. */
-void fault_stalled_reads(void **state)
+FAULT_TEST(fault_stalled_reads)
 {
-  const conformance_traits *traits = *state;
   const node_shape producer = producer_shape();
   for (int way = 0; way < 3; way++) {
-    pair *two = open_pair(traits);
+    pair *two = open_pair();
     const node_lease *lease = node_publish(&two->producer, LEASE_ID);
     fault_plan plan = {.permille = {[FAULT_STALL] = 1000}};
     fault_plan_set(&plan);
@@ -129,10 +126,9 @@ void fault_stalled_reads(void **state)
 }
 
 /* The n-th thing that happens on a link is its end, for every n that a volley and its cancels have. */
-void fault_link_down_at_every_event(void **state)
+FAULT_TEST(fault_link_down_at_every_event)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const node_shape producer = producer_shape();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (uint32_t event = 1; event <= 3 * VOLLEY_READS; event++) {
@@ -168,10 +164,9 @@ static kvf_status connect_once(pair *two)
   return status;
 }
 
-void fault_in_every_operation(void **state)
+FAULT_TEST(fault_in_every_operation)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const kvf_transport_ops *ops = traits->ops;
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (size_t i = 0; i < fault_statuses_count; i++) {
@@ -213,10 +208,9 @@ void fault_in_every_operation(void **state)
 }
 
 /* A link that is given back before anything was said of it. */
-void fault_late_news_of_links(void **state)
+FAULT_TEST(fault_late_news_of_links)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {41};
   for (int i = 0; i < 100; i++) {

@@ -3,7 +3,6 @@
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
-#include "cases.h"
 #include "pair.h"
 #include "test.h"
 #include "transport/fence_memory.h"
@@ -17,22 +16,22 @@ static kvf_status verdict_of(pair *two, const node_lease *lease)
   kvf_read read = lease_read(&two->consumer, lease, 0);
   kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
   read_free(&read);
-  if (two->traits->producer_checks_lease && result.status != KVF_OK) {
+  if (traits->producer_checks_lease && result.status != KVF_OK) {
     assert_true(node_all_are(&two->consumer, UNTOUCHED));
   }
   const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
   return node_verdict(&result, &claim);
 }
 
-static pair *small_pair(const conformance_traits *traits)
+static pair *small_pair(void)
 {
   const node_shape shape = node_shape_simple(8, 4096);
-  return pair_open(traits, &shape, &shape);
+  return pair_open(&shape, &shape);
 }
 
-void lease_not_published(void **state)
+TEST(lease_not_published)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   node_lease *lease = node_reserve(&two->producer, LEASE_ID);
   assert_int_equal(verdict_of(two, lease), KVF_NOT_PUBLISHED);
   lease = node_publish(&two->producer, LEASE_ID);
@@ -65,9 +64,9 @@ static void *publisher_main(void *argument)
 }
 
 /* Whoever asks in this moment is told one or the other, and nothing else happens. */
-void lease_published_meanwhile(void **state)
+TEST(lease_published_meanwhile)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   publisher leases = {.producer = &two->producer};
   uint32_t refused = 0;
   pthread_t thread;
@@ -88,10 +87,9 @@ void lease_published_meanwhile(void **state)
   pair_close(two);
 }
 
-void lease_unknown(void **state)
+TEST(lease_unknown)
 {
-  const conformance_traits *traits = *state;
-  pair *two = small_pair(traits);
+  pair *two = small_pair();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   node_lease stranger = *lease;
   if (traits->producer_checks_lease) {
@@ -111,9 +109,9 @@ void lease_unknown(void **state)
   pair_close(two);
 }
 
-void lease_over(void **state)
+TEST(lease_over)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   node_lease *lease = node_publish(&two->producer, LEASE_ID);
   assert_int_equal(verdict_of(two, lease), KVF_OK);
   node_end(&two->producer, lease);
@@ -121,9 +119,9 @@ void lease_over(void **state)
   pair_close(two);
 }
 
-void lease_of_other_blocks(void **state)
+TEST(lease_of_other_blocks)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   node_lease other = *node_publish(&two->producer, LEASE_ID);
   other.digest++;
   assert_int_equal(verdict_of(two, &other), KVF_BAD_TICKET);
@@ -224,10 +222,10 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_read_ite
   }
 }
 
-static void check_samples(const conformance_traits *traits, uint32_t block_bytes)
+static void check_samples(uint32_t block_bytes)
 {
   const node_shape shape = node_shape_simple(OWNERS_BLOCKS, block_bytes);
-  pair *two = pair_open(traits, &shape, &shape);
+  pair *two = pair_open(&shape, &shape);
   bool is_slow = SANITIZED || traits->is_slow;
   owner_loop owners = {.producer = &two->producer,
                        .block_bytes = block_bytes,
@@ -258,13 +256,13 @@ static void check_samples(const conformance_traits *traits, uint32_t block_bytes
   pair_close(two);
 }
 
-void sample_follows_last_byte(void **state)
+TEST(sample_follows_last_byte)
 {
-  check_samples(*state, OWNERS_BLOCK_BYTES);
+  check_samples(OWNERS_BLOCK_BYTES);
 }
 
 /* Which transports may do in another way. */
-void sample_follows_last_small_byte(void **state)
+TEST(sample_follows_last_small_byte)
 {
-  check_samples(*state, OWNERS_SMALL_BLOCK_BYTES);
+  check_samples(OWNERS_SMALL_BLOCK_BYTES);
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/prng.h"
-#include "cases.h"
 #include "pair.h"
 #include "test.h"
 
@@ -22,10 +21,10 @@ static kvf_status refused(side *consumer, const kvf_link_spec *spec)
   return status;
 }
 
-static pair *small_pair(const conformance_traits *traits)
+static pair *small_pair(void)
 {
   const node_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0}, {4096, 2048, 8, 4, 8, 1}}};
-  return pair_open(traits, &shape, &shape);
+  return pair_open(&shape, &shape);
 }
 
 /* The first link is not disturbed by what happened to others. */
@@ -38,9 +37,9 @@ static void first_link_works(pair *two)
   read_free(&read);
 }
 
-void descriptions_cut_short(void **state)
+PEER_TEST(descriptions_cut_short)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   kvf_link_spec spec = node_spec(&two->introduction);
   for (size_t bytes = 0; bytes < two->introduction.description_bytes; bytes++) {
     /* In memory of its own, so that reading past the end shows. */
@@ -55,9 +54,9 @@ void descriptions_cut_short(void **state)
   pair_close(two);
 }
 
-void descriptions_of_garbage(void **state)
+PEER_TEST(descriptions_of_garbage)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   kvf_link_spec spec = node_spec(&two->introduction);
   uint8_t *garbage = allocate(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1);
   kvf_prng prng = {29};
@@ -78,9 +77,9 @@ void descriptions_of_garbage(void **state)
   pair_close(two);
 }
 
-void layouts_incompatible(void **state)
+PEER_TEST(layouts_incompatible)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   const node_shape good = two->introduction.shape;
   node_shape shapes[6] = {good, good, good, good, good, good};
   shapes[0].regions[1].group = 0;
@@ -101,9 +100,9 @@ void layouts_incompatible(void **state)
   pair_close(two);
 }
 
-void incarnation_of_another(void **state)
+PEER_TEST(incarnation_of_another)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   kvf_link_spec spec = node_spec(&two->introduction);
   spec.incarnation.bytes[5] ^= 1;
   (void)refused(&two->consumer, &spec);
@@ -111,13 +110,12 @@ void incarnation_of_another(void **state)
   pair_close(two);
 }
 
-void session_of_another(void **state)
+PEER_TEST(session_of_another)
 {
-  const conformance_traits *traits = *state;
   if (!traits->producer_checks_session) {
     skip();
   }
-  pair *two = small_pair(traits);
+  pair *two = small_pair();
   kvf_link_spec spec = node_spec(&two->introduction);
   spec.session_key.data[0] ^= 1;
   (void)refused(&two->consumer, &spec);
@@ -128,12 +126,12 @@ void session_of_another(void **state)
   pair_close(two);
 }
 
-void describe_without_room(void **state)
+PEER_TEST(describe_without_room)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   uint8_t bytes[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
   size_t count = 0;
-  const kvf_transport_ops *ops = two->traits->ops;
+  const kvf_transport_ops *ops = traits->ops;
   for (size_t room = 0; room < two->introduction.description_bytes; room++) {
     assert_int_equal(ops->describe(two->producer.transport, bytes, room, &count), KVF_LIMIT);
   }
@@ -142,21 +140,21 @@ void describe_without_room(void **state)
   pair_close(two);
 }
 
-void memory_set_twice(void **state)
+PEER_TEST(memory_set_twice)
 {
-  pair *two = small_pair(*state);
+  pair *two = small_pair();
   const kvf_transport_memory memory = {.regions = two->producer.regions,
                                        .regions_count = two->producer.shape.count,
                                        .table = two->producer.table,
                                        .table_slots = NODE_SLOTS,
                                        .table_fd = two->producer.table_fd};
-  const kvf_transport_ops *ops = two->traits->ops;
+  const kvf_transport_ops *ops = traits->ops;
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
   ops->clear_memory(two->producer.transport);
   ops->clear_memory(two->producer.transport);
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_OK);
   node_introduce(&two->producer, &two->introduction);
-  two->traits->ops->disconnect(two->link);
+  traits->ops->disconnect(two->link);
   two->link = node_connect_ok(&two->consumer, &two->introduction);
   first_link_works(two);
   pair_close(two);
@@ -189,9 +187,8 @@ static bool comes_back_to(const char *folder, size_t count)
   return false;
 }
 
-void nothing_left_behind(void **state)
+PEER_TEST(nothing_left_behind)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = node_shape_simple(64, 65536);
   const node_shape own = node_shape_simple(4 * 64, 65536);
   size_t fds = 0;
@@ -201,7 +198,7 @@ void nothing_left_behind(void **state)
       fds = entries("/proc/self/fd");
       threads = entries("/proc/self/task");
     }
-    pair *two = pair_open(traits, &shape, &own);
+    pair *two = pair_open(&shape, &own);
     const node_lease *lease = node_publish(&two->producer, LEASE_ID);
     kvf_link *more[4];
     kvf_read reads[4];
@@ -234,9 +231,8 @@ void nothing_left_behind(void **state)
 }
 
 /* A child that was forked while a link was up has a copy of its descriptors, and keeps them as long as it lives. */
-void forked_child_keeps_nothing(void **state)
+PEER_TEST(forked_child_keeps_nothing)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = node_shape_simple(8, 4096);
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));

@@ -2,7 +2,6 @@
 
 #include "../sanitizer.h"
 #include "base/prng.h"
-#include "cases.h"
 #include "pair.h"
 #include "test.h"
 
@@ -20,11 +19,11 @@ static node_shape consumer_shape(void)
   return node_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
 }
 
-void cancel_at_random_times(void **state)
+TEST(cancel_at_random_times)
 {
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
-  pair *two = pair_open(*state, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {11};
   for (int i = 0; i < ROUNDS; i++) {
@@ -39,12 +38,11 @@ void cancel_at_random_times(void **state)
   pair_close(two);
 }
 
-void cancel_of_unknown_reads(void **state)
+TEST(cancel_of_unknown_reads)
 {
-  const conformance_traits *traits = *state;
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
-  pair *two = pair_open(traits, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   traits->ops->cancel(two->link, 77);
   volley_probe(&two->consumer, &two->link, &two->introduction, lease);
@@ -54,9 +52,8 @@ void cancel_of_unknown_reads(void **state)
   pair_close(two);
 }
 
-void producer_stopped(void **state)
+PEER_TEST(producer_stopped)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = producer_shape();
   const node_shape own = consumer_shape();
   side *consumer = allocate(sizeof(*consumer));
@@ -95,9 +92,8 @@ void producer_stopped(void **state)
   free(consumer);
 }
 
-void producer_killed(void **state)
+PEER_TEST(producer_killed)
 {
-  const conformance_traits *traits = *state;
   const node_shape shape = producer_shape();
   const node_shape own = consumer_shape();
   side *consumer = allocate(sizeof(*consumer));
@@ -158,9 +154,8 @@ static uint64_t end_with_producer_ns(side *consumer, producer_process *process)
 
 /* Reads of a link that is given back end with the producer, and wait for no clock. A busy machine may be late at some
  * tries. */
-void disconnect_then_killed(void **state)
+PEER_TEST(disconnect_then_killed)
 {
-  const conformance_traits *traits = *state;
   const node_shape own = consumer_shape();
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));
@@ -175,12 +170,11 @@ void disconnect_then_killed(void **state)
   free(consumer);
 }
 
-void disconnect_with_open_reads(void **state)
+PEER_TEST(disconnect_with_open_reads)
 {
-  const conformance_traits *traits = *state;
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
-  pair *two = pair_open(traits, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {19};
   for (int i = 0; i < ROUNDS; i++) {
@@ -194,14 +188,13 @@ void disconnect_with_open_reads(void **state)
   pair_close(two);
 }
 
-void producer_clears_memory(void **state)
+PEER_TEST(producer_clears_memory)
 {
-  const conformance_traits *traits = *state;
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
   kvf_prng prng = {23};
   for (int i = 0; i < 20; i++) {
-    pair *two = pair_open(traits, &producer, &consumer);
+    pair *two = pair_open(&producer, &consumer);
     const node_lease *lease = node_publish(&two->producer, LEASE_ID);
     read_volley volley = volley_start(&two->consumer, two->link, lease);
     sleep_us(kvf_prng_below(&prng, 2000));
@@ -215,11 +208,11 @@ void producer_clears_memory(void **state)
 }
 
 /* What a consumer leaves unfinished does not concern the producer, nor its other consumers. */
-void consumer_killed(void **state)
+PEER_TEST(consumer_killed)
 {
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
-  pair *two = pair_open(*state, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {29};
   for (int i = 0; i < CONSUMERS; i++) {
@@ -233,11 +226,11 @@ void consumer_killed(void **state)
 }
 
 /* Nor does one that stands still, with more on its way than its socket holds, and is killed then. */
-void consumer_stopped_then_killed(void **state)
+PEER_TEST(consumer_stopped_then_killed)
 {
   const node_shape producer = producer_shape();
   const node_shape consumer = consumer_shape();
-  pair *two = pair_open(*state, &producer, &consumer);
+  pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (int i = 0; i < CONSUMERS; i++) {
     child_process child;

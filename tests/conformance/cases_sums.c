@@ -1,4 +1,3 @@
-#include "cases.h"
 #include "pair.h"
 #include "test.h"
 
@@ -7,7 +6,7 @@
 #define HEAD_BYTES 96
 
 /* Two regions in the first group and one in the second; the consumer has the upper half of the heads. */
-static pair *open_pair(const conformance_traits *traits)
+static pair *open_pair(void)
 {
   const node_shape producer = {
       .count = 3,
@@ -18,7 +17,7 @@ static pair *open_pair(const conformance_traits *traits)
                                .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0},
                                            {128, 2 * 64, BLOCKS, 2, HEADS, 1},
                                            {512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0}}};
-  return pair_open(traits, &producer, &consumer);
+  return pair_open(&producer, &consumer);
 }
 
 static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
@@ -35,10 +34,9 @@ static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
 }
 
 /* Items go by position, then group: position 3's are the 7th and 8th. */
-void bytes_altered_after_publication(void **state)
+TEST(bytes_altered_after_publication)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   const struct {
     uint32_t region;
@@ -64,10 +62,9 @@ void bytes_altered_after_publication(void **state)
   pair_close(two);
 }
 
-void altered_and_mended(void **state)
+TEST(altered_and_mended)
 {
-  const conformance_traits *traits = *state;
-  pair *two = open_pair(traits);
+  pair *two = open_pair();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
   *byte ^= 0x80;

@@ -2,10 +2,9 @@
 
 #include "test.h"
 
-pair *pair_open(const conformance_traits *traits, const node_shape *producer, const node_shape *consumer)
+pair *pair_open(const node_shape *producer, const node_shape *consumer)
 {
   pair *two = allocate(sizeof(*two));
-  two->traits = traits;
   node_open(&two->producer, traits->ops, producer, SEED);
   node_open(&two->consumer, traits->ops, consumer, SEED + 1);
   node_introduce(&two->producer, &two->introduction);
@@ -16,7 +15,7 @@ pair *pair_open(const conformance_traits *traits, const node_shape *producer, co
 void pair_close(pair *two)
 {
   if (two->link != NULL) {
-    two->traits->ops->disconnect(two->link);
+    traits->ops->disconnect(two->link);
   }
   node_close(&two->consumer);
   node_close(&two->producer);

@@ -22,8 +22,16 @@ typedef struct conformance_traits {
   bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 
+/* Those of this program, which the build names. */
+extern const conformance_traits *traits;
+bool suite_has_peers(void);
+bool suite_has_faults(void);
+
+/* Cases add themselves; those of peers that come and go, and those of fault transports, where the suite has them. */
+#define PEER_TEST(name) TEST_IF(suite_has_peers(), name, NULL, NULL)
+#define FAULT_TEST(name) TEST_IF(suite_has_faults(), name, NULL, NULL)
+
 typedef struct pair {
-  const conformance_traits *traits;
   side producer;
   side consumer;
   node_introduction introduction;
@@ -31,7 +39,7 @@ typedef struct pair {
 } pair;
 
 /* Linked sides; the producer's memory is filled with SEED. */
-pair *pair_open(const conformance_traits *traits, const node_shape *producer, const node_shape *consumer);
+pair *pair_open(const node_shape *producer, const node_shape *consumer);
 /* Disconnects (unless link is NULL), closes both, frees. */
 void pair_close(pair *two);
 
@@ -84,12 +92,12 @@ void process_kill(producer_process *process);
 /* Ends it by closing its channel, unless it has been killed, and expects that it exits well. */
 void process_end(producer_process *process);
 /* What such a process does. Returns its exit status. */
-int process_main(const conformance_traits *traits);
+int process_main(void);
 
 /* Likewise a consumer in a process of its own, which reads the lease over and over until it is killed.
  * Returns when it has begun. */
 void consumer_start(child_process *child, const node_introduction *introduction, const node_lease *lease);
 void consumer_kill(const child_process *child);
-int consumer_main(const conformance_traits *traits);
+int consumer_main(void);
 
 #endif

@@ -42,7 +42,7 @@ void process_end(producer_process *process)
   }
 }
 
-int process_main(const conformance_traits *traits)
+int process_main(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   node_shape shape;
@@ -86,7 +86,7 @@ void consumer_kill(const child_process *child)
   assert_true(WIFSIGNALED(child_end(child)));
 }
 
-int consumer_main(const conformance_traits *traits)
+int consumer_main(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   side *consumer = allocate(sizeof(*consumer));

@@ -43,6 +43,6 @@ typedef struct sim_search_task {
 
 /* Prints one line: from how many starts something was found, the median and the most of the seeds that it took, the
  * promise and what was found. 0: found from every start. 1: not. */
-int sim_search_run(const sim_search_task *task);
+int sim_search_run(const sim_search_task *given);
 
 #endif
