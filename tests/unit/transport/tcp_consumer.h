@@ -46,6 +46,7 @@ static inline tcp_consumer *consumer_open(uint32_t handshake_timeout_ms)
 static inline void consumer_connect(tcp_consumer *consumer)
 {
   assert_int_equal(node_begin_connect(&consumer->node, &consumer->spec, &consumer->link), KVF_OK);
+  assert_non_null(consumer->link);
   consumer->user = consumer->link->user;
 }
 
