@@ -20,7 +20,7 @@ typedef struct kvf_check_result {
   char address[KVF_HOST_BYTES_MAX]; /* that HOST was resolved to, with the port */
   uint64_t connect_ns;              /* 0: nobody was reached */
   uint64_t handshake_ns;            /* from there to the node's WELCOME; 0: it did not come to that */
-  uint64_t round_trip_ns;           /* the median of a few, both sides' threads included */
+  uint64_t round_trip_ns;           /* the shortest of a few, both sides' threads included */
   uint64_t bytes;                   /* that the node made up; 0: it had given others what it gives in a second */
   uint64_t bytes_per_s;
   uint32_t protocol_min; /* what the node speaks: there is no handshake without a version in common */

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -223,16 +222,9 @@ static kvf_status receive_pong(const probe *p, kvf_ping *pong)
   return status;
 }
 
-static int compare_ns(const void *a, const void *b)
-{
-  const uint64_t left = *(const uint64_t *)a;
-  const uint64_t right = *(const uint64_t *)b;
-  return (left > right) - (left < right);
-}
-
 static kvf_status measure_round_trip(probe *p)
 {
-  uint64_t took_ns[ROUND_TRIPS];
+  uint64_t shortest_ns = KVF_TIME_NEVER;
   kvf_status status = KVF_OK;
   expect_within(p, 0);
   for (size_t i = 0; i < ROUND_TRIPS && status == KVF_OK; i++) {
@@ -240,12 +232,9 @@ static kvf_status measure_round_trip(probe *p)
     kvf_ping pong;
     status = send_ping(p, 0);
     status = status == KVF_OK ? receive_pong(p, &pong) : status;
-    took_ns[i] = kvf_clock_now() - began_ns;
+    shortest_ns = kvf_time_min(shortest_ns, kvf_clock_now() - began_ns);
   }
-  if (status == KVF_OK) {
-    qsort(took_ns, ROUND_TRIPS, sizeof(took_ns[0]), compare_ns);
-    p->out->round_trip_ns = took_ns[ROUND_TRIPS / 2];
-  }
+  p->out->round_trip_ns = status == KVF_OK ? shortest_ns : 0;
   return status;
 }
 

@@ -43,10 +43,8 @@ static kvf_status open_core(kvf_node *node, char *message)
   }
   kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
   kvf_forget(&config, sizeof(config));
-  if (status != KVF_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up the node's tables: %s", kvf_status_name(status));
-  }
-  return status;
+  return status == KVF_OK ? KVF_OK
+                          : kvf_fail(status, message, "cannot set up the node's tables: %s", kvf_status_name(status));
 }
 
 static const kvf_transport_ops *find_transport(const char *name)
@@ -116,10 +114,7 @@ kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_
   }
   out->on_loopback = config->tls == KVF_TLS_ALWAYS;
   kvf_status status = kvf_tls_context_new(keys, count, &out->context);
-  if (status != KVF_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up TLS: %s", kvf_status_name(status));
-  }
-  return status;
+  return status == KVF_OK ? KVF_OK : kvf_fail(status, message, "cannot set up TLS: %s", kvf_status_name(status));
 }
 
 static kvf_status open_keys(kvf_node *node, char *message)

@@ -26,6 +26,15 @@ kvf_status kvf_decoder_end(const kvf_decoder *decoder)
   return !decoder->failed && decoder->at == decoder->bytes ? KVF_OK : KVF_PROTOCOL;
 }
 
+kvf_status kvf_decoder_give(const kvf_decoder *decoder, bool valid, void *out, const void *value, size_t bytes)
+{
+  if (kvf_decoder_end(decoder) != KVF_OK || !valid) {
+    return KVF_PROTOCOL;
+  }
+  memcpy(out, value, bytes);
+  return KVF_OK;
+}
+
 const uint8_t *kvf_get_span(kvf_decoder *decoder, size_t bytes)
 {
   if (decoder->failed || bytes > decoder->bytes - decoder->at) {

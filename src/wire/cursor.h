@@ -28,6 +28,9 @@ void kvf_decoder_fail(kvf_decoder *decoder);
 
 /* KVF_OK if nothing failed and every byte was read, else KVF_PROTOCOL. */
 KVF_MUST_USE kvf_status kvf_decoder_end(const kvf_decoder *decoder);
+/* Likewise, and `value` must be `valid`: only then its bytes are copied to *out. */
+KVF_MUST_USE kvf_status kvf_decoder_give(const kvf_decoder *decoder, bool valid, void *out, const void *value,
+                                         size_t bytes);
 
 /* These give 0 once the decoder has failed, or when too few bytes are left, which makes it fail. */
 uint8_t kvf_get_u8(kvf_decoder *decoder);

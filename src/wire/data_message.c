@@ -27,11 +27,7 @@ kvf_status kvf_data_challenge_decode(const void *body, size_t body_bytes, kvf_da
   kvf_data_challenge challenge;
   kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
-  kvf_status status = kvf_decoder_end(&decoder);
-  if (status == KVF_OK) {
-    *out = challenge;
-  }
-  return status;
+  return kvf_decoder_give(&decoder, true, out, &challenge, sizeof(challenge));
 }
 
 static void put_hello_head(kvf_encoder *encoder, const kvf_data_hello *hello)
@@ -55,11 +51,7 @@ kvf_status kvf_data_hello_decode(const void *body, size_t body_bytes, kvf_data_h
   hello.session_id = kvf_get_u64(&decoder);
   kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
   kvf_get_bytes(&decoder, hello.proof, sizeof(hello.proof));
-  kvf_status status = kvf_decoder_end(&decoder);
-  if (status == KVF_OK) {
-    *out = hello;
-  }
-  return status;
+  return kvf_decoder_give(&decoder, true, out, &hello, sizeof(hello));
 }
 
 static kvf_status prove(const kvf_key *session_key, const char *label, const kvf_data_challenge *challenge,
@@ -97,11 +89,7 @@ kvf_status kvf_data_ready_decode(const void *body, size_t body_bytes, kvf_data_r
   kvf_data_ready ready;
   kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_get_bytes(&decoder, ready.proof, sizeof(ready.proof));
-  kvf_status status = kvf_decoder_end(&decoder);
-  if (status == KVF_OK) {
-    *out = ready;
-  }
-  return status;
+  return kvf_decoder_give(&decoder, true, out, &ready, sizeof(ready));
 }
 
 kvf_status kvf_data_chunk_encode(const kvf_data_chunk *chunk, void *body, size_t capacity, size_t *body_bytes)
@@ -124,11 +112,7 @@ kvf_status kvf_data_chunk_decode(const void *body, size_t body_bytes, kvf_data_c
   chunk.status = kvf_get_i32(&decoder);
   chunk.payload_bytes = kvf_get_u64(&decoder);
   bool valid = chunk.read_id != 0 && chunk.status <= 0 && (chunk.status == KVF_OK || chunk.payload_bytes == 0);
-  if (kvf_decoder_end(&decoder) != KVF_OK || !valid) {
-    return KVF_PROTOCOL;
-  }
-  *out = chunk;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, valid, out, &chunk, sizeof(chunk));
 }
 
 kvf_status kvf_data_trailer_encode(const kvf_data_trailer *trailer, void *body, size_t capacity, size_t *body_bytes)
@@ -150,11 +134,7 @@ kvf_status kvf_data_trailer_decode(const void *body, size_t body_bytes, kvf_data
   trailer.read_id = kvf_get_u64(&decoder);
   trailer.word = kvf_get_u64(&decoder);
   trailer.digest = kvf_get_u64(&decoder);
-  if (kvf_decoder_end(&decoder) != KVF_OK || trailer.read_id == 0) {
-    return KVF_PROTOCOL;
-  }
-  *out = trailer;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, trailer.read_id != 0, out, &trailer, sizeof(trailer));
 }
 
 kvf_status kvf_data_cancel_encode(const kvf_data_cancel *cancel, void *body, size_t capacity, size_t *body_bytes)
@@ -171,9 +151,5 @@ kvf_status kvf_data_cancel_decode(const void *body, size_t body_bytes, kvf_data_
 {
   kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
   kvf_data_cancel cancel = {.read_id = kvf_get_u64(&decoder)};
-  if (kvf_decoder_end(&decoder) != KVF_OK || cancel.read_id == 0) {
-    return KVF_PROTOCOL;
-  }
-  *out = cancel;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, cancel.read_id != 0, out, &cancel, sizeof(cancel));
 }

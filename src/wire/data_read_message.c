@@ -96,11 +96,7 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   read.runs = decoder.data + decoder.at;
   read.runs_bytes = kvf_decoder_left(&decoder);
   check_runs(&decoder, read.items_count);
-  kvf_status status = kvf_decoder_end(&decoder);
-  if (status == KVF_OK) {
-    *out = read;
-  }
-  return status;
+  return kvf_decoder_give(&decoder, true, out, &read, sizeof(read));
 }
 
 void kvf_data_read_items(const kvf_data_read *read, kvf_read_item *items)

@@ -42,11 +42,7 @@ kvf_status kvf_hello_decode(const void *body, size_t body_bytes, kvf_hello *out)
   kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
   kvf_get_bytes(&decoder, hello.key_id, sizeof(hello.key_id));
   hello.rank = kvf_get_u32(&decoder);
-  if (kvf_decoder_end(&decoder) != KVF_OK || !hello_is_valid(&hello)) {
-    return KVF_PROTOCOL;
-  }
-  *out = hello;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, hello_is_valid(&hello), out, &hello, sizeof(hello));
 }
 
 kvf_status kvf_challenge_encode(const kvf_challenge *challenge, void *body, size_t capacity, size_t *body_bytes)
@@ -70,11 +66,7 @@ kvf_status kvf_challenge_decode(const void *body, size_t body_bytes, kvf_challen
   kvf_get_incarnation(&decoder, &challenge.server);
   kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
   kvf_get_bytes(&decoder, challenge.proof, sizeof(challenge.proof));
-  if (kvf_decoder_end(&decoder) != KVF_OK || challenge.version == 0) {
-    return KVF_PROTOCOL;
-  }
-  *out = challenge;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, challenge.version != 0, out, &challenge, sizeof(challenge));
 }
 
 static bool identity_field_is_valid(const kvf_identity_field *field)
@@ -124,11 +116,7 @@ kvf_status kvf_proof_decode(const void *body, size_t body_bytes, kvf_proof *out)
     kvf_get_text(&decoder, proof.identity[i].name, sizeof(proof.identity[i].name));
     kvf_get_text(&decoder, proof.identity[i].value, sizeof(proof.identity[i].value));
   }
-  if (kvf_decoder_end(&decoder) != KVF_OK || !proof_is_valid(&proof)) {
-    return KVF_PROTOCOL;
-  }
-  *out = proof;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, proof_is_valid(&proof), out, &proof, sizeof(proof));
 }
 
 static bool is_printable(char c)
@@ -165,9 +153,5 @@ kvf_status kvf_refused_decode(const void *body, size_t body_bytes, kvf_refused *
       kvf_decoder_fail(&decoder);
     }
   }
-  if (kvf_decoder_end(&decoder) != KVF_OK || refused.status >= 0) {
-    return KVF_PROTOCOL;
-  }
-  *out = refused;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, refused.status < 0, out, &refused, sizeof(refused));
 }

@@ -34,9 +34,5 @@ kvf_status kvf_ping_decode(const void *body, size_t body_bytes, kvf_ping *out)
   ping.wanted_bytes = kvf_get_u32(&decoder);
   ping.fill_bytes = kvf_get_u32(&decoder);
   (void)kvf_get_span(&decoder, ping.fill_bytes);
-  if (kvf_decoder_end(&decoder) != KVF_OK || !is_valid(&ping)) {
-    return KVF_PROTOCOL;
-  }
-  *out = ping;
-  return KVF_OK;
+  return kvf_decoder_give(&decoder, is_valid(&ping), out, &ping, sizeof(ping));
 }

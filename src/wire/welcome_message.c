@@ -184,17 +184,12 @@ kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, kvf_welcome *
     welcome.version_min = kvf_get_u16(&decoder);
     welcome.version_max = kvf_get_u16(&decoder);
     kvf_get_text(&decoder, welcome.library, sizeof(welcome.library));
-    status = kvf_decoder_end(&decoder);
-  }
-  if (status == KVF_OK && !welcome_is_valid(&welcome)) {
-    status = KVF_PROTOCOL;
+    status = kvf_decoder_give(&decoder, welcome_is_valid(&welcome), out, &welcome, sizeof(welcome));
   }
   if (status != KVF_OK) {
     kvf_welcome_free(&welcome);
-    return status;
   }
-  *out = welcome;
-  return KVF_OK;
+  return status;
 }
 
 void kvf_welcome_free(kvf_welcome *welcome)
