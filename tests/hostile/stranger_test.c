@@ -427,9 +427,11 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
   assert_int_equal(kvf_socket_listen(&address, &listener, &address, message), KVF_OK);
   kvf_address_format(&address, name);
+  (void)pthread_mutex_lock(&s->beside.offers); /* the tickets of the loads beside name the true producer */
   point_to(s, &address);
   pair_offer(&s->producer, 17, WORLD_BLOCKS, 1, true, &ticket);
   point_to(s, NULL);
+  (void)pthread_mutex_unlock(&s->beside.offers);
   uint64_t id = pair_begin(&s->consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);

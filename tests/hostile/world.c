@@ -41,12 +41,16 @@ void costs_expect(costs before, size_t slack_bytes)
 
 /* ---- beside ---- */
 
-static kvf_status load_good(pair_node *producer, pair_node *consumer, uint32_t seed)
+static kvf_status load_good(beside *b, uint32_t seed)
 {
+  pair_node *producer = b->producer;
+  pair_node *consumer = &b->consumer;
   pair_ticket ticket;
   pair_result result;
   uint64_t id = 0;
+  (void)pthread_mutex_lock(&b->offers);
   pair_offer(producer, HEALTHY_FIRST, WORLD_BLOCKS, seed, true, &ticket);
+  (void)pthread_mutex_unlock(&b->offers);
   kvf_status status = pair_request(consumer, &ticket, &ticket.prompt, &id);
   if (status == KVF_OK) {
     status = pair_load(consumer, &ticket, id, DESTINATION);
@@ -75,7 +79,7 @@ static void *load_on(void *context)
 {
   beside *b = context;
   for (uint32_t seed = 1; !atomic_load(&b->stop); seed++) {
-    kvf_status status = load_good(b->producer, &b->consumer, seed % 1000);
+    kvf_status status = load_good(b, seed % 1000);
     int none = KVF_OK;
     if (status != KVF_OK) {
       (void)atomic_compare_exchange_strong(&b->failure, &none, (int)status);
@@ -100,6 +104,7 @@ void beside_start(beside *b, pair_node *producer, const pair_option *options)
 {
   memset(b, 0, sizeof(*b));
   b->producer = producer;
+  (void)pthread_mutex_init(&b->offers, NULL);
   pair_open_node(&b->consumer, options);
   assert_int_equal(pthread_create(&b->thread, NULL, load_on, b), 0);
   wait_loads(b, 2);

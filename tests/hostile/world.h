@@ -30,6 +30,7 @@ typedef struct beside {
   pair_node *producer;
   pair_node consumer;
   pthread_t thread;
+  pthread_mutex_t offers; /* held while it makes a ticket */
   atomic_bool stop;
   atomic_uint loads;
   atomic_int failure; /* of the first load that failed */
