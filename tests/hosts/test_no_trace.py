@@ -55,7 +55,7 @@ def test_nothing_stays_of_a_killed_test(allowed: None, tmp_path: Path) -> None:
 def mutant(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Engines from now on have that planted bug."""
     def choose(name: str) -> None:
-        assert (PLANTED / name / "kvferry").is_dir(), f"not built: tools/dev/mutants.py {name}"
+        assert (PLANTED / name / "kvferry").is_dir(), f"not built: {name}.patch must name hosts"
         monkeypatch.setenv("PYTHONPATH", str(PLANTED / name))
 
     return choose

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
-from mutants import PATCHES, TREE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
+from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
 
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
 ONLY_THERE = {"litmus streams": "x86_64"}
@@ -39,11 +39,14 @@ def tree() -> Path:
 
 def command(catcher: str) -> list[str] | None:
     """None: it is for other tests, or for other machines."""
+    if catcher in WHOLE or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
+        return None
     if catcher == "sim":
         return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
-    if catcher.startswith("litmus ") and os.uname().machine == ONLY_THERE.get(catcher, os.uname().machine):
-        return [LITMUS, "--mode", catcher.split()[1], "--planted"]
-    return None
+    program, _, mode = catcher.partition(" ")
+    if program != "litmus":
+        raise MutantError(f"there is no such test: {catcher}")
+    return [LITMUS, "--mode", mode, "--planted"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PATCHES.glob("*.patch")))

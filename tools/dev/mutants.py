@@ -2,7 +2,7 @@
 
 The head of a patch says which promise the bug breaks, what it is, and by what it must be caught: `sim` (the simulator,
 from several starts) or `litmus MODE`, in tests/mutants/test_mutants.py; `engine` and `hosts` are for tests/e2e and
-tests/hosts, which take packages: mutants.py NAME… builds one for each.
+tests/hosts, which take packages: this program builds one for each of these.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "tests/mutants"
 TREE = ROOT / ".cache/mutants/tree"
 PACKAGES = ROOT / ".cache/mutants/packages"
+WHOLE = {"engine", "hosts"}
+"""Tests that take a package with the bug."""
 
 
 class Mutant(NamedTuple):
@@ -78,5 +80,6 @@ def make_package(mutant: Mutant) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        make_package(read_mutant(name))
+    for mutant in map(read_mutant, sorted(path.stem for path in PATCHES.glob("*.patch"))):
+        if WHOLE.intersection(mutant.catchers):
+            make_package(mutant)

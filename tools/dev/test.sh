@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/chaos --ignore tests/e2e/versions)
 SANITIZE=(-Dbench=false --buildtype=debugoptimized)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:9 mutants:5 tidy:9 tsan:9 fuzz:5 sim:4 coverage:3 engines:9 engine-mutants:2 versions:6 chaos:5 package:3)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 coverage:1 engines:12 engine-mutants:2 versions:2 chaos:3 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
