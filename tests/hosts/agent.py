@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, pack, wait_for  # noqa: E402
+from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, wait_for  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 
 BLOCK_BYTES = 128 * 1024

@@ -100,6 +100,7 @@ pytest_step() {
 # ---- ./dev test ----
 
 test_c() {
+  step "names in Python" - .venv/bin/ruff check --no-cache --quiet --select E9,F .
   step "C tests" "$(reports build)" meson_tests build
 }
 

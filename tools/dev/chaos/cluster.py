@@ -76,11 +76,6 @@ class Cluster(Stack):
         for engine in self.engines:
             client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
 
-    def kill(self, engine: Engine) -> None:
-        shared = shared_memory_of(engine)
-        engine.process.kill()
-        remove(shared)
-
     def calm(self) -> None:
         """Nothing goes wrong any more."""
         for engine in self.engines:

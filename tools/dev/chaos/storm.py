@@ -65,7 +65,7 @@ class Storm:
             say(f"  {now_s:4.0f} s  D is started anew: {why}")
             self.d_restarts.append(f"{now_s:.0f} s: {why}")
             self._patient_until_s = now_s + START_S + STUCK_S
-            self._cluster.kill(consumer)
+            consumer.process.kill()
             consumer.start()
 
     def _why_not(self, episode: Episode) -> str:
@@ -78,7 +78,7 @@ class Storm:
         if episode.kind == "pause":
             engine.process.pause()
         elif episode.kind == "kill":
-            self._cluster.kill(engine)
+            engine.process.kill()
         else:
             self._cluster.controls[episode.engine].switch_on(episode.rules)
 
