@@ -1,5 +1,6 @@
 """One set of engines for the whole suite: a prefill engine, and a decode engine for each way of decoding, started when
-the first test asks for it.
+the first test asks for it. A folder has a few engines of its own for each file (`start`), and is run by itself: engines
+that are up share the machine's memory.
 
 The model is small and random: its greedy tokens differ from prompt to prompt, so that KV blocks of another prompt
 show in the answer. Run it with --connector nixl to see what other connectors do.
@@ -23,6 +24,8 @@ from pd.progress import wait_until  # noqa: E402
 from pd.prompts import numbered_prompt  # noqa: E402
 from pd.rig import Rig  # noqa: E402
 from pd.stack import START_LIMIT_S, Stack, log_folder  # noqa: E402
+
+import shapes  # noqa: E402
 
 LEASE_S = 3.0
 P_BLOCKS = 24
@@ -125,3 +128,25 @@ def other_prefill(stack: Stack) -> Iterator[Engine]:
         yield engine
     finally:
         engine.stop()
+
+
+@pytest.fixture(scope="module")
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[[list[EngineSpec]], Callable[[str, str], Rig]]]:
+    """Gives the rig of two of some engines, by name: prefill, decode."""
+    prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
+    stacks: list[Stack] = []
+
+    def of(specs: list[EngineSpec]) -> Callable[[str, str], Rig]:
+        known = {spec.name: spec for spec in specs}
+
+        def rig(prefill: str, decode: str) -> Rig:
+            if not stacks:
+                stacks.append(Stack([known[prefill], known[decode]], log_folder(request.module.__name__), with_router=False))
+                stacks[0].__enter__()
+            engines = {engine.name: engine for engine in stacks[0].engines}
+            source, consumer = (engines.get(name) or stacks[0].add(known[name]) for name in (prefill, decode))
+            return Rig(stacks[0], "kvferry", prompts, shapes.LEASE_S, client_limit_s=60.0, source=source, consumer=consumer)
+        return rig
+    yield of
+    for stack in stacks:
+        stack.stop()
