@@ -33,17 +33,24 @@ typedef struct kvf_blocks {
   uint32_t groups;
 } kvf_blocks;
 
-/* What makes a prompt's KV what it is. Two requests with equal hash and tokens have the same KV. */
+/* What makes a prompt's KV what it is. Two requests with equal hash, model and tokens have the same KV. */
 typedef struct kvf_prompt {
-  uint8_t hash[32]; /* kvf_prompt_hash() */
-  uint32_t tokens;  /* number of tokens whose KV the blocks hold */
+  uint8_t hash[32];  /* kvf_prompt_hash() */
+  uint8_t model[32]; /* kvf_prompt_set_model(); zeros until then */
+  uint32_t tokens;   /* number of tokens whose KV the blocks hold */
 } kvf_prompt;
 
-/* The identity of the first `tokens` tokens and of whatever else changes their KV: `salt` is any bytes that name the
- * LoRA adapter, the multimodal input and the cache salt, the same on both engines (may be NULL when salt_bytes is 0).
+/* The identity of the first `tokens` tokens and of whatever else a request brings that changes their KV: `salt` is any
+ * bytes that name the multimodal input and the cache salt, the same on both engines (may be NULL when salt_bytes is 0).
  * Any thread. KVF_INVALID: a NULL argument. KVF_NO_MEMORY: try again later. */
 KVF_API KVF_MUST_USE kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint32_t tokens, const void *salt,
                                                 size_t salt_bytes, kvf_prompt *out);
+
+/* What computes the prompt's KV, as far as it can change while the node is open: `model` is any bytes that name the
+ * weights and the LoRA adapter by their content, the same on both engines. A consumer whose model is another one is
+ * told KVF_INCOMPATIBLE. What cannot change belongs into the node's identity (config.h), whose fields are compared by
+ * name. Any thread. KVF_INVALID: a NULL argument. KVF_NO_MEMORY: try again later; *prompt is unchanged. */
+KVF_API KVF_MUST_USE kvf_status kvf_prompt_set_model(kvf_prompt *prompt, const void *model, size_t model_bytes);
 
 /* A lease: the producer's promise to keep a request's blocks. Plain data: copy it freely, send it to the engine's
  * ranks as it is. `id` is unique in the life of the producer's control node; the token is a secret of the ticket. */

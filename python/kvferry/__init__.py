@@ -4,6 +4,6 @@ The binding to the C library is `kvferry._kvferry`; its stub file is the manual.
 """
 
 from ._kvferry import VERSION as __version__
-from ._kvferry import Error, Node, prompt_hash, report, report_merge, status_name
+from ._kvferry import Error, Node, prompt_hash, prompt_set_model, report, report_merge, status_name
 
-__all__ = ["Error", "Node", "__version__", "prompt_hash", "report", "report_merge", "status_name"]
+__all__ = ["Error", "Node", "__version__", "prompt_hash", "prompt_set_model", "report", "report_merge", "status_name"]

@@ -90,6 +90,9 @@ class Node:
 def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
     """token_ids: native uint32s."""
 
+def prompt_set_model(prompt: Prompt, model: bytes) -> Prompt:
+    """The prompt as computed by this model: any bytes that name weights and adapter by their content."""
+
 def check_node(address: str, options: dict[str, str]) -> tuple[int, str, Checked]:
     """(status, what is wrong, what was found): kvf_check_node() of HOST:PORT. Error: a bad option."""
 

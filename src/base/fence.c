@@ -29,6 +29,7 @@ kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, co
       {lease->token, sizeof(lease->token)},
       {&lease->id, sizeof(lease->id)},
       {prompt->hash, sizeof(prompt->hash)},
+      {prompt->model, sizeof(prompt->model)},
       {&prompt->tokens, sizeof(prompt->tokens)},
       {&blocks->groups, sizeof(blocks->groups)},
       {blocks->counts, blocks->groups * sizeof(*blocks->counts)},

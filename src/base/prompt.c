@@ -1,4 +1,5 @@
 #include <stddef.h>
+#include <string.h>
 
 #include "base/crypto.h"
 #include "kvferry/types.h"
@@ -25,6 +26,21 @@ kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint32_t tokens, const voi
   kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), prompt.hash);
   if (status == KVF_OK) {
     *out = prompt;
+  }
+  return status;
+}
+
+kvf_status kvf_prompt_set_model(kvf_prompt *prompt, const void *model, size_t model_bytes)
+{
+  static const char domain[] = "kvferry model 1";
+  if (prompt == NULL || model == NULL) {
+    return KVF_INVALID;
+  }
+  uint8_t hash[sizeof(prompt->model)];
+  const kvf_span spans[] = {{domain, sizeof(domain)}, {model, model_bytes}};
+  kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
+  if (status == KVF_OK) {
+    memcpy(prompt->model, hash, sizeof(hash));
   }
   return status;
 }

@@ -82,6 +82,10 @@ static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kv
     *why = "made for another model or layout";
     return KVF_INCOMPATIBLE;
   }
+  if (memcmp(ticket->prompt.model, prompt->model, sizeof(prompt->model)) != 0) {
+    *why = "computed with other weights or another LoRA adapter";
+    return KVF_INCOMPATIBLE;
+  }
   if (!is_near(self, ticket)) {
     *why = "names another host, which needs a shared key (option key_file)";
     return KVF_BAD_TICKET;

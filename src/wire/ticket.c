@@ -7,7 +7,7 @@
 #include "wire/block_runs.h"
 #include "wire/fields.h"
 
-#define PREFIX "kvf1."
+#define PREFIX "kvf2."
 #define PREFIX_BYTES (sizeof(PREFIX) - 1)
 #define LABEL "kvferry ticket"
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
@@ -71,6 +71,7 @@ static void put_payload(kvf_encoder *encoder, const kvf_ticket *ticket)
   }
   kvf_put_lease(encoder, &ticket->lease);
   kvf_put_bytes(encoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
+  kvf_put_bytes(encoder, ticket->prompt.model, sizeof(ticket->prompt.model));
   kvf_put_u32(encoder, ticket->prompt.tokens);
   kvf_put_u32(encoder, ticket->block_tokens);
   kvf_put_u32(encoder, ticket->ttl_ms);
@@ -162,6 +163,7 @@ static void get_head(kvf_decoder *decoder, kvf_ticket *ticket)
   }
   kvf_get_lease(decoder, &ticket->lease);
   kvf_get_bytes(decoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
+  kvf_get_bytes(decoder, ticket->prompt.model, sizeof(ticket->prompt.model));
   ticket->prompt.tokens = kvf_get_u32(decoder);
   ticket->block_tokens = kvf_get_u32(decoder);
   ticket->ttl_ms = kvf_get_u32(decoder);

@@ -1,6 +1,6 @@
 /* The ticket: what a producer hands to a consumer through the router.
  *
- *   "kvf1." base64url(payload) "." base64url(MAC over everything before it)
+ *   "kvf2." base64url(payload) "." base64url(MAC over everything before it)
  *
  * The MAC is checked before the payload is decoded, so that what strangers wrote costs nothing but the check. Without a
  * key it is a checksum. One ticket has one text. Any thread.

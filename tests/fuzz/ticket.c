@@ -63,7 +63,7 @@ static void take_sealed(const uint8_t *payload, size_t bytes, const kvf_key *key
   if (at + 44 > sizeof(text)) {
     return;
   }
-  (void)snprintf(text, sizeof(text), "kvf1.");
+  (void)snprintf(text, sizeof(text), "kvf2.");
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   fuzz_check(kvf_hmac(key, spans, 2, mac) == KVF_OK);

@@ -10,20 +10,23 @@
 static sim_prompt prompts[SIM_PROMPTS];
 static bool prompts_are_made;
 
-/* The last three share their first block with the first ones; the last block of some is not full. */
+/* The second is the first one again, computed with other weights. The last three share their first block; the last
+ * block of some is not full. */
 static void make_prompts(void)
 {
-  static const uint32_t tokens[SIM_PROMPTS] = {8, 12, 16, 5, 20, 12, 10, 4};
+  static const uint32_t tokens[SIM_PROMPTS] = {8, 8, 16, 5, 20, 12, 10, 4};
   for (uint32_t p = 0; p < SIM_PROMPTS; p++) {
     uint32_t ids[SIM_POSITIONS_MAX * SIM_BLOCK_TOKENS];
-    uint64_t hash = 0;
+    const char weights = p == 1;
+    uint64_t hash = p == 1;
     for (uint32_t i = 0; i < tokens[p]; i++) {
-      ids[i] = p >= SIM_PROMPTS - 3 && i < SIM_BLOCK_TOKENS ? 7 + i : 1000 * (p + 1) + i;
+      ids[i] = p >= SIM_PROMPTS - 3 && i < SIM_BLOCK_TOKENS ? 7 + i : 1000 * (p + (p != 1)) + i;
       hash = (hash ^ ids[i]) * UINT64_C(0x100000001b3) + 1;
       prompts[p].prefix[i / SIM_BLOCK_TOKENS] = hash;
     }
     prompts[p].positions = kvf_ticket_positions(tokens[p], SIM_BLOCK_TOKENS);
     kvf_status status = kvf_prompt_hash(ids, tokens[p], NULL, 0, &prompts[p].identity);
+    status = status == KVF_OK ? kvf_prompt_set_model(&prompts[p].identity, &weights, 1) : status;
     prompts[p].identity.tokens = status == KVF_OK ? tokens[p] : 0;
   }
   prompts_are_made = true;

@@ -29,6 +29,21 @@ static PyObject *module_prompt_hash(PyObject *module, PyObject *args)
   return kvfpy_struct_object(&prompt, sizeof(prompt));
 }
 
+static PyObject *module_prompt_set_model(PyObject *module, PyObject *args)
+{
+  kvf_prompt prompt;
+  const char *model = NULL;
+  Py_ssize_t model_bytes = 0;
+  if (!PyArg_ParseTuple(args, "O&y#:prompt_set_model", kvfpy_to_prompt, &prompt, &model, &model_bytes)) {
+    return NULL;
+  }
+  kvf_status status = kvf_prompt_set_model(&prompt, model, (size_t)model_bytes);
+  if (status != KVF_OK) {
+    return kvfpy_raise_status(((kvfpy_module_state *)PyModule_GetState(module))->error, status, NULL);
+  }
+  return kvfpy_struct_object(&prompt, sizeof(prompt));
+}
+
 static PyObject *module_report(PyObject *module, PyObject *args)
 {
   (void)module;
@@ -155,6 +170,7 @@ static PyObject *module_options(PyObject *module, PyObject *unused)
 
 static PyMethodDef module_methods[] = {
     KVFPY_METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
+    KVFPY_METHOD("prompt_set_model", module_prompt_set_model, METH_VARARGS),
     KVFPY_METHOD("check_node", module_check_node, METH_VARARGS),
     KVFPY_METHOD("report", module_report, METH_VARARGS),
     KVFPY_METHOD("report_merge", module_report_merge, METH_VARARGS),

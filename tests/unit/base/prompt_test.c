@@ -48,11 +48,31 @@ TEST(salt_does_not_pass_for_tokens)
   assert_false(same(hash_of(ids + 2, 2, ids, 8), hash_of(ids + 1, 3, ids, 4)));
 }
 
+static kvf_prompt computed_by(const void *model, size_t bytes)
+{
+  kvf_prompt prompt = hash_of(ids, 4, NULL, 0);
+  assert_int_equal(kvf_prompt_set_model(&prompt, model, bytes), KVF_OK);
+  return prompt;
+}
+
+TEST(model_is_beside_the_hash)
+{
+  const kvf_prompt prompt = hash_of(ids, 4, NULL, 0);
+  const kvf_prompt a = computed_by("weights a", 9);
+  assert_true(same(a, prompt));
+  assert_memory_equal(a.model, computed_by("weights a", 9).model, sizeof(a.model));
+  assert_memory_not_equal(a.model, computed_by("weights b", 9).model, sizeof(a.model));
+  assert_memory_not_equal(a.model, computed_by("weights ", 8).model, sizeof(a.model));
+  assert_memory_not_equal(a.model, prompt.model, sizeof(a.model));
+}
+
 TEST(null_arguments_are_refused)
 {
   kvf_prompt prompt = {.tokens = 77};
   assert_int_equal(kvf_prompt_hash(NULL, 4, NULL, 0, &prompt), KVF_INVALID);
   assert_int_equal(kvf_prompt_hash(ids, 4, NULL, 1, &prompt), KVF_INVALID);
   assert_int_equal(kvf_prompt_hash(ids, 4, NULL, 0, NULL), KVF_INVALID);
+  assert_int_equal(kvf_prompt_set_model(&prompt, NULL, 0), KVF_INVALID);
+  assert_int_equal(kvf_prompt_set_model(NULL, "m", 1), KVF_INVALID);
   assert_int_equal(prompt.tokens, 77);
 }

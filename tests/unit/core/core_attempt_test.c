@@ -336,7 +336,7 @@ RANKS_TEST(unregistering_tries_no_other)
 
 RANKS_TEST(source_of_another_layout_is_left_out)
 {
-  for (uint32_t kind = 0; kind < 5; kind++) {
+  for (uint32_t kind = 0; kind < 6; kind++) {
     open_world(1);
     switch (kind) {
       case 0:
@@ -350,6 +350,9 @@ RANKS_TEST(source_of_another_layout_is_left_out)
         break;
       case 3:
         tickets[1].counts[0]--;
+        break;
+      case 4:
+        tickets[1].prompt.model[0] ^= 1;
         break;
       default:
         tickets[1].groups = 2;
@@ -376,6 +379,15 @@ RANKS_TEST(the_first_source_may_be_left_out)
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(world.wires[0].dials, 0);
   assert_over(KVF_OK, POSITIONS);
+}
+
+RANKS_TEST(another_model_is_incompatible)
+{
+  open_world(1);
+  tickets[0].prompt.model[0] ^= 1;
+  assert_int_equal(start(1), KVF_INCOMPATIBLE);
+  assert_int_equal(core()->requests.counters.incompatible, 1);
+  assert_nothing_is_told();
 }
 
 RANKS_TEST(no_source_that_fits_is_a_refusal)

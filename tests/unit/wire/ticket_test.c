@@ -40,6 +40,7 @@ static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
   }
   assert_memory_equal(&a->lease, &b->lease, sizeof(kvf_lease));
   assert_memory_equal(a->prompt.hash, b->prompt.hash, sizeof(a->prompt.hash));
+  assert_memory_equal(a->prompt.model, b->prompt.model, sizeof(a->prompt.model));
   assert_int_equal(a->prompt.tokens, b->prompt.tokens);
   assert_int_equal(a->block_tokens, b->block_tokens);
   assert_int_equal(a->ttl_ms, b->ttl_ms);
@@ -72,7 +73,7 @@ TEST(test_round_trip)
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   size_t bytes = round_trip(&ticket);
-  assert_memory_equal(text, "kvf1.", 5);
+  assert_memory_equal(text, "kvf2.", 5);
   for (size_t i = 0; i < bytes; i++) {
     assert_true(text[i] > ' ' && text[i] <= 'z' && text[i] != '"' && text[i] != '\\');
   }
@@ -177,7 +178,7 @@ TEST(test_one_text_per_ticket)
   for (size_t more = 1; more <= 2; more++) {
     uint8_t mac[KVF_HASH_BYTES];
     memset(payload + payload_bytes, 0, more);
-    put(text, "kvf1.", 5);
+    put(text, "kvf2.", 5);
     kvf_base64url_encode(payload, payload_bytes + more, text + 5);
     char *last = text + 5 + kvf_base64url_text_bytes(payload_bytes + more);
     last[-1] = (char)(last[-1] + 1);
@@ -247,7 +248,7 @@ enum {
   AT_RANKS = 0,
   AT_PORT_1 = 1 + 34 + 16,
   AT_LEASE = 1 + 2 * 34,
-  AT_TOKENS = AT_LEASE + 28 + 32,
+  AT_TOKENS = AT_LEASE + 28 + 32 + 32,
   AT_BLOCK_TOKENS = AT_TOKENS + 4,
   AT_TTL = AT_BLOCK_TOKENS + 4,
   AT_GROUPS = AT_TTL + 4 + 32,
@@ -422,13 +423,13 @@ TEST(test_text_limit)
 TEST(test_versions_and_garbage)
 {
   static const char *const rows[] = {
-      "", "kvf1.", "kvf1", "null", "kvf1..", "kvf1.AAAA.AAAA", "kvf1..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
+      "", "kvf2.", "kvf2", "null", "kvf2..", "kvf2.AAAA.AAAA", "kvf2..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
   kvf_key none = {.bytes = 0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     assert_int_equal(decode(rows[i], strlen(rows[i]), &none, 1), KVF_BAD_TICKET);
   }
   assert_int_equal(decode(text, seal(payload, 0, &none, text), &none, 1), KVF_BAD_TICKET);
   size_t bytes = some_text(&none, text);
-  text[3] = '2';
+  text[3] = '1';
   assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
 }

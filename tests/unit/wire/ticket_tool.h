@@ -57,6 +57,7 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
   }
   fill(ticket.lease.token, sizeof(ticket.lease.token), 30);
   fill(ticket.prompt.hash, sizeof(ticket.prompt.hash), 40);
+  fill(ticket.prompt.model, sizeof(ticket.prompt.model), 45);
   fill(ticket.compat, sizeof(ticket.compat), 50);
   return ticket;
 }
@@ -66,7 +67,7 @@ static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *k
 {
   uint8_t mac[KVF_HASH_BYTES];
   size_t at = 5 + kvf_base64url_text_bytes(bytes);
-  put(text, "kvf1.", 5);
+  put(text, "kvf2.", 5);
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   assert_int_equal(kvf_hmac(key, spans, 2, mac), KVF_OK);
