@@ -10,6 +10,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import RequestStatus
 
 from kvferry import Error, _kvferry
+from kvferry.vllm.requests import Prompts
+from kvferry.vllm.weights import Weights
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
@@ -109,12 +111,14 @@ def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
 
 def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None) -> Any:
     return SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(kv_load_failure_policy=policy, kv_connector_extra_config=options or {},
-                                           engine_id="engine"),
+        kv_transfer_config=SimpleNamespace(
+            kv_load_failure_policy=policy, kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
+            engine_id="engine"),
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
-        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8))
+        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, multimodal_config=None),
+        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=None)
 
 
 def request(name: str, tokens: int, **fields: Any) -> Any:
@@ -172,3 +176,10 @@ class FakeManager:
 
     def record_blocks_for_zeroing(self, request_id: str, start: int) -> None:
         self.zeroed.append((request_id, start))
+
+
+def prompts(weights_id: str = "toy") -> Prompts:
+    """Of an engine whose weights have this name."""
+    weights = Weights(None, None, weights_id)
+    weights.begin()
+    return Prompts(vllm_config(), weights)

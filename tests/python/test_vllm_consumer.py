@@ -16,6 +16,7 @@ from fakes import (  # noqa: E402
     FakeManager,
     FakeNode,
     kv_cache_config,
+    prompts,
     request,
     vllm_config,
 )
@@ -39,7 +40,7 @@ class Side:
         self.node.status["request_open"] = open_status
         self.node.positions = [3] * groups
         self.failures = FakeFailures()
-        self.consumer = Consumer(self.node, self.failures, vllm_config(ranks=ranks), kv_cache_config(groups))
+        self.consumer = Consumer(self.node, prompts(), self.failures, vllm_config(ranks=ranks), kv_cache_config(groups))
         self.manager = self.consumer.manager = FakeManager()
         self.a = request("a", TOKENS, params=params)
         self.consumer.arrive(self.a)

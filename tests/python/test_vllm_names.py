@@ -27,6 +27,10 @@ CALLS = [
     ("connector.py", BASE + "KVConnectorBase_V1._get_connector_metadata", ["self"]),
     ("identity.py", "vllm.v1.attention.backends.cpu_attn:_get_attn_isa",
      ["dtype", "block_size", "head_size", "kv_cache_dtype"]),
+    ("identity.py", "vllm.transformers_utils.repo_utils:get_hf_file_to_dict", ["file_name", "model", "revision"]),
+    ("weights.py", "vllm.model_executor.model_loader.default_loader:DefaultModelLoader._prepare_weights",
+     ["self", "model_name_or_path", "subfolder", "revision", "fall_back_to_pt", "allow_patterns_overrides"]),
+    ("vllm_plugin.py", "vllm.v1.executor.abstract:Executor.__init__", ["self", "vllm_config"]),
     ("consumer.py", SCHEDULER + "._update_waiting_for_remote_kv", ["self", "request"]),
 ]
 
@@ -46,6 +50,9 @@ FIELDS = [
     ("layout.py", INTERFACE + "FullAttentionSpec",
      ["block_size", "num_kv_heads", "head_size", "dtype", "max_tp_shards"]),
     ("layout.py", INTERFACE + "UniformTypeKVCacheSpecs", ["kv_cache_specs"]),
+    ("identity.py", "vllm.config:ModelConfig",
+     ["hf_config_path", "hf_overrides", "hf_config", "hf_text_config", "max_model_len", "quantization", "multimodal_config"]),
+    ("weights.py", "vllm.config:ModelConfig", ["model", "revision", "model_weights"]),
 ]
 
 TEXTS = [

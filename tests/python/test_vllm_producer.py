@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import POOL_BLOCKS, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import POOL_BLOCKS, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
@@ -22,7 +22,7 @@ BLOCKS = {"a": ([5, 6, 7, 8],)}
 
 def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     node = FakeNode()
-    return node, Producer(node, vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+    return node, Producer(node, prompts(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
 
 
 def run_step(producer: Producer, **arguments: Any) -> Orders:

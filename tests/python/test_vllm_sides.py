@@ -16,6 +16,7 @@ from fakes import (  # noqa: E402
     FakeManager,
     FakeNode,
     kv_cache_config,
+    prompts,
     request,
     spec,
     step,
@@ -25,7 +26,8 @@ from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.requests import pack_blocks, prompt_of  # noqa: E402
+from kvferry.vllm.requests import NoIdentity, Prompts, pack_blocks  # noqa: E402
+from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec  # noqa: E402
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
@@ -137,11 +139,36 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
     lora = SimpleNamespace(lora_name="l", lora_path="/l")
     image = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=1, length=2))
-    prompts = [prompt_of(request("a", tokens, **fields)) for tokens, fields in [
+    found = [prompts().of(request("a", tokens, **fields)) for tokens, fields in [
         (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"lora_request": lora}), (20, {"mm_features": [image]}),
         (20, {"mm_features": [image, image]})]]
-    assert len(set(prompts)) == len(prompts)
-    assert prompt_of(request("b", 20)) == prompts[0]
+    found.append(prompts("other weights").of(request("a", 20)))
+    assert len(set(found)) == len(found)
+    assert prompts().of(request("b", 20)) == found[0]
+
+
+def test_images_that_vllm_only_counts() -> None:
+    """Their ids are equal on two engines, whatever they show."""
+    image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
+    for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
+        engine = vllm_config()
+        engine.model_config.multimodal_config = SimpleNamespace(mm_processor_cache_gb=cache_gb)
+        engine.cache_config.enable_prefix_caching = caching
+        found = Prompts(engine, prompts()._weights).of(request("a", 20, mm_features=[image]))
+        assert (found is not NoIdentity.IMAGES_UNHASHED) == hashed
+        assert isinstance(Prompts(engine, prompts()._weights).of(request("a", 20)), bytes)
+
+
+def test_no_identity_without_weights() -> None:
+    weights = Weights(None, None, "toy")
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NoIdentity.WEIGHTS_UNKNOWN
+    weights.begin()
+    known = Prompts(vllm_config(), weights).of(request("a", 20))
+    assert isinstance(known, bytes)
+    weights.forget()
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NoIdentity.WEIGHTS_UNKNOWN
+    weights.name("step 7")
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) not in (known, NoIdentity.WEIGHTS_UNKNOWN)
 
 
 # ---- configuration ----

@@ -8,6 +8,7 @@ from kvferry import Error, Node
 
 from .identity import identity_fields
 from .layout import check_groups
+from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -17,7 +18,9 @@ EXTRA = "kv_connector_extra_config"
 OF_ENGINE = ("rank", "ranks", "block_tokens")
 """Options that follow from the engine's own configuration."""
 ERROR_STATUS = "error_status"
-"""The one option that is not the library's: the HTTP status of a request that has failed."""
+"""The HTTP status of a request that has failed."""
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID)
+"""Options that are not the library's."""
 
 
 class ConfigError(ValueError):
@@ -39,7 +42,7 @@ def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
     for name, value in transfer.kv_connector_extra_config.items():
         if name in OF_ENGINE:
             raise ConfigError(f"{EXTRA}: {name} follows from the engine's configuration and cannot be set")
-        if name != ERROR_STATUS:
+        if name not in OF_CONNECTOR:
             options[name] = option_text(value)
     return options
 
@@ -94,3 +97,11 @@ def error_status_of(vllm_config: VllmConfig) -> int:
     if given not in ("500", "503"):
         raise ConfigError(f'{EXTRA}: error_status = "{given}" is not allowed: it must be 500 or 503')
     return int(given)
+
+
+def loaded_weights(vllm_config: VllmConfig) -> Weights:
+    """The weights that vLLM has just loaded."""
+    try:
+        return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config.get(WEIGHTS_ID))
+    except ValueError as error:
+        raise ConfigError(f"{EXTRA}: {error}") from error

@@ -20,7 +20,7 @@ from .failures import Failures
 from .layout import check_groups
 from .log import limited
 from .messages import Load, News, Orders
-from .requests import OPTIONS, options_of, pack_blocks, prompt_of, ticket_of
+from .requests import OPTIONS, NoIdentity, Prompts, options_of, pack_blocks, ticket_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -71,8 +71,10 @@ class Quarantine:
 
 
 class Consumer:
-    def __init__(self, node: Node, failures: Failures, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, node: Node, prompts: Prompts, failures: Failures, vllm_config: VllmConfig,
+                 kv_cache_config: KVCacheConfig) -> None:
         self._node = node
+        self._prompts = prompts
         self._failures = failures
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
@@ -95,8 +97,12 @@ class Consumer:
 
     def arrive(self, request: Request) -> None:
         ticket = ticket_of(request)
-        prompt = prompt_of(request) if ticket is not None else None
-        if ticket is None or prompt is None:
+        if ticket is None:
+            return
+        prompt = self._prompts.of(request)
+        if isinstance(prompt, NoIdentity):
+            limited.warning("kvferry: request %s is computed here, whatever its ticket: %s", request.request_id,
+                            prompt.value, reason=prompt.value)
             return
         try:
             options = options_of(request)

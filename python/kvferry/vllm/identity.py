@@ -1,17 +1,19 @@
 """What the same bytes mean: the fields by which two engines know that they may share KV.
 
-All nodes of an engine must give the same fields, so they follow from the configuration alone. Neither vLLM's version
-nor the tensor-parallel size is among them: engines are upgraded one at a time, and may differ in size.
+All nodes of an engine must give the same fields, so they follow from the configuration alone, as it was before a model
+was loaded: loading may change it, and only in the process that loads. Neither vLLM's version nor the tensor-parallel
+size is among them: engines are upgraded one at a time, and may differ in size. What can change while an engine runs
+(its weights, a request's LoRA adapter) is in each prompt's identity instead: weights.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
+from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from .layout import layer_specs
 
@@ -19,43 +21,47 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-MODEL_FILES = ("config.json", "params.json", "*.safetensors", "*.bin", "*.pt", "*.gguf")
-SAMPLES = 16
-SAMPLE_BYTES = 4096
+CONFIG_FILES = ("config.json", "params.json")
+NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
+"""Where and by what the file was written; the type in use is a field of its own."""
+LONG_ROPE = ("longrope", "su")
+"""Kinds of rope with two sets of factors: vLLM takes one of them for all positions, by max_model_len."""
+LLAMA4_TUNED_TOKENS = 32768
+"""Longer limits switch on Llama 4's tuning of attention temperatures (vLLM's models/llama4.py)."""
+
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-def _sample(path: Path, digest: Any) -> None:
-    size = path.stat().st_size
-    digest.update(f"{path.name}:{size}".encode())
-    with path.open("rb") as file:
-        for i in range(SAMPLES):
-            file.seek(size * i // SAMPLES)
-            digest.update(file.read(SAMPLE_BYTES))
-
-
-def _weights(model: ModelConfig) -> str:
-    """Samples of the files of a local model; the name and revision of one from a hub. Not what vLLM has made of the
-    model's configuration: loading a model may change that, and only in the process that loads it."""
-    path = Path(model.model)
-    if path.is_dir():
-        files = sorted(file for pattern in MODEL_FILES for file in path.glob(pattern))
-    else:
-        files = [path] if path.is_file() else []
-    if not files:
-        return _digest([model.model, model.revision])
-    digest = hashlib.sha256()
-    for file in files:
-        _sample(file, digest)
-    return digest.hexdigest()[:32]
+def _config(model: ModelConfig) -> str:
+    """The model's configuration as its author has written it: with it, and overrides, come the positions (rope)."""
+    for name in CONFIG_FILES:
+        content = get_hf_file_to_dict(name, model.hf_config_path or model.model, model.revision)
+        if content is not None:
+            return _digest({key: value for key, value in content.items() if key not in NOT_OF_THE_MODEL})
+    return _digest(model.hf_config.to_dict())
 
 
 def _overrides(model: ModelConfig) -> str:
-    """What the command line changes about the model."""
+    """What the command line changes about the model. A function's name says nothing: what it has made does."""
     overrides = model.hf_overrides
-    return _digest([overrides.__qualname__ if callable(overrides) else overrides, model.quantization])
+    return _digest([model.hf_config.to_dict() if callable(overrides) else overrides, model.quantization,
+                    getattr(model, "quantization_config", None)])
+
+
+def _positions(model: ModelConfig) -> str:
+    """What follows from max_model_len, in which P and D may differ, and changes KV at every position."""
+    config = model.hf_text_config
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    original = getattr(config, "original_max_position_embeddings", None)
+    for one in rope.values() if all(isinstance(value, dict) for value in rope.values()) else [rope]:
+        threshold = one.get("original_max_position_embeddings") or original
+        if one.get("rope_type", one.get("type")) in LONG_ROPE and threshold:
+            return "long factors" if model.max_model_len > threshold else "short factors"
+    if getattr(config, "model_type", "").startswith("llama4"):
+        return "tuned temperatures" if model.max_model_len > LLAMA4_TUNED_TOKENS else "plain temperatures"
+    return "the same for all limits"
 
 
 def _groups(kv_cache_config: KVCacheConfig) -> str:
@@ -79,8 +85,9 @@ def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
 def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> dict[str, str]:
     model = vllm_config.model_config
     return {
-        "weights": _weights(model),
+        "config": _config(model),
         "overrides": _overrides(model),
+        "positions": _positions(model),
         "dtype": str(model.dtype).removeprefix("torch."),
         "kv_dtype": str(vllm_config.cache_config.cache_dtype),
         "layers": str(model.get_total_num_hidden_layers()),

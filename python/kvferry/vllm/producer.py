@@ -14,7 +14,7 @@ from kvferry import _kvferry
 from .layout import check_groups, slides
 from .log import limited
 from .messages import News, Orders
-from .requests import OPTIONS, TICKET, count_wanted, pack_blocks, prompt_of, wants_handover
+from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, pack_blocks, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -44,8 +44,9 @@ class Lease:
 
 
 class Producer:
-    def __init__(self, node: Node, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, node: Node, prompts: Prompts, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._node = node
+        self._prompts = prompts
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
         self._slides = any(slides(group) for group in kv_cache_config.transfer_groups)
@@ -88,24 +89,22 @@ class Producer:
 
     def _publish(self, orders: Orders, request: Request, groups: tuple[list[int], ...]) -> None:
         request_id = request.request_id
-        prompt = prompt_of(request)
-        if prompt is None:
-            del self._wanted[request_id]
+        prompt = self._prompts.of(request)
+        if isinstance(prompt, NoIdentity):
+            self._refuse(request_id, prompt.value)
             return
         count = cdiv(request.num_prompt_tokens, self._block_tokens)
         blocks = pack_blocks(groups, self.null_block, [count] * len(groups))
         status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
         if reserved is None:
-            self._warn(request_id, status)
-            del self._wanted[request_id]
+            self._refuse(request_id, _kvferry.status_name(status))
             return
         lease = Lease(lease_id, reserved, prompt, blocks, request_id)
         self._leases[lease_id] = self._by_request[request_id] = lease
         orders.publish.append((reserved, prompt, lease_id, blocks))
 
-    @staticmethod
-    def _warn(request_id: str, status: int) -> None:
-        reason = _kvferry.status_name(status)
+    def _refuse(self, request_id: str, reason: str) -> None:
+        self._wanted.pop(request_id, None)
         limited.warning("kvferry: request %s gets no ticket: %s", request_id, reason, reason=reason)
 
     def _abandon(self, request_id: str) -> None:
@@ -137,7 +136,7 @@ class Producer:
         """What NixlConnector's routers expect to find, and the ticket."""
         status, ticket = self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)
         if ticket is None:
-            self._warn(request.request_id, status)
+            self._refuse(request.request_id, _kvferry.status_name(status))
             return None
         return {
             **self._options_for_consumer(request),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from array import array
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,10 @@ from kvferry import _kvferry
 from .config import option_text
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.request import Request
+
+    from .weights import Weights
 
 TICKET = "kvferry_ticket"
 """The field of kv_transfer_params that a consumer needs; the others are for the router."""
@@ -44,6 +48,15 @@ def options_of(request: Request) -> dict[str, str]:
     return {name: option_text(value) for name, value in options.items()}
 
 
+class NoIdentity(enum.Enum):
+    """Why a prompt's KV is not handed over, nor loaded; the values are reasons in metrics."""
+
+    NO_TOKEN_IDS = "no_token_ids"
+    """It came as embeddings, or grows."""
+    IMAGES_UNHASHED = "images_unhashed"
+    WEIGHTS_UNKNOWN = "weights_unknown"
+
+
 def _salt(request: Request) -> bytes:
     """Whatever else than the token ids changes the prompt's KV, in the order that vLLM hashes it for its own cache."""
     lora = request.lora_request
@@ -56,11 +69,26 @@ def _salt(request: Request) -> bytes:
     return json.dumps(named).encode()
 
 
-def prompt_of(request: Request) -> bytes | None:
-    """The identity of the request's prompt; None if it has no token ids of its own (embeddings, a growing session)."""
-    if request.prompt_token_ids is None or request.prompt_embeds is not None or request.resumable:
-        return None
-    return _kvferry.prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
+class Prompts:
+    """The identities of prompts on this engine, as it is now."""
+
+    def __init__(self, vllm_config: VllmConfig, weights: Weights) -> None:
+        self._weights = weights
+        multimodal = getattr(vllm_config.model_config, "multimodal_config", None)
+        # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).
+        self._images_are_counted = bool(multimodal and multimodal.mm_processor_cache_gb == 0
+                                        and not vllm_config.cache_config.enable_prefix_caching)
+
+    def of(self, request: Request) -> bytes | NoIdentity:
+        if request.prompt_token_ids is None or request.prompt_embeds is not None or request.resumable:
+            return NoIdentity.NO_TOKEN_IDS
+        if request.mm_features and self._images_are_counted:
+            return NoIdentity.IMAGES_UNHASHED
+        weights = self._weights.digest
+        if weights is None:
+            return NoIdentity.WEIGHTS_UNKNOWN
+        prompt = _kvferry.prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
+        return _kvferry.prompt_set_model(prompt, weights.encode())
 
 
 def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequence[int],

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 
-from .config import error_status_of, open_control_node
+from .config import error_status_of, loaded_weights, open_control_node
 from .consumer import Consumer
 from .failures import Failures
 from .messages import News, Orders, RankAddress
 from .metrics import Meter, Stats
 from .producer import Producer
+from .requests import Prompts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -26,9 +27,10 @@ class Scheduler:
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._node = open_control_node(vllm_config, kv_cache_config)
         self._meter = Meter(self._node, "control")
-        self._producer = Producer(self._node, vllm_config, kv_cache_config)
+        prompts = Prompts(vllm_config, loaded_weights(vllm_config))
+        self._producer = Producer(self._node, prompts, vllm_config, kv_cache_config)
         self._failures = Failures(error_status_of(vllm_config))
-        self._consumer = Consumer(self._node, self._failures, vllm_config, kv_cache_config)
+        self._consumer = Consumer(self._node, prompts, self._failures, vllm_config, kv_cache_config)
 
     def bind(self, manager: KVCacheManager) -> None:
         self._consumer.manager = manager
