@@ -9,7 +9,7 @@ static bool is_complete(const kvf_policy_input *input)
 
 static uint32_t keep_blocks(const kvf_policy_input *input)
 {
-  return is_complete(input) || input->groups == 1 ? input->report.prefix : 0;
+  return is_complete(input) || !input->whole ? input->report.prefix : 0;
 }
 
 static uint32_t keep_tokens(const kvf_policy_input *input)

@@ -489,11 +489,17 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   return verdict;
 }
 
+/* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
+static bool is_kept_whole(const kvf_requests *requests, const kvf_request *request)
+{
+  return request->groups > 1 || requests->self->config.keep_prefix == KVF_OFF;
+}
+
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   request->verdict = decide(requests, now_ns, &request->options,
                             (kvf_policy_input){.report = request->merged,
-                                               .groups = request->groups,
+                                               .whole = is_kept_whole(requests, request),
                                                .block_tokens = request->block_tokens,
                                                .tokens = request->tokens});
   request->verdict_pending = true;
@@ -521,7 +527,7 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
   return decide(
       requests, now_ns, &chosen,
       (kvf_policy_input){
-          .report = {.blocks = blocks, .status = status}, .groups = 1, .block_tokens = block_tokens, .tokens = tokens});
+          .report = {.blocks = blocks, .status = status}, .block_tokens = block_tokens, .tokens = tokens});
 }
 
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)

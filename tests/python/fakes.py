@@ -162,10 +162,18 @@ class FakeManager:
 
     def __init__(self) -> None:
         self.block_pool = SimpleNamespace(null_block=SimpleNamespace(block_id=0),
-                                          free_blocks=lambda blocks: self.freed.extend(blocks))
+                                          free_blocks=lambda blocks: self.freed.extend(blocks),
+                                          touch=lambda blocks: self.touched.extend(blocks))
+        self.groups: tuple[list[int], ...] = ()
+        """Block ids of whichever request."""
+        self.touched: list[Any] = []
         self.freed: list[Any] = []
         self.popped: list[str] = []
         self.zeroed: list[tuple[str, int]] = []
+
+    def get_blocks(self, request_id: str) -> Any:
+        return SimpleNamespace(blocks=tuple(
+            [SimpleNamespace(block_id=block, is_null=block == 0) for block in group] for group in self.groups))
 
     def free(self, request: Any) -> None:
         self.freed.append(request.request_id)

@@ -34,15 +34,16 @@ class Side:
     """A consumer with one request, `a`."""
 
     def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
-                 open_status: int = _kvferry.OK, refusal: tuple[int, ...] | None = None) -> None:
+                 open_status: int = _kvferry.OK, refusal: tuple[int, ...] | None = None, sliding: bool = False,
+                 tokens: int = TOKENS) -> None:
         self.node = FakeNode()
         self.node.refusal = refusal or self.node.refusal
         self.node.status["request_open"] = open_status
-        self.node.positions = [3] * groups
+        self.node.positions = [(tokens + 31) // 32] * (groups + sliding)
         self.failures = FakeFailures()
-        self.consumer = Consumer(self.node, prompts(), self.failures, vllm_config(ranks=ranks), kv_cache_config(groups))
+        self.consumer = Consumer(self.node, prompts(), self.failures, vllm_config(ranks=ranks), kv_cache_config(groups, sliding))
         self.manager = self.consumer.manager = FakeManager()
-        self.a = request("a", TOKENS, params=params)
+        self.a = request("a", tokens, params=params)
         self.consumer.arrive(self.a)
         self.id = self.node.next_id
 
@@ -314,3 +315,25 @@ def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
     assert side.settle("a") == {"a"} and not side.consumer.busy
+
+
+# ---- windows ----
+
+@pytest.mark.parametrize("tokens, computed", [(80, 0), (96, 0), (97, 0), (97, 64), (2, 0)])
+def test_with_windows_all_but_the_last_token_is_offered(tokens: int, computed: int) -> None:
+    """vLLM keeps what it takes for computed looks at, and computes the last token again."""
+    side = Side(groups=2, sliding=True, tokens=tokens)
+    assert side.consumer.offer(side.a, computed) == (tokens - 1 - computed, True)
+    count = (tokens - 1 + 31) // 32
+    window = [0] * (max(0, tokens - 64) // 32)
+    side.consumer.admit(side.a, FakeBlocks(*[[5, 6, 7, 8][:count]] * 2, [*window, 6, 7, 8][:count]), tokens - 1 - computed)
+    ((_, _, _, _, _, groups),) = side.orders().load
+    first = computed // 32
+    expected = [*[NONE] * first, *[5, 6, 7, 8][first:count]]
+    assert array("I", groups[0]).tolist()[:count] == expected
+    assert all(block == NONE for block in array("I", groups[2])[:len(window)])
+
+
+def test_with_windows_a_prompt_of_one_token_is_computed() -> None:
+    side = Side(groups=2, sliding=True, tokens=1)
+    assert side.consumer.offer(side.a, 0) == (0, False)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import POOL_BLOCKS, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
+from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
@@ -18,11 +18,16 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 ASKS = {"do_remote_decode": True}
 TOKENS = 80
 BLOCKS = {"a": ([5, 6, 7, 8],)}
+SLID = ([5, 6, 7], [0, 9, 10])
+"""Of a full and a sliding group."""
 
 
 def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     node = FakeNode()
-    return node, Producer(node, prompts(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+    producer = Producer(node, prompts(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+    producer.manager = FakeManager()
+    producer.manager.groups = SLID if sliding else ([5, 6, 7],)
+    return node, producer
 
 
 def run_step(producer: Producer, **arguments: Any) -> Orders:
@@ -215,18 +220,34 @@ def test_a_prompt_without_an_identity(fields: dict[str, Any]) -> None:
     assert node.calls == []
 
 
-def test_blocks_that_slid_out() -> None:
-    node, producer = make(sliding=True)
-    producer.arrive(request("a", TOKENS, params=ASKS))
-    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7], [0, 9, 10])}).publish
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 20}])
+def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
+    """vLLM gives them back as the request goes on; the lease has its own reference until all ranks have ended it."""
+    node, producer = make(ranks=2, sliding=True)
+    a = request("a", TOKENS, params=ASKS, **fields)
+    producer.arrive(a)
+    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks={"a": SLID}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
     assert node.of("lease_reserve") == [(5, POOL_BLOCKS)]
+    assert producer.manager is not None
+    assert [block.block_id for block in producer.manager.touched] == [9, 10]
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a)[1] is not None
+    producer.take(News(ended={publication[2]: 1}))
+    assert producer.manager.freed == []
+    producer.take(News(ended={publication[2]: 2}))
+    assert [block.block_id for block in producer.manager.freed] == [10, 9]
 
 
-def test_blocks_that_would_slide_out() -> None:
-    node, producer = make(sliding=True)
-    producer.arrive(request("a", TOKENS, params=ASKS, max_tokens=2))
-    assert not run_step(producer, tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7], [0, 9, 10])}).publish
+def test_blocks_before_the_window_are_not_leased() -> None:
+    """Those that only earlier tokens of the step look at."""
+    _, producer = make(sliding=True)
+    assert producer.manager is not None
+    producer.manager.groups = ([5, 6, 7], [8, 9, 10])
+    producer.arrive(request("a", 96, params=ASKS))
+    (publication,) = run_step(producer, tokens={"a": 96}, blocks={"a": ([5, 6, 7], [8, 9, 10])}).publish
+    assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
+    assert [block.block_id for block in producer.manager.touched] == [9, 10]
 
 
 def test_unknown_leases_are_ignored() -> None:

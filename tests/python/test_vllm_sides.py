@@ -24,12 +24,23 @@ from fakes import (  # noqa: E402
 )
 from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
-from kvferry.vllm.layout import LayoutError, check_groups, regions_of  # noqa: E402
+from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.requests import NoIdentity, Prompts, pack_blocks  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MLAAttentionSpec  # noqa: E402
+from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
+    ChunkedLocalAttentionManager,
+    FullAttentionManager,
+    SlidingWindowManager,
+)
+from vllm.v1.kv_cache_interface import (  # noqa: E402
+    ChunkedLocalAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -76,7 +87,7 @@ def test_a_worker_answers_only_when_asked_or_with_news(rank: tuple[FakeNode, wor
 
 def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    load = (5, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2]))
+    load = (5, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0]))
     side.start_loads(Orders(load=[load]))
     node.is_healthy = False
     assert side.news(Orders()) == News(healthy=False)
@@ -87,7 +98,7 @@ def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
 def test_a_load_that_cannot_start_is_reported(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     node.status["load_start"] = _kvferry.NO_MEMORY
-    side.start_loads(Orders(load=[(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1]))]))
+    side.start_loads(Orders(load=[(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1], [0, 0]))]))
     assert side.news(Orders()) == News(reports={5: _kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)}, quiet={5: 2})
 
 
@@ -132,6 +143,19 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     side.update(output)
     assert output.finished_recving == set()
     assert not side.orders(step()).answer
+
+
+@pytest.mark.parametrize("fields", [{"sliding_window": 64}, {"sliding_window": 48, "extra_retained_tokens": 3}])
+def test_windows_are_those_of_vllm_s_managers(fields: dict[str, int]) -> None:
+    window = SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32, **fields)
+    chunks = ChunkedLocalAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32,
+                                       attention_chunk_size=64)
+    managers = [(window, SlidingWindowManager, fields | {"extra_retained_tokens": window.extra_retained_tokens}),
+                (chunks, ChunkedLocalAttentionManager, {"attention_chunk_size": 64}), (spec(), FullAttentionManager, {})]
+    for kind, manager, state in managers:
+        for tokens in range(300):
+            skipped = manager.get_num_skipped_tokens(SimpleNamespace(**state), tokens)
+            assert first_needed_block(KVCacheGroupSpec(["layer"], kind), tokens) == skipped // 32
 
 
 # ---- requests ----

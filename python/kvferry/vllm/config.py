@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import Error, Node
 
 from .identity import identity_fields
-from .layout import check_groups
+from .layout import check_groups, slides
 from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 EXTRA = "kv_connector_extra_config"
-OF_ENGINE = ("rank", "ranks", "block_tokens")
+OF_ENGINE = ("rank", "ranks", "block_tokens", "keep_prefix")
 """Options that follow from the engine's own configuration."""
 ERROR_STATUS = "error_status"
 """The HTTP status of a request that has failed."""
@@ -67,6 +67,7 @@ def _open(options: dict[str, str], vllm_config: VllmConfig, kv_cache_config: KVC
     _check_parallel(vllm_config)
     options["ranks"] = str(vllm_config.parallel_config.tensor_parallel_size)
     options["block_tokens"] = str(check_groups(kv_cache_config))
+    options["keep_prefix"] = "off" if any(map(slides, kv_cache_config.transfer_groups)) else "on"
     try:
         return Node(options, identity_fields(vllm_config, kv_cache_config))
     except Error as error:

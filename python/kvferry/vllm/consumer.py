@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kvferry import Error, _kvferry
 
 from .failures import Failures
-from .layout import check_groups
+from .layout import check_groups, slides
 from .log import limited
 from .messages import Load, News, Orders
 from .requests import OPTIONS, NoIdentity, Prompts, options_of, pack_blocks, ticket_of
@@ -78,6 +78,9 @@ class Consumer:
         self._failures = failures
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
+        # vLLM computes the last token again. To what it takes for loaded it applies the windows: of all N tokens they
+        # leave what token N looks at, not token N-1.
+        self._left_out = int(any(map(slides, kv_cache_config.transfer_groups)))
         self._all_ranks = (1 << vllm_config.parallel_config.tensor_parallel_size) - 1
         self.manager: KVCacheManager | None = None
         self._arrivals: dict[str, Arrival] = {}
@@ -135,7 +138,7 @@ class Consumer:
     def offer(self, request: Request, computed: int) -> tuple[int, bool]:
         """How many tokens after the `computed` first ones a load would bring. Asked often: changes nothing."""
         arrival = self._arrivals.get(request.request_id)
-        missing = request.num_prompt_tokens - computed
+        missing = request.num_prompt_tokens - self._left_out - computed
         if arrival is None or arrival.phase not in (Phase.OPEN, Phase.REFUSED) or missing <= 0:
             return 0, False
         return missing, True
@@ -150,13 +153,13 @@ class Consumer:
         elif arrival.phase is Phase.REFUSED:
             self._start_failing(arrival)
         else:
-            self._start_loading(arrival, blocks, request.num_prompt_tokens - external)
+            self._start_loading(arrival, blocks, request.num_prompt_tokens - self._left_out - external)
 
     def _start_loading(self, arrival: Arrival, blocks: KVCacheBlocks, computed: int) -> None:
         assert self.manager is not None
         groups = self._kv_cache_config.select_transfer_block_ids(blocks.get_block_ids())
         destination = pack_blocks(groups, self.manager.block_pool.null_block.block_id, arrival.counts,
-                                  first=computed // self._block_tokens)
+                                  [computed // self._block_tokens] * len(groups))
         arrival.phase = Phase.LOADING
         self._node.request_begin([arrival.id])
         self._load.append((arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CONFIG_FILES = ("config.json", "params.json")
 NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
 """Where and by what the file was written; the type in use is a field of its own."""
+WINDOW_FIELDS = ("sliding_window", "extra_retained_tokens", "attention_chunk_size")
+"""Of a layer's spec: which blocks a request keeps."""
 LONG_ROPE = ("longrope", "su")
 """Kinds of rope with two sets of factors: vLLM takes one of them for all positions, by max_model_len."""
 LLAMA4_TUNED_TOKENS = 32768
@@ -66,7 +68,8 @@ def _positions(model: ModelConfig) -> str:
 
 def _groups(kv_cache_config: KVCacheConfig) -> str:
     """The kinds of layers by group: block ids of one kind must not be taken for another's."""
-    kinds = [[[type(spec).__name__, getattr(spec, "sliding_window", None), str(spec.dtype), spec.head_size, name]
+    kinds = [[[type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS), str(spec.dtype),
+               spec.head_size, name]
               for name, spec in layer_specs(group)] for group in kv_cache_config.transfer_groups]
     return _digest(kinds)
 

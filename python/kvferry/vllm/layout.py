@@ -38,6 +38,20 @@ def slides(group: KVCacheGroupSpec) -> bool:
     return any(type(spec) is not FullAttentionSpec for _, spec in layer_specs(group))
 
 
+def first_needed_block(group: KVCacheGroupSpec, tokens: int) -> int:
+    """Of a request with this many computed tokens: the position of the first block that its next token, or another one
+    that vLLM keeps for, looks at. As in get_num_skipped_tokens() of vLLM's managers."""
+    return min(_skipped_tokens(spec, tokens) // spec.block_size for _, spec in layer_specs(group))
+
+
+def _skipped_tokens(spec: AttentionSpec, tokens: int) -> int:
+    if isinstance(spec, SlidingWindowSpec):
+        return max(0, tokens - spec.sliding_window + 1 - spec.extra_retained_tokens)
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return tokens // spec.attention_chunk_size * spec.attention_chunk_size
+    return 0
+
+
 def check_groups(kv_cache_config: KVCacheConfig) -> int:
     """The tokens of a block, the same in all groups."""
     block_tokens = set()

@@ -3,7 +3,7 @@ the request finishes, and says when its blocks may be freed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm.utils.math_utils import cdiv
@@ -11,13 +11,17 @@ from vllm.v1.request import RequestStatus
 
 from kvferry import _kvferry
 
-from .layout import check_groups, slides
+from .layout import check_groups, first_needed_block, slides
 from .log import limited
 from .messages import News, Orders
 from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, pack_blocks, wants_handover
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
@@ -41,6 +45,8 @@ class Lease:
     """The ranks have been told to end it."""
     held: bool = False
     """The request has finished, and vLLM keeps its blocks until we say so."""
+    windows: list[KVCacheBlock] = field(default_factory=list)
+    """Blocks that vLLM may take from the request before: they are referenced by the lease, too."""
 
 
 class Producer:
@@ -49,11 +55,10 @@ class Producer:
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
-        self._slides = any(slides(group) for group in kv_cache_config.transfer_groups)
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._all_ranks = (1 << self._ranks) - 1
-        self.null_block = 0
+        self.manager: KVCacheManager | None = None
         self._wanted: dict[str, Request] = {}
         self._leases: dict[int, Lease] = {}
         self._by_request: dict[str, Lease] = {}
@@ -65,8 +70,7 @@ class Producer:
         return bool(self._leases or self._released)
 
     def arrive(self, request: Request) -> None:
-        # Blocks that slide out while the request goes on decoding would be freed under the lease.
-        if wants_handover(request) and not (self._slides and request.max_tokens > 1):
+        if wants_handover(request):
             self._wanted[request.request_id] = request
 
     def fill(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
@@ -88,20 +92,34 @@ class Producer:
             self._publish(orders, request, self._kv_cache_config.select_transfer_block_ids(block_ids))
 
     def _publish(self, orders: Orders, request: Request, groups: tuple[list[int], ...]) -> None:
+        assert self.manager is not None
         request_id = request.request_id
         prompt = self._prompts.of(request)
         if isinstance(prompt, NoIdentity):
             self._refuse(request_id, prompt.value)
             return
         count = cdiv(request.num_prompt_tokens, self._block_tokens)
-        blocks = pack_blocks(groups, self.null_block, [count] * len(groups))
+        # The consumer computes the last token again: it needs what that one looks at.
+        firsts = [first_needed_block(group, request.num_prompt_tokens - 1)
+                  for group in self._kv_cache_config.transfer_groups]
+        blocks = pack_blocks(groups, self.manager.block_pool.null_block.block_id, [count] * len(groups), firsts)
         status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
         if reserved is None:
             self._refuse(request_id, _kvferry.status_name(status))
             return
-        lease = Lease(lease_id, reserved, prompt, blocks, request_id)
+        lease = Lease(lease_id, reserved, prompt, blocks, request_id, windows=self._hold(request_id, firsts, count))
         self._leases[lease_id] = self._by_request[request_id] = lease
         orders.publish.append((reserved, prompt, lease_id, blocks))
+
+    def _hold(self, request_id: str, firsts: Sequence[int], count: int) -> list[KVCacheBlock]:
+        """References what slides out of windows: vLLM gives it back as the request goes on, and when it finishes."""
+        assert self.manager is not None
+        groups = self.manager.get_blocks(request_id).blocks
+        held = [block for group_id, first in zip(self._kv_cache_config.transfer_group_ids, firsts)
+                if slides(self._kv_cache_config.kv_cache_groups[group_id])
+                for block in groups[group_id][first:count] if not block.is_null]
+        self.manager.block_pool.touch(held)
+        return held
 
     def _refuse(self, request_id: str, reason: str) -> None:
         self._wanted.pop(request_id, None)
@@ -172,6 +190,9 @@ class Producer:
     def _release(self, lease: Lease) -> None:
         del self._leases[lease.id]
         self._node.lease_release([lease.id])
+        if lease.windows:
+            assert self.manager is not None
+            self.manager.block_pool.free_blocks(reversed(lease.windows))
         if lease.held:
             self._released.add(lease.request_id)
         elif self._by_request.get(lease.request_id) is lease:

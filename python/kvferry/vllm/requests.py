@@ -92,12 +92,16 @@ class Prompts:
 
 
 def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequence[int],
-                first: int = 0) -> tuple[bytes, ...]:
-    """Block ids by KV group. Positions before `first`, and vLLM's null block, become BLOCK_NONE."""
-    return tuple(
-        array("I", (_kvferry.BLOCK_NONE if position < first or block == null_block else block
-                    for position, block in enumerate(group[:count]))).tobytes()
-        for group, count in zip(groups, counts))
+                firsts: Sequence[int]) -> tuple[bytes, ...]:
+    """Block ids by KV group, `counts` positions of each. Positions before `firsts`, those that have no block, and vLLM's
+    null block become BLOCK_NONE."""
+    packed = []
+    for group, count, first in zip(groups, counts, firsts):
+        ids = array("I", (_kvferry.BLOCK_NONE if position < first or block == null_block else block
+                          for position, block in enumerate(group[:count])))
+        ids.extend([_kvferry.BLOCK_NONE] * (count - len(ids)))
+        packed.append(ids.tobytes())
+    return tuple(packed)
 
 
 def count_wanted(blocks: Iterable[bytes]) -> int:

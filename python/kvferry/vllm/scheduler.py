@@ -34,7 +34,7 @@ class Scheduler:
 
     def bind(self, manager: KVCacheManager) -> None:
         self._consumer.manager = manager
-        self._producer.null_block = manager.block_pool.null_block.block_id
+        self._producer.manager = manager
 
     def set_ranks(self, addresses: list[RankAddress]) -> None:
         self._node.set_ranks([address.record for address in addresses])

@@ -11,14 +11,13 @@ static kvf_policy_input input_of(kvf_policy policy, uint32_t prefix, int status)
       .policy = policy,
       .auto_max_recompute_tokens = 95,
       .report = {.request_id = 1, .ranks_mask = 1, .blocks = 10, .prefix = prefix, .status = status},
-      .groups = 1,
       .block_tokens = 16,
       .tokens = 159};
 }
 
 typedef struct cell {
   kvf_policy policy;
-  uint32_t groups;
+  uint32_t groups; /* several: the load is kept whole */
   uint32_t prefix;
   int status;
   uint64_t budget_wait_ns;
@@ -77,7 +76,7 @@ TEST(every_cell_of_the_table)
   for (size_t i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
     const cell *expected = &cells[i];
     kvf_policy_input input = input_of(expected->policy, expected->prefix, expected->status);
-    input.groups = expected->groups;
+    input.whole = expected->groups > 1;
     input.budget_wait_ns = expected->budget_wait_ns;
     kvf_verdict verdict = kvf_policy_decide(&input);
     assert_int_equal(verdict.action, expected->action);
