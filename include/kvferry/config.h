@@ -36,9 +36,9 @@ typedef struct kvf_identity_field {
 /* Fields are set by kvf_config_set() and kvf_config_identity(); reading them is fine, their order may change. */
 typedef struct kvf_config {
   /* The engine. */
-  uint32_t rank;         /* this node's rank in its engine; of no meaning to a control node */
-  uint32_t ranks;        /* ranks of the engine */
-  uint32_t block_tokens; /* tokens of a block; blocks pair by token position */
+  uint32_t rank;          /* this node's rank in its engine; of no meaning to a control node */
+  uint32_t ranks;         /* ranks of the engine */
+  uint32_t block_tokens;  /* tokens of a block; blocks pair by token position */
   kvf_switch keep_prefix; /* of a failed load, with one KV group; KVF_OFF: all blocks are good, or none is kept */
   uint32_t identity_fields;
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];

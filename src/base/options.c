@@ -43,7 +43,8 @@ static const kvf_option table[] = {
     NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
     NUMBER(block_tokens, "tokens", 16, 1, 65536, "Tokens of a KV block."),
     TEXT(keep_prefix, TYPE_SWITCH, "on", "off or on",
-         "Whether the leading blocks of a failed load are kept; off where they are no use without later ones (windows)."),
+         "Whether the leading blocks of a failed load are kept; off where they are no use without later ones "
+         "(windows)."),
 
     TEXT(listen, TYPE_ADDRESS, "127.0.0.1", ADDRESS_ALLOWED,
          "Where to take connections; without a port any free one, empty for none."),

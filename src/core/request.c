@@ -524,10 +524,9 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
   const kvf_request_options chosen = kvf_requests_options(requests, options);
   const uint32_t block_tokens = requests->self->config.block_tokens;
   const uint32_t blocks = kvf_ticket_positions(tokens, block_tokens);
-  return decide(
-      requests, now_ns, &chosen,
-      (kvf_policy_input){
-          .report = {.blocks = blocks, .status = status}, .block_tokens = block_tokens, .tokens = tokens});
+  return decide(requests, now_ns, &chosen,
+                (kvf_policy_input){
+                    .report = {.blocks = blocks, .status = status}, .block_tokens = block_tokens, .tokens = tokens});
 }
 
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)

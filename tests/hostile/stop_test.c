@@ -46,6 +46,12 @@ static void open_consumer(pair_node *n)
   pair_open_node(n, options);
 }
 
+/* When the signal comes: once before the load begins, which fails however late the striker wakes up. */
+static uint32_t moment_us(kvf_prng *prng, uint32_t round)
+{
+  return round == 0 ? 0 : 1 + (uint32_t)kvf_prng_below(prng, MOMENT_US);
+}
+
 /* A load during which the signal comes. Returns its status. */
 static kvf_status load_struck(pair_node *consumer, producer_process *process, int signal, uint32_t after_us,
                               uint32_t seed)
@@ -54,6 +60,9 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
   outcome out;
   strike s = {.pid = process->child.pid, .signal = signal, .after_us = after_us};
   producer_process_offer(process, 1, WORLD_BLOCKS, seed, &ticket);
+  if (after_us == 0) {
+    (void)strike_later(&s);
+  }
   assert_int_equal(pthread_create(&striker, NULL, strike_later, &s), 0);
   world_load_ticket(consumer, &ticket, seed, &out);
   (void)pthread_join(striker, NULL);
@@ -106,8 +115,7 @@ static void stop_rounds(void)
   producer_process_start(&process, transports);
   open_consumer(&consumer);
   for (uint32_t i = 0; i < ROUNDS; i++) {
-    kvf_status status =
-        load_struck(&consumer, &process, SIGSTOP, (uint32_t)kvf_prng_below(&prng, MOMENT_US), 2 * i + 1);
+    kvf_status status = load_struck(&consumer, &process, SIGSTOP, moment_us(&prng, i), 2 * i + 1);
     failed += status != KVF_OK;
     producer_process_continue(&process);
     expect_served(&consumer, &process, 2 * i + 2);
@@ -129,8 +137,7 @@ static void kill_rounds(void)
     if (i % 2 == 0) { /* it knows the producer already */
       expect_served(&consumer, &process, 2 * i + 2);
     }
-    failed +=
-        load_struck(&consumer, &process, SIGKILL, (uint32_t)kvf_prng_below(&prng, MOMENT_US), 2 * i + 1) != KVF_OK;
+    failed += load_struck(&consumer, &process, SIGKILL, moment_us(&prng, i), 2 * i + 1) != KVF_OK;
     assert_true(WIFSIGNALED(child_end(&process.child)));
   }
   assert_true(failed > 0);
