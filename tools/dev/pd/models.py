@@ -40,8 +40,9 @@ def build_smollm2(target: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
 
 
-def build_random(target: Path, seed: int, family: str = "Llama", **settings: Any) -> None:
-    """A small model whose greedy tokens differ from prompt to prompt: untied embeddings with large weights."""
+def build_random(target: Path, seed: int, family: str = "Llama", embedding_scale: float = 1.0, **settings: Any) -> None:
+    """A small model whose greedy tokens differ from prompt to prompt: embeddings with large weights. With small ones no token
+    is certain, and logprobs show what tokens do not."""
     import torch
     import transformers
 
@@ -55,7 +56,7 @@ def build_random(target: Path, seed: int, family: str = "Llama", **settings: Any
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
-                weight.normal_(0.0, 1.0 if "embed_tokens" in name or "lm_head" in name else 0.2)
+                weight.normal_(0.0, embedding_scale if "embed_tokens" in name or "lm_head" in name else 0.2)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
 
