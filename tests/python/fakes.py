@@ -118,7 +118,7 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
         model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, multimodal_config=None),
-        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=None)
+        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"))
 
 
 def request(name: str, tokens: int, **fields: Any) -> Any:

@@ -337,3 +337,31 @@ def test_with_windows_all_but_the_last_token_is_offered(tokens: int, computed: i
 def test_with_windows_a_prompt_of_one_token_is_computed() -> None:
     side = Side(groups=2, sliding=True, tokens=1)
     assert side.consumer.offer(side.a, 0) == (0, False)
+
+
+def test_a_discarded_load_is_computed_when_it_is_quiet() -> None:
+    side = Side()
+    side.admit()
+    assert side.consumer.discard_all() == [side.id] and side.node.of("request_cancel") == [side.id]
+    side.decide(FAIL, _kvferry.CANCELLED)
+    assert side.settle() == set() and side.consumer.not_quiet([side.id]) == [side.id]
+    side.quiet()
+    assert side.consumer.not_quiet([side.id]) == []
+    assert side.settle() == {"a"} and side.settle() == set()
+    assert side.a.num_computed_tokens == 0 and side.manager.freed == ["a"]
+    assert side.failures.recorded == []
+
+
+def test_a_discarded_load_whose_client_leaves() -> None:
+    side = Side()
+    side.admit()
+    side.consumer.discard_all()
+    side.consumer.finish(side.a)
+    side.quiet()
+    assert side.settle() == {"a"} and side.manager.freed == []
+
+
+def test_what_waits_with_a_ticket_of_old_weights_is_computed() -> None:
+    side = Side()
+    side.consumer.forget_waiting()
+    assert side.consumer.offer(side.a, 0) == (0, False) and side.node.of("request_cancel") == [side.id]

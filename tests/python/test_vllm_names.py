@@ -16,6 +16,7 @@ vllm = pytest.importorskip("vllm")
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base:"
 MANAGER = "vllm.v1.core.kv_cache_manager:"
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+CORE = "vllm.v1.engine.core:EngineCore."
 INTERFACE = "vllm.v1.kv_cache_interface:"
 
 CALLS = [
@@ -32,6 +33,18 @@ CALLS = [
     ("identity.py", "vllm.transformers_utils.repo_utils:get_hf_file_to_dict", ["file_name", "model", "revision"]),
     ("weights.py", "vllm.model_executor.model_loader.default_loader:DefaultModelLoader._prepare_weights",
      ["self", "model_name_or_path", "subfolder", "revision", "fall_back_to_pt", "allow_patterns_overrides"]),
+    ("engine_core.py", CORE + "reset_prefix_cache", ["self", "reset_running_requests", "reset_connector"]),
+    ("engine_core.py", CORE + "pause_scheduler", ["self", "mode", "clear_cache"]),
+    ("engine_core.py", CORE + "resume_scheduler", ["self"]),
+    ("engine_core.py", CORE + "sleep", ["self", "level", "mode"]),
+    ("engine_core.py", CORE + "collective_rpc", ["self", "method", "timeout", "args", "kwargs"]),
+    ("engine_core.py", CORE + "set_weight_version", ["self", "weight_version"]),
+    ("engine_core.py", SCHEDULER + "._free_blocks", ["self", "request"]),
+    ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.reload_weights", ["self", "args", "kwargs"]),
+    ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.start_weight_update", ["self"]),
+    ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.start_draft_weight_update", ["self"]),
+    ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.update_weights", ["self", "update_info"]),
+    ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.finish_weight_update", ["self"]),
     ("vllm_plugin.py", "vllm.v1.executor.abstract:Executor.__init__", ["self", "vllm_config"]),
     ("consumer.py", SCHEDULER + "._update_waiting_for_remote_kv", ["self", "request"]),
 ]

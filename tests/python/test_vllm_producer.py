@@ -254,3 +254,35 @@ def test_unknown_leases_are_ignored() -> None:
     node, producer = make()
     producer.take(News(ended={7: 1}, unpublished={8}))
     assert producer.take_released() == set() and node.calls == []
+
+
+def test_paused_it_makes_no_lease() -> None:
+    node, producer = make()
+    producer.paused = True
+    a = request("a", TOKENS, params=ASKS)
+    producer.arrive(a)
+    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert producer.finish(a) == (False, None) and node.calls == []
+
+
+def test_all_leases_end_for_a_caller() -> None:
+    _, producer = make()
+    a, lease_id = published(producer)
+    assert producer.end_all() == {lease_id: b"lease %d" % lease_id}
+    assert not run_step(producer).end
+    assert producer.live([lease_id, 7]) == [lease_id]
+    producer.take(News(ended={lease_id: 1}))
+    assert producer.live([lease_id]) == [] and not producer.busy
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) == (False, None)
+
+
+def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
+    _, producer = make()
+    a, b = (request(name, TOKENS, params=ASKS) for name in "ab")
+    producer.arrive(a)
+    producer.arrive(b)
+    a.num_computed_tokens = 48
+    producer.forget_started()
+    orders = run_step(producer, tokens={"a": 32, "b": TOKENS}, blocks=BLOCKS | {"b": ([9, 10, 11],)})
+    assert [prompt[3][0] for prompt in orders.publish] == [array("I", [9, 10, 11]).tobytes()]

@@ -249,3 +249,42 @@ def test_a_name_that_is_none(given: Any) -> None:
 
 def test_weights_that_are_made_up(tmp_path: Path) -> None:
     assert known(tmp_path / "nothing", "dummy") == known(tmp_path / "else", "dummy")
+
+
+def test_reloaded_from_another_folder(folder: Path, tmp_path: Path) -> None:
+    found = begun(folder)
+    other = make_folder(tmp_path / "other", b"updated")
+    time.sleep(0.02)
+    for path in (str(other), None):  # the second time, as vLLM, from where it was last
+        found.begin(time.time_ns(), path)
+        found.loaded()
+        assert digest_of(found) == known(other) != known(folder)
+
+
+def test_a_name_of_what_was_sent(folder: Path) -> None:
+    a, b = begun(folder), Weights(None, None, "given")
+    b.begin()
+    given = b.digest
+    for weights_ in (a, b):
+        weights_.forget()
+        assert weights_.digest is None
+        weights_.name("step 7")
+    assert a.digest == b.digest not in (None, given)
+    b.name("step 8")
+    assert a.digest != b.digest
+
+
+def test_files_that_can_be_read_need_no_name(folder: Path) -> None:
+    found = begun(folder)
+    found.name("step 7")
+    found.loaded()
+    assert digest_of(found) == known(folder)
+
+
+def test_a_name_for_files_that_cannot_be_seen(folder: Path) -> None:
+    found = begun(folder, "runai_streamer")
+    found.loaded()
+    found.name("step 7")
+    named = Weights(None, None)
+    named.name("step 7")
+    assert digest_of(found) == named.digest

@@ -60,6 +60,8 @@ class Arrival:
     """Ranks on which its load is quiet."""
     verdict: Verdict | None = None
     cancelled: bool = False
+    discarded: bool = False
+    """What it has loaded is not wanted any more: it is computed here."""
 
 
 @dataclass
@@ -183,6 +185,22 @@ class Consumer:
         elif arrival.phase is not Phase.FAILING:
             self._forget(arrival)
 
+    def forget_waiting(self) -> None:
+        """Requests whose load has not begun are computed here."""
+        for arrival in [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.OPEN]:
+            self._forget(arrival)
+
+    def discard_all(self) -> list[int]:
+        """The loads under way, which the caller ends on every rank; their requests are computed here."""
+        ids = [arrival.id for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]
+        for id_ in ids:
+            self._by_id[id_].discarded = True
+        self._node.request_cancel(ids)
+        return ids
+
+    def not_quiet(self, ids: Iterable[int]) -> list[int]:
+        return [id_ for id_ in ids if id_ in self._by_id and self._by_id[id_].quiet != self._all_ranks]
+
     def _forget(self, arrival: Arrival) -> None:
         """Takes it off the books; the producer is told unless there was a verdict."""
         del self._arrivals[arrival.request.request_id]
@@ -237,6 +255,11 @@ class Consumer:
     def _settle_load(self, arrival: Arrival) -> bool:
         """Acts on a load that can be acted upon; true if its request is to be reported now."""
         quiet = arrival.quiet == self._all_ranks
+        if arrival.discarded and not arrival.cancelled:
+            if quiet:
+                self._forget(arrival)
+                self._truncate(arrival.request, 0)
+            return quiet
         if arrival.cancelled or arrival.verdict is None:
             if quiet and arrival.cancelled:
                 self._forget(arrival)

@@ -41,6 +41,14 @@ class Orders(KVConnectorMetadata):
 
 
 @dataclass
+class Ending:
+    """Scheduler side to every worker, between steps: to be ended now, and confirmed."""
+
+    leases: dict[int, bytes] = field(default_factory=dict)
+    loads: list[int] = field(default_factory=list)
+
+
+@dataclass
 class News(KVConnectorWorkerMetadata):
     """Workers to the scheduler side. Sets of ranks are bit masks, so that merging is idempotent."""
 

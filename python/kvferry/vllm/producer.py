@@ -3,6 +3,7 @@ the request finishes, and says when its blocks may be freed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ class Producer:
         self._by_request: dict[str, Lease] = {}
         self._end: list[bytes] = []
         self._released: set[str] = set()
+        self.paused = False
+        """vLLM waits for work to end: no new leases."""
 
     @property
     def busy(self) -> bool:
@@ -95,8 +98,8 @@ class Producer:
         assert self.manager is not None
         request_id = request.request_id
         prompt = self._prompts.of(request)
-        if isinstance(prompt, NoIdentity):
-            self._refuse(request_id, prompt.value)
+        if self.paused or isinstance(prompt, NoIdentity):
+            self._refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else "paused")
             return
         count = cdiv(request.num_prompt_tokens, self._block_tokens)
         # The consumer computes the last token again: it needs what that one looks at.
@@ -135,6 +138,21 @@ class Producer:
         if not lease.ending:
             lease.ending = True
             self._end.append(lease.lease)
+
+    def end_all(self) -> dict[int, bytes]:
+        """All leases that some rank still has to end, by id; the caller ends them."""
+        for lease in self._leases.values():
+            lease.ending = True
+        return {lease.id: lease.lease for lease in self._leases.values()}
+
+    def live(self, lease_ids: Iterable[int]) -> list[int]:
+        return [id_ for id_ in lease_ids if id_ in self._leases]
+
+    def forget_started(self) -> None:
+        """Requests of whose prompts some tokens have been computed get no ticket."""
+        for request_id, request in list(self._wanted.items()):
+            if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
+                self._refuse(request_id, "weights_changed")
 
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Whether vLLM keeps the blocks, and the ticket's parameters."""

@@ -55,6 +55,8 @@ class NoIdentity(enum.Enum):
     """It came as embeddings, or grows."""
     IMAGES_UNHASHED = "images_unhashed"
     WEIGHTS_UNKNOWN = "weights_unknown"
+    CACHE_OLD = "cache_old"
+    """vLLM's prefix cache may hold blocks that other weights have computed."""
 
 
 def _salt(request: Request) -> bytes:
@@ -74,6 +76,7 @@ class Prompts:
 
     def __init__(self, vllm_config: VllmConfig, weights: Weights) -> None:
         self._weights = weights
+        self.cache_is_old = False
         multimodal = getattr(vllm_config.model_config, "multimodal_config", None)
         # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).
         self._images_are_counted = bool(multimodal and multimodal.mm_processor_cache_gb == 0
@@ -87,6 +90,8 @@ class Prompts:
         weights = self._weights.digest
         if weights is None:
             return NoIdentity.WEIGHTS_UNKNOWN
+        if self.cache_is_old:
+            return NoIdentity.CACHE_OLD
         prompt = _kvferry.prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
         return _kvferry.prompt_set_model(prompt, weights.encode())
 

@@ -8,8 +8,9 @@ from kvferry import _kvferry
 
 from .config import error_status_of, loaded_weights, open_control_node
 from .consumer import Consumer
+from .engine_core import install
 from .failures import Failures
-from .messages import News, Orders, RankAddress
+from .messages import Ending, News, Orders, RankAddress
 from .metrics import Meter, Stats
 from .producer import Producer
 from .requests import Prompts
@@ -27,10 +28,13 @@ class Scheduler:
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._node = open_control_node(vllm_config, kv_cache_config)
         self._meter = Meter(self._node, "control")
-        prompts = Prompts(vllm_config, loaded_weights(vllm_config))
-        self._producer = Producer(self._node, prompts, vllm_config, kv_cache_config)
+        self._weights = loaded_weights(vllm_config)
+        self._prompts = Prompts(vllm_config, self._weights)
+        self._producer = Producer(self._node, self._prompts, vllm_config, kv_cache_config)
         self._failures = Failures(error_status_of(vllm_config))
-        self._consumer = Consumer(self._node, prompts, self._failures, vllm_config, kv_cache_config)
+        self._consumer = Consumer(self._node, self._prompts, self._failures, vllm_config, kv_cache_config)
+        self._weights_change = False
+        install()
 
     def bind(self, manager: KVCacheManager) -> None:
         self._consumer.manager = manager
@@ -73,11 +77,61 @@ class Scheduler:
         that it does not expect: they are replaced by what is due, each id once."""
         news = output.kv_connector_worker_meta
         if isinstance(news, News):
-            self._producer.take(news)
-            self._consumer.take(news)
+            self.take(news)
         self._poll()
         output.finished_recving = self._consumer.settle(output.finished_recving or ())
         output.finished_sending = self._producer.take_released()
+
+    def take(self, news: News) -> None:
+        self._producer.take(news)
+        self._consumer.take(news)
+
+    # ---- between steps: engine_core.py ----
+
+    def pause(self, paused: bool) -> None:
+        """No new leases until pause(False)."""
+        self._producer.paused = paused
+
+    def weights_change(self) -> None:
+        """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
+        waits is of the old ones."""
+        self._weights_change = self._prompts.cache_is_old = True
+        self._weights.forget()
+        self._producer.forget_started()
+        self._consumer.forget_waiting()
+
+    def weights_have_changed(self) -> None:
+        """What they are is said by weights_reloaded() or weights_named(). Nothing is carried before cache_is_empty()."""
+        self._weights_change = False
+
+    def weights_reloaded(self, path: str | None, loaded_from_ns: int) -> None:
+        """vLLM has loaded them since then, from the files of its model or from another folder."""
+        self._weights.begin(loaded_from_ns, path)
+        self._weights.loaded()
+
+    def weights_named(self, version: str) -> None:
+        """Whoever has sent them has named them."""
+        self._weights.name(version)
+
+    def cache_is_empty(self) -> None:
+        self._prompts.cache_is_old = self._weights_change
+
+    def ending(self, loads: bool) -> Ending:
+        """What is to be ended on every rank: all leases, and perhaps all loads, whose requests are then computed here."""
+        return Ending(self._producer.end_all(), self._consumer.discard_all() if loads else [])
+
+    def not_ended(self, ending: Ending) -> str:
+        """What of it some rank has not confirmed; "" if there is none."""
+        leases = self._producer.live(ending.leases)
+        loads = self._consumer.not_quiet(ending.loads)
+        return f"{len(leases)} leases, {len(loads)} loads" if leases or loads else ""
+
+    def settle(self) -> set[str]:
+        self._poll()
+        return self._consumer.settle(())
+
+    def take_released(self) -> set[str]:
+        return self._producer.take_released()
 
     def stats(self) -> Stats | None:
         return self._meter.read()

@@ -6,6 +6,7 @@ loaders), or are not what is in memory any more, a user names the weights: optio
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -30,7 +31,7 @@ SETTLED_NS = 2_000_000_000
 """A file that is as young as the clock's steps may change once more without another time: not for the cache."""
 BLOB = re.compile(r"[0-9a-f]{64}")
 HOW_TO_NAME = (f'give both engines "{WEIGHTS_ID}" in kv_connector_extra_config: a name of the weights that changes '
-               "whenever they do")
+               "whenever they do, or set vLLM's weight version after an update")
 
 
 class UnknownWeightsError(Exception):
@@ -167,6 +168,8 @@ class Weights:
         self._lock = threading.Lock()
         self._generation = 0
         self._digest: str | None = None
+        self._version: str | None = None
+        self._read_from_files = False
         self._loaded = threading.Event()
 
     @property
@@ -174,12 +177,18 @@ class Weights:
         """None: it is not known, or not yet."""
         return self._digest
 
-    def begin(self, loaded_from_ns: int | None = None) -> None:
-        """Reads what vLLM loads from now on (or since then). loaded() has to follow when it has."""
+    def begin(self, loaded_from_ns: int | None = None, path: str | None = None) -> None:
+        """Reads what vLLM loads from now on (or since then), from its model's files or from another folder. loaded() has
+        to follow when it has."""
         self.forget()
-        if self._given is not None:
-            self._digest = _combine(["named", self._given])
+        if path is not None:  # as vLLM does it: for later loads, too
+            self._model = copy.copy(self._model)
+            self._model.model, self._model.model_weights, self._model.revision = path, "", None
+        given, self._given = self._given, None  # it names the first weights only
+        if given is not None:
+            self._digest = _combine(["named", given])
             return
+        self._read_from_files = True
         start_ns = time.time_ns() if loaded_from_ns is None else loaded_from_ns
         arguments = (self._generation, self._loaded, start_ns)
         threading.Thread(target=self._read, args=arguments, name="kvferry-weights", daemon=True).start()
@@ -192,27 +201,40 @@ class Weights:
         """The weights in memory change from now on."""
         with self._lock:
             self._generation += 1
-            self._digest = None
+            self._digest = self._version = None
+            self._read_from_files = False
             self._loaded = threading.Event()
 
     def name(self, version: str) -> None:
-        """The weights in memory have been given this name by whoever has sent them."""
-        self.forget()
-        self._digest = _combine(["version", version])
+        """Whoever has sent the weights in memory has named them. Those that can be read from files need no name."""
+        with self._lock:
+            self._version = version
+            if not self._read_from_files:
+                self._digest = _combine(["version", version])
 
     def _read(self, generation: int, loaded: threading.Event, loaded_from_ns: int) -> None:
         start = time.monotonic()
         try:
             digest, size = self._read_files(loaded, loaded_from_ns)
         except (UnknownWeightsError, OSError, ValueError, RuntimeError) as error:
-            logger.warning("kvferry: this engine gives no tickets and loads nothing, since its weights have no identity: %s",
-                           error)
+            self._fail(generation, error)
             return
         with self._lock:
             if generation == self._generation:
                 self._digest = digest
                 logger.info("kvferry: the weights are %s (%.1f GB, known after %.1f s)", digest[:16], size / 1e9,
                             time.monotonic() - start)
+
+    def _fail(self, generation: int, error: Exception) -> None:
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._read_from_files = False
+            if self._version is not None:
+                self._digest = _combine(["version", self._version])
+                return
+        logger.warning("kvferry: this engine gives no tickets and loads nothing, since its weights have no identity: %s",
+                       error)
 
     def _read_files(self, loaded: threading.Event, loaded_from_ns: int) -> tuple[str, int]:
         cache = _Cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
@@ -12,13 +13,17 @@ from kvferry import _kvferry
 from .config import open_rank_node
 from .layout import regions_of
 from .log import limited, logger
-from .messages import News, Orders, RankAddress
+from .messages import Ending, News, Orders, RankAddress
 from .metrics import Meter, Stats
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+CONFIRM_S = 0.8
+"""How long a rank may take to end all of its leases and loads."""
+CONFIRM_POLL_S = 0.001
 
 
 class Worker:
@@ -48,6 +53,22 @@ class Worker:
         """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
         self._node.lease_end(orders.end)
         self._node.load_abort(orders.abort)
+
+    def end_transfers(self, ending: Ending) -> News:
+        """Ends these leases and loads, and waits for the library to confirm each. What it does not know has ended."""
+        news = self._news
+        for kinds, statuses in ((news.ended, zip(ending.leases, self._node.lease_end(list(ending.leases.values())))),
+                                (news.quiet, zip(ending.loads, self._node.load_abort(ending.loads)))):
+            kinds.update({id_: self._bit for id_, status in statuses if status == _kvferry.NOT_FOUND})
+        deadline = time.monotonic() + CONFIRM_S
+        self._poll()
+        while not (news.ended.keys() >= ending.leases.keys() and news.quiet.keys() >= set(ending.loads)):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(CONFIRM_POLL_S)
+            self._poll()
+        self._news = News()
+        return news
 
     def start_loads(self, orders: Orders) -> None:
         for load, status in zip(orders.load, self._node.load_start(orders.load)):

@@ -1,0 +1,178 @@
+"""Ends this engine's transfers before vLLM resets its pool, pauses, or gets other weights.
+
+No hook of the connector's contract comes in time (docs/upstream/end-transfers.md), so methods of vLLM's EngineCore are
+wrapped, in its own process. They run between two steps: what the scheduler side has ordered has reached the workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
+from vllm.v1.request import RequestStatus
+
+from .log import logger
+from .messages import Ending, News
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
+
+    from .scheduler import Scheduler
+
+RELOAD = "reload_weights"
+UPDATE = ("start_weight_update", "start_draft_weight_update", "update_weights", "finish_weight_update")
+UPDATE_ENDS = "finish_weight_update"
+LEVEL_WITHOUT_WEIGHTS = 2
+"""Of sleep."""
+
+
+class TransfersError(RuntimeError):
+    """Some rank has not confirmed that its leases and loads have ended: nothing that they use may be touched."""
+
+
+def _own(connector: Any) -> Any:
+    """Our connector, alone or in vLLM's MultiConnector."""
+    from .connector import KVFerryConnector
+    return next((one for one in getattr(connector, "sub_connectors", [connector])
+                 if isinstance(one, KVFerryConnector)), None)
+
+
+def _side_of(engine: Any) -> Scheduler | None:
+    connector = _own(engine.scheduler.get_kv_connector())
+    return connector._scheduler if connector is not None else None
+
+
+def end_on_worker(worker: Any, ending: Ending) -> News:
+    """Runs in each worker's process."""
+    answer: News = _own(get_kv_transfer_group())._worker.end_transfers(ending)
+    return answer
+
+
+def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
+    """Ends all leases, and if asked all loads, on every rank, and gives their blocks back to vLLM.
+
+    TransfersError: a rank has not confirmed. A worker that does not answer at all holds up its engine here as in any
+    step: an answer that comes after a timeout would be taken for that of vLLM's next call."""
+    ending = side.ending(loads)
+    if not ending.leases and not ending.loads:
+        return
+    for news in engine.model_executor.collective_rpc(end_on_worker, args=(ending,)):
+        side.take(news)
+    left = side.not_ended(ending)
+    if left:
+        raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
+    _tell(engine.scheduler, side)
+
+
+def _tell(scheduler: VllmScheduler, side: Scheduler) -> None:
+    """What vLLM's scheduler does with a step's news, for there may be no step."""
+    for request_id in side.settle():
+        request = scheduler.requests[request_id]
+        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
+            scheduler.finished_recving_kv_req_ids.add(request_id)
+        else:
+            scheduler._free_blocks(request)
+    if _own(scheduler.connector) is scheduler.connector:  # in a MultiConnector others may still save: steps will say
+        for request_id in side.take_released():
+            scheduler._free_blocks(scheduler.requests[request_id])
+
+
+# ---- around vLLM's methods ----
+
+def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
+    end_transfers(engine, side, loads=True)
+    success = call(engine, *args, **kwargs)
+    if success:
+        side.cache_is_empty()
+    return success
+
+
+def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mode: str = "abort",
+                     clear_cache: bool = True) -> Any:
+    side.pause(True)
+    try:
+        end_transfers(engine, side, loads=mode != "wait")  # that mode lets requests end that have begun
+        return call(engine, mode, clear_cache)
+    except BaseException:
+        side.pause(False)
+        raise
+
+
+def _resume_scheduler(engine: Any, side: Scheduler, call: Callable[..., None]) -> None:
+    call(engine)
+    side.pause(False)
+
+
+def _sleep(engine: Any, side: Scheduler, call: Callable[..., Any], level: int = 1, mode: str = "abort") -> Any:
+    if level >= LEVEL_WITHOUT_WEIGHTS:
+        side.weights_change()
+    return call(engine, level, mode)
+
+
+def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], method: Any, timeout: float | None = None,
+                    args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    name = method if isinstance(method, str) else getattr(method, "__name__", "")
+    if name != RELOAD and name not in UPDATE:
+        return call(engine, method, timeout, args, kwargs)
+    side.weights_change()
+    end_transfers(engine, side, loads=True)
+    start_ns = time.time_ns()
+    result = call(engine, method, timeout, args, kwargs)
+    if name == RELOAD:
+        iterator, path, *_ = (*args, None, None)
+        given = {"weights_iterator": iterator, "weights_path": path} | (kwargs or {})
+        if given["weights_iterator"] is None:
+            side.weights_reloaded(given["weights_path"], start_ns)
+    if name in (RELOAD, UPDATE_ENDS):
+        _end_weight_change(engine, side)
+    return result
+
+
+def _end_weight_change(engine: Any, side: Scheduler) -> None:
+    side.weights_have_changed()
+    if engine.scheduler.reset_prefix_cache():
+        side.cache_is_empty()
+    else:
+        logger.warning("kvferry: no tickets and no loads before the prefix cache, which holds blocks of the old weights, "
+                       "has been reset: POST /reset_prefix_cache when no request runs, or pause before an update")
+
+
+def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None], weight_version: str) -> None:
+    call(engine, weight_version)
+    side.weights_named(weight_version)
+
+
+WRAPPERS: dict[str, Callable[..., Any]] = {
+    "reset_prefix_cache": _reset_prefix_cache,
+    "pause_scheduler": _pause_scheduler,
+    "resume_scheduler": _resume_scheduler,
+    "sleep": _sleep,
+    "collective_rpc": _collective_rpc,
+    "set_weight_version": _set_weight_version,
+}
+
+
+def _wrap(call: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def wrapped(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        side = _side_of(engine)
+        return call(engine, *args, **kwargs) if side is None else around(engine, side, call, *args, **kwargs)
+
+    wrapped.of_kvferry = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def install() -> None:
+    """Wraps the methods of EngineCore, and of the classes that override them. May be called again."""
+    from vllm.v1.engine.core import EngineCore
+
+    classes = [EngineCore]
+    for cls in classes:
+        classes += cls.__subclasses__()
+        for name, around in WRAPPERS.items():
+            call = vars(cls).get(name)
+            if call is not None and not hasattr(call, "of_kvferry"):
+                setattr(cls, name, _wrap(call, around))

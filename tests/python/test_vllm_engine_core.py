@@ -1,0 +1,227 @@
+"""Between steps: what is lent or loaded has ended on every rank before vLLM resets, pauses or changes weights."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from kvferry import _kvferry  # noqa: E402
+from kvferry.vllm import engine_core, scheduler, worker  # noqa: E402
+from kvferry.vllm.messages import Ending, News  # noqa: E402
+from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
+from vllm.v1.request import RequestStatus  # noqa: E402
+
+TOKENS = 80
+ASKS = {"do_remote_decode": True}
+BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
+
+
+class Rank:
+    """A worker whose node confirms after some polls, or never."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int, polls: int | None) -> None:
+        self.node = FakeNode()
+        monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: self.node)
+        monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
+        self.side = worker.Worker(vllm_config(ranks=2), kv_cache_config())
+        self.polls = polls
+        self.node.poll = self.poll  # type: ignore[method-assign]
+
+    def poll(self) -> list[Any]:
+        if self.polls is None or self.polls < 0:
+            return []
+        self.polls -= 1
+        if self.polls >= 0:
+            return []
+        leases = [int(lease.split()[1]) for lease in self.node.of("lease_end")]
+        return [*((_kvferry.EVENT_LEASE_ENDED, id_, id_, 3) for id_ in leases),
+                *((_kvferry.EVENT_QUIET, id_, 0, None) for id_ in self.node.of("load_abort"))]
+
+
+class Engine:
+    """An EngineCore of two ranks; `ok` says whether vLLM's own reset finds its pool empty."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2)) -> None:
+        monkeypatch.setattr(worker, "CONFIRM_S", 0.05)
+        monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: FakeNode())
+        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+        monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
+        self.side = scheduler.Scheduler(vllm_config(ranks=2), kv_cache_config())
+        self.manager = FakeManager()
+        self.manager.groups = ([5, 6, 7],)
+        self.side.bind(self.manager)
+        self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
+        self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
+        self.ok = True
+        self.freed: list[str] = []
+        connector = SimpleNamespace(_scheduler=self.side)
+        self.scheduler = SimpleNamespace(
+            connector=connector, get_kv_connector=lambda: connector, requests={}, finished_recving_kv_req_ids=set(),
+            _free_blocks=lambda request: self.freed.append(request.request_id), reset_prefix_cache=lambda: self.ok)
+
+    def rpc(self, method: Any, args: tuple[Any, ...]) -> list[News]:
+        return [rank.side.end_transfers(*args) for rank in self.ranks]
+
+    def lend(self) -> Any:
+        """A request that has finished, and whose blocks are under a lease."""
+        a = self.scheduler.requests["a"] = request("a", TOKENS, params=ASKS)
+        self.side.arrive(a)
+        self.side.orders(step(tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7],)}))
+        a.num_computed_tokens, a.status = TOKENS, RequestStatus.FINISHED_LENGTH_CAPPED
+        assert self.side.finish(a)[0]
+        return a
+
+    def load(self, status: RequestStatus = RequestStatus.WAITING_FOR_REMOTE_KVS) -> Any:
+        b = self.scheduler.requests["b"] = request("b", TOKENS, params=BRINGS, status=status)
+        self.side.arrive(b)
+        self.side.admit(b, FakeBlocks([1, 2, 3]), self.side.offer(b, 0)[0])
+        assert self.side.orders(step()).load
+        return b
+
+    def offers(self) -> bool:
+        c = request("c", TOKENS, params=BRINGS)
+        self.side.arrive(c)
+        offered = self.side.offer(c, 0)[1]
+        self.side.finish(c)
+        return offered
+
+
+def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs: Any) -> tuple[Any, list[str]]:
+    """What vLLM's method would have found: who still holds blocks when it runs."""
+    found: list[str] = []
+
+    def call(core: Any, *args: Any, **kwargs: Any) -> Any:
+        found.extend(sorted(set(core.scheduler.requests) - set(core.freed) - core.scheduler.finished_recving_kv_req_ids))
+        return result
+    return engine_core._wrap(call, engine_core.WRAPPERS[name])(engine, *args, **kwargs), found
+
+
+def test_all_of_vllm_s_classes_are_wrapped() -> None:
+    engine_core.install()
+    engine_core.install()
+    for cls in (EngineCore, EngineCoreProc):
+        for name in engine_core.WRAPPERS:
+            assert hasattr(getattr(cls, name), "of_kvferry")
+            assert not hasattr(getattr(cls, name).__wrapped__, "of_kvferry")
+
+
+@pytest.mark.parametrize("name, args", [
+    ("reset_prefix_cache", ()), ("pause_scheduler", ("abort",)), ("pause_scheduler", ("keep",)),
+    ("collective_rpc", ("reload_weights",)), ("collective_rpc", ("start_weight_update",))])
+def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch, name: str, args: tuple[Any, ...]) -> None:
+    engine = Engine(monkeypatch)
+    engine.lend()
+    b = engine.load()
+    assert wrapped(name, engine, *args, result=True) == (True, [])
+    assert engine.freed == ["a"] and b.num_computed_tokens == 0
+    assert engine.scheduler.finished_recving_kv_req_ids == {"b"}
+
+
+def test_a_pause_that_waits_lets_loads_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.lend()
+    engine.load()
+    assert wrapped("pause_scheduler", engine, "wait") == (None, ["b"])
+
+
+def test_blocks_of_a_client_that_has_left_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    b = engine.load()
+    b.status = RequestStatus.FINISHED_ABORTED
+    engine.side.finish(b)
+    wrapped("reset_prefix_cache", engine)
+    assert engine.freed == ["b"]
+
+
+@pytest.mark.parametrize("name, args", [("reset_prefix_cache", ()), ("pause_scheduler", ()),
+                                        ("collective_rpc", ("reload_weights",))])
+def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPatch, name: str,
+                                                    args: tuple[Any, ...]) -> None:
+    engine = Engine(monkeypatch, polls=(0, None))
+    engine.lend()
+    start = time.monotonic()
+    with pytest.raises(engine_core.TransfersError, match="1 leases, 0 loads"):
+        wrapped(name, engine, *args)
+    assert time.monotonic() - start < 1.0
+    assert engine.freed == []
+
+
+def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, polls=(0, None))
+    engine.ranks[1].node.status = dict.fromkeys(("lease_end", "load_abort"), _kvferry.NOT_FOUND)
+    engine.lend()
+    engine.load()
+    assert wrapped("reset_prefix_cache", engine, result=True) == (True, [])
+
+
+def test_confirmations_of_a_step_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.ranks[0].side._news.quiet[77] = 1
+    assert engine.ranks[0].side.end_transfers(Ending(loads=[5])).quiet == {77: 1, 5: 1}
+
+
+def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    wrapped("pause_scheduler", engine, "wait")
+    engine.side.arrive(a := request("a", TOKENS, params=ASKS))
+    assert not engine.side.orders(step(tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7],)})).publish
+    assert engine.side.finish(a) == (False, None)
+    wrapped("resume_scheduler", engine)
+    engine.lend()
+
+
+# ---- weights ----
+
+def test_an_update_by_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    assert engine.offers()
+    for method in ("start_weight_update", "update_weights", "finish_weight_update"):
+        wrapped("collective_rpc", engine, method)
+        assert not engine.offers()
+    wrapped("set_weight_version", engine, "step 7")
+    assert engine.offers()
+    wrapped("collective_rpc", engine, "get_model")
+    assert engine.offers()
+
+
+@pytest.mark.parametrize("method", ["finish_weight_update", "reload_weights"])
+def test_blocks_of_the_old_weights_may_be_cached(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    engine = Engine(monkeypatch)
+    engine.ok = False
+    wrapped("collective_rpc", engine, method, kwargs={"weights_iterator": "tensors"})
+    wrapped("set_weight_version", engine, "step 7")
+    assert not engine.offers()
+    wrapped("reset_prefix_cache", engine, result=False)
+    assert not engine.offers()
+    wrapped("reset_prefix_cache", engine, result=True)
+    assert engine.offers()
+
+
+def test_a_reset_during_an_update_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    wrapped("collective_rpc", engine, "start_weight_update")
+    wrapped("set_weight_version", engine, "step 7")
+    wrapped("reset_prefix_cache", engine, result=True)
+    assert not engine.offers()
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"weights_path": "elsewhere"}])
+def test_reloaded_from_files(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, str]) -> None:
+    engine = Engine(monkeypatch)
+    begun = []
+    monkeypatch.setattr(engine.side._weights, "begin", lambda since_ns, path: begun.append(path))
+    wrapped("collective_rpc", engine, "reload_weights", kwargs=kwargs)
+    assert begun == [kwargs.get("weights_path")] and not engine.offers()
+
+
+@pytest.mark.parametrize("level, known", [(1, True), (2, False)])
+def test_asleep_weights_may_be_lost(monkeypatch: pytest.MonkeyPatch, level: int, known: bool) -> None:
+    engine = Engine(monkeypatch)
+    wrapped("sleep", engine, level)
+    assert engine.offers() == known
