@@ -22,6 +22,8 @@ class Metric(NamedTuple):
 COUNTERS = (
     Metric("requests", "Requests that came with a good ticket.", ("requests_opened",)),
     Metric("verdicts", "What was decided about loads and refused tickets.", ("verdicts",), ("action",)),
+    Metric("no_tickets", "Prompts for another engine that got no ticket.", ("no_tickets",), ("reason",)),
+    Metric("not_loaded", "Requests computed here whatever their ticket.", ("not_loaded",), ("reason",)),
     Metric("loads", "Loads that brought all their blocks, on each rank.", ("loads_done",)),
     Metric("load_failures", "Loads that did not bring all their blocks, on each rank, and refused tickets.",
            ("loads_failed", "tickets_refused", "ranks_lost"), ("reason",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -17,7 +18,7 @@ DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 def rows(document: str, first: str) -> list[str]:
     lines = (DOCS / document).read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(first)) + 2
-    return [line for line in lines[start:] if line.startswith("| `")]
+    return list(itertools.takewhile(lambda line: line.startswith("| `"), lines[start:]))
 
 
 def yes(flag: bool) -> str:

@@ -23,6 +23,7 @@ from fakes import (  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
+from kvferry.vllm.metrics import Tally  # noqa: E402
 
 TOKENS = 80
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -41,7 +42,9 @@ class Side:
         self.node.status["request_open"] = open_status
         self.node.positions = [(tokens + 31) // 32] * (groups + sliding)
         self.failures = FakeFailures()
-        self.consumer = Consumer(self.node, prompts(), self.failures, vllm_config(ranks=ranks), kv_cache_config(groups, sliding))
+        self.tally = Tally()
+        self.consumer = Consumer(self.node, prompts(), self.tally, self.failures, vllm_config(ranks=ranks),
+                                 kv_cache_config(groups, sliding))
         self.manager = self.consumer.manager = FakeManager()
         self.a = request("a", tokens, params=params)
         self.consumer.arrive(self.a)
@@ -350,6 +353,7 @@ def test_a_discarded_load_is_computed_when_it_is_quiet() -> None:
     assert side.settle() == {"a"} and side.settle() == set()
     assert side.a.num_computed_tokens == 0 and side.manager.freed == ["a"]
     assert side.failures.recorded == []
+    assert side.tally.take() == {"not_loaded": {"discarded": 1}}
 
 
 def test_a_discarded_load_whose_client_leaves() -> None:
@@ -364,4 +368,5 @@ def test_a_discarded_load_whose_client_leaves() -> None:
 def test_what_waits_with_a_ticket_of_old_weights_is_computed() -> None:
     side = Side()
     side.consumer.forget_waiting()
+    assert side.tally.take() == {"not_loaded": {"weights_changed": 1}}
     assert side.consumer.offer(side.a, 0) == (0, False) and side.node.of("request_cancel") == [side.id]

@@ -63,7 +63,7 @@ FIELDS = [
     ("layout.py", INTERFACE + "KVCacheConfig",
      ["transfer_groups", "transfer_group_ids", "needs_kv_cache_zeroing", "num_blocks", "kv_cache_layout"]),
     ("layout.py", INTERFACE + "FullAttentionSpec",
-     ["block_size", "num_kv_heads", "head_size", "dtype", "max_tp_shards"]),
+     ["block_size", "num_kv_heads", "head_size", "dtype", "max_tp_shards", "real_page_size_bytes"]),
     ("layout.py", INTERFACE + "UniformTypeKVCacheSpecs", ["kv_cache_specs"]),
     ("layout.py", INTERFACE + "SlidingWindowSpec", ["sliding_window", "extra_retained_tokens"]),
     ("layout.py", INTERFACE + "ChunkedLocalAttentionSpec", ["attention_chunk_size"]),

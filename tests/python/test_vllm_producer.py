@@ -12,6 +12,7 @@ pytest.importorskip("vllm")
 from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
+from kvferry.vllm.metrics import Tally  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -24,7 +25,7 @@ SLID = ([5, 6, 7], [0, 9, 10])
 
 def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     node = FakeNode()
-    producer = Producer(node, prompts(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+    producer = Producer(node, prompts(), Tally(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
     producer.manager = FakeManager()
     producer.manager.groups = SLID if sliding else ([5, 6, 7],)
     return node, producer
@@ -34,6 +35,11 @@ def run_step(producer: Producer, **arguments: Any) -> Orders:
     orders = Orders()
     producer.fill(orders, step(**arguments))
     return orders
+
+
+def reasons(producer: Producer) -> dict[str, int]:
+    """Why there were no tickets."""
+    return producer._tally.take().get("no_tickets", {})
 
 
 def published(producer: Producer, **fields: Any) -> tuple[Any, int]:
@@ -263,6 +269,7 @@ def test_paused_it_makes_no_lease() -> None:
     producer.arrive(a)
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
     assert producer.finish(a) == (False, None) and node.calls == []
+    assert reasons(producer) == {"paused": 1}
 
 
 def test_all_leases_end_for_a_caller() -> None:
@@ -275,6 +282,7 @@ def test_all_leases_end_for_a_caller() -> None:
     assert producer.live([lease_id]) == [] and not producer.busy
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) == (False, None)
+    assert reasons(producer) == {"lease_ended": 1}
 
 
 def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
@@ -286,3 +294,16 @@ def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
     producer.forget_started()
     orders = run_step(producer, tokens={"a": 32, "b": TOKENS}, blocks=BLOCKS | {"b": ([9, 10, 11],)})
     assert [prompt[3][0] for prompt in orders.publish] == [array("I", [9, 10, 11]).tobytes()]
+    assert reasons(producer) == {"weights_changed": 1}
+
+
+@pytest.mark.parametrize("call, status, reason", [
+    ("lease_reserve", _kvferry.NO_MEMORY, "no_memory"), ("ticket_make", _kvferry.NOT_FOUND, "not_found")])
+def test_a_status_is_counted(call: str, status: int, reason: str) -> None:
+    node, producer = make()
+    node.status[call] = status
+    producer.arrive(a := request("a", TOKENS, params=ASKS))
+    run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS)
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a)[1] is None
+    assert reasons(producer) == {reason: 1}

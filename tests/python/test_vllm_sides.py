@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +25,7 @@ from fakes import (  # noqa: E402
     vllm_config,
 )
 from kvferry import Node, _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, consumer, producer, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.requests import NoIdentity, Prompts, pack_blocks  # noqa: E402
@@ -43,6 +45,7 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
 )
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 
@@ -129,6 +132,10 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.bind(FakeManager())
     assert side.orders(step()) == Orders()
+    side.arrive(request("images", 20, params=PARAMS, prompt_embeds="some"))
+    stats = side.stats()
+    assert stats is not None and stats.data["counters"] == {"not_loaded": {"no_token_ids": 1}}
+    assert side.stats() is None
     a = request("a", 20, params=PARAMS)
     side.arrive(a)
     side.admit(a, SimpleNamespace(get_block_ids=lambda: ([4],)), side.offer(a, 0)[0])
@@ -193,6 +200,12 @@ def test_no_identity_without_weights() -> None:
     assert Prompts(vllm_config(), weights).of(request("a", 20)) is NoIdentity.WEIGHTS_UNKNOWN
     weights.name("step 7")
     assert Prompts(vllm_config(), weights).of(request("a", 20)) not in (known, NoIdentity.WEIGHTS_UNKNOWN)
+
+
+def test_causes_are_documented() -> None:
+    table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
+    own = {producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED, consumer.DISCARDED}
+    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == own | {cause.value for cause in NoIdentity}
 
 
 # ---- configuration ----
@@ -285,6 +298,7 @@ def test_keys_and_values_apart() -> None:
     (layer(POOL_BLOCKS + 1, 2, 32, 32), "blocks"),
     (layer(POOL_BLOCKS, 2, 32, 64)[..., ::2], "in one piece"),
     ([layer(1)], "not one tensor"),
+    (layer(POOL_BLOCKS, 2, 32, 24), "8192 bytes, and the tensor that vLLM shows has 6144"),
     (torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta"), "host memory"),
 ])
 def test_a_layout_that_is_not_supported(tensor: Any, said: str) -> None:

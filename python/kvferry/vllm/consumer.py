@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from kvferry import Node
     from kvferry._kvferry import Verdict
 
+    from .metrics import Tally
+
+
+WEIGHTS_CHANGED, DISCARDED = "weights_changed", "discarded"
+"""Why a ticket is not used, beside NoIdentity: vLLM has reset its cache, or paused, while its load was under way."""
+
 
 class Phase(enum.Enum):
     OPEN = enum.auto()
@@ -73,10 +79,11 @@ class Quarantine:
 
 
 class Consumer:
-    def __init__(self, node: Node, prompts: Prompts, failures: Failures, vllm_config: VllmConfig,
+    def __init__(self, node: Node, prompts: Prompts, tally: Tally, failures: Failures, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
         self._node = node
         self._prompts = prompts
+        self._tally = tally
         self._failures = failures
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
@@ -106,8 +113,7 @@ class Consumer:
             return
         prompt = self._prompts.of(request)
         if isinstance(prompt, NoIdentity):
-            limited.warning("kvferry: request %s is computed here, whatever its ticket: %s", request.request_id,
-                            prompt.value, reason=prompt.value)
+            self._compute_here(request, prompt.value)
             return
         try:
             options = options_of(request)
@@ -121,6 +127,11 @@ class Consumer:
         id_, _, counts, peer, load_timeout_ms = info
         arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts), peer, load_timeout_ms)
         self._arrivals[request.request_id] = self._by_id[id_] = arrival
+
+    def _compute_here(self, request: Request, reason: str) -> None:
+        self._tally.add("not_loaded", reason)
+        limited.warning("kvferry: request %s is computed here, whatever its ticket: %s", request.request_id, reason,
+                        reason=reason)
 
     def _reject(self, request: Request, mistake: str) -> None:
         """Nothing can be done about it but by whoever has made the request."""
@@ -189,6 +200,7 @@ class Consumer:
         """Requests whose load has not begun are computed here."""
         for arrival in [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.OPEN]:
             self._forget(arrival)
+            self._compute_here(arrival.request, WEIGHTS_CHANGED)
 
     def discard_all(self) -> list[int]:
         """The loads under way, which the caller ends on every rank; their requests are computed here."""
@@ -259,6 +271,7 @@ class Consumer:
             if quiet:
                 self._forget(arrival)
                 self._truncate(arrival.request, 0)
+                self._compute_here(arrival.request, DISCARDED)
             return quiet
         if arrival.cancelled or arrival.verdict is None:
             if quiet and arrival.cancelled:

@@ -76,6 +76,13 @@ def _pool(name: str, tensor: torch.Tensor, blocks: int, heads: int, heads_total:
     return (tensor.data_ptr(), tensor.stride(0) * size, block.numel() * size, blocks, heads, heads_total, group)
 
 
+def _check_page(name: str, spec: AttentionSpec, regions: list[Region]) -> None:
+    """What vLLM keeps beside the tensor that it shows (scales, say) would not be carried."""
+    carried, page = sum(region[2] for region in regions), spec.real_page_size_bytes
+    if carried != page:
+        raise LayoutError(f"layer {name}: its blocks are {page} bytes, and the tensor that vLLM shows has {carried} of them")
+
+
 def _layer_regions(name: str, tensor: torch.Tensor, blocks: int, heads: int, heads_total: int,
                    group: int) -> list[Region]:
     if not isinstance(tensor, torch.Tensor):
@@ -95,8 +102,10 @@ def regions_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfi
         for name, spec in layer_specs(group):
             if spec.max_tp_shards is not None and spec.max_tp_shards < ranks:
                 raise LayoutError(f"layer {name}: its KV heads are replicated over {ranks} ranks, not split")
-            for region in _layer_regions(name, kv_caches[name], kv_cache_config.num_blocks, spec.num_kv_heads,
-                                         spec.num_kv_heads * ranks, index):
+            of_layer = _layer_regions(name, kv_caches[name], kv_cache_config.num_blocks, spec.num_kv_heads,
+                                      spec.num_kv_heads * ranks, index)
+            _check_page(name, spec, of_layer)
+            for region in of_layer:
                 if region[0] not in seen:
                     regions.append(region)
                 seen.add(region[0])

@@ -109,11 +109,26 @@ class Stats(KVConnectorStats):
         return not any(self.data.values())
 
 
+class Tally:
+    """What the scheduler side decides by itself, until the next Stats."""
+
+    def __init__(self) -> None:
+        self._counts: Counts = {}
+
+    def add(self, name: str, reason: str) -> None:
+        add_counts(self._counts, {name: {reason: 1}})
+
+    def take(self) -> Counts:
+        counts, self._counts = self._counts, {}
+        return counts
+
+
 class Meter:
     """Reads one node's numbers and says what is new."""
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: Node, name: str, tally: Tally | None = None) -> None:
         self._node = node
+        self._tally = tally or Tally()
         self._name = name
         self._seen: dict[tuple[str, str], int] = {}
         self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
@@ -126,6 +141,7 @@ class Meter:
         """What has changed since the last read; None if nothing has."""
         stats = Stats()
         self._read_numbers(stats)
+        add_counts(stats.data["counters"], self._tally.take())
         if not OUTCOMES.isdisjoint(stats.data["counters"]):
             self._read_histograms(stats)
         self._read_peers(stats)

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
     from kvferry import Node
 
+    from .metrics import Tally
+
 USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
 """How a request finishes whose output, and ticket, somebody reads."""
+PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
+"""Why there is no ticket, beside NoIdentity and the library's statuses."""
 
 
 @dataclass
@@ -51,9 +55,11 @@ class Lease:
 
 
 class Producer:
-    def __init__(self, node: Node, prompts: Prompts, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, node: Node, prompts: Prompts, tally: Tally, vllm_config: VllmConfig,
+                 kv_cache_config: KVCacheConfig) -> None:
         self._node = node
         self._prompts = prompts
+        self._tally = tally
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
         self._engine_id = vllm_config.kv_transfer_config.engine_id
@@ -99,7 +105,7 @@ class Producer:
         request_id = request.request_id
         prompt = self._prompts.of(request)
         if self.paused or isinstance(prompt, NoIdentity):
-            self._refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else "paused")
+            self._refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else PAUSED)
             return
         count = cdiv(request.num_prompt_tokens, self._block_tokens)
         # The consumer computes the last token again: it needs what that one looks at.
@@ -126,6 +132,7 @@ class Producer:
 
     def _refuse(self, request_id: str, reason: str) -> None:
         self._wanted.pop(request_id, None)
+        self._tally.add("no_tickets", reason)
         limited.warning("kvferry: request %s gets no ticket: %s", request_id, reason, reason=reason)
 
     def _abandon(self, request_id: str) -> None:
@@ -152,7 +159,7 @@ class Producer:
         """Requests of whose prompts some tokens have been computed get no ticket."""
         for request_id, request in list(self._wanted.items()):
             if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
-                self._refuse(request_id, "weights_changed")
+                self._refuse(request_id, WEIGHTS_CHANGED)
 
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         """Whether vLLM keeps the blocks, and the ticket's parameters."""
@@ -162,8 +169,11 @@ class Producer:
             return False, None
         lease.held = True
         params = None
-        if request.status in USABLE and not lease.ending and not lease.ended:
-            params = self._parameters(request, lease)
+        if request.status in USABLE:
+            if lease.ending or lease.ended:
+                self._refuse(request.request_id, LEASE_ENDED)
+            else:
+                params = self._parameters(request, lease)
         if params is None:
             self._tell_end(lease)
         return True, params
@@ -216,7 +226,7 @@ class Producer:
         elif self._by_request.get(lease.request_id) is lease:
             # It ended before its request did: what is left of the request needs no ticket.
             del self._by_request[lease.request_id]
-            self._wanted.pop(lease.request_id, None)
+            self._refuse(lease.request_id, LEASE_ENDED)
 
     def take_released(self) -> set[str]:
         """Requests whose blocks vLLM may free now; each comes once."""

@@ -11,7 +11,7 @@ from .consumer import Consumer
 from .engine_core import install
 from .failures import Failures
 from .messages import Ending, News, Orders, RankAddress
-from .metrics import Meter, Stats
+from .metrics import Meter, Stats, Tally
 from .producer import Producer
 from .requests import Prompts
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 class Scheduler:
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         self._node = open_control_node(vllm_config, kv_cache_config)
-        self._meter = Meter(self._node, "control")
+        tally = Tally()
+        self._meter = Meter(self._node, "control", tally)
         self._weights = loaded_weights(vllm_config)
         self._prompts = Prompts(vllm_config, self._weights)
-        self._producer = Producer(self._node, self._prompts, vllm_config, kv_cache_config)
+        self._producer = Producer(self._node, self._prompts, tally, vllm_config, kv_cache_config)
         self._failures = Failures(error_status_of(vllm_config))
-        self._consumer = Consumer(self._node, self._prompts, self._failures, vllm_config, kv_cache_config)
+        self._consumer = Consumer(self._node, self._prompts, tally, self._failures, vllm_config, kv_cache_config)
         self._weights_change = False
         install()
 
