@@ -27,7 +27,8 @@ class Answer:
 def connect(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
     parts = urlsplit(url)
     assert parts.hostname is not None
-    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s), parts.path or "/"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s), path
 
 
 def decode(raw: bytes) -> dict[str, Any]:
