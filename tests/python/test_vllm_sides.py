@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, consumer, producer, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.requests import NoIdentity, Prompts, pack_blocks  # noqa: E402
+from kvferry.vllm.requests import NoIdentity, Prompts, log_left_out, pack_blocks  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
@@ -178,8 +179,9 @@ def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
     assert prompts().of(request("b", 20)) == found[0]
 
 
-def test_images_that_vllm_only_counts() -> None:
-    """Their ids are equal on two engines, whatever they show."""
+def test_images_that_vllm_only_counts(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their ids are equal on two engines, whatever they show. The log says so when the engine starts, and no more."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
         engine = vllm_config()
@@ -187,7 +189,11 @@ def test_images_that_vllm_only_counts() -> None:
         engine.cache_config.enable_prefix_caching = caching
         found = Prompts(engine, prompts()._weights).of(request("a", 20, mm_features=[image]))
         assert (found is not NoIdentity.IMAGES_UNHASHED) == hashed
-        assert isinstance(Prompts(engine, prompts()._weights).of(request("a", 20)), bytes)
+        if isinstance(found, NoIdentity):
+            log_left_out("request %s: %s", "a", found.value)
+    assert [record.message.split(":")[1] for record in caplog.records] == [
+        " prompts with images are neither handed over nor loaded (images_unhashed)"]
+    assert isinstance(Prompts(engine, prompts()._weights).of(request("a", 20)), bytes)
 
 
 def test_no_identity_without_weights() -> None:

@@ -20,7 +20,7 @@ from .failures import Failures
 from .layout import check_groups, slides
 from .log import limited
 from .messages import Load, News, Orders
-from .requests import OPTIONS, NoIdentity, Prompts, options_of, pack_blocks, ticket_of
+from .requests import OPTIONS, NoIdentity, Prompts, log_left_out, options_of, pack_blocks, ticket_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -130,8 +130,7 @@ class Consumer:
 
     def _compute_here(self, request: Request, reason: str) -> None:
         self._tally.add("not_loaded", reason)
-        limited.warning("kvferry: request %s is computed here, whatever its ticket: %s", request.request_id, reason,
-                        reason=reason)
+        log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", request.request_id, reason)
 
     def _reject(self, request: Request, mistake: str) -> None:
         """Nothing can be done about it but by whoever has made the request."""

@@ -13,9 +13,8 @@ from vllm.v1.request import RequestStatus
 from kvferry import _kvferry
 
 from .layout import check_groups, first_needed_block, slides
-from .log import limited
 from .messages import News, Orders
-from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, pack_blocks, wants_handover
+from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, log_left_out, pack_blocks, wants_handover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +132,7 @@ class Producer:
     def _refuse(self, request_id: str, reason: str) -> None:
         self._wanted.pop(request_id, None)
         self._tally.add("no_tickets", reason)
-        limited.warning("kvferry: request %s gets no ticket: %s", request_id, reason, reason=reason)
+        log_left_out("kvferry: request %s gets no ticket: %s", request_id, reason)
 
     def _abandon(self, request_id: str) -> None:
         """vLLM has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""

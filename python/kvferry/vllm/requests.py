@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvferry import _kvferry
 
 from .config import option_text
+from .log import limited, logger
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -59,6 +60,16 @@ class NoIdentity(enum.Enum):
     """vLLM's prefix cache may hold blocks that other weights have computed."""
 
 
+SAID_AT_START = frozenset((NoIdentity.IMAGES_UNHASHED.value,))
+"""What follows from the engine's configuration: the log has it once."""
+
+
+def log_left_out(text: str, request_id: str, reason: str) -> None:
+    """A request whose KV is not handed over, or not loaded."""
+    if reason not in SAID_AT_START:
+        limited.warning(text, request_id, reason, reason=reason)
+
+
 def _salt(request: Request) -> bytes:
     """Whatever else than the token ids changes the prompt's KV, in the order that vLLM hashes it for its own cache."""
     lora = request.lora_request
@@ -81,6 +92,9 @@ class Prompts:
         # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).
         self._images_are_counted = bool(multimodal and multimodal.mm_processor_cache_gb == 0
                                         and not vllm_config.cache_config.enable_prefix_caching)
+        if self._images_are_counted:
+            logger.warning("kvferry: prompts with images are neither handed over nor loaded (images_unhashed): with "
+                           "mm_processor_cache_gb 0 and no prefix caching vLLM does not hash images. Set one of the two.")
 
     def of(self, request: Request) -> bytes | NoIdentity:
         if request.prompt_token_ids is None or request.prompt_embeds is not None or request.resumable:
