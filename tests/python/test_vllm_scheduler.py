@@ -1,0 +1,164 @@
+"""The connector under vLLM's own schedulers, the asynchronous one included, which vLLM's CPU backend does not run."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from kvferry.vllm import engine_core  # noqa: E402
+from model_engine import ModelEngine, right_answer  # noqa: E402
+
+ASKS = {"do_remote_decode": True, "do_remote_prefill": False}
+PROMPT = [token % 50 for token in range(150)]
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngine]]:
+    made: list[ModelEngine] = []
+
+    def make(*args: Any, **kwargs: Any) -> ModelEngine:
+        made.append(ModelEngine(monkeypatch, *args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(engine_core, "end_on_worker", lambda worker, ending: worker.own._worker.end_transfers(ending))
+    yield make
+    for one in made:
+        one.close()
+
+
+def run(engines: list[ModelEngine], until: Callable[[], bool]) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not until():
+        assert time.monotonic() < end, "hangs"
+        for one in engines:
+            one.step()
+
+
+def prefill(p: ModelEngine, name: str, prompt: list[int]) -> Any:
+    p.ask(name, prompt, 1, ASKS)
+    run([p], lambda: name in p.finished)
+    return p.finished[name][1]
+
+
+def used(engine: ModelEngine) -> int:
+    return engine.kv.num_blocks - 1 - engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+def stat(engine: ModelEngine, name: str, reason: str = "") -> int:
+    return sum(value for what, why, value, _ in engine.side._node.stats() if (what, why) == (name, reason))
+
+
+KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "asynchronous"])
+
+
+@KINDS
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_prompt_is_carried(engine: Callable[..., ModelEngine], asynchronous: bool, ranks: int) -> None:
+    p, d = engine("p", asynchronous, ranks=ranks), engine("d", asynchronous, ranks=ranks)
+    d.ask("a", PROMPT, 5, prefill(p, "a", PROMPT))
+    run([p, d], lambda: "a" in d.finished)
+    assert d.answers["a"] == right_answer(PROMPT, 5)
+    assert stat(d, "verdicts", "use") == 1
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@KINDS
+def test_what_a_client_has_left_is_let_go(engine: Callable[..., ModelEngine], asynchronous: bool) -> None:
+    """In each step of a load's life."""
+    p, d = engine("p", asynchronous), engine("d", asynchronous)
+    for steps in range(8):
+        name = f"steps-{steps}"
+        d.ask(name, PROMPT, 5, prefill(p, name, PROMPT))
+        for _ in range(steps):
+            d.step()
+        if name not in d.finished:
+            d.abort(name)
+        run([p, d], lambda: used(p) == used(d) == 0)
+        assert d.answers[name] == right_answer(PROMPT, 5)[:len(d.answers[name])]
+
+
+@KINDS
+def test_a_reset_between_steps_that_are_under_way(engine: Callable[..., ModelEngine], asynchronous: bool) -> None:
+    """Leases end, and loads that are under way: what they would have brought is computed. vLLM's own answer is no if D has
+    what it asked for by then."""
+    p, d = engine("p", asynchronous), engine("d", asynchronous)
+    d.ask("a", PROMPT, 5, prefill(p, "a", PROMPT))
+    d.step()
+    d.reset()
+    assert p.reset()
+    run([p, d], lambda: "a" in d.finished)
+    assert d.answers["a"] == right_answer(PROMPT, 5)
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+class Storm:
+    """Prompts of a few beginnings go from P to D, whose pools are small; clients leave, leases run out, caches are reset."""
+
+    def __init__(self, p: ModelEngine, d: ModelEngine, seed: int) -> None:
+        self.p, self.d, self.rng = p, d, random.Random(seed)
+        self.prompts: dict[str, list[int]] = {}
+        self.tokens: dict[str, int] = {}
+        self.tickets: list[tuple[str, Any]] = []
+        self.left: set[str] = set()
+
+    def prompt(self) -> list[int]:
+        start = self.rng.randrange(4)
+        return [(start * 7 + i) % 50 for i in range(self.rng.randrange(1, 200))] + [self.rng.randrange(50)]
+
+    def act(self) -> None:
+        rng, number = self.rng, len(self.prompts)
+        match rng.choices(["ask", "decode", "again", "leave", "reset", "nothing"], [4, 5, 1, 1, 0.1, 8])[0]:
+            case "ask" if number < 150:
+                name = f"r{number}"
+                self.prompts[name], self.tokens[name] = self.prompt(), rng.randrange(1, 40)
+                self.p.ask(name, self.prompts[name], rng.choice([1, 1, 3, 60]), ASKS)
+            case "decode" | "again" as what if self.tickets:
+                name, params = self.tickets[-1] if what == "again" else self.tickets.pop(rng.randrange(len(self.tickets)))
+                alias = f"{name}.{len(self.d.answers)}"
+                self.prompts[alias], self.tokens[alias] = self.prompts[name], self.tokens[name]
+                self.d.ask(alias, self.prompts[name], self.tokens[name], params)
+            case "leave":
+                for engine in (self.p, self.d):
+                    open_ = [name for name in engine.answers if name not in engine.finished and name not in self.left]
+                    if open_:
+                        self.left.add(rng.choice(open_))
+                        engine.abort(sorted(self.left & set(open_))[0])
+            case "reset":
+                rng.choice([self.p, self.d]).reset()
+
+    def collect(self) -> None:
+        for name, (_, params) in self.p.finished.items():
+            if params is not None and name not in self.left:
+                self.tickets.append((name, params))
+                self.p.finished[name] = (None, None)
+
+    def open(self) -> bool:
+        return any(name not in engine.finished and name not in self.left
+                   for engine in (self.p, self.d) for name in engine.answers)
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(4))
+def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: int) -> None:
+    """Every answer is right as far as it goes, nothing hangs, and every block comes back."""
+    p = engine("p", asynchronous, blocks=20, lease_ttl_ms=300)
+    d = engine("d", asynchronous, blocks=16, ranks=1, lease_ttl_ms=300)
+    storm = Storm(p, d, seed)
+    for _ in range(1200):
+        storm.act()
+        p.step()
+        d.step()
+        storm.collect()
+    run([p, d], lambda: not storm.open())
+    for name, answer in d.answers.items():
+        right = right_answer(storm.prompts[name], storm.tokens[name])
+        assert answer == right[:len(answer)] and (name in storm.left or len(answer) == len(right)), name
+    assert stat(d, "verdicts", "use") > 0
+    run([p, d], lambda: used(p) == used(d) == 0)
