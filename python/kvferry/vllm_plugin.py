@@ -13,14 +13,21 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 NAME, MODULE = "KVFerryConnector", "kvferry.vllm"
+CONNECTOR, MODULE_PATH, EXTRA, POLICY = (
+    "kv_connector", "kv_connector_module_path", "kv_connector_extra_config", "kv_load_failure_policy")
+HANDING_OVER = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector")
 
 
 def register() -> None:
+    make_known()
+    _wrap_executor()
+
+
+def make_known() -> None:
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
     with suppress(ValueError):  # it is known already: vLLM may call again
         KVConnectorFactory.register_connector(NAME, MODULE, NAME)
-    _wrap_executor()
 
 
 def _wrap_executor() -> None:
@@ -40,23 +47,30 @@ def _wrap_executor() -> None:
     Executor.__init__ = make_and_read  # type: ignore[method-assign]
 
 
-def _own_options(transfer: Any) -> dict[str, Any] | None:
-    """Our connector's options, alone or in vLLM's MultiConnector; None if there is none."""
+def own_config(transfer: Any) -> dict[str, Any] | None:
+    """What our connector is told, alone or in vLLM's MultiConnector, with the policy of both; None if there is none.
+
+    ValueError: it cannot be beside another one."""
     if transfer is None:
         return None
-    options = dict(transfer.kv_connector_extra_config or {})
-    configs = [{"kv_connector": transfer.kv_connector, "kv_connector_module_path": transfer.kv_connector_module_path,
-                "kv_connector_extra_config": options}, *options.get("connectors", ())]
-    for config in configs:
-        if config.get("kv_connector") == NAME or str(config.get("kv_connector_module_path")).split(".")[0] == "kvferry":
-            return dict(config.get("kv_connector_extra_config") or {})
-    return None
+    outer = {name: getattr(transfer, name) for name in (CONNECTOR, MODULE_PATH, EXTRA, POLICY)}
+    configs = [{POLICY: outer[POLICY], **config} for config in (outer, *(outer[EXTRA] or {}).get("connectors", ()))]
+    own = [config for config in configs if _is_own(config)]
+    others = [config[CONNECTOR] for config in configs if config.get(CONNECTOR) in HANDING_OVER and not _is_own(config)]
+    if own and (others or len(own) > 1):
+        raise ValueError(f"kvferry cannot be beside {', '.join(others) or 'kvferry'} in a MultiConnector: both would answer "
+                         "with tickets, in the same fields of kv_transfer_params")
+    return own[0] if own else None
+
+
+def _is_own(config: dict[str, Any]) -> bool:
+    return config.get(CONNECTOR) == NAME or str(config.get(MODULE_PATH)).split(".")[0] == "kvferry"
 
 
 def _begin_to_read(vllm_config: VllmConfig) -> None:
-    options = _own_options(vllm_config.kv_transfer_config)
-    if options is not None:
+    own = own_config(vllm_config.kv_transfer_config)
+    if own is not None:
         from kvferry.vllm.weights import WEIGHTS_ID, begin_beside_load
 
         with suppress(ValueError):  # the connector says it, once
-            begin_beside_load(vllm_config, options.get(WEIGHTS_ID))
+            begin_beside_load(vllm_config, (own.get(EXTRA) or {}).get(WEIGHTS_ID))

@@ -121,6 +121,12 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"))
 
 
+def vllm_scheduler(errors: set[str]) -> Any:
+    """vLLM's, with our connector alone."""
+    return SimpleNamespace(grammar_compile_error_reqs=errors, connector=None,
+                           vllm_config=SimpleNamespace(kv_transfer_config=None))
+
+
 def request(name: str, tokens: int, **fields: Any) -> Any:
     """A request of so many prompt tokens; `params` are its kv_transfer_params."""
     params = fields.pop("params", None)

@@ -144,8 +144,7 @@ class ModelEngine:
         self.side = self.scheduler.connector._scheduler
         self.ranks = [Rank(self, rank, monkeypatch) for rank in range(ranks)]
         self._aggregator = KVOutputAggregator.from_connector(self.scheduler.connector, ranks)
-        self.scheduler.connector.set_xfer_handshake_metadata(
-            {rank: one.connector.get_handshake_metadata() for rank, one in enumerate(self.ranks)})
+        self.side.join(self.scheduler, [rank.connector._worker.address() for rank in self.ranks])
         self.answers: dict[str, list[int]] = {}
         self.finished: dict[str, Any] = {}
         """By request: its reason, and its parameters for another engine."""

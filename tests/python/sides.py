@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config
+from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config, vllm_scheduler
 from kvferry.vllm import config, scheduler, worker
 from kvferry.vllm.messages import News, Orders
 from vllm.v1.outputs import KVConnectorOutput
@@ -46,8 +46,13 @@ class Sides:
             caches = {name: memory() for name in layers}
             self.workers[-1].register(caches)
             self.memory += caches.values()
-        self.scheduler.set_ranks([side.address() for side in self.workers])
+        self.requests: dict[str, Any] = {}
+        self.errors: set[str] = set()
+        self.ended: set[str] = set()
+        """Requests of which vLLM has heard the last word in the last step."""
+        self.scheduler.join(vllm_scheduler(self.errors), [side.address() for side in self.workers])
         self.manager = FakeManager()
+        self.manager.groups = (SOURCE,)
         self.scheduler.bind(self.manager)
         self.silent: set[int] = set()
         """Ranks that are stuck: they do later what they are told now."""
@@ -61,9 +66,9 @@ class Sides:
     # ---- as vLLM does ----
 
     def step(self, output: Any = None) -> tuple[set[str], set[str]]:
-        """Requests that vLLM hears of as received, and those of them that it hears of as failed."""
+        """Requests that vLLM hears of as received, and those that it ends with an error."""
         orders = self.scheduler.orders(output or step())
-        received, failed, news = set(), set(), None
+        self.ended, news = set(), None
         for rank, side in enumerate(self.workers):
             self._orders[rank].append(orders)
             while self._orders[rank] and rank not in self.silent:
@@ -71,14 +76,21 @@ class Sides:
                 side.before_forward(own_orders)
                 side.start_loads(own_orders)
                 side.publish(own_orders)
-                results = side.results(own_orders)
-                received |= results.finished_recving or set()
-                failed |= results.failed_recving or set()
+                self.ended |= side.results(own_orders).finished_sending
                 if (own := side.news(own_orders)) is not None:
                     news = own if news is None else news.aggregate(own)
-        heard = KVConnectorOutput(finished_recving=received, kv_connector_worker_meta=news or News())
+        failed = self._end_failed()
+        heard = KVConnectorOutput(kv_connector_worker_meta=news or News())
         self.scheduler.update(heard)
         return heard.finished_recving or set(), failed
+
+    def _end_failed(self) -> set[str]:
+        failed = {id_ for id_ in self.errors if not RequestStatus.is_finished(self.requests[id_].status)}
+        self.errors.clear()
+        for id_ in failed:
+            self.requests[id_].status = RequestStatus.FINISHED_ERROR
+            self.scheduler.finish(self.requests[id_])
+        return failed
 
     def prefill(self) -> dict[str, Any]:
         """What the client of a prefill gets."""
@@ -93,6 +105,7 @@ class Sides:
     def begin(self, params: dict[str, Any]) -> Any:
         """A request with its blocks, if vLLM is told to wait for them."""
         one = request(f"cmpl-d{next(ids)}-0-00000000", TOKENS, params=params)
+        self.requests[one.request_id] = one
         self.scheduler.arrive(one)
         external, _ = self.scheduler.offer(one, 0)
         if external:
@@ -101,16 +114,16 @@ class Sides:
         return one
 
     def until_received(self, one: Any) -> bool:
-        """Steps until vLLM hears of it, which has to be once; whether it has failed then."""
+        """Steps until vLLM hears of it, which has to be once; whether it has failed."""
         end = time.monotonic() + LIMIT_S
         while True:
             received, failed = self.step()
-            if received:
-                assert received == {one.request_id} and failed <= received
-                one.status = RequestStatus.FINISHED_ERROR if failed else RequestStatus.FINISHED_LENGTH_CAPPED
-                self.scheduler.finish(one)
+            if received or failed:
+                assert [*received, *failed] == [one.request_id]
+                if received:
+                    one.status = RequestStatus.FINISHED_LENGTH_CAPPED
+                    self.scheduler.finish(one)
                 return bool(failed)
-            assert not failed, "failed, and not received"
             assert time.monotonic() < end, "vLLM was not told"
             time.sleep(0.001)
 

@@ -68,8 +68,8 @@ class Side:
     def quiet(self, ranks: int = 1, **news: Any) -> None:
         self.consumer.take(News(quiet={self.id: ranks}, **news))
 
-    def settle(self, *echoed: str) -> set[str]:
-        return self.consumer.settle(echoed)
+    def settle(self) -> set[str]:
+        return self.consumer.settle()
 
 
 def test_an_ordinary_request_is_left_alone() -> None:
@@ -148,32 +148,24 @@ def test_nothing_is_kept() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
 
 
-def test_a_failed_load_is_reported_after_the_echo() -> None:
+def test_a_failed_load_is_ended_by_vllm() -> None:
     side = Side()
     side.admit()
     side.quiet()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
-    assert side.failures.recorded == []
+    assert side.failures.recorded == [] and side.consumer.errors == set()
     assert side.settle() == set()
     assert side.failures.recorded == [("a", (FAIL, _kvferry.LEASE_EXPIRED, 0, 0, 0, 0), PEER)]
-    assert side.orders().fail == ["a"]
-    assert side.orders().fail == []
-    side.consumer.finish(side.a)  # vLLM ends it before it asks for the sets
-    assert side.settle("a") == {"a"}
-    assert side.settle("a") == set()
+    assert side.consumer.errors == {"a"} and side.consumer.busy
+    assert side.consumer.finish(side.a)
+    assert side.manager.freed == ["a"]
+    assert side.settle() == set() and not side.consumer.busy
     assert side.node.of("request_cancel") == []
-
-
-def test_ids_that_nobody_waits_for_are_dropped() -> None:
-    side = Side()
-    assert side.settle("stranger") == set()
-    side.admit()
-    assert side.settle("a") == set()
 
 
 def test_cancelled_before_admission() -> None:
     side = Side()
-    side.consumer.finish(side.a)
+    assert not side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
     assert side.orders() == Orders() and side.settle() == set()
     side.decide(USE)
@@ -182,32 +174,32 @@ def test_cancelled_before_admission() -> None:
 def test_cancelled_while_loading() -> None:
     side = Side(ranks=2)
     side.admit()
-    side.consumer.finish(side.a)
+    assert side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
     assert side.orders().abort == [side.id]
     side.quiet(1)
-    assert side.settle() == set() and side.consumer.busy
+    assert side.consumer.busy and side.manager.popped == ["a"] and side.manager.freed == []
     side.decide(USE)  # crossed the cancel
     side.quiet(2)
-    assert side.settle() == {"a"}
+    assert side.manager.freed == ["block 2", "block 1"]
     assert side.settle() == set() and not side.consumer.busy
 
 
-def test_cancelled_while_failing() -> None:
+def test_cancelled_when_it_is_quiet() -> None:
     side = Side()
     side.admit()
     side.quiet()
-    side.decide(FAIL, _kvferry.DEADLINE)
-    side.settle()
-    side.consumer.finish(side.a)
-    assert side.settle("a") == {"a"}
+    assert side.consumer.finish(side.a)
+    assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
 
 
-def test_vllm_decides_not_to_load() -> None:
+@pytest.mark.parametrize("computed, counted", [(0, {"not_loaded": {"not_taken": 1}}), (TOKENS, {})])
+def test_vllm_decides_not_to_load(computed: int, counted: dict[str, dict[str, int]]) -> None:
     side = Side()
+    side.consumer.offer(side.a, computed)
     side.consumer.admit(side.a, FakeBlocks([5, 6, 7]), 0)
     assert side.node.of("request_cancel") == [side.id]
-    assert side.orders() == Orders()
+    assert side.orders() == Orders() and side.tally.take() == counted
 
 
 @pytest.mark.parametrize("status", [_kvferry.BAD_TICKET, _kvferry.INCOMPATIBLE, _kvferry.NO_MEMORY])
@@ -222,12 +214,11 @@ def test_a_refused_ticket_is_computed_here(status: int) -> None:
 def test_a_refused_ticket_fails_without_a_read() -> None:
     refusal = (FAIL, _kvferry.BAD_TICKET, 0, 0, 0, 700)
     side = Side(open_status=_kvferry.BAD_TICKET, refusal=refusal)
-    orders = side.admit()
     assert side.failures.recorded == [("a", refusal, None)]
-    assert orders.fail == ["a"] and orders.load == []
-    assert side.consumer.busy
-    assert side.settle("a") == {"a"}
-    assert side.settle("a") == set() and not side.consumer.busy
+    assert side.consumer.errors == {"a"} and side.consumer.busy
+    assert side.consumer.offer(side.a, 0) == (None, False)
+    assert not side.consumer.finish(side.a)
+    assert not side.consumer.busy and side.orders() == Orders() and side.manager.freed == []
 
 
 def test_a_missing_ticket_is_a_bad_one() -> None:
@@ -241,7 +232,7 @@ def test_decided_before_admission() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side = Side()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
-    assert side.admit().fail == ["a"]
+    assert side.consumer.errors == {"a"} and side.consumer.offer(side.a, 0) == (None, False)
     assert [failure[0] for failure in side.failures.recorded] == ["a"]
 
 
@@ -313,11 +304,10 @@ def test_a_request_has_options_of_its_own() -> None:
 def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     refusal = (FAIL, _kvferry.INVALID, 0, 0, 0, 0)
     side = Side(params={**PARAMS, "kvferry_options": options}, refusal=refusal)
-    orders = side.admit()
-    assert orders.fail == ["a"] and orders.load == []
+    assert side.consumer.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
-    assert side.settle("a") == {"a"} and not side.consumer.busy
+    assert not side.consumer.finish(side.a) and not side.consumer.busy
 
 
 # ---- windows ----
@@ -360,9 +350,11 @@ def test_a_discarded_load_whose_client_leaves() -> None:
     side = Side()
     side.admit()
     side.consumer.discard_all()
-    side.consumer.finish(side.a)
+    assert side.consumer.finish(side.a)
+    assert side.consumer.discard_all() == [side.id] == side.consumer.not_quiet([side.id])
     side.quiet()
-    assert side.settle() == {"a"} and side.manager.freed == []
+    assert side.settle() == set() and side.manager.freed == ["block 2", "block 1"]
+    assert side.consumer.discard_all() == [] == side.consumer.not_quiet([side.id])
 
 
 def test_what_waits_with_a_ticket_of_old_weights_is_computed() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("vllm")
 from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import engine_core, scheduler, worker  # noqa: E402
-from kvferry.vllm.messages import Ending, News  # noqa: E402
+from kvferry.vllm.messages import Ending  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -59,23 +59,33 @@ class Engine:
         self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
         self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
         self.ok = True
-        self.freed: list[str] = []
         connector = SimpleNamespace(_scheduler=self.side)
         self.scheduler = SimpleNamespace(
             connector=connector, get_kv_connector=lambda: connector, requests={}, finished_recving_kv_req_ids=set(),
-            _free_blocks=lambda request: self.freed.append(request.request_id), reset_prefix_cache=lambda: self.ok)
+            grammar_compile_error_reqs=set(), vllm_config=SimpleNamespace(kv_transfer_config=None), reset_prefix_cache=lambda: self.ok)
 
-    def rpc(self, method: Any, args: tuple[Any, ...]) -> list[News]:
+    @property
+    def freed(self) -> list[Any]:
+        return [getattr(block, "block_id", block) for block in self.manager.freed]
+
+    def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
+        if method is engine_core.address_on_worker:
+            return [b"address %d" % index for index, _ in enumerate(self.ranks)]
         return [rank.side.end_transfers(*args) for rank in self.ranks]
 
     def lend(self) -> Any:
         """A request that has finished, and whose blocks are under a lease."""
-        a = self.scheduler.requests["a"] = request("a", TOKENS, params=ASKS)
+        a = request("a", TOKENS, params=ASKS)
         self.side.arrive(a)
         self.side.orders(step(tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7],)}))
         a.num_computed_tokens, a.status = TOKENS, RequestStatus.FINISHED_LENGTH_CAPPED
-        assert self.side.finish(a)[0]
+        assert self.side.finish(a)[1] is not None and self.held == [5, 6, 7]
         return a
+
+    @property
+    def held(self) -> list[int]:
+        """Blocks that only leases keep from vLLM."""
+        return [block.block_id for block in self.manager.touched if block not in self.manager.freed]
 
     def load(self, status: RequestStatus = RequestStatus.WAITING_FOR_REMOTE_KVS) -> Any:
         b = self.scheduler.requests["b"] = request("b", TOKENS, params=BRINGS, status=status)
@@ -97,7 +107,7 @@ def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs:
     found: list[str] = []
 
     def call(core: Any, *args: Any, **kwargs: Any) -> Any:
-        found.extend(sorted(set(core.scheduler.requests) - set(core.freed) - core.scheduler.finished_recving_kv_req_ids))
+        found.extend([*map(str, core.held), *sorted(set(core.scheduler.requests) - core.scheduler.finished_recving_kv_req_ids)])
         return result
     return engine_core._wrap(call, engine_core.WRAPPERS[name])(engine, *args, **kwargs), found
 
@@ -119,7 +129,7 @@ def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch,
     engine.lend()
     b = engine.load()
     assert wrapped(name, engine, *args, result=True) == (True, [])
-    assert engine.freed == ["a"] and b.num_computed_tokens == 0
+    assert engine.freed == [7, 6, 5, "b"] and b.num_computed_tokens == 0
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"}
 
 
@@ -134,9 +144,10 @@ def test_blocks_of_a_client_that_has_left_are_freed(monkeypatch: pytest.MonkeyPa
     engine = Engine(monkeypatch)
     b = engine.load()
     b.status = RequestStatus.FINISHED_ABORTED
-    engine.side.finish(b)
+    assert engine.side.finish(b)[0]
+    assert engine.freed == []
     wrapped("reset_prefix_cache", engine)
-    assert engine.freed == ["b"]
+    assert engine.freed == ["block 2", "block 1"]
 
 
 @pytest.mark.parametrize("name, args", [("reset_prefix_cache", ()), ("pause_scheduler", ()),
@@ -150,6 +161,16 @@ def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPa
         wrapped(name, engine, *args)
     assert time.monotonic() - start < 1.0
     assert engine.freed == []
+
+
+def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    ranks: list[list[bytes]] = []
+    engine.side._node.set_ranks = ranks.append
+    for _ in range(2):
+        wrapped("add_request", engine, "a request")
+    assert ranks == [[b"address 0", b"address 1"]]
+    assert engine.side._consumer.errors is engine.scheduler.grammar_compile_error_reqs
 
 
 def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:

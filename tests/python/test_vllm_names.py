@@ -39,7 +39,7 @@ CALLS = [
     ("engine_core.py", CORE + "sleep", ["self", "level", "mode"]),
     ("engine_core.py", CORE + "collective_rpc", ["self", "method", "timeout", "args", "kwargs"]),
     ("engine_core.py", CORE + "set_weight_version", ["self", "weight_version"]),
-    ("engine_core.py", SCHEDULER + "._free_blocks", ["self", "request"]),
+    ("engine_core.py", CORE + "add_request", ["self", "request", "request_wave"]),
     ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.reload_weights", ["self", "args", "kwargs"]),
     ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.start_weight_update", ["self"]),
     ("engine_core.py", "vllm.v1.worker.gpu_worker:Worker.start_draft_weight_update", ["self"]),
@@ -58,8 +58,8 @@ FIELDS = [
     ("requests.py", "vllm.multimodal.inputs:MultiModalFeatureSpec", ["identifier", "mm_position"]),
     ("producer.py", "vllm.v1.core.sched.output:SchedulerOutput",
      ["kv_connector_block_state", "preempted_req_ids", "num_scheduled_tokens"]),
-    ("scheduler.py", "vllm.v1.outputs:KVConnectorOutput",
-     ["kv_connector_worker_meta", "finished_recving", "finished_sending", "failed_recving"]),
+    ("scheduler.py", "vllm.v1.outputs:KVConnectorOutput", ["kv_connector_worker_meta", "finished_recving"]),
+    ("scheduler.py", SCHEDULER, ["grammar_compile_error_reqs", "finished_recving_kv_req_ids"]),
     ("layout.py", INTERFACE + "KVCacheConfig",
      ["transfer_groups", "transfer_group_ids", "needs_kv_cache_zeroing", "num_blocks", "kv_cache_layout"]),
     ("layout.py", INTERFACE + "FullAttentionSpec",
@@ -73,13 +73,14 @@ FIELDS = [
 ]
 
 TEXTS = [
-    ("connector.py", "reads kv_load_failure_policy only after it has made the connector, which sets it",
-     SCHEDULER + ".__init__", r"create_connector\((?s:.*)kv_transfer_config\.kv_load_failure_policy"),
+    ("consumer.py", "ends the requests of that set with an error, wherever they are, and keeps the set",
+     SCHEDULER + ".update_from_output",
+     r"set\(self\.grammar_compile_error_reqs\)\s+self\.grammar_compile_error_reqs\.clear\(\)(?s:.*)FINISHED_ERROR"),
+    ("connector.py", "steps on while has_pending_push_work()", SCHEDULER + ".has_requests", r"has_pending_push_work\(\)"),
     ("consumer.py", "goes on after num_computed_tokens of a received request, and caches what is before",
      SCHEDULER + "._update_waiting_for_remote_kv", r"cache_blocks\(request, request\.num_computed_tokens\)"),
-    ("scheduler.py", "reads finished_recving and finished_sending after the connector has seen the output",
-     SCHEDULER + "._update_from_kv_xfer_finished",
-     r"update_connector_output\(kv_connector_output\)(?s:.*)finished_recving(?s:.*)finished_sending"),
+    ("scheduler.py", "reads finished_recving after the connector has seen the output",
+     SCHEDULER + "._update_from_kv_xfer_finished", r"update_connector_output\(kv_connector_output\)(?s:.*)finished_recving"),
 ]
 
 

@@ -37,6 +37,10 @@ def run_step(producer: Producer, **arguments: Any) -> Orders:
     return orders
 
 
+def ids(blocks: list[Any]) -> list[int]:
+    return [block.block_id for block in blocks]
+
+
 def reasons(producer: Producer) -> dict[str, int]:
     """Why there were no tickets."""
     return producer._tally.take().get("no_tickets", {})
@@ -56,7 +60,7 @@ def test_an_ordinary_request_is_left_alone() -> None:
     a = request("a", TOKENS)
     producer.arrive(a)
     assert run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS) == Orders()
-    assert producer.finish(a) == (False, None)
+    assert producer.finish(a) is None
     assert node.calls == []
 
 
@@ -80,15 +84,14 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     a, lease_id = published(producer)
     assert producer.busy
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    held, params = producer.finish(a)
-    assert held and params is not None
+    params = producer.finish(a)
+    assert params is not None
     assert params["kvferry_ticket"] == "ticket of lease 101"
     assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
-    assert producer.take_released() == set()
+    assert ids(producer.manager.touched) == [5, 6, 7] and producer.manager.freed == []
     producer.take(News(ended={lease_id: 1}))
     producer.take(News(ended={lease_id: 1}))
-    assert producer.take_released() == {"a"}
-    assert producer.take_released() == set()
+    assert ids(producer.manager.freed) == [7, 6, 5]
     assert node.of("lease_release") == [lease_id]
     assert not producer.busy
 
@@ -99,7 +102,7 @@ def test_options_go_with_the_ticket() -> None:
     a, _ = published(producer)
     a.kv_transfer_params = {**a.kv_transfer_params, "kvferry_options": {"policy": "fail"}, "else": 1}
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    _, params = producer.finish(a)
+    params = producer.finish(a)
     assert params is not None and params["kvferry_options"] == {"policy": "fail"} and "else" not in params
 
 
@@ -110,9 +113,9 @@ def test_every_rank_has_to_end_it() -> None:
     producer.finish(a)
     producer.take(News(ended={lease_id: 0b10}))
     producer.take(News(ended={lease_id: 0b10}))
-    assert producer.take_released() == set() and node.of("lease_release") == []
+    assert producer.manager.freed == [] and node.of("lease_release") == []
     producer.take(News(ended={lease_id: 0b01}))
-    assert producer.take_released() == {"a"}
+    assert ids(producer.manager.freed) == [7, 6, 5]
 
 
 @pytest.mark.parametrize("status", [RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_ERROR])
@@ -120,12 +123,13 @@ def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> No
     node, producer = make()
     a, lease_id = published(producer)
     a.status = status
-    assert producer.finish(a) == (True, None)
+    assert producer.finish(a) is None
     assert node.of("ticket_make") == []
     assert run_step(producer).end == [b"lease 101"]
     assert run_step(producer).end == []
+    assert ids(producer.manager.touched) == [5, 6, 7]
     producer.take(News(ended={lease_id: 1}))
-    assert producer.take_released() == {"a"}
+    assert ids(producer.manager.freed) == [7, 6, 5]
 
 
 def test_an_abort_before_the_last_tokens() -> None:
@@ -133,20 +137,19 @@ def test_an_abort_before_the_last_tokens() -> None:
     a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_ABORTED)
     producer.arrive(a)
     run_step(producer, tokens={"a": 10}, blocks=BLOCKS)
-    assert producer.finish(a) == (False, None)
+    assert producer.finish(a) is None
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
 
 
 def test_a_lease_that_ended_first_holds_no_blocks() -> None:
-    """It expired while the request went on decoding: vLLM must not hear of an end that it does not wait for."""
+    """It expired while the request went on decoding."""
     node, producer = make()
     a, lease_id = published(producer, max_tokens=9)
     producer.take(News(ended={lease_id: 1}))
-    assert producer.take_released() == set()
     assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) == (False, None)
-    assert producer.take_released() == set()
+    assert producer.finish(a) is None
+    assert producer.manager.touched == []
 
 
 def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
@@ -154,10 +157,10 @@ def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
     a, lease_id = published(producer, max_tokens=9)
     producer.take(News(ended={lease_id: 1}))
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) == (True, None)
+    assert producer.finish(a) is None
     assert run_step(producer).end == [b"lease 101"]
     producer.take(News(ended={lease_id: 2}))
-    assert producer.take_released() == {"a"}
+    assert ids(producer.manager.freed) == [7, 6, 5]
 
 
 def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
@@ -169,10 +172,10 @@ def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
     orders = run_step(producer, tokens={"a": TOKENS + 4}, blocks=BLOCKS)
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
     producer.take(News(ended={lease_id: 1}))
-    assert producer.take_released() == set()
+    assert producer.manager.touched == []
     a.status = RequestStatus.FINISHED_STOPPED
-    held, params = producer.finish(a)
-    assert held and params is not None and params["kvferry_ticket"] == "ticket of lease 102"
+    params = producer.finish(a)
+    assert params is not None and params["kvferry_ticket"] == "ticket of lease 102"
 
 
 def test_preempted_and_scheduled_again_in_one_step() -> None:
@@ -197,7 +200,7 @@ def test_no_lease_no_ticket() -> None:
     a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_LENGTH_CAPPED)
     producer.arrive(a)
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
-    assert producer.finish(a) == (False, None)
+    assert producer.finish(a) is None
 
 
 def test_no_ticket_ends_the_lease() -> None:
@@ -205,7 +208,7 @@ def test_no_ticket_ends_the_lease() -> None:
     a, _ = published(producer)
     node.status["ticket_make"] = _kvferry.LIMIT
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) == (True, None)
+    assert producer.finish(a) is None
     assert run_step(producer).end == [b"lease 101"]
 
 
@@ -215,7 +218,7 @@ def test_a_rank_that_cannot_publish_ends_the_others() -> None:
     producer.take(News(unpublished={lease_id}, ended={lease_id: 2}))
     assert run_step(producer).end == [b"lease 101"]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) == (True, None)
+    assert producer.finish(a) is None
 
 
 @pytest.mark.parametrize("fields", [{"prompt_embeds": object()}, {"prompt_token_ids": None}, {"resumable": True}])
@@ -236,13 +239,14 @@ def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
     assert node.of("lease_reserve") == [(5, POOL_BLOCKS)]
     assert producer.manager is not None
-    assert [block.block_id for block in producer.manager.touched] == [9, 10]
+    assert ids(producer.manager.touched) == [9, 10]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a)[1] is not None
+    assert producer.finish(a) is not None
+    assert ids(producer.manager.touched) == [9, 10, 5, 6, 7]
     producer.take(News(ended={publication[2]: 1}))
     assert producer.manager.freed == []
     producer.take(News(ended={publication[2]: 2}))
-    assert [block.block_id for block in producer.manager.freed] == [10, 9]
+    assert ids(producer.manager.freed) == [7, 6, 5, 10, 9]
 
 
 def test_blocks_before_the_window_are_not_leased() -> None:
@@ -253,13 +257,13 @@ def test_blocks_before_the_window_are_not_leased() -> None:
     producer.arrive(request("a", 96, params=ASKS))
     (publication,) = run_step(producer, tokens={"a": 96}, blocks={"a": ([5, 6, 7], [8, 9, 10])}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
-    assert [block.block_id for block in producer.manager.touched] == [9, 10]
+    assert ids(producer.manager.touched) == [9, 10]
 
 
 def test_unknown_leases_are_ignored() -> None:
     node, producer = make()
     producer.take(News(ended={7: 1}, unpublished={8}))
-    assert producer.take_released() == set() and node.calls == []
+    assert producer.manager.freed == [] and node.calls == []
 
 
 def test_paused_it_makes_no_lease() -> None:
@@ -268,7 +272,7 @@ def test_paused_it_makes_no_lease() -> None:
     a = request("a", TOKENS, params=ASKS)
     producer.arrive(a)
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
-    assert producer.finish(a) == (False, None) and node.calls == []
+    assert producer.finish(a) is None and node.calls == []
     assert reasons(producer) == {"paused": 1}
 
 
@@ -281,7 +285,7 @@ def test_all_leases_end_for_a_caller() -> None:
     producer.take(News(ended={lease_id: 1}))
     assert producer.live([lease_id]) == [] and not producer.busy
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) == (False, None)
+    assert producer.finish(a) is None
     assert reasons(producer) == {"lease_ended": 1}
 
 
@@ -305,5 +309,5 @@ def test_a_status_is_counted(call: str, status: int, reason: str) -> None:
     producer.arrive(a := request("a", TOKENS, params=ASKS))
     run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS)
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a)[1] is None
+    assert producer.finish(a) is None
     assert reasons(producer) == {reason: 1}

@@ -119,9 +119,9 @@ def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Wo
     assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
 
 
-def test_only_errors_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
-    results = rank[1].results(Orders(fail=["a"]))
-    assert (results.finished_sending, results.finished_recving, results.failed_recving) == (set(), {"a"}, {"a"})
+def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
+    results = rank[1].results(Orders(last_words=["a"]))
+    assert (results.finished_sending, results.finished_recving, results.failed_recving) == ({"a"}, set(), set())
 
 
 # ---- the scheduler ----
@@ -146,10 +146,10 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     output = KVConnectorOutput(kv_connector_worker_meta=News(quiet={node.next_id: 1}), finished_recving={"stranger"},
                                finished_sending={"stranger"})
     side.update(output)
-    assert output.finished_recving == {"a"} and output.finished_sending == set()
+    assert output.finished_recving == {"a", "stranger"} and output.finished_sending == {"stranger"}
     output = KVConnectorOutput()
     side.update(output)
-    assert output.finished_recving == set()
+    assert output.finished_recving == set() and output.finished_sending is None
     assert not side.orders(step()).answer
 
 
@@ -210,7 +210,8 @@ def test_no_identity_without_weights() -> None:
 
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
-    own = {producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED, consumer.DISCARDED}
+    own = {producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED, consumer.DISCARDED,
+           consumer.NOT_TAKEN}
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == own | {cause.value for cause in NoIdentity}
 
 

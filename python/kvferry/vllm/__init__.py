@@ -11,7 +11,11 @@ and, for errors that tell clients why and when to retry: `--middleware kvferry.v
 Every decision is made in the C library; these modules translate between its words and vLLM's.
 """
 
+from kvferry.vllm_plugin import make_known
+
 from .connector import KVFerryConnector
 from .middleware import KVErrors
+
+make_known()  # vLLM's MultiConnector finds its children's statistics by name, also where plugins are switched off
 
 __all__ = ["KVErrors", "KVFerryConnector"]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -15,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from .messages import Orders, RankAddress
+from .messages import Orders
 from .metrics import PromMetrics, Stats
 from .scheduler import Scheduler
 from .worker import Worker
@@ -49,8 +48,6 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         self._side: Scheduler | Worker
         if role == KVConnectorRole.SCHEDULER:
             self._side = Scheduler(vllm_config, kv_cache_config)
-            # Recovery is ours: what vLLM's scheduler, which reads this after us, hears of as failed has to fail.
-            vllm_config.kv_transfer_config.kv_load_failure_policy = "fail"
         else:
             self._side = Worker(vllm_config, kv_cache_config)
 
@@ -97,9 +94,6 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._worker.register(kv_caches)
 
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata:
-        return self._worker.address()
-
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, Orders)
         self._worker.before_forward(kv_connector_metadata)
@@ -129,16 +123,13 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_kv_cache_manager(kv_cache_manager)
         self._scheduler.bind(kv_cache_manager)
 
-    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
-        self._scheduler.set_ranks([address for address in metadata.values() if isinstance(address, RankAddress)])
-
     def on_new_request(self, request: Request) -> None:
         self._scheduler.arrive(request)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         return self._kv_cache_config.transfer_group_ids
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduler.offer(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
@@ -149,6 +140,9 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         self._scheduler.update(connector_output)
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler.busy
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self._scheduler.finish(request)

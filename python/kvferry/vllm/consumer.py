@@ -1,15 +1,16 @@
 """The scheduler side of loading a prompt that another engine has computed.
 
     OPEN ──admitted──► LOADING ──verdict, and quiet on all ranks──► done
-    REFUSED ──admitted──► FAILING ──the workers have echoed the error──► done
+      └──────verdict──────┴──────► FAILING ──vLLM ends it with an error──► done
 
-A request is LOADING or FAILING exactly while vLLM keeps it in WAITING_FOR_REMOTE_KVS, or has aborted it there: it must
-be reported to vLLM once, and not after that.
+A request is LOADING only while vLLM keeps it in WAITING_FOR_REMOTE_KVS, where it must be reported to vLLM once, and not
+after that. One that ends there waits for a last word from every rank, and its blocks for the load to become quiet.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from .requests import OPTIONS, NoIdentity, Prompts, log_left_out, options_of, pa
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -35,13 +37,13 @@ if TYPE_CHECKING:
     from .metrics import Tally
 
 
-WEIGHTS_CHANGED, DISCARDED = "weights_changed", "discarded"
-"""Why a ticket is not used, beside NoIdentity: vLLM has reset its cache, or paused, while its load was under way."""
+WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN = "weights_changed", "discarded", "not_taken"
+"""Why a ticket is not used, beside NoIdentity: vLLM has reset its cache, or paused, while its load was under way; vLLM did
+not take the offer: another connector loads, of which there is one for a prompt, or its logprobs are asked for."""
 
 
 class Phase(enum.Enum):
     OPEN = enum.auto()
-    REFUSED = enum.auto()
     LOADING = enum.auto()
     FAILING = enum.auto()
 
@@ -65,7 +67,8 @@ class Arrival:
     quiet: int = 0
     """Ranks on which its load is quiet."""
     verdict: Verdict | None = None
-    cancelled: bool = False
+    offered: bool = False
+    admitted: bool = False
     discarded: bool = False
     """What it has loaded is not wanted any more: it is computed here."""
 
@@ -76,6 +79,8 @@ class Quarantine:
 
     blocks: list[KVCacheBlock]
     quiet: int
+    awaited: bool
+    """Its load has been cancelled, and should become quiet soon."""
 
 
 class Consumer:
@@ -97,8 +102,13 @@ class Consumer:
         self._quarantined: dict[int, Quarantine] = {}
         self._load: list[Load] = []
         self._abort: list[int] = []
-        self._fail: list[str] = []
         self._healthy = True
+        self.errors: set[str] = set()
+        """Requests that vLLM ends with an error at the end of its step. The set is vLLM's."""
+        self.offloaders: list[OffloadingConnectorScheduler] = []
+        """Beside us in a MultiConnector."""
+        self.defaults: dict[str, str] = {}
+        """Options of requests that do not name them."""
 
     @property
     def busy(self) -> bool:
@@ -116,7 +126,7 @@ class Consumer:
             self._compute_here(request, prompt.value)
             return
         try:
-            options = options_of(request)
+            options = self.defaults | options_of(request)
             status, info = self._node.request_open(ticket, prompt, 0, options)
         except (Error, ValueError) as error:
             self._reject(request, f"{OPTIONS}: {error}")
@@ -136,7 +146,7 @@ class Consumer:
         """Nothing can be done about it but by whoever has made the request."""
         limited.warning("kvferry: request %s fails: %s", request.request_id, mistake)
         verdict = self._node.request_refused(_kvferry.INVALID, request.num_prompt_tokens, {})
-        self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict, mistake=mistake)
+        self._fail(Arrival(request, Phase.OPEN, verdict=verdict, mistake=mistake))
 
     def _refuse(self, request: Request, status: int, options: dict[str, str]) -> None:
         verdict = self._node.request_refused(status, request.num_prompt_tokens, options)
@@ -145,55 +155,72 @@ class Consumer:
         limited.warning("kvferry: request %s: its ticket is refused (%s): %s", request.request_id, reason,
                         "it fails" if fails else "it is computed here", reason=reason)
         if fails:
-            self._arrivals[request.request_id] = Arrival(request, Phase.REFUSED, verdict=verdict)
+            self._fail(Arrival(request, Phase.OPEN, verdict=verdict))
 
-    def offer(self, request: Request, computed: int) -> tuple[int, bool]:
-        """How many tokens after the `computed` first ones a load would bring. Asked often: changes nothing."""
+    def _fail(self, arrival: Arrival) -> None:
+        assert arrival.verdict is not None
+        arrival.phase = Phase.FAILING
+        request_id = arrival.request.request_id
+        self._arrivals[request_id] = arrival
+        self._failures.record(request_id, arrival.verdict, arrival.peer, arrival.mistake)
+        self.errors.add(request_id)
+
+    def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """How many tokens after the `computed` first ones a load would bring; None: it is not to be admitted. Asked often:
+        changes nothing."""
         arrival = self._arrivals.get(request.request_id)
         missing = request.num_prompt_tokens - self._left_out - computed
-        if arrival is None or arrival.phase not in (Phase.OPEN, Phase.REFUSED) or missing <= 0:
+        if arrival is not None and arrival.phase is Phase.FAILING:
+            return None, False
+        if arrival is None or arrival.phase is not Phase.OPEN:
             return 0, False
-        return missing, True
+        arrival.offered = missing > 0
+        return (missing, True) if arrival.offered else (0, False)
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         """vLLM has given the request its blocks, and waits for `external` tokens."""
         arrival = self._arrivals.get(request.request_id)
-        if arrival is None or arrival.phase not in (Phase.OPEN, Phase.REFUSED):
+        if arrival is None or arrival.phase is not Phase.OPEN:
             return
         if external == 0:
             self._forget(arrival)
-        elif arrival.phase is Phase.REFUSED:
-            self._start_failing(arrival)
+            if arrival.offered:
+                self._compute_here(request, NOT_TAKEN)
         else:
             self._start_loading(arrival, blocks, request.num_prompt_tokens - self._left_out - external)
 
     def _start_loading(self, arrival: Arrival, blocks: KVCacheBlocks, computed: int) -> None:
         assert self.manager is not None
+        for offloader in self.offloaders:
+            # It may still have to store what other requests have left in these blocks, and waits for that only if it is
+            # told of their new owner, which vLLM does when it schedules one.
+            offloader._current_batch_allocated_block_ids.update(itertools.chain(*blocks.get_block_ids()))
         groups = self._kv_cache_config.select_transfer_block_ids(blocks.get_block_ids())
         destination = pack_blocks(groups, self.manager.block_pool.null_block.block_id, arrival.counts,
                                   [computed // self._block_tokens] * len(groups))
-        arrival.phase = Phase.LOADING
+        arrival.phase, arrival.admitted = Phase.LOADING, True
         self._node.request_begin([arrival.id])
         self._load.append((arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms,
                            sum(arrival.counts), destination))
 
-    def _start_failing(self, arrival: Arrival) -> None:
-        assert arrival.verdict is not None
-        arrival.phase = Phase.FAILING
-        self._failures.record(arrival.request.request_id, arrival.verdict, arrival.peer, arrival.mistake)
-        self._fail.append(arrival.request.request_id)
-
-    def finish(self, request: Request) -> None:
-        """The request has ended. In LOADING and FAILING vLLM keeps its blocks until it is reported."""
+    def finish(self, request: Request) -> bool:
+        """The request has ended; whether vLLM has to wait for the last word of every rank. Its blocks go their own way: vLLM
+        would free them with the first word of whichever connector."""
+        assert self.manager is not None
         arrival = self._arrivals.get(request.request_id)
         if arrival is None:
-            return
-        if arrival.phase is Phase.LOADING:
-            arrival.cancelled = True
-            self._node.request_cancel([arrival.id])
-            self._abort.append(arrival.id)
-        elif arrival.phase is not Phase.FAILING:
+            return False
+        if arrival.phase is Phase.OPEN:
             self._forget(arrival)
+            return False
+        del self._arrivals[request.request_id]
+        if arrival.phase is Phase.LOADING:
+            del self._by_id[arrival.id]
+            self._node.request_cancel([arrival.id])
+            self._quarantine(arrival, awaited=True)
+        elif arrival.admitted:
+            self.manager.free(request)
+        return arrival.admitted
 
     def forget_waiting(self) -> None:
         """Requests whose load has not begun are computed here."""
@@ -207,10 +234,11 @@ class Consumer:
         for id_ in ids:
             self._by_id[id_].discarded = True
         self._node.request_cancel(ids)
-        return ids
+        return ids + [id_ for id_, quarantine in self._quarantined.items() if quarantine.awaited]
 
     def not_quiet(self, ids: Iterable[int]) -> list[int]:
-        return [id_ for id_ in ids if id_ in self._by_id and self._by_id[id_].quiet != self._all_ranks]
+        return [id_ for id_ in ids if id_ in self._quarantined
+                or id_ in self._by_id and self._by_id[id_].quiet != self._all_ranks]
 
     def _forget(self, arrival: Arrival) -> None:
         """Takes it off the books; the producer is told unless there was a verdict."""
@@ -223,7 +251,6 @@ class Consumer:
     def fill(self, orders: Orders) -> None:
         orders.load, self._load = self._load, []
         orders.abort, self._abort = self._abort, []
-        orders.fail, self._fail = self._fail, []
 
     def take(self, news: News) -> None:
         self._healthy = news.healthy
@@ -246,45 +273,37 @@ class Consumer:
             return
         del self._by_id[id_]
         if verdict[0] == _kvferry.ACTION_FAIL:
-            arrival.phase = Phase.REFUSED
+            self._fail(arrival)
         else:
             del self._arrivals[arrival.request.request_id]
 
-    def settle(self, echoed: Iterable[str]) -> set[str]:
-        """Requests to report to vLLM as received, each once: `echoed` are those that come back with an error."""
-        done = set()
-        for request_id in echoed:
-            arrival = self._arrivals.get(request_id)
-            if arrival is not None and arrival.phase is Phase.FAILING:
-                del self._arrivals[request_id]
-                done.add(request_id)
-        for arrival in [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]:
-            if self._settle_load(arrival):
-                done.add(arrival.request.request_id)
-        return done
+    def settle(self) -> set[str]:
+        """Requests to report to vLLM as received, each once."""
+        loading = [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]
+        return {arrival.request.request_id for arrival in loading if self._settle_load(arrival)}
 
     def _settle_load(self, arrival: Arrival) -> bool:
         """Acts on a load that can be acted upon; true if its request is to be reported now."""
         quiet = arrival.quiet == self._all_ranks
-        if arrival.discarded and not arrival.cancelled:
+        if arrival.discarded:
             if quiet:
                 self._forget(arrival)
                 self._truncate(arrival.request, 0)
                 self._compute_here(arrival.request, DISCARDED)
             return quiet
-        if arrival.cancelled or arrival.verdict is None:
-            if quiet and arrival.cancelled:
-                self._forget(arrival)
-            return quiet and arrival.cancelled
+        if arrival.verdict is None:
+            return False
         action, status, _, keep_tokens, _, _ = arrival.verdict
         if not quiet:
             if action == _kvferry.ACTION_USE or (self._healthy and status != _kvferry.RANK_LOST):
                 return False
-            self._quarantine(arrival)
+            count = self._quarantine(arrival)
+            limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+                          arrival.request.request_id, count)
             keep_tokens = 0
         del self._by_id[arrival.id]
         if action == _kvferry.ACTION_FAIL:
-            self._start_failing(arrival)
+            self._fail(arrival)
             return False
         del self._arrivals[arrival.request.request_id]
         if action == _kvferry.ACTION_RECOMPUTE:
@@ -303,14 +322,15 @@ class Consumer:
         elif self._kv_cache_config.needs_kv_cache_zeroing:
             self.manager.record_blocks_for_zeroing(request.request_id, keep_tokens)
 
-    def _quarantine(self, arrival: Arrival) -> None:
-        """The load may write to these blocks for nobody knows how long: the request goes on without them."""
+    def _quarantine(self, arrival: Arrival, awaited: bool = False) -> int:
+        """The load may write to these blocks for nobody knows how long: the request goes on, or ends, without them."""
         assert self.manager is not None
         blocks = self.manager.pop_blocks_for_free(arrival.request)
-        self._quarantined[arrival.id] = Quarantine(blocks, arrival.quiet)
+        self._quarantined[arrival.id] = Quarantine(blocks, arrival.quiet, awaited)
         self._abort.append(arrival.id)
-        limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
-                      arrival.request.request_id, len(blocks))
+        if arrival.quiet == self._all_ranks:
+            self._free_quarantine(arrival.id)
+        return len(blocks)
 
     def _free_quarantine(self, id_: int) -> None:
         assert self.manager is not None

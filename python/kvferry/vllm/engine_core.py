@@ -1,4 +1,5 @@
-"""Ends this engine's transfers before vLLM resets its pool, pauses, or gets other weights.
+"""Ends this engine's transfers before vLLM resets its pool, pauses, or gets other weights; and joins the scheduler side to
+its engine before the first request.
 
 No hook of the connector's contract comes in time (docs/upstream/end-transfers.md), so methods of vLLM's EngineCore are
 wrapped, in its own process. They run between two steps: what the scheduler side has ordered has reached the workers.
@@ -12,14 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
-from vllm.v1.request import RequestStatus
 
 from .log import logger
 from .messages import Ending, News
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
-
     from .scheduler import Scheduler
 
 RELOAD = "reload_weights"
@@ -64,23 +62,23 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
     left = side.not_ended(ending)
     if left:
         raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
-    _tell(engine.scheduler, side)
-
-
-def _tell(scheduler: VllmScheduler, side: Scheduler) -> None:
-    """What vLLM's scheduler does with a step's news, for there may be no step."""
-    for request_id in side.settle():
-        request = scheduler.requests[request_id]
-        if request.status == RequestStatus.WAITING_FOR_REMOTE_KVS:
-            scheduler.finished_recving_kv_req_ids.add(request_id)
-        else:
-            scheduler._free_blocks(request)
-    if _own(scheduler.connector) is scheduler.connector:  # in a MultiConnector others may still save: steps will say
-        for request_id in side.take_released():
-            scheduler._free_blocks(scheduler.requests[request_id])
+    engine.scheduler.finished_recving_kv_req_ids |= side.settle()  # as in a step: there may be none
 
 
 # ---- around vLLM's methods ----
+
+def address_on_worker(worker: Any) -> bytes:
+    """Runs in each worker's process."""
+    address: bytes = _own(get_kv_transfer_group())._worker.address()
+    return address
+
+
+def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    if not side.joined:
+        side.join(engine.scheduler, engine.model_executor.collective_rpc(address_on_worker))
+    call(engine, *args, **kwargs)
+
+
 
 def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
     end_transfers(engine, side, loads=True)
@@ -146,6 +144,7 @@ def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None],
 
 
 WRAPPERS: dict[str, Callable[..., Any]] = {
+    "add_request": _add_request,
     "reset_prefix_cache": _reset_prefix_cache,
     "pause_scheduler": _pause_scheduler,
     "resume_scheduler": _resume_scheduler,

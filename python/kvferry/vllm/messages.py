@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorWorkerMetadata,
 )
@@ -20,13 +19,6 @@ Load = tuple[int, str, bytes, int, int, tuple[bytes, ...]]
 
 
 @dataclass
-class RankAddress(KVConnectorHandshakeMetadata):
-    """Where a worker's node listens: a record for Node.set_ranks()."""
-
-    record: bytes
-
-
-@dataclass
 class Orders(KVConnectorMetadata):
     """Scheduler side to every worker. What is ended or aborted comes before the step's memory work."""
 
@@ -34,8 +26,8 @@ class Orders(KVConnectorMetadata):
     abort: list[int] = field(default_factory=list)
     publish: list[Publication] = field(default_factory=list)
     load: list[Load] = field(default_factory=list)
-    fail: list[str] = field(default_factory=list)
-    """vLLM's ids of requests to end with an error."""
+    last_words: list[str] = field(default_factory=list)
+    """vLLM's ids of requests that have ended, and that it keeps until every rank has said so."""
     answer: bool = False
     """The scheduler side waits for something: answer even if there is no news."""
 

@@ -1,5 +1,5 @@
 """The scheduler side of handing a prompt over: reserves a lease in the step of its last tokens, makes the ticket when
-the request finishes, and says when its blocks may be freed."""
+the request finishes, and keeps its blocks until every rank has ended it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from .messages import News, Orders
 from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, log_left_out, pack_blocks, wants_handover
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -47,10 +45,9 @@ class Lease:
     """Ranks that have ended it."""
     ending: bool = False
     """The ranks have been told to end it."""
-    held: bool = False
-    """The request has finished, and vLLM keeps its blocks until we say so."""
-    windows: list[KVCacheBlock] = field(default_factory=list)
-    """Blocks that vLLM may take from the request before: they are referenced by the lease, too."""
+    held: list[KVCacheBlock] = field(default_factory=list)
+    """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
+    else keeps them, be it another connector, has references of its own."""
 
 
 class Producer:
@@ -69,13 +66,12 @@ class Producer:
         self._leases: dict[int, Lease] = {}
         self._by_request: dict[str, Lease] = {}
         self._end: list[bytes] = []
-        self._released: set[str] = set()
         self.paused = False
         """vLLM waits for work to end: no new leases."""
 
     @property
     def busy(self) -> bool:
-        return bool(self._leases or self._released)
+        return bool(self._leases)
 
     def arrive(self, request: Request) -> None:
         if wants_handover(request):
@@ -106,28 +102,34 @@ class Producer:
         if self.paused or isinstance(prompt, NoIdentity):
             self._refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else PAUSED)
             return
-        count = cdiv(request.num_prompt_tokens, self._block_tokens)
-        # The consumer computes the last token again: it needs what that one looks at.
-        firsts = [first_needed_block(group, request.num_prompt_tokens - 1)
-                  for group in self._kv_cache_config.transfer_groups]
+        count, firsts = self._range(request)
         blocks = pack_blocks(groups, self.manager.block_pool.null_block.block_id, [count] * len(groups), firsts)
         status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
         if reserved is None:
             self._refuse(request_id, _kvferry.status_name(status))
             return
-        lease = Lease(lease_id, reserved, prompt, blocks, request_id, windows=self._hold(request_id, firsts, count))
+        lease = Lease(lease_id, reserved, prompt, blocks, request_id)
+        self._hold(lease, request, sliding=True)  # vLLM gives it back as the request goes on, and when it finishes
         self._leases[lease_id] = self._by_request[request_id] = lease
         orders.publish.append((reserved, prompt, lease_id, blocks))
 
-    def _hold(self, request_id: str, firsts: Sequence[int], count: int) -> list[KVCacheBlock]:
-        """References what slides out of windows: vLLM gives it back as the request goes on, and when it finishes."""
+    def _range(self, request: Request) -> tuple[int, list[int]]:
+        """The prompt's positions, and which is the first that is handed over, by group."""
+        # The consumer computes the last token again: it needs what that one looks at.
+        firsts = [first_needed_block(group, request.num_prompt_tokens - 1)
+                  for group in self._kv_cache_config.transfer_groups]
+        return cdiv(request.num_prompt_tokens, self._block_tokens), firsts
+
+    def _hold(self, lease: Lease, request: Request, sliding: bool) -> None:
+        """References the blocks of those groups that slide, or of those that do not."""
         assert self.manager is not None
-        groups = self.manager.get_blocks(request_id).blocks
+        count, firsts = self._range(request)
+        groups = self.manager.get_blocks(request.request_id).blocks
         held = [block for group_id, first in zip(self._kv_cache_config.transfer_group_ids, firsts)
-                if slides(self._kv_cache_config.kv_cache_groups[group_id])
+                if slides(self._kv_cache_config.kv_cache_groups[group_id]) == sliding
                 for block in groups[group_id][first:count] if not block.is_null]
         self.manager.block_pool.touch(held)
-        return held
+        lease.held += held
 
     def _refuse(self, request_id: str, reason: str) -> None:
         self._wanted.pop(request_id, None)
@@ -160,13 +162,13 @@ class Producer:
             if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
                 self._refuse(request_id, WEIGHTS_CHANGED)
 
-    def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        """Whether vLLM keeps the blocks, and the ticket's parameters."""
+    def finish(self, request: Request) -> dict[str, Any] | None:
+        """The ticket's parameters. From now on the lease alone keeps the blocks."""
         self._wanted.pop(request.request_id, None)
         lease = self._by_request.pop(request.request_id, None)
         if lease is None:
-            return False, None
-        lease.held = True
+            return None
+        self._hold(lease, request, sliding=False)
         params = None
         if request.status in USABLE:
             if lease.ending or lease.ended:
@@ -175,7 +177,7 @@ class Producer:
                 params = self._parameters(request, lease)
         if params is None:
             self._tell_end(lease)
-        return True, params
+        return params
 
     def _parameters(self, request: Request, lease: Lease) -> dict[str, Any] | None:
         """What NixlConnector's routers expect to find, and the ticket."""
@@ -217,17 +219,10 @@ class Producer:
     def _release(self, lease: Lease) -> None:
         del self._leases[lease.id]
         self._node.lease_release([lease.id])
-        if lease.windows:
-            assert self.manager is not None
-            self.manager.block_pool.free_blocks(reversed(lease.windows))
         if lease.held:
-            self._released.add(lease.request_id)
-        elif self._by_request.get(lease.request_id) is lease:
+            assert self.manager is not None
+            self.manager.block_pool.free_blocks(reversed(lease.held))
+        if self._by_request.get(lease.request_id) is lease:
             # It ended before its request did: what is left of the request needs no ticket.
             del self._by_request[lease.request_id]
             self._refuse(lease.request_id, LEASE_ENDED)
-
-    def take_released(self) -> set[str]:
-        """Requests whose blocks vLLM may free now; each comes once."""
-        released, self._released = self._released, set()
-        return released

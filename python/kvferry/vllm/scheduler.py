@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+
 from kvferry import _kvferry
+from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
 from .config import error_status_of, loaded_weights, open_control_node
 from .consumer import Consumer
 from .engine_core import install
 from .failures import Failures
-from .messages import Ending, News, Orders, RankAddress
+from .messages import Ending, News, Orders
 from .metrics import Meter, Stats, Tally
 from .producer import Producer
 from .requests import Prompts
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
@@ -35,28 +39,42 @@ class Scheduler:
         self._failures = Failures(error_status_of(vllm_config))
         self._consumer = Consumer(self._node, self._prompts, tally, self._failures, vllm_config, kv_cache_config)
         self._weights_change = False
+        self._last_words: list[str] = []
+        self.joined = False
         install()
 
     def bind(self, manager: KVCacheManager) -> None:
         self._consumer.manager = manager
         self._producer.manager = manager
 
-    def set_ranks(self, addresses: list[RankAddress]) -> None:
-        self._node.set_ranks([address.record for address in addresses])
+    def join(self, scheduler: VllmScheduler, addresses: list[bytes]) -> None:
+        """What no hook of the contract says, before the first request: whose scheduler this is, and where its ranks listen."""
+        self._node.set_ranks(addresses)
+        self._consumer.errors = scheduler.grammar_compile_error_reqs
+        self._consumer.offloaders = [sibling.connector_scheduler for sibling in
+                                     getattr(scheduler.connector, "sub_connectors", ())
+                                     if isinstance(sibling, OffloadingConnector)]
+        # MultiConnector gives its children vLLM's default where they name no policy.
+        own = own_config(scheduler.vllm_config.kv_transfer_config)
+        if own is not None and "policy" not in (own.get(EXTRA) or {}):
+            self._consumer.defaults = {"policy": own[POLICY]}
+        self.joined = True
 
     def arrive(self, request: Request) -> None:
         self._producer.arrive(request)
         self._consumer.arrive(request)
 
-    def offer(self, request: Request, computed: int) -> tuple[int, bool]:
+    def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
         return self._consumer.offer(request, computed)
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         self._consumer.admit(request, blocks, external)
 
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        self._consumer.finish(request)
-        return self._producer.finish(request)
+        waits = self._consumer.finish(request)
+        if waits:
+            self._last_words.append(request.request_id)
+        return waits, self._producer.finish(request)
 
     def _poll(self) -> None:
         while events := self._node.poll():
@@ -70,18 +88,23 @@ class Scheduler:
         orders = Orders()
         self._producer.fill(orders, scheduler_output)
         self._consumer.fill(orders)
-        orders.answer = self._producer.busy or self._consumer.busy
+        orders.last_words, self._last_words = self._last_words, []
+        orders.answer = self.busy
         return orders
 
+    @property
+    def busy(self) -> bool:
+        """Steps have to go on, be it without requests."""
+        return self._producer.busy or self._consumer.busy
+
     def update(self, output: KVConnectorOutput) -> None:
-        """The step's news. vLLM acts on the two sets of the output after this returns, and its engine dies of an id
-        that it does not expect: they are replaced by what is due, each id once."""
+        """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
+        the same set."""
         news = output.kv_connector_worker_meta
         if isinstance(news, News):
             self.take(news)
         self._poll()
-        output.finished_recving = self._consumer.settle(output.finished_recving or ())
-        output.finished_sending = self._producer.take_released()
+        output.finished_recving = self._consumer.settle() | (output.finished_recving or set())
 
     def take(self, news: News) -> None:
         self._producer.take(news)
@@ -129,10 +152,7 @@ class Scheduler:
 
     def settle(self) -> set[str]:
         self._poll()
-        return self._consumer.settle(())
-
-    def take_released(self) -> set[str]:
-        return self._producer.take_released()
+        return self._consumer.settle()
 
     def stats(self) -> Stats | None:
         return self._meter.read()

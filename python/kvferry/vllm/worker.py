@@ -13,7 +13,7 @@ from kvferry import _kvferry
 from .config import open_rank_node
 from .layout import regions_of
 from .log import limited, logger
-from .messages import Ending, News, Orders, RankAddress
+from .messages import Ending, News, Orders
 from .metrics import Meter, Stats
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ class Worker:
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(regions),
                     self._kv_cache_config.num_blocks)
 
-    def address(self) -> RankAddress:
-        return RankAddress(self._node.address())
+    def address(self) -> bytes:
+        """Where the rank's node listens: a record for Node.set_ranks()."""
+        return self._node.address()
 
     def before_forward(self, orders: Orders) -> None:
         """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
@@ -90,9 +91,9 @@ class Worker:
                 self._news.ended[lease_id] = self._bit
 
     def results(self, orders: Orders) -> KVConnectorTransferResults:
-        """vLLM hears of loads from the scheduler side; only an error has to start here."""
-        failed = set(orders.fail)
-        return KVConnectorTransferResults(finished_recving=set(failed), failed_recving=failed)
+        """vLLM hears of loads from the scheduler side. Of a request that has ended it waits for as many words as connectors
+        keep it, and counts those of workers."""
+        return KVConnectorTransferResults(finished_sending=set(orders.last_words))
 
     def _poll(self) -> None:
         news = self._news

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .paths import KEY, PLANTED
+from .paths import DEV, KEY, PLANTED
+
+
+POLICY = "kv_load_failure_policy"
 
 
 @dataclass(frozen=True)
@@ -18,13 +21,19 @@ class Connector:
     name: str
     config: dict[str, Any]
     env: dict[str, str] = field(default_factory=dict)
+    siblings: tuple[dict[str, Any], ...] = ()
+    """Other connectors beside it, in vLLM's MultiConnector."""
+    comes_first: bool = True
+
+    def among(self, *siblings: dict[str, Any], first: bool = True) -> Connector:
+        return replace(self, siblings=siblings, comes_first=first, env={**self.env, "PYTHONPATH": str(DEV)})
 
     def with_options(self, **options: Any) -> Connector:
         extra = {**self.config.get("kv_connector_extra_config", {}), **options}
         return replace(self, config={**self.config, "kv_connector_extra_config": extra})
 
     def with_policy(self, policy: str) -> Connector:
-        return replace(self, config={**self.config, "kv_load_failure_policy": policy})
+        return replace(self, config={**self.config, POLICY: policy})
 
     def with_mutant(self, name: str) -> Connector:
         """With the package that has this planted bug."""
@@ -42,7 +51,12 @@ class Connector:
         return replace(self, env={**self.env, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)})
 
     def as_json(self) -> str:
-        return json.dumps(self.config)
+        if not self.siblings:
+            return json.dumps(self.config)
+        own = {name: value for name, value in self.config.items() if name != POLICY}
+        children = [own, *self.siblings] if self.comes_first else [*self.siblings, own]
+        return json.dumps({"kv_connector": "MultiConnector", "kv_role": "kv_both", POLICY: self.config[POLICY],
+                           "kv_connector_extra_config": {"connectors": children}})
 
 
 def make_key(path: Path) -> Path:
@@ -58,7 +72,7 @@ def kvferry(lease_s: float = 30.0, **options: Any) -> Connector:
     base = Connector("kvferry", {
         "kv_connector": "KVFerryConnector",
         "kv_role": "kv_both",
-        "kv_load_failure_policy": "recompute",
+        POLICY: "recompute",
     })
     return base.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **options)
 
@@ -72,6 +86,18 @@ def nixl(lease_s: float = 30.0, **options: Any) -> Connector:
         "kv_buffer_device": "cpu",
     })
     return base.with_options(kv_lease_duration=max(1, round(lease_s)), **options)
+
+
+def offloading(delay_ms: int = 200, chunks_bytes: int = 64 << 20) -> dict[str, Any]:
+    """A sibling: vLLM's OffloadingConnector with a cache in host memory that copies late."""
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "spec_name": "LateSpec", "spec_module_path": "pd.offload", "cpu_bytes_to_use": chunks_bytes, "delay_ms": delay_ms}}
+
+
+def example(folder: Path) -> dict[str, Any]:
+    """A sibling: vLLM's ExampleConnector, which loads and saves within a step. It knows one KV group only."""
+    return {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"shared_storage_path": str(folder)}}
 
 
 CONNECTORS = {"kvferry": kvferry, "nixl": nixl}

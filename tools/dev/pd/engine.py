@@ -111,9 +111,9 @@ class Engine(Server):
         """The share of the pool's blocks in use, 0.0 to 1.0."""
         return metrics.total(self.samples(), "vllm:kv_cache_usage_perc")
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets cached prompts; False while blocks are in use."""
-        reply = web.post_json(self.url + "/reset_prefix_cache", {}, timeout_s=10.0)
+    def reset_prefix_cache(self, external: bool = True) -> bool:
+        """Forgets cached prompts, also those of connectors beside ours; False while blocks are in use."""
+        reply = web.post_json(self.url + f"/reset_prefix_cache?reset_external={external}", {}, timeout_s=10.0)
         return reply.status == 200 and bool(reply.body.get("success"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+DEV = ROOT / "tools" / "dev"
 CACHE = ROOT / ".cache"
 MODELS = CACHE / "models"
 SMOLLM2 = MODELS / "smollm2"

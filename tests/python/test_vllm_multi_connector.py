@@ -1,0 +1,283 @@
+"""In vLLM's MultiConnector: what is shared with other connectors stays theirs, and each request ends once for vLLM."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from kvferry import _kvferry, vllm_plugin  # noqa: E402
+from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
+from kvferry.vllm.metrics import Stats  # noqa: E402
+from vllm.config import KVTransferConfig  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
+from vllm.v1.request import RequestStatus  # noqa: E402
+
+TOKENS = 80
+ASKS = {"do_remote_decode": True}
+BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
+FAIL = _kvferry.ACTION_FAIL
+
+
+class Sibling(KVConnectorBase_V1, SupportsHMA):
+    """Keeps each request that ends until it has saved it, and says so when it is told to."""
+
+    def __init__(self) -> None:
+        self.saved: set[str] = set()
+        self.loaded: set[str] = set()
+        self.hits = 0
+        self.keeps = True
+
+    def start_load_kv(self, *arguments: Any, **kwargs: Any) -> None: ...
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
+    def save_kv_layer(self, *arguments: Any, **kwargs: Any) -> None: ...
+    def wait_for_save(self) -> None: ...
+    def update_state_after_alloc(self, *arguments: Any) -> None: ...
+    def bind_connector_metadata(self, metadata: Any) -> None: ...
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        return self.hits, bool(self.hits)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        return KVConnectorMetadata()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        results = KVConnectorTransferResults(finished_sending=self.saved, finished_recving=self.loaded)
+        self.saved, self.loaded = set(), set()
+        return results
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        return self.keeps, None
+
+
+def multi(children: list[Any]) -> MultiConnector:
+    made = object.__new__(MultiConnector)
+    vars(made).update(_connectors=children, _extra_async_saves={}, _requests_to_connector={}, _all_support_hma=True,
+                      _connector_metadata=None)
+    return made
+
+
+def ours(side: Any) -> KVFerryConnector:
+    made = object.__new__(KVFerryConnector)
+    vars(made).update(_side=side, _kv_cache_config=kv_cache_config(), _connector_metadata=None)
+    return made
+
+
+class Engine:
+    """vLLM's code around a MultiConnector of ours and a sibling, in either order."""
+
+    _update_from_kv_xfer_finished = Scheduler._update_from_kv_xfer_finished
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
+        self.control, self.rank = FakeNode(), FakeNode()
+        self.control.set_ranks = lambda addresses: None
+        monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: self.control)
+        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+        monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: self.rank)
+        monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 0)
+        self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
+        self.manager = FakeManager()
+        self.manager.groups = ([5, 6, 7],)
+        self.side.bind(self.manager)
+        self.sibling = Sibling()
+        order = slice(None) if first else slice(None, None, -1)
+        self.connector = multi([ours(self.side), self.sibling][order])
+        self.worker = multi([ours(worker.Worker(vllm_config(), kv_cache_config())), self.sibling][order])
+        self.requests: dict[str, Any] = {}
+        self.finished_recving_kv_req_ids: set[str] = set()
+        self.errors: set[str] = set()
+        self.freed: list[str] = []
+        self.side.join(SimpleNamespace(grammar_compile_error_reqs=self.errors, connector=self.connector,
+                                       vllm_config=SimpleNamespace(kv_transfer_config=None)), [b"address"])
+
+    def _set_kv_fetch_stage(self, *arguments: Any) -> None: ...
+
+    def _free_blocks(self, one: Any) -> None:
+        self.freed.append(one.request_id)
+        del self.requests[one.request_id]
+
+    def add(self, name: str, params: dict[str, Any]) -> Any:
+        one = self.requests[name] = request(name, TOKENS, params=params)
+        self.connector.on_new_request(one)
+        external, _ = self.connector.get_num_new_matched_tokens(one, 0)
+        self.connector.update_state_after_alloc(one, FakeBlocks([5, 6, 7]), external)
+        one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+        return one
+
+    def end(self, one: Any, status: RequestStatus) -> Any:
+        waits = one.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        one.status = status
+        delayed, params = self.connector.request_finished_all_groups(one, ([5, 6, 7],))
+        if not (delayed or waits):
+            self._free_blocks(one)
+        return params
+
+    def step(self, output: Any = None) -> None:
+        meta = self.connector.build_connector_meta(output or step())
+        self.worker.bind_connector_metadata(meta)
+        self.worker.handle_preemptions(meta)
+        self.worker.start_load_kv(None)
+        self.worker.wait_for_save()
+        results = self.worker.get_transfer_results(set())
+        heard = KVConnectorOutput(finished_sending=results.finished_sending, finished_recving=results.finished_recving,
+                                  failed_recving=results.failed_recving,
+                                  kv_connector_worker_meta=self.worker.build_connector_worker_meta())
+        assert not heard.failed_recving
+        for name in [name for name in self.errors if not RequestStatus.is_finished(self.requests[name].status)]:
+            self.end(self.requests[name], RequestStatus.FINISHED_ERROR)
+        self.errors.clear()
+        self._update_from_kv_xfer_finished(heard)
+
+    def quiet(self) -> None:
+        self.rank.events.append((_kvferry.EVENT_QUIET, self.control.next_id, 0, None))
+
+
+@pytest.fixture(params=[True, False], ids=["first", "last"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch, request.param)
+
+
+def test_what_the_sibling_has_loaded_or_saved_stays_told(engine: Engine) -> None:
+    engine.sibling.hits = TOKENS
+    loading = engine.add("loading", {})
+    engine.sibling.hits = 0
+    saving = engine.add("saving", {})
+    engine.end(saving, RequestStatus.FINISHED_STOPPED)
+    b = engine.add("b", BRINGS)
+    engine.step()
+    engine.control.decide(engine.control.next_id, _kvferry.ACTION_USE)
+    engine.quiet()
+    engine.sibling.loaded, engine.sibling.saved = {"loading"}, {"saving"}
+    engine.step()
+    assert engine.finished_recving_kv_req_ids == {"loading", "b"} and engine.freed == ["saving"]
+    assert {loading.status, b.status} == {RequestStatus.WAITING_FOR_REMOTE_KVS}
+
+
+def test_blocks_wait_for_both(engine: Engine) -> None:
+    """The lease's references, and the sibling's hold on the request."""
+    a = engine.add("a", ASKS)
+    engine.step(step({"a": TOKENS}, {"a": ([5, 6, 7],)}))
+    params = engine.end(a, RequestStatus.FINISHED_LENGTH_CAPPED)
+    assert params["kvferry_ticket"]
+    engine.sibling.saved = {"a"}
+    engine.step()
+    assert engine.freed == ["a"] and engine.manager.freed == []
+    assert engine.connector.has_pending_push_work(), "vLLM would stop stepping"
+    engine.rank.events = [(_kvferry.EVENT_LEASE_ENDED, engine.control.next_id, 0, 3)]
+    engine.step()
+    assert [block.block_id for block in engine.manager.freed] == [7, 6, 5]
+    engine.step()
+    assert not engine.connector.has_pending_push_work()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("sibling_soon", [True, False])
+def test_a_client_that_leaves_while_it_is_loaded(engine: Engine, keeps: bool, sibling_soon: bool) -> None:
+    """vLLM dies of the second word about a request that it has freed with the first one."""
+    engine.sibling.keeps = keeps
+    b = engine.add("b", BRINGS)
+    engine.step()
+    engine.end(b, RequestStatus.FINISHED_ABORTED)
+    assert engine.manager.popped == ["b"]
+    if keeps and sibling_soon:
+        engine.sibling.saved = {"b"}
+    engine.step()
+    if keeps and not sibling_soon:
+        assert engine.freed == []
+        engine.sibling.saved = {"b"}
+        engine.step()
+    assert engine.freed == ["b"] and engine.manager.freed == []
+    engine.quiet()
+    engine.step()
+    assert engine.manager.freed == ["block 2", "block 1"]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
+    """Whatever vLLM's policy is: that is for the others."""
+    engine.sibling.keeps = keeps
+    b = engine.add("b", BRINGS)
+    engine.step()
+    engine.control.decide(engine.control.next_id, FAIL, _kvferry.LEASE_EXPIRED)
+    engine.quiet()
+    engine.step()
+    assert engine.errors == {"b"}
+    engine.step()
+    assert b.status == RequestStatus.FINISHED_ERROR and engine.freed == []
+    engine.sibling.saved = {"b"} if keeps else set()
+    engine.step()
+    assert engine.freed == ["b"] and engine.finished_recving_kv_req_ids == set()
+
+
+def test_stats_are_found_by_name() -> None:
+    stats = Stats()
+    stats.data["counters"] = {"loads_done": {"": 2}}
+    again = MultiConnector.build_kv_connector_stats({"KVFerryConnector": stats.to_dict()})
+    assert again is not None and again["KVFerryConnector"].data == stats.data
+
+
+# ---- configuration ----
+
+def transfer(*children: dict[str, Any], policy: str = "recompute") -> KVTransferConfig:
+    return KVTransferConfig(kv_connector="MultiConnector", kv_role="kv_both", kv_load_failure_policy=policy,
+                            kv_connector_extra_config={"connectors": list(children)})
+
+
+OWN = {"kv_connector": "KVFerryConnector", "kv_role": "kv_both"}
+AS_NIXL = {"kv_connector": "NixlConnector", "kv_connector_module_path": "kvferry.nixl", "kv_role": "kv_both"}
+OTHER = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
+
+
+@pytest.mark.parametrize("own, outer, defaults", [
+    ({}, "recompute", {"policy": "recompute"}), ({}, "fail", {"policy": "fail"}),
+    ({"kv_load_failure_policy": "fail"}, "recompute", {"policy": "fail"}),
+    ({"kv_connector_extra_config": {"policy": "auto"}}, "fail", {})])
+def test_the_policy_is_its_own_or_that_of_all(engine: Engine, own: dict[str, Any], outer: str,
+                                              defaults: dict[str, str]) -> None:
+    config = SimpleNamespace(kv_transfer_config=transfer(OTHER, OWN | own, policy=outer))
+    engine.side.join(SimpleNamespace(grammar_compile_error_reqs=set(), connector=engine.connector, vllm_config=config), [])
+    assert engine.side._consumer.defaults == defaults
+    engine.control.status["request_open"] = _kvferry.BAD_TICKET
+    engine.add("b", BRINGS)
+    assert engine.control.of("request_refused") == [(_kvferry.BAD_TICKET, TOKENS, defaults)]
+
+
+@pytest.mark.parametrize("children, said", [
+    ((OWN, {"kv_connector": "NixlConnector", "kv_role": "kv_both"}), "beside NixlConnector"),
+    (({"kv_connector": "MooncakeConnector", "kv_role": "kv_both"}, AS_NIXL), "beside MooncakeConnector"),
+    ((OWN, AS_NIXL), "beside kvferry")])
+def test_two_that_give_tickets_do_not_start(children: tuple[dict[str, Any], ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        vllm_plugin._begin_to_read(SimpleNamespace(kv_transfer_config=transfer(*children)))
+
+
+@pytest.mark.parametrize("children", [(OWN, OTHER), (OTHER, AS_NIXL)])
+def test_one_is_found_among_others(children: tuple[dict[str, Any], ...]) -> None:
+    own = vllm_plugin.own_config(transfer(*children))
+    assert own is not None and own["kv_connector"] in ("KVFerryConnector", "NixlConnector")
+    assert vllm_plugin.own_config(transfer(OTHER, {"kv_connector": "NixlConnector", "kv_role": "kv_both"})) is None
+
+
+# ---- beside OffloadingConnector ----
+
+def test_it_is_told_which_blocks_a_load_overwrites(engine: Engine) -> None:
+    """Else it stores what the load brings under the keys of the blocks' last owner."""
+    offloading = object.__new__(OffloadingConnector)
+    offloading.connector_scheduler = SimpleNamespace(_current_batch_allocated_block_ids=set())
+    engine.side.join(SimpleNamespace(grammar_compile_error_reqs=set(), connector=multi([offloading]),
+                                     vllm_config=SimpleNamespace(kv_transfer_config=None)), [])
+    engine.add("b", BRINGS)
+    assert offloading.connector_scheduler._current_batch_allocated_block_ids == {5, 6, 7}
