@@ -118,7 +118,8 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
         model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, multimodal_config=None),
-        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"))
+        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
+        lora_config=None)
 
 
 def vllm_scheduler(errors: set[str]) -> Any:
@@ -175,7 +176,19 @@ class FakeManager:
         self.touched: list[Any] = []
         self.freed: list[Any] = []
         self.popped: list[str] = []
+        self.evicted: set[int] = set()
         self.zeroed: list[tuple[str, int]] = []
+
+    usage = 1.0
+
+    def reset_prefix_cache(self) -> bool:
+        return self.usage == 0
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        self.evicted |= block_ids
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        return self.groups
 
     def get_blocks(self, request_id: str) -> Any:
         return SimpleNamespace(blocks=tuple(

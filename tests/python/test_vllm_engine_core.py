@@ -58,6 +58,7 @@ class Engine:
         self.side.bind(self.manager)
         self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
         self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
+        self.vllm_config = SimpleNamespace(lora_config=None)
         self.ok = True
         connector = SimpleNamespace(_scheduler=self.side)
         self.scheduler = SimpleNamespace(
@@ -109,7 +110,7 @@ def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs:
     def call(core: Any, *args: Any, **kwargs: Any) -> Any:
         found.extend([*map(str, core.held), *sorted(set(core.scheduler.requests) - core.scheduler.finished_recving_kv_req_ids)])
         return result
-    return engine_core._wrap(call, engine_core.WRAPPERS[name])(engine, *args, **kwargs), found
+    return engine_core._for_ours(engine_core.WRAPPERS[name])(call, engine, *args, **kwargs), found
 
 
 def test_all_of_vllm_s_classes_are_wrapped() -> None:

@@ -26,7 +26,7 @@ from fakes import (  # noqa: E402
     vllm_config,
 )
 from kvferry import Node, _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, consumer, producer, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, adapters, config, consumer, producer, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, regions_of  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.requests import NoIdentity, Prompts, log_left_out, pack_blocks  # noqa: E402
@@ -169,10 +169,9 @@ def test_windows_are_those_of_vllm_s_managers(fields: dict[str, int]) -> None:
 # ---- requests ----
 
 def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
-    lora = SimpleNamespace(lora_name="l", lora_path="/l")
     image = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=1, length=2))
     found = [prompts().of(request("a", tokens, **fields)) for tokens, fields in [
-        (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"lora_request": lora}), (20, {"mm_features": [image]}),
+        (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"mm_features": [image]}),
         (20, {"mm_features": [image, image]})]]
     found.append(prompts("other weights").of(request("a", 20)))
     assert len(set(found)) == len(found)
@@ -210,8 +209,8 @@ def test_no_identity_without_weights() -> None:
 
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
-    own = {producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED, consumer.DISCARDED,
-           consumer.NOT_TAKEN}
+    own = {adapters.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
+           consumer.DISCARDED, consumer.NOT_TAKEN}
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == own | {cause.value for cause in NoIdentity}
 
 

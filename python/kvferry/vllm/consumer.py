@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kvferry import Error, _kvferry
 
+from .adapters import LORA_CHANGED, Content
 from .failures import Failures
 from .layout import check_groups, slides
 from .log import limited
@@ -56,6 +57,8 @@ class Arrival:
     phase: Phase
     ticket: str = ""
     prompt: bytes = b""
+    content: Content | None = None
+    """Of its adapter."""
     id: int = 0
     """The library's id; 0 if it has refused the ticket."""
     counts: tuple[int, ...] = ()
@@ -69,8 +72,8 @@ class Arrival:
     verdict: Verdict | None = None
     offered: bool = False
     admitted: bool = False
-    discarded: bool = False
-    """What it has loaded is not wanted any more: it is computed here."""
+    discarded: str = ""
+    """Why what it has loaded is not wanted any more: it is computed here."""
 
 
 @dataclass
@@ -100,7 +103,10 @@ class Consumer:
         self._arrivals: dict[str, Arrival] = {}
         self._by_id: dict[int, Arrival] = {}
         self._quarantined: dict[int, Quarantine] = {}
+        self._unstarted: dict[str, Arrival] = {}
+        """Loaded with an adapter, and not yet in a step."""
         self._load: list[Load] = []
+        self._load_adapters: dict[int, Content] = {}
         self._abort: list[int] = []
         self._healthy = True
         self.errors: set[str] = set()
@@ -135,7 +141,8 @@ class Consumer:
             self._refuse(request, status, options)
             return
         id_, _, counts, peer, load_timeout_ms = info
-        arrival = Arrival(request, Phase.OPEN, ticket, prompt, id_, tuple(counts), peer, load_timeout_ms)
+        arrival = Arrival(request, Phase.OPEN, ticket, prompt, self._prompts.content(request), id_, tuple(counts), peer,
+                          load_timeout_ms)
         self._arrivals[request.request_id] = self._by_id[id_] = arrival
 
     def _compute_here(self, request: Request, reason: str) -> None:
@@ -202,11 +209,14 @@ class Consumer:
         self._node.request_begin([arrival.id])
         self._load.append((arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms,
                            sum(arrival.counts), destination))
+        if arrival.content is not None:
+            self._load_adapters[arrival.id] = arrival.content
 
     def finish(self, request: Request) -> bool:
         """The request has ended; whether vLLM has to wait for the last word of every rank. Its blocks go their own way: vLLM
         would free them with the first word of whichever connector."""
         assert self.manager is not None
+        self._unstarted.pop(request.request_id, None)
         arrival = self._arrivals.get(request.request_id)
         if arrival is None:
             return False
@@ -232,7 +242,7 @@ class Consumer:
         """The loads under way, which the caller ends on every rank; their requests are computed here."""
         ids = [arrival.id for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]
         for id_ in ids:
-            self._by_id[id_].discarded = True
+            self._by_id[id_].discarded = DISCARDED
         self._node.request_cancel(ids)
         return ids + [id_ for id_, quarantine in self._quarantined.items() if quarantine.awaited]
 
@@ -250,11 +260,15 @@ class Consumer:
 
     def fill(self, orders: Orders) -> None:
         orders.load, self._load = self._load, []
+        orders.load_adapters, self._load_adapters = self._load_adapters, {}
         orders.abort, self._abort = self._abort, []
 
     def take(self, news: News) -> None:
         self._healthy = news.healthy
         self._node.request_report(list(news.reports.values()))
+        for id_ in news.refused:
+            if (arrival := self._by_id.get(id_)) is not None:
+                self._discard(arrival, LORA_CHANGED)
         for id_, ranks in news.quiet.items():
             if (arrival := self._by_id.get(id_)) is not None:
                 arrival.quiet |= ranks
@@ -279,8 +293,44 @@ class Consumer:
 
     def settle(self) -> set[str]:
         """Requests to report to vLLM as received, each once."""
+        self._drop_other_adapters()
         loading = [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]
-        return {arrival.request.request_id for arrival in loading if self._settle_load(arrival)}
+        done = [arrival for arrival in loading if self._settle_load(arrival)]
+        self._unstarted |= {arrival.request.request_id: arrival for arrival in done
+                            if arrival.content is not None and arrival.request.num_computed_tokens > 0}
+        return {arrival.request.request_id for arrival in done}
+
+    def start(self, scheduled: Iterable[str]) -> None:
+        """These are in the step that comes."""
+        for request_id in list(self._unstarted) if self._unstarted else ():
+            if request_id in scheduled:
+                del self._unstarted[request_id]
+
+    def _drop_other_adapters(self) -> None:
+        """What was loaded, or is being loaded, is of no use if vLLM has read another content since, or will read its files
+        again before the request goes on."""
+        for arrival in [*self._by_id.values(), *self._unstarted.values()]:
+            if arrival.content is None or self._prompts.adapters.are_in_memory(arrival.content):
+                continue
+            if arrival.phase is Phase.LOADING and arrival.id in self._by_id:
+                self._discard(arrival, LORA_CHANGED)
+            elif arrival.request.request_id in self._unstarted:
+                self._unload(arrival)
+
+    def _discard(self, arrival: Arrival, reason: str) -> None:
+        if not arrival.discarded:
+            arrival.discarded = reason
+            self._node.request_cancel([arrival.id])
+            self._abort.append(arrival.id)
+
+    def _unload(self, arrival: Arrival) -> None:
+        """vLLM has been told, and may have cached the blocks, but not computed with them."""
+        assert self.manager is not None
+        request = arrival.request
+        del self._unstarted[request.request_id]
+        self.manager.evict_blocks({block for group in self.manager.get_block_ids(request.request_id) for block in group})
+        self._truncate(request, 0)
+        self._compute_here(request, LORA_CHANGED)
 
     def _settle_load(self, arrival: Arrival) -> bool:
         """Acts on a load that can be acted upon; true if its request is to be reported now."""
@@ -289,7 +339,7 @@ class Consumer:
             if quiet:
                 self._forget(arrival)
                 self._truncate(arrival.request, 0)
-                self._compute_here(arrival.request, DISCARDED)
+                self._compute_here(arrival.request, arrival.discarded)
             return quiet
         if arrival.verdict is None:
             return False

@@ -7,7 +7,6 @@ wrapped, in its own process. They run between two steps: what the scheduler side
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,11 @@ from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
 
 from .log import logger
 from .messages import Ending, News
+from .wrapping import wrap_methods
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
+
     from .scheduler import Scheduler
 
 RELOAD = "reload_weights"
@@ -114,11 +116,11 @@ def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], meth
                     args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     name = method if isinstance(method, str) else getattr(method, "__name__", "")
     if name != RELOAD and name not in UPDATE:
-        return call(engine, method, timeout, args, kwargs)
+        return _with_look(engine, side, call, method, timeout, args, kwargs)
     side.weights_change()
     end_transfers(engine, side, loads=True)
     start_ns = time.time_ns()
-    result = call(engine, method, timeout, args, kwargs)
+    result = _with_look(engine, side, call, method, timeout, args, kwargs)
     if name == RELOAD:
         iterator, path, *_ = (*args, None, None)
         given = {"weights_iterator": iterator, "weights_path": path} | (kwargs or {})
@@ -138,6 +140,40 @@ def _end_weight_change(engine: Any, side: Scheduler) -> None:
                        "has been reset: POST /reset_prefix_cache when no request runs, or pause before an update")
 
 
+def look_on_worker(worker: Any) -> News:
+    """Runs in each worker's process."""
+    answer: News = _own(get_kv_transfer_group())._worker.look()
+    return answer
+
+
+def _with_look(engine: Any, side: Scheduler, call: Callable[..., Any], *args: Any) -> Any:
+    """A call that may load a LoRA adapter, or drop one."""
+    try:
+        return call(engine, *args)
+    finally:
+        if engine.vllm_config.lora_config is not None:
+            for news in engine.model_executor.collective_rpc(look_on_worker):
+                side.take(news)
+            engine.scheduler.finished_recving_kv_req_ids |= side.settle()
+
+
+def _add_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_request: LoRARequest) -> bool:
+    added: bool = _with_look(engine, side, call, lora_request)
+    if side.adapter_called(lora_request):
+        if engine.scheduler.reset_prefix_cache():
+            side.cache_is_empty()
+        else:
+            logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "
+                           "prefix cache, which holds blocks of the adapter's old content, has been reset: POST "
+                           "/reset_prefix_cache", lora_request.lora_name)
+    return added
+
+
+def _remove_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_id: int) -> bool:
+    removed: bool = _with_look(engine, side, call, lora_id)
+    return removed
+
+
 def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None], weight_version: str) -> None:
     call(engine, weight_version)
     side.weights_named(weight_version)
@@ -151,27 +187,21 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
     "sleep": _sleep,
     "collective_rpc": _collective_rpc,
     "set_weight_version": _set_weight_version,
+    "add_lora": _add_lora,
+    "remove_lora": _remove_lora,
 }
 
 
-def _wrap(call: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def wrapped(engine: Any, *args: Any, **kwargs: Any) -> Any:
+def _for_ours(around: Callable[..., Any]) -> Callable[..., Any]:
+    """Only in engines that have our connector."""
+    def wrapped(call: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
         side = _side_of(engine)
         return call(engine, *args, **kwargs) if side is None else around(engine, side, call, *args, **kwargs)
-
-    wrapped.of_kvferry = True  # type: ignore[attr-defined]
     return wrapped
 
 
 def install() -> None:
-    """Wraps the methods of EngineCore, and of the classes that override them. May be called again."""
+    """May be called again."""
     from vllm.v1.engine.core import EngineCore
 
-    classes = [EngineCore]
-    for cls in classes:
-        classes += cls.__subclasses__()
-        for name, around in WRAPPERS.items():
-            call = vars(cls).get(name)
-            if call is not None and not hasattr(call, "of_kvferry"):
-                setattr(cls, name, _wrap(call, around))
+    wrap_methods(EngineCore, {name: _for_ours(around) for name, around in WRAPPERS.items()})

@@ -11,6 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvferry import _kvferry
 
+from .adapters import Adapter, Content
+
 Publication = tuple[bytes, bytes, int, tuple[bytes, ...]]
 """As Node.lease_publish() takes it; `user` is the lease's id."""
 
@@ -26,6 +28,9 @@ class Orders(KVConnectorMetadata):
     abort: list[int] = field(default_factory=list)
     publish: list[Publication] = field(default_factory=list)
     load: list[Load] = field(default_factory=list)
+    lease_adapters: dict[int, Content] = field(default_factory=dict)
+    load_adapters: dict[int, Content] = field(default_factory=dict)
+    """By lease, and by request: what the rank must have in memory to publish, or to load."""
     last_words: list[str] = field(default_factory=list)
     """vLLM's ids of requests that have ended, and that it keeps until every rank has said so."""
     answer: bool = False
@@ -53,15 +58,20 @@ class News(KVConnectorWorkerMetadata):
     unpublished: set[int] = field(default_factory=set)
     """Leases that some rank could not publish."""
     healthy: bool = True
+    refused: set[int] = field(default_factory=set)
+    """Requests that some rank does not load, since it has another adapter."""
+    adapters: dict[int, dict[int, Adapter]] = field(default_factory=dict)
+    """By rank and vLLM's id: those that have changed."""
 
     def is_empty(self) -> bool:
         """Not __bool__: vLLM drops what is false, and an empty answer is an answer."""
-        return self.healthy and not (self.reports or self.quiet or self.ended or self.unpublished)
+        return self.healthy and not (self.reports or self.quiet or self.ended or self.unpublished or self.refused
+                                     or self.adapters)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
         assert isinstance(other, News)
         merged = News(dict(self.reports), dict(self.quiet), dict(self.ended), self.unpublished | other.unpublished,
-                      self.healthy and other.healthy)
+                      self.healthy and other.healthy, self.refused | other.refused, self.adapters | other.adapters)
         for request_id, report in other.reports.items():
             mine = merged.reports.get(request_id)
             merged.reports[request_id] = report if mine is None else _kvferry.report_merge(mine, report)

@@ -12,6 +12,7 @@ from vllm.v1.request import RequestStatus
 
 from kvferry import _kvferry
 
+from .adapters import LORA_CHANGED, Content
 from .layout import check_groups, first_needed_block, slides
 from .messages import News, Orders
 from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, log_left_out, pack_blocks, wants_handover
@@ -63,6 +64,8 @@ class Producer:
         self._all_ranks = (1 << self._ranks) - 1
         self.manager: KVCacheManager | None = None
         self._wanted: dict[str, Request] = {}
+        self._begun_with: dict[str, Content | None] = {}
+        """By request: its adapter when its first tokens were computed."""
         self._leases: dict[int, Lease] = {}
         self._by_request: dict[str, Lease] = {}
         self._end: list[bytes] = []
@@ -80,6 +83,7 @@ class Producer:
     def fill(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
         for request_id in scheduler_output.preempted_req_ids or ():
             self._abandon(request_id)
+            self._begun_with.pop(request_id, None)
         if self._wanted:
             for request_id, tokens in scheduler_output.num_scheduled_tokens.items():
                 request = self._wanted.get(request_id)
@@ -91,6 +95,8 @@ class Producer:
     def _follow(self, orders: Orders, scheduler_output: SchedulerOutput, request: Request, computed: int) -> None:
         if request.num_computed_tokens < request.num_prompt_tokens:
             self._abandon(request.request_id)
+        if request.lora_request is not None and request.request_id not in self._begun_with:
+            self._begun_with[request.request_id] = self._prompts.content(request)
         if computed >= request.num_prompt_tokens and request.request_id not in self._by_request:
             block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request.request_id)
             self._publish(orders, request, self._kv_cache_config.select_transfer_block_ids(block_ids))
@@ -102,6 +108,10 @@ class Producer:
         if self.paused or isinstance(prompt, NoIdentity):
             self._refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else PAUSED)
             return
+        content = self._prompts.content(request)
+        if content != self._begun_with.get(request_id):
+            self._refuse(request_id, LORA_CHANGED)
+            return
         count, firsts = self._range(request)
         blocks = pack_blocks(groups, self.manager.block_pool.null_block.block_id, [count] * len(groups), firsts)
         status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
@@ -112,6 +122,8 @@ class Producer:
         self._hold(lease, request, sliding=True)  # vLLM gives it back as the request goes on, and when it finishes
         self._leases[lease_id] = self._by_request[request_id] = lease
         orders.publish.append((reserved, prompt, lease_id, blocks))
+        if content is not None:
+            orders.lease_adapters[lease_id] = content
 
     def _range(self, request: Request) -> tuple[int, list[int]]:
         """The prompt's positions, and which is the first that is handed over, by group."""
@@ -133,6 +145,7 @@ class Producer:
 
     def _refuse(self, request_id: str, reason: str) -> None:
         self._wanted.pop(request_id, None)
+        self._begun_with.pop(request_id, None)
         self._tally.add("no_tickets", reason)
         log_left_out("kvferry: request %s gets no ticket: %s", request_id, reason)
 
@@ -165,6 +178,7 @@ class Producer:
     def finish(self, request: Request) -> dict[str, Any] | None:
         """The ticket's parameters. From now on the lease alone keeps the blocks."""
         self._wanted.pop(request.request_id, None)
+        self._begun_with.pop(request.request_id, None)
         lease = self._by_request.pop(request.request_id, None)
         if lease is None:
             return None

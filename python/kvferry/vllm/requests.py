@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvferry import _kvferry
 
+from .adapters import Adapters, Content
 from .config import option_text
 from .log import limited, logger
 
@@ -57,7 +58,9 @@ class NoIdentity(enum.Enum):
     IMAGES_UNHASHED = "images_unhashed"
     WEIGHTS_UNKNOWN = "weights_unknown"
     CACHE_OLD = "cache_old"
-    """vLLM's prefix cache may hold blocks that other weights have computed."""
+    """vLLM's prefix cache may hold blocks that other weights, or another adapter, have computed."""
+    LORA_UNKNOWN = "lora_unknown"
+    """Not every rank has read its adapter yet, or they have not read the same, or vLLM reads it anew in every step."""
 
 
 SAID_AT_START = frozenset((NoIdentity.IMAGES_UNHASHED.value,))
@@ -71,10 +74,9 @@ def log_left_out(text: str, request_id: str, reason: str) -> None:
 
 
 def _salt(request: Request) -> bytes:
-    """Whatever else than the token ids changes the prompt's KV, in the order that vLLM hashes it for its own cache."""
-    lora = request.lora_request
+    """Whatever else of the request than the token ids changes the prompt's KV, in the order that vLLM hashes it for its
+    own cache."""
     named = {
-        "lora": [lora.lora_name, lora.lora_path] if lora is not None else None,
         "multimodal": [[feature.identifier, feature.mm_position.offset, feature.mm_position.length]
                        for feature in request.mm_features],
         "cache_salt": request.cache_salt,
@@ -87,6 +89,7 @@ class Prompts:
 
     def __init__(self, vllm_config: VllmConfig, weights: Weights) -> None:
         self._weights = weights
+        self.adapters = Adapters(vllm_config.parallel_config.tensor_parallel_size)
         self.cache_is_old = False
         multimodal = getattr(vllm_config.model_config, "multimodal_config", None)
         # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).
@@ -106,8 +109,21 @@ class Prompts:
             return NoIdentity.WEIGHTS_UNKNOWN
         if self.cache_is_old:
             return NoIdentity.CACHE_OLD
+        model = weights.encode()
+        if request.lora_request is not None:
+            content = self.content(request)
+            if content is None:
+                return NoIdentity.LORA_UNKNOWN
+            if self.adapters.cache_is_old(request.lora_request):
+                return NoIdentity.CACHE_OLD
+            model += b"\0" + content.digest
         prompt = _kvferry.prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
-        return _kvferry.prompt_set_model(prompt, weights.encode())
+        return _kvferry.prompt_set_model(prompt, model)
+
+    def content(self, request: Request) -> Content | None:
+        """Of its adapter."""
+        lora = request.lora_request
+        return self.adapters.content(lora.lora_int_id) if lora is not None else None
 
 
 def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequence[int],

@@ -20,6 +20,7 @@ from .requests import Prompts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
@@ -41,9 +42,11 @@ class Scheduler:
         self._weights_change = False
         self._last_words: list[str] = []
         self.joined = False
+        self._manager: KVCacheManager | None = None
         install()
 
     def bind(self, manager: KVCacheManager) -> None:
+        self._manager = manager
         self._consumer.manager = manager
         self._producer.manager = manager
 
@@ -61,6 +64,9 @@ class Scheduler:
         self.joined = True
 
     def arrive(self, request: Request) -> None:
+        if self._prompts.cache_is_old or self._prompts.adapters.some_are_old:
+            self._empty_cache()
+        self._prompts.adapters.arrive(request)
         self._producer.arrive(request)
         self._consumer.arrive(request)
 
@@ -72,6 +78,7 @@ class Scheduler:
 
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         waits = self._consumer.finish(request)
+        self._prompts.adapters.finish(request)
         if waits:
             self._last_words.append(request.request_id)
         return waits, self._producer.finish(request)
@@ -86,6 +93,7 @@ class Scheduler:
         """The step's orders to the workers."""
         self._poll()
         orders = Orders()
+        self._consumer.start(scheduler_output.num_scheduled_tokens)
         self._producer.fill(orders, scheduler_output)
         self._consumer.fill(orders)
         orders.last_words, self._last_words = self._last_words, []
@@ -107,6 +115,7 @@ class Scheduler:
         output.finished_recving = self._consumer.settle() | (output.finished_recving or set())
 
     def take(self, news: News) -> None:
+        self._prompts.adapters.take(news.adapters)
         self._producer.take(news)
         self._consumer.take(news)
 
@@ -137,8 +146,19 @@ class Scheduler:
         """Whoever has sent them has named them."""
         self._weights.name(version)
 
+    def adapter_called(self, lora: LoRARequest) -> bool:
+        """A call has had it read; whether blocks of another content may be cached under its name and path."""
+        self._prompts.adapters.called(lora)
+        return self._prompts.adapters.would_be_old(lora)
+
     def cache_is_empty(self) -> None:
         self._prompts.cache_is_old = self._weights_change
+        self._prompts.adapters.cache_is_empty()
+
+    def _empty_cache(self) -> None:
+        """vLLM's, of blocks of other weights or adapters, if no request uses any."""
+        if self._manager is not None and self._manager.usage == 0 and self._manager.reset_prefix_cache():
+            self.cache_is_empty()
 
     def ending(self, loads: bool) -> Ending:
         """What is to be ended on every rank: all leases, and perhaps all loads, whose requests are then computed here."""

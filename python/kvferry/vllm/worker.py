@@ -10,6 +10,7 @@ from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
 from kvferry import _kvferry
 
+from .adapters import LORA_CHANGED, Content, loaded_adapters
 from .config import open_rank_node
 from .layout import regions_of
 from .log import limited, logger
@@ -33,6 +34,7 @@ class Worker:
         self._rank = get_tensor_model_parallel_rank()
         self._node = open_rank_node(vllm_config, kv_cache_config, self._rank)
         self._meter = Meter(self._node, f"rank {self._rank}")
+        self._adapters = loaded_adapters(vllm_config.lora_config)
         self._news = News()
         self._loading: set[int] = set()
 
@@ -68,11 +70,13 @@ class Worker:
                 break
             time.sleep(CONFIRM_POLL_S)
             self._poll()
-        self._news = News()
-        return news
+        return self._take_news()
 
     def start_loads(self, orders: Orders) -> None:
-        for load, status in zip(orders.load, self._node.load_start(orders.load)):
+        self._news.refused |= self._have_another_adapter(orders.load_adapters)
+        self._news.quiet |= dict.fromkeys(self._news.refused, self._bit)
+        loads = [load for load in orders.load if load[0] not in self._news.refused]
+        for load, status in zip(loads, self._node.load_start(loads)):
             request_id, positions = load[0], load[4]
             if status == _kvferry.OK:
                 self._loading.add(request_id)
@@ -82,13 +86,19 @@ class Worker:
 
     def publish(self, orders: Orders) -> None:
         """The step's forward is over: the bytes of its prompts are complete."""
-        for publication, status in zip(orders.publish, self._node.lease_publish(orders.publish)):
+        others = self._have_another_adapter(orders.lease_adapters)
+        publications = [publication for publication in orders.publish if publication[2] not in others]
+        failed = dict.fromkeys(others, LORA_CHANGED)
+        for publication, status in zip(publications, self._node.lease_publish(publications)):
             if status != _kvferry.OK:
-                lease_id = publication[2]
-                reason = _kvferry.status_name(status)
-                limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
-                self._news.unpublished.add(lease_id)
-                self._news.ended[lease_id] = self._bit
+                failed[publication[2]] = _kvferry.status_name(status)
+        for lease_id, reason in failed.items():
+            limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
+            self._news.unpublished.add(lease_id)
+            self._news.ended[lease_id] = self._bit
+
+    def _have_another_adapter(self, contents: dict[int, Content]) -> set[int]:
+        return {id_ for id_, content in contents.items() if not self._adapters.has(content, self._rank)}
 
     def results(self, orders: Orders) -> KVConnectorTransferResults:
         """vLLM hears of loads from the scheduler side. Of a request that has ended it waits for as many words as connectors
@@ -110,8 +120,19 @@ class Worker:
 
     def news(self, orders: Orders) -> News | None:
         self._poll()
-        news, self._news = self._news, News()
+        news = self._take_news()
         return news if orders.answer or not news.is_empty() else None
+
+    def look(self) -> News:
+        """Between steps."""
+        self._poll()
+        return self._take_news()
+
+    def _take_news(self) -> News:
+        news, self._news = self._news, News()
+        if changes := self._adapters.changes():
+            news.adapters[self._rank] = changes
+        return news
 
     def stats(self) -> Stats | None:
         return self._meter.read()

@@ -1,0 +1,30 @@
+"""Methods of vLLM's classes, wrapped where no hook comes in time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+Around = Callable[..., Any]
+"""Called as around(method, self, *args, **kwargs)."""
+
+
+def _wrap(method: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(method, self, *args, **kwargs)
+
+    wrapped.of_kvferry = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def wrap_methods(cls: type, arounds: dict[str, Around]) -> None:
+    """Wraps the methods of a class, and of the classes that override them. May be called again."""
+    classes = [cls]
+    for one in classes:
+        classes += one.__subclasses__()
+        for name, around in arounds.items():
+            method = vars(one).get(name)
+            if method is not None and not hasattr(method, "of_kvferry"):
+                setattr(one, name, _wrap(method, around))
