@@ -242,6 +242,26 @@ def test_reloaded_from_files(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, 
     assert begun == [kwargs.get("weights_path")] and not engine.offers()
 
 
+@pytest.mark.parametrize("method, kwargs", [
+    ("reload_weights", {"weights_path": "elsewhere", "weights_id": "step 7"}),
+    ("update_weights", {"update_info": {"names": ["a layer"], "weights_id": "step 7"}})])
+def test_a_weights_id_with_the_update(monkeypatch: pytest.MonkeyPatch, method: str, kwargs: dict[str, Any]) -> None:
+    """Neither vLLM nor its workers know it; the next update has another name, or none."""
+    engine = Engine(monkeypatch)
+    wrapped("collective_rpc", engine, method, kwargs=kwargs)
+    wrapped("collective_rpc", engine, "finish_weight_update") if method == "update_weights" else None
+    assert engine.offers() and "weights_id" not in kwargs | kwargs.get("update_info", {})
+    named = Engine(monkeypatch)
+    wrapped("collective_rpc", named, "update_weights", kwargs={"update_info": {"weights_id": "given up"}})
+    wrapped("collective_rpc", named, "start_weight_update")
+    wrapped("collective_rpc", named, "finish_weight_update")
+    assert not named.offers()
+    wrapped("set_weight_version", named, "step 7")
+    assert named.side._weights.digest == engine.side._weights.digest
+    wrapped("collective_rpc", engine, "finish_weight_update")
+    assert not engine.offers()
+
+
 @pytest.mark.parametrize("level, known", [(1, True), (2, False)])
 def test_asleep_weights_may_be_lost(monkeypatch: pytest.MonkeyPatch, level: int, known: bool) -> None:
     engine = Engine(monkeypatch)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 RELOAD = "reload_weights"
-UPDATE = ("start_weight_update", "start_draft_weight_update", "update_weights", "finish_weight_update")
 UPDATE_ENDS = "finish_weight_update"
+UPDATE_GOES_ON = ("update_weights", UPDATE_ENDS)
+UPDATE = ("start_weight_update", "start_draft_weight_update", *UPDATE_GOES_ON)
+WEIGHTS_ID = "weights_id"
 LEVEL_WITHOUT_WEIGHTS = 2
 """Of sleep."""
 
@@ -117,6 +119,7 @@ def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], meth
     name = method if isinstance(method, str) else getattr(method, "__name__", "")
     if name != RELOAD and name not in UPDATE:
         return _with_look(engine, side, call, method, timeout, args, kwargs)
+    weights_id = _take_weights_id(kwargs)
     side.weights_change()
     end_transfers(engine, side, loads=True)
     start_ns = time.time_ns()
@@ -124,11 +127,21 @@ def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], meth
     if name == RELOAD:
         iterator, path, *_ = (*args, None, None)
         given = {"weights_iterator": iterator, "weights_path": path} | (kwargs or {})
-        if given["weights_iterator"] is None:
+        if given["weights_iterator"] is None and not weights_id:
             side.weights_reloaded(given["weights_path"], start_ns)
+    side.weights_id_given(weights_id, begins=name not in UPDATE_GOES_ON)
     if name in (RELOAD, UPDATE_ENDS):
         _end_weight_change(engine, side)
     return result
+
+
+def _take_weights_id(kwargs: dict[str, Any] | None) -> str:
+    """What its sender calls the new weights, among the call's arguments or in an update's own: it is not for vLLM."""
+    info = (kwargs or {}).get("update_info")
+    for given in (kwargs, info if isinstance(info, dict) else None):
+        if given and WEIGHTS_ID in given:
+            return str(given.pop(WEIGHTS_ID))
+    return ""
 
 
 def _end_weight_change(engine: Any, side: Scheduler) -> None:

@@ -40,6 +40,7 @@ class Scheduler:
         self._failures = Failures(error_status_of(vllm_config))
         self._consumer = Consumer(self._node, self._prompts, tally, self._failures, vllm_config, kv_cache_config)
         self._weights_change = False
+        self._weights_id = ""
         self._last_words: list[str] = []
         self.joined = False
         self._manager: KVCacheManager | None = None
@@ -133,9 +134,17 @@ class Scheduler:
         self._producer.forget_started()
         self._consumer.forget_waiting()
 
+    def weights_id_given(self, weights_id: str, begins: bool) -> None:
+        """With one of the update's calls; "" if it has none."""
+        self._weights_id = weights_id or ("" if begins else self._weights_id)
+
     def weights_have_changed(self) -> None:
-        """What they are is said by weights_reloaded() or weights_named(). Nothing is carried before cache_is_empty()."""
+        """What they are is said by weights_reloaded(), weights_named(), or a weights_id. Nothing is carried before
+        cache_is_empty()."""
         self._weights_change = False
+        if self._weights_id:
+            self._weights.name(self._weights_id)
+        self._weights_id = ""
 
     def weights_reloaded(self, path: str | None, loaded_from_ns: int) -> None:
         """vLLM has loaded them since then, from the files of its model or from another folder."""
