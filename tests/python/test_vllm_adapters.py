@@ -180,7 +180,7 @@ class Engine:
         self.ok = True
         connector = SimpleNamespace(_scheduler=self.side)
         self.scheduler = SimpleNamespace(connector=connector, get_kv_connector=lambda: connector, requests={},
-                                         finished_recving_kv_req_ids=set(), reset_prefix_cache=lambda: self.ok,
+                                         finished_recving_kv_req_ids=set(), reset_prefix_cache=lambda reset_connector: self.ok,
                                          _free_blocks=lambda request: None)
         self.model_executor = SimpleNamespace(collective_rpc=lambda method: [one.look() for one in self.workers])
         self.vllm_config = SimpleNamespace(lora_config=LoRAConfig(max_lora_rank=8, max_loras=1))

@@ -63,7 +63,7 @@ class Engine:
         connector = SimpleNamespace(_scheduler=self.side)
         self.scheduler = SimpleNamespace(
             connector=connector, get_kv_connector=lambda: connector, requests={}, finished_recving_kv_req_ids=set(),
-            grammar_compile_error_reqs=set(), vllm_config=SimpleNamespace(kv_transfer_config=None), reset_prefix_cache=lambda: self.ok)
+            grammar_compile_error_reqs=set(), vllm_config=SimpleNamespace(kv_transfer_config=None), reset_prefix_cache=lambda reset_connector: self.ok)
 
     @property
     def freed(self) -> list[Any]:
@@ -222,6 +222,20 @@ def test_blocks_of_the_old_weights_may_be_cached(monkeypatch: pytest.MonkeyPatch
     wrapped("reset_prefix_cache", engine, result=False)
     assert not engine.offers()
     wrapped("reset_prefix_cache", engine, result=True)
+    assert engine.offers()
+
+
+def test_other_connectors_may_have_blocks_of_the_old_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    monkeypatch.setattr(engine_core, "_alone", lambda engine: False)
+    asked = []
+    engine.scheduler.reset_prefix_cache = lambda reset_connector: bool(asked.append(reset_connector))
+    wrapped("collective_rpc", engine, "finish_weight_update")
+    wrapped("set_weight_version", engine, "step 7")
+    assert asked == [True] and not engine.offers()
+    wrapped("reset_prefix_cache", engine, result=True)
+    assert not engine.offers()
+    wrapped("reset_prefix_cache", engine, False, True, result=True)
     assert engine.offers()
 
 

@@ -84,10 +84,17 @@ def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args:
 
 
 
-def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
+def _alone(engine: Any) -> bool:
+    """No other connector has a cache of its own."""
+    connector = engine.scheduler.get_kv_connector()
+    return _own(connector) is connector
+
+
+def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], reset_running_requests: bool = False,
+                        reset_connector: bool = False) -> bool:
     end_transfers(engine, side, loads=True)
-    success = call(engine, *args, **kwargs)
-    if success:
+    success = call(engine, reset_running_requests, reset_connector)
+    if success and (reset_connector or _alone(engine)):
         side.cache_is_empty()
     return success
 
@@ -146,11 +153,12 @@ def _take_weights_id(kwargs: dict[str, Any] | None) -> str:
 
 def _end_weight_change(engine: Any, side: Scheduler) -> None:
     side.weights_have_changed()
-    if engine.scheduler.reset_prefix_cache():
+    if engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine)):
         side.cache_is_empty()
     else:
         logger.warning("kvferry: no tickets and no loads before the prefix cache, which holds blocks of the old weights, "
-                       "has been reset: POST /reset_prefix_cache when no request runs, or pause before an update")
+                       "has been reset: POST /reset_prefix_cache when no request runs (beside other connectors with "
+                       "?reset_external=true), or pause before an update")
 
 
 def look_on_worker(worker: Any) -> News:
@@ -173,7 +181,7 @@ def _with_look(engine: Any, side: Scheduler, call: Callable[..., Any], *args: An
 def _add_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_request: LoRARequest) -> bool:
     added: bool = _with_look(engine, side, call, lora_request)
     if side.adapter_called(lora_request):
-        if engine.scheduler.reset_prefix_cache():
+        if engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine)):
             side.cache_is_empty()
         else:
             logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "

@@ -43,6 +43,7 @@ class Scheduler:
         self._weights_id = ""
         self._last_words: list[str] = []
         self.joined = False
+        self._alone = True
         self._manager: KVCacheManager | None = None
         install()
 
@@ -62,6 +63,7 @@ class Scheduler:
         own = own_config(scheduler.vllm_config.kv_transfer_config)
         if own is not None and "policy" not in (own.get(EXTRA) or {}):
             self._consumer.defaults = {"policy": own[POLICY]}
+        self._alone = not hasattr(scheduler.connector, "sub_connectors")
         self.joined = True
 
     def arrive(self, request: Request) -> None:
@@ -166,7 +168,7 @@ class Scheduler:
 
     def _empty_cache(self) -> None:
         """vLLM's, of blocks of other weights or adapters, if no request uses any."""
-        if self._manager is not None and self._manager.usage == 0 and self._manager.reset_prefix_cache():
+        if self._alone and self._manager is not None and self._manager.usage == 0 and self._manager.reset_prefix_cache():
             self.cache_is_empty()
 
     def ending(self, loads: bool) -> Ending:
