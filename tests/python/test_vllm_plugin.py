@@ -51,3 +51,15 @@ def test_the_call_does_not_import_the_connector() -> None:
     code = ("import sys; from kvferry.vllm_plugin import register; register(); "
             "assert 'kvferry.vllm' not in sys.modules")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_under_the_name_of_nixl(registry: dict[str, object]) -> None:
+    """vLLM's own one stays what its name finds. The class's name is ours: that is what a MultiConnector finds statistics by."""
+    nixl = registry["NixlConnector"]
+    as_nixl = KVTransferConfig(kv_connector="NixlConnector", kv_connector_module_path="kvferry.nixl", kv_role="kv_both")
+    vllm_plugin.register()
+    found = KVConnectorFactory.get_connector_class(as_nixl)
+    assert found is KVFerryConnector and found.__name__ == "KVFerryConnector"
+    assert registry["NixlConnector"] is nixl
+    assert KVConnectorFactory.get_connector_class_by_name(found.__name__) is found
+    assert vllm_plugin.own_config(as_nixl) is not None
