@@ -44,6 +44,10 @@ class Connector:
         return replace(self, config={**self.config, "kv_connector_module_path": "kvferry.vllm"},
                        env={**self.env, "VLLM_PLUGINS": ""})
 
+    def as_nixl(self) -> Connector:
+        """Ours, under the name that some stacks insist on."""
+        return replace(self, config={**self.config, "kv_connector": "NixlConnector", "kv_connector_module_path": "kvferry.nixl"})
+
     def at_port(self, port: int) -> Connector:
         """With a port of its own that stays the same when the engine is started anew."""
         if self.name == "kvferry":

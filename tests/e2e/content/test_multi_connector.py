@@ -1,0 +1,170 @@
+"""kvferry beside other connectors in vLLM's MultiConnector: each loads and keeps what is its own, whichever comes first.
+
+The OffloadingConnector copies late (tools/dev/pd/offload.py): its stores read their blocks when the request has long gone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pd import client, faults, metrics, trial
+from pd.connector import example, offloading
+from pd.engine import BLOCK_TOKENS, Engine
+from pd.progress import wait_until
+from pd.prompts import numbered_prompt
+from pd.rig import Rig
+from pd.stack import Stack, log_folder
+
+import expect
+from shapes import LEASE_S, engine
+
+pytestmark = pytest.mark.deep
+
+TOKENS = 150
+BLOCKS = -(-TOKENS // BLOCK_TOKENS)
+DECODE_BLOCKS = 2 * BLOCKS + 1
+"""Of them one is vLLM's. A third request gets the blocks of the first."""
+MAX_TOKENS = 256
+DELAY_MS = 2500
+LIMIT_S = 30.0
+LOADED = "kvferry_loaded_blocks_total"
+STORED, BROUGHT = "vllm:kv_offload_store_bytes_total", "vllm:kv_offload_load_bytes_total"
+LEASE_REASONS = ("lease_expired", "lease_unknown")
+NO_HYBRID = ("--disable-hybrid-kv-cache-manager",)
+"""ExampleConnector knows one KV group."""
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["first", "last"])
+def first(request: pytest.FixtureRequest) -> bool:
+    """Where kvferry stands among the connectors."""
+    return bool(request.param)
+
+
+def rig_of(stack: Stack) -> Rig:
+    return Rig(stack, "kvferry", [numbered_prompt(number, TOKENS) for number in range(9)], LEASE_S, client_limit_s=LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def offload_rig(first: bool) -> Iterator[Rig]:
+    late = offloading(DELAY_MS)
+    specs = [engine("P"), engine("D", blocks=DECODE_BLOCKS, transports=["tcp"])]
+    specs = [replace(spec, max_tokens=MAX_TOKENS, connector=spec.connector.among(late, first=first)) for spec in specs]
+    with Stack(specs, log_folder("multi-offload"), with_router=False) as stack:
+        yield rig_of(stack)
+
+
+def count(engine: Engine, name: str) -> float:
+    return metrics.total(engine.samples(), name)
+
+
+def poke(engine: Engine) -> None:
+    """vLLM shows what a step has counted with the next one."""
+    assert client.complete(engine.url, [1, 2, 3], 1).ok
+
+
+def wait_for_stores(engine: Engine, more_than: float) -> None:
+    def stored() -> bool:
+        poke(engine)
+        return count(engine, STORED) > more_than
+    wait_until("waiting for the sibling's stores", stored, LIMIT_S)
+
+
+def test_loads(offload_rig: Rig) -> None:
+    rig = offload_rig
+    rig.expected(rig.question)
+    before, brought = count(rig.decoder, LOADED), count(rig.decoder, BROUGHT)
+    expect.loaded(trial.run(rig, faults.HEALTHY), TOKENS)
+    assert count(rig.decoder, LOADED) - before == BLOCKS
+    assert count(rig.decoder, BROUGHT) == brought
+
+
+def test_what_the_sibling_keeps_comes_back(offload_rig: Rig) -> None:
+    """On D, and on P, whose own blocks are then leased."""
+    rig = offload_rig
+    expected = rig.expected(rig.question)
+    rig.settle()
+    for one in (rig.producer, rig.decoder):
+        stored = count(one, STORED)
+        assert client.complete(one.url, rig.question, rig.max_tokens).tokens == expected
+        wait_for_stores(one, stored)
+        one.reset_prefix_cache(external=False)
+    brought = [count(one, BROUGHT) for one in (rig.producer, rig.decoder)]
+    assert client.complete(rig.decoder.url, rig.question, rig.max_tokens, timeout_s=LIMIT_S).tokens == expected
+    poke(rig.decoder)
+    assert count(rig.decoder, BROUGHT) > brought[1]
+    rig.decoder.reset_prefix_cache()
+    assert rig.decode(rig.question, rig.ticket(rig.question)).tokens == expected
+    poke(rig.producer)
+    assert count(rig.producer, BROUGHT) > brought[0]
+    rig.settle()
+
+
+@pytest.mark.parametrize("fault", [faults.STALE, faults.STOPPED, faults.KILLED, faults.HUNG_UP], ids=lambda f: f.title)
+def test_faults(offload_rig: Rig, fault: faults.Fault) -> None:
+    offload_rig.warm_up()
+    outcome = trial.run(offload_rig, fault)
+    if fault is faults.HUNG_UP:
+        expect.lives(outcome)
+    else:
+        expect.recomputed(outcome, *LEASE_REASONS, "transfer_stalled", "peer_down")
+    offload_rig.warm_up()
+
+
+def test_a_request_that_fails_where_vllm_s_policy_is_to_recompute(offload_rig: Rig) -> None:
+    offload_rig.warm_up()
+    for fault in (faults.STALE, faults.ALTERED):
+        failing = replace(fault, inject=lambda rig, inject=fault.inject: inject(rig.with_options(policy="fail")))
+        outcome = trial.run(offload_rig, failing)
+        expect.failed(outcome, within_s=3.0)
+        assert outcome.recomputed == 0
+
+
+# ---- a connector that works within the step ----
+
+@pytest.fixture(scope="module")
+def example_rig(first: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    specs = [engine("P"), engine("D", transports=["tcp"])]
+    specs = [replace(spec, args=(*spec.args, *NO_HYBRID),
+                     connector=spec.connector.among(example(tmp_path_factory.mktemp(spec.name)), first=first))
+             for spec in specs]
+    with Stack(specs, log_folder("multi-example"), with_router=False) as stack:
+        yield rig_of(stack)
+
+
+def kept(engine: Engine) -> Path:
+    (sibling,) = engine.spec.connector.siblings
+    return Path(sibling["kv_connector_extra_config"]["shared_storage_path"])
+
+
+def forget(engine: Engine) -> None:
+    for folder in kept(engine).iterdir():
+        shutil.rmtree(folder)
+
+
+def test_beside_one_that_saves_files(example_rig: Rig) -> None:
+    rig = example_rig
+    expected = rig.expected(rig.question)
+    assert list(kept(rig.decoder).iterdir())
+    rig.settle()
+    assert rig.decode(rig.question, {}).tokens == expected  # the sibling's
+    assert count(rig.decoder, LOADED) == 0 == count(rig.decoder, trial.RECOMPUTED)
+    loads = faults.Fault("-", "the sibling has nothing", lambda rig: forget(rig.decoder) or faults.healthy(rig))
+    expect.loaded(trial.run(rig, loads), TOKENS)
+    assert count(rig.decoder, LOADED) == BLOCKS
+
+
+def test_a_sibling_that_has_the_beginning(example_rig: Rig, first: bool) -> None:
+    """vLLM asks one connector for a prompt: if that is the sibling, the ticket is given up, and the rest is computed."""
+    rig = example_rig
+    expected = rig.expected(rig.question)
+    rig.settle()
+    before, loaded = count(rig.decoder, "kvferry_not_loaded_total"), count(rig.decoder, LOADED)
+    assert rig.decode(rig.question, rig.ticket(rig.question)).tokens == expected
+    poke(rig.decoder)
+    assert count(rig.decoder, LOADED) - loaded == (BLOCKS if first else 0)
+    assert count(rig.decoder, "kvferry_not_loaded_total") - before == (0 if first else 1)
+    rig.settle()
