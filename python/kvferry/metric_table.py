@@ -79,6 +79,8 @@ GAUGES = (
     Metric("blocks_quarantined", "Blocks of these loads.", ("blocks_quarantined",), ("node",)),
     Metric("peers_known", "Other engines' ranks.", ("peers_known",), ("node",)),
     Metric("sessions_open", "Connections from other engines.", ("sessions_open",), ("node",)),
+    Metric("draft_layers_not_carried", "Layers of draft models (EAGLE, MTP) whose KV is not carried: after a load fewer "
+           "of their tokens are accepted.", ("draft_layers_not_carried",), ("node",)),
 )
 
 HISTOGRAMS = (

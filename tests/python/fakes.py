@@ -117,7 +117,9 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
-        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, multimodal_config=None),
+        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, get_total_num_hidden_layers=lambda: 2,
+                                     multimodal_config=None, use_mla=False, is_hybrid=False, is_attention_free=False),
+        speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
         lora_config=None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +25,8 @@ from fakes import (  # noqa: E402
     vllm_config,
 )
 from kvferry import Node, _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, adapters, config, consumer, producer, scheduler, worker  # noqa: E402
-from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, regions_of  # noqa: E402
+from kvferry.vllm import KVFerryConnector, adapters, config, consumer, identity, producer, requests, scheduler, worker  # noqa: E402
+from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, layer_specs, regions_of, without_drafts  # noqa: E402
 from kvferry.vllm.messages import News, Orders  # noqa: E402
 from kvferry.vllm.requests import NoIdentity, Prompts, log_left_out, pack_blocks  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
@@ -43,6 +42,7 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
     KVCacheGroupSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 
@@ -166,6 +166,42 @@ def test_windows_are_those_of_vllm_s_managers(fields: dict[str, int]) -> None:
             assert first_needed_block(KVCacheGroupSpec(["layer"], kind), tokens) == skipped // 32
 
 
+@pytest.mark.parametrize("draft, carry, left_out", [
+    (spec(), True, False), (spec(), False, True), (spec(num_kv_heads=4), True, True), (spec(block_size=64), True, True),
+    (MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32), True, True),
+], ids=["alike", "by option", "other heads", "other blocks", "MLA"])
+@pytest.mark.parametrize("drafter", ["draft_model.model.layers.0.attn", "model.layers.2.attn", "mtp.layers.0.attn"])
+def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> None:
+    """They are carried beside the target's, or left out, be it in a group of their own or among the target's."""
+    engine = vllm_config()
+    target = [f"model.layers.{i}.attn" for i in range(2)]
+    both = UniformTypeKVCacheSpecs(block_size=32, kv_cache_specs={name: spec() for name in target} | {drafter: draft})
+    apart = [KVCacheGroupSpec(target, spec()), KVCacheGroupSpec([drafter], draft)]
+    for groups in (apart, [KVCacheGroupSpec([*target, drafter], both)]):
+        given = KVCacheConfig(num_blocks=4, kv_cache_tensors=[], kv_cache_groups=groups)
+        assert without_drafts(engine, given, carry) == (given, []), "no drafter"
+        engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True)
+        carried, drafts = without_drafts(engine, given, carry)
+        engine.speculative_config = None
+        assert drafts == ([drafter] if left_out else [])
+        names = [name for group in carried.transfer_groups for name, _ in layer_specs(group)]
+        assert names == target + [drafter] * (not left_out)
+        assert len(carried.select_transfer_block_ids([[1]] * len(groups))) == len(carried.transfer_groups)
+        if left_out:
+            assert identity._groups(carried) == identity._groups(KVCacheConfig(4, [], [KVCacheGroupSpec(target, spec())]))
+
+
+def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Said()
+    monkeypatch.setattr(scheduler, "logger", said)
+    monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: FakeNode())
+    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    assert scheduler.Scheduler(vllm_config(), kv_cache_config()).stats() is None and not said
+    stats = scheduler.Scheduler(vllm_config(), kv_cache_config(), 3).stats()
+    assert stats is not None and stats.data["gauges"] == {"draft_layers_not_carried": {"control": 3}}
+    assert len(said) == 1 and "the KV of 3 draft layers is NOT carried" in said[0]
+
+
 # ---- requests ----
 
 def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
@@ -178,9 +214,18 @@ def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
     assert prompts().of(request("b", 20)) == found[0]
 
 
-def test_images_that_vllm_only_counts(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+class Said(list[str]):
+    """A logger that remembers its warnings."""
+
+    def warning(self, text: str, *arguments: object, **fields: object) -> None:
+        self.append(text % arguments)
+
+
+def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids are equal on two engines, whatever they show. The log says so when the engine starts, and no more."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    said = Said()
+    monkeypatch.setattr(requests, "logger", said)
+    monkeypatch.setattr(requests, "limited", said)
     image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
         engine = vllm_config()
@@ -190,9 +235,7 @@ def test_images_that_vllm_only_counts(caplog: pytest.LogCaptureFixture, monkeypa
         assert (found is not NoIdentity.IMAGES_UNHASHED) == hashed
         if isinstance(found, NoIdentity):
             log_left_out("request %s: %s", "a", found.value)
-    said = {id(record): record for record in caplog.records}  # vLLM's logger may have pytest's handler, too
-    assert [record.message.split(":")[1] for record in said.values()] == [
-        " prompts with images are neither handed over nor loaded (images_unhashed)"]
+    assert len(said) == 1 and "prompts with images are neither handed over nor loaded (images_unhashed)" in said[0]
     assert isinstance(Prompts(engine, prompts()._weights).of(request("a", 20)), bytes)
 
 

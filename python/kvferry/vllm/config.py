@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.platforms import current_platform
+
 from kvferry import Error, Node
 
 from .identity import identity_fields
@@ -19,7 +21,9 @@ OF_ENGINE = ("rank", "ranks", "block_tokens", "keep_prefix")
 """Options that follow from the engine's own configuration."""
 ERROR_STATUS = "error_status"
 """The HTTP status of a request that has failed."""
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID)
+CARRY_DRAFTS = "carry_drafts"
+"""Whether the KV of draft models is carried."""
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS)
 """Options that are not the library's."""
 
 
@@ -47,7 +51,15 @@ def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
     return options
 
 
-def _check_parallel(vllm_config: VllmConfig) -> None:
+def check_engine(vllm_config: VllmConfig) -> None:
+    """What can be told before a model is loaded."""
+    if not current_platform.is_cpu():
+        raise ConfigError(f"kvferry carries KV in host memory, and this engine's is on {current_platform.device_type}; vLLM's "
+                          "host buffers (kv_buffer_device) are not used either")
+    model = vllm_config.model_config
+    for flag, what in (("use_mla", "MLA"), ("is_hybrid", "state-space"), ("is_attention_free", "state-space")):
+        if getattr(model, flag):
+            raise ConfigError(f"kvferry does not carry the state of {what} layers")
     parallel = vllm_config.parallel_config
     for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
@@ -64,7 +76,7 @@ def _address_of_rank(address: str, index: int) -> str:
 
 
 def _open(options: dict[str, str], vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
-    _check_parallel(vllm_config)
+    check_engine(vllm_config)
     options["ranks"] = str(vllm_config.parallel_config.tensor_parallel_size)
     options["block_tokens"] = str(check_groups(kv_cache_config))
     options["keep_prefix"] = "off" if any(map(slides, kv_cache_config.transfer_groups)) else "on"
@@ -90,6 +102,13 @@ def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank
         options[name] = _address_of_rank(options[name], index)
     options["rank"] = str(rank)
     return _open(options, vllm_config, kv_cache_config)
+
+
+def carries_drafts(vllm_config: VllmConfig) -> bool:
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(CARRY_DRAFTS, True))
+    if given not in ("true", "false"):
+        raise ConfigError(f'{EXTRA}: {CARRY_DRAFTS} = "{given}" is not allowed: it must be true or false')
+    return given == "true"
 
 
 def error_status_of(vllm_config: VllmConfig) -> int:

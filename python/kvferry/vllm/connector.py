@@ -14,6 +14,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from .config import carries_drafts
+from .layout import without_drafts
 from .messages import Orders
 from .metrics import PromMetrics, Stats
 from .scheduler import Scheduler
@@ -44,10 +46,11 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         _cache_hit_source = CacheHitSource.P2P
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        kv_cache_config, drafts = without_drafts(vllm_config, kv_cache_config, carries_drafts(vllm_config))
         super().__init__(vllm_config, role, kv_cache_config)
         self._side: Scheduler | Worker
         if role == KVConnectorRole.SCHEDULER:
-            self._side = Scheduler(vllm_config, kv_cache_config)
+            self._side = Scheduler(vllm_config, kv_cache_config, len(drafts))
         else:
             self._side = Worker(vllm_config, kv_cache_config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,11 +16,16 @@ from vllm.v1.kv_cache_interface import (
 )
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 Region = tuple[int, int, int, int, int, int, int]
 SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
 """Exactly these: kinds derived from them keep other things in their blocks."""
+
+
+DRAFT_MODELS = ("draft_model", "mtp")
+"""What vLLM calls a drafter that is a model of its own; others' layers are numbered after the target's."""
 
 
 class LayoutError(ValueError):
@@ -52,16 +58,49 @@ def _skipped_tokens(spec: AttentionSpec, tokens: int) -> int:
     return 0
 
 
+def _is_draft(name: str, target_layers: int) -> bool:
+    parts = name.split(".")
+    return parts[0] in DRAFT_MODELS or any(part.isdigit() and int(part) >= target_layers for part in parts)
+
+
+def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
+                   carry: bool) -> tuple[KVCacheConfig, list[str]]:
+    """What is carried, and the draft layers that are not: all of them if one cannot be carried beside the target's."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or not speculative.uses_draft_kv_cache():
+        return kv_cache_config, []
+    target_layers = vllm_config.model_config.get_total_num_hidden_layers()
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+
+    def kind(spec: AttentionSpec) -> tuple[object, ...]:
+        split = getattr(spec, "max_tp_shards", None)
+        return type(spec) in SUPPORTED, spec.block_size, getattr(spec, "num_kv_heads", 0), split is None or split >= ranks
+
+    specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
+    drafts = [name for name in specs if _is_draft(name, target_layers)]
+    kinds = {kind(spec) for name, spec in specs.items() if name not in drafts}
+    if carry and all(kind(specs[name]) in kinds for name in drafts):
+        return kv_cache_config, []
+    groups = []
+    for group in kv_cache_config.kv_cache_groups:
+        names = [name for name in group.layer_names if name not in drafts]
+        groups.append(replace(group, layer_names=names, enable_kv_transfer=group.enable_kv_transfer and bool(names)))
+    return replace(kv_cache_config, kv_cache_groups=groups), drafts
+
+
 def check_groups(kv_cache_config: KVCacheConfig) -> int:
     """The tokens of a block, the same in all groups."""
-    block_tokens = set()
+    block_tokens, heads = set(), set()
     for group in kv_cache_config.transfer_groups:
         for name, spec in layer_specs(group):
             if type(spec) not in SUPPORTED:
                 raise LayoutError(f"kvferry does not carry the state of layer {name} ({type(spec).__name__})")
             block_tokens.add(spec.block_size)
+            heads.add(spec.num_kv_heads)
     if len(block_tokens) != 1:
         raise LayoutError(f"kvferry needs KV groups with one block size, not {sorted(block_tokens)}")
+    if len(heads) != 1:
+        raise LayoutError(f"kvferry needs layers with one number of KV heads, not {sorted(heads)}")
     return block_tokens.pop()
 
 

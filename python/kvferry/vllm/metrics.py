@@ -126,10 +126,12 @@ class Tally:
 class Meter:
     """Reads one node's numbers and says what is new."""
 
-    def __init__(self, node: Node, name: str, tally: Tally | None = None) -> None:
+    def __init__(self, node: Node, name: str, tally: Tally | None = None, constants: dict[str, int] | None = None) -> None:
+        """`constants` are gauges of the engine, which do not change."""
         self._node = node
         self._tally = tally or Tally()
         self._name = name
+        self._constants = {name: value for name, value in (constants or {}).items() if value}
         self._seen: dict[tuple[str, str], int] = {}
         self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
         self._peer_counters: dict[int, dict[tuple[str, str], int]] = {}
@@ -148,6 +150,9 @@ class Meter:
         return None if stats.is_empty() else stats
 
     def _read_numbers(self, stats: Stats) -> None:
+        for name, value in self._constants.items():
+            stats.data["gauges"][name] = {self._name: value}
+        self._constants = {}
         for name, reason, value, is_gauge in self._node.stats():
             old = self._seen.get((name, reason), 0)
             if value == old:

@@ -13,6 +13,7 @@ from .config import error_status_of, loaded_weights, open_control_node
 from .consumer import Consumer
 from .engine_core import install
 from .failures import Failures
+from .log import logger
 from .messages import Ending, News, Orders
 from .metrics import Meter, Stats, Tally
 from .producer import Producer
@@ -30,10 +31,13 @@ if TYPE_CHECKING:
 
 
 class Scheduler:
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, drafts_left_out: int = 0) -> None:
+        if drafts_left_out:
+            logger.warning("kvferry: the KV of %d draft layers is NOT carried: after a load, fewer of their tokens are "
+                           "accepted. The answers are the same.", drafts_left_out)
         self._node = open_control_node(vllm_config, kv_cache_config)
         tally = Tally()
-        self._meter = Meter(self._node, "control", tally)
+        self._meter = Meter(self._node, "control", tally, {"draft_layers_not_carried": drafts_left_out})
         self._weights = loaded_weights(vllm_config)
         self._prompts = Prompts(vllm_config, self._weights)
         self._producer = Producer(self._node, self._prompts, tally, vllm_config, kv_cache_config)

@@ -1,0 +1,169 @@
+"""docs/limits.md lists what is refused, and the message that comes: each is provoked here."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch  # noqa: E402
+from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_config  # noqa: E402
+from kvferry import vllm_plugin  # noqa: E402
+from kvferry.vllm import config, weights  # noqa: E402
+from kvferry.vllm.layout import check_groups, regions_of  # noqa: E402
+from kvferry.vllm.requests import NoIdentity, Prompts  # noqa: E402
+from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SinkFullAttentionSpec  # noqa: E402
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+GPU = SimpleNamespace(is_cpu=lambda: False, device_type="cuda")
+
+
+def documented(section: str) -> list[str]:
+    """The second column of the section's table."""
+    text = DOCUMENT.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\|.*\| `(.*)` \|$", text, re.M)
+
+
+def message(provoke: Callable[[], Any], kind: type[Exception]) -> str:
+    with pytest.raises(kind) as raised:
+        provoke()
+    return str(raised.value)
+
+
+def with_model(**fields: Any) -> Any:
+    engine = vllm_config()
+    vars(engine.model_config).update(fields)
+    return engine
+
+
+def with_parallel(**fields: Any) -> Any:
+    engine = vllm_config()
+    vars(engine.parallel_config).update(fields)
+    return engine
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Engines whose model would be loaded now."""
+    found: list[Any] = []
+    monkeypatch.setattr(weights, "begin_beside_load", lambda engine, given: found.append(engine))
+    return found
+
+
+def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list[Any]) -> None:
+    def start(engine: Any, platform: Any = config.current_platform, **named: str) -> Callable[[], None]:
+        def load() -> None:
+            monkeypatch.setattr(config, "current_platform", platform)
+            vars(engine.kv_transfer_config).update({"kv_connector": "KVFerryConnector", "kv_connector_module_path": None} | named)
+            vllm_plugin._begin_to_read(engine)
+        return load
+
+    parallel = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size")
+    names = ("KVFerryConnector", "NixlConnector")
+    beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
+    refused = [start(vllm_config(), GPU), start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
+               *(start(with_parallel(**{name: 2})) for name in parallel), start(vllm_config(ranks=16)), start(beside_nixl, kv_connector="MultiConnector")]
+    assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
+    assert begun == []
+    engine = vllm_config(ranks=2)
+    start(engine)()
+    assert begun == [engine]
+
+
+def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "current_platform", GPU)
+    for open_node in (lambda: config.open_control_node(vllm_config(), kv_cache_config()),
+                      lambda: config.open_rank_node(vllm_config(), kv_cache_config(), 0)):
+        assert message(open_node, config.ConfigError) == documented("Before the model is loaded")[0]
+
+
+def groups(*specs: Any) -> KVCacheConfig:
+    return KVCacheConfig(num_blocks=POOL_BLOCKS, kv_cache_tensors=[],
+                         kv_cache_groups=[KVCacheGroupSpec([f"l{i}"], one) for i, one in enumerate(specs)])
+
+
+def test_when_the_cache_is_laid_out() -> None:
+    sink = SinkFullAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32, sink_len=4)
+    split = spec()
+    object.__setattr__(split, "max_tp_shards", 2)
+
+    def register(tensor: Any, layer: Any = None, ranks: int = 1) -> Callable[[], Any]:
+        return lambda: regions_of({"l0": tensor}, groups(layer or spec()), ranks)
+
+    good = torch.zeros(POOL_BLOCKS, 2, 32, 32)
+    refused = [
+        lambda: check_groups(groups(sink)),
+        lambda: check_groups(groups(spec(), spec(block_size=64))),
+        lambda: check_groups(groups(spec(), spec(num_kv_heads=4))),
+        register(good, split, ranks=4),
+        register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
+        register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),
+        register([good]),
+        register(torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta")),
+    ]
+    *ours, of_vllm = documented("When the KV cache is laid out")
+    assert [message(layout, ValueError) for layout in refused] == ours
+    assert of_vllm in inspect.getsource(Scheduler.__init__)
+    assert check_groups(groups(spec(), spec())) == 32 and len(register(good, split, ranks=2)()) == 1
+
+
+def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text("0123456789abcdef")
+    monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
+
+    def start(**options: Any) -> None:
+        engine = vllm_config(options=options)
+        config.error_status_of(engine)
+        config.carries_drafts(engine)
+        weights._begun.pop(id(engine.model_config), None)
+        config.loaded_weights(engine)
+        config.open_rank_node(engine, kv_cache_config(), 0).close()
+
+    given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4}, {"listen": "192.0.2.1"},
+             {"listen": "0.0.0.0", "key_file": str(key)}, {"error_status": 502}, {"carry_drafts": "maybe"}, {"weights_id": ""}]
+    assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False)
+
+
+def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"weights")
+    model = SimpleNamespace(model=str(tmp_path), model_weights="", revision=None)
+
+    def digest(loaded_from_ns: int) -> str:
+        return weights._digest_of(file, weights._state_of(file), loaded_from_ns, weights._Cache())
+
+    refused = [lambda: weights.loaded_files(model, SimpleNamespace(load_format="runai_streamer")), lambda: digest(0)]
+    found = [message(read, weights.UnknownWeightsError).replace(str(tmp_path), "/model") for read in refused]
+    assert found == documented("Weights without an identity")
+    assert len(digest(time.time_ns() + 1_000_000_000)) == 64
+
+
+def test_prompts() -> None:
+    def of(engine: Prompts, **fields: Any) -> str:
+        found = engine.of(request("a", 20, **fields))
+        return found.value if isinstance(found, NoIdentity) else "an identity"
+
+    counting = vllm_config()
+    counting.model_config.multimodal_config = SimpleNamespace(mm_processor_cache_gb=0)
+    counting.cache_config.enable_prefix_caching = False
+    image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
+    old = prompts()
+    old.cache_is_old = True
+    unknown = Prompts(vllm_config(), weights.Weights(None, None))
+    assert [of(prompts(), prompt_embeds="some"), of(prompts(), resumable=True),
+            of(Prompts(counting, prompts()._weights), mm_features=[image]), of(unknown),
+            of(prompts(), lora_request=SimpleNamespace(lora_int_id=1, load_inplace=False)), of(old)] == documented("Prompts")
+    assert of(prompts()) == of(prompts(), mm_features=[image]) == "an identity"
