@@ -1,4 +1,4 @@
-"""What ./dev chaos plans, and how it counts."""
+"""What ./dev chaos and ./dev soak plan, and how they count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import sys
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
-from chaos import plan, report  # noqa: E402
-from chaos.clients import Outcome, Request, judge  # noqa: E402
+from chaos import mixes, plan, report  # noqa: E402
+from chaos.clients import Outcome, Request, judge, make_questions  # noqa: E402
+from chaos.cluster import Cluster  # noqa: E402
 from chaos.injector import CALLS, FILE_BYTES, KINDS, VERSION  # noqa: E402
 from chaos.plan import Episode  # noqa: E402
 from chaos.report import Run, recovery_s  # noqa: E402
@@ -57,11 +58,16 @@ def typed(reason: str) -> dict[str, Any]:
     (answer(web.NO_ANSWER, error="refused", seconds=0.1), Outcome.OTHER),
 ])
 def test_an_answer_is_judged(got: web.Answer, outcome: Outcome) -> None:
-    assert judge(got, EXPECTED, LIMIT_S)[0] is outcome
+    assert judge(got, [EXPECTED], LIMIT_S)[0] is outcome
+
+
+def test_an_answer_is_right_with_any_weights_that_it_may_be_of() -> None:
+    assert judge(answer(200, tokens(8, 9)), [EXPECTED, [8, 9]], LIMIT_S)[0] is Outcome.RIGHT
+    assert judge(answer(200, tokens(5, 9)), [EXPECTED, [8, 9]], LIMIT_S)[0] is Outcome.WRONG
 
 
 def test_a_typed_error_is_told_by_its_reason() -> None:
-    assert judge(answer(500, typed("peer_down")), EXPECTED, LIMIT_S)[1] == "peer_down"
+    assert judge(answer(500, typed("peer_down")), [EXPECTED], LIMIT_S)[1] == "peer_down"
 
 
 REQUESTS = [
@@ -80,7 +86,7 @@ def test_everything_is_counted_once() -> None:
     run = a_run(REQUESTS)
     counts = run.counts()
     assert counts["requests"] == len(REQUESTS) == sum(counts[outcome.value] for outcome in Outcome)
-    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 1, 1, 1]
+    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 0, 0, 1, 1, 1]
     assert run.said(Outcome.TYPED_ERROR) == {"peer_down": 2}
     assert run.said(Outcome.OTHER) == {"refused": 1}
     assert run.retried() == {"502 nobody there": 1}
@@ -92,42 +98,50 @@ def test_recovery_is_the_first_right_answer_to_a_later_request() -> None:
     assert recovery_s(REQUESTS, 20.0) is None
 
 
-def a_run(requests: list[Request], leaked: int = 0, d_restarts: tuple[str, ...] = (),
-          problems: tuple[str, ...] = ()) -> Run:
+def a_run(requests: list[Request], held: dict[str, dict[str, int]] | None = None, restarts: tuple[str, ...] = (),
+          problems: tuple[str, ...] = (), loaded: int = 0) -> Run:
     episode = Episode("reads fail", "fail", "D", 1.0, 2.0)
     faults = [Fault(episode, 1.0, 2.0), Fault(episode, 5.0, 5.0, "P1 was not up")]
-    return Run("kvferry", 3, 60.0, requests, faults, {"recvmsg fail": 4}, leaked, list(d_restarts), list(problems))
+    return Run("chaos", "kvferry", 3, 60.0, requests, faults, {"recvmsg fail": 4}, held or {}, list(restarts), list(problems),
+               Counter(kvferry_loaded_blocks_total=loaded))
 
 
 def test_json_has_what_it_must() -> None:
-    found = report.as_json(a_run(REQUESTS, leaked=2, d_restarts=("9 s: it had ended",)))
+    found = report.as_json(a_run(REQUESTS, held={"D": {"blocks": 2}}, restarts=("D at 9 s: it had ended",)))
     assert {name: found[name] for name in ("requests", "right", "typed_errors", "wrong", "hung", "other_errors",
-                                           "leaked_blocks", "d_restarts", "injected_total", "seed", "connector")} == {
+                                           "leaked", "restarts", "injected_total", "seed", "connector", "good")} == {
         "requests": 8, "right": 3, "typed_errors": 2, "wrong": 1, "hung": 1, "other_errors": 1,
-        "leaked_blocks": 2, "d_restarts": 1, "injected_total": 4, "seed": 3, "connector": "kvferry"}
+        "leaked": 2, "restarts": 1, "injected_total": 4, "seed": 3, "connector": "kvferry", "good": False}
     assert found["faults"] == [{"title": "reads fail", "engine": "D", "begin_s": 1.0, "end_s": 2.0, "recovery_s": 11.0}]
     assert found["skipped"] == ["reads fail: P1 was not up"]
     assert len(found["not_right"]) == 5
 
 
+RIGHT = Request(0.0, 1.0, Outcome.RIGHT)
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_what_is_neither_right_nor_a_typed_error_spoils_a_run(outcome: Outcome) -> None:
-    run = a_run([Request(0.0, 1.0, Outcome.RIGHT), Request(0.0, 1.0, outcome, "…")])
-    assert run.good == (outcome in (Outcome.RIGHT, Outcome.TYPED_ERROR))
+def test_what_is_wrong_or_hangs_or_is_no_answer_spoils_a_run(outcome: Outcome) -> None:
+    assert a_run([RIGHT, Request(0.0, 1.0, outcome, "…")]).good == (
+        outcome not in (Outcome.WRONG, Outcome.HUNG, Outcome.OTHER))
 
 
 def test_leaks_and_restarts_spoil_a_run() -> None:
-    good = [Request(0.0, 1.0, Outcome.RIGHT)]
-    assert a_run(good).good
-    assert not a_run(good, leaked=1).good
-    assert not a_run(good, d_restarts=("9 s: it had ended",)).good
-    assert not a_run(good, problems=("P1 did not come back",)).good
+    assert a_run([RIGHT]).good
+    assert not a_run([RIGHT], held={"P1": {"kvferry_leases": 1}}).good
+    assert not a_run([RIGHT], restarts=("D at 9 s: it had ended",)).good
+    assert not a_run([RIGHT], problems=("P1 did not come back",)).good
 
 
-def test_a_run_without_right_answers_or_without_faults_shows_nothing() -> None:
+def test_a_run_without_right_answers_shows_nothing() -> None:
     assert not a_run([]).good
-    run = a_run([Request(0.0, 1.0, Outcome.RIGHT)])
-    assert not replace(run, injected={}).good
+
+
+def test_half_of_what_can_be_loaded_must_be() -> None:
+    """What other requests may have loaded does not count."""
+    requests = [Request(0.0, 1.0, Outcome.RIGHT, blocks=10, eligible=True), Request(0.0, 1.0, Outcome.LEFT, blocks=4)]
+    assert a_run(requests, loaded=9).good
+    assert not a_run(requests, loaded=8).good
 
 
 def test_the_report_names_what_happened() -> None:
@@ -137,18 +151,40 @@ def test_the_report_names_what_happened() -> None:
         assert part in text
 
 
-def test_a_plan_follows_from_its_seed() -> None:
-    assert plan.plan(1, 600.0) == plan.plan(1, 600.0)
-    assert plan.plan(1, 600.0) != plan.plan(2, 600.0)
+@pytest.mark.parametrize("mix", [mixes.CHAOS, mixes.SOAK, mixes.PLAIN_SOAK])
+def test_a_plan_follows_from_its_seed(mix: mixes.Mix) -> None:
+    assert plan.plan(mix.faults, 1, 600.0) == plan.plan(mix.faults, 1, 600.0)
+    assert plan.plan(mix.faults, 1, 600.0) != plan.plan(mix.faults, 2, 600.0)
 
 
-def test_a_plan_has_every_fault_one_at_a_time_and_calm_at_the_end() -> None:
-    episodes = plan.plan(5, 600.0)
-    assert {episode.title for episode in episodes} == {draft.title for draft in plan.DRAFTS}
+@pytest.mark.parametrize("mix", [mixes.CHAOS, mixes.SOAK])
+def test_a_plan_has_every_fault_one_at_a_time_and_calm_at_the_end(mix: mixes.Mix) -> None:
+    episodes = plan.plan(mix.faults, 5, 600.0)
+    assert {episode.title for episode in episodes} == {draft.title for draft in mix.faults}
     assert all(first.end_s + plan.CALM_S[0] <= then.begin_s for first, then in zip(episodes, episodes[1:]))
     assert episodes[-1].end_s <= 600.0 - plan.LEAD_OUT_S
-    assert not any(episode.kind == "kill" and episode.engine == plan.CONSUMER for episode in episodes)
     assert any(later.begin_s - first.end_s > plan.CALM_WINDOW_S[0] for first, later in zip(episodes, episodes[1:]))
+
+
+def test_other_connectors_get_no_other_weights_and_no_adapters() -> None:
+    mix = mixes.mix_named("soak", "nixl")
+    assert plan.NEW_WEIGHTS not in mix.faults and mix.models == ("model",) and len(mix.versions) == 1
+    assert mixes.mix_named("soak", "kvferry").faults[:len(mix.faults)] == mix.faults
+
+
+def test_every_prompt_is_asked_of_every_adapter() -> None:
+    questions = make_questions(mixes.SOAK.models, 3)
+    assert len({(tuple(question.prompt), question.model) for question in questions}) == len(questions)
+    assert len({tuple(question.prompt) for question in questions}) * len(mixes.SOAK.models) == len(questions)
+
+
+def test_between_two_weights_an_answer_may_be_of_either(tmp_path: Path) -> None:
+    cluster = Cluster(mixes.SOAK, "kvferry", 1, tmp_path, tmp_path)
+    old, new = mixes.SOAK.versions
+    cluster.served += [(10.0, {old, new}), (12.0, {new})]
+    assert cluster.versions_between(1.0, 9.0) == {old}
+    assert cluster.versions_between(9.0, 13.0) == cluster.versions_between(11.0, 11.5) == {old, new}
+    assert cluster.versions_between(12.5, 13.0) == {new}
 
 
 def test_the_control_file_is_the_injectors() -> None:

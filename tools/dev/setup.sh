@@ -91,7 +91,7 @@ build_models() {
 
 setup_models() {
   [ -d $CACHE/models/smollm2 ] && [ -d $CACHE/models/fast ] && [ -d $CACHE/models/fast-other ] &&
-    [ -d $CACHE/models/fast-hybrid ] || rm -f $STAMPS/models
+    [ -d $CACHE/models/fast-hybrid ] && [ -d $CACHE/models/fast-adapter-b ] || rm -f $STAMPS/models
   once models "$(hash_of tools/dev/pd/models.py)" "building the models in $CACHE/models (half a minute)" build_models
 }
 

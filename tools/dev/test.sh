@@ -12,7 +12,7 @@ ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests
   --ignore tests/e2e/versions)
 SANITIZE=(-Dbench=false --buildtype=debugoptimized)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 coverage:1 engines:16 engine-mutants:2 versions:2 chaos:3 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 coverage:1 engines:16 engine-mutants:2 versions:2 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -171,7 +171,7 @@ part_versions() {
 part_chaos() {
   setup_all
   build_chaos
-  pytest_step "end to end, chaos below the library" chaos tests/e2e/chaos
+  pytest_step "end to end, chaos below the library and above it" chaos tests/e2e/chaos
 }
 
 part_package() {

@@ -1,31 +1,29 @@
-"""Steady requests through the router, from a few threads, to prompts whose right tokens are known."""
+"""Clients that ask, again and again, for what is known, and how their answers are judged."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import threading
-import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from pd import client, web
 from pd.client import Prompt
 from pd.prompts import numbered_prompt
 
-LOAD_TIMEOUT_S = 10.0
-BUDGET_S = 20.0
-"""What a request may take besides its load: a stopped prefill engine, prefill and decoding."""
-LIMIT_S = LOAD_TIMEOUT_S + BUDGET_S
-THREADS = 3
+from .cluster import UPDATE_LIMIT_S, Cluster
+
 PAUSE_S = 0.3
-"""Between an answer and the next request of a thread."""
-RETRY_PAUSE_S = 0.3
-PROMPTS = 30
+"""Between an answer and the next request of a client."""
+QUESTIONS = 30
 PROMPT_TOKENS = (70, 330)
-MAX_TOKENS = 12
+CLEAR = 0.005
+"""By so much a right token's logprob is above any other's: other chunks and batches change their last bits."""
 TYPED = "kv_transfer_error"
 CLOCK_S = 0.5
 """By so much a time limit may be measured short."""
@@ -34,9 +32,17 @@ CLOCK_S = 0.5
 class Outcome(Enum):
     RIGHT = "right"
     TYPED_ERROR = "typed_errors"
+    LEFT = "hung_up"
+    """The client did."""
+    CUT_OFF = "cut_off"
+    """The plan ended the engine that it was asked of."""
     WRONG = "wrong"
     HUNG = "hung"
     OTHER = "other_errors"
+
+    @property
+    def good(self) -> bool:
+        return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.CUT_OFF)
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,22 @@ class Request:
     outcome: Outcome
     detail: str = ""
     retries: tuple[str, ...] = ()
+    habit: str = ""
+    blocks: int = 0
+    """Of its prompt, if it came with a good ticket."""
+    eligible: bool = False
+    """Nothing was done to its engines meanwhile that a load cannot survive."""
 
 
-def judge(answer: web.Answer, expected: Sequence[int], limit_s: float) -> tuple[Outcome, str]:
+@dataclass(frozen=True)
+class Question:
+    prompt: Prompt
+    model: str = "model"
+    right: dict[str, list[int]] = field(default_factory=dict)
+    """Tokens, by the version of the weights."""
+
+
+def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) -> tuple[Outcome, str]:
     """The outcome of one answer, and for those that are not right what was wrong."""
     if answer.status == web.NO_ANSWER:
         late = answer.seconds >= limit_s - CLOCK_S
@@ -59,76 +78,93 @@ def judge(answer: web.Answer, expected: Sequence[int], limit_s: float) -> tuple[
         return Outcome.HUNG, f"answered after {answer.seconds:.0f} s"
     if answer.status == 200:
         tokens = [choice.get("token_ids") for choice in answer.body.get("choices", [])]
-        return (Outcome.RIGHT, "") if tokens == [list(expected)] else (Outcome.WRONG, f"tokens {tokens}")
+        return (Outcome.RIGHT, "") if tokens in [[list(one)] for one in right] else (Outcome.WRONG, f"tokens {tokens}")
     error = answer.body.get("error")
     if isinstance(error, dict) and error.get("type") == TYPED and error.get("reason"):
         return Outcome.TYPED_ERROR, str(error["reason"])
     return Outcome.OTHER, f"{answer.status} {str(error or answer.body)[:200]}"
 
 
-def make_prompts(seed: int) -> list[Prompt]:
-    """Together many more blocks than an engine has, so that a prompt is out of the prefix caches when it comes again"""
+# ---- questions ----
+
+def make_questions(models: Sequence[str], seed: int) -> list[Question]:
+    """Each prompt for every model. Together many more blocks than an engine has, so that a prompt is out of the prefix
+    caches when it comes again."""
     rng = random.Random(seed)
-    return [numbered_prompt(number, rng.randint(*PROMPT_TOKENS)) for number in range(PROMPTS)]
+    prompts = [numbered_prompt(number, rng.randint(*PROMPT_TOKENS)) for number in range(QUESTIONS // len(models))]
+    questions = [Question(prompt, model) for model in models for prompt in prompts]
+    rng.shuffle(questions)
+    return questions
 
 
-def known_prompts(url: str, prompts: list[Prompt]) -> list[tuple[Prompt, list[int]]]:
-    """With the tokens that D computes by itself; without those whose tokens depend on what else is in D's step."""
-    def ask(prompt: Prompt) -> list[int]:
-        reply = client.complete(url, prompt, MAX_TOKENS)
-        if not reply.ok:
-            raise RuntimeError(f"D cannot compute a prompt by itself: {reply.in_short(200)}")
-        return reply.tokens
+def learn(cluster: Cluster, questions: list[Question]) -> list[Question]:
+    """Fills in what D computes by itself. Returns those whose tokens are clear, whatever else is in D's steps."""
+    mix, engine, clear = cluster.mix, cluster.decode, set(range(len(questions)))
+    for version in (*mix.versions[1:], mix.versions[0]):
+        if len(mix.versions) > 1:
+            engine.update_weights(Path(version), UPDATE_LIMIT_S)
+        with ThreadPoolExecutor(mix.threads) as pool:
+            answers = list(pool.map(lambda question: ask_alone(engine.url, question, mix.answer_tokens), questions))
+        for place, (tokens, gap) in enumerate(answers):
+            questions[place].right[version] = tokens
+            if gap < CLEAR:
+                clear.discard(place)
+    if not clear:
+        raise RuntimeError("D answers nothing clearly: there is nothing to compare with")
+    return [questions[place] for place in sorted(clear)]
 
-    alone = [ask(prompt) for prompt in prompts]
-    with ThreadPoolExecutor(THREADS) as pool:
-        together = list(pool.map(ask, prompts))
-    known = [(prompt, tokens) for prompt, tokens, again in zip(prompts, alone, together) if tokens == again]
-    if not known:
-        raise RuntimeError("D answers no prompt twice alike: there is nothing to compare with")
-    return known
+
+def ask_alone(url: str, question: Question, max_tokens: int) -> tuple[list[int], float]:
+    """The tokens, and by how much the least certain was ahead of the next."""
+    body = {**client.completion_body(question.prompt, max_tokens, model=question.model), "logprobs": 2}
+    answer = web.post_json(url + "/v1/completions", body, timeout_s=120.0)
+    if answer.status != 200:
+        raise RuntimeError(f"D cannot compute a prompt by itself: {answer.status} {answer.error or answer.body}")
+    choice = answer.body["choices"][0]
+    best = [sorted(two.values()) for two in choice["logprobs"]["top_logprobs"]]
+    return choice["token_ids"], min(two[-1] - two[-2] if len(two) > 1 else 0.0 for two in best)
 
 
 class Clients:
-    """Use it as a context manager: the threads run inside its block, and their last answers are in after it."""
+    """Use it as a context manager: the threads run inside its block, and their last answers are in after it.
 
-    def __init__(self, url: str, known: list[tuple[Prompt, list[int]]], seed: int, now_s: Callable[[], float]) -> None:
+    `ask` asks one question, and says what came of it."""
+
+    def __init__(self, cluster: Cluster, known: list[Question], seed: int,
+                 ask: Callable[[Question, random.Random], Iterable[Request]]) -> None:
         self.requests: list[Request] = []
-        self._url, self._known, self._now_s = url + "/v1/completions", known, now_s
+        self.mistakes: list[str] = []
+        """Of ours."""
+        self._known, self._ask, self._limit_s = known, ask, cluster.mix.limit_s
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._turns = itertools.count()
         self._threads = [threading.Thread(target=self._run, args=(random.Random(f"{seed}/{place}"),), daemon=True)
-                         for place in range(THREADS)]
+                         for place in range(cluster.mix.threads)]
 
     def last_right_s(self) -> float:
         with self._lock:
             return max((r.end_s for r in self.requests if r.outcome is Outcome.RIGHT), default=0.0)
 
-    def _run(self, rng: random.Random) -> None:
-        while not self._stop.wait(PAUSE_S * rng.uniform(0.5, 1.5)):
-            request = self._ask(*self._next(), rng)
-            with self._lock:
-                self.requests.append(request)
+    def in_short(self) -> str:
+        with self._lock:
+            found = [request.outcome for request in self.requests]
+        return f"{len(found)} requests: " + ", ".join(
+            f"{found.count(outcome)} {outcome.value.replace('_', ' ')}" for outcome in Outcome if outcome in found)
 
-    def _next(self) -> tuple[Prompt, list[int]]:
+    def _run(self, rng: random.Random) -> None:
+        try:
+            while not self._stop.wait(PAUSE_S * rng.uniform(0.5, 1.5)):
+                for request in self._ask(self._next(), rng):
+                    with self._lock:
+                        self.requests.append(request)
+        except Exception:
+            self.mistakes.append(f"a client ended: {traceback.format_exc()}")
+
+    def _next(self) -> Question:
         """One after the other, so that the prefix caches have always lost the oldest, which is next."""
         with self._lock:
             return self._known[next(self._turns) % len(self._known)]
-
-    def _ask(self, prompt: Prompt, expected: list[int], rng: random.Random) -> Request:
-        """An answer that says nothing of a transfer (nobody there) comes before any ticket: as any client of a router,
-        it tries again until its time is up, and the router picks another prefill engine, or the same."""
-        begin_s = self._now_s()
-        retries: list[str] = []
-        while True:
-            answer = web.post_json(self._url, client.completion_body(prompt, MAX_TOKENS), LIMIT_S)
-            outcome, detail = judge(answer, expected, LIMIT_S)
-            now_s = self._now_s()
-            if outcome is not Outcome.OTHER or now_s - begin_s > LIMIT_S:
-                return Request(begin_s, now_s, outcome, detail, tuple(retries))
-            retries.append(detail)
-            time.sleep(RETRY_PAUSE_S * rng.uniform(1.0, 2.0))
 
     def __enter__(self) -> Clients:
         for thread in self._threads:
@@ -139,7 +175,7 @@ class Clients:
         """Waits for the last answers, unless all is over anyhow."""
         self._stop.set()
         for thread in self._threads if kind is None else []:
-            thread.join(2 * LIMIT_S + 5.0)  # it may try again until its time is up, and wait as long for that answer
+            thread.join(2 * self._limit_s + 5.0)  # it asks two engines, or tries again until its time is up
 
     @property
     def unanswered(self) -> int:

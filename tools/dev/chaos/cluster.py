@@ -1,108 +1,186 @@
-"""Two prefill engines, a decode engine and vLLM's router; the injector is loaded into each engine."""
+"""Two prefill engines, a decode engine and what became of them: who is up, with which weights, what they have counted."""
 
 from __future__ import annotations
 
 import http.client
+import threading
 import time
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pd import client, web
-from pd.connector import CONNECTORS, Connector
-from pd.engine import Engine, EngineError, EngineSpec, Router, split_cores
-from pd.paths import FAST
+from pd import client, metrics, web
+from pd.engine import Engine, EngineError, EngineSpec, Router
 from pd.progress import wait_until
 from pd.rig import PROBE
 from pd.stack import START_LIMIT_S, Stack
 
-from .clients import LOAD_TIMEOUT_S
 from .injector import VARIABLE, Control
-from .plan import PRODUCERS
+from .mixes import Mix
+from .plan import CONSUMER, PRODUCERS
 
-LEASE_S = 3.0
-P_BLOCKS = 64
-D_BLOCKS = 96
-"""Both less than what all prompts need: a block has another owner soon."""
-BUDGET_TOKENS_PER_S = 150
-"""Of recomputing on D: what goes beyond it is a typed error."""
 ROUTER_ARGS = ("--prefill-policy", "random")
 """The router goes on asking a dead prefill engine: who tries again should not meet it each time."""
 IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
+UPDATE_LIMIT_S = 20.0
+COUNTED = ("kvferry_loaded_blocks_total", "vllm:num_preemptions_total")
+HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_quiet", "kvferry_blocks_quarantined")
+"""What has to be 0 when all is quiet, as is the use of the pool."""
 
 
-def connector_for(name: str) -> Connector:
-    base = CONNECTORS[name](LEASE_S)
-    if name != "kvferry":
-        return base
-    return base.with_options(load_timeout_ms=int(LOAD_TIMEOUT_S * 1000), recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S,
-                             checksum="on")
+@dataclass(frozen=True)
+class Deed:
+    """What was done to an engine, on purpose or by itself: it is "gone", "up", or gets other "weights"."""
+
+    at_s: float
+    engine: str
+    what: str
 
 
-def blocks_in_use(engine: Engine) -> int:
-    """All of them where the engine does not answer. One block is vLLM's own."""
+def held_by(engine: Engine) -> dict[str, int]:
+    """Blocks, and what stands behind them; all blocks where the engine does not answer. One block is vLLM's own."""
     try:
-        return round(engine.usage() * (engine.spec.blocks - 1))
+        samples = engine.samples()
     except (OSError, http.client.HTTPException):
-        return engine.spec.blocks
+        return {"blocks": engine.spec.blocks}
+    found = {"blocks": round(metrics.total(samples, "vllm:kv_cache_usage_perc") * (engine.spec.blocks - 1)),
+             **{name: int(metrics.total(samples, name)) for name in HELD}}
+    return {name: number for name, number in found.items() if number}
 
 
 class Cluster(Stack):
-    """A Stack whose engines are P1, D, P2. P2 of ours offers tcp alone, so that both transports are in use."""
+    """A Stack whose engines are P1, D, P2. Where calls below the library are to fail, with the injector in each."""
 
-    def __init__(self, name: str, seed: int, library: Path, logs: Path) -> None:
-        base = connector_for(name)
-        only_tcp = base.with_options(transports=["tcp"]) if name == "kvferry" else base
-        p_cores, d_cores = split_cores()
-        typed = ("--middleware", "kvferry.vllm.KVErrors") if name == "kvferry" else ()
-        specs = [EngineSpec("P1", FAST, base, p_cores, P_BLOCKS),
-                 EngineSpec("D", FAST, base, d_cores, D_BLOCKS, args=typed),
-                 EngineSpec("P2", FAST, only_tcp, p_cores, P_BLOCKS)]
-        self.controls = {spec.name: Control(spec.name, seed + place) for place, spec in enumerate(specs)}
+    def __init__(self, mix: Mix, connector: str, seed: int, library: Path, logs: Path) -> None:
+        specs = mix.engines(connector)
+        self.controls = {spec.name: Control(spec.name, seed + place) for place, spec in enumerate(specs) if mix.below}
         super().__init__([self._with_injector(spec, library) for spec in specs], logs, with_router=False)
         self.by_name = {engine.name: engine for engine in self.engines}
-        self.router = Router([self.by_name[p].url for p in PRODUCERS], self.decode.url, logs, args=ROUTER_ARGS)
+        if mix.below:
+            self.router = Router([self.by_name[p].url for p in PRODUCERS], self.decode.url, logs, args=ROUTER_ARGS)
+        self.mix = mix
+        self.version = mix.versions[0]
+        self.served = [(0.0, {self.version})]
+        """Weights that D has had, and since when."""
+        self.now_s: Callable[[], float] = time.monotonic
+        self.deeds: list[Deed] = []
+        self.serving: set[str] = set(self.by_name)
+        self.problems: list[str] = []
+        self._counted: Counter[str] = Counter()
+        """By D's former lives."""
 
     def _with_injector(self, spec: EngineSpec, library: Path) -> EngineSpec:
+        if spec.name not in self.controls:
+            return spec
         env = {**spec.connector.env, "LD_PRELOAD": str(library), VARIABLE: self.controls[spec.name].path}
         return replace(spec, connector=replace(spec.connector, env=env))
 
+    # ---- what is done to engines ----
+
+    def begin(self) -> Callable[[], float]:
+        """Starts the clock."""
+        start = time.monotonic()
+        self.now_s = lambda: time.monotonic() - start
+        return self.now_s
+
+    def _note(self, engine: str, what: str) -> None:
+        self.deeds.append(Deed(self.now_s(), engine, what))
+
+    def done_to(self, engine: str, since_s: float) -> set[str]:
+        return {deed.what for deed in self.deeds if deed.engine == engine and deed.at_s >= since_s}
+
+    def take_down(self, engine: Engine, end: Callable[[], None]) -> None:
+        if engine.name == CONSUMER:
+            self._counted = self.counted()
+        self.serving.discard(engine.name)
+        self._note(engine.name, "gone")
+        end()
+
+    def bring_up(self, engine: Engine) -> None:
+        """In a thread of its own: that takes half a minute, and the first answer nearly as much again."""
+        place = engine.process.argv.index("--model") + 1
+        engine.process.argv[place] = self.version
+        engine.start()
+        threading.Thread(target=self._wait_for, args=(engine,), daemon=True).start()
+
+    def _wait_for(self, engine: Engine) -> None:
+        life = engine.process.pid
+        try:
+            wait_until(f"waiting for {engine.name}, started anew", engine.healthy, START_LIMIT_S)
+        except (EngineError, TimeoutError):
+            return  # who looks after life sees to it
+        client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
+        if engine.process.running() and engine.process.pid == life:
+            self._note(engine.name, "up")
+            self.serving.add(engine.name)
+
+    def update_weights(self) -> None:
+        """The next version, one engine after the other, D last: between them, tickets are of other weights."""
+        old, self.version = self.version, self.mix.versions[self.mix.versions.index(self.version) - 1]
+        for name in (*PRODUCERS, CONSUMER):
+            self._note(name, "weights")
+            if name == CONSUMER:
+                self.served.append((self.now_s(), {old, self.version}))
+            try:
+                self.by_name[name].update_weights(Path(self.version), UPDATE_LIMIT_S)
+            except EngineError as error:
+                self.problems.append(f"weights could not be updated at {self.now_s():.0f} s: {error}")
+            self._note(name, "weights")
+        self.served.append((self.now_s(), {self.version}))
+
+    def versions_between(self, begin_s: float, end_s: float) -> set[str]:
+        """Weights that D may have answered with."""
+        first = max(place for place, (at_s, _) in enumerate(self.served) if at_s <= begin_s)
+        return set().union(*(versions for at_s, versions in self.served[first:] if at_s <= end_s))
+
     def up(self, name: str) -> bool:
         engine = self.by_name[name]
-        return engine.process.running() and web.get_status(engine.url + "/health", timeout_s=2.0) == 200
+        return (name in self.serving and engine.process.running()
+                and web.get_status(engine.url + "/health", timeout_s=2.0) == 200)
 
     def warm_up(self) -> None:
         """An engine's first request takes seconds."""
         for engine in self.engines:
             client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
 
+    # ---- the end ----
+
     def calm(self) -> None:
         """Nothing goes wrong any more."""
+        for control in self.controls.values():
+            control.switch_off()
         for engine in self.engines:
-            self.controls[engine.name].switch_off()
             engine.process.resume()
 
-    def come_back(self) -> list[str]:
-        """Waits until all engines answer. Returns what is wrong with those that do not."""
-        problems = []
+    def come_back(self) -> None:
+        """Waits until all engines answer."""
         for engine in self.engines:
             try:
-                wait_until(f"waiting for {engine.name}", engine.healthy, START_LIMIT_S)
+                wait_until(f"waiting for {engine.name}", lambda: engine.healthy() and engine.name in self.serving,  # noqa: B023
+                           START_LIMIT_S)
             except (EngineError, TimeoutError) as error:
-                problems.append(f"{engine.name} did not come back: {str(error)[:200]}")
-        return problems
+                self.problems.append(f"{engine.name} did not come back: {str(error)[:200]}")
 
-    def leaked_blocks(self, limit_s: float) -> int:
-        """The blocks that are still in use after the limit. An engine tells of its blocks when it steps: each is given
-        something to do."""
+    def left_held(self, limit_s: float) -> dict[str, dict[str, int]]:
+        """What engines still hold after the limit. They tell when they step: each is given something to do."""
         end = time.monotonic() + limit_s
         while True:
             for engine in self.engines:
                 client.complete(engine.url, PROBE, 1, timeout_s=IDLE_POKE_S)
             time.sleep(0.5)
-            leaked = sum(blocks_in_use(engine) for engine in self.engines)
-            if leaked == 0 or time.monotonic() > end:
-                return leaked
+            held = {engine.name: found for engine in self.engines if (found := held_by(engine))}
+            if not held or time.monotonic() > end:
+                return held
+
+    def counted(self) -> Counter[str]:
+        """By D, in all of its lives; without what it did just before it was killed by others."""
+        try:
+            samples = self.decode.samples()
+        except (OSError, http.client.HTTPException):
+            return self._counted
+        return self._counted + Counter({name: int(metrics.total(samples, name)) for name in COUNTED})
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

@@ -1,11 +1,13 @@
-"""Two prefill engines, a decode engine, vLLM's router and steady requests, while calls below the library fail, engines
-are stopped and killed, and bytes are corrupted. At the end: what the clients got."""
+"""Real engines under requests whose answers are known, while things go wrong. At the end: what the clients got.
+
+chaos: calls below the library fail, bytes are corrupted, engines are stopped, prefill engines killed; three clients of
+vLLM's router. soak: 16 clients, who hang up, come late, and use tickets twice or with another prompt; engines are stopped,
+ended, killed and started anew, and get new weights."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from pd.progress import doing, say
 from pd.stack import log_folder, run_to_end
 
 from . import report
-from .clients import Clients, known_prompts, make_prompts
+from .clients import Clients, learn, make_questions
 from .cluster import Cluster
-from .plan import plan
+from .handed import Handed
+from .mixes import Mix, mix_named
+from .plan import LEAD_OUT_S, plan
+from .routed import Routed
 from .storm import Storm
 
 LIBRARY = ROOT / "build" / "tools" / "chaos" / "libkvferry-chaos.so"
@@ -26,7 +31,8 @@ QUIET_LIMIT_S = 45.0
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="./dev", description=__doc__)
+    parser.add_argument("mix", choices=("chaos", "soak"))
     parser.add_argument("--minutes", type=float, default=5.0, help="of requests and faults (default 5)")
     parser.add_argument("--seed", type=int, default=1, help="what goes wrong, and when (default 1)")
     parser.add_argument("--connector", choices=sorted(CONNECTORS), default="kvferry")
@@ -34,44 +40,45 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(connector: str, seed: int, seconds: float) -> report.Run:
-    with Cluster(connector, seed, LIBRARY, log_folder(f"chaos-{connector}")) as cluster:
+def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
+    with Cluster(mix, connector, seed, LIBRARY, log_folder(f"{mix.name}-{connector}")) as cluster:
         with doing("asking D for the right tokens"):
-            known = known_prompts(cluster.decode.url, make_prompts(seed))
             cluster.warm_up()
-        start = time.monotonic()
-
-        def now_s() -> float:
-            return time.monotonic() - start
-
-        with Clients(cluster.router.url, known, seed, now_s) as clients:
-            storm = Storm(cluster, now_s, clients.last_right_s)
-            storm.run(plan(seed, seconds))
+            known = learn(cluster, make_questions(mix.models, seed))
+        now_s = cluster.begin()
+        ask = Routed(cluster).ask if mix.below else Handed(cluster, known).ask
+        with Clients(cluster, known, seed, ask) as clients:
+            storm = Storm(cluster, clients.last_right_s, clients.in_short)
+            storm.run(plan(mix.faults, seed, seconds), seconds - LEAD_OUT_S)
             say(f"  {now_s():4.0f} s  no more faults")
             storm.wait(seconds)
-        cluster.calm()
+            cluster.calm()
         run_s = now_s()
-        problems = cluster.come_back()
+        cluster.come_back()
+        problems = [*cluster.problems, *clients.mistakes]
         if clients.unanswered:
             problems.append(f"{clients.unanswered} clients still wait for an answer")
         with doing("waiting for every block to come back"):
-            leaked = cluster.leaked_blocks(QUIET_LIMIT_S)
+            held = cluster.left_held(QUIET_LIMIT_S)
         injected: Counter[str] = Counter()
         for control in cluster.controls.values():
             injected.update(control.injected())
-        return report.Run(connector, seed, run_s, clients.requests, storm.faults, dict(injected), leaked, storm.d_restarts,
-                          problems)
+        if mix.below and not injected:
+            problems.append("nothing has gone wrong")
+        return report.Run(mix.name, connector, seed, run_s, clients.requests, storm.faults, dict(injected), held,
+                          storm.restarts, problems, cluster.counted())
 
 
 def main() -> int:
     args = parse_args()
-    if not LIBRARY.exists():
+    mix = mix_named(args.mix, args.connector)
+    if mix.below and not LIBRARY.exists():
         raise SystemExit(f"{LIBRARY} is not there: start this as ./dev chaos")
-    result = run(args.connector, args.seed, args.minutes * 60.0)
+    result = run(mix, args.connector, args.seed, args.minutes * 60.0)
     print("\n" + report.text(result) + "\n", flush=True)
     if args.json:
         args.json.write_text(json.dumps(report.as_json(result), indent=1) + "\n")
-    say(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.counts().items()))
+    say("PASS" if result.good else "FAIL")
     return 0 if result.good else 1
 
 

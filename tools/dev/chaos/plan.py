@@ -1,4 +1,4 @@
-"""What goes wrong when: a plan made of the seed alone, the same for every connector."""
+"""What goes wrong when: a plan made of the seed and of what a mix may do, the same for every connector."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ DELAYS_MS = (20, 1500)
 
 @dataclass(frozen=True)
 class Episode:
-    """One fault, from begin_s to end_s after the start. A killed engine is started anew at end_s."""
+    """One fault, from begin_s to end_s after the start. An engine that was ended is started anew at end_s."""
 
     title: str
     kind: str
-    """"pause", "kill", or what the injector does: then with its rules."""
+    """"pause", "kill", "stop" (SIGTERM), "update", or what the injector does: then with its rules."""
     engine: str
     begin_s: float
     end_s: float
@@ -63,7 +63,7 @@ class Draft(NamedTuple):
     seconds: tuple[float, float] = FAULT_S
 
 
-DRAFTS = (
+CALLS_FAIL = (
     Draft("reads fail", "fail", (CONSUMER,), READS),
     Draft("reads are slow", "delay", (CONSUMER,), READS),
     Draft("reads are short", "shorten", (CONSUMER,), READS),
@@ -76,19 +76,24 @@ DRAFTS = (
     Draft("control is short", "shorten", EVERYBODY, CONTROL),
     Draft("connects fail", "fail", (CONSUMER,), CONNECTS + RECEIVES),
     Draft("connects are slow", "delay", (CONSUMER,), CONNECTS),
+)
+STANDS_STILL = (
     Draft("stopped", "pause", EVERYBODY, seconds=SHORT_PAUSE_S),
     Draft("stopped for longer than a lease", "pause", EVERYBODY, seconds=LONG_PAUSE_S),
-    Draft("killed and started anew", "kill", PRODUCERS, seconds=SHORT_PAUSE_S),
 )
+P_KILLED = Draft("killed and started anew", "kill", PRODUCERS, seconds=SHORT_PAUSE_S)
+ENGINES_END = (P_KILLED, P_KILLED._replace(engines=(CONSUMER,)),
+               Draft("ended and started anew", "stop", EVERYBODY, seconds=SHORT_PAUSE_S))
+NEW_WEIGHTS = Draft("new weights", "update", ("all",))
 
 
-def plan(seed: int, seconds: float) -> list[Episode]:
+def plan(drafts_of_a_round: Sequence[Draft], seed: int, seconds: float) -> list[Episode]:
     """Rounds of all faults in a random order, one at a time, with calm in between."""
     rng = random.Random(seed)
     episodes: list[Episode] = []
     now_s = LEAD_IN_S
     while True:
-        drafts = list(DRAFTS)
+        drafts = list(drafts_of_a_round)
         rng.shuffle(drafts)
         for draft in drafts:
             end_s = now_s + rng.uniform(*draft.seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,24 +14,38 @@ from .clients import Outcome, Request
 from .storm import Fault
 
 LISTED_MAX = 20
+LOADED_PERCENT_MIN = 50
 
 
 @dataclass(frozen=True)
 class Run:
+    mix: str
     connector: str
     seed: int
     seconds: float
     requests: list[Request]
     faults: list[Fault]
     injected: dict[str, int]
-    leaked_blocks: int
-    d_restarts: list[str]
+    held: dict[str, dict[str, int]]
+    """What engines still hold when all is quiet."""
+    restarts: list[str]
     problems: list[str]
+    counted: Mapping[str, int]
 
     def counts(self) -> dict[str, int]:
         found = Counter(request.outcome for request in self.requests)
         return {"requests": len(self.requests), **{outcome.value: found[outcome] for outcome in Outcome},
-                "leaked_blocks": self.leaked_blocks, "d_restarts": len(self.d_restarts)}
+                "leaked": sum(sum(what.values()) for what in self.held.values()), "restarts": len(self.restarts)}
+
+    def carried(self) -> dict[str, int]:
+        """Blocks of prompts, in whole blocks: those that had to be loaded, and the least that was loaded of these: less
+        all that may have been loaded for others."""
+        eligible = sum(request.blocks for request in self.requests if request.eligible)
+        others = sum(request.blocks for request in self.requests if not request.eligible)
+        loaded = self.counted["kvferry_loaded_blocks_total"]
+        return {"eligible_blocks": eligible, "other_blocks": others, "loaded_blocks": loaded,
+                "loaded_percent": 100 * max(0, loaded - others) // max(eligible, 1),
+                "preemptions": self.counted["vllm:num_preemptions_total"]}
 
     def said(self, outcome: Outcome) -> Counter[str]:
         return Counter(request.detail for request in self.requests if request.outcome is outcome)
@@ -39,11 +53,22 @@ class Run:
     def retried(self) -> Counter[str]:
         return Counter(retry for request in self.requests for retry in request.retries)
 
+    def faults_of(self) -> list[str]:
+        """Why it is not good."""
+        counts, carried = self.counts(), self.carried()
+        found = [f"{counts[outcome.value]} {outcome.value.replace('_', ' ')}" for outcome in Outcome
+                 if not outcome.good and counts[outcome.value]]
+        found += [f"{name} still holds {what}" for name, what in self.held.items()]
+        found += [f"started anew: {why}" for why in self.restarts] + self.problems
+        if not counts[Outcome.RIGHT.value]:
+            found.append("no answer was right")
+        if self.connector == "kvferry" and carried["loaded_percent"] < LOADED_PERCENT_MIN * bool(carried["eligible_blocks"]):
+            found.append(f"only {carried['loaded_percent']} % was loaded of what had to be")
+        return found
+
     @property
     def good(self) -> bool:
-        bad = {request.outcome for request in self.requests} - {Outcome.RIGHT, Outcome.TYPED_ERROR}
-        spoilt = bad or self.leaked_blocks or self.d_restarts or self.problems
-        return not spoilt and bool(self.said(Outcome.RIGHT)) and sum(self.injected.values()) > 0
+        return not self.faults_of()
 
 
 def recovery_s(requests: Iterable[Request], end_s: float) -> float | None:
@@ -57,9 +82,10 @@ def as_json(run: Run) -> dict[str, Any]:
                "end_s": round(fault.end_s, 2), "recovery_s": recovery_s(run.requests, fault.end_s)}
               for fault in run.faults if not fault.skipped]
     return {
-        "connector": run.connector, "seed": run.seed, "seconds": round(run.seconds, 1), **run.counts(),
+        "mix": run.mix, "connector": run.connector, "seed": run.seed, "seconds": round(run.seconds, 1),
+        **run.counts(), **run.carried(), "habits": Counter(request.habit for request in run.requests),
         "reasons": run.said(Outcome.TYPED_ERROR), "others": run.said(Outcome.OTHER), "retried": run.retried(),
-        "d_restarts_why": run.d_restarts, "problems": run.problems,
+        "held": run.held, "restarts_why": run.restarts, "problems": run.problems, "good": run.good,
         "injected": run.injected, "injected_total": sum(run.injected.values()), "faults": faults,
         "skipped": [f"{fault.episode.title}: {fault.skipped}" for fault in run.faults if fault.skipped],
         "not_right": [{"begin_s": round(r.begin_s, 2), "end_s": round(r.end_s, 2), "outcome": r.outcome.value,
@@ -88,15 +114,17 @@ def details(run: Run) -> Iterable[str]:
     for what, found in (("calls hit", run.injected), ("typed", run.said(Outcome.TYPED_ERROR)),
                         ("other error", run.said(Outcome.OTHER)), ("tried again by the client", run.retried())):
         yield from (f"{what}: {number} × {text}" for text, number in found.items())
+    yield from (f"clients: {number} × {habit}" for habit, number in
+                Counter(request.habit for request in run.requests if request.habit).items())
     bad = [r for r in run.requests if r.outcome in (Outcome.WRONG, Outcome.HUNG)]
     yield from (f"{r.outcome.value} at {r.begin_s:.1f}-{r.end_s:.1f} s: {r.detail}" for r in bad[:LISTED_MAX])
     yield from (f"left out: {fault.episode.title} at {fault.begin_s:.0f} s, {fault.skipped}"
                 for fault in run.faults if fault.skipped)
-    yield from (f"D started anew at {why}" for why in run.d_restarts)
-    yield from run.problems
+    yield from (f"not good: {why}" for why in run.faults_of())
 
 
 def text(run: Run) -> str:
-    counts = {"connector": run.connector, "minutes": f"{run.seconds / 60:.1f}", **run.counts()}
+    counts = {"connector": run.connector, "minutes": f"{run.seconds / 60:.1f}", **run.counts(),
+              **(run.carried() if run.mix == "soak" else {})}
     summary = table([name.replace("_", " ") for name in counts], [[str(cell) for cell in counts.values()]])
     return "\n\n".join([summary, faults_table(run), "\n".join(details(run))])

@@ -43,9 +43,11 @@ class Reply:
         return f"{self.status} {words[:width]}" + ("…" if len(words) > width else "")
 
 
-def completion_body(prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None) -> dict[str, Any]:
+def completion_body(prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None,
+                    model: str = "model") -> dict[str, Any]:
+    """`model` may name an adapter."""
     body: dict[str, Any] = {
-        "model": "model", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0,
+        "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0,
         "ignore_eos": True, "return_token_ids": True,
     }
     return body if ticket is None else {**body, "kv_transfer_params": ticket}

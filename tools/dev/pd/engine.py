@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from . import metrics, web
 from .connector import Connector
@@ -101,8 +103,10 @@ class Engine(Server):
     def __init__(self, spec: EngineSpec, logs: Path) -> None:
         self.port, self.connector_port = free_ports(2)
         self.spec = replace(spec, connector=spec.connector.at_port(self.connector_port))
-        self.process = Process(
-            spec.name, engine_argv(self.spec, self.port), engine_env(self.spec), logs / f"{spec.name}.log")
+        self._sockets = tempfile.TemporaryDirectory(prefix="pd-")
+        """Those of vLLM's processes among each other: an engine that is killed leaves them. Gone with us."""
+        env = {**engine_env(self.spec), "VLLM_RPC_BASE_PATH": self._sockets.name}
+        self.process = Process(spec.name, engine_argv(self.spec, self.port), env, logs / f"{spec.name}.log")
 
     def samples(self) -> metrics.Samples:
         return metrics.parse(web.get(self.url + "/metrics", timeout_s=10.0)[1])
@@ -110,6 +114,20 @@ class Engine(Server):
     def usage(self) -> float:
         """The share of the pool's blocks in use, 0.0 to 1.0."""
         return metrics.total(self.samples(), "vllm:kv_cache_usage_perc")
+
+    def call(self, path: str, limit_s: float, body: dict[str, Any] | None = None) -> web.Answer:
+        """One of vLLM's for who serves it; EngineError if it fails."""
+        answer = web.post_json(self.url + path, body or {}, limit_s)
+        if answer.status != 200:
+            raise EngineError(f"{self.name}: {path}: {answer.status} {answer.error or answer.body}")
+        return answer
+
+    def update_weights(self, folder: Path, limit_s: float) -> None:
+        """From files, when all answers under way have ended: each is of one version."""
+        self.call("/pause?mode=wait", limit_s)
+        self.call("/collective_rpc", limit_s, {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        self.call("/reset_prefix_cache?reset_external=true", limit_s)
+        self.call("/resume", limit_s)
 
     def reset_prefix_cache(self, external: bool = True) -> bool:
         """Forgets cached prompts, also those of connectors beside ours; False while blocks are in use."""

