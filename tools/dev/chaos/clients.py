@@ -56,9 +56,9 @@ class Request:
     retries: tuple[str, ...] = ()
     habit: str = ""
     blocks: int = 0
-    """Of its prompt, if it came with a good ticket."""
+    """Of its prompt, if it came with a ticket that can bring them."""
     eligible: bool = False
-    """Nothing was done to its engines meanwhile that a load cannot survive."""
+    """Its ticket had to bring them: nothing was done to its engines meanwhile that a load cannot survive."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,14 @@ class Habit(Enum):
     NEVER = "never comes with its ticket"
 
 
+class Claim(Enum):
+    """What a ticket may still bring."""
+
+    DUE = "D has to load it, if nothing is done to the engines"
+    POSSIBLE = "D may load it"
+    NONE = "D must not load it"
+
+
 SHARES = {Habit.WAITS: 60, Habit.LEAVES: 10, Habit.LEAVES_P: 4, Habit.TWICE: 6, Habit.AGAIN: 6, Habit.OTHER_PROMPT: 6,
           Habit.LATE: 5, Habit.NEVER: 3}
 
@@ -65,12 +73,14 @@ class Handed:
         if habit is Habit.LATE:
             time.sleep(LEASE_S * rng.uniform(1.0, 2.0))
         second = None
-        if habit in (Habit.TWICE, Habit.OTHER_PROMPT):
-            other = question if habit is Habit.TWICE else rng.choice(self._known)
-            second = self._seconds.submit(self._decode, other, lent, habit, spoilt=True)
-        asked += self._decode(question, lent, habit, spoilt=habit is Habit.LATE)
+        if habit is Habit.TWICE:
+            second = self._seconds.submit(self._decode, question, lent, habit, Claim.POSSIBLE)
+        elif habit is Habit.OTHER_PROMPT:
+            others = [other for other in self._known if other.prompt != question.prompt]
+            second = self._seconds.submit(self._decode, rng.choice(others), lent, habit, Claim.NONE)
+        asked += self._decode(question, lent, habit, Claim.NONE if habit is Habit.LATE else Claim.DUE)
         if habit is Habit.AGAIN:
-            asked += self._decode(question, lent, habit, spoilt=True)
+            asked += self._decode(question, lent, habit, Claim.POSSIBLE)
         return asked + (second.result() if second else [])
 
     def _prefill(self, producer: str, question: Question) -> tuple[list[Request], Lent | None]:
@@ -84,20 +94,19 @@ class Handed:
             return [], Lent(ticket, producer, begin_s) if ticket else None
         return [self._judged(begin_s, producer, answer, question, "asks P")], None
 
-    def _decode(self, question: Question, lent: Lent | None, habit: Habit, spoilt: bool = False) -> list[Request]:
-        """`spoilt`: D owes this ticket nothing."""
+    def _decode(self, question: Question, lent: Lent | None, habit: Habit, claim: Claim = Claim.NONE) -> list[Request]:
         begin_s = self._now_s()
         if CONSUMER not in self._cluster.serving:
             return []
         answer = self._post(CONSUMER, question, self._mix.answer_tokens, lent.ticket if lent else None)
-        return [self._judged(begin_s, CONSUMER, answer, question, habit.value, lent, spoilt)]
+        return [self._judged(begin_s, CONSUMER, answer, question, habit.value, lent, claim)]
 
     def _post(self, engine: str, question: Question, max_tokens: int, ticket: Ticket | None) -> web.Answer:
         return web.post_json(self._cluster.by_name[engine].url + "/v1/completions",
                              client.completion_body(question.prompt, max_tokens, ticket, question.model), self._mix.limit_s)
 
     def _judged(self, begin_s: float, engine: str, answer: web.Answer, question: Question, habit: str,
-                lent: Lent | None = None, spoilt: bool = False) -> Request:
+                lent: Lent | None = None, claim: Claim = Claim.NONE) -> Request:
         now_s = self._now_s()
         right = [question.right[version] for version in self._cluster.versions_between(begin_s, now_s)]
         outcome, detail = judge(answer, right, self._mix.limit_s)
@@ -105,10 +114,10 @@ class Handed:
             outcome = Outcome.CUT_OFF
         if not outcome.good:
             detail = f"{engine}, {question.model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
-        eligible = (lent is not None and not spoilt and outcome is not Outcome.CUT_OFF
+        eligible = (lent is not None and claim is Claim.DUE and outcome is not Outcome.CUT_OFF
                     and not self._cluster.done_to(lent.producer, lent.since_s) | self._cluster.done_to(CONSUMER, lent.since_s))
         return Request(begin_s, now_s, outcome, detail, habit=habit, eligible=eligible,
-                       blocks=-(-len(question.prompt) // BLOCK_TOKENS) if lent else 0)
+                       blocks=0 if claim is Claim.NONE else blocks_of(question))
 
     def _leave(self, engine: str, question: Question, ticket: Ticket, habit: Habit, rng: random.Random) -> list[Request]:
         begin_s = self._now_s()
@@ -123,5 +132,9 @@ class Handed:
         except (OSError, http.client.HTTPException) as error:
             gone = "gone" in self._cluster.done_to(engine, begin_s)
             outcome, detail = (Outcome.CUT_OFF if gone else Outcome.OTHER), f"{engine}: {error}"
-        blocks = -(-len(question.prompt) // BLOCK_TOKENS) if engine == CONSUMER else 0
+        blocks = blocks_of(question) if engine == CONSUMER else 0
         return [Request(begin_s, self._now_s(), outcome, detail, habit=habit.value, blocks=blocks)]
+
+
+def blocks_of(question: Question) -> int:
+    return -(-len(question.prompt) // BLOCK_TOKENS)
