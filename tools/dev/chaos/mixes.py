@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pd.connector import CONNECTORS, Connector
+from pd.connector import CONNECTORS, Connector, offloading
 from pd.engine import EngineSpec, split_cores
 from pd.paths import ADAPTERS, FAST, FAST_OTHER
 
@@ -36,6 +37,8 @@ class Mix:
     models: tuple[str, ...] = ("model",)
     """What the clients ask for: the model, and adapters."""
     args: tuple[str, ...] = ()
+    siblings: tuple[dict[str, Any], ...] = ()
+    """Of our connector in P1 and D."""
     below: bool = False
     """Calls below the library fail, and the clients ask vLLM's router. Else they do what a router does themselves."""
 
@@ -46,12 +49,13 @@ class Mix:
 
     def engines(self, connector: str) -> list[EngineSpec]:
         """P1, D, P2. P2 of ours offers tcp alone, so that both transports are in use."""
-        base = connector_for(connector)
         ours = connector == "kvferry"
+        alone = connector_for(connector)
+        base = alone.among(*self.siblings) if self.siblings else alone
         p_cores, d_cores = split_cores()
         return [EngineSpec("P1", FAST, base, p_cores, self.p_blocks, args=self.args),
                 EngineSpec("D", FAST, base, d_cores, self.d_blocks, args=(*self.args, *(TYPED_ERRORS if ours else ()))),
-                EngineSpec("P2", FAST, base.with_options(transports=["tcp"]) if ours else base, p_cores, self.p_blocks,
+                EngineSpec("P2", FAST, alone.with_options(transports=["tcp"]) if ours else alone, p_cores, self.p_blocks,
                            args=self.args)]
 
 
@@ -73,7 +77,7 @@ PLAIN_SOAK = Mix("soak", (*STANDS_STILL, *STANDS_STILL, *ENGINES_END), threads=1
 # Nobody asks for the model without an adapter: vLLM's CPU backend computes that with some adapter, where a step has requests
 # of both (lora/ops/torch_ops takes index -1, "none", for the last one).
 SOAK = replace(PLAIN_SOAK, faults=(*PLAIN_SOAK.faults, NEW_WEIGHTS, NEW_WEIGHTS), models=tuple(ADAPTERS),
-               args=(*PLAIN_SOAK.args, *WITH_ADAPTERS))
+               siblings=(offloading(),), args=(*PLAIN_SOAK.args, *WITH_ADAPTERS))
 
 
 def mix_named(name: str, connector: str) -> Mix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ class Connector:
     comes_first: bool = True
 
     def among(self, *siblings: dict[str, Any], first: bool = True) -> Connector:
-        return replace(self, siblings=siblings, comes_first=first, env={**self.env, "PYTHONPATH": str(DEV)})
+        path = os.pathsep.join([str(DEV), *filter(None, [self.env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))])])
+        return replace(self, siblings=siblings, comes_first=first, env={**self.env, "PYTHONPATH": path})
 
     def with_options(self, **options: Any) -> Connector:
         extra = {**self.config.get("kv_connector_extra_config", {}), **options}
