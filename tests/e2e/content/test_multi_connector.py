@@ -123,6 +123,30 @@ def test_a_request_that_fails_where_vllm_s_policy_is_to_recompute(offload_rig: R
         assert outcome.recomputed == 0
 
 
+def test_blocks_are_stored_before_a_load_overwrites_them(offload_rig: Rig) -> None:
+    """vLLM tells the sibling of new owners when it schedules them, which is after they have been loaded."""
+    rig = offload_rig
+    rig.warm_up()
+    expected = [rig.expected(prompt) for prompt in rig.prompts[:3]]
+    rig.settle()
+    for _ in range(2):
+        poke(rig.decoder)  # what the reset has had stored is counted
+    tickets = [rig.ticket(prompt) for prompt in rig.prompts[1:3]]
+    stored = count(rig.decoder, STORED)
+    loaded = count(rig.decoder, LOADED)
+    assert client.complete(rig.decoder.url, rig.question, 1).tokens == expected[0][:1]
+    assert count(rig.decoder, STORED) == stored, "it is stored already"
+    for prompt, ticket, tokens in zip(rig.prompts[1:], tickets, expected[1:]):
+        assert rig.decode(prompt, ticket).tokens == tokens
+    wait_for_stores(rig.decoder, stored)
+    assert count(rig.decoder, LOADED) - loaded == 2 * BLOCKS
+    brought = count(rig.decoder, BROUGHT)
+    assert rig.decode(rig.question, {}).tokens == expected[0]
+    poke(rig.decoder)
+    assert count(rig.decoder, BROUGHT) > brought
+    rig.settle()
+
+
 # ---- a connector that works within the step ----
 
 @pytest.fixture(scope="module")
