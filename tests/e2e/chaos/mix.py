@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 
 TOOLS = str(Path(__file__).resolve().parents[3] / "tools" / "dev")
-FOLDERS = (Path("/dev/shm"), Path(tempfile.gettempdir()))
-OURS = re.compile("kvferry|psm_|sem.mp-|/pd-")
+SHARED_MEMORY = Path("/dev/shm")
+SOCKETS = "pd-*"
 MARK = "KVFERRY_TEST_RUN"
 LIMIT_S = 900.0
 
@@ -35,8 +35,9 @@ def marked_processes(mark: str) -> list[str]:
 
 def files() -> set[str]:
     """Shared memory and sockets."""
-    return {str(path) for top in FOLDERS for folder, _, names in os.walk(top)
-            for path in (Path(folder, name) for name in names) if OURS.search(str(path))}
+    shared = {str(path) for path in SHARED_MEMORY.rglob("*")
+              if path.is_file() and re.search("kvferry|psm_|sem.mp-", str(path))}
+    return shared | {str(path) for path in Path(tempfile.gettempdir()).glob(SOCKETS)}
 
 
 @contextmanager
