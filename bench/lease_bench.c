@@ -86,7 +86,8 @@ static void operate(bench *b, int what, uint32_t slot)
   } else if (what == RENEW) {
     must(kvf_lease_table_renew(&b->table, b->now_ns, &lease, &key) == KVF_LEASE_STATE_LIVE, "renew");
   } else {
-    must(kvf_lease_table_finish(&b->table, b->now_ns, &lease, &key, true) == KVF_LEASE_STATE_OVER, "acknowledge");
+    must(kvf_lease_table_finish(&b->table, b->now_ns, &lease, &key, KVF_FINISH_COMPLETED) == KVF_LEASE_STATE_OVER,
+         "acknowledge");
   }
 }
 

@@ -49,11 +49,11 @@ typedef struct kvf_request_info {
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
- * library's own thread until the verdict or kvf_request_cancel(). `options` may be NULL (the node's configuration);
- * `user` comes back in the verdict. *info is set on success only.
- * KVF_BAD_TICKET: not a ticket, altered, signed with another key, or of another prompt: nothing was connected to; go on
- * by the engine's policy (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_MEMORY: too
- * many requests open; retry later or elsewhere. */
+ * library's own thread until the verdict, kvf_request_cancel() or kvf_request_detach(). `options` may be NULL (the
+ * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
+ * altered, signed with another key, or of another prompt: nothing was connected to; go on by the engine's policy
+ * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_MEMORY: too many requests open; retry
+ * later or elsewhere. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
@@ -72,9 +72,15 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t reque
  * last rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
 KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
 
-/* Control node: the request was cancelled or refused. Detaches from the lease at the producer. No verdict comes after
- * this; loads on the ranks are the ranks' to abort. Legal in every state and any number of times. */
+/* Control node: nobody wants the request any more, or this engine has all it needs without a load. Ends the lease at
+ * the producer, unless another consumer is attached to it. No verdict comes after this; loads on the ranks are the
+ * ranks' to abort. Legal in every state and any number of times. KVF_NOT_FOUND: no such request (any more). */
 KVF_API kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id);
+
+/* As kvf_request_cancel(), but this engine gives up for reasons of its own (it is busy, or shuts down), and its client
+ * may go to another one with the same ticket: lets go of the lease, which lives on until it runs out. A verdict that
+ * fails the request and says when to retry has done this. */
+KVF_API kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id);
 
 /* Merges what two sets of ranks found: associative, commutative, idempotent. Both must be of one request and the same
  * number of blocks. Any thread. */

@@ -88,7 +88,7 @@ typedef enum kvf_event_kind {
 
 typedef enum kvf_lease_end_cause {
   KVF_LEASE_END_COMPLETED = 1, /* a consumer has all it needs and no other is attached */
-  KVF_LEASE_END_ABANDONED = 2, /* the last attached consumer aborted */
+  KVF_LEASE_END_ABANDONED = 2, /* one aborted, none has completed, and no other is attached */
   KVF_LEASE_END_EXPIRED = 3,   /* not renewed within its TTL, or as old as lease_max_ms */
   KVF_LEASE_END_REVOKED = 4    /* ended here: kvf_lease_end(), kvf_node_unregister() */
 } kvf_lease_end_cause;

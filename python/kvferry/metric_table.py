@@ -28,6 +28,8 @@ COUNTERS = (
     Metric("load_failures", "Loads that did not bring all their blocks, on each rank, and refused tickets.",
            ("loads_failed", "tickets_refused", "ranks_lost"), ("reason",)),
     Metric("requests_cancelled", "Requests cancelled before their verdict.", ("requests_cancelled",)),
+    Metric("requests_detached", "Requests that this engine gave up before their verdict: another one may take their tickets.",
+           ("requests_detached",)),
     Metric("recomputed_tokens", "Prompt tokens computed here because their load or ticket was no good.",
            ("recomputed_tokens",), ("reason",)),
     Metric("loaded_bytes", "Bytes that arrived.", ("bytes_loaded",)),

@@ -82,6 +82,7 @@ static void put_requests(writer *to, const kvf_core *core)
     }
   }
   counter(to, "requests_cancelled", counters->cancelled);
+  counter(to, "requests_detached", counters->detached);
   counter(to, "ranks_lost", counters->ranks_lost);
   counter(to, "renewals_sent", counters->renewals);
   counter(to, "acknowledgements_sent", counters->finishes);

@@ -19,7 +19,8 @@ typedef enum store_phase {
   STORE_STALE   /* given out, but the word has changed since: to be given out again */
 } store_phase;
 
-enum { CONSUMER_NONE = 0, CONSUMER_ATTACHED, CONSUMER_COMPLETED, CONSUMER_ABORTED };
+/* Of a consumer: one that has finished is in the state of its kvf_finish_kind. */
+enum { CONSUMER_NONE = 0, CONSUMER_ATTACHED = KVF_FINISH_DETACHED + 1 };
 
 /* What is needed once a lease, and not by a renewal. */
 typedef struct block_list {
@@ -322,9 +323,9 @@ static unsigned find_or_attach(kvf_lease_entry *entry, const kvf_consumer_key *k
   if (i < KVF_LEASE_CONSUMERS_MAX) {
     return i;
   }
-  i = first_in_state(entry, CONSUMER_NONE);
-  if (i == KVF_LEASE_CONSUMERS_MAX) {
-    i = first_in_state(entry, CONSUMER_ABORTED);
+  static const uint8_t room[] = {CONSUMER_NONE, KVF_FINISH_DETACHED, KVF_FINISH_ABORTED};
+  for (unsigned k = 0; i == KVF_LEASE_CONSUMERS_MAX && k < sizeof(room); k++) {
+    i = first_in_state(entry, room[k]);
   }
   if (i < KVF_LEASE_CONSUMERS_MAX) {
     entry->consumer_states[i] = CONSUMER_ATTACHED;
@@ -382,14 +383,14 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
 }
 
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, bool completed)
+                                       const kvf_consumer_key *key, kvf_finish_kind kind)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry != NULL) {
     __builtin_prefetch(&entry->timer, 1); /* most often this ends the lease */
   }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER && completed) {
+  if (state == KVF_LEASE_STATE_OVER && kind == KVF_FINISH_COMPLETED) {
     table->counters.late_acknowledgements += 1;
   }
   if (entry == NULL) {
@@ -401,12 +402,12 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
   }
   unsigned i = find_or_attach(entry, key);
   if (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] == CONSUMER_ATTACHED) {
-    entry->consumer_states[i] = completed ? CONSUMER_COMPLETED : CONSUMER_ABORTED;
+    entry->consumer_states[i] = (uint8_t)kind;
   }
-  if (any_in_state(entry, CONSUMER_ATTACHED)) {
+  bool any_completed = any_in_state(entry, KVF_FINISH_COMPLETED);
+  if (any_in_state(entry, CONSUMER_ATTACHED) || (!any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
     return state;
   }
-  bool any_completed = any_in_state(entry, CONSUMER_COMPLETED);
   end_own(table, entry, any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_OVER;
 }

@@ -5,8 +5,8 @@
  * - live: the live word has been stored;
  * - ended: the word that ends it ("over", fence.h) is to be stored;
  * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
- * It ends when a consumer has all it needs, when the last one aborts,
- * when it runs out or when it is revoked here, whichever is first.
+ * It ends when no consumer is attached and one has all it needs or has aborted, when it runs out or when it is revoked
+ * here, whichever is first.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
  * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
@@ -16,8 +16,8 @@
  * must not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
  *
  * A consumer is one load of another engine, and its control node speaks for all its ranks. It attaches with its first
- * renewal or finish; however often a message comes, and in whatever order, it counts once. One that has completed or
- * aborted stays so. At most KVF_LEASE_CONSUMERS_MAX are known of a lease.
+ * renewal or finish; however often a message comes, and in whatever order, it counts once. One that has finished stays
+ * as it has finished. At most KVF_LEASE_CONSUMERS_MAX are known of a lease.
  *
  * kvf_lease arguments of renew, finish and authorize, and consumers, come from peers and may hold anything.
  */
@@ -103,12 +103,12 @@ void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease);
 kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                       const kvf_consumer_key *key);
 
-/* A consumer will not read (any more): it has all it needs or, if `completed` is false, has given up. Ends the lease if
- * no other is attached; returns the state afterwards. Where there is no room for the consumer, nothing happens. One
- * that gave up without having attached is noted as long as others are attached, so that a delayed renewal of its does
- * not attach it; it is the first to be forgotten when room is needed. */
+/* A consumer will not read (any more). Ends the lease if none is attached and one has completed or aborted: those that
+ * have only detached leave it to others, until it runs out. Returns the state afterwards. Where there is no room for
+ * the consumer, nothing happens. One that finished without having attached is noted, so that a delayed renewal of its
+ * does not attach it; when room is needed those that detached are forgotten first, then those that aborted. */
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, bool completed);
+                                       const kvf_consumer_key *key, kvf_finish_kind kind);
 
 /* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as over from here on
  * (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */

@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "core/policy.h"
-#include "wire/lease_message.h"
 
 /* How often a lease is renewed in its TTL, so that two renewals may be lost; and the bounds of that interval. */
 #define RENEWALS_PER_TTL 3
@@ -172,10 +171,10 @@ static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
   }
 }
 
-static void finish(kvf_requests *requests, uint64_t now_ns, kvf_request *request, bool completed)
+static void finish(kvf_requests *requests, uint64_t now_ns, kvf_request *request, kvf_finish_kind kind)
 {
   request->state = KVF_REQUEST_FINISHING;
-  request->completed = completed;
+  request->finish = kind;
   /* The last renewal may have been processed a moment ago; half a TTL covers clocks and queues. */
   request->until_ns = kvf_time_add(now_ns, request->ttl_max_ns + request->ttl_max_ns / 2);
   tell(requests, now_ns, request);
@@ -254,10 +253,8 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf
     const kvf_request *request = rank->request;
     if (request->state == KVF_REQUEST_FINISHING) {
       rank->finish_seq = rank->finish_seq == 0 ? finish->seq : rank->finish_seq;
-      finish->items[finish->count++] =
-          (kvf_finish_item){.lease = request->leases[rank->source],
-                            .request_id = request->id,
-                            .kind = request->completed ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED};
+      finish->items[finish->count++] = (kvf_finish_item){
+          .lease = request->leases[rank->source], .request_id = request->id, .kind = (uint8_t)request->finish};
     } else {
       renew->items[renew->count++] =
           (kvf_renew_item){.lease = request->leases[rank->source], .request_id = request->id};
@@ -495,6 +492,15 @@ static bool is_kept_whole(const kvf_requests *requests, const kvf_request *reque
   return request->groups > 1 || requests->self->config.keep_prefix == KVF_OFF;
 }
 
+/* A client that is told to come again may come again to another engine, with the same ticket. */
+static kvf_finish_kind finish_of(const kvf_verdict *verdict)
+{
+  if (verdict->action != KVF_ACTION_FAIL) {
+    return KVF_FINISH_COMPLETED;
+  }
+  return verdict->retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
+}
+
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   request->verdict = decide(requests, now_ns, &request->options,
@@ -514,8 +520,7 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
                  request->verdict.recompute_tokens,
                  request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
-  /* Whatever the verdict: this engine reads no more, which is what the producer wants to know. */
-  finish(requests, now_ns, request, true);
+  finish(requests, now_ns, request, finish_of(&request->verdict));
 }
 
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
@@ -549,20 +554,21 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
   return KVF_OK;
 }
 
-kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id)
+kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind)
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
     return KVF_NOT_FOUND;
   }
-  requests->counters.cancelled++;
+  requests->counters.cancelled += kind != KVF_FINISH_DETACHED;
+  requests->counters.detached += kind == KVF_FINISH_DETACHED;
   if (request->verdict_pending) {
     request->verdict_pending = false;
     kvf_list_remove(&request->event);
     free_if_done(requests, now_ns, request);
     return KVF_OK;
   }
-  finish(requests, now_ns, request, false);
+  finish(requests, now_ns, request, kind);
   return KVF_OK;
 }
 

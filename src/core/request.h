@@ -1,13 +1,13 @@
 /* Requests: the control node's side of consuming a ticket. Keeps the lease alive at every producer rank from the moment
- * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank that the
- * request has completed or been given up, until each has answered or must have let the lease run out by itself.
+ * the ticket arrives, merges what the engine's ranks report, decides once, and tells every producer rank how the
+ * request lets go of the lease, until each has answered or must have let the lease run out by itself.
  *
  * A ticket's text may name several sources, each with ranks and a lease of its own. All are kept alive and told the
  * end: the engine's ranks may be reading from any of them. What becomes of a source concerns the ranks that read from
  * it, never the request.
  *
  *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
- *     └──────────────────────── cancel ───────────────────────┘
+ *     └──────────────────── cancel, detach ───────────────────┘
  */
 #ifndef KVF_CORE_REQUEST_H
 #define KVF_CORE_REQUEST_H
@@ -16,6 +16,7 @@
 #include "core/budget.h"
 #include "core/peer.h"
 #include "kvferry/consumer.h"
+#include "wire/lease_message.h"
 #include "wire/sources.h"
 
 /* Open at once, those included that only wait for producers to hear of their end. */
@@ -40,7 +41,7 @@ struct kvf_request {
   UT_hash_handle by_id;
   uint64_t user;
   kvf_request_state state;
-  bool completed; /* what FINISHING tells: completed, else aborted */
+  kvf_finish_kind finish; /* what FINISHING tells */
   bool verdict_pending;
   kvf_verdict verdict;
   kvf_list event; /* in kvf_requests.events while verdict_pending */
@@ -70,6 +71,7 @@ typedef struct kvf_request_counters {
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
   uint64_t failed;
   uint64_t cancelled;
+  uint64_t detached;
   uint64_t ranks_lost;
   uint64_t renewals;
   uint64_t finishes;
@@ -115,7 +117,8 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
                                  const kvf_request_options *options);
 KVF_MUST_USE kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id);
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report);
-kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id);
+/* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
+kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
 /* The peer's connection is open: says all that is due. It is not: renewals are dropped until their next time. */
 void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer);

@@ -353,7 +353,7 @@ static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64
     const kvf_finish_item *item = &finish.items[i];
     kvf_consumer_key key = consumer_of(session, item->request_id);
     kvf_lease_state state =
-        kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, item->kind == KVF_FINISH_COMPLETED);
+        kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);

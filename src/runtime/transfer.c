@@ -182,12 +182,22 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
   return status;
 }
 
-kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id)
+static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish_kind kind)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_requests_cancel(&node->core.requests, now_ns, request_id);
+  kvf_status status = kvf_requests_cancel(&node->core.requests, now_ns, request_id, kind);
   kvf_node_leave(node, now_ns);
   return status;
+}
+
+kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id)
+{
+  return cancel_request(node, request_id, KVF_FINISH_ABORTED);
+}
+
+kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id)
+{
+  return cancel_request(node, request_id, KVF_FINISH_DETACHED);
 }
 
 kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)

@@ -72,7 +72,7 @@ kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
 
 static bool finish_item_is_valid(const kvf_finish_item *item)
 {
-  return kvf_lease_is_valid(&item->lease) && (item->kind == KVF_FINISH_COMPLETED || item->kind == KVF_FINISH_ABORTED);
+  return kvf_lease_is_valid(&item->lease) && item->kind >= KVF_FINISH_COMPLETED && item->kind <= KVF_FINISH_DETACHED;
 }
 
 static bool finish_is_valid(const kvf_finish *finish)

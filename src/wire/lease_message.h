@@ -29,15 +29,17 @@ typedef struct kvf_renew {
 KVF_MUST_USE kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes);
 KVF_MUST_USE kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out);
 
-enum {
-  KVF_FINISH_COMPLETED = 1, /* the request has all it needs */
-  KVF_FINISH_ABORTED = 2    /* the request detaches */
-};
+/* How a request lets go of its lease. */
+typedef enum kvf_finish_kind {
+  KVF_FINISH_COMPLETED = 1, /* it has all it needs */
+  KVF_FINISH_ABORTED = 2,   /* nobody wants it any more */
+  KVF_FINISH_DETACHED = 3   /* this engine gives it up, another may take it */
+} kvf_finish_kind;
 
 typedef struct kvf_finish_item {
   kvf_lease lease;
   uint64_t request_id;
-  uint8_t kind; /* KVF_FINISH_… */
+  uint8_t kind; /* kvf_finish_kind */
 } kvf_finish_item;
 
 /* FINISH: the request needs the lease no longer. */

@@ -25,7 +25,7 @@ typedef struct lease_model {
   uint64_t renewed_ns; /* by a holder of the key; at first: when it was published */
   uint64_t published_ns;
   bool completed; /* a consumer has acknowledged, with the lease's token */
-  bool aborted;   /* one has aborted, likewise */
+  bool aborted;   /* one has aborted, likewise; those that only detach end nothing */
   bool revoked;
   bool over_stored;
   bool given_back;
@@ -148,7 +148,8 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
     for (uint32_t i = 0; i < finish.count; i++) {
       lease_model *model = find_lease(&finish.items[i].lease);
       if (model != NULL) {
-        *(finish.items[i].kind == KVF_FINISH_COMPLETED ? &model->completed : &model->aborted) = true;
+        model->completed = model->completed || finish.items[i].kind == KVF_FINISH_COMPLETED;
+        model->aborted = model->aborted || finish.items[i].kind == KVF_FINISH_ABORTED;
       }
     }
   }
@@ -341,8 +342,9 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
     kvf_lease lease = name_lease(tape);
     uint8_t who = fuzz_u8(tape);
     renew.items[i] = (kvf_renew_item){.lease = lease, .request_id = who & 7};
-    finish.items[i] = (kvf_finish_item){
-        .lease = lease, .request_id = who & 7, .kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED};
+    uint8_t kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED;
+    finish.items[i] =
+        (kvf_finish_item){.lease = lease, .request_id = who & 7, .kind = (who & 16) != 0 ? KVF_FINISH_DETACHED : kind};
   }
   renew.count = count;
   finish.count = count;

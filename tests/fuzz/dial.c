@@ -203,7 +203,7 @@ static void act_on_request(fuzz_tape *tape)
       break;
     }
     default:
-      (void)kvf_requests_cancel(&world.core.requests, world.all.now_ns, request->id);
+      (void)kvf_requests_cancel(&world.core.requests, world.all.now_ns, request->id, KVF_FINISH_ABORTED);
       request->cancelled = true;
       break;
   }

@@ -43,7 +43,7 @@ class FakeNode:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("lease_release", "lease_publish", "lease_end", "request_begin", "request_report",
-                    "request_cancel", "load_start", "load_abort"):
+                    "request_cancel", "request_detach", "load_start", "load_abort"):
             return lambda items: self._batch(name, items)
         raise AttributeError(name)
 

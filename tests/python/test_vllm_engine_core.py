@@ -117,7 +117,7 @@ def test_all_of_vllm_s_classes_are_wrapped() -> None:
     engine_core.install()
     engine_core.install()
     for cls in (EngineCore, EngineCoreProc):
-        for name in engine_core.WRAPPERS:
+        for name in engine_core.WRAPPERS.keys() - ({"_handle_shutdown"} if cls is EngineCore else set()):
             assert hasattr(getattr(cls, name), "of_kvferry")
             assert not hasattr(getattr(cls, name).__wrapped__, "of_kvferry")
 
@@ -132,6 +132,26 @@ def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch,
     assert wrapped(name, engine, *args, result=True) == (True, [])
     assert engine.freed == [7, 6, 5, "b"] and b.num_computed_tokens == 0
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"}
+
+
+@pytest.mark.parametrize("name, args", [("pause_scheduler", ("abort",)), ("_handle_shutdown", ())])
+def test_requests_that_vllm_aborts_leave_their_leases(monkeypatch: pytest.MonkeyPatch, name: str,
+                                                      args: tuple[Any, ...]) -> None:
+    engine = Engine(monkeypatch)
+    engine.shutdown_state, engine.vllm_config.shutdown_timeout = SimpleNamespace(name="REQUESTED"), 0
+    engine.load()
+    wrapped(name, engine, *args)
+    calls = [call for call, _ in engine.side._node.calls if call in ("request_detach", "request_cancel")]
+    assert calls[:1] == ["request_detach"] and engine.side._node.of("request_detach") == [engine.side._node.next_id]
+
+
+@pytest.mark.parametrize("state, timeout", [("RUNNING", 0), ("REQUESTED", 20), ("SHUTTING_DOWN", 0)])
+def test_an_engine_that_drains_keeps_its_leases(monkeypatch: pytest.MonkeyPatch, state: str, timeout: int) -> None:
+    engine = Engine(monkeypatch)
+    engine.shutdown_state, engine.vllm_config.shutdown_timeout = SimpleNamespace(name=state), timeout
+    engine.load()
+    wrapped("_handle_shutdown", engine)
+    assert engine.side._node.of("request_detach") == []
 
 
 def test_a_pause_that_waits_lets_loads_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 HOST = "127.0.0.1"
 QUICK = {"lease_ttl_ms": 500}
 """A producer that cannot be told keeps its lease for so long."""
-PATIENT = {"lease_ttl_ms": 30000}
+PATIENT = {"lease_ttl_ms": 4000}
+"""Longer than any failure takes to be found. A consumer that gives up leaves its lease for so long to another one."""
 Params = dict[str, Any]
 
 

@@ -177,7 +177,7 @@ static void on_blocks(sim_world *world, const sim_event *event)
     return;
   }
   if (event->b == BLOCKS_TRIES) {
-    sim_job_cancel(world, job);
+    sim_job_cancel(world, job, KVF_FINISH_DETACHED);
   } else {
     tell(world, job, on_blocks, event->b + 1, BLOCKS_RETRY_NS);
   }
@@ -398,7 +398,7 @@ static void on_report(sim_world *world, const sim_event *event)
 
 /* ---- the end ---- */
 
-void sim_job_cancel(sim_world *world, sim_job *job)
+void sim_job_cancel(sim_world *world, sim_job *job, kvf_finish_kind kind)
 {
   sim_node *control = control_of(world, job);
   if (job->state == SIM_JOB_DECIDED && job->parked.is_in) {
@@ -409,13 +409,15 @@ void sim_job_cancel(sim_world *world, sim_job *job)
     return;
   }
   uint64_t now_ns = sim_node_enter(world, control);
-  kvf_status status = kvf_requests_cancel(&control->core.requests, now_ns, job->info.id);
+  kvf_status status = kvf_requests_cancel(&control->core.requests, now_ns, job->info.id, kind);
   if (sim_strikes(world, SIM_FAULT_AGAIN, 2)) {
-    sim_expect(world, "cancel", kvf_requests_cancel(&control->core.requests, now_ns, job->info.id), KVF_NOT_FOUND);
+    sim_expect(world, "cancel", kvf_requests_cancel(&control->core.requests, now_ns, job->info.id, kind),
+               KVF_NOT_FOUND);
     sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_NOT_FOUND);
   }
   sim_node_leave(world, control);
-  sim_note(world, control->index, "job % is cancelled: $", sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
+  sim_note(world, control->index, kind == KVF_FINISH_DETACHED ? "job % is detached: $" : "job % is cancelled: $",
+           sim_job_index(world, job), (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
     sim_fail(world, "P3", "job %u cannot be cancelled: %s", sim_job_index(world, job), kvf_status_name(status));
   }

@@ -381,7 +381,7 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
   }
   static uint8_t body[SIM_PIPE_BYTES];
   memcpy(body, pipe->data + KVF_FRAME_HEADER_BYTES, header.body_bytes);
-  sim_watch_before(world, node, conn_id);
+  sim_watch_before(world, node, conn_id, header.type, body, header.body_bytes);
   sim_note(world, node->index, "gets frame % of % bytes on connection %", header.type, header.body_bytes, conn_id);
   kvf_core_on_frame(&node->core, now_ns, conn_id, header.type, body, header.body_bytes);
   pipe->arrived -= whole;

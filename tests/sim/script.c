@@ -90,11 +90,12 @@ static void submit_any(sim_world *world)
 static void cancel_any(sim_world *world)
 {
   if (world->jobs_count > 0) {
-    uint32_t back = sim_choose(&world->tape, world->jobs_count < 6 ? world->jobs_count : 6);
+    uint32_t who;
+    uint32_t back = sim_choose_both(&world->tape, world->jobs_count < 6 ? world->jobs_count : 6, &who);
     sim_job *job = &world->jobs[world->jobs_count - 1 - back];
     const sim_engine *engine = &world->engines[job->engine];
     if (engine->life == job->life && engine->state == SIM_ENGINE_UP && engine->paused_until_ns <= world->now_ns) {
-      sim_job_cancel(world, job);
+      sim_job_cancel(world, job, who % 2 == 1 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED);
     }
   }
 }

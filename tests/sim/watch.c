@@ -84,6 +84,15 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
   }
 }
 
+/* Noted before the node hears of it. */
+static void on_finish(sim_world *world, const sim_node *node, const kvf_finish_item *item)
+{
+  sim_offer *offer = offer_of(world, node, &item->lease);
+  if (offer != NULL && has_token(offer, &item->lease) && item->kind != KVF_FINISH_DETACHED) {
+    offer->wanted_over |= 1u << node->rank;
+  }
+}
+
 static void on_finished(sim_world *world, const sim_node *node, const kvf_finish_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
@@ -103,6 +112,11 @@ void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offe
   uint32_t consumers = offer->others;
   if (cause == KVF_LEASE_END_EXPIRED && world->now_ns < offer->until_surely_ns[node->rank]) {
     sim_fail(world, "P5", "node %u: lease %llu has run out before its time", node->index,
+             (unsigned long long)offer->lease.id);
+  }
+  if ((cause == KVF_LEASE_END_COMPLETED || cause == KVF_LEASE_END_ABANDONED) &&
+      (offer->wanted_over & 1u << node->rank) == 0) {
+    sim_fail(world, "P5", "node %u: lease %llu ends, but its consumers have only detached", node->index,
              (unsigned long long)offer->lease.id);
   }
   for (uint32_t i = 0; i < world->jobs_count; i++) {
@@ -160,12 +174,18 @@ static void on_welcome(sim_world *world, const sim_conn *conn, sim_node *node)
 
 /* ---- frames ---- */
 
-void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id)
+void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
+                      size_t bytes)
 {
   const kvf_conn *conn = kvf_conns_find(&node->core.conns, conn_id);
   world->is_heard = conn != NULL && (conn->session != NULL || conn->peer != NULL);
   const uint64_t *ended = node->core.leases.counters.ended;
   world->ended_before = ended[KVF_LEASE_END_COMPLETED] + ended[KVF_LEASE_END_ABANDONED];
+  if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK) {
+    for (uint32_t i = 0; i < finish.count; i++) {
+      on_finish(world, node, &finish.items[i]);
+    }
+  }
 }
 
 void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf_frame_type type, const uint8_t *body,

@@ -50,7 +50,7 @@ typedef enum sim_fault {
   SIM_FAULT_KILL,       /* engines are killed, and restarted */
   SIM_FAULT_STOP,       /* engines are shut down, and restarted */
   SIM_FAULT_PREEMPT,    /* producers take blocks back */
-  SIM_FAULT_CANCEL,     /* clients hang up */
+  SIM_FAULT_CANCEL,     /* clients hang up, engines give up */
   SIM_FAULT_READ,       /* reads fail */
   SIM_FAULT_STALL,      /* reads stand still */
   SIM_FAULT_STUCK,      /* ... and do not even end when they are cancelled */
@@ -171,6 +171,7 @@ typedef struct sim_offer {
   uint32_t published;                      /* ranks, as bits: */
   uint32_t ended;                          /* the event has come */
   uint32_t freed;                          /* the rank may use the blocks */
+  uint32_t wanted_over;                    /* a consumer has all it needs, or its client has left */
   uint64_t until_ns[SIM_RANKS_MAX];        /* the lease's life: it cannot last longer ... */
   uint64_t until_surely_ns[SIM_RANKS_MAX]; /* ... and must not run out earlier */
   uint64_t until_max_ns[SIM_RANKS_MAX];
@@ -494,7 +495,8 @@ sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer);
 void sim_job_join(sim_world *world, sim_job *job, uint32_t offer);
 /* The ticket reaches the engine. */
 void sim_job_arrive(sim_world *world, sim_job *job);
-void sim_job_cancel(sim_world *world, sim_job *job);
+/* By the client, or, with KVF_FINISH_DETACHED, by the engine for reasons of its own. */
+void sim_job_cancel(sim_world *world, sim_job *job, kvf_finish_kind kind);
 void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event);
 void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event);
 /* A rank's load is quiet, or its job was decided: perhaps the blocks can go. */
@@ -550,7 +552,8 @@ void sim_cache_give(sim_world *world, sim_job *job);
 void sim_cache_clear(sim_world *world, sim_engine *engine);
 
 /* ---- watch.c: around each frame that a node takes, after its effects ---- */
-void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id);
+void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
+                      size_t bytes);
 void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf_frame_type type, const uint8_t *body,
                      size_t bytes);
 void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank);

@@ -124,6 +124,7 @@ PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list);
 

@@ -137,6 +137,17 @@ PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list)
   return kvfpy_node_batch(self, list, &kind);
 }
 
+static kvf_status call_request_detach(kvf_node *node, void *item)
+{
+  return kvf_request_detach(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_detach, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}
+
 typedef struct load_order {
   kvf_load load;
   kvfpy_block_table table;

@@ -298,6 +298,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("request_begin", kvfpy_node_request_begin, METH_O),
     KVFPY_METHOD("request_report", kvfpy_node_request_report, METH_O),
     KVFPY_METHOD("request_cancel", kvfpy_node_request_cancel, METH_O),
+    KVFPY_METHOD("request_detach", kvfpy_node_request_detach, METH_O),
     KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),
     KVFPY_METHOD("load_abort", kvfpy_node_load_abort, METH_O),
     {NULL, NULL, 0, NULL},

@@ -238,6 +238,11 @@ class Consumer:
             self._forget(arrival)
             self._compute_here(arrival.request, WEIGHTS_CHANGED)
 
+    def detach_all(self) -> None:
+        """vLLM is about to abort its requests: their clients may go elsewhere, with the same tickets."""
+        self._node.request_detach([id_ for id_, arrival in self._by_id.items()
+                                   if arrival.phase in (Phase.OPEN, Phase.LOADING)])
+
     def discard_all(self) -> list[int]:
         """The loads under way, which the caller ends on every rank; their requests are computed here."""
         ids = [arrival.id for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]

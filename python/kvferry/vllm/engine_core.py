@@ -103,11 +103,19 @@ def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mod
                      clear_cache: bool = True) -> Any:
     side.pause(True)
     try:
+        if mode == "abort":
+            side.aborting()
         end_transfers(engine, side, loads=mode != "wait")  # that mode lets requests end that have begun
         return call(engine, mode, clear_cache)
     except BaseException:
         side.pause(False)
         raise
+
+
+def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:
+    if engine.shutdown_state.name == "REQUESTED" and engine.vllm_config.shutdown_timeout == 0:
+        side.aborting()
+    return call(engine)
 
 
 def _resume_scheduler(engine: Any, side: Scheduler, call: Callable[..., None]) -> None:
@@ -204,6 +212,7 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
     "add_request": _add_request,
     "reset_prefix_cache": _reset_prefix_cache,
     "pause_scheduler": _pause_scheduler,
+    "_handle_shutdown": _handle_shutdown,
     "resume_scheduler": _resume_scheduler,
     "sleep": _sleep,
     "collective_rpc": _collective_rpc,

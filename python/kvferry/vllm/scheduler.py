@@ -175,6 +175,10 @@ class Scheduler:
         if self._alone and self._manager is not None and self._manager.usage == 0 and self._manager.reset_prefix_cache():
             self.cache_is_empty()
 
+    def aborting(self) -> None:
+        """vLLM is about to abort all its requests, and not because their clients have left."""
+        self._consumer.detach_all()
+
     def ending(self, loads: bool) -> Ending:
         """What is to be ended on every rank: all leases, and perhaps all loads, whose requests are then computed here."""
         return Ending(self._producer.end_all(), self._consumer.discard_all() if loads else [])

@@ -151,6 +151,7 @@ WORLD_TEST(counters_are_not_mixed_up)
       {"verdicts", "fail", &requests->failed},
       {"recomputed_tokens", "lease_expired", &requests->recomputed_tokens[kvf_status_index(KVF_LEASE_EXPIRED)]},
       {"requests_cancelled", "", &requests->cancelled},
+      {"requests_detached", "", &requests->detached},
       {"ranks_lost", "", &requests->ranks_lost},
       {"renewals_sent", "", &requests->renewals},
       {"acknowledgements_sent", "", &requests->finishes},

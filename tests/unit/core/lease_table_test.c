@@ -65,18 +65,27 @@ static kvf_lease_state world_renew(lease_world *w, uint64_t now_ns, uint32_t slo
   return kvf_lease_table_renew(&w->table, now_ns, &lease, &key);
 }
 
-static kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+static kvf_lease_state world_finish(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name,
+                                    kvf_finish_kind kind)
 {
   const kvf_lease lease = lease_of(slot, id);
   const kvf_consumer_key key = key_of(name);
-  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, true);
+  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, kind);
+}
+
+static kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+{
+  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_COMPLETED);
 }
 
 static kvf_lease_state world_abort(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
 {
-  const kvf_lease lease = lease_of(slot, id);
-  const kvf_consumer_key key = key_of(name);
-  return kvf_lease_table_finish(&w->table, now_ns, &lease, &key, false);
+  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_ABORTED);
+}
+
+static kvf_lease_state world_detach(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
+{
+  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_DETACHED);
 }
 
 static kvf_status world_end(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
@@ -288,8 +297,8 @@ LEASE_TEST(wrong_token_is_unknown)
   kvf_lease lease = lease_of(0, 3);
   lease.token[15] ^= 1;
   assert_int_equal(kvf_lease_table_renew(&w->table, 50, &lease, &key), UNKNOWN);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, true), UNKNOWN);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, false), UNKNOWN);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, KVF_FINISH_COMPLETED), UNKNOWN);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 50, &lease, &key, KVF_FINISH_ABORTED), UNKNOWN);
   assert_int_equal(kvf_lease_table_authorize(&w->table, 50, &lease, NULL, 0), KVF_LEASE_UNKNOWN);
   assert_int_equal(w->table.live, 1);
   assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER); /* nothing has lengthened it */
@@ -534,6 +543,54 @@ LIVE_TEST(abort_without_a_renewal)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
+/* Whoever gives up for reasons of its own leaves the lease to another, as long as it lasts. */
+LIVE_TEST(detached_leaves_the_lease_to_others)
+{
+  assert_int_equal(world_renew(w, MS(40), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_detach(w, MS(50), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_detach(w, MS(60), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, MS(60), 0, 3, 'a'), LIVE); /* late: neither attaches it nor lengthens */
+  assert_int_equal(world_renew(w, MS(70), 0, 3, 'b'), LIVE);
+  assert_int_equal(world_complete(w, MS(80), 0, 3, 'b'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LIVE_TEST(detached_runs_out)
+{
+  assert_int_equal(world_renew(w, MS(40), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_detach(w, MS(50), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, MS(50), 0, 3, 'a'), LIVE); /* it stays as it has finished */
+  kvf_lease_table_tick(&w->table, MS(139), 1000);
+  assert_int_equal(authorize(MS(139), 0, 3), KVF_OK);
+  kvf_lease_table_tick(&w->table, MS(140), 1000);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+}
+
+/* In whatever order: an end that somebody wanted while another was attached comes when that one detaches. */
+LIVE_TEST(detached_last_ends_what_others_have_finished)
+{
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(world_detach(w, 0, 0, 3, 'a'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  world_live(w, 0, 0, 4);
+  assert_int_equal(world_detach(w, 0, 0, 4, 'a'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 4, 'b'), OVER);
+  world_expect_ended(w, 0, 4, KVF_LEASE_END_ABANDONED);
+}
+
+LIVE_TEST(detached_consumers_make_room)
+{
+  assert_int_equal(world_renew(w, 0, 0, 3, 'z'), LIVE);
+  assert_int_equal(world_abort(w, 0, 0, 3, 'y'), LIVE);
+  for (int name = 'a'; name < 'a' + 3 * KVF_LEASE_CONSUMERS_MAX; name++) {
+    assert_int_equal(world_renew(w, 0, 0, 3, (char)name), LIVE);
+    assert_int_equal(world_detach(w, 0, 0, 3, (char)name), LIVE);
+  }
+  assert_int_equal(world_detach(w, 0, 0, 3, 'z'), OVER); /* the one that aborted is not forgotten for those */
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+}
+
 LIVE_TEST(acknowledgement_waits_for_others_and_counts_once)
 {
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
@@ -574,9 +631,9 @@ LEASE_TEST(consumers_differ_in_every_part_of_their_key)
   for (int i = 0; i < 3; i++) {
     assert_int_equal(kvf_lease_table_renew(&w->table, 0, &lease, &keys[i]), LIVE);
   }
-  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[0], false), LIVE);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[2], false), LIVE);
-  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[1], false), OVER);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[0], KVF_FINISH_ABORTED), LIVE);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[2], KVF_FINISH_ABORTED), LIVE);
+  assert_int_equal(kvf_lease_table_finish(&w->table, 0, &lease, &keys[1], KVF_FINISH_ABORTED), OVER);
 }
 
 LIVE_TEST(no_room_for_another_consumer)
@@ -788,7 +845,7 @@ LEASE_TEST(runs_out_while_it_is_being_summed)
  * Messages are repeated and come late, to leases that are live, over, gone or still to come. */
 enum { NAMES = 4, IDS = 400, STEPS = 6000 };
 
-typedef enum model_consumer_state { AWAY, ATTACHED, COMPLETED, ABORTED } model_consumer_state;
+typedef enum model_consumer_state { AWAY, ATTACHED, COMPLETED, ABORTED, DETACHED } model_consumer_state;
 
 typedef struct model_lease {
   bool published;
@@ -868,15 +925,9 @@ static void model_renew(model *m, model_lease *lease, model_consumer_state *cons
   }
 }
 
-static void model_complete(model_lease *lease, model_consumer_state *consumer)
+static void model_finish(model_lease *lease, model_consumer_state *consumer, model_consumer_state how)
 {
-  *consumer = *consumer > ATTACHED ? *consumer : COMPLETED;
-  model_judge(lease);
-}
-
-static void model_abort(model_lease *lease, model_consumer_state *consumer)
-{
-  *consumer = *consumer == COMPLETED ? COMPLETED : ABORTED;
+  *consumer = *consumer > ATTACHED ? *consumer : how;
   model_judge(lease);
 }
 
@@ -916,6 +967,13 @@ static void step_publish(model *m)
 
 static void step_message(model *m)
 {
+  static const struct {
+    kvf_finish_kind kind;
+    model_consumer_state state;
+  } finishes[] = {{KVF_FINISH_COMPLETED, COMPLETED},
+                  {KVF_FINISH_DETACHED, DETACHED},
+                  {KVF_FINISH_COMPLETED, COMPLETED},
+                  {KVF_FINISH_ABORTED, ABORTED}};
   uint64_t i = random_index(m);
   uint32_t slot = (uint32_t)(i % WORLD_SLOTS);
   uint64_t id = m->base_id + i;
@@ -927,17 +985,13 @@ static void step_message(model *m)
   kvf_lease_state state;
   if (kind < 4) {
     state = world_renew(&m->world, m->now_ns, slot, id, (char)name);
-  } else if (kind < 7) {
-    state = world_complete(&m->world, m->now_ns, slot, id, (char)name);
   } else {
-    state = world_abort(&m->world, m->now_ns, slot, id, (char)name);
+    state = world_finish(&m->world, m->now_ns, slot, id, (char)name, finishes[kind - 4].kind);
   }
   if (model_is_live(lease) && kind < 4) {
     model_renew(m, lease, &lease->consumers[name]);
-  } else if (model_is_live(lease) && kind < 7) {
-    model_complete(lease, &lease->consumers[name]);
   } else if (model_is_live(lease)) {
-    model_abort(lease, &lease->consumers[name]);
+    model_finish(lease, &lease->consumers[name], finishes[kind - 4].state);
   }
   assert_int_equal(state, lease->over ? KVF_LEASE_STATE_OVER : expected);
 }

@@ -97,7 +97,7 @@ static void open_published(uint32_t own_ranks, uint32_t ttl_ms)
 
 static void cancel(uint64_t id)
 {
-  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   ranks_settle();
 }
 
@@ -342,7 +342,7 @@ RANKS_TEST(each_source_has_its_own_life)
       ranks_cut(i);
       world.wires[i].down = true;
     }
-    assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id), KVF_OK);
+    assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
     ranks_advance(4400);
     assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
     ranks_advance(200);

@@ -93,6 +93,54 @@ WORLD_TEST(decides_once_when_all_ranks_are_in)
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }
 
+/* A verdict that sends the client elsewhere leaves the lease to whom it goes to. */
+CONTROL_TEST(retryable_failure_detaches)
+{
+  kvf_event event;
+  open_world(KVF_POLICY_FAIL, 300);
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .status = KVF_PEER_DOWN};
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  control_settle();
+  assert_true(next_verdict(&event));
+  assert_in_range(event.u.verdict.retry_after_ms, 500, 1500);
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* the producer has heard it */
+  assert_int_equal(live(), 1);
+  id = open_request();
+  report = (kvf_report){.request_id = id, .ranks_mask = 1, .blocks = 4, .status = KVF_LIMIT}; /* nobody can mend it */
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  control_settle();
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.retry_after_ms, 0);
+  assert_int_equal(live(), 0);
+  assert_int_equal(world.producer.core.leases.counters.ended[KVF_LEASE_END_ABANDONED], 1);
+}
+
+CONTROL_TEST(detached_request_leaves_its_lease_until_it_runs_out)
+{
+  open_world(KVF_POLICY_RECOMPUTE, 300);
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_DETACHED), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_NOT_FOUND);
+  control_settle();
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(requests->counters.detached, 1);
+  assert_int_equal(requests->counters.cancelled, 0);
+  control_advance(290);
+  assert_int_equal(live(), 1);
+  control_advance(20);
+  assert_int_equal(live(), 0);
+  assert_int_equal(world.producer.core.leases.counters.ended[KVF_LEASE_END_EXPIRED], 1);
+}
+
 CONTROL_TEST(fails_by_policy)
 {
   kvf_event event;
@@ -151,8 +199,9 @@ WORLD_TEST(tells_the_end_until_it_is_heard)
   uint64_t id = open_request();
   control_dial(KVF_OK);
   control_cut();
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_NOT_FOUND);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED),
+                   KVF_NOT_FOUND);
   control_settle();
   control_dial(KVF_PEER_DOWN);
   assert_int_equal(live(), 1);
@@ -168,7 +217,7 @@ CONTROL_TEST(gives_up_when_the_lease_must_be_over)
   open_world(KVF_POLICY_RECOMPUTE, 300);
   uint64_t id = open_request();
   control_dial(KVF_PEER_DOWN);
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   control_advance(440);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
   control_advance(20);
@@ -212,7 +261,7 @@ WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
   control_advance(5000); /* renews; the answer is held */
   kvf_conn *conn = kvf_peers_conn(&world.consumer.core.peers, world.consumer.core.requests.by_id->ranks[0].peer);
   assert_non_null(conn);
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   /* The finish is lost with the connection; the renewal's answer arrives before that shows. */
   kvf_lease_states states = {.seq = world.consumer.core.requests.next_seq - 3, .count = 1};
   states.items[0] = (kvf_lease_states_item){ticket.lease.id, ticket.lease.slot, id, KVF_LEASE_STATE_LIVE};
@@ -230,10 +279,11 @@ WORLD_TEST(second_request_of_a_ticket_only_detaches_itself)
   uint64_t first = open_request();
   control_dial(KVF_OK);
   uint64_t second = open_request();
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, second), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, second, KVF_FINISH_ABORTED),
+                   KVF_OK);
   control_settle();
   assert_int_equal(live(), 1);
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first, KVF_FINISH_ABORTED), KVF_OK);
   control_settle();
   assert_int_equal(live(), 0);
 }
@@ -313,7 +363,7 @@ WORLD_TEST(many_requests_are_told_in_several_messages)
   control_dial(KVF_OK);
   assert_int_equal(requests->counters.renewals, count);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id - i), KVF_OK);
+    assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id - i, KVF_FINISH_ABORTED), KVF_OK);
   }
   control_settle();
   assert_int_equal(requests->counters.finishes, count);
@@ -341,7 +391,7 @@ WORLD_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id + 1), KVF_NOT_FOUND);
-  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id + 1), KVF_NOT_FOUND);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id + 1, KVF_FINISH_ABORTED), KVF_NOT_FOUND);
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
   const kvf_report good = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
   kvf_report of_nobody = good;
@@ -384,7 +434,7 @@ WORLD_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
   kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 4, .status = KVF_OK};
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
-  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   assert_false(next_verdict(&event));
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
   control_dial(KVF_OK);
@@ -410,7 +460,7 @@ WORLD_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
   kvf_requests *requests = &world.consumer.core.requests;
   control_dial(KVF_OK);
   world.held = true;
-  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   control_settle();
   uint32_t seq = requests->next_seq;
   answer_states(1, seq, ticket.lease.id, id);

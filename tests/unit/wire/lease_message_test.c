@@ -32,7 +32,7 @@ static void fill_finish(kvf_finish *finish, uint32_t count)
   for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
     finish->items[i].lease = lease_of(i);
     finish->items[i].request_id = UINT64_MAX - i;
-    finish->items[i].kind = i % 2 == 0 ? KVF_FINISH_COMPLETED : KVF_FINISH_ABORTED;
+    finish->items[i].kind = (uint8_t)(KVF_FINISH_COMPLETED + i % KVF_FINISH_DETACHED);
   }
 }
 
@@ -180,7 +180,7 @@ TEST(test_finish_rules)
     uint8_t body[6 + 37];
     uint8_t other[6 + 37];
     size_t bytes = 0;
-    bool valid = kind == 1 || kind == 2;
+    bool valid = kind >= 1 && kind <= 3;
     fill_finish(&finish, 1);
     assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
     finish.items[0].kind = (uint8_t)kind;
