@@ -83,7 +83,6 @@ def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args:
     call(engine, *args, **kwargs)
 
 
-
 def _alone(engine: Any) -> bool:
     """No other connector has a cache of its own."""
     connector = engine.scheduler.get_kv_connector()
