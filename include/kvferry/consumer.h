@@ -49,7 +49,9 @@ typedef struct kvf_request_info {
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
- * library's own thread until the verdict, kvf_request_cancel() or kvf_request_detach(). `options` may be NULL (the
+ * library's own thread until the verdict, kvf_request_cancel() or kvf_request_detach(). A request that waits has its
+ * verdict as soon as no source is left: each has ended the lease, or does not know it, or is another process, or could
+ * not be reached at two renewals in a row (they are a third of the TTL apart, 5 s at most). `options` may be NULL (the
  * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
  * altered, signed with another key, or of another prompt: nothing was connected to; go on by the engine's policy
  * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_MEMORY: too many requests open; retry
@@ -65,7 +67,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status s
                                                     const kvf_request_options *options, kvf_verdict *out);
 
 /* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then
- * plus quiet_timeout_ms, whatever the ranks do. KVF_NOT_FOUND: cancelled or decided. KVF_EXISTS: has begun. */
+ * plus quiet_timeout_ms, whatever the ranks do, and perhaps before they report, if no source was left already.
+ * KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS: has begun. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 
 /* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the
@@ -109,6 +112,11 @@ KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *l
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome
  * (KVF_ABORTED, unless it already had one), then quiet. KVF_NOT_FOUND: quiet already, or unknown. */
 KVF_API kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id);
+
+/* Rank: whether the load's outcome is older than quiet_timeout_ms and it still is not quiet: something may write to its
+ * blocks for nobody knows how long. Let its request go on without them, and keep them until KVF_EVENT_QUIET. Worth
+ * asking while kvf_node_healthy() says no. */
+KVF_API bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id);
 
 KVF_C_END
 #endif

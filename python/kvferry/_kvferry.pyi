@@ -87,6 +87,9 @@ class Node:
         """Items: (request id, ticket, prompt, timeout_ms, user, destination)."""
 
     def load_abort(self, request_ids: list[int]) -> list[int]: ...
+    def load_stuck(self, request_ids: list[int]) -> list[int]:
+        """OK for each that is not quiet quiet_timeout_ms after its outcome."""
+
 
 def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
     """token_ids: native uint32s."""

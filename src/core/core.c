@@ -507,7 +507,7 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_requests_on_open(&core->requests, now_ns, notice->peer);
       break;
     case KVF_PEER_NOT_OPENED:
-      kvf_requests_on_not_open(&core->requests, notice->peer);
+      kvf_requests_on_not_open(&core->requests, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_PONG:
       kvf_loads_on_pong(core->loads, notice->peer);

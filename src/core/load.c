@@ -945,38 +945,6 @@ void kvf_loads_destroy(kvf_loads *loads)
   free(loads);
 }
 
-static bool items_are_valid(const kvf_load_spec *spec)
-{
-  for (uint32_t i = 0; i < spec->items_count; i++) {
-    const kvf_read_item *item = &spec->items[i];
-    if (item->group >= spec->groups || item->position >= spec->positions) {
-      return false;
-    }
-    if (i > 0) {
-      const kvf_read_item *before = &spec->items[i - 1];
-      if (item->position < before->position || (item->position == before->position && item->group <= before->group)) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-static bool spec_is_valid(const kvf_load_spec *spec)
-{
-  if (spec->rank >= KVF_RANKS_MAX || spec->groups == 0 || spec->groups > KVF_GROUPS_MAX ||
-      spec->items_count > KVF_BLOCKS_PER_LEASE_MAX || spec->parts_count > KVF_RANKS_MAX ||
-      (spec->parts_count == 0 && spec->items_count > 0)) {
-    return false;
-  }
-  for (uint32_t i = 0; i < spec->parts_count; i++) {
-    if (spec->parts[i].heads == 0) {
-      return false;
-    }
-  }
-  return items_are_valid(spec);
-}
-
 static void init_part(kvf_loads *loads, kvf_load_entry *load, kvf_load_part *part, const kvf_load_part_spec *spec)
 {
   part->load = load;
@@ -1094,7 +1062,7 @@ static void open_load(kvf_loads *loads, uint64_t now_ns, kvf_load_entry *load, u
 
 kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_load_spec *spec)
 {
-  if (!spec_is_valid(spec)) {
+  if (!kvf_load_spec_is_valid(spec)) {
     return KVF_INVALID;
   }
   if (find_load(loads, spec->request_id) != NULL) {
@@ -1184,6 +1152,12 @@ uint64_t kvf_loads_next_deadline(const kvf_loads *loads)
 bool kvf_loads_healthy(const kvf_loads *loads)
 {
   return loads->stats.overdue == 0;
+}
+
+bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id)
+{
+  const kvf_load_entry *load = find_load(loads, request_id);
+  return load != NULL && load->overdue;
 }
 
 const kvf_load_stats *kvf_loads_stats(const kvf_loads *loads)

@@ -146,6 +146,9 @@ KVF_MUST_USE kvf_status kvf_loads_create(const kvf_loads_config *config, uint64_
  * allowed. */
 void kvf_loads_destroy(kvf_loads *loads);
 
+/* Whether kvf_loads_start() takes it. */
+KVF_MUST_USE bool kvf_load_spec_is_valid(const kvf_load_spec *spec);
+
 /* Starts a load: from KVF_OK on it has one outcome, by its deadline, and then one quiet. Without items both come at
  * once. KVF_EXISTS: a load of this request is in the table. KVF_NO_MEMORY: loads_max, or an allocation failed.
  * KVF_INVALID: the spec breaks a rule above. On failure nothing has changed. */
@@ -204,6 +207,8 @@ KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, kvf_load_event *out);
 
 /* False while a load is past quiet_timeout_ns without being quiet. */
 bool kvf_loads_healthy(const kvf_loads *loads);
+/* Whether this load is what makes it unhealthy. */
+bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 
 /* Valid as long as the table; the numbers move. */
 const kvf_load_stats *kvf_loads_stats(const kvf_loads *loads);

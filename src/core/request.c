@@ -251,6 +251,7 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf
     }
     kvf_request_rank *rank = KVF_CONTAINER_OF(node, kvf_request_rank, due);
     const kvf_request *request = rank->request;
+    rank->unreached = false;
     if (request->state == KVF_REQUEST_FINISHING) {
       rank->finish_seq = rank->finish_seq == 0 ? finish->seq : rank->finish_seq;
       finish->items[finish->count++] = (kvf_finish_item){
@@ -274,58 +275,6 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
     }
     kvf_peers_await(requests->peers, now_ns, peer);
   }
-}
-
-void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer)
-{
-  while (kvf_list_pop_front(&requests->due[peer]) != NULL) {
-  }
-}
-
-static void on_rank_state(kvf_request_rank *rank, uint32_t seq, uint32_t state)
-{
-  /* The answer to a renewal that was under way says nothing of our finish. */
-  if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
-    return;
-  }
-  /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
-  if (state != KVF_LEASE_STATE_NOT_PUBLISHED) {
-    rank->told = true;
-    kvf_list_remove(&rank->due);
-  }
-}
-
-/* A text that names one lease twice has several ranks for it. */
-static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
-                     const kvf_lease_states_item *item)
-{
-  kvf_request *request;
-  bool asked = false;
-  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
-  for (uint32_t i = 0; request != NULL && request->state == KVF_REQUEST_FINISHING && i < request->ranks_count; i++) {
-    kvf_request_rank *rank = &request->ranks[i];
-    if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {
-      asked = true;
-      on_rank_state(rank, seq, item->state);
-    }
-  }
-  if (!asked) {
-    return;
-  }
-  free_if_done(requests, now_ns, request);
-}
-
-kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,
-                                  size_t body_bytes)
-{
-  kvf_lease_states states;
-  if (kvf_lease_states_decode(body, body_bytes, &states) != KVF_OK) {
-    return KVF_PROTOCOL;
-  }
-  for (uint32_t i = 0; i < states.count; i++) {
-    on_state(requests, now_ns, peer, states.seq, &states.items[i]);
-  }
-  return KVF_OK;
 }
 
 /* ---- a request from its ticket to its verdict ---- */
@@ -447,11 +396,15 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
 kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id)
 {
   kvf_request *request = find(requests, id);
-  if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+  if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
     return KVF_NOT_FOUND;
   }
-  if (request->state == KVF_REQUEST_LOADING) {
+  if (request->begun) {
     return KVF_EXISTS;
+  }
+  request->begun = true;
+  if (request->state == KVF_REQUEST_FINISHING) {
+    return KVF_OK; /* its verdict is on the way */
   }
   request->state = KVF_REQUEST_LOADING;
   request->until_ns = kvf_time_add(
@@ -572,14 +525,128 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
   return KVF_OK;
 }
 
+/* ---- what becomes of the producers while a request waits ---- */
+
+static kvf_report loaded_nothing(const kvf_request *request, kvf_status status)
+{
+  return (kvf_report){
+      .request_id = request->id, .ranks_mask = UINT64_MAX, .blocks = request->positions, .status = status};
+}
+
+/* Whether some source has all of its ranks. */
+static bool has_source(const kvf_request *request)
+{
+  bool lost[KVF_SOURCES_MAX] = {false};
+  uint32_t sources = 0;
+  for (uint32_t i = 0; i < request->ranks_count; i++) {
+    const kvf_request_rank *rank = &request->ranks[i];
+    lost[rank->source] = lost[rank->source] || rank->lost;
+    sources = rank->source + 1;
+  }
+  for (uint32_t i = 0; i < sources; i++) {
+    if (!lost[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* This rank cannot serve the request any more. A load that has begun finds that out for itself. */
+static void lose(kvf_requests *requests, uint64_t now_ns, kvf_request_rank *rank, kvf_status status)
+{
+  kvf_request *request = rank->request;
+  if (request->state != KVF_REQUEST_OPEN) {
+    return;
+  }
+  rank->lost = true;
+  if (!has_source(request)) {
+    request->merged = loaded_nothing(request, status);
+    conclude(requests, now_ns, request);
+  }
+}
+
+/* A single try may meet a full backlog or a network that is back in a moment: a peer is given up after two in a row. */
+static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_rank *rank, kvf_status status)
+{
+  if (status == KVF_NO_MEMORY) {
+    return; /* ours: it says nothing of the peer */
+  }
+  if (rank->unreached || status == KVF_PEER_RESTARTED) {
+    lose(requests, now_ns, rank, status);
+  }
+  rank->unreached = true;
+}
+
+void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer, kvf_status status)
+{
+  for (kvf_list *node = kvf_list_pop_front(&requests->due[peer]); node != NULL;
+       node = kvf_list_pop_front(&requests->due[peer])) {
+    on_unreached(requests, now_ns, KVF_CONTAINER_OF(node, kvf_request_rank, due), status);
+  }
+}
+
+static void on_finish_heard(kvf_request_rank *rank, uint32_t seq, uint32_t state)
+{
+  /* The answer to a renewal that was under way says nothing of our finish. */
+  if (rank->finish_seq == 0 || (int32_t)(seq - rank->finish_seq) < 0) {
+    return;
+  }
+  /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
+  if (state != KVF_LEASE_STATE_NOT_PUBLISHED) {
+    rank->told = true;
+    kvf_list_remove(&rank->due);
+  }
+}
+
+static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_rank *rank, uint32_t seq, uint32_t state)
+{
+  if (rank->request->state == KVF_REQUEST_FINISHING) {
+    on_finish_heard(rank, seq, state);
+  } else if (state == KVF_LEASE_STATE_OVER) {
+    lose(requests, now_ns, rank, KVF_LEASE_EXPIRED);
+  } else if (state == KVF_LEASE_STATE_UNKNOWN) {
+    lose(requests, now_ns, rank, KVF_LEASE_UNKNOWN);
+  }
+}
+
+/* A text that names one lease twice has several ranks for it. */
+static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
+                     const kvf_lease_states_item *item)
+{
+  kvf_request *request;
+  bool asked = false;
+  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
+  for (uint32_t i = 0; request != NULL && i < request->ranks_count; i++) {
+    kvf_request_rank *rank = &request->ranks[i];
+    if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {
+      asked = true;
+      on_rank_state(requests, now_ns, rank, seq, item->state);
+    }
+  }
+  if (asked && request->state == KVF_REQUEST_FINISHING) {
+    free_if_done(requests, now_ns, request);
+  }
+}
+
+kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,
+                                  size_t body_bytes)
+{
+  kvf_lease_states states;
+  if (kvf_lease_states_decode(body, body_bytes, &states) != KVF_OK) {
+    return KVF_PROTOCOL;
+  }
+  for (uint32_t i = 0; i < states.count; i++) {
+    on_state(requests, now_ns, peer, states.seq, &states.items[i]);
+  }
+  return KVF_OK;
+}
+
+/* ---- time and events ---- */
+
 /* The load's last moment: ranks that have not reported are lost. */
 static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  kvf_report lost = {.request_id = request->id,
-                     .ranks_mask = UINT64_MAX,
-                     .blocks = request->positions,
-                     .prefix = 0,
-                     .status = KVF_RANK_LOST};
+  kvf_report lost = loaded_nothing(request, KVF_RANK_LOST);
   requests->counters.ranks_lost++;
   request->merged = request->merged.ranks_mask == 0 ? lost : kvf_report_merge(request->merged, lost);
   conclude(requests, now_ns, request);

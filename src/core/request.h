@@ -7,7 +7,7 @@
  * it, never the request.
  *
  *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
- *     └──────────────────── cancel, detach ───────────────────┘
+ *     └─────────── no source left, cancel, detach ────────────┘
  */
 #ifndef KVF_CORE_REQUEST_H
 #define KVF_CORE_REQUEST_H
@@ -34,6 +34,8 @@ typedef struct kvf_request_rank {
   uint32_t source;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
   bool told;           /* it has answered our finish, or must have expired the lease */
+  bool unreached;      /* it could not be reached when there was last something to tell it */
+  bool lost;           /* it cannot serve the request any more */
 } kvf_request_rank;
 
 struct kvf_request {
@@ -42,6 +44,7 @@ struct kvf_request {
   uint64_t user;
   kvf_request_state state;
   kvf_finish_kind finish; /* what FINISHING tells */
+  bool begun;
   bool verdict_pending;
   kvf_verdict verdict;
   kvf_list event; /* in kvf_requests.events while verdict_pending */
@@ -120,9 +123,9 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
-/* The peer's connection is open: says all that is due. It is not: renewals are dropped until their next time. */
+/* The peer's connection is open: says all that is due. It is not: that is dropped until its next time. */
 void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer);
-void kvf_requests_on_not_open(kvf_requests *requests, uint32_t peer);
+void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer, kvf_status status);
 /* A producer rank answered. */
 KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer,
                                                const uint8_t *body, size_t body_bytes);

@@ -227,3 +227,11 @@ kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
   kvf_node_leave(node, now_ns);
   return status;
 }
+
+bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  bool stuck = kvf_loads_is_stuck(node->core.loads, request_id);
+  kvf_node_leave(node, now_ns);
+  return stuck;
+}

@@ -108,8 +108,11 @@ static void begin(sim_world *world, sim_job *job)
 {
   const sim_engine *engine = &world->engines[job->engine];
   sim_node *control = control_of(world, job);
+  const kvf_request *request;
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
+  HASH_FIND(by_id, control->core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
+  job->decided_early = request != NULL && request->state == KVF_REQUEST_FINISHING;
   if (sim_strikes(world, SIM_FAULT_AGAIN, 4)) {
     sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_EXISTS);
   }

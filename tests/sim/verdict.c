@@ -28,6 +28,21 @@ static expected expect(const sim_world *world, const sim_job *job)
   return out;
 }
 
+/* On a request that waits: no source is left. */
+static const char *what_is_wrong_early(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
+{
+  const kvf_status_info *info = kvf_status_describe(verdict->status);
+  if (verdict->status != KVF_LEASE_EXPIRED && verdict->status != KVF_LEASE_UNKNOWN && info->lost != KVF_LOST_PEER) {
+    return "comes early without a reason";
+  }
+  if (verdict->action == KVF_ACTION_FAIL) {
+    return job->options.policy == KVF_POLICY_RECOMPUTE && world->config.recompute_budget_tokens_per_s == 0
+               ? "fails what could be computed"
+               : NULL;
+  }
+  return verdict->action == KVF_ACTION_RECOMPUTE && verdict->keep_blocks == 0 ? NULL : "keeps what was not loaded";
+}
+
 static const char *what_is_wrong(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
 {
   expected want = expect(world, job);
@@ -80,14 +95,17 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
   const kvf_verdict *verdict = &event->u.verdict;
   sim_note(world, node->index, "verdict on job %: action %, $", event->user, verdict->action,
            (uint64_t)(int64_t)verdict->status);
-  if (job == NULL || job->info.id != event->id || job->state != SIM_JOB_LOADING || job->had_verdict) {
+  bool is_due = job != NULL && job->info.id == event->id && !job->had_verdict &&
+                (job->state == SIM_JOB_OPEN || job->state == SIM_JOB_LOADING);
+  if (!is_due) {
     sim_fail(world, "P3", "node %u: a second or unfounded verdict on request %llu", node->index,
              (unsigned long long)event->id);
     return;
   }
   job->had_verdict = true;
   job->verdict = *verdict;
-  const char *wrong = what_is_wrong(world, job, verdict);
+  const char *wrong = job->state == SIM_JOB_OPEN || job->decided_early ? what_is_wrong_early(world, job, verdict)
+                                                                       : what_is_wrong(world, job, verdict);
   if (wrong != NULL) {
     sim_fail(world, "P7", "node %u: the verdict on job %llu %s: keeps %u blocks, %s", node->index,
              (unsigned long long)event->user, wrong, verdict->keep_blocks, kvf_status_name(verdict->status));

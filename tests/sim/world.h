@@ -251,6 +251,7 @@ typedef struct sim_job {
   bool waits; /* for blocks */
   bool has_blocks;
   bool had_verdict;
+  bool decided_early; /* the library decided before its load could begin */
   kvf_verdict verdict;
   kvf_request_info info;
   kvf_request_options options;

@@ -127,5 +127,6 @@ PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_load_stuck(kvfpy_node_object *self, PyObject *list);
 
 #endif

@@ -196,3 +196,14 @@ PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list)
   static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_abort, NULL};
   return kvfpy_node_batch(self, list, &kind);
 }
+
+static kvf_status call_load_stuck(kvf_node *node, void *item)
+{
+  return kvf_load_is_stuck(node, *(const uint64_t *)item) ? KVF_OK : KVF_NOT_FOUND;
+}
+
+PyObject *kvfpy_node_load_stuck(kvfpy_node_object *self, PyObject *list)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_stuck, NULL};
+  return kvfpy_node_batch(self, list, &kind);
+}

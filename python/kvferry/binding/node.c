@@ -301,6 +301,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("request_detach", kvfpy_node_request_detach, METH_O),
     KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),
     KVFPY_METHOD("load_abort", kvfpy_node_load_abort, METH_O),
+    KVFPY_METHOD("load_stuck", kvfpy_node_load_stuck, METH_O),
     {NULL, NULL, 0, NULL},
 };
 

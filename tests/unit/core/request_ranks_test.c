@@ -305,15 +305,18 @@ RANKS_TEST(every_source_is_told_of_a_cancellation)
   assert_forgotten();
 }
 
-/* A source that is dead, and one whose lease is over, concern no one but the ranks that read from them. */
+static void take_down(uint32_t producer)
+{
+  ranks_cut(producer);
+  world.wires[producer].down = true;
+}
+
+/* A source that is dead concerns no one but the ranks that read from it. */
 RANKS_TEST(a_lost_source_costs_the_request_nothing)
 {
   uint64_t id = open_two_sources(1000, 1000);
-  for (uint32_t i = 0; i < 2; i++) {
-    ranks_cut(i);
-    world.wires[i].down = true;
-  }
-  assert_int_equal(kvf_core_lease_end(&world.producers[2].core, world.now_ns, &both[1].lease), KVF_OK);
+  take_down(0);
+  take_down(1);
   for (uint32_t i = 0; i < 30; i++) {
     ranks_advance(100);
   }
@@ -328,6 +331,27 @@ RANKS_TEST(a_lost_source_costs_the_request_nothing)
   }
   assert_int_equal(requests()->counters.finishes_given_up, 2);
   assert_forgotten();
+}
+
+/* It cannot be loaded whole from a source that lacks a rank. */
+RANKS_TEST(a_waiting_request_ends_with_its_last_source)
+{
+  kvf_event event;
+  uint64_t id = open_two_sources(1000, 1000);
+  take_down(1);
+  for (uint32_t i = 0; i < 20; i++) {
+    ranks_advance(100);
+  }
+  assert_false(ranks_event(KVF_EVENT_VERDICT, &event));
+  assert_int_equal(kvf_core_lease_end(&world.producers[2].core, world.now_ns, &both[1].lease), KVF_OK);
+  for (uint32_t i = 0; i < 4; i++) {
+    ranks_advance(100);
+  }
+  kvf_verdict decided = verdict();
+  assert_int_equal(decided.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(decided.status, KVF_LEASE_EXPIRED);
+  assert_int_equal(kvf_requests_begin(requests(), world.now_ns, id), KVF_NOT_FOUND);
+  assert_int_equal(ended(3, KVF_LEASE_END_COMPLETED), 1);
 }
 
 /* Renewed as often as the shortest lease needs, told of the end for as long as the longest may live. */

@@ -442,6 +442,118 @@ WORLD_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }
 
+/* ---- what becomes of the producer while the request waits ---- */
+
+static void assert_verdict(kvf_action action, kvf_status status)
+{
+  kvf_event event;
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.action, action);
+  assert_int_equal(event.u.verdict.status, status);
+  assert_int_equal(event.u.verdict.keep_tokens, 0);
+  assert_false(next_verdict(&event));
+}
+
+WORLD_TEST(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal)
+{
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  assert_int_equal(kvf_core_lease_end(&world.producer.core, world.now_ns, &ticket.lease), KVF_OK);
+  control_advance(4999);
+  assert_false(next_verdict(&event));
+  control_advance(2);
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK); /* it cannot know */
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_EXISTS);
+  assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_EXPIRED);
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_NOT_FOUND);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+}
+
+CONTROL_TEST(lease_that_ends_while_it_waits_fails_by_policy)
+{
+  open_world(KVF_POLICY_FAIL, 30000);
+  control_publish(&ticket);
+  (void)open_request();
+  control_dial(KVF_OK);
+  assert_int_equal(kvf_core_lease_end(&world.producer.core, world.now_ns, &ticket.lease), KVF_OK);
+  control_advance(5001);
+  assert_verdict(KVF_ACTION_FAIL, KVF_LEASE_EXPIRED);
+}
+
+WORLD_TEST(lease_that_the_producer_does_not_know_is_heard_at_once)
+{
+  control_publish(&ticket);
+  ticket.lease.token[0] ^= 1;
+  (void)open_request();
+  control_dial(KVF_OK);
+  assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_UNKNOWN);
+}
+
+/* It may be published a step later than its ticket arrives. */
+WORLD_TEST(lease_that_is_not_published_yet_is_waited_for)
+{
+  kvf_event event;
+  (void)open_request();
+  control_dial(KVF_OK);
+  control_advance(5001);
+  assert_false(next_verdict(&event));
+  control_publish(&ticket);
+  control_advance(5001);
+  assert_false(next_verdict(&event));
+  assert_int_equal(live(), 1);
+}
+
+WORLD_TEST(load_that_has_begun_hears_of_its_lease_itself)
+{
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_core_lease_end(&world.producer.core, world.now_ns, &ticket.lease), KVF_OK);
+  control_advance(5001);
+  assert_false(next_verdict(&event));
+}
+
+WORLD_TEST(producer_that_is_gone_is_given_up_after_two_tries)
+{
+  kvf_event event;
+  control_publish(&ticket);
+  (void)open_request();
+  control_dial(KVF_OK);
+  control_advance(4000);
+  control_cut();
+  control_advance(1001);
+  control_dial(KVF_PEER_DOWN);
+  assert_false(next_verdict(&event));
+  control_advance(501); /* the probe says nothing */
+  control_dial(KVF_PEER_DOWN);
+  assert_false(next_verdict(&event));
+  control_advance(4500);
+  control_dial(KVF_PEER_DOWN);
+  assert_verdict(KVF_ACTION_RECOMPUTE, KVF_PEER_DOWN);
+}
+
+WORLD_TEST(producer_that_is_back_in_time_is_not_given_up)
+{
+  kvf_event event;
+  control_publish(&ticket);
+  (void)open_request();
+  for (int i = 0; i < 3; i++) {
+    control_dial(KVF_PEER_DOWN);
+    control_advance(501); /* the probe */
+    control_dial(KVF_OK);
+    control_advance(4500); /* renews */
+    assert_false(next_verdict(&event));
+    control_cut();
+    control_advance(5001);
+  }
+  assert_int_equal(live(), 1);
+}
+
 static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64_t request_id)
 {
   kvf_lease_states states = {.seq = seq, .count = 1};
