@@ -1,5 +1,6 @@
 #include "core/peer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -329,6 +330,33 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   return true;
 }
 
+/* Why loads go over another transport than this one. */
+static const char *passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
+{
+  const kvf_peer_link *link = &peer->links[transport];
+  if (!offers(peer, peers->transports[transport])) {
+    return "not offered";
+  }
+  return kvf_status_name(link->unusable != KVF_OK ? link->unusable : kvf_breaker_cause(&link->breaker));
+}
+
+/* `what`, and why it is none of the first `count` transports. */
+static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_status status, const char *what,
+                      uint32_t count)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  char why[KVF_TRANSPORTS_MAX * 64] = "";
+  size_t used = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    (void)snprintf(why + used, sizeof(why) - used, "%s%s: %s", i == 0 ? " (" : ", ", peers->transports[i],
+                   passed_over(peers, peer, i));
+    used = strlen(why);
+  }
+  kvf_address_format(&peer->key.address, address);
+  kvf_self_log(peers->self, now_ns, status, peer->index, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
+               "peer %s: loads go over %s%s%s", address, what, why, count == 0 ? "" : ")");
+}
+
 /* READY and a path is wanted: answers it, or opens the best link that is left to try. */
 static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
@@ -343,6 +371,10 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       continue;
     }
     if (link->state == KVF_LINK_UP) {
+      if (peer->said_transport != peers->transports[i]) {
+        peer->said_transport = peers->transports[i];
+        say_route(peers, now_ns, peer, KVF_OK, peer->said_transport, i);
+      }
       answer_path(peers, peer, link->path, KVF_OK);
       return;
     }
@@ -357,6 +389,8 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       cause = KVF_NO_MEMORY;
     }
   }
+  peer->said_transport = NULL;
+  say_route(peers, now_ns, peer, cause, "no transport", peers->transports_count);
   answer_path(peers, peer, 0, cause);
 }
 

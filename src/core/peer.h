@@ -81,7 +81,8 @@ struct kvf_peer {
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
   kvf_key session_key;
-  kvf_welcome *welcome; /* while READY on a rank node */
+  kvf_welcome *welcome;       /* while READY on a rank node */
+  const char *said_transport; /* the last that the log has named; NULL: none */
   kvf_peer_link links[KVF_TRANSPORTS_MAX];
 };
 

@@ -23,6 +23,23 @@ static void open_world(const char *consumer_key, const char *producer_key, const
   control_ticket(&ticket, ids, 4);
 }
 
+/* A world in which the producer offers these transports, NULL: one only. */
+static void open_offering(const char *first, const char *second)
+{
+  control_options options;
+  control_options_init(&options);
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
+  kvf_welcome *welcome = &world.producer.core.self.welcome;
+  (void)snprintf(welcome->transports[0].name, sizeof(welcome->transports[0].name), "%s", first);
+  if (second != NULL) {
+    (void)snprintf(welcome->transports[1].name, sizeof(welcome->transports[1].name), "%s", second);
+    welcome->transports[1].description = calloc(1, 1);
+    welcome->transports[1].description_bytes = 1;
+    welcome->transports_count = 2;
+  }
+}
+
 /* Wants a path and returns what was answered; the dial succeeds. */
 static kvf_peer_notice ask_path(uint32_t peer)
 {
@@ -259,6 +276,43 @@ CONTROL_TEST(unusable_transport_is_not_tried_again)
   control_settle();
   notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
+}
+
+/* What came of the link that is opening. */
+static void answer_link(kvf_status status)
+{
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, status);
+}
+
+CONTROL_TEST(chosen_transport_and_why_is_said_once)
+{
+  static const char *const whys[] = {"local: not offered", "local: incompatible", "local: transfer_setup"};
+  static const kvf_status causes[] = {KVF_OK, KVF_INCOMPATIBLE, KVF_TRANSFER_SETUP};
+  for (size_t i = 0; i < 3; i++) {
+    char expected[128];
+    (void)snprintf(expected, sizeof(expected), "peer [::1]:80: loads go over tcp (%s)", whys[i]);
+    open_offering(i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
+    uint32_t peer = acquire();
+    (void)ask_path(peer);
+    control_dial(KVF_OK);
+    if (causes[i] != KVF_OK) {
+      answer_link(causes[i]);
+      control_settle();
+    }
+    answer_link(KVF_OK);
+    assert_int_equal(next_notice().status, KVF_OK);
+    assert_string_equal(world.consumer.last_log, expected);
+    world.consumer.last_log[0] = '\0';
+    assert_int_equal(ask_path(peer).status, KVF_OK);
+    assert_string_equal(world.consumer.last_log, "");
+
+    control_advance(501);
+    uint32_t path = world.consumer.opened_path;
+    (void)ask_path(peer);
+    assert_int_equal(world.consumer.opened_path == path, causes[i] != KVF_TRANSFER_SETUP); /* tried again */
+  }
+  answer_link(KVF_OK);
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over local");
 }
 
 /* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
