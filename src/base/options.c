@@ -11,6 +11,7 @@ typedef enum option_type {
   TYPE_ADDRESS,
   TYPE_PATH,
   TYPE_TRANSPORTS,
+  TYPE_REQUIRE,
   TYPE_POLICY,
   TYPE_SWITCH,
   TYPE_TLS_SCOPE,
@@ -57,6 +58,8 @@ static const kvf_option table[] = {
          "Which connections are encrypted, with the shared key: the same on all engines."),
     TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp, ucx",
          "The transports that may be used, best first."),
+    TEXT(require, TYPE_REQUIRE, "", "empty, or a comma-separated list of local, tcp, ucx",
+         "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
     TEXT(checksum, TYPE_SWITCH, "off", "off or on",
          "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
     NUMBER(connections_max, "", 1024, 1, 65536,
@@ -220,19 +223,19 @@ static bool is_free_of_control_characters(const char *text)
   return true;
 }
 
-/* At least one known name, none twice. */
-static bool is_transport_list(const char *text)
+/* One bit for each that is named; 0 unless all are known and none is named twice. */
+static unsigned parse_transports(const char *text)
 {
   unsigned seen = 0;
   for (;;) {
     size_t bytes = strcspn(text, ",");
     int found = find_name(transport_names, COUNT_OF(transport_names), text, bytes);
     if (found < 0 || (seen & (1u << found)) != 0) {
-      return false;
+      return 0;
     }
     seen |= 1u << found;
     if (text[bytes] == 0) {
-      return true;
+      return seen;
     }
     text += bytes + 1;
   }
@@ -246,7 +249,9 @@ static bool is_text(const kvf_option *option, const char *text)
     case TYPE_PATH:
       return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
-      return is_transport_list(text);
+      return parse_transports(text) != 0;
+    case TYPE_REQUIRE:
+      return *text == 0 || parse_transports(text) != 0;
     default:
       return false;
   }
@@ -254,7 +259,7 @@ static bool is_text(const kvf_option *option, const char *text)
 
 static bool is_text_type(option_type type)
 {
-  return type == TYPE_ADDRESS || type == TYPE_PATH || type == TYPE_TRANSPORTS;
+  return type == TYPE_ADDRESS || type == TYPE_PATH || type == TYPE_TRANSPORTS || type == TYPE_REQUIRE;
 }
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
@@ -469,6 +474,19 @@ static bool check_order(const kvf_option_order *order, char *message)
   return false;
 }
 
+static bool check_require(const kvf_config *config, char *message)
+{
+  if ((parse_transports(config->require) & ~parse_transports(config->transports)) == 0) {
+    return true;
+  }
+  if (message != NULL) {
+    snprintf(message, KVF_MESSAGE_BYTES_MAX,
+             "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too", config->require,
+             config->transports);
+  }
+  return false;
+}
+
 static bool check_identity(const kvf_config *config, char *message)
 {
   const char *complaint = NULL;
@@ -511,5 +529,5 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
       return KVF_INVALID;
     }
   }
-  return check_identity(config, message) ? KVF_OK : KVF_INVALID;
+  return check_require(config, message) && check_identity(config, message) ? KVF_OK : KVF_INVALID;
 }

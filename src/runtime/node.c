@@ -37,6 +37,9 @@ static kvf_status open_core(kvf_node *node, char *message)
                             .key = node->keys[0],
                             .other_key = node->keys[1],
                             .logger = node->logger};
+  if (node->config.require[0] != '\0') {
+    (void)snprintf(config.options.transports, sizeof(config.options.transports), "%s", node->config.require);
+  }
   if (!kvf_random(&config.incarnation, sizeof(config.incarnation)) ||
       !kvf_random(config.secret, sizeof(config.secret))) {
     return kvf_fail(KVF_SYSTEM, message, "the system gives no random numbers: %s", strerror(errno));
@@ -88,7 +91,8 @@ static kvf_status open_transports(kvf_node *node, char *message)
     } else {
       status = ops->open(&config, &host, &node->transports[i], message);
     }
-    if (status == KVF_TRANSFER_SETUP && node->core.peers.transports_count > 1) {
+    const bool may_lack = node->config.require[0] == '\0' && node->core.peers.transports_count > 1;
+    if (status == KVF_TRANSFER_SETUP && may_lack) {
       host.log(host.context, KVF_LOG_WARN, message); /* this machine lacks it: the others will do */
       kvf_core_leave_out_transport(&node->core, i);
       continue;

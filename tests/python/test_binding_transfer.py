@@ -36,6 +36,21 @@ def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: s
     assert d.rank.poll() == [] and d.control.poll() == []
 
 
+@pytest.mark.parametrize("of_p, of_d, status", [
+    ({"transports": "local"}, {"require": "tcp"}, "TRANSFER_SETUP"),
+    ({"require": "local"}, {"transports": "tcp"}, "TRANSFER_SETUP"),
+    ({}, {"require": "tcp"}, "OK"),
+])
+def test_other_transports_than_required_are_not_used(engine: MakeEngine, of_p: dict[str, str], of_d: dict[str, str],
+                                                     status: str) -> None:
+    p, d = engine(1, **of_p), engine(2, **of_d)
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    assert d.verdict(d.load(ticket, prompt, TARGET))[1] == getattr(_kvferry, status)
+    assert d.stat("blocks_loaded") == (4 if status == "OK" else 0)
+    assert [path[0] for path in d.rank.peers()[0][4]] == ["control", "tcp"]
+
+
 def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
     p, d = engine(1, transports="tcp"), engine(2, transports="tcp")
     prompt = make_prompt(TOKENS)

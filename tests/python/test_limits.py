@@ -130,10 +130,11 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         config.loaded_weights(engine)
         config.open_rank_node(engine, kv_cache_config(), 0).close()
 
-    given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4}, {"listen": "192.0.2.1"},
+    given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4},
+             {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
              {"listen": "0.0.0.0", "key_file": str(key)}, {"error_status": 502}, {"carry_drafts": "maybe"}, {"weights_id": ""}]
     assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False)
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, require=["tcp"])
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

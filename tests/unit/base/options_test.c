@@ -58,7 +58,7 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 37);
+  assert_int_equal(count, 38);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -122,6 +122,11 @@ TEST(transports_are_known_and_named_once)
   assert_set("transports", "tcp");
   assert_set("transports", "tcp,local");
   assert_set("transports", "local,ucx,tcp");
+  assert_set("require", "");
+  assert_set("require", "ucx,local");
+  assert_refused(
+      "require", "tcp,rdma", KVF_INVALID,
+      "require = \"tcp,rdma\" is not allowed: it must be empty, or a comma-separated list of local, tcp, ucx");
 }
 
 TEST(addresses_have_a_shape)
@@ -251,6 +256,12 @@ TEST(check_compares_options)
   assert_check_fails(
       &config,
       "breaker_cooldown_ms = 10001 is not allowed: it must be at most breaker_cooldown_max_ms, which is 10000");
+  config = defaults();
+  assert_int_equal(kvf_config_set(&config, "require", "tcp", NULL), KVF_OK);
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "require", "tcp,ucx", NULL), KVF_OK);
+  assert_check_fails(&config,
+                     "require = \"tcp,ucx\" is not allowed: transports, which is \"local,tcp\", must name them too");
   config = defaults();
   config.lease_max_ms = 29999;
   assert_check_fails(&config, "lease_ttl_ms = 30000 is not allowed: it must be at most lease_max_ms, which is 29999");

@@ -24,10 +24,11 @@ static void open_world(const char *consumer_key, const char *producer_key, const
 }
 
 /* A world in which the producer offers these transports, NULL: one only. */
-static void open_offering(const char *first, const char *second)
+static void open_offering(const char *wanted, const char *first, const char *second)
 {
   control_options options;
   control_options_init(&options);
+  (void)snprintf(options.config.transports, sizeof(options.config.transports), "%s", wanted);
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
   kvf_welcome *welcome = &world.producer.core.self.welcome;
@@ -291,7 +292,7 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
   for (size_t i = 0; i < 3; i++) {
     char expected[128];
     (void)snprintf(expected, sizeof(expected), "peer [::1]:80: loads go over tcp (%s)", whys[i]);
-    open_offering(i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
+    open_offering("local,tcp", i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
     uint32_t peer = acquire();
     (void)ask_path(peer);
     control_dial(KVF_OK);
@@ -313,6 +314,25 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
   }
   answer_link(KVF_OK);
   assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over local");
+}
+
+CONTROL_TEST(other_transports_than_wanted_are_refused)
+{
+  open_offering("tcp", "local", NULL);
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(KVF_OK);
+  assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(world.consumer.opened_path, 0);
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over no transport (tcp: not offered)");
+
+  open_offering("tcp", "local", "tcp");
+  peer = acquire();
+  (void)ask_path(peer);
+  control_dial(KVF_OK);
+  answer_link(KVF_OK);
+  assert_int_equal(next_notice().status, KVF_OK);
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp");
 }
 
 /* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */

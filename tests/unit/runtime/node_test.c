@@ -295,6 +295,22 @@ PAIR_TEST(goes_on_without_a_transport_that_the_machine_lacks)
   assert_int_equal(kvf_node_open(&config, &node, message), KVF_TRANSFER_SETUP);
   assert_null(node);
   assert_non_null(strstr(message, "UCX cannot be loaded"));
+  assert_int_equal(kvf_config_set(&config, "transports", "ucx,tcp", message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "require", "ucx,tcp", message), KVF_OK);
+  assert_int_equal(kvf_node_open(&config, &node, message), KVF_TRANSFER_SETUP);
+  assert_non_null(strstr(message, "UCX cannot be loaded"));
+}
+
+/* `local` would do, and is not used. */
+PAIR_TEST(a_required_transport_is_used_alone)
+{
+  static const pair_option tcp[] = {{"require", "tcp"}, {NULL, NULL}};
+  pair_open(&p, tcp);
+  pair_offer(&p.producer, 3, 10, 40, true, &ticket);
+  load(&ticket);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_loaded(20, 10, 40);
+  assert_true(pair_wait_log(&p.consumer, "loads go over tcp", "", 5000));
 }
 
 TEST(says_that_a_port_is_in_use)
