@@ -26,7 +26,7 @@ class FakeNode:
         self.events: list[tuple[int, int, int, Any]] = []
         self.status: dict[str, int] = {}
         self.next_id = 100
-        self.is_healthy = True
+        self.stuck: set[int] = set()
         self.numbers: list[tuple[str, str, int, bool]] = []
         self.distributions: list[tuple[str, list[tuple[int, int, int]]]] = []
         self.listed: list[Any] = []
@@ -88,7 +88,10 @@ class FakeNode:
         return self.listed
 
     def healthy(self) -> bool:
-        return self.is_healthy
+        return not self.stuck
+
+    def load_stuck(self, request_ids: list[int]) -> list[int]:
+        return [_kvferry.OK if id_ in self.stuck else _kvferry.NOT_FOUND for id_ in request_ids]
 
     def decide(self, id_: int, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
         self.events.append((_kvferry.EVENT_VERDICT, id_, 0, (action, status, keep_tokens // BLOCK_TOKENS, keep_tokens,

@@ -126,15 +126,17 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         engine = vllm_config(options=options)
         config.error_status_of(engine)
         config.carries_drafts(engine)
+        config.load_bounds(engine, kv_cache_config())
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
         config.open_rank_node(engine, kv_cache_config(), 0).close()
 
     given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
-             {"listen": "0.0.0.0", "key_file": str(key)}, {"error_status": 502}, {"carry_drafts": "maybe"}, {"weights_id": ""}]
+             {"listen": "0.0.0.0", "key_file": str(key)}, {"error_status": 502}, {"carry_drafts": "maybe"},
+             {"loads_in_flight": 0}, {"weights_id": ""}]
     assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, require=["tcp"])
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", require=["tcp"])
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

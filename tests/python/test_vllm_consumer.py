@@ -36,14 +36,14 @@ class Side:
 
     def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
                  open_status: int = _kvferry.OK, refusal: tuple[int, ...] | None = None, sliding: bool = False,
-                 tokens: int = TOKENS) -> None:
+                 tokens: int = TOKENS, options: dict[str, Any] | None = None) -> None:
         self.node = FakeNode()
         self.node.refusal = refusal or self.node.refusal
         self.node.status["request_open"] = open_status
         self.node.positions = [(tokens + 31) // 32] * (groups + sliding)
         self.failures = FakeFailures()
         self.tally = Tally()
-        self.consumer = Consumer(self.node, prompts(), self.tally, self.failures, vllm_config(ranks=ranks),
+        self.consumer = Consumer(self.node, prompts(), self.tally, self.failures, vllm_config(ranks=ranks, options=options),
                                  kv_cache_config(groups, sliding))
         self.manager = self.consumer.manager = FakeManager()
         self.a = request("a", tokens, params=params)
@@ -236,11 +236,11 @@ def test_decided_before_admission() -> None:
     assert [failure[0] for failure in side.failures.recorded] == ["a"]
 
 
-@pytest.mark.parametrize("healthy, status", [(False, _kvferry.TRANSFER_STALLED), (True, _kvferry.RANK_LOST)])
-def test_a_load_that_does_not_become_quiet_is_quarantined(healthy: bool, status: int) -> None:
+@pytest.mark.parametrize("stuck, status", [(True, _kvferry.TRANSFER_STALLED), (False, _kvferry.RANK_LOST)])
+def test_a_load_that_does_not_become_quiet_is_quarantined(stuck: bool, status: int) -> None:
     side = Side(ranks=2)
     side.admit()
-    side.quiet(0b01, healthy=healthy)
+    side.quiet(0b01, stuck={side.id} if stuck else set())
     side.decide(RECOMPUTE, status, keep_tokens=64)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0
@@ -253,13 +253,95 @@ def test_a_load_that_does_not_become_quiet_is_quarantined(healthy: bool, status:
     assert not side.consumer.busy
 
 
-def test_a_healthy_load_is_waited_for() -> None:
+def test_a_load_is_waited_for_whatever_others_do() -> None:
     side = Side()
     side.admit()
+    side.consumer.take(News(stuck={side.id + 1}))
     side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED, keep_tokens=32)
     assert side.settle() == set() and side.manager.popped == []
     side.quiet()
     assert side.settle() == {"a"} and side.a.num_computed_tokens == 32
+
+
+def test_a_discarded_load_that_does_not_become_quiet_is_quarantined() -> None:
+    side = Side()
+    side.admit()
+    side.consumer.discard_all()
+    assert side.settle() == set()
+    side.consumer.take(News(stuck={side.id}))
+    assert side.settle() == {"a"}
+    assert side.a.num_computed_tokens == 0 and side.manager.popped == ["a"]
+    side.manager.freed.clear()
+    side.quiet()
+    assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
+
+
+def test_a_failed_load_that_does_not_become_quiet_is_quarantined() -> None:
+    side = Side()
+    side.admit()
+    side.consumer.take(News(stuck={side.id}))
+    side.decide(FAIL, _kvferry.DEADLINE)
+    assert side.settle() == set() and side.consumer.errors == {"a"} and side.manager.popped == ["a"]
+    assert side.consumer.finish(side.a)
+
+
+def another(side: Side, name: str) -> Any:
+    """A request with a ticket, and its id in side.node.next_id."""
+    made = request(name, TOKENS, params=dict(PARAMS))
+    side.consumer.arrive(made)
+    return made
+
+
+@pytest.mark.parametrize("options", [{"loads_in_flight": 1}, {"load_bytes_in_flight": 1}])
+def test_loads_beyond_the_bound_wait(options: dict[str, Any]) -> None:
+    side = Side(options=options)
+    b = another(side, "b")
+    assert side.consumer.offer(b, 0) == (TOKENS, True)  # nothing is under way
+    side.admit()
+    assert side.consumer.offer(b, 0) == (None, False)
+    side.decide(USE)
+    assert side.settle() == set() and side.consumer.offer(b, 0) == (None, False)
+    side.quiet()
+    assert side.settle() == {"a"} and side.consumer.offer(b, 0) == (TOKENS, True)
+
+
+def test_what_a_stuck_or_cancelled_load_held_of_the_bound_is_free() -> None:
+    side = Side(options={"loads_in_flight": 1})
+    b = another(side, "b")
+    side.admit()
+    side.consumer.finish(side.a)
+    assert side.consumer.offer(b, 0) == (TOKENS, True)
+    side.consumer.admit(b, FakeBlocks([5, 6, 7]), TOKENS)
+    c = another(side, "c")
+    assert side.consumer.offer(c, 0) == (None, False)
+    id_ = side.node.next_id - 1
+    side.consumer.take(News(stuck={id_}))
+    side.consumer.decide(id_, (RECOMPUTE, _kvferry.DEADLINE, 0, 0, 0, 0))
+    assert side.settle() == {"b"} and side.consumer.offer(c, 0) == (TOKENS, True)
+
+
+def test_bytes_are_those_of_what_is_missing() -> None:
+    config = kv_cache_config()
+    block_bytes = 2 * config.kv_cache_groups[0].kv_cache_spec.page_size_bytes  # two layers
+    side = Side(options={"load_bytes_in_flight": 4 * block_bytes})
+    b = another(side, "b")
+    side.admit()  # 3 blocks
+    assert side.consumer.offer(b, 0) == (None, False)
+    assert side.consumer.offer(b, TOKENS - 32) == (32, True)
+
+
+def test_preempted_after_its_load() -> None:
+    """Its lease has ended: it is computed here, and counted, once for each time."""
+    side = Side()
+    side.admit()
+    side.decide(USE)
+    side.quiet()
+    assert side.settle() == {"a"}
+    side.consumer.start({"a"}, ())
+    assert side.tally.take() == {}
+    side.consumer.start((), {"a", "somebody else"})
+    assert side.tally.take() == {"not_loaded": {"preempted": 1}}
+    assert side.consumer.offer(side.a, 0) == (0, False)
 
 
 def test_several_groups() -> None:

@@ -98,6 +98,46 @@ def test_a_reset_between_steps_that_are_under_way(engine: Callable[..., ModelEng
     run([p, d], lambda: used(p) == used(d) == 0)
 
 
+@KINDS
+def test_preempted_after_its_load(engine: Callable[..., ModelEngine], asynchronous: bool) -> None:
+    """Its lease has ended, and its prompt is computed."""
+    p, d = engine("p", asynchronous), engine("d", asynchronous, blocks=14)
+    counted: list[tuple[str, str]] = []
+    d.side._consumer._tally.add = lambda *what: counted.append(what)
+    others = {name: [*PROMPT[:-1], token] for token, name in enumerate("ab")}
+    for name, prompt in others.items():
+        d.ask(name, prompt, 100, prefill(p, name, prompt))
+    run([p, d], lambda: d.finished.keys() >= others.keys())
+    assert {name: d.answers[name] for name in others} == {name: right_answer(others[name], 100) for name in others}
+    assert stat(d, "verdicts", "use") == 2
+    assert set(counted) == {("not_loaded", "preempted")}
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@KINDS
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_a_lease_that_ends_while_its_request_waits(engine: Callable[..., ModelEngine], asynchronous: bool,
+                                                   policy: str) -> None:
+    """It fails long before there are blocks for it, or is computed when there are."""
+    p = engine("p", asynchronous, lease_ttl_ms=300)
+    d = engine("d", asynchronous, blocks=34, policy=policy)
+    d.ask("long", [1] * 900, 120)
+    ticket = prefill(p, "a", PROMPT)
+    for _ in range(12):
+        d.step()
+    d.ask("a", PROMPT, 5, ticket)
+    assert p.reset()
+    while "a" not in d.finished and "long" not in d.finished:
+        d.step()
+        time.sleep(0.01)
+    assert ("a" in d.finished) == (policy == "fail")
+    run([p, d], lambda: d.finished.keys() >= {"a", "long"})
+    assert d.answers["long"] == right_answer([1] * 900, 120)
+    assert d.answers["a"] == ([] if policy == "fail" else right_answer(PROMPT, 5))
+    assert stat(d, "verdicts", policy) == 1
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
 class Storm:
     """Prompts of a few beginnings go from P to D, whose pools are small; clients leave, leases run out, caches are reset."""
 
@@ -149,7 +189,8 @@ class Storm:
 def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: int) -> None:
     """Every answer is right as far as it goes, nothing hangs, and every block comes back."""
     p = engine("p", asynchronous, blocks=20, lease_ttl_ms=300)
-    d = engine("d", asynchronous, blocks=16, ranks=1, lease_ttl_ms=300)
+    bound = {"loads_in_flight": 1} if seed % 2 else {}
+    d = engine("d", asynchronous, blocks=16, ranks=1, lease_ttl_ms=300, **bound)
     storm = Storm(p, d, seed)
     for _ in range(1200):
         storm.act()

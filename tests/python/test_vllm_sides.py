@@ -56,17 +56,17 @@ def test_news_of_ranks_merge() -> None:
     def report(rank: int, prefix: int) -> bytes:
         return _kvferry.report(5, rank, 4, prefix, _kvferry.OK if prefix == 4 else _kvferry.DEADLINE)
     a = News(reports={5: report(0, 4)}, quiet={5: 1}, ended={9: 1}, unpublished={9})
-    b = News(reports={5: report(1, 2), 6: b"other"}, quiet={5: 2, 6: 2}, ended={9: 2}, healthy=False)
+    b = News(reports={5: report(1, 2), 6: b"other"}, quiet={5: 2, 6: 2}, ended={9: 2}, stuck={6})
     merged = a.aggregate(b)
     assert merged.quiet == {5: 3, 6: 2} and merged.ended == {9: 3} and merged.unpublished == {9}
     assert merged.reports == {5: _kvferry.report_merge(report(0, 4), report(1, 2)), 6: b"other"}
-    assert not merged.healthy
+    assert merged.stuck == {6}
     assert merged == b.aggregate(a) == merged.aggregate(a)
     assert a.quiet == {5: 1}
 
 
 def test_an_empty_answer_reaches_the_scheduler_side() -> None:
-    assert News().is_empty() and not News(healthy=False).is_empty()
+    assert News().is_empty() and not News(stuck={5}).is_empty()
     assert not KVConnectorOutput(kv_connector_worker_meta=News()).is_empty()
 
 
@@ -92,9 +92,11 @@ def test_a_worker_answers_only_when_asked_or_with_news(rank: tuple[FakeNode, wor
 def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     load = (5, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0]))
-    side.start_loads(Orders(load=[load]))
-    node.is_healthy = False
-    assert side.news(Orders()) == News(healthy=False)
+    other = (6, "ticket", b"prompt", 0, 0, pack_blocks([[3, 4]], 0, [2], [0]))
+    side.start_loads(Orders(load=[load, other]))
+    node.stuck = {5, 7}
+    assert side.news(Orders()) == News(stuck={5})
+    node.stuck = set()
     node.events = [(_kvferry.EVENT_LOAD, 5, 0, b"report"), (_kvferry.EVENT_QUIET, 5, 0, None)]
     assert side.news(Orders()) == News(reports={5: b"report"}, quiet={5: 2})
 

@@ -23,7 +23,10 @@ ERROR_STATUS = "error_status"
 """The HTTP status of a request that has failed."""
 CARRY_DRAFTS = "carry_drafts"
 """Whether the KV of draft models is carried."""
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS)
+LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight"
+"""How many loads, and how many bytes a rank, may be under way: other requests wait in vLLM's queue."""
+LOADS_IN_FLIGHT_DEFAULT = 256
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT)
 """Options that are not the library's."""
 
 
@@ -125,3 +128,19 @@ def loaded_weights(vllm_config: VllmConfig) -> Weights:
         return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config.get(WEIGHTS_ID))
     except ValueError as error:
         raise ConfigError(f"{EXTRA}: {error}") from error
+
+
+def _count_option(vllm_config: VllmConfig, name: str, default: int) -> int:
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(name, default))
+    if not given.isascii() or not given.isdigit() or int(given) == 0:
+        raise ConfigError(f'{EXTRA}: {name} = "{given}" is not allowed: it must be a whole number, 1 or more')
+    return int(given)
+
+
+def load_bounds(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[int, int]:
+    """Most loads, and most tokens to be loaded, at a time. Without a bound on bytes the pool is one."""
+    block_bytes = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names)
+                      for group in kv_cache_config.transfer_groups)
+    bytes_max = _count_option(vllm_config, LOAD_BYTES_IN_FLIGHT, kv_cache_config.num_blocks * block_bytes)
+    return (_count_option(vllm_config, LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT),
+            bytes_max * check_groups(kv_cache_config) // block_bytes)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 from kvferry import Error, _kvferry
 
 from .adapters import LORA_CHANGED, Content
+from .config import load_bounds
 from .failures import Failures
+from .in_flight import InFlight
 from .layout import check_groups, slides
 from .log import limited
 from .messages import Load, News, Orders
@@ -38,9 +40,10 @@ if TYPE_CHECKING:
     from .metrics import Tally
 
 
-WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN = "weights_changed", "discarded", "not_taken"
+WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN, PREEMPTED = "weights_changed", "discarded", "not_taken", "preempted"
 """Why a ticket is not used, beside NoIdentity: vLLM has reset its cache, or paused, while its load was under way; vLLM did
-not take the offer: another connector loads, of which there is one for a prompt, or its logprobs are asked for."""
+not take the offer: another connector loads, of which there is one for a prompt, or its logprobs are asked for; vLLM has
+taken back the blocks of a running request, whose lease ended when it had been loaded."""
 
 
 class Phase(enum.Enum):
@@ -69,6 +72,8 @@ class Arrival:
     """What is wrong with the request itself."""
     quiet: int = 0
     """Ranks on which its load is quiet."""
+    stuck: bool = False
+    """On some rank it does not become quiet."""
     verdict: Verdict | None = None
     offered: bool = False
     admitted: bool = False
@@ -103,12 +108,14 @@ class Consumer:
         self._arrivals: dict[str, Arrival] = {}
         self._by_id: dict[int, Arrival] = {}
         self._quarantined: dict[int, Quarantine] = {}
+        self._in_flight = InFlight(*load_bounds(vllm_config, kv_cache_config))
+        self._loaded: dict[str, Request] = {}
+        """Not finished yet."""
         self._unstarted: dict[str, Arrival] = {}
         """Loaded with an adapter, and not yet in a step."""
         self._load: list[Load] = []
         self._load_adapters: dict[int, Content] = {}
         self._abort: list[int] = []
-        self._healthy = True
         self.errors: set[str] = set()
         """Requests that vLLM ends with an error at the end of its step. The set is vLLM's."""
         self.offloaders: list[OffloadingConnectorScheduler] = []
@@ -182,7 +189,9 @@ class Consumer:
         if arrival is None or arrival.phase is not Phase.OPEN:
             return 0, False
         arrival.offered = missing > 0
-        return (missing, True) if arrival.offered else (0, False)
+        if not arrival.offered:
+            return 0, False
+        return (missing, True) if self._in_flight.has_room(missing) else (None, False)
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         """vLLM has given the request its blocks, and waits for `external` tokens."""
@@ -194,6 +203,7 @@ class Consumer:
             if arrival.offered:
                 self._compute_here(request, NOT_TAKEN)
         else:
+            self._in_flight.add(arrival.id, external)
             self._start_loading(arrival, blocks, request.num_prompt_tokens - self._left_out - external)
 
     def _start_loading(self, arrival: Arrival, blocks: KVCacheBlocks, computed: int) -> None:
@@ -217,6 +227,7 @@ class Consumer:
         would free them with the first word of whichever connector."""
         assert self.manager is not None
         self._unstarted.pop(request.request_id, None)
+        self._loaded.pop(request.request_id, None)
         arrival = self._arrivals.get(request.request_id)
         if arrival is None:
             return False
@@ -225,7 +236,7 @@ class Consumer:
             return False
         del self._arrivals[request.request_id]
         if arrival.phase is Phase.LOADING:
-            del self._by_id[arrival.id]
+            self._leave(arrival)
             self._node.request_cancel([arrival.id])
             self._quarantine(arrival, awaited=True)
         elif arrival.admitted:
@@ -258,8 +269,13 @@ class Consumer:
     def _forget(self, arrival: Arrival) -> None:
         """Takes it off the books; the producer is told unless there was a verdict."""
         del self._arrivals[arrival.request.request_id]
-        if self._by_id.pop(arrival.id, None) is not None and arrival.verdict is None:
+        if arrival.id in self._by_id and arrival.verdict is None:
             self._node.request_cancel([arrival.id])
+        self._leave(arrival)
+
+    def _leave(self, arrival: Arrival) -> None:
+        self._by_id.pop(arrival.id, None)
+        self._in_flight.drop(arrival.id)
 
     # ---- what the workers and the library say ----
 
@@ -269,8 +285,9 @@ class Consumer:
         orders.abort, self._abort = self._abort, []
 
     def take(self, news: News) -> None:
-        self._healthy = news.healthy
         self._node.request_report(list(news.reports.values()))
+        for id_ in news.stuck & self._by_id.keys():
+            self._by_id[id_].stuck = True
         for id_ in news.refused:
             if (arrival := self._by_id.get(id_)) is not None:
                 self._discard(arrival, LORA_CHANGED)
@@ -301,12 +318,17 @@ class Consumer:
         self._drop_other_adapters()
         loading = [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.LOADING]
         done = [arrival for arrival in loading if self._settle_load(arrival)]
+        self._loaded |= {arrival.request.request_id: arrival.request for arrival in done
+                         if arrival.request.num_computed_tokens > 0}
         self._unstarted |= {arrival.request.request_id: arrival for arrival in done
                             if arrival.content is not None and arrival.request.num_computed_tokens > 0}
         return {arrival.request.request_id for arrival in done}
 
-    def start(self, scheduled: Iterable[str]) -> None:
-        """These are in the step that comes."""
+    def start(self, scheduled: Iterable[str], preempted: Iterable[str]) -> None:
+        """These are in the step that comes; of these vLLM has taken back the blocks."""
+        for request_id in preempted:
+            if (request := self._loaded.pop(request_id, None)) is not None:
+                self._compute_here(request, PREEMPTED)
         for request_id in list(self._unstarted) if self._unstarted else ():
             if request_id in scheduled:
                 del self._unstarted[request_id]
@@ -341,22 +363,23 @@ class Consumer:
         """Acts on a load that can be acted upon; true if its request is to be reported now."""
         quiet = arrival.quiet == self._all_ranks
         if arrival.discarded:
-            if quiet:
-                self._forget(arrival)
-                self._truncate(arrival.request, 0)
-                self._compute_here(arrival.request, arrival.discarded)
-            return quiet
+            if not quiet and not arrival.stuck:
+                return False
+            if not quiet:
+                self._quarantine_stuck(arrival)
+            self._forget(arrival)
+            self._truncate(arrival.request, 0)
+            self._compute_here(arrival.request, arrival.discarded)
+            return True
         if arrival.verdict is None:
             return False
         action, status, _, keep_tokens, _, _ = arrival.verdict
         if not quiet:
-            if action == _kvferry.ACTION_USE or (self._healthy and status != _kvferry.RANK_LOST):
+            if action == _kvferry.ACTION_USE or not (arrival.stuck or status == _kvferry.RANK_LOST):
                 return False
-            count = self._quarantine(arrival)
-            limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
-                          arrival.request.request_id, count)
+            self._quarantine_stuck(arrival)
             keep_tokens = 0
-        del self._by_id[arrival.id]
+        self._leave(arrival)
         if action == _kvferry.ACTION_FAIL:
             self._fail(arrival)
             return False
@@ -376,6 +399,11 @@ class Consumer:
             self.manager.free(request)
         elif self._kv_cache_config.needs_kv_cache_zeroing:
             self.manager.record_blocks_for_zeroing(request.request_id, keep_tokens)
+
+    def _quarantine_stuck(self, arrival: Arrival) -> None:
+        count = self._quarantine(arrival)
+        limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+                      arrival.request.request_id, count)
 
     def _quarantine(self, arrival: Arrival, awaited: bool = False) -> int:
         """The load may write to these blocks for nobody knows how long: the request goes on, or ends, without them."""

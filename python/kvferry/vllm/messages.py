@@ -57,7 +57,8 @@ class News(KVConnectorWorkerMetadata):
     """By lease: the ranks that have ended it."""
     unpublished: set[int] = field(default_factory=set)
     """Leases that some rank could not publish."""
-    healthy: bool = True
+    stuck: set[int] = field(default_factory=set)
+    """Requests whose load does not become quiet on some rank."""
     refused: set[int] = field(default_factory=set)
     """Requests that some rank does not load, since it has another adapter."""
     adapters: dict[int, dict[int, Adapter]] = field(default_factory=dict)
@@ -65,13 +66,13 @@ class News(KVConnectorWorkerMetadata):
 
     def is_empty(self) -> bool:
         """Not __bool__: vLLM drops what is false, and an empty answer is an answer."""
-        return self.healthy and not (self.reports or self.quiet or self.ended or self.unpublished or self.refused
-                                     or self.adapters)
+        return not (self.reports or self.quiet or self.ended or self.unpublished or self.stuck or self.refused
+                    or self.adapters)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
         assert isinstance(other, News)
         merged = News(dict(self.reports), dict(self.quiet), dict(self.ended), self.unpublished | other.unpublished,
-                      self.healthy and other.healthy, self.refused | other.refused, self.adapters | other.adapters)
+                      self.stuck | other.stuck, self.refused | other.refused, self.adapters | other.adapters)
         for request_id, report in other.reports.items():
             mine = merged.reports.get(request_id)
             merged.reports[request_id] = report if mine is None else _kvferry.report_merge(mine, report)

@@ -100,7 +100,7 @@ class Scheduler:
         """The step's orders to the workers."""
         self._poll()
         orders = Orders()
-        self._consumer.start(scheduler_output.num_scheduled_tokens)
+        self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
         self._producer.fill(orders, scheduler_output)
         self._consumer.fill(orders)
         orders.last_words, self._last_words = self._last_words, []

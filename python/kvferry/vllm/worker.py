@@ -116,7 +116,9 @@ class Worker:
                 elif kind == _kvferry.EVENT_QUIET:
                     news.quiet[id_] = self._bit
                     self._loading.discard(id_)
-        news.healthy = not self._loading or self._node.healthy()
+        if self._loading and not self._node.healthy():
+            loads = list(self._loading)
+            news.stuck |= {id_ for id_, status in zip(loads, self._node.load_stuck(loads)) if status == _kvferry.OK}
 
     def news(self, orders: Orders) -> News | None:
         self._poll()

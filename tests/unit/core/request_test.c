@@ -537,6 +537,15 @@ WORLD_TEST(producer_that_is_gone_is_given_up_after_two_tries)
   assert_verdict(KVF_ACTION_RECOMPUTE, KVF_PEER_DOWN);
 }
 
+WORLD_TEST(producer_that_is_another_process_is_given_up_at_once)
+{
+  control_publish(&ticket);
+  ticket.rank[0].incarnation.bytes[0] ^= 1;
+  (void)open_request();
+  control_dial(KVF_OK);
+  assert_verdict(KVF_ACTION_RECOMPUTE, KVF_PEER_RESTARTED);
+}
+
 WORLD_TEST(producer_that_is_back_in_time_is_not_given_up)
 {
   kvf_event event;
