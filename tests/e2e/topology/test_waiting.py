@@ -119,7 +119,7 @@ def test_a_producer_that_dies(rig: Rig) -> None:
 def test_a_good_one_loads(rig: Rig) -> None:
     """However long it waits: its lease is renewed."""
     expected = rig.expected(rig.question)
-    with full(rig), ThreadPoolExecutor() as clients:
+    with ThreadPoolExecutor() as clients, full(rig):
         before = count(rig, LOADED_BLOCKS)
         answer = clients.submit(rig.decode, rig.question, rig.ticket(rig.question))
         waits(rig)
