@@ -27,6 +27,7 @@ typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
 #define KVF_TRANSPORTS_MAX 4
+#define KVF_LISTEN_PORTS_MAX 1024 /* of a range */
 
 typedef struct kvf_identity_field {
   char name[KVF_IDENTITY_BYTES_MAX];
@@ -44,7 +45,8 @@ typedef struct kvf_config {
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
 
   /* The network. */
-  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT"; empty: take no connections */
+  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT", "HOST:PORT-PORT": the first that is free;
+                                          empty: take no connections */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key, and maybe one that is accepted too; empty: none,
                                           loopback only */

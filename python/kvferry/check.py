@@ -199,19 +199,32 @@ def check_address(listen: str) -> Finding:
 def check_port(listen: str, ranks: int) -> list[Finding]:
     """Whether each rank's port is free; a port that any may take is."""
     host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdigit() or int(port) == 0:
+    first, _, last = port.partition("-")
+    if not separator or not first.isdigit() or int(first) == 0:
         return []
+    if last.isdigit():
+        free = sum(port_trouble(host, number) == "" for number in range(int(first), min(int(last), 65535) + 1))
+        return [Finding(OK if free >= ranks else FAIL, "port", f"{free} of {port} are free, for {ranks} ranks",
+                        "" if free >= ranks else "give a longer range, or leave the ports out")]
     findings = []
     for rank in range(ranks):
-        try:
-            info = socket.getaddrinfo(host.strip("[]"), int(port) + rank, type=socket.SOCK_STREAM)[0]
-            with socket.socket(info[0], socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(info[4])
-            findings.append(Finding(OK, "port", f"{int(port) + rank} of rank {rank} is free"))
-        except (OSError, OverflowError) as error:
-            findings.append(Finding(FAIL, "port", f"{int(port) + rank} of rank {rank}: {error}", "choose another, or leave the port out"))
+        number = int(port) + rank
+        trouble = port_trouble(host, number)
+        findings.append(Finding(FAIL, "port", f"{number} of rank {rank}: {trouble}", "choose another, or leave the port out") if trouble
+                        else Finding(OK, "port", f"{number} of rank {rank} is free"))
     return findings
+
+
+def port_trouble(host: str, port: int) -> str:
+    """Why nobody can listen there; "" if it is free."""
+    try:
+        info = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(info[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(info[4])
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 def limit_text(value: int) -> str:

@@ -9,6 +9,7 @@
 typedef enum option_type {
   TYPE_NUMBER,
   TYPE_ADDRESS,
+  TYPE_LISTEN,
   TYPE_PATH,
   TYPE_TRANSPORTS,
   TYPE_REQUIRE,
@@ -38,6 +39,7 @@ typedef struct kvf_option {
   {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
 
 #define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
+#define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
 
 static const kvf_option table[] = {
     NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
@@ -47,8 +49,8 @@ static const kvf_option table[] = {
          "Whether the leading blocks of a failed load are kept; off where they are no use without later ones "
          "(windows)."),
 
-    TEXT(listen, TYPE_ADDRESS, "127.0.0.1", ADDRESS_ALLOWED,
-         "Where to take connections; without a port any free one, empty for none."),
+    TEXT(listen, TYPE_LISTEN, "127.0.0.1", LISTEN_ALLOWED,
+         "Where to take connections; without a port any free one, of PORT-PORT the first free one, empty for none."),
     TEXT(advertise, TYPE_ADDRESS, "", ADDRESS_ALLOWED,
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(key_file, TYPE_PATH, "", "a path, or empty",
@@ -128,6 +130,7 @@ static const struct {
     [TYPE_LOG_LEVEL] = {log_level_names, COUNT_OF(log_level_names)},
 };
 
+_Static_assert(KVF_LISTEN_PORTS_MAX == 1024, "LISTEN_ALLOWED");
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
 _Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_switch) == sizeof(uint32_t) &&
@@ -213,6 +216,30 @@ static bool is_address(const char *text)
   return *text == 0 || (*text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
 }
 
+void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last)
+{
+  uint32_t port = 0;
+  (void)snprintf(first, KVF_HOST_BYTES_MAX, "%s", listen);
+  char *colon = strrchr(first, ':');
+  char *dash = colon == NULL ? NULL : strchr(colon, '-');
+  if (dash != NULL && parse_number(dash + 1, 1, UINT16_MAX, &port)) {
+    *dash = 0;
+  }
+  *last = (uint16_t)port;
+}
+
+static bool is_listen(const char *text)
+{
+  char first[KVF_HOST_BYTES_MAX];
+  uint16_t last = 0;
+  uint32_t port = 0;
+  kvf_listen_split(text, first, &last);
+  if (!is_address(first)) {
+    return false;
+  }
+  return last == 0 || (parse_number(strrchr(first, ':') + 1, 1, last, &port) && last - port < KVF_LISTEN_PORTS_MAX);
+}
+
 static bool is_free_of_control_characters(const char *text)
 {
   for (; *text != 0; text++) {
@@ -246,6 +273,8 @@ static bool is_text(const kvf_option *option, const char *text)
   switch (option->type) {
     case TYPE_ADDRESS:
       return is_address(text);
+    case TYPE_LISTEN:
+      return is_listen(text);
     case TYPE_PATH:
       return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
@@ -259,7 +288,8 @@ static bool is_text(const kvf_option *option, const char *text)
 
 static bool is_text_type(option_type type)
 {
-  return type == TYPE_ADDRESS || type == TYPE_PATH || type == TYPE_TRANSPORTS || type == TYPE_REQUIRE;
+  return type == TYPE_ADDRESS || type == TYPE_LISTEN || type == TYPE_PATH || type == TYPE_TRANSPORTS ||
+         type == TYPE_REQUIRE;
 }
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */

@@ -5,6 +5,9 @@
 
 #include "kvferry/config.h"
 
+/* `listen` without its range, which is up to *last; 0: it has none. */
+void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last);
+
 /* Checks a whole configuration: every option once more (the struct is the caller's memory), and those that depend on
  * each other. KVF_INVALID: `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) names options, values and what is
  * allowed. Whether addresses and files are usable shows only when they are used. */

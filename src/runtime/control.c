@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/options.h"
 #include "runtime/control_socket.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -53,13 +54,33 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
   return status;
 }
 
+/* Takes the first port that is free, from `address` to `last`; 0: that address alone. */
+static kvf_status listen_on(kvf_control *control, kvf_address address, uint16_t last, kvf_address *bound, char *message)
+{
+  kvf_status status = kvf_socket_listen(&address, &control->listener, bound, message);
+  while (status == KVF_ADDRESS_IN_USE && address.port < last) {
+    address.port++;
+    status = kvf_socket_listen(&address, &control->listener, bound, message);
+  }
+  if (status == KVF_ADDRESS_IN_USE && last > 0) {
+    char of_last[KVF_MESSAGE_BYTES_MAX];
+    (void)snprintf(of_last, sizeof(of_last), "%s", message);
+    return kvf_fail(status, message, "listen = %.60s: no port of it is free; the last: %.150s",
+                    control->node->config.listen, of_last);
+  }
+  return status;
+}
+
 static kvf_status open_listener(kvf_control *control, char *message)
 {
   kvf_node *node = control->node;
   kvf_address address;
   kvf_address named;
   kvf_address bound;
-  kvf_status status = kvf_address_resolve(node->config.listen, &address, message);
+  char first[KVF_HOST_BYTES_MAX];
+  uint16_t last;
+  kvf_listen_split(node->config.listen, first, &last);
+  kvf_status status = kvf_address_resolve(first, &address, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -69,14 +90,21 @@ static kvf_status open_listener(kvf_control *control, char *message)
                     node->config.listen);
   }
   status = find_named(&node->config, &address, &named, message);
+  if (status == KVF_OK && last > 0 && node->config.advertise[0] != '\0' && named.port != 0) {
+    return kvf_fail(
+        KVF_INVALID, message,
+        "advertise = %.60s names a port, and listen = %.60s takes any of several: name none, tickets then have "
+        "the one that was taken",
+        node->config.advertise, node->config.listen);
+  }
   if (status == KVF_OK) {
-    status = kvf_socket_listen(&address, &control->listener, &bound, message);
+    status = listen_on(control, address, last, &bound, message);
   }
   if (status != KVF_OK) {
     return status;
   }
   node->address = named;
-  node->address.port = named.port == 0 ? bound.port : named.port;
+  node->address.port = named.port == 0 || last > 0 ? bound.port : named.port;
   return KVF_OK;
 }
 

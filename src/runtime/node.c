@@ -80,7 +80,8 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
                                  .spin_us = node->config.spin_us,
                                  .tls = node->tls};
-  (void)snprintf(config.listen, sizeof(config.listen), "%s", node->config.listen);
+  uint16_t last_port;
+  kvf_listen_split(node->config.listen, config.listen, &last_port);
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   for (uint32_t i = 0; i < node->core.peers.transports_count;) {
     const kvf_transport_ops *ops = find_transport(node->core.peers.transports[i]);

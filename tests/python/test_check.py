@@ -103,8 +103,10 @@ def test_ports_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         first, = check.check_port(f"127.0.0.1:{port}", 1)
+        assert check.check_port(f"127.0.0.1:{port}-{port}", 1)[0].level == check.FAIL
     assert first.level == check.FAIL and f"{port} of rank 0" in first.text
     assert check.check_port(f"127.0.0.1:{port}", 1)[0].level == check.OK
+    assert check.check_port(f"127.0.0.1:{port}-{port}", 1)[0].level == check.OK
     assert check.check_port("127.0.0.1", 1) == check.check_port("127.0.0.1:0", 1) == []
 
 

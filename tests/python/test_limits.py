@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,9 +134,16 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
-             {"listen": "0.0.0.0", "key_file": str(key)}, {"error_status": 502}, {"carry_drafts": "maybe"},
+             {"listen": "0.0.0.0", "key_file": str(key)},
+             {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
+             {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
              {"loads_in_flight": 0}, {"weights_id": ""}]
-    assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other runs of this test hold it, too
+        taken.bind(("127.0.0.77", 7000))
+        taken.listen()
+        assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
+        start(listen="127.0.0.77:7000-7099")
     start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", require=["tcp"])
 
 

@@ -297,6 +297,7 @@ def test_more_ranks_than_heads() -> None:
 @pytest.mark.parametrize("address, expected", [
     ("10.0.0.1", "10.0.0.1"), ("10.0.0.1:0", "10.0.0.1:0"), ("10.0.0.1:7000", "10.0.0.1:7003"),
     ("[::1]:7000", "[::1]:7003"), ("[::1]", "[::1]"), ("::1", "::1"), ("", ""),
+    ("10.0.0.1:7000-7003", "10.0.0.1:7000-7003"),  # each takes the first that is free
 ])
 def test_ranks_of_one_host_take_ports_in_a_row(address: str, expected: str) -> None:
     assert config._address_of_rank(address, 3) == expected

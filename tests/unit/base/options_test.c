@@ -144,6 +144,29 @@ TEST(addresses_have_a_shape)
   }
 }
 
+TEST(only_listening_has_ranges_of_ports)
+{
+  const char *const good[] = {"127.0.0.1:7000-7003", "a-1.example:1-1024", "[::1]:65535-65535"};
+  const char *const bad[] = {"h:7003-7000", "h:0-9",   "h:1-1025", "h:1-65536", "h:1-",
+                             "h:-9",        "h:1-2-3", ":1-2",     "1-2:"};
+  char first[KVF_HOST_BYTES_MAX];
+  uint16_t last;
+  kvf_config config = defaults();
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("listen", good[i]);
+    assert_int_equal(kvf_config_set(&config, "advertise", good[i], NULL), KVF_INVALID);
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
+  }
+  kvf_listen_split("a-1.example:1-1024", first, &last);
+  assert_string_equal(first, "a-1.example:1");
+  assert_int_equal(last, 1024);
+  kvf_listen_split("a-1.example", first, &last);
+  assert_string_equal(first, "a-1.example");
+  assert_int_equal(last, 0);
+}
+
 TEST(texts_have_room)
 {
   kvf_config config = defaults();

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "held_port.h"
 #include "pair.h"
 #include "stranger.h"
 #include "test.h"
@@ -67,6 +68,36 @@ TEST(port_is_chosen_and_told)
   assert_int_not_equal(ports[0], ports[1]);
   kvf_node_close(nodes[0]);
   kvf_node_close(nodes[1]);
+}
+
+/* As ranks of one host do, and whoever advertises another address: tickets name the port that was taken. */
+TEST(first_free_port_of_a_range_is_taken_and_told)
+{
+  const held_port taken = hold_port();
+  char range[64];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const pair_option options[] = {{"listen", range}, {"advertise", "10.1.2.3"}, {NULL, NULL}};
+  const pair_option plain[] = {{"listen", range}, {NULL, NULL}};
+  const pair_option with_port[] = {{"listen", range}, {"advertise", "10.1.2.3:80"}, {NULL, NULL}};
+  kvf_node *nodes[3];
+  uint16_t ports[3];
+  (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port + 40);
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(open_node(i == 1 ? plain : options, &nodes[i], message), KVF_OK);
+    ports[i] = address_of(nodes[i]).address.port;
+  }
+  assert_int_equal(ports[0], taken.port);
+  assert_in_range(ports[1], ports[0] + 1, ports[0] + 39);
+  assert_in_range(ports[2], ports[1] + 1, ports[0] + 40);
+  assert_refused(with_port, KVF_INVALID, "advertise = 10.1.2.3:80 names a port, and listen = ");
+
+  (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port);
+  assert_refused(options, KVF_ADDRESS_IN_USE, range);
+  assert_refused(options, KVF_ADDRESS_IN_USE, "no port of it is free");
+  for (size_t i = 0; i < 3; i++) {
+    kvf_node_close(nodes[i]);
+  }
+  (void)close(taken.fd);
 }
 
 TEST(advertised_address_is_what_tickets_name)
