@@ -51,11 +51,18 @@ void kvf_lease_slots_free(kvf_lease_slots *slots)
   *slots = (kvf_lease_slots){0};
 }
 
-static bool fits_share(const kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks)
+/* KVF_LIMIT: it never fits; KVF_NO_LEASE: not now. */
+static kvf_status fit_share(const kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks)
 {
   uint64_t share = slots->share_percent;
   uint64_t cap = pool_blocks / 100 * share + pool_blocks % 100 * share / 100;
-  return pool_blocks == 0 || (slots->blocks <= cap && blocks <= cap - slots->blocks);
+  if (pool_blocks == 0) {
+    return KVF_OK;
+  }
+  if (blocks > cap) {
+    return KVF_LIMIT;
+  }
+  return slots->blocks <= cap - blocks ? KVF_OK : KVF_NO_LEASE;
 }
 
 /* False if there is no memory. */
@@ -72,7 +79,11 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
   if (slots->draining) {
     return KVF_DRAINING;
   }
-  if (slots->free_count == 0 || slots->next_id >= KVF_LEASE_ID_MAX || !fits_share(slots, blocks, pool_blocks)) {
+  kvf_status status = fit_share(slots, blocks, pool_blocks);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (slots->free_count == 0 || slots->next_id >= KVF_LEASE_ID_MAX) {
     return KVF_NO_LEASE;
   }
   uint32_t index = slots->free[slots->free_first];

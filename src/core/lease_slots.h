@@ -33,7 +33,7 @@ void kvf_lease_slots_free(kvf_lease_slots *slots);
 
 /* Reserves a slot for `blocks` blocks of a pool of `pool_blocks` (0: no cap). `token` is random, the lease's secret.
  * *out is set on success only. KVF_DRAINING: after kvf_lease_slots_drain(). KVF_NO_LEASE: every slot is taken, or the
- * blocks of all leases would be more than share_percent of the pool. KVF_NO_MEMORY. */
+ * blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
                                                 const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out);
 

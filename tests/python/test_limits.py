@@ -128,6 +128,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         config.error_status_of(engine)
         config.carries_drafts(engine)
         config.load_bounds(engine, kv_cache_config())
+        config.lease_wait_s(engine)
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
         config.open_rank_node(engine, kv_cache_config(), 0).close()
@@ -137,14 +138,14 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
              {"listen": "0.0.0.0", "key_file": str(key)},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
              {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
-             {"loads_in_flight": 0}, {"weights_id": ""}]
+             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"weights_id": ""}]
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other runs of this test hold it, too
         taken.bind(("127.0.0.77", 7000))
         taken.listen()
         assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
         start(listen="127.0.0.77:7000-7099")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", require=["tcp"])
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500, require=["tcp"])
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

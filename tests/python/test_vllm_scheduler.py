@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.vllm import engine_core  # noqa: E402
+from kvferry.vllm import engine_core, producer  # noqa: E402
+from kvferry.vllm.metrics import Tally  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
 
 ASKS = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -53,6 +54,20 @@ def used(engine: ModelEngine) -> int:
 
 def stat(engine: ModelEngine, name: str, reason: str = "") -> int:
     return sum(value for what, why, value, _ in engine.side._node.stats() if (what, why) == (name, reason))
+
+
+@pytest.fixture
+def no_tickets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why there were none, as it is counted."""
+    reasons: list[str] = []
+    add = Tally.add
+
+    def note(tally: Tally, name: str, reason: str) -> None:
+        add(tally, name, reason)
+        reasons.extend([reason] if name == "no_tickets" else [])
+
+    monkeypatch.setattr(Tally, "add", note)
+    return reasons
 
 
 KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "asynchronous"])
@@ -138,6 +153,99 @@ def test_a_lease_that_ends_while_its_request_waits(engine: Callable[..., ModelEn
     run([p, d], lambda: used(p) == used(d) == 0)
 
 
+# ---- more prompts than leases have room for ----
+
+MANY = [[(first * 11 + token) % 50 for token in range(150)] for first in range(8)]
+SMALL = {"blocks": 24, "lease_pool_share_percent": 50}
+"""Room for two of them."""
+
+
+@KINDS
+def test_prompts_wait_for_their_leases(engine: Callable[..., ModelEngine], asynchronous: bool, no_tickets: list[str]) -> None:
+    p, d = engine("p", asynchronous, lease_wait_ms=10_000, **SMALL), engine("d", asynchronous)
+    for number, prompt in enumerate(MANY):
+        p.ask(f"r{number}", prompt, 1, ASKS)
+    for _ in range(20):
+        p.step()
+    assert 0 < len(p.finished) < len(MANY)  # the others wait, and are not computed in vain
+    carried: set[str] = set()
+
+    def decode() -> bool:
+        for name in p.finished.keys() - carried:
+            carried.add(name)
+            d.ask(name, MANY[int(name[1:])], 5, p.finished[name][1])
+        return len(d.finished) == len(MANY)
+    run([p, d], decode)
+    assert [d.answers[f"r{number}"] for number in range(len(MANY))] == [right_answer(prompt, 5) for prompt in MANY]
+    assert stat(d, "verdicts", "use") == len(MANY) and no_tickets == []
+    run([p, d], lambda: used(p) == used(d) == 0)
+    assert stat(p, "leases_reserved") == 0
+
+
+@KINDS
+def test_prompts_go_without_by_default(engine: Callable[..., ModelEngine], asynchronous: bool, no_tickets: list[str]) -> None:
+    p = engine("p", asynchronous, **SMALL)
+    for number, prompt in enumerate(MANY):
+        p.ask(f"r{number}", prompt, 1, ASKS)
+    run([p], lambda: len(p.finished) == len(MANY))
+    without = [name for name, (_, params) in p.finished.items() if params is None]
+    assert len(without) == len(MANY) - 2 and no_tickets == ["no_lease"] * len(without)
+
+
+@KINDS
+def test_a_wait_for_a_lease_ends(engine: Callable[..., ModelEngine], asynchronous: bool, no_tickets: list[str]) -> None:
+    """By the option's time, and at once where there is nothing to wait for."""
+    p = engine("p", asynchronous, lease_wait_ms=300, **SMALL)
+    began = time.monotonic()
+    assert prefill(p, "a", MANY[0]) and prefill(p, "b", MANY[1])
+    p.ask("large", [token % 50 for token in range(400)], 1, ASKS)  # more than the share by itself
+    p.ask("plain", PROMPT, 1)
+    run([p], lambda: "large" in p.finished and "plain" in p.finished)
+    assert p.finished["large"][1] is None and no_tickets == ["limit"]
+    assert time.monotonic() - began < 0.3
+    began = time.monotonic()
+    assert prefill(p, "c", MANY[2]) is None
+    assert 0.3 <= time.monotonic() - began < 5 and no_tickets == ["limit", "no_lease"]
+
+
+@KINDS
+def test_whoever_leaves_waits_for_no_lease(engine: Callable[..., ModelEngine], asynchronous: bool) -> None:
+    p, d = engine("p", asynchronous, lease_wait_ms=10_000, **SMALL), engine("d", asynchronous)
+    tickets = [prefill(p, name, prompt) for name, prompt in zip("ab", MANY)]
+    p.ask("c", MANY[2], 1, ASKS)
+    p.ask("d", MANY[3], 9, ASKS)
+    for _ in range(5):
+        p.step()
+    p.abort("c")
+    d.ask("a", MANY[0], 1, tickets[0])
+    run([p, d], lambda: p.side._producer._reserved.keys() == {"d"} or "d" in p.answers and bool(p.answers["d"]))
+    p.abort("d")
+    d.ask("b", MANY[1], 1, tickets[1])
+    run([p, d], lambda: used(p) == used(d) == 0)
+    assert stat(p, "leases_reserved") == 0 and not p.side._producer._reserved and not p.side._producer._waits_until
+
+
+@KINDS
+@pytest.mark.parametrize("comes_back", [True, False], ids=["comes_back", "stays"])
+def test_blocks_of_leases_are_waited_for(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch,
+                                         asynchronous: bool, comes_back: bool) -> None:
+    """Instead of preempting who lacks one; for a while."""
+    monkeypatch.setattr(producer, "FREES_WITHIN_S", 5.0 if comes_back else 0.2)
+    p, d = engine("p", asynchronous), engine("d", asynchronous)
+    tickets = [prefill(p, name, prompt) for name, prompt in zip("abc", MANY)]
+    p.ask("long", MANY[3], 150)
+    one = p.scheduler.requests["long"]
+    run([p], lambda: used(p) == p.kv.num_blocks - 1)
+    for _ in range(50):
+        p.step()
+    assert one.num_preemptions == 0 and "long" not in p.finished
+    if not comes_back:
+        run([p], lambda: one.num_preemptions > 0)
+    d.ask("a", MANY[0], 1, tickets[0])
+    run([p, d], lambda: "long" in p.finished)
+    assert p.answers["long"] == right_answer(MANY[3], 150) and (one.num_preemptions == 0) == comes_back
+
+
 class Storm:
     """Prompts of a few beginnings go from P to D, whose pools are small; clients leave, leases run out, caches are reset."""
 
@@ -188,7 +296,7 @@ class Storm:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: int) -> None:
     """Every answer is right as far as it goes, nothing hangs, and every block comes back."""
-    p = engine("p", asynchronous, blocks=20, lease_ttl_ms=300)
+    p = engine("p", asynchronous, blocks=20, lease_ttl_ms=300, lease_wait_ms=50 * (seed // 2))
     bound = {"loads_in_flight": 1} if seed % 2 else {}
     d = engine("d", asynchronous, blocks=16, ranks=1, lease_ttl_ms=300, **bound)
     storm = Storm(p, d, seed)
@@ -203,3 +311,4 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
         assert answer == right[:len(answer)] and (name in storm.left or len(answer) == len(right)), name
     assert stat(d, "verdicts", "use") > 0
     run([p, d], lambda: used(p) == used(d) == 0)
+    assert stat(p, "leases_reserved") == 0

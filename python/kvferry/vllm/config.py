@@ -26,7 +26,9 @@ CARRY_DRAFTS = "carry_drafts"
 LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight"
 """How many loads, and how many bytes a rank, may be under way: other requests wait in vLLM's queue."""
 LOADS_IN_FLIGHT_DEFAULT = 256
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT)
+LEASE_WAIT = "lease_wait_ms"
+"""How long a prompt waits for its lease before it is computed."""
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT)
 """Options that are not the library's."""
 
 
@@ -130,11 +132,16 @@ def loaded_weights(vllm_config: VllmConfig) -> Weights:
         raise ConfigError(f"{EXTRA}: {error}") from error
 
 
-def _count_option(vllm_config: VllmConfig, name: str, default: int) -> int:
+def _count_option(vllm_config: VllmConfig, name: str, default: int, least: int = 1) -> int:
     given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(name, default))
-    if not given.isascii() or not given.isdigit() or int(given) == 0:
-        raise ConfigError(f'{EXTRA}: {name} = "{given}" is not allowed: it must be a whole number, 1 or more')
+    if not given.isascii() or not given.isdigit() or int(given) < least:
+        raise ConfigError(f'{EXTRA}: {name} = "{given}" is not allowed: it must be a whole number, {least} or more')
     return int(given)
+
+
+def lease_wait_s(vllm_config: VllmConfig) -> float:
+    """How long a prompt waits for its lease."""
+    return _count_option(vllm_config, LEASE_WAIT, 0, least=0) / 1000
 
 
 def load_bounds(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[int, int]:

@@ -144,6 +144,9 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         self._scheduler.update(connector_output)
 
+    def has_pending_block_frees(self) -> bool:
+        return self._scheduler.frees_soon()
+
     def has_pending_push_work(self) -> bool:
         return self._scheduler.busy
 

@@ -3,6 +3,7 @@ the request finishes, and keeps its blocks until every rank has ended it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from vllm.v1.request import RequestStatus
 from kvferry import _kvferry
 
 from .adapters import LORA_CHANGED, Content
+from .config import lease_wait_s
 from .layout import check_groups, first_needed_block, slides
 from .messages import News, Orders
 from .requests import OPTIONS, TICKET, NoIdentity, Prompts, count_wanted, log_left_out, pack_blocks, wants_handover
@@ -33,6 +35,8 @@ USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, 
 """How a request finishes whose output, and ticket, somebody reads."""
 PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
 """Why there is no ticket, beside NoIdentity and the library's statuses."""
+FREES_WITHIN_S = 1.0
+"""How long vLLM waits for the blocks of leases, at a stretch, before it preempts."""
 
 
 @dataclass
@@ -69,6 +73,13 @@ class Producer:
         self._leases: dict[int, Lease] = {}
         self._by_request: dict[str, Lease] = {}
         self._end: list[bytes] = []
+        self._wait_s = lease_wait_s(vllm_config)
+        self._waits_until: dict[str, float] = {}
+        self._reserved: dict[str, tuple[bytes, int]] = {}
+        """By request that is not computed yet: the lease that it will have, if prompts wait for theirs."""
+        self._short_since: float | None = None
+        """In each step since then vLLM has lacked blocks."""
+        self._short = False
         self.paused = False
         """vLLM waits for work to end: no new leases."""
 
@@ -80,7 +91,35 @@ class Producer:
         if wants_handover(request):
             self._wanted[request.request_id] = request
 
+    def waits(self, request: Request) -> bool:
+        """Whether vLLM is not to compute it yet, since leases leave no room for its own. Asked often."""
+        request_id = request.request_id
+        if self._wait_s == 0 or request_id not in self._wanted or request_id in self._reserved:
+            return False
+        if request_id not in self._waits_until:
+            if isinstance(self._prompts.of(request), NoIdentity):
+                return False
+            self._waits_until[request_id] = time.monotonic() + self._wait_s
+        count, firsts = self._range(request)
+        status, lease, lease_id = self._node.lease_reserve(count * len(firsts) - sum(firsts), self._kv_cache_config.num_blocks)
+        if lease is not None:
+            self._reserved[request_id] = lease, lease_id
+            return False
+        return status == _kvferry.NO_LEASE and time.monotonic() < self._waits_until[request_id]
+
+    def frees_soon(self) -> bool:
+        """Whether vLLM, which lacks blocks, had better wait for those that only leases hold. Not for ever: some may last."""
+        if len(self._leases) == len(self._by_request):
+            return False
+        self._short = True
+        if self._short_since is None:
+            self._short_since = time.monotonic()
+        return time.monotonic() < self._short_since + FREES_WITHIN_S
+
     def fill(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
+        if not self._short:
+            self._short_since = None
+        self._short = False
         for request_id in scheduler_output.preempted_req_ids or ():
             self._abandon(request_id)
             self._begun_with.pop(request_id, None)
@@ -114,10 +153,13 @@ class Producer:
             return
         count, firsts = self._range(request)
         blocks = pack_blocks(groups, self.manager.block_pool.null_block.block_id, [count] * len(groups), firsts)
-        status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
-        if reserved is None:
-            self._refuse(request_id, _kvferry.status_name(status))
-            return
+        if request_id in self._reserved:
+            reserved, lease_id = self._reserved.pop(request_id)
+        else:
+            status, reserved, lease_id = self._node.lease_reserve(count_wanted(blocks), self._kv_cache_config.num_blocks)
+            if reserved is None:
+                self._refuse(request_id, _kvferry.status_name(status))
+                return
         lease = Lease(lease_id, reserved, prompt, blocks, request_id)
         self._hold(lease, request, sliding=True)  # vLLM gives it back as the request goes on, and when it finishes
         self._leases[lease_id] = self._by_request[request_id] = lease
@@ -143,9 +185,15 @@ class Producer:
         self.manager.block_pool.touch(held)
         lease.held += held
 
-    def _refuse(self, request_id: str, reason: str) -> None:
+    def _forget(self, request_id: str) -> None:
         self._wanted.pop(request_id, None)
         self._begun_with.pop(request_id, None)
+        self._waits_until.pop(request_id, None)
+        if request_id in self._reserved:
+            self._node.lease_release([self._reserved.pop(request_id)[1]])
+
+    def _refuse(self, request_id: str, reason: str) -> None:
+        self._forget(request_id)
         self._tally.add("no_tickets", reason)
         log_left_out("kvferry: request %s gets no ticket: %s", request_id, reason)
 
@@ -177,8 +225,7 @@ class Producer:
 
     def finish(self, request: Request) -> dict[str, Any] | None:
         """The ticket's parameters. From now on the lease alone keeps the blocks."""
-        self._wanted.pop(request.request_id, None)
-        self._begun_with.pop(request.request_id, None)
+        self._forget(request.request_id)
         lease = self._by_request.pop(request.request_id, None)
         if lease is None:
             return None

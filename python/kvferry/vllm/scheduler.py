@@ -78,7 +78,10 @@ class Scheduler:
         self._consumer.arrive(request)
 
     def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        return self._consumer.offer(request, computed)
+        return (None, False) if self._producer.waits(request) else self._consumer.offer(request, computed)
+
+    def frees_soon(self) -> bool:
+        return self._producer.frees_soon()
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         self._consumer.admit(request, blocks, external)

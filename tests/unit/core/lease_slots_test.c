@@ -68,7 +68,7 @@ SLOTS_TEST(release_counts_once)
 SLOTS_TEST(share_of_the_pool)
 {
   assert_int_equal(kvf_lease_slots_init(&slots, 8, 0, 80), KVF_OK);
-  assert_int_equal(reserve(81, 100, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(81, 100, &lease), KVF_LIMIT);
   assert_int_equal(reserve(50, 100, &lease), KVF_OK);
   assert_int_equal(reserve(31, 100, &lease), KVF_NO_LEASE);
   assert_int_equal(reserve(30, 100, &lease), KVF_OK);
@@ -77,6 +77,7 @@ SLOTS_TEST(share_of_the_pool)
   assert_int_equal(kvf_lease_slots_release(&slots, 0), KVF_OK);
   assert_int_equal(reserve(50, 100, &lease), KVF_OK);
   assert_int_equal(reserve(1, 99, &lease), KVF_NO_LEASE);
+  assert_int_equal(reserve(81, 100, &lease), KVF_LIMIT); /* never, full or not */
   assert_int_equal(reserve(UINT32_MAX, 0, &lease), KVF_OK);
   assert_int_equal(reserve(1, 100, &lease), KVF_NO_LEASE);
   assert_int_equal(reserve(UINT32_MAX, UINT64_MAX, &lease), KVF_OK);

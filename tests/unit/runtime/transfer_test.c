@@ -116,7 +116,7 @@ SET_TEST(share_of_the_pool_is_bounded)
 {
   kvf_lease lease;
   assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
-  assert_int_equal(kvf_lease_reserve(p.producer.node, 91, 100, &lease), KVF_NO_LEASE); /* 90 % of 100 */
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 91, 100, &lease), KVF_LIMIT); /* 90 % of 100 */
   assert_int_equal(kvf_lease_reserve(p.producer.node, 90, 100, &lease), KVF_OK);
   assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 100, &lease), KVF_NO_LEASE);
 }
