@@ -124,6 +124,7 @@ def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> No
     a, lease_id = published(producer)
     a.status = status
     assert producer.finish(a) is None
+    assert reasons(producer) == {"aborted": 1}
     assert node.of("ticket_make") == []
     assert run_step(producer).end == [b"lease 101"]
     assert run_step(producer).end == []
@@ -138,6 +139,7 @@ def test_an_abort_before_the_last_tokens() -> None:
     producer.arrive(a)
     run_step(producer, tokens={"a": 10}, blocks=BLOCKS)
     assert producer.finish(a) is None
+    assert reasons(producer) == {"aborted": 1}
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
 
 
@@ -187,6 +189,17 @@ def test_preempted_and_scheduled_again_in_one_step() -> None:
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
 
 
+def test_preempted_and_ended_by_the_step_under_way() -> None:
+    """Its blocks may have other owners."""
+    node, producer = make()
+    a, _ = published(producer, max_tokens=2)
+    a.num_computed_tokens = 0
+    run_step(producer, preempted={"a"})
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) is None
+    assert reasons(producer) == {"preempted": 1}
+
+
 def test_computed_again_without_a_word_of_preemption() -> None:
     node, producer = make()
     a, _ = published(producer, max_tokens=9)
@@ -201,6 +214,7 @@ def test_no_lease_no_ticket() -> None:
     producer.arrive(a)
     assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
     assert producer.finish(a) is None
+    assert reasons(producer) == {"no_lease": 1}
 
 
 def test_no_ticket_ends_the_lease() -> None:
@@ -210,6 +224,7 @@ def test_no_ticket_ends_the_lease() -> None:
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
     assert run_step(producer).end == [b"lease 101"]
+    assert reasons(producer) == {"limit": 1}
 
 
 def test_a_rank_that_cannot_publish_ends_the_others() -> None:
@@ -219,6 +234,7 @@ def test_a_rank_that_cannot_publish_ends_the_others() -> None:
     assert run_step(producer).end == [b"lease 101"]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
+    assert reasons(producer) == {"lease_ended": 1}
 
 
 @pytest.mark.parametrize("fields", [{"prompt_embeds": object()}, {"prompt_token_ids": None}, {"resumable": True}])

@@ -255,6 +255,7 @@ class Storm:
         self.tokens: dict[str, int] = {}
         self.tickets: list[tuple[str, Any]] = []
         self.left: set[str] = set()
+        self.given: set[str] = set()
 
     def prompt(self) -> list[int]:
         start = self.rng.randrange(4)
@@ -283,6 +284,8 @@ class Storm:
 
     def collect(self) -> None:
         for name, (_, params) in self.p.finished.items():
+            if params is not None:
+                self.given.add(name)
             if params is not None and name not in self.left:
                 self.tickets.append((name, params))
                 self.p.finished[name] = (None, None)
@@ -294,8 +297,9 @@ class Storm:
 
 @KINDS
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: int) -> None:
-    """Every answer is right as far as it goes, nothing hangs, and every block comes back."""
+def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: int, no_tickets: list[str]) -> None:
+    """Every answer is right as far as it goes, whoever gets no ticket is counted once, nothing hangs, and every block comes
+    back."""
     p = engine("p", asynchronous, blocks=20, lease_ttl_ms=300, lease_wait_ms=50 * (seed // 2))
     bound = {"loads_in_flight": 1} if seed % 2 else {}
     d = engine("d", asynchronous, blocks=16, ranks=1, lease_ttl_ms=300, **bound)
@@ -310,5 +314,7 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
         right = right_answer(storm.prompts[name], storm.tokens[name])
         assert answer == right[:len(answer)] and (name in storm.left or len(answer) == len(right)), name
     assert stat(d, "verdicts", "use") > 0
+    storm.collect()
+    assert len(storm.given) + len(no_tickets) == len(p.answers)
     run([p, d], lambda: used(p) == used(d) == 0)
     assert stat(p, "leases_reserved") == 0

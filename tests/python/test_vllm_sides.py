@@ -256,7 +256,7 @@ def test_no_identity_without_weights() -> None:
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
     own = {adapters.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
-           consumer.DISCARDED, consumer.NOT_TAKEN}
+           producer.PREEMPTED, producer.ABORTED, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == own | {cause.value for cause in NoIdentity}
 
 

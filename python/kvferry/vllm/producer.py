@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
 """How a request finishes whose output, and ticket, somebody reads."""
 PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
+PREEMPTED, ABORTED = "preempted", "aborted"
 """Why there is no ticket, beside NoIdentity and the library's statuses."""
 FREES_WITHIN_S = 1.0
 """How long vLLM waits for the blocks of leases, at a stretch, before it preempts."""
@@ -225,20 +226,27 @@ class Producer:
 
     def finish(self, request: Request) -> dict[str, Any] | None:
         """The ticket's parameters. From now on the lease alone keeps the blocks."""
+        wanted = request.request_id in self._wanted
         self._forget(request.request_id)
         lease = self._by_request.pop(request.request_id, None)
-        if lease is None:
-            return None
-        self._hold(lease, request, sliding=False)
-        params = None
-        if request.status in USABLE:
-            if lease.ending or lease.ended:
-                self._refuse(request.request_id, LEASE_ENDED)
-            else:
-                params = self._parameters(request, lease)
-        if params is None:
+        if lease is not None:
+            self._hold(lease, request, sliding=False)
+        params = self._hand_over(request, lease) if wanted else None
+        if lease is not None and params is None:
             self._tell_end(lease)
         return params
+
+    def _hand_over(self, request: Request, lease: Lease | None) -> dict[str, Any] | None:
+        if request.status not in USABLE:
+            self._tally.add("no_tickets", ABORTED)  # not logged: most often it is the client that has left
+            return None
+        if lease is None:
+            self._refuse(request.request_id, PREEMPTED)  # the step that was under way has ended it
+            return None
+        if lease.ending or lease.ended:
+            self._refuse(request.request_id, LEASE_ENDED)
+            return None
+        return self._parameters(request, lease)
 
     def _parameters(self, request: Request, lease: Lease) -> dict[str, Any] | None:
         """What NixlConnector's routers expect to find, and the ticket."""
