@@ -117,9 +117,10 @@ static void on_verdict(const kvf_event *event)
 {
   fuzz_check(event->user < world.requests_count);
   request_model *request = &world.requests[event->user];
-  fuzz_check(request->id == event->id && request->begun && !request->cancelled && !request->has_verdict);
+  fuzz_check(request->id == event->id && !request->cancelled && !request->has_verdict);
   request->has_verdict = true;
   fuzz_check(event->u.verdict.keep_blocks <= POSITIONS);
+  fuzz_check(request->begun || (event->u.verdict.action != KVF_ACTION_USE && event->u.verdict.keep_blocks == 0));
 }
 
 static void settle(void)

@@ -47,21 +47,41 @@ static void give_up(stress_site *site, kvf_prng *prng, uint64_t id)
   }
 }
 
+/* With the site's lock. */
 static bool note_load(stress_site *site, const stress_load *load)
 {
-  (void)pthread_mutex_lock(&site->lock);
   stress_load *entry = find_load(site, 0);
   if (entry != NULL) {
     *entry = *load;
   }
-  (void)pthread_mutex_unlock(&site->lock);
   return entry != NULL;
+}
+
+/* Opens the request and notes its load before its verdict can be polled; KVF_EXISTS: there is no room for it. */
+static kvf_status open_noted(stress_site *site, const stress_ticket *ticket, const kvf_prompt *prompt,
+                             stress_load *load)
+{
+  kvf_request_info info;
+  (void)pthread_mutex_lock(&site->lock);
+  kvf_status status = kvf_request_open(site->node, ticket->text, ticket->bytes, prompt, NULL, ticket->seed, &info);
+  if (status == KVF_OK) {
+    load->id = info.id;
+    load->started = true;
+    load->begin_ms = stress_now_ms();
+    if (!note_load(site, load)) {
+      (void)kvf_request_cancel(site->node, load->id);
+      status = KVF_EXISTS;
+    }
+  }
+  (void)pthread_mutex_unlock(&site->lock);
+  return status;
 }
 
 /* The load was not started: its blocks are the engine's, and only the request is left. */
 static void not_started(stress_site *site, const stress_load *load, kvf_status status)
 {
-  if (status != KVF_INVALID && status != KVF_NO_MEMORY) { /* no memory registered just now; too many peers */
+  /* No memory registered just now; too many peers; no source is left, which has been polled. */
+  if (status != KVF_INVALID && status != KVF_NO_MEMORY && status != KVF_NOT_FOUND) {
     stress_fail("P6", "load: %s", kvf_status_name(status));
   }
   (void)pthread_mutex_lock(&site->lock);
@@ -75,7 +95,7 @@ static void not_started(stress_site *site, const stress_load *load, kvf_status s
   cancel(site, load->id);
 }
 
-static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket, stress_load *load)
+static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket, const stress_load *load)
 {
   const kvf_load request = {.request_id = load->id,
                             .ticket = ticket->text,
@@ -83,13 +103,6 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
                             .prompt = stress_prompt(ticket->seed, ticket->count),
                             .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
                             .user = load->id ^ 2};
-  load->started = true;
-  load->begin_ms = stress_now_ms();
-  if (!note_load(site, load)) {
-    stress_blocks_give(site, load->blocks, load->count);
-    (void)kvf_request_cancel(site->node, load->id);
-    return;
-  }
   kvf_status status = kvf_request_begin(site->node, load->id);
   if (status == KVF_OK) {
     status = kvf_load_start(site->node, &request);
@@ -105,7 +118,6 @@ static void consume_one(stress_site *site, kvf_prng *prng)
 {
   stress_ticket ticket;
   stress_load load = {.id = 0};
-  kvf_request_info info;
   if (!stress_take(prng, &ticket)) {
     return;
   }
@@ -116,15 +128,14 @@ static void consume_one(stress_site *site, kvf_prng *prng)
   if (!stress_blocks_take(site, prng, load.count, load.blocks)) {
     return;
   }
-  kvf_status status = kvf_request_open(site->node, ticket.text, ticket.bytes, &prompt, NULL, ticket.seed, &info);
-  if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY) {
+  kvf_status status = open_noted(site, &ticket, &prompt, &load);
+  if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY && status != KVF_EXISTS) {
     stress_fail("P8", "request: %s", kvf_status_name(status));
   }
   if (status != KVF_OK) {
     stress_blocks_give(site, load.blocks, load.count);
     return;
   }
-  load.id = info.id;
   start(site, prng, &ticket, &load);
 }
 
