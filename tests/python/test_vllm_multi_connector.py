@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -181,6 +182,31 @@ def test_blocks_wait_for_both(engine: Engine) -> None:
     assert [block.block_id for block in engine.manager.freed] == [7, 6, 5]
     engine.step()
     assert not engine.connector.has_pending_push_work()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_prompt_that_waits_for_its_lease_is_the_siblings_afterwards(engine: Engine, room: bool) -> None:
+    """When there is room, or no more patience."""
+    engine.side._producer._wait_s = 60.0 if room else 0.05
+    engine.sibling.hits = 32
+    engine.control.status["lease_reserve"] = _kvferry.NO_LEASE
+    a = engine.requests["a"] = request("a", TOKENS, params=ASKS)
+    engine.connector.on_new_request(a)
+    for _ in range(3):
+        assert engine.connector.get_num_new_matched_tokens(a, 0) == (None, False)
+    if room:
+        del engine.control.status["lease_reserve"]
+    else:
+        time.sleep(0.06)
+    assert engine.connector.get_num_new_matched_tokens(a, 0) == (32, True)
+
+
+def test_blocks_of_leases_are_waited_for(engine: Engine) -> None:
+    a = engine.add("a", ASKS)
+    engine.step(step({"a": TOKENS}, {"a": ([5, 6, 7],)}))
+    assert not engine.connector.has_pending_block_frees()
+    engine.end(a, RequestStatus.FINISHED_LENGTH_CAPPED)
+    assert engine.connector.has_pending_block_frees()
 
 
 @pytest.mark.parametrize("keeps", [True, False])
