@@ -14,6 +14,7 @@ from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_conf
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
 from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
+from sides import host_memory  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
     KVConnectorBase_V1,
@@ -307,3 +308,18 @@ def test_it_is_told_which_blocks_a_load_overwrites(engine: Engine) -> None:
                                      vllm_config=SimpleNamespace(kv_transfer_config=None)), [])
     engine.add("b", BRINGS)
     assert offloading.connector_scheduler._current_batch_allocated_block_ids == {5, 6, 7}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_a_sibling_that_moves_the_kv(monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
+    """As LMCache does on a CPU, so that its server sees it."""
+    engine = Engine(monkeypatch, first)
+    layers = [name for group in kv_cache_config().kv_cache_groups for name in group.layer_names]
+    caches = {name: host_memory() for name in layers}
+    moved = {name: host_memory() for name in layers}
+    engine.sibling.register_kv_caches = lambda kv: [kv[name].set_(moved[name]) for name in layers]
+    regions: list[Any] = []
+    engine.rank.register = regions.extend
+    engine.worker.register_kv_caches(caches)
+    assert engine.worker.get_handshake_metadata() is None
+    assert sorted({region[0] for region in regions}) == sorted({memory.data_ptr() for memory in moved.values()})

@@ -97,6 +97,10 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._worker.register(kv_caches)
 
+    def get_handshake_metadata(self) -> None:
+        """There is none: vLLM asks when all connectors have registered, and before it starts the engine."""
+        self._worker.open()
+
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         assert isinstance(kv_connector_metadata, Orders)
         self._worker.before_forward(kv_connector_metadata)

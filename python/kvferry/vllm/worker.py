@@ -37,19 +37,29 @@ class Worker:
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._news = News()
         self._loading: set[int] = set()
+        self._kv_caches: dict[str, torch.Tensor] = {}
+        """Until they are registered with the node."""
 
     @property
     def _bit(self) -> int:
         return 1 << self._rank
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        regions = regions_of(kv_caches, self._kv_cache_config, self._ranks)
+        self._kv_caches = kv_caches
+
+    def open(self) -> None:
+        """Once all connectors have registered: one beside this may have moved the tensors to memory of its own."""
+        if not self._kv_caches:
+            return
+        regions = regions_of(self._kv_caches, self._kv_cache_config, self._ranks)
+        self._kv_caches = {}
         self._node.register(regions)
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(regions),
                     self._kv_cache_config.num_blocks)
 
     def address(self) -> bytes:
         """Where the rank's node listens: a record for Node.set_ranks()."""
+        self.open()
         return self._node.address()
 
     def before_forward(self, orders: Orders) -> None:
