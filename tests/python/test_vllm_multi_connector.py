@@ -310,6 +310,8 @@ def test_it_is_told_which_blocks_a_load_overwrites(engine: Engine) -> None:
     assert offloading.connector_scheduler._current_batch_allocated_block_ids == {5, 6, 7}
 
 
+# ---- beside LMCache ----
+
 @pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
 def test_a_sibling_that_moves_the_kv(monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
     """As LMCache does on a CPU, so that its server sees it."""

@@ -151,6 +151,18 @@ setup_old_vllm() {
     "installing an older vLLM beside the other (0.5 GB, a minute)" install_old_vllm
 }
 
+# LMCache: for PYTHONPATH.
+install_lmcache() {
+  rm -rf $CACHE/lmcache
+  pip_install --no-deps --target $CACHE/lmcache -r $REQUIREMENTS/requirements-lmcache.txt
+}
+
+setup_lmcache() {
+  [ -d $CACHE/lmcache ] || rm -f $STAMPS/lmcache
+  locked once lmcache "$(hash_of $REQUIREMENTS/requirements-lmcache.txt)" \
+    "installing LMCache beside .venv (0.1 GB, 10 s)" install_lmcache
+}
+
 # What ./dev bench --peers compares with: for PYTHONPATH.
 install_peers() {
   rm -rf $CACHE/peers

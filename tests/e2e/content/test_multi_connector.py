@@ -6,14 +6,16 @@ The OffloadingConnector copies late (tools/dev/pd/offload.py): its stores read t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pd import client, faults, metrics, trial
-from pd.connector import example, offloading
-from pd.engine import BLOCK_TOKENS, Engine
+from pd.client import Reply
+from pd.connector import example, lmcache, offloading
+from pd.engine import BLOCK_TOKENS, LMCACHE_ENV, Engine, LMCacheServer
+from pd.paths import FAST, LMCACHE
 from pd.progress import wait_until
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
@@ -192,3 +194,69 @@ def test_a_sibling_that_has_the_beginning(example_rig: Rig, first: bool) -> None
     assert count(rig.decoder, LOADED) - loaded == (BLOCKS if first else 0)
     assert count(rig.decoder, "kvferry_not_loaded_total") - before == (0 if first else 1)
     rig.settle()
+
+
+# ---- LMCache, whose server is another process ----
+
+@pytest.fixture(scope="module")
+def lmcache_rig(first: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One server for both engines, which keeps what is P's and what is D's apart by the model's name. Where kvferry comes
+    first, LMCache moves their KV to shared memory after kvferry has been told where it is."""
+    if not LMCACHE.is_dir():
+        pytest.skip("LMCache is not installed; ./dev test --deep installs it")
+    model = tmp_path_factory.mktemp("models") / "of-P"
+    model.symlink_to(FAST)
+    logs = log_folder("multi-lmcache")
+    server = LMCacheServer(logs)
+    server.start()
+    try:
+        wait_until("waiting for LMCache's server", server.healthy, LIMIT_S)
+        sibling = lmcache(server.data_port, "lmcache_driven" if first else "engine_driven")
+        specs = [engine("P", model=model), engine("D", transports=["tcp"])]
+        connectors = [spec.connector.among(sibling, first=first) for spec in specs]
+        specs = [replace(spec, max_tokens=MAX_TOKENS, connector=replace(connector, env={**connector.env, **LMCACHE_ENV}))
+                 for spec, connector in zip(specs, connectors)]
+        with Stack(specs, logs, with_router=False) as stack:
+            yield rig_of(stack)
+    finally:
+        server.stop()
+
+
+def comes_back(engine: Engine, rig: Rig, ask: Callable[[], Reply]) -> None:
+    """From LMCache, counted, once the engine has computed the prompt and forgotten it."""
+    expected = rig.expected(rig.question)
+    rig.settle()
+    assert client.complete(engine.url, rig.question, rig.max_tokens).tokens == expected
+    rig.stack.wait_idle()
+    engine.reset_prefix_cache(external=False)
+    before = count(engine, trial.LOADED)
+    assert ask().tokens == expected
+    poke(engine)
+    assert count(engine, trial.LOADED) - before == TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
+    rig.settle()
+
+
+def test_beside_lmcache(lmcache_rig: Rig) -> None:
+    rig = lmcache_rig
+    loaded = count(rig.decoder, LOADED)
+    expect.loaded(trial.run(rig, faults.HEALTHY), TOKENS)
+    assert count(rig.decoder, LOADED) - loaded == BLOCKS
+
+
+def test_what_lmcache_keeps_comes_back(lmcache_rig: Rig) -> None:
+    """On D, and on P, which leases the blocks that it has loaded."""
+    rig = lmcache_rig
+    loaded = count(rig.decoder, LOADED)
+    comes_back(rig.decoder, rig, lambda: rig.decode(rig.question, {}))
+    assert count(rig.decoder, LOADED) == loaded
+    comes_back(rig.producer, rig, lambda: rig.decode(rig.question, rig.ticket(rig.question)))
+    assert count(rig.decoder, LOADED) - loaded == BLOCKS
+
+
+def test_a_stale_ticket_beside_lmcache(lmcache_rig: Rig) -> None:
+    """LMCache looks its prompt up for a few steps: the lease is known to be over before there is a load that could fail."""
+    outcome = trial.run(lmcache_rig, faults.STALE)
+    expect.right_tokens(outcome)
+    assert outcome.recomputed == TOKENS
+    assert set(outcome.reasons) <= set(LEASE_REASONS)
+    lmcache_rig.warm_up()

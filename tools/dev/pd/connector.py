@@ -106,4 +106,10 @@ def example(folder: Path) -> dict[str, Any]:
             "kv_connector_extra_config": {"shared_storage_path": str(folder)}}
 
 
+def lmcache(port: int, mode: str) -> dict[str, Any]:
+    """A sibling: LMCache's, with its server (LMCacheServer) at this port."""
+    return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port, "lmcache.mp.mp_transfer_mode": mode}}
+
+
 CONNECTORS = {"kvferry": kvferry, "nixl": nixl}

@@ -12,6 +12,7 @@ from typing import Any
 
 from . import metrics, web
 from .connector import Connector
+from .paths import LMCACHE
 from .ports import free_ports
 from .process import Process
 
@@ -20,6 +21,8 @@ HOST = "127.0.0.1"
 NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that spin while they wait for one another kept all those of other engines from running, for more than three
 seconds at a time."""
+
+LMCACHE_ENV = {"PYTHONPATH": str(LMCACHE), "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false"}
 
 SEVERAL_SERVERS = Path(__file__).with_name("servers.py")
 
@@ -76,6 +79,7 @@ class Server:
     process: Process
     port: int
     grace_s = 10.0
+    health = "/health"
 
     @property
     def name(self) -> str:
@@ -92,7 +96,7 @@ class Server:
         """True once the server answers; raises if it has ended instead."""
         if not self.process.running():
             raise EngineError(f"{self.name} ended while starting; its log ends so:\n{self.process.log_tail()}")
-        return web.get_status(self.url + "/health", timeout_s=2.0) == 200
+        return web.get_status(self.url + self.health, timeout_s=2.0) == 200
 
     def stop(self) -> None:
         self.process.stop(self.grace_s)
@@ -152,6 +156,20 @@ class Router(Server):
             "--kv-connector", "nixl", *args,
         ]
         self.process = Process(name, argv, dict(os.environ), logs / f"{name}.log")
+
+
+class LMCacheServer(Server):
+    """What LMCache's connectors of several engines keep, in host memory."""
+
+    health = "/healthcheck"
+
+    def __init__(self, logs: Path) -> None:
+        self.port, self.data_port = free_ports(2)
+        argv = [sys.executable, "-m", "lmcache.cli.main", "server", "--host", HOST, "--port", str(self.data_port),
+                "--http-host", HOST, "--http-port", str(self.port), "--chunk-size", str(BLOCK_TOKENS),
+                "--supported-transfer-mode", "auto", "--eviction-policy", "LRU", "--l1-size-gb", "1", "--no-l1-use-lazy",
+                "--disable-observability"]
+        self.process = Process("lmcache", argv, {**os.environ, **LMCACHE_ENV}, logs / "lmcache.log")
 
 
 def split_cores() -> tuple[str, str]:
