@@ -177,6 +177,7 @@ part_chaos() {
 part_package() {
   setup_all
   setup_dist
+  build_c build
   pytest_step "the installed library, the wheel, README's quickstart" whole-package tests/package
 }
 
