@@ -25,8 +25,9 @@ COUNTERS = (
     Metric("no_tickets", "Prompts for another engine that got no ticket.", ("no_tickets",), ("reason",)),
     Metric("not_loaded", "Requests computed here whatever their ticket.", ("not_loaded",), ("reason",)),
     Metric("loads", "Loads that brought all their blocks, on each rank.", ("loads_done",)),
-    Metric("load_failures", "Loads that did not bring all their blocks, on each rank, and refused tickets.",
-           ("loads_failed", "tickets_refused", "ranks_lost"), ("reason",)),
+    Metric("load_failures", "Loads that did not bring all their blocks, on each rank; refused tickets; requests that lost their "
+           "last source while they waited.",
+           ("loads_failed", "tickets_refused", "requests_lost", "ranks_lost"), ("reason",)),
     Metric("requests_cancelled", "Requests cancelled before their verdict.", ("requests_cancelled",)),
     Metric("requests_detached", "Requests that this engine gave up before their verdict: another one may take their tickets.",
            ("requests_detached",)),

@@ -80,6 +80,9 @@ static void put_requests(writer *to, const kvf_core *core)
     if (info->lost != KVF_LOST_CALL && info->status != KVF_OK && info->recompute_safe) {
       put(to, "recomputed_tokens", info->name, counters->recomputed_tokens[i], false);
     }
+    if (info->lost == KVF_LOST_PEER || info->lost == KVF_LOST_REQUEST) {
+      put(to, "requests_lost", info->name, counters->lost[i], false);
+    }
   }
   counter(to, "requests_cancelled", counters->cancelled);
   counter(to, "requests_detached", counters->detached);

@@ -560,6 +560,7 @@ static void lose(kvf_requests *requests, uint64_t now_ns, kvf_request_rank *rank
   }
   rank->lost = true;
   if (!has_source(request)) {
+    requests->counters.lost[kvf_status_index(status)]++;
     request->merged = loaded_nothing(request, status);
     conclude(requests, now_ns, request);
   }

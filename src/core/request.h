@@ -72,6 +72,7 @@ typedef struct kvf_request_counters {
   uint64_t used;
   uint64_t recomputed;
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
+  uint64_t lost[KVF_STATUSES_MAX];              /* whose last source was lost while they waited, by why */
   uint64_t failed;
   uint64_t cancelled;
   uint64_t detached;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from kvferry import _kvferry
@@ -13,12 +14,14 @@ def summary(data: dict[str, Any]) -> dict[str, int | float]:
         reasons = data["counters"].get(name, {})
         return sum(reasons.values()) if reason is None else reasons.get(reason, 0)
 
+    failed: Counter[str] = Counter()
+    for name in ("loads_failed", "tickets_refused", "requests_lost"):
+        failed.update(data["counters"].get(name, {}))
     line: dict[str, int | float] = {"loads": count("loads_done")}
     optional: dict[str, int | float] = {
         "loaded MB": round(count("bytes_loaded") / 1e6, 1),
         "mean load ms": mean_ms(data["histograms"].get("load_ns", {})),
-        **{f"failed {reason}": number for name in ("loads_failed", "tickets_refused")
-           for reason, number in data["counters"].get(name, {}).items()},
+        **{f"failed {reason}": number for reason, number in failed.items()},
         "lost ranks": count("ranks_lost"),
         "recomputed requests": count("verdicts", "recompute"),
         "recomputed tokens": count("recomputed_tokens"),

@@ -150,6 +150,8 @@ WORLD_TEST(counters_are_not_mixed_up)
       {"verdicts", "recompute", &requests->recomputed},
       {"verdicts", "fail", &requests->failed},
       {"recomputed_tokens", "lease_expired", &requests->recomputed_tokens[kvf_status_index(KVF_LEASE_EXPIRED)]},
+      {"requests_lost", "peer_down", &requests->lost[kvf_status_index(KVF_PEER_DOWN)]},
+      {"requests_lost", "lease_expired", &requests->lost[kvf_status_index(KVF_LEASE_EXPIRED)]},
       {"requests_cancelled", "", &requests->cancelled},
       {"requests_detached", "", &requests->detached},
       {"ranks_lost", "", &requests->ranks_lost},

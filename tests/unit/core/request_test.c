@@ -452,6 +452,7 @@ static void assert_verdict(kvf_action action, kvf_status status)
   assert_int_equal(event.u.verdict.status, status);
   assert_int_equal(event.u.verdict.keep_tokens, 0);
   assert_false(next_verdict(&event));
+  assert_int_equal(world.consumer.core.requests.counters.lost[kvf_status_index(status)], 1);
 }
 
 WORLD_TEST(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal)
