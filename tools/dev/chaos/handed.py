@@ -19,6 +19,8 @@ from .cluster import Cluster
 from .mixes import LEASE_S
 from .plan import CONSUMER, PRODUCERS
 
+ABSENT_S = 0.5
+"""Between two looks for a D: prompts for nobody would keep a D that starts from its processors."""
 STAYS_S = 1.0
 """At most, of one that hangs up: in prefill, in the load, or while D decodes."""
 
@@ -61,6 +63,9 @@ class Handed:
         self._seconds = ThreadPoolExecutor(cluster.mix.threads)
 
     def ask(self, question: Question, rng: random.Random) -> list[Request]:
+        if CONSUMER not in self._cluster.serving:
+            time.sleep(ABSENT_S)
+            return []
         habit = rng.choices(list(SHARES), list(SHARES.values()))[0]
         if habit is Habit.LEAVES_P:
             return self._leave(rng.choice(PRODUCERS), question, ASK_FOR_TICKET, habit, rng)
