@@ -39,6 +39,10 @@ def tokens(*ids: int) -> dict[str, Any]:
     return {"choices": [{"token_ids": list(ids)}]}
 
 
+def aborted(*ids: int) -> dict[str, Any]:
+    return {"choices": [{"token_ids": list(ids), "finish_reason": "abort"}]}
+
+
 def typed(reason: str) -> dict[str, Any]:
     return {"error": {"type": "kv_transfer_error", "reason": reason, "message": "…"}}
 
@@ -48,6 +52,9 @@ def typed(reason: str) -> dict[str, Any]:
     (answer(200, tokens(5, 6)), Outcome.WRONG),
     (answer(200, tokens(5, 6, 8)), Outcome.WRONG),
     (answer(200, {"choices": []}), Outcome.WRONG),
+    (answer(200, aborted()), Outcome.OTHER),
+    (answer(200, aborted(5, 6)), Outcome.OTHER),
+    (answer(200, aborted(5, 8)), Outcome.WRONG),
     (answer(500, typed("peer_down")), Outcome.TYPED_ERROR),
     (answer(503, typed("lease_expired")), Outcome.TYPED_ERROR),
     (answer(500, typed("")), Outcome.OTHER),

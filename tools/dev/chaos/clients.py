@@ -24,6 +24,8 @@ QUESTIONS = 30
 PROMPT_TOKENS = (70, 330)
 CLEAR = 0.005
 """By so much a right token's logprob is above any other's: other chunks and batches change their last bits."""
+ABORTED = "abort"
+"""How vLLM ends an answer, with status 200, that it does not finish: it shuts down."""
 TYPED = "kv_transfer_error"
 CLOCK_S = 0.5
 """By so much a time limit may be measured short."""
@@ -69,6 +71,10 @@ class Question:
     """Tokens, by the version of the weights."""
 
 
+def is_beginning(tokens: Sequence[int], right: Collection[Sequence[int]]) -> bool:
+    return any(list(one[:len(tokens)]) == list(tokens) for one in right)
+
+
 def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) -> tuple[Outcome, str]:
     """The outcome of one answer, and for those that are not right what was wrong."""
     if answer.status == web.NO_ANSWER:
@@ -77,8 +83,13 @@ def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) 
     if answer.seconds > limit_s + CLOCK_S:
         return Outcome.HUNG, f"answered after {answer.seconds:.0f} s"
     if answer.status == 200:
-        tokens = [choice.get("token_ids") for choice in answer.body.get("choices", [])]
-        return (Outcome.RIGHT, "") if tokens in [[list(one)] for one in right] else (Outcome.WRONG, f"tokens {tokens}")
+        choices = answer.body.get("choices", [])
+        tokens = [choice.get("token_ids") for choice in choices]
+        if tokens in [[list(one)] for one in right]:
+            return Outcome.RIGHT, ""
+        if [choice.get("finish_reason") for choice in choices] == [ABORTED] and is_beginning(tokens[0], right):
+            return Outcome.OTHER, "its engine has aborted it"
+        return Outcome.WRONG, f"tokens {tokens}"
     error = answer.body.get("error")
     if isinstance(error, dict) and error.get("type") == TYPED and error.get("reason"):
         return Outcome.TYPED_ERROR, str(error["reason"])
