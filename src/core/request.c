@@ -319,6 +319,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
 {
   const kvf_ticket *ticket = sources->tickets[0];
   request->user = user;
+  request->sources_left = (1u << sources->count) - 1;
   request->ttl_min_ns = kvf_ms_to_ns(ticket->ttl_ms);
   for (uint32_t i = 0; i < sources->count; i++) {
     uint64_t ttl_ns = kvf_ms_to_ns(sources->tickets[i]->ttl_ms);
@@ -533,33 +534,15 @@ static kvf_report loaded_nothing(const kvf_request *request, kvf_status status)
       .request_id = request->id, .ranks_mask = UINT64_MAX, .blocks = request->positions, .status = status};
 }
 
-/* Whether some source has all of its ranks. */
-static bool has_source(const kvf_request *request)
-{
-  bool lost[KVF_SOURCES_MAX] = {false};
-  uint32_t sources = 0;
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    const kvf_request_rank *rank = &request->ranks[i];
-    lost[rank->source] = lost[rank->source] || rank->lost;
-    sources = rank->source + 1;
-  }
-  for (uint32_t i = 0; i < sources; i++) {
-    if (!lost[i]) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/* This rank cannot serve the request any more. A load that has begun finds that out for itself. */
-static void lose(kvf_requests *requests, uint64_t now_ns, kvf_request_rank *rank, kvf_status status)
+/* This rank's source lacks it from now on. A load that has begun finds that out for itself. */
+static void lose(kvf_requests *requests, uint64_t now_ns, const kvf_request_rank *rank, kvf_status status)
 {
   kvf_request *request = rank->request;
   if (request->state != KVF_REQUEST_OPEN) {
     return;
   }
-  rank->lost = true;
-  if (!has_source(request)) {
+  request->sources_left &= ~(1u << rank->source);
+  if (request->sources_left == 0) {
     requests->counters.lost[kvf_status_index(status)]++;
     request->merged = loaded_nothing(request, status);
     conclude(requests, now_ns, request);

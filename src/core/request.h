@@ -35,7 +35,6 @@ typedef struct kvf_request_rank {
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
   bool told;           /* it has answered our finish, or must have expired the lease */
   bool unreached;      /* it could not be reached when there was last something to tell it */
-  bool lost;           /* it cannot serve the request any more */
 } kvf_request_rank;
 
 struct kvf_request {
@@ -55,6 +54,7 @@ struct kvf_request {
   uint64_t ttl_max_ns;
   kvf_request_options options;
   kvf_lease leases[KVF_SOURCES_MAX]; /* by source */
+  uint32_t sources_left;             /* a bit for each that has all of its ranks, as far as is known */
   uint32_t tokens;
   uint32_t block_tokens;
   uint32_t groups;
