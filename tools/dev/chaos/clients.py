@@ -87,7 +87,7 @@ def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) 
         tokens = [choice.get("token_ids") for choice in choices]
         if tokens in [[list(one)] for one in right]:
             return Outcome.RIGHT, ""
-        if [choice.get("finish_reason") for choice in choices] == [ABORTED] and is_beginning(tokens[0], right):
+        if [choice.get("finish_reason") for choice in choices] == [ABORTED] and is_beginning(tokens[0] or [], right):
             return Outcome.OTHER, "its engine has aborted it"
         return Outcome.WRONG, f"tokens {tokens}"
     error = answer.body.get("error")
