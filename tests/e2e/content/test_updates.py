@@ -24,8 +24,8 @@ from test_weights import tune
 pytestmark = pytest.mark.deep
 
 SOON_S = 1.0
-LEASE_S = 60.0
-"""Nobody waits for that."""
+LEASE_S = 20.0
+"""What D refuses stays with P for that long; nothing else waits for it."""
 LIMIT_S = 30.0
 ENDED = ("lease_expired", "lease_unknown")
 
