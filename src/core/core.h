@@ -163,7 +163,8 @@ typedef enum kvf_effect_kind {
   KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
   KVF_EFFECT_READ, /* kvf_loads_on_read_done() follows */
   KVF_EFFECT_CANCEL,
-  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows */
+  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows, within handshake_timeout_ms,
+                           or it counts as failed */
   KVF_EFFECT_CLOSE_LINK,
   KVF_EFFECT_STORE /* fence entry */
 } kvf_effect_kind;

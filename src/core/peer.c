@@ -41,6 +41,14 @@ static uint64_t keepalive_ns(const kvf_peers *peers)
   return kvf_ms_to_ns(peers->self->config.idle_timeout_ms) / 3;
 }
 
+/* Until when the transport may take to open the link. */
+static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
+{
+  return link->state != KVF_LINK_OPENING
+             ? KVF_TIME_NEVER
+             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->self->config.handshake_timeout_ms));
+}
+
 static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
   const kvf_config *config = &peers->self->config;
@@ -56,6 +64,9 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
       at = kvf_time_add(now_ns, keepalive_ns(peers));
       if (peer->awaited_since_ns != 0) {
         at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
+      }
+      for (uint32_t i = 0; i < peers->transports_count; i++) {
+        at = kvf_time_min(at, opened_by_ns(peers, &peer->links[i]));
       }
       break;
     default:
@@ -667,6 +678,11 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
   }
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    if (now_ns >= opened_by_ns(peers, &peer->links[i])) {
+      kvf_peers_on_link(peers, now_ns, peer->links[i].path, KVF_HANDSHAKE_TIMEOUT);
+    }
+  }
   if (is_unused(peers, now_ns, peer)) {
     disconnect(peers, peer);
   } else {
@@ -769,15 +785,27 @@ void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bo
   }
 }
 
-static bool next_link_action(kvf_peer *peer, kvf_peer_link *link, kvf_peer_action *out)
+static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
+  link->state = KVF_LINK_OPENING;
+  link->opening_since_ns = now_ns;
+  kvf_timer *timer = &link->peer->timer;
+  uint64_t by_ns = opened_by_ns(peers, link);
+  if (!kvf_timer_is_armed(timer) || by_ns < timer->expires_ns) {
+    kvf_wheel_arm(peers->wheel, timer, by_ns);
+  }
+}
+
+static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_peer_action *out)
+{
+  kvf_peer *peer = link->peer;
   if (link->state == KVF_LINK_CLOSING) {
     link->state = KVF_LINK_NONE;
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .path = link->path};
     return true;
   }
   if (link->state == KVF_LINK_WANTED) {
-    link->state = KVF_LINK_OPENING;
+    begin_opening(peers, now_ns, link);
     *out = (kvf_peer_action){.kind = KVF_PEER_OPEN_LINK,
                              .path = link->path,
                              .transport = link->transport,
@@ -800,7 +828,7 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
       return true;
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (next_link_action(peer, &peer->links[i], out)) {
+      if (next_link_action(peers, now_ns, &peer->links[i], out)) {
         if (out->kind == KVF_PEER_CLOSE_LINK) {
           advance(peers, now_ns, peer); /* a load may be waiting to open it again */
         }

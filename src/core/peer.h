@@ -40,6 +40,7 @@ typedef struct kvf_peer_link {
   UT_hash_handle by_path;
   uint32_t transport; /* index into the node's own list of transports */
   uint32_t down_path; /* has gone down and its notice has not been taken yet; 0: none */
+  uint64_t opening_since_ns; /* while OPENING */
   kvf_peer *peer;
   kvf_breaker breaker;
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */

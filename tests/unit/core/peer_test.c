@@ -353,6 +353,40 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
   }
 }
 
+/* A transport may be stuck in the peer's memory: the next one is tried, and nothing waits for the first. */
+CONTROL_TEST(transport_that_does_not_answer_is_given_up)
+{
+  open_offering("local,tcp", "local", "tcp");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(KVF_OK);
+  uint32_t silent = world.consumer.opened_path;
+  control_advance(999);
+  assert_int_equal(world.consumer.opened_path, silent);
+  control_advance(2);
+  assert_int_equal(world.consumer.closed_links, 1);
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
+  assert_int_equal(peer_of(peer)->links[1].state, KVF_LINK_OPENING);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, silent, KVF_OK); /* too late */
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
+
+  answer_link(KVF_OK);
+  kvf_peer_notice notice = next_notice();
+  assert_int_equal(notice.status, KVF_OK);
+  assert_int_equal(notice.path, world.consumer.opened_path);
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp (local: handshake_timeout)");
+  assert_int_equal(ask_path(peer).path, notice.path); /* not tried again at once */
+}
+
+CONTROL_TEST(only_transport_does_not_answer)
+{
+  uint32_t peer = linked();
+  control_advance(1001);
+  assert_false(peer_of(peer)->path_wanted); /* whoever waited has heard */
+  assert_int_equal(ask_path(peer).status, KVF_HANDSHAKE_TIMEOUT);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+}
+
 /* The bytes were damaged on their way: a new session has others. */
 CONTROL_TEST(malformed_offer_ends_the_session)
 {
