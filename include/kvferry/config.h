@@ -13,8 +13,9 @@ KVF_C_BEGIN
 
 typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_DEBUG } kvf_log_level;
 
-/* Takes one log line (no newline). Called from any of the node's threads and from the caller's, under no lock of the
- * library; `line` lives until the call returns. Must not call the library. */
+/* Takes one log line (no newline); `line` lives until the call returns. Called by a thread that does nothing else, one
+ * line at a time. While it blocks, 1024 lines wait and more are dropped (kvf_stats(): log_lines_dropped); nothing else
+ * waits for it but kvf_node_close(). Must not call the library. */
 typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line);
 
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
@@ -86,7 +87,7 @@ typedef struct kvf_config {
   uint32_t recompute_budget_tokens_per_s;
 
   kvf_log_level log_level;
-  kvf_log_fn log; /* NULL: standard error */
+  kvf_log_fn log; /* NULL: standard error, for which kvf_node_close() waits a second at most */
   void *log_context;
 } kvf_config;
 

@@ -337,7 +337,7 @@ static void accept_all(kvf_control *control)
     int fd = kvf_socket_accept(control->listener, node->config.handshake_timeout_ms, &from);
     if (fd < 0) {
       if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
-        kvf_log_sink_write_line(&node->log, KVF_LOG_ERROR, "cannot accept connections: out of descriptors or memory");
+        kvf_log_sink_put(node->log, KVF_LOG_ERROR, "cannot accept connections: out of descriptors or memory");
         control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
         watch(control, control->listener, EPOLL_LISTENER, 0, EPOLL_CTL_MOD);
       }

@@ -199,6 +199,14 @@ close_tls:
   return status;
 }
 
+static kvf_status open_log(kvf_node *node, char *message)
+{
+  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->log);
+  node->logger = (kvf_logger){.fn = kvf_log_sink_put, .context = node->log, .level = node->config.log_level};
+  return status == KVF_OK ? KVF_OK
+                          : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
+}
+
 kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message)
 {
   char unwanted[KVF_MESSAGE_BYTES_MAX];
@@ -227,13 +235,15 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     free(node);
     return KVF_SYSTEM;
   }
-  kvf_log_sink_init(&node->log, config->log, config->log_context);
-  node->logger = (kvf_logger){.fn = kvf_log_sink_collect, .context = &node->log, .level = config->log_level};
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
   (void)pthread_mutex_init(&node->register_lock, NULL);
-  status = open_parts(node, text);
+  status = open_log(node, text);
+  if (status == KVF_OK) {
+    status = open_parts(node, text);
+  }
   if (status != KVF_OK) {
+    kvf_log_sink_close(node->log);
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
     (void)close(node->event_fd);
@@ -302,10 +312,7 @@ void kvf_node_close(kvf_node *node)
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));
   }
-  kvf_list lines;
   kvf_core_free(&node->core);
-  kvf_log_sink_take(&node->log, &lines);
-  kvf_log_sink_write(&node->log, &lines);
   close_fence(node);
   kvf_summing_close(node->summing);
   free(node->regions);
@@ -314,6 +321,7 @@ void kvf_node_close(kvf_node *node)
   (void)close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
   close_keys(node);
+  kvf_log_sink_close(node->log);
   free(node);
 }
 
@@ -367,10 +375,13 @@ size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
   return count;
 }
 
-/* The core knows nothing of data connections. */
-static size_t connection_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
+/* The core knows nothing of data connections, nor of what becomes of its log lines. */
+static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
 {
   size_t count = 0;
+  if (count < capacity) {
+    out[count++] = (kvf_stat){.name = "log_lines_dropped", .reason = "", .value = kvf_log_sink_dropped(node->log)};
+  }
   if (count < capacity) {
     out[count++] = (kvf_stat){.name = "data_connections_accepted", .reason = "", .value = node->connections_accepted};
   }
@@ -386,7 +397,7 @@ size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_stats(&node->core, out, capacity);
-  count += connection_stats(node, out + count, capacity - count);
+  count += runtime_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
   return count;
 }

@@ -41,8 +41,8 @@ struct kvf_node {
   kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, for tickets */
   kvf_tls_use tls;
   kvf_address address; /* as tickets name it; port 0: does not listen */
-  kvf_log_sink log;
-  kvf_logger logger; /* collects under the lock */
+  kvf_log_sink *log;
+  kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
   kvf_core core;        /* under the lock, like all down to `control` */

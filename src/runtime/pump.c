@@ -181,7 +181,6 @@ static void announce_events(kvf_node *node)
 
 void kvf_node_leave(kvf_node *node, uint64_t now_ns)
 {
-  kvf_list lines;
   carry_out(node, now_ns);
   announce_events(node);
   bool early = kvf_core_next_deadline(&node->core) < node->armed_ns;
@@ -196,13 +195,11 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   if (wake) {
     node->armed_ns = 0; /* one wake is enough until the control thread has looked */
   }
-  kvf_log_sink_take(&node->log, &lines);
   (void)pthread_mutex_unlock(&node->lock);
 
   if (wake) {
     kvf_control_wake(node->control);
   }
-  kvf_log_sink_write(&node->log, &lines);
   if (assist) {
     kvf_node_assist(node);
   }
@@ -304,7 +301,7 @@ static void on_log(void *context, kvf_log_level level, const char *line)
 {
   kvf_node *node = context;
   if (level <= node->config.log_level) {
-    kvf_log_sink_write_line(&node->log, level, line);
+    kvf_log_sink_put(node->log, level, line);
   }
 }
 

@@ -119,59 +119,28 @@ TEST(each_event_comes_once)
 
 /* ---- log lines ---- */
 
-typedef struct log_check {
-  _Atomic(kvf_node *) node;
-  atomic_uint lines;
-  atomic_uint under_lock; /* lines during which the lock could not be had */
-} log_check;
-
-/* Whoever holds the lock while it calls us would keep it for good. */
-static void check_lock(void *context, kvf_log_level level, const char *line)
+/* P2, P5: whoever reads the log has stalled. */
+TEST(blocked_log_delays_nobody)
 {
-  log_check *check = context;
-  kvf_node *node = atomic_load(&check->node);
-  (void)level;
-  (void)line;
-  atomic_fetch_add(&check->lines, 1);
-  if (node == NULL) {
-    return;
-  }
-  uint64_t until_ms = pair_now_ms() + 2000;
-  while (pthread_mutex_trylock(&node->lock) != 0) {
-    if (pair_now_ms() >= until_ms) {
-      atomic_fetch_add(&check->under_lock, 1);
-      return;
-    }
-  }
-  (void)pthread_mutex_unlock(&node->lock);
-}
-
-TEST(log_lines_come_under_no_lock)
-{
-  log_check check = {0};
-  kvf_config config;
-  kvf_node *node;
+  pair_node n;
+  pair_ticket ticket;
   kvf_request_info info;
-  kvf_prompt prompt = {.tokens = 1};
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.log = check_lock;
-  config.log_context = &check;
-  assert_int_equal(kvf_node_open(&config, &node, message), KVF_OK);
-  atomic_store(&check.node, node);
-  assert_int_equal(kvf_request_open(node, "no ticket", 9, &prompt, NULL, 1, &info), KVF_BAD_TICKET);
-  assert_int_equal(atomic_load(&check.lines), 1);
-  int fd = stranger_dial(node); /* a line of the control thread's */
+  const pair_option options[] = {{"lease_ttl_ms", "1000"}, {NULL, NULL}};
+  pair_open_node(&n, options);
+  (void)pthread_mutex_lock(&n.log->lock); /* each line is written under it */
+  assert_int_equal(kvf_request_open(n.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
+                   KVF_BAD_TICKET); /* a line of the caller's */
+  int fd = stranger_dial(n.node);   /* a line of the control thread's */
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
-  uint64_t until_ms = pair_now_ms() + 10000;
-  while (atomic_load(&check.lines) < 2 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
-  }
-  assert_int_equal(atomic_load(&check.lines), 2);
-  assert_int_equal(atomic_load(&check.under_lock), 0);
-  kvf_node_close(node);
+  pair_offer(&n, 0, 4, 1, true, &ticket);
+  assert_int_equal(pair_wait_lease_end(&n, ticket.lease.id, 1000 + PAIR_LATE_MS), KVF_LEASE_END_EXPIRED);
+  (void)pthread_mutex_unlock(&n.log->lock);
+  assert_true(pair_logged(&n, "bad_ticket", NULL));
+  assert_true(pair_logged(&n, "127.0.0.1:", NULL));
+  assert_int_equal(pair_stat(&n, "log_lines_dropped", ""), 0);
+  pair_close_node(&n);
 }
 
 TEST(transports_log_at_the_nodes_level)
