@@ -155,7 +155,8 @@ kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, kvf_log_sink **out)
 static void wait_for_end(kvf_log_sink *sink)
 {
   const uint64_t until_ns = kvf_time_add(kvf_clock_now(), KVF_LOG_SINK_CLOSE_MS * KVF_NS_PER_MS);
-  const struct timespec until = {.tv_sec = (time_t)(until_ns / KVF_NS_PER_S), .tv_nsec = (long)(until_ns % KVF_NS_PER_S)};
+  const struct timespec until = {.tv_sec = (time_t)(until_ns / KVF_NS_PER_S),
+                                 .tv_nsec = (long)(until_ns % KVF_NS_PER_S)};
   while (!sink->ended && pthread_cond_timedwait(&sink->done, &sink->lock, &until) != ETIMEDOUT) {
   }
 }
