@@ -130,8 +130,8 @@ typedef struct kvf_event {
   } u;
 } kvf_event;
 
-/* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight (option
- * inline_bytes) are moved on by it. Each event comes once. Events of one load come in order: LOAD, then QUIET. */
+/* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
+ * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET. */
 KVF_API size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
 /* A file descriptor that is readable while kvf_poll() has something to report, for the caller's own epoll. Never read

@@ -88,8 +88,10 @@ static const kvf_option table[] = {
            "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
     NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
-    NUMBER(inline_bytes, "bytes", 65536, 0, 1048576,
-           "Reads up to this size are done in the caller's thread, while it polls."),
+    NUMBER(
+        inline_bytes, "bytes", 65536, 0, 1048576,
+        "Reads up to this size come first, and their caller waits for them: over tcp and ucx it does the work itself "
+        "while it polls, over local it waits for spin_us at most."),
     NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
     NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
            "Socket buffers of the tcp transport; 0 leaves them to the operating system."),

@@ -151,8 +151,8 @@ typedef struct kvf_transport_ops {
   void (*disconnect)(kvf_link *link);
   void (*read)(kvf_link *link, const kvf_read *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
-  /* Does, in the caller's thread, what there is to do for small reads. Returns whether there may be more later. May be
-   * NULL. Never under a lock. */
+  /* Does, in the caller's thread, what there is to do for small reads, or waits for them for a moment: nothing that can
+   * be stuck. Returns whether there may be more later. May be NULL. Never under a lock. */
   bool (*assist)(kvf_transport *transport);
 } kvf_transport_ops;
 
