@@ -68,7 +68,7 @@ def implementations(
         # As vLLM makes its agent, and nothing but an engine's step.
         replace(driven("tcp", "nixl", UCX_TCP, "agent=vllm"), variant="get_finished()", has_shapes=False, extras=STEPS),
         driven("tcp", "mooncake", {}),
-        *(limit("tcp", "streams", count) for count in (THREADS, 1)),
+        *(limit("tcp", how, count) for how in ("streams", "tls") for count in (THREADS, 1)),
         ucx,
         plain_ucx("", "event"),
         plain_ucx("ucx, spinning", "spin"),
