@@ -36,7 +36,7 @@ def kvferry(build: Path, ucx_library: str, key: str) -> list[Implementation]:
     return [
         one("local"),
         one("tcp"),
-        replace(one("tcp", key, "tls=always"), variant="tls", extras=("first-load",)),
+        replace(one("tcp", key, "tls=always"), variant="tls", extras=("first-load", "first-load-known")),
         one("ucx", f"ucx_library={ucx_library}", environment=UCX_TCP),
     ]
 

@@ -54,7 +54,8 @@ typedef struct kvf_config {
   kvf_tls_scope tls;                   /* control and tcp's data; without a key there is none */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   char require[KVF_HOST_BYTES_MAX];    /* of them, those that must be usable, and no other is used; empty: any */
-  kvf_switch checksum;                 /* blocks travel with checksums: made here for others, and wanted of others */
+  char peers[KVF_PATH_BYTES_MAX]; /* comma-separated HOST:PORT: connected to on the node's own account; empty: none */
+  kvf_switch checksum;            /* blocks travel with checksums: made here for others, and wanted of others */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t idle_timeout_ms;

@@ -13,6 +13,7 @@ typedef enum option_type {
   TYPE_PATH,
   TYPE_TRANSPORTS,
   TYPE_REQUIRE,
+  TYPE_PEERS,
   TYPE_POLICY,
   TYPE_SWITCH,
   TYPE_TLS_SCOPE,
@@ -39,6 +40,7 @@ typedef struct kvf_option {
   {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
 
 #define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
+#define PEERS_MAX 64
 #define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
 
 static const kvf_option table[] = {
@@ -62,6 +64,8 @@ static const kvf_option table[] = {
          "The transports that may be used, best first."),
     TEXT(require, TYPE_REQUIRE, "", "empty, or a comma-separated list of local, tcp, ucx",
          "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
+    TEXT(peers, TYPE_PEERS, "", "empty, or at most 64 of HOST:PORT, comma-separated",
+         "Producers' nodes to connect to before the first request needs them."),
     TEXT(checksum, TYPE_SWITCH, "off", "off or on",
          "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
     NUMBER(connections_max, "", 1024, 1, 65536,
@@ -270,6 +274,32 @@ static unsigned parse_transports(const char *text)
   }
 }
 
+bool kvf_peers_next(const char **rest, char address[KVF_HOST_BYTES_MAX])
+{
+  size_t bytes = strcspn(*rest, ",");
+  if (bytes == 0 || bytes >= KVF_HOST_BYTES_MAX) {
+    return false;
+  }
+  memcpy(address, *rest, bytes);
+  address[bytes] = 0;
+  const bool goes_on = (*rest)[bytes] == ',' && (*rest)[bytes + 1] != 0;
+  *rest += goes_on ? bytes + 1 : bytes;
+  return true;
+}
+
+static bool is_peers(const char *text)
+{
+  char address[KVF_HOST_BYTES_MAX];
+  uint32_t count = 0;
+  while (kvf_peers_next(&text, address)) {
+    const char *colon = strrchr(address, ':');
+    if (!is_address(address) || colon == NULL || colon[1] == ']' || strchr(colon, ']') != NULL || ++count > PEERS_MAX) {
+      return false;
+    }
+  }
+  return *text == 0;
+}
+
 static bool is_text(const kvf_option *option, const char *text)
 {
   switch (option->type) {
@@ -281,6 +311,8 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
       return parse_transports(text) != 0;
+    case TYPE_PEERS:
+      return is_peers(text);
     case TYPE_REQUIRE:
       return *text == 0 || parse_transports(text) != 0;
     default:
@@ -291,7 +323,7 @@ static bool is_text(const kvf_option *option, const char *text)
 static bool is_text_type(option_type type)
 {
   return type == TYPE_ADDRESS || type == TYPE_LISTEN || type == TYPE_PATH || type == TYPE_TRANSPORTS ||
-         type == TYPE_REQUIRE;
+         type == TYPE_REQUIRE || type == TYPE_PEERS;
 }
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */

@@ -442,6 +442,27 @@ void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   advance(peers, now_ns, peers->table[index]);
 }
 
+static bool has_link(const kvf_peers *peers, const kvf_peer *peer)
+{
+  bool has = false;
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    has = has || peer->links[i].state != KVF_LINK_NONE;
+  }
+  return has;
+}
+
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+{
+  kvf_peer *peer = peers->table[index];
+  const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
+  const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && !has_link(peers, peer);
+  if (may_dial || may_open) {
+    peer->path_wanted = !peers->is_control;
+    peer->open_wanted = peers->is_control;
+    advance(peers, now_ns, peer);
+  }
+}
+
 kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index)
 {
   kvf_peer *peer = peers->table[index];
@@ -486,6 +507,11 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
     if (peer->ponged) {
       peer->ponged = false;
       out->kind = KVF_PEER_PONG;
+      return true;
+    }
+    if (peer->is_named) {
+      peer->is_named = false;
+      out->kind = KVF_PEER_NAMED;
       return true;
     }
     if (peer->open_answered) {
@@ -550,6 +576,25 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
+static bool names_nobody(const kvf_peer *peer)
+{
+  const kvf_incarnation nobody = {0};
+  return memcmp(&peer->key.incarnation, &nobody, sizeof(nobody)) == 0;
+}
+
+/* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
+static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
+{
+  peer->named = *server;
+  peer->is_named = true;
+  kvf_list_ensure_back(&peers->notices, &peer->notice);
+  kvf_breaker_succeed(&peer->breaker);
+  disconnect(peers, peer);
+  peer->path_wanted = false;
+  peer->open_wanted = false;
+  rearm(peers, peer, now_ns);
+}
+
 static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
 {
   kvf_self *self = peers->self;
@@ -562,6 +607,10 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   if (kvf_handshake_server_proof(&self->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
+    return;
+  }
+  if (names_nobody(peer)) {
+    learn_name(peers, now_ns, peer, &challenge.server);
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {

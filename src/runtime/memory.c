@@ -120,6 +120,9 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
     status = kvf_core_set_memory(&node->core, node->regions, node->regions_count, &welcome);
+    if (status == KVF_OK) {
+      kvf_core_start(&node->core, now_ns);
+    }
     kvf_node_leave(node, now_ns);
   }
   if (status == KVF_OK) {

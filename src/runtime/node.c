@@ -154,6 +154,26 @@ static void close_fence(kvf_node *node)
   }
 }
 
+/* A name that means nothing now may do so later; its first request finds the peer as well. */
+static kvf_status add_known(kvf_node *node, char *message)
+{
+  const char *rest = node->config.peers;
+  char text[KVF_HOST_BYTES_MAX];
+  while (kvf_peers_next(&rest, text)) {
+    kvf_address address;
+    if (kvf_address_resolve_for(text, NULL, &address, message) != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_WARN, "peers: %s is left out: %s", text, message);
+    } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
+      return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
+                      text);
+    } else if (kvf_core_add_known(&node->core, &address) != KVF_OK) {
+      return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_KNOWN_PEERS_MAX);
+    }
+  }
+  message[0] = '\0';
+  return KVF_OK;
+}
+
 static kvf_status open_parts(kvf_node *node, char *message)
 {
   kvf_status status = open_keys(node, message);
@@ -171,6 +191,10 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     goto close_control;
   }
+  status = add_known(node, message);
+  if (status != KVF_OK) {
+    goto close_core;
+  }
   /* A control node registers no memory: it needs neither a fence nor a transport. */
   if (node->config.listen[0] != '\0') {
     status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table,
@@ -184,6 +208,9 @@ static kvf_status open_parts(kvf_node *node, char *message)
   }
   status = kvf_control_start(node->control);
   if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_start(&node->core, now_ns);
+    kvf_node_leave(node, now_ns);
     return KVF_OK;
   }
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot start a thread");

@@ -4,6 +4,7 @@
 
 #include "../../held_port.h"
 #include "pair.h"
+#include "runtime/node.h"
 #include "test.h"
 
 static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
@@ -311,6 +312,34 @@ PAIR_TEST(a_required_transport_is_used_alone)
   assert_int_equal(result.report.status, KVF_OK);
   assert_loaded(20, 10, 40);
   assert_true(pair_wait_log(&p.consumer, "loads go over tcp", "", 5000));
+}
+
+/* The first load finds a connection and a link. */
+PAIR_TEST(a_known_peer_is_connected_before_it_is_needed)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  pair_open_node(&p.producer, NULL);
+  kvf_address_format(&p.producer.node->address, address);
+  const pair_option knows[] = {{"peers", address}, {NULL, NULL}};
+  pair_open_node(&p.consumer, knows);
+  assert_true(pair_wait_log(&p.consumer, "loads go over local", NULL, 10000));
+  pair_offer(&p.producer, 3, 10, 40, true, &ticket);
+  load(&ticket);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_loaded(20, 10, 40);
+  assert_int_equal(pair_stat(&p.consumer, "peer_handshakes", ""), 1);
+}
+
+TEST(peers_that_cannot_be)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(open_with("peers", "192.0.2.1:80", message), KVF_INVALID);
+  assert_string_equal(message, "peers: 192.0.2.1:80 is off loopback, which needs a shared key (option key_file)");
+  pair_node n;
+  const pair_option nobody[] = {{"peers", "no-such-host.invalid:80"}, {NULL, NULL}};
+  pair_open_node(&n, nobody);
+  assert_true(pair_logged(&n, "peers: no-such-host.invalid:80 is left out", NULL));
+  pair_close_node(&n);
 }
 
 TEST(says_that_a_port_is_in_use)
