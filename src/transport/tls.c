@@ -15,6 +15,9 @@
 #define RECORD_ROOM_BYTES (RECORD_BYTES_MAX + 512u)
 #define READ_BUFFER_BYTES (64u << 10) /* of what a call receives, encrypted */
 #define WHY_BYTES 96
+/* Whichever the slower of both sides is better at. The key goes with the hash that both suites have. */
+#define AES_FIRST "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+#define CHACHA_FIRST "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
 /* A key may protect 2^24.5 records (RFC 8446, 5.5), and OpenSSL does not count them. */
 #define RECORDS_PER_KEY (1u << 20)
 
@@ -150,7 +153,7 @@ static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, s
 {
   const kvf_tls *tls = SSL_get_app_data(ssl);
   const psk *key = &tls->context->psks[0];
-  (void)digest; /* the one suite that we have allowed */
+  (void)digest; /* that of all suites that we have allowed */
   *session = session_of(ssl, key);
   *id = key->id;
   *id_bytes = sizeof(key->id);
@@ -186,12 +189,16 @@ static bool set_up(kvf_tls_context *context)
   SSL_CTX *ssl = context->ssl = SSL_CTX_new(TLS_method());
   BIO_METHOD *socket = context->socket = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "kvferry socket");
   if (ssl == NULL || socket == NULL || SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
-      SSL_CTX_set_ciphersuites(ssl, "TLS_AES_128_GCM_SHA256") != 1 || SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
+      SSL_CTX_set_ciphersuites(ssl, kvf_has_aes() ? AES_FIRST : CHACHA_FIRST) != 1 ||
+      SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
       SSL_CTX_set_session_id_context(ssl, session_context, sizeof(session_context)) != 1) {
     return false;
   }
   SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER, NULL);         /* there is no certificate to be convinced by */
   SSL_CTX_set_options(ssl, SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames and payload say how long they are */
+  if (!kvf_has_aes()) {
+    SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
+  }
   (void)SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
   (void)SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_read_ahead(ssl, 1); /* else each record takes two system calls */
