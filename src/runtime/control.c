@@ -9,6 +9,7 @@
 
 #include "base/options.h"
 #include "runtime/control_socket.h"
+#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -117,8 +118,8 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   }
   control->node = node;
   control->listener = -1;
-  control->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  control->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  control->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kvf_status status = KVF_OK;
   if (control->epoll_fd < 0 || control->wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
@@ -156,7 +157,7 @@ static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, in
 {
   kvf_control_socket *socket = kvf_control_socket_new(conn_id, fd, connecting);
   if (socket == NULL) {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     return NULL;
   }
   const kvf_tls_use *tls = &control->node->tls;
@@ -347,7 +348,7 @@ static void accept_all(kvf_control *control)
     kvf_status status = kvf_core_on_accepted(&node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
     if (status != KVF_OK) {
-      (void)close(fd);
+      kvf_own_fd_close(fd);
     } else if (add_socket(control, conn_id, fd, &from, false) == NULL) {
       now_ns = kvf_node_enter(node);
       kvf_core_on_closed(&node->core, now_ns, conn_id);
@@ -495,11 +496,7 @@ void kvf_control_close(kvf_control *control)
     return;
   }
   kvf_control_stop(control);
-  if (control->wake_fd >= 0) {
-    (void)close(control->wake_fd);
-  }
-  if (control->epoll_fd >= 0) {
-    (void)close(control->epoll_fd);
-  }
+  kvf_own_fd_close(control->wake_fd);
+  kvf_own_fd_close(control->epoll_fd);
   free(control);
 }

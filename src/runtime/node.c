@@ -13,6 +13,7 @@
 #include "runtime/control.h"
 #include "runtime/key_file.h"
 #include "transport/fence_memory.h"
+#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -149,9 +150,7 @@ static void close_keys(kvf_node *node)
 static void close_fence(kvf_node *node)
 {
   kvf_fence_table_close(node->fence_table, node->config.lease_slots);
-  if (node->fence_fd >= 0) {
-    (void)close(node->fence_fd);
-  }
+  kvf_own_fd_close(node->fence_fd);
 }
 
 static kvf_status open_parts(kvf_node *node, char *message)
@@ -227,9 +226,10 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   if (node == NULL) {
     return KVF_NO_MEMORY;
   }
+  node->owner = getpid();
   node->config = *config;
   node->fence_fd = -1;
-  node->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
     free(node);
@@ -246,7 +246,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     kvf_log_sink_close(node->log);
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
-    (void)close(node->event_fd);
+    kvf_own_fd_close(node->event_fd);
     close_keys(node);
     free(node);
     return status;
@@ -296,7 +296,7 @@ static void disconnect_links(kvf_node *node)
 
 void kvf_node_close(kvf_node *node)
 {
-  if (node == NULL) {
+  if (node == NULL || node->owner != getpid()) {
     return;
   }
   wait_until_quiet(node);
@@ -318,7 +318,7 @@ void kvf_node_close(kvf_node *node)
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);
-  (void)close(node->event_fd);
+  kvf_own_fd_close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
   close_keys(node);
   kvf_log_sink_close(node->log);

@@ -35,6 +35,7 @@ typedef struct kvf_summing kvf_summing; /* summing.c */
 extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 
 struct kvf_node {
+  pid_t owner; /* a forked child has only a copy of it */
   kvf_config config;
   kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
   size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/transport.h"
 
 /* The layout is that of kvf_fence_entry: remote readers copy it as plain bytes. */
@@ -26,10 +27,10 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "an entry's words must be plain memo
 /* Of a size that cannot change, so that whoever maps it may read all of it for ever. */
 static int open_file(size_t bytes)
 {
-  int fd = memfd_create("kvferry-fence", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  int fd = KVF_OWN_FD(memfd_create("kvferry-fence", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd >= 0 &&
       (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     return -1;
   }
   return fd;
@@ -58,14 +59,14 @@ kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnati
   if (out_fd != NULL) {
     *out_fd = fd;
   } else {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
   }
   return KVF_OK;
 
 unmap:
   (void)munmap(table, bytes);
 close_file:
-  (void)close(fd);
+  kvf_own_fd_close(fd);
   return KVF_NO_MEMORY;
 }
 
@@ -91,11 +92,11 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(own, &file) == 0 && file.st_size >= (off_t)bytes) {
     table = mmap(NULL, bytes, PROT_READ, MAP_SHARED, own, 0);
   }
-  (void)close(own);
+  kvf_own_fd_close(own);
   if (table == MAP_FAILED) {
     return NULL;
   }
-  if (!is_table(table, slots, incarnation)) {
+  if (madvise(table, bytes, MADV_DONTFORK) != 0 || !is_table(table, slots, incarnation)) {
     (void)munmap(table, bytes);
     return NULL;
   }

@@ -9,8 +9,9 @@
 
 /* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation. Pages of
  * their own, shared and not inherited by a forked child: a store never goes to a private copy of a page that a reader
- * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for close():
- * the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without descriptors. */
+ * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for
+ * kvf_own_fd_close(): the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without
+ * descriptors. */
 KVF_MUST_USE kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *fd);
 
 /* Maps the table that is file `fd` of another process, for reading; the caller's, for kvf_fence_table_close(). NULL:

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -179,11 +180,11 @@ static void stop_threads(kvf_local *local)
 
 static bool open_fds(kvf_local *local)
 {
-  local->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   if (local->epoll_fd < 0) {
     return false;
   }
-  local->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (local->wake_fd < 0) {
     goto close_epoll;
   }
@@ -191,9 +192,9 @@ static bool open_fds(kvf_local *local)
   if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
     return true;
   }
-  (void)close(local->wake_fd);
+  kvf_own_fd_close(local->wake_fd);
 close_epoll:
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->epoll_fd);
   return false;
 }
 
@@ -261,8 +262,8 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
 close_fds:
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
 free_local:
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
   free(local);
@@ -276,8 +277,8 @@ static void local_close(kvf_transport *transport)
   if (local->memory != NULL) {
     kvf_local_memory_drop(local->memory);
   }
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
   free(local);

@@ -9,6 +9,7 @@
 #include "transport/fence_memory.h"
 #include "transport/local.h"
 #include "transport/local_copy.h"
+#include "transport/own_fds.h"
 #include "transport/sums.h"
 
 /* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
@@ -92,9 +93,9 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
 {
   kvf_list_remove(&link->in_links);
   if (link->pidfd >= 0) {
-    /* Closing is not enough: a forked child's copy would keep it watched, and name this link when the peer ends. */
+    /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-    (void)close(link->pidfd);
+    kvf_own_fd_close(link->pidfd);
   }
   if (link->memory != NULL) {
     kvf_local_memory_drop(link->memory);
@@ -108,7 +109,7 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
 static kvf_status check_process(kvf_local_link *link, const kvf_local_description *description, char *message)
 {
   pid_t pid = (pid_t)description->pid;
-  link->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+  link->pidfd = KVF_OWN_FD((int)syscall(SYS_pidfd_open, pid, 0));
   if (link->pidfd < 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)pid, strerror(errno));
   }

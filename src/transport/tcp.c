@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/peer_log.h"
 #include "transport/shards.h"
 #include "transport/thread.h"
@@ -173,24 +173,17 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   return status;
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0) {
-    (void)close(fd);
-  }
-}
-
 static void close_fds(kvf_tcp *tcp)
 {
   if (tcp->listener_fd >= 0) {
     kvf_socket_close(tcp->listener_fd);
   }
-  close_fd(tcp->epoll_fd);
+  kvf_own_fd_close(tcp->epoll_fd);
 }
 
 static bool open_fds(kvf_tcp *tcp)
 {
-  tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  tcp->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   return tcp->epoll_fd >= 0 && tcp->commands.wake_fd >= 0 &&
          kvf_tcp_watch(tcp, tcp->commands.wake_fd, &tcp->wake, EPOLLIN) && kvf_tcp_server_open(tcp);
 }

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/peer_log.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -348,16 +348,14 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
 static bool open_fds(kvf_ucx *ucx)
 {
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
-  ucx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  ucx->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   return ucx->epoll_fd >= 0 && ucx->commands.wake_fd >= 0 &&
          epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, ucx->commands.wake_fd, &event) == 0;
 }
 
 static void destroy(kvf_ucx *ucx)
 {
-  if (ucx->epoll_fd >= 0) {
-    (void)close(ucx->epoll_fd);
-  }
+  kvf_own_fd_close(ucx->epoll_fd);
   kvf_driver_free(&ucx->driver);
   kvf_commands_free(&ucx->commands);
   free(ucx);

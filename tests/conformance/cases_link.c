@@ -230,7 +230,8 @@ PEER_TEST(nothing_left_behind)
   assert_true(comes_back_to("/proc/self/task", threads));
 }
 
-/* A child that was forked while a link was up has a copy of its descriptors, and keeps them as long as it lives. */
+/* A child that was made while a link was up, and of which no fork handler knows, has a copy of its descriptors, and
+ * keeps them as long as it lives. */
 PEER_TEST(forked_child_keeps_nothing)
 {
   const node_shape shape = node_shape_simple(8, 4096);
@@ -239,7 +240,7 @@ PEER_TEST(forked_child_keeps_nothing)
   node_open(consumer, traits->ops, &shape, SEED + 1);
   process_start(process, &shape);
   kvf_link *link = node_connect_ok(consumer, &process->introduction);
-  pid_t child = fork();
+  pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();

@@ -399,8 +399,8 @@ TEST(who_never_reads_is_hung_up_on)
   pair_close_node(&n);
 }
 
-/* A child that was forked has copies of both ends and of the listener: who is hung up on sees it all the same, the
- * thread is not told of him again, and nobody can connect to a node that is closed. */
+/* A child of which no fork handler knows has copies of both ends and of the listener: who is hung up on sees it all
+ * the same, the thread is not told of him again, and nobody can connect to a node that is closed. */
 TEST(forked_child_keeps_nothing_open)
 {
   pair_node n;
@@ -411,7 +411,7 @@ TEST(forked_child_keeps_nothing_open)
   stranger_connect(&s, n.node, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
   assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
-  pid_t child = fork();
+  pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();
