@@ -466,7 +466,7 @@ static void *run(void *context)
 
 kvf_status kvf_control_start(kvf_control *control)
 {
-  control->started = kvf_thread_start(&control->thread, "kvf-control", run, control) == 0;
+  control->started = kvf_thread_start(&control->thread, "kvf-control", run, control, &control->node->cpus) == 0;
   return control->started ? KVF_OK : KVF_SYSTEM;
 }
 

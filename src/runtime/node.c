@@ -80,6 +80,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
                                  .spin_us = node->config.spin_us,
+                                 .thread_cpus = node->cpus,
                                  .tls = node->tls};
   uint16_t last_port;
   kvf_listen_split(node->config.listen, config.listen, &last_port);
@@ -198,9 +199,18 @@ close_tls:
   return status;
 }
 
+static kvf_status open_cpus(kvf_node *node, char *message)
+{
+  node->cpus = kvf_thread_cpus_of(node->config.thread_cpus);
+  return kvf_thread_cpus_are_usable(&node->cpus)
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message, "thread_cpus = \"%.64s\": this process may use none of these CPUs",
+                        node->config.thread_cpus);
+}
+
 static kvf_status open_log(kvf_node *node, char *message)
 {
-  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->log);
+  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->cpus, &node->log);
   node->logger = (kvf_logger){.fn = kvf_log_sink_put, .context = node->log, .level = node->config.log_level};
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
@@ -238,7 +248,10 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
   (void)pthread_mutex_init(&node->register_lock, NULL);
-  status = open_log(node, text);
+  status = open_cpus(node, text);
+  if (status == KVF_OK) {
+    status = open_log(node, text);
+  }
   if (status == KVF_OK) {
     status = open_parts(node, text);
   }

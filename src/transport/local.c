@@ -210,11 +210,11 @@ static void init_lists(kvf_local *local)
 
 static bool start_threads(kvf_local *local, uint32_t workers)
 {
-  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local) != 0) {
+  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local, &local->cpus) != 0) {
     return false;
   }
   for (uint32_t i = 0; i < workers; i++) {
-    if (kvf_thread_start(&local->workers[i], "kvf-copy", worker_main, local) != 0) {
+    if (kvf_thread_start(&local->workers[i], "kvf-copy", worker_main, local, &local->cpus) != 0) {
       stop_threads(local);
       return false;
     }
@@ -239,6 +239,7 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->host = *host;
   local->incarnation = config->incarnation;
   local->spin_ns = config->spin_us * KVF_NS_PER_US;
+  local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();
   init_lists(local);
   failed = "random bytes";
@@ -294,6 +295,15 @@ void kvf_local_memory_drop(kvf_local_memory *memory)
   }
 }
 
+/* With the lock. */
+static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
+{
+  local->cpus.only = cpus != NULL ? *cpus : local->cpus.only;
+  for (uint32_t i = 0; i < local->workers_count; i++) {
+    kvf_thread_move(local->workers[i], cpus);
+  }
+}
+
 static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_local *local = kvf_local_of(transport);
@@ -319,6 +329,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
   (void)pthread_mutex_lock(&local->lock);
   if (local->memory == NULL) {
     local->memory = memory;
+    move_workers(local, given->near_cpus);
   } else {
     status = KVF_EXISTS;
   }

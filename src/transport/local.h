@@ -12,6 +12,7 @@
 
 #include "transport/commands.h"
 #include "transport/local_description.h"
+#include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
  * follow: the regions, the sums of what is read, the sums of what others read. */
@@ -46,6 +47,7 @@ typedef struct kvf_local {
   int epoll_fd;
   int wake_fd; /* wakes the keeper */
   pthread_t keeper;
+  kvf_thread_cpus cpus; /* of workers: near the memory, when there is some */
   uint32_t workers_count;
   pthread_t workers[];
 } kvf_local;

@@ -230,7 +230,7 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
     status = kvf_fail(KVF_SYSTEM, message, "tcp: no file descriptors: %s", strerror(errno));
     goto destroy_tcp;
   }
-  int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp);
+  int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp, &config->thread_cpus);
   if (error != 0) {
     status = kvf_fail(KVF_SYSTEM, message, "tcp: no thread: %s", strerror(error));
     goto destroy_tcp;
@@ -305,6 +305,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
     free(memory);
     return KVF_EXISTS;
   }
+  kvf_thread_move(tcp->thread, given->near_cpus);
   return KVF_OK;
 }
 

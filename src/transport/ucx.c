@@ -373,7 +373,7 @@ static kvf_status open_with(kvf_ucx *ucx, char *message)
   if (!open_fds(ucx)) {
     return kvf_fail(KVF_SYSTEM, message, "ucx: no file descriptors: %s", strerror(errno));
   }
-  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx);
+  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx, &ucx->config.thread_cpus);
   if (error != 0) {
     return kvf_fail(KVF_SYSTEM, message, "ucx: no thread: %s", strerror(error));
   }

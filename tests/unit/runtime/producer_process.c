@@ -45,7 +45,8 @@ static bool fork_child(const pair_node *node)
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return false;
   }
-  if (fork() == 0) {
+  pid_t pid = fork();
+  if (pid == 0) {
     struct pollfd channel = {.fd = STDIN_FILENO}; /* that it is closed: what is in it is its parent's */
     if (!close_copy(node) || write(ends[1], "", 1) != 1) {
       _exit(EXIT_FAILURE);
@@ -58,6 +59,9 @@ static bool fork_child(const pair_node *node)
   (void)close(ends[1]);
   bool closed = poll(&child, 1, PAIR_LATE_MS) == 1 && read(ends[0], &done, 1) == 1;
   (void)close(ends[0]);
+  if (!closed) {
+    (void)kill(pid, SIGKILL); /* it holds the channel */
+  }
   return closed;
 }
 
