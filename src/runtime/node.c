@@ -130,6 +130,10 @@ static kvf_status open_keys(kvf_node *node, char *message)
   node->keys_count = 1;
   if (node->config.key_file[0] != '\0') {
     status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
+    if (status == KVF_OK && message[0] != '\0') {
+      kvf_log(&node->logger, KVF_LOG_WARN, "%s", message);
+      message[0] = '\0';
+    }
   }
   for (size_t i = 0; i < node->keys_count && status == KVF_OK; i++) {
     status = kvf_mac_init(&node->macs[i], &node->keys[i]);
