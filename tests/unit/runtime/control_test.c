@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -16,6 +18,20 @@
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/ping_message.h"
+
+static atomic_int watches; /* 0: as many as there are; else the last of so many fails */
+
+int __real_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event);
+
+int __wrap_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event)
+{
+  if (operation == EPOLL_CTL_ADD && atomic_load(&watches) > 0 && atomic_fetch_sub(&watches, 1) == 1) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return __real_epoll_ctl(epoll_fd, operation, fd, event);
+}
 
 static kvf_status open_node(const pair_option *options, kvf_node **out, char *message)
 {
@@ -254,6 +270,54 @@ TEST(running_out_of_descriptors_opens_no_breaker)
   assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
   assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
   give_back(&d);
+  assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
+  pair_close_node(&consumer);
+  pair_close_node(&producer);
+}
+
+/* A node that is told of nothing does not open. */
+TEST(a_node_that_cannot_watch_does_not_open)
+{
+  const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
+  const size_t fds = pair_count_entries("/proc/self/fd");
+  for (int i = 1; i <= 2; i++) { /* its wake-ups, its listener */
+    atomic_store(&watches, i);
+    assert_refused(options, KVF_SYSTEM,
+                   "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
+    assert_int_equal(atomic_load(&watches), 0);
+  }
+  assert_int_equal(pair_count_entries("/proc/self/fd"), fds);
+}
+
+TEST(a_connection_that_cannot_be_watched_is_closed)
+{
+  pair_node n;
+  stranger s;
+  pair_open_node(&n, NULL);
+  atomic_store(&watches, 1);
+  stranger_connect(&s, n.node, NULL);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_true(pair_wait_log(&n, "connection closed", "descriptors that may be watched", 10000));
+  assert_int_equal(pair_stat(&n, "sessions_abandoned", ""), 1); /* the core knows */
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 2, 10000));
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+TEST(a_dial_that_cannot_be_watched_is_tried_again)
+{
+  pair_node producer;
+  pair_node consumer;
+  pair_ticket ticket;
+  kvf_request_info info;
+  pair_open_node(&producer, &patient_breaker[1]);
+  pair_open_node(&consumer, &patient_breaker[1]);
+  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  atomic_store(&watches, 1);
+  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
   assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
   pair_close_node(&consumer);
   pair_close_node(&producer);
