@@ -24,7 +24,10 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
  * fails. NULL is allowed. */
 void kvf_fence_table_close(void *table, uint32_t slots);
 
-/* Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a
+/* What others have scribbled into the table does not matter to either: the lease table of the core knows the words, and
+ * that they only grow.
+ *
+ * Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a
  * time. */
 void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry);
 
