@@ -22,6 +22,7 @@ STEPS = ("step-0", "step-100", "step-1000")
 def make_key(folder: Path) -> str:
     """The option of kvferry's that is a key's file."""
     file = folder / "key"
+    file.touch(0o600)
     file.write_text("0123456789abcdef" * 4 + "\n")
     return f"key_file={file}"
 

@@ -27,6 +27,7 @@ typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER
 
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
+#define KVF_CPUS_BYTES_MAX 256
 #define KVF_TRANSPORTS_MAX 4
 #define KVF_LISTEN_PORTS_MAX 1024 /* of a range */
 
@@ -83,6 +84,7 @@ typedef struct kvf_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX];
   uint32_t spin_us;
+  char thread_cpus[KVF_CPUS_BYTES_MAX]; /* "auto" or empty, "inherit", or a list of CPUs */
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t recompute_budget_tokens_per_s;

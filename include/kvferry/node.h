@@ -6,7 +6,9 @@
  *
  * Threads: every function may be called from any thread at any time, except that nothing may be called once
  * kvf_node_close() has been. No call blocks on a peer, on the network or on a lock held during I/O.
- * Fork: a child must not use a node of its parent; the library's memory and sockets are not inherited.
+ * Fork: a child of fork() must not use a node of its parent, but may close it, which does nothing there. Whether or not
+ * it calls exec(), it holds no descriptor of the library's and no fence table; it holds a copy of the rest of the
+ * process' memory, and so of the key. What UCX opens for the transport ucx is UCX's own, and is inherited.
  */
 #ifndef KVFERRY_NODE_H
 #define KVFERRY_NODE_H
@@ -24,8 +26,9 @@ KVF_C_BEGIN
 KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
 
 /* Ends all leases (readers see them ended before this returns), aborts all loads, waits until no thread of the library
- * touches any memory of the caller's, and frees the node. NULL is allowed. Takes at most about quiet_timeout_ms, unless
- * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. */
+ * touches any memory of the caller's, and frees the node. Takes at most about quiet_timeout_ms, unless
+ * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. Does
+ * nothing to NULL, and to a node that the process has from the one that forked it. */
 KVF_API void kvf_node_close(kvf_node *node);
 
 /* ---- memory ---- */

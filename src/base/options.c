@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cpu_list.h"
 #include "base/log.h"
 
 typedef enum option_type {
@@ -14,6 +15,7 @@ typedef enum option_type {
   TYPE_TRANSPORTS,
   TYPE_REQUIRE,
   TYPE_PEERS,
+  TYPE_CPUS,
   TYPE_POLICY,
   TYPE_SWITCH,
   TYPE_TLS_SCOPE,
@@ -103,6 +105,9 @@ static const kvf_option table[] = {
          "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
     NUMBER(spin_us, "us", 50, 0, 1000000,
            "How long data threads and copy threads poll for more, after some, before they sleep."),
+    TEXT(thread_cpus, TYPE_CPUS, "auto", "auto, inherit, or a list like 0-3,8",
+         "Where the library's threads run: auto, on all CPUs, but near the registered memory those that copy it; "
+         "inherit, where the thread may that opens the node."),
     TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
          "What to do with a request whose load has failed."),
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
@@ -256,6 +261,12 @@ static bool is_free_of_control_characters(const char *text)
   return true;
 }
 
+static bool is_cpus(const char *text)
+{
+  kvf_cpu_list list;
+  return *text == 0 || strcmp(text, "auto") == 0 || strcmp(text, "inherit") == 0 || kvf_cpu_list_parse(text, &list);
+}
+
 /* One bit for each that is named; 0 unless all are known and none is named twice. */
 static unsigned parse_transports(const char *text)
 {
@@ -315,6 +326,8 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_peers(text);
     case TYPE_REQUIRE:
       return *text == 0 || parse_transports(text) != 0;
+    case TYPE_CPUS:
+      return is_cpus(text);
     default:
       return false;
   }
@@ -323,7 +336,7 @@ static bool is_text(const kvf_option *option, const char *text)
 static bool is_text_type(option_type type)
 {
   return type == TYPE_ADDRESS || type == TYPE_LISTEN || type == TYPE_PATH || type == TYPE_TRANSPORTS ||
-         type == TYPE_REQUIRE || type == TYPE_PEERS;
+         type == TYPE_REQUIRE || type == TYPE_PEERS || type == TYPE_CPUS;
 }
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */

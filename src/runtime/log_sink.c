@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/list.h"
-#include "transport/thread.h"
 
 typedef struct log_line {
   kvf_list link;
@@ -131,7 +130,7 @@ static void init_conditions(kvf_log_sink *sink)
   (void)pthread_condattr_destroy(&attributes);
 }
 
-kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, kvf_log_sink **out)
+kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, const kvf_thread_cpus *cpus, kvf_log_sink **out)
 {
   *out = NULL;
   kvf_log_sink *sink = calloc(1, sizeof(*sink));
@@ -143,7 +142,7 @@ kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, kvf_log_sink **out)
   kvf_list_init(&sink->lines);
   (void)pthread_mutex_init(&sink->lock, NULL);
   init_conditions(sink);
-  if (kvf_thread_start(&sink->thread, "kvf-log", run, sink) != 0) {
+  if (kvf_thread_start(&sink->thread, "kvf-log", run, sink, cpus) != 0) {
     free_sink(sink);
     return KVF_SYSTEM;
   }

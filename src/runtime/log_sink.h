@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "kvferry/status.h"
+#include "transport/thread.h"
 
 /* Lines that may wait at once; more are dropped and counted. */
 #define KVF_LOG_SINK_LINES_MAX 1024
@@ -15,8 +16,9 @@
 
 typedef struct kvf_log_sink kvf_log_sink;
 
-/* `fn` is the user's; NULL: standard error. KVF_NO_MEMORY, KVF_SYSTEM: no thread. */
-KVF_MUST_USE kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, kvf_log_sink **out);
+/* `fn` is the user's; NULL: standard error. `cpus` are its thread's. KVF_NO_MEMORY, KVF_SYSTEM: no thread. */
+KVF_MUST_USE kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, const kvf_thread_cpus *cpus,
+                                          kvf_log_sink **out);
 /* Writes what waits, then frees the sink: it waits for `fn`, whose context may go after this. What a stalled standard
  * error does not take in time is lost. NULL is allowed. */
 void kvf_log_sink_close(kvf_log_sink *sink);

@@ -13,6 +13,7 @@
 #include "runtime/control.h"
 #include "runtime/key_file.h"
 #include "transport/fence_memory.h"
+#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -79,6 +80,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
                                  .spin_us = node->config.spin_us,
+                                 .thread_cpus = node->cpus,
                                  .tls = node->tls};
   uint16_t last_port;
   kvf_listen_split(node->config.listen, config.listen, &last_port);
@@ -128,6 +130,10 @@ static kvf_status open_keys(kvf_node *node, char *message)
   node->keys_count = 1;
   if (node->config.key_file[0] != '\0') {
     status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
+    if (status == KVF_OK && message[0] != '\0') {
+      kvf_log(&node->logger, KVF_LOG_WARN, "%s", message);
+      message[0] = '\0';
+    }
   }
   for (size_t i = 0; i < node->keys_count && status == KVF_OK; i++) {
     status = kvf_mac_init(&node->macs[i], &node->keys[i]);
@@ -149,9 +155,7 @@ static void close_keys(kvf_node *node)
 static void close_fence(kvf_node *node)
 {
   kvf_fence_table_close(node->fence_table, node->config.lease_slots);
-  if (node->fence_fd >= 0) {
-    (void)close(node->fence_fd);
-  }
+  kvf_own_fd_close(node->fence_fd);
 }
 
 /* A name that means nothing now may do so later; its first request finds the peer as well. */
@@ -226,9 +230,18 @@ close_tls:
   return status;
 }
 
+static kvf_status open_cpus(kvf_node *node, char *message)
+{
+  node->cpus = kvf_thread_cpus_of(node->config.thread_cpus);
+  return kvf_thread_cpus_are_usable(&node->cpus)
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message, "thread_cpus = \"%.64s\": this process may use none of these CPUs",
+                        node->config.thread_cpus);
+}
+
 static kvf_status open_log(kvf_node *node, char *message)
 {
-  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->log);
+  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->cpus, &node->log);
   node->logger = (kvf_logger){.fn = kvf_log_sink_put, .context = node->log, .level = node->config.log_level};
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
@@ -254,9 +267,10 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   if (node == NULL) {
     return KVF_NO_MEMORY;
   }
+  node->owner = getpid();
   node->config = *config;
   node->fence_fd = -1;
-  node->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
     free(node);
@@ -265,7 +279,10 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
   (void)pthread_mutex_init(&node->register_lock, NULL);
-  status = open_log(node, text);
+  status = open_cpus(node, text);
+  if (status == KVF_OK) {
+    status = open_log(node, text);
+  }
   if (status == KVF_OK) {
     status = open_parts(node, text);
   }
@@ -273,7 +290,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     kvf_log_sink_close(node->log);
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
-    (void)close(node->event_fd);
+    kvf_own_fd_close(node->event_fd);
     close_keys(node);
     free(node);
     return status;
@@ -323,7 +340,7 @@ static void disconnect_links(kvf_node *node)
 
 void kvf_node_close(kvf_node *node)
 {
-  if (node == NULL) {
+  if (node == NULL || node->owner != getpid()) {
     return;
   }
   wait_until_quiet(node);
@@ -345,7 +362,7 @@ void kvf_node_close(kvf_node *node)
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);
-  (void)close(node->event_fd);
+  kvf_own_fd_close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
   close_keys(node);
   kvf_log_sink_close(node->log);

@@ -35,7 +35,9 @@ typedef struct kvf_summing kvf_summing; /* summing.c */
 extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 
 struct kvf_node {
+  pid_t owner; /* a forked child has only a copy of it */
   kvf_config config;
+  kvf_thread_cpus cpus;       /* the option thread_cpus */
   kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
   size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */
   kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, for tickets */

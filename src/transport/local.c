@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -173,11 +174,11 @@ static void stop_threads(kvf_local *local)
 
 static bool open_fds(kvf_local *local)
 {
-  local->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   if (local->epoll_fd < 0) {
     return false;
   }
-  local->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (local->wake_fd < 0) {
     goto close_epoll;
   }
@@ -185,9 +186,9 @@ static bool open_fds(kvf_local *local)
   if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
     return true;
   }
-  (void)close(local->wake_fd);
+  kvf_own_fd_close(local->wake_fd);
 close_epoll:
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->epoll_fd);
   return false;
 }
 
@@ -207,7 +208,7 @@ static void init_lists(kvf_local *local)
 
 static bool start_threads(kvf_local *local)
 {
-  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local) != 0) {
+  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local, &local->cpus) != 0) {
     return false;
   }
   if (!kvf_local_workers_start(local)) {
@@ -234,6 +235,7 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->incarnation = config->incarnation;
   local->spin_ns = config->spin_us * KVF_NS_PER_US;
   local->copy_threads = config->copy_threads;
+  local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();
   init_lists(local);
   failed = "random bytes";
@@ -257,8 +259,8 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
 close_fds:
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
 free_local:
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
   free(local);
@@ -272,8 +274,8 @@ static void local_close(kvf_transport *transport)
   if (local->memory != NULL) {
     kvf_local_memory_drop(local->memory);
   }
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
   free(local);
@@ -286,6 +288,18 @@ void kvf_local_memory_drop(kvf_local_memory *memory)
   memory->refs--;
   if (memory->refs == 0) {
     free(memory);
+  }
+}
+
+/* With the lock. */
+static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
+{
+  local->has_near = cpus != NULL;
+  if (cpus != NULL) {
+    local->near = *cpus;
+  }
+  for (kvf_list *node = local->workers.next; node != &local->workers; node = node->next) {
+    kvf_thread_move(KVF_CONTAINER_OF(node, kvf_local_worker, in_workers)->thread, cpus);
   }
 }
 
@@ -314,6 +328,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
   (void)pthread_mutex_lock(&local->lock);
   if (local->memory == NULL) {
     local->memory = memory;
+    move_workers(local, given->near_cpus);
   } else {
     status = KVF_EXISTS;
   }

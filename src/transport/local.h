@@ -15,6 +15,7 @@
 #include "transport/commands.h"
 #include "transport/local_check.h"
 #include "transport/local_description.h"
+#include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
  * follow: the regions, the sums of what is read, the sums of what others read. */
@@ -46,6 +47,7 @@ typedef struct kvf_local {
   kvf_incarnation incarnation;            /* constant */
   uint64_t spin_ns;                       /* constant */
   uint32_t copy_threads;                  /* constant */
+  kvf_thread_cpus cpus;                   /* constant */
   kvf_local_place place;                  /* constant */
   uint8_t cookie[KVF_LOCAL_COOKIE_BYTES]; /* constant; peers read it where it lies */
 
@@ -66,7 +68,9 @@ typedef struct kvf_local {
 
   kvf_list workers; /* those that are not stuck */
   kvf_list stuck;
-  kvf_list gone;          /* those whose thread is to be joined */
+  kvf_list gone; /* those whose thread is to be joined */
+  bool has_near;
+  kvf_cpu_list near;      /* the CPUs near the memory, for workers */
   uint32_t workers_count; /* in workers, and of these the busy ones */
   uint32_t busy_count;
   uint32_t stuck_count;

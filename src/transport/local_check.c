@@ -11,7 +11,7 @@
 
 #include "transport/fence_memory.h"
 #include "transport/local_copy.h"
-#include "transport/thread.h"
+#include "transport/own_fds.h"
 
 /* The thread and whoever has started it hold it; the last one frees it. */
 struct kvf_local_check {
@@ -36,9 +36,9 @@ static void drop(kvf_local_check *check)
   }
   kvf_fence_table_close(check->fence, check->description.table_slots);
   if (check->pidfd >= 0) {
-    (void)close(check->pidfd);
+    kvf_own_fd_close(check->pidfd);
   }
-  (void)close(check->wake_fd);
+  kvf_own_fd_close(check->wake_fd);
   free(check);
 }
 
@@ -49,7 +49,7 @@ static kvf_status look(kvf_local_check *check)
   const kvf_local_description *description = &check->description;
   char *message = check->message;
   pid_t pid = (pid_t)description->pid;
-  check->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+  check->pidfd = KVF_OWN_FD((int)syscall(SYS_pidfd_open, pid, 0));
   if (check->pidfd < 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)pid, strerror(errno));
   }
@@ -87,18 +87,18 @@ static void *run(void *context)
   return NULL;
 }
 
-static kvf_status start_thread(kvf_local_check *check)
+static kvf_status start_thread(kvf_local_check *check, const kvf_thread_cpus *cpus)
 {
   pthread_t thread;
-  if (kvf_thread_start(&thread, "kvf-check", run, check) != 0) {
+  if (kvf_thread_start(&thread, "kvf-check", run, check, cpus) != 0) {
     return KVF_SYSTEM;
   }
   (void)pthread_detach(thread);
   return KVF_OK;
 }
 
-kvf_status kvf_local_check_start(const kvf_local_description *description, int wake_fd, kvf_local_check **out,
-                                 char *message)
+kvf_status kvf_local_check_start(const kvf_local_description *description, int wake_fd, const kvf_thread_cpus *cpus,
+                                 kvf_local_check **out, char *message)
 {
   *out = NULL;
   if (atomic_fetch_add(&under_way, 1) >= KVF_LOCAL_CHECKS_MAX) {
@@ -113,14 +113,14 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, int w
   check->description = *description;
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
-  check->wake_fd = fcntl(wake_fd, F_DUPFD_CLOEXEC, 0);
-  status = check->wake_fd < 0 ? KVF_SYSTEM : start_thread(check);
+  check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));
+  status = check->wake_fd < 0 ? KVF_SYSTEM : start_thread(check, cpus);
   if (status == KVF_OK) {
     *out = check;
     return KVF_OK;
   }
   if (check->wake_fd >= 0) {
-    (void)close(check->wake_fd);
+    kvf_own_fd_close(check->wake_fd);
   }
   free(check);
 failed:

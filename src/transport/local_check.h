@@ -4,6 +4,7 @@
 #define KVF_TRANSPORT_LOCAL_CHECK_H
 
 #include "transport/local_description.h"
+#include "transport/thread.h"
 
 /* Looks under way in this process, those included that were abandoned and are stuck. */
 #define KVF_LOCAL_CHECKS_MAX 64
@@ -13,7 +14,7 @@ typedef struct kvf_local_check kvf_local_check;
 /* `wake_fd`, an eventfd, becomes readable when it is done; it may be closed before. KVF_LIMIT: too many are under way.
  * KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread left, as the message says. */
 KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_description *description, int wake_fd,
-                                              kvf_local_check **out, char *message);
+                                              const kvf_thread_cpus *cpus, kvf_local_check **out, char *message);
 bool kvf_local_check_is_done(kvf_local_check *check);
 /* Of one that is done: what it found, and the end of it. If KVF_OK, *pidfd and *fence (kvf_fence_table_close(), NULL:
  * it cannot be mapped) are the caller's; else KVF_TRANSFER_SETUP with a message. */

@@ -7,6 +7,7 @@
 
 #include "transport/fence_memory.h"
 #include "transport/local.h"
+#include "transport/own_fds.h"
 #include "transport/sums.h"
 
 /* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
@@ -91,9 +92,9 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
   kvf_list_remove(&link->in_links);
   kvf_local_check_abandon(link->check);
   if (link->pidfd >= 0) {
-    /* Closing is not enough: a forked child's copy would keep it watched, and name this link when the peer ends. */
+    /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-    (void)close(link->pidfd);
+    kvf_own_fd_close(link->pidfd);
   }
   if (link->memory != NULL) {
     kvf_local_memory_drop(link->memory);
@@ -134,7 +135,7 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   link->table = description.table_address;
   link->table_slots = description.table_slots;
   link->sums_count = description.sums_count;
-  return kvf_local_check_start(&description, local->wake_fd, &link->check, message);
+  return kvf_local_check_start(&description, local->wake_fd, &local->cpus, &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)

@@ -125,8 +125,9 @@ static bool start_worker(kvf_local *local)
   worker->local = local;
   kvf_list_init(&worker->in_workers);
   (void)pthread_mutex_lock(&local->lock);
-  const bool started = kvf_thread_start(&worker->thread, "kvf-copy", worker_main, worker) == 0;
+  const bool started = kvf_thread_start(&worker->thread, "kvf-copy", worker_main, worker, &local->cpus) == 0;
   if (started) {
+    kvf_thread_move(worker->thread, local->has_near ? &local->near : NULL);
     kvf_list_push_back(&local->workers, &worker->in_workers);
     local->workers_count++;
   }

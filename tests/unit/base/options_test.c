@@ -28,6 +28,16 @@ static void assert_set(const char *name, const char *value)
   assert_string_equal(message, "");
 }
 
+TEST(thread_cpus_are_a_word_or_a_list)
+{
+  static const char *const good[] = {"", "auto", "inherit", "0", "0-3,8"};
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("thread_cpus", good[i]);
+  }
+  assert_refused("thread_cpus", "3-1", KVF_INVALID,
+                 "thread_cpus = \"3-1\" is not allowed: it must be auto, inherit, or a list like 0-3,8");
+}
+
 TEST(defaults_are_sensible)
 {
   kvf_config config = defaults();
@@ -58,7 +68,7 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 39);
+  assert_int_equal(count, 40);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 

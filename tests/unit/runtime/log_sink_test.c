@@ -30,12 +30,14 @@ static void write_down(void *context, kvf_log_level level, const char *line)
   (void)pthread_mutex_unlock(&b->gate);
 }
 
+static const kvf_thread_cpus anywhere = {0};
+
 static kvf_log_sink *open_sink(book *b)
 {
   kvf_log_sink *sink;
   *b = (book){0};
   assert_int_equal(pthread_mutex_init(&b->gate, NULL), 0);
-  assert_int_equal(kvf_log_sink_open(write_down, b, &sink), KVF_OK);
+  assert_int_equal(kvf_log_sink_open(write_down, b, &anywhere, &sink), KVF_OK);
   return sink;
 }
 
@@ -131,7 +133,7 @@ TEST(without_a_function_lines_go_to_standard_error)
   kvf_log_sink *sink;
   char text[256] = {0};
   int end = take_stderr(false);
-  assert_int_equal(kvf_log_sink_open(NULL, NULL, &sink), KVF_OK);
+  assert_int_equal(kvf_log_sink_open(NULL, NULL, &anywhere, &sink), KVF_OK);
   for (kvf_log_level level = KVF_LOG_ERROR; level <= KVF_LOG_DEBUG; level++) {
     kvf_log_sink_put(sink, level, "text");
   }
@@ -154,7 +156,7 @@ TEST(stalled_standard_error_is_left_behind)
 {
   kvf_log_sink *sink;
   int end = take_stderr(true);
-  assert_int_equal(kvf_log_sink_open(NULL, NULL, &sink), KVF_OK);
+  assert_int_equal(kvf_log_sink_open(NULL, NULL, &anywhere, &sink), KVF_OK);
   put_numbered(sink, 10);
   double began_s = now_s();
   kvf_log_sink_close(sink);
