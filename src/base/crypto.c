@@ -4,10 +4,6 @@
 #include <openssl/evp.h>
 #include <openssl/params.h>
 
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
-
 kvf_status kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
 {
   EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -72,17 +68,6 @@ void kvf_mac_free(kvf_mac *mac)
 {
   EVP_MAC_CTX_free(mac->keyed);
   mac->keyed = NULL;
-}
-
-bool kvf_has_aes(void)
-{
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0;
-#elif defined(__aarch64__)
-  return (getauxval(AT_HWCAP) & HWCAP_AES) != 0;
-#else
-  return true;
-#endif
 }
 
 bool kvf_equal_secret(const void *a, const void *b, size_t bytes)

@@ -45,9 +45,6 @@ KVF_MUST_USE kvf_status kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, 
 /* Overwrites and frees what it keeps of the key. Does nothing the second time, nor where all bytes are 0. */
 void kvf_mac_free(kvf_mac *mac);
 
-/* Whether this machine's processor does AES-GCM in hardware: without, ChaCha20-Poly1305 is several times as fast. */
-bool kvf_has_aes(void);
-
 /* Compares in constant time. */
 bool kvf_equal_secret(const void *a, const void *b, size_t bytes);
 

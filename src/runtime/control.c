@@ -365,7 +365,12 @@ static void accept_all(kvf_control *control)
       }
       return;
     }
-    uint64_t now_ns = kvf_node_enter(node);
+    uint64_t now_ns;
+    if (!kvf_node_enter_fresh(node, &now_ns)) {
+      kvf_own_fd_close(fd);
+      pause_accepting(control, "connection closed: the system gives no random numbers");
+      return;
+    }
     kvf_status status = kvf_core_on_accepted(&node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
     if (status != KVF_OK) {
@@ -383,11 +388,15 @@ static void accept_all(kvf_control *control)
 static void on_connected(kvf_control *control, kvf_control_socket *socket)
 {
   kvf_node *node = control->node;
-  bool good = kvf_socket_error(socket->fd) == 0;
-  uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, good ? KVF_OK : KVF_PEER_DOWN);
+  uint64_t now_ns;
+  kvf_status status = kvf_socket_error(socket->fd) == 0 ? KVF_OK : KVF_PEER_DOWN;
+  if (!kvf_node_enter_fresh(node, &now_ns)) {
+    now_ns = kvf_node_enter(node);
+    status = KVF_NO_MEMORY; /* of which the peer is innocent, too */
+  }
+  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, status);
   kvf_node_leave(node, now_ns);
-  if (good) {
+  if (status == KVF_OK) {
     socket->connecting = false;
   } else {
     unwatch(control, socket->fd); /* the core has hung up: see take_output() */

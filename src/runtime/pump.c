@@ -14,6 +14,18 @@ uint64_t kvf_node_enter(kvf_node *node)
   return kvf_clock_now();
 }
 
+bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns)
+{
+  uint8_t fresh[KVF_HASH_BYTES];
+  if (!kvf_random(fresh, sizeof(fresh))) {
+    return false;
+  }
+  *now_ns = kvf_node_enter(node);
+  kvf_entropy_stir(&node->core.self.entropy, fresh);
+  kvf_forget(fresh, sizeof(fresh));
+  return true;
+}
+
 uint64_t kvf_node_enter_to_help(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);

@@ -9,6 +9,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "transport/cpu.h"
 #include "wire/handshake_message.h"
 
 #define RECORD_BYTES_MAX 16384u /* of plain text: RFC 8446, 5.1 */
@@ -189,14 +190,14 @@ static bool set_up(kvf_tls_context *context)
   SSL_CTX *ssl = context->ssl = SSL_CTX_new(TLS_method());
   BIO_METHOD *socket = context->socket = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "kvferry socket");
   if (ssl == NULL || socket == NULL || SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
-      SSL_CTX_set_ciphersuites(ssl, kvf_has_aes() ? AES_FIRST : CHACHA_FIRST) != 1 ||
+      SSL_CTX_set_ciphersuites(ssl, kvf_cpu_has_aes() ? AES_FIRST : CHACHA_FIRST) != 1 ||
       SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
       SSL_CTX_set_session_id_context(ssl, session_context, sizeof(session_context)) != 1) {
     return false;
   }
   SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER, NULL);         /* there is no certificate to be convinced by */
   SSL_CTX_set_options(ssl, SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames and payload say how long they are */
-  if (!kvf_has_aes()) {
+  if (!kvf_cpu_has_aes()) {
     SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
   }
   (void)SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);

@@ -56,6 +56,20 @@ int __wrap_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *ev
   return __real_epoll_ctl(epoll_fd, operation, fd, event);
 }
 
+static atomic_bool without_random;
+
+ssize_t __real_getrandom(void *out, size_t bytes, unsigned flags);
+ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags);
+
+ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags)
+{
+  if (atomic_load(&without_random)) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return __real_getrandom(out, bytes, flags);
+}
+
 static kvf_status open_node(const pair_option *options, kvf_node **out, char *message)
 {
   kvf_config config;
@@ -325,6 +339,27 @@ TEST(a_connection_that_cannot_be_watched_is_closed)
   assert_int_equal(pair_stat(&n, "sessions_abandoned", ""), 1); /* the core knows */
   stranger_connect(&s, n.node, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 2, 10000));
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+/* Nothing is drawn that a copy of this process would draw as well. */
+TEST(without_random_numbers_nothing_is_drawn)
+{
+  pair_node n;
+  stranger s;
+  kvf_lease lease;
+  pair_open_node(&n, NULL);
+  atomic_store(&without_random, true);
+  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_SYSTEM);
+  stranger_connect(&s, n.node, NULL);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_true(pair_wait_log(&n, "connection closed: the system gives no random numbers", NULL, 10000));
+  atomic_store(&without_random, false);
+  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_OK);
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
   stranger_close(&s);
   pair_close_node(&n);
 }

@@ -436,3 +436,53 @@ PAIR_TEST(closing_ends_the_leases)
   assert_int_equal(result.report.prefix, 0);
   assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
 }
+
+/* ---- random numbers ---- */
+
+/* Makes the node's secret what it was at some time: what a copy of the process has of then. */
+static void keep_secret(kvf_node *node, kvf_entropy *out)
+{
+  (void)kvf_node_enter(node);
+  *out = node->core.self.entropy;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+static void restore_secret(kvf_node *node, const kvf_entropy *kept)
+{
+  (void)kvf_node_enter(node);
+  node->core.self.entropy = *kept;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+static bool is_stirred(kvf_node *node, const kvf_entropy *before)
+{
+  kvf_entropy now;
+  keep_secret(node, &now);
+  return memcmp(now.secret, before->secret, sizeof(now.secret)) != 0;
+}
+
+/* A copy of the process (a virtual machine's snapshot) goes on from the same secret: its tokens, and what its new
+ * connections are challenged with, are its own all the same. */
+TEST(a_copy_of_the_process_draws_others)
+{
+  kvf_entropy producer;
+  kvf_entropy consumer;
+  kvf_lease leases[2];
+  pair_open(&p, tcp_only);
+  keep_secret(p.producer.node, &producer);
+  for (int i = 0; i < 2; i++) {
+    restore_secret(p.producer.node, &producer);
+    assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &leases[i]), KVF_OK);
+  }
+  assert_memory_not_equal(leases[0].token, leases[1].token, sizeof(leases[0].token));
+
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  keep_secret(p.producer.node, &producer);
+  keep_secret(p.consumer.node, &consumer);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 8);
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_true(is_stirred(p.producer.node, &producer)); /* it has accepted */
+  assert_true(is_stirred(p.consumer.node, &consumer)); /* it has dialed */
+  pair_close(&p);
+}

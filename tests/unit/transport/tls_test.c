@@ -27,11 +27,11 @@ static scene s;
 static bool has_aes = true;
 static char suites[128]; /* of the last context */
 
-bool __wrap_kvf_has_aes(void);
+bool __wrap_kvf_cpu_has_aes(void);
 int __real_SSL_CTX_set_ciphersuites(SSL_CTX *context, const char *text);
 int __wrap_SSL_CTX_set_ciphersuites(SSL_CTX *context, const char *text);
 
-bool __wrap_kvf_has_aes(void)
+bool __wrap_kvf_cpu_has_aes(void)
 {
   return has_aes;
 }
