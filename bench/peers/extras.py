@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ MANY_ROUNDS = 41
 MANY_S = 2.0
 LARGE = Shape("64x1MiB", 1, 64, MIB)
 FIRST_LOADS = 7
+CONNECTED_S = 0.3  # until a consumer has connected on its own account
 IDLE_S = 2.0
 FAULT_AFTER_S = 0.2
 KILLS = 5
@@ -63,14 +65,25 @@ def who(pair: Pair) -> Row:
     return {"impl": pair.what.impl, "variant": pair.what.variant, "version": pair.version}
 
 
-def first_load(what: Implementation, memory: Memory, logs: Path) -> Row:
+def first_load(what: Implementation, memory: Memory, logs: Path, wait_s: float = 0.0) -> Row:
     """From the request to the last block, where producer and consumer have not met: connecting is in it; starting the
     processes, opening the library and registering memory are not."""
     times = []
     for _ in range(FIRST_LOADS):
         with at_work(what, memory, logs, SMALL) as pair:
+            time.sleep(wait_s)
             times.append(pair.run(0, 1)[0] / 1e3)
     return make_row(f"{what.path}/first-load", who(pair), US, *quantiles(times, False), len(times))
+
+
+def first_load_of_known(what: Implementation, memory: Memory, logs: Path) -> Row:
+    """The same, where the consumer has connected on its own account, since its option peers names the producer."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    known = replace(what, holder_options=(f"listen={address}",), reader_options=(f"peers={address}",))
+    row = first_load(known, memory, logs, CONNECTED_S)
+    return {**row, "case": f"{what.path}/first-load-known"}
 
 
 def idle(what: Implementation, memory: Memory, logs: Path) -> Row:
@@ -241,6 +254,7 @@ EXTRAS = {
     "stop": detection("stop", signal.SIGSTOP, STOPS),
     "partition": partition,
     "fence": fence,
+    "first-load-known": first_load_of_known,
     "first-load-key": first_load_with_key,
     "key": key,
     **{f"step-{loads}": engine_step(loads) for loads in (0, 100, 1000)},
@@ -255,7 +269,7 @@ def applies(what: Implementation, name: str) -> bool:
         return False
     if name == "partition":
         return what.path != "local"
-    if name in ("fence", "key", "first-load-key"):
+    if name in ("fence", "key", "first-load-key", "first-load-known"):
         return what.impl == "kvferry"
     if name.startswith("step-"):
         return what.path == "tcp" and what.impl in ("kvferry", "nixl")

@@ -22,6 +22,7 @@ STEPS = ("step-0", "step-100", "step-1000")
 def make_key(folder: Path) -> str:
     """The option of kvferry's that is a key's file."""
     file = folder / "key"
+    file.touch(0o600)
     file.write_text("0123456789abcdef" * 4 + "\n")
     return f"key_file={file}"
 
@@ -36,7 +37,7 @@ def kvferry(build: Path, ucx_library: str, key: str) -> list[Implementation]:
     return [
         one("local"),
         one("tcp"),
-        replace(one("tcp", key, "tls=always"), variant="tls", extras=("first-load",)),
+        replace(one("tcp", key, "tls=always"), variant="tls", extras=("first-load", "first-load-known")),
         one("ucx", f"ucx_library={ucx_library}", environment=UCX_TCP),
     ]
 
@@ -68,7 +69,7 @@ def implementations(
         # As vLLM makes its agent, and nothing but an engine's step.
         replace(driven("tcp", "nixl", UCX_TCP, "agent=vllm"), variant="get_finished()", has_shapes=False, extras=STEPS),
         driven("tcp", "mooncake", {}),
-        *(limit("tcp", "streams", count) for count in (THREADS, 1)),
+        *(limit("tcp", how, count) for how in ("streams", "tls") for count in (THREADS, 1)),
         ucx,
         plain_ucx("", "event"),
         plain_ucx("ucx, spinning", "spin"),

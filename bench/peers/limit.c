@@ -1,6 +1,7 @@
 /* What the machine can do at best with the same blocks: VARIANT is "readv:N" (process_vm_readv by N threads),
- * "memcpy:N" (within one process, N threads) or "streams:N" (bare TCP sockets, a thread each on both sides). A shape of
- * one block has one thread. */
+ * "memcpy:N" (within one process, N threads), "streams:N" (bare TCP sockets, a thread each on both sides) or "tls:N"
+ * (the same inside TLS as OpenSSL does it: the protocol, suite and records are kvferry's). A shape of one block has one
+ * thread. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,10 +14,13 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <openssl/ssl.h>
+
 #include "peer.h"
 
 #define THREADS_MAX 16
 #define IOVECS 512 /* of one call: below IOV_MAX */
+#define RECORD_BYTES 16384
 
 typedef struct worker {
   pthread_t thread;
@@ -24,6 +28,7 @@ typedef struct worker {
   uint32_t first; /* of the segments */
   uint32_t count;
   int fd;
+  SSL *ssl;
 } worker;
 
 static worker workers[THREADS_MAX];
@@ -35,10 +40,16 @@ static atomic_bool stopping;
 static int listener = -1;
 static pid_t remote_pid;
 static uint64_t remote_pool;
+static SSL_CTX *tls;
+
+static bool has_tls(const peer_job *job)
+{
+  return strncmp(job->variant, "tls", 3) == 0;
+}
 
 static bool has_streams(const peer_job *job)
 {
-  return strncmp(job->variant, "streams", 7) == 0;
+  return strncmp(job->variant, "streams", 7) == 0 || has_tls(job);
 }
 
 static void share_out(const peer_job *job)
@@ -46,7 +57,7 @@ static void share_out(const peer_job *job)
   const char *colon = strchr(job->variant, ':');
   uint32_t total = peer_segments(&job->shape);
   uint32_t wanted = colon == NULL ? 1 : (uint32_t)strtoul(colon + 1, NULL, 10);
-  peer_must(wanted >= 1 && wanted <= THREADS_MAX, "variant: readv:N, memcpy:N or streams:N");
+  peer_must(wanted >= 1 && wanted <= THREADS_MAX, "variant: readv:N, memcpy:N, streams:N or tls:N");
   peer_must(job->parts == 1, "one producer only");
   workers_count = wanted < total ? wanted : total;
   for (uint32_t i = 0; i < workers_count; i++) {
@@ -81,7 +92,72 @@ static void advance(struct msghdr *message, size_t bytes)
   }
 }
 
-/* ---- the consumer's three ways ---- */
+/* ---- TLS 1.3 with a key that both have ---- */
+
+static SSL_SESSION *session_of(SSL *ssl)
+{
+  static const unsigned char suite[] = {0x13, 0x01};
+  static const unsigned char secret[32] = {1, 2, 3};
+  SSL_SESSION *session = SSL_SESSION_new();
+  peer_must(session != NULL && SSL_SESSION_set1_master_key(session, secret, sizeof(secret)) == 1 &&
+                SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, suite)) == 1 &&
+                SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1,
+            "no session");
+  return session;
+}
+
+static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, size_t *id_bytes, SSL_SESSION **session)
+{
+  (void)digest;
+  *id = (const unsigned char *)"key";
+  *id_bytes = 3;
+  *session = session_of(ssl);
+  return 1;
+}
+
+static int find_key(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESSION **session)
+{
+  (void)id;
+  (void)id_bytes;
+  *session = session_of(ssl);
+  return 1;
+}
+
+static void tls_begin(void)
+{
+  tls = SSL_CTX_new(TLS_method());
+  peer_must(tls != NULL && SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) == 1 &&
+                SSL_CTX_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256") == 1 && SSL_CTX_set_num_tickets(tls, 0) == 1,
+            "no TLS");
+  SSL_CTX_set_read_ahead(tls, 1); /* else two system calls a record */
+  SSL_CTX_set_psk_use_session_callback(tls, offer_key);
+  SSL_CTX_set_psk_find_session_callback(tls, find_key);
+}
+
+static SSL *tls_on(int fd, bool is_client)
+{
+  SSL *ssl = SSL_new(tls);
+  peer_must(ssl != NULL && SSL_set_fd(ssl, fd) == 1, "no TLS session");
+  peer_must((is_client ? SSL_connect(ssl) : SSL_accept(ssl)) == 1, "no TLS handshake");
+  return ssl;
+}
+
+static void tls_read(SSL *ssl, uint8_t *to, size_t bytes)
+{
+  for (size_t got = 0; bytes > 0; bytes -= got, to += got) {
+    peer_must(SSL_read_ex(ssl, to, bytes, &got) == 1, "the sender is gone");
+  }
+}
+
+static void tls_write(SSL *ssl, const uint8_t *from, size_t bytes)
+{
+  for (size_t some; bytes > 0; bytes -= some, from += some) {
+    some = bytes < RECORD_BYTES ? bytes : RECORD_BYTES;
+    peer_must(SSL_write_ex(ssl, from, some, &some) == 1, "the sender cannot send");
+  }
+}
+
+/* ---- the consumer's four ways ---- */
 
 static void copy_readv(const worker *w)
 {
@@ -124,6 +200,16 @@ static void copy_stream(const worker *w)
   }
 }
 
+static void copy_tls(const worker *w)
+{
+  const peer_shape *shape = &w->job->shape;
+  uint8_t go = (uint8_t)(w - workers);
+  tls_write(w->ssl, &go, 1);
+  for (uint32_t i = w->first; i < w->first + w->count; i++) {
+    tls_read(w->ssl, w->job->destination + peer_segment_at(shape, w->job->local_ids, i), shape->block_bytes);
+  }
+}
+
 static void *run_worker(void *context)
 {
   const worker *w = context;
@@ -153,13 +239,17 @@ static void read_begin(const peer_job *job, const char *offer)
   remote_pid = (pid_t)strtol(offer, &at, 10);
   remote_pool = strtoull(at, &at, 16);
   uint16_t port = (uint16_t)strtoul(at, NULL, 10);
-  copy = has_streams(job) ? copy_stream : job->variant[0] == 'm' ? copy_memcpy : copy_readv;
+  copy = has_tls(job) ? copy_tls : has_streams(job) ? copy_stream : job->variant[0] == 'm' ? copy_memcpy : copy_readv;
   share_out(job);
+  if (has_tls(job)) {
+    tls_begin();
+  }
   atomic_store(&stopping, false);
   (void)pthread_barrier_init(&begins, NULL, workers_count);
   (void)pthread_barrier_init(&ends, NULL, workers_count);
   for (uint32_t i = 0; i < workers_count; i++) {
     workers[i].fd = has_streams(job) ? connect_to(port) : -1;
+    workers[i].ssl = has_tls(job) ? tls_on(workers[i].fd, true) : NULL;
     peer_must(i == 0 || pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0,
               "cannot start a thread");
   }
@@ -184,15 +274,50 @@ static void read_end(const peer_job *job)
     if (i > 0) {
       (void)pthread_join(workers[i].thread, NULL);
     }
+    SSL_free(workers[i].ssl);
     if (workers[i].fd >= 0) {
       (void)close(workers[i].fd);
     }
   }
+  SSL_CTX_free(tls);
+  tls = NULL;
   (void)pthread_barrier_destroy(&begins);
   (void)pthread_barrier_destroy(&ends);
 }
 
 /* ---- the producer: nothing but its memory, or senders: a byte from the consumer asks for one round ---- */
+
+static void send_tls(const peer_job *job, int fd)
+{
+  SSL *ssl = tls_on(fd, false);
+  uint8_t go;
+  size_t got;
+  while (SSL_read_ex(ssl, &go, 1, &got) == 1) {
+    peer_must(go < workers_count, "a share that is none");
+    const worker *w = &workers[go];
+    for (uint32_t i = w->first; i < w->first + w->count; i++) {
+      tls_write(ssl, job->source + peer_segment_at(&job->shape, job->remote_ids, i), job->shape.block_bytes);
+    }
+  }
+  SSL_free(ssl);
+}
+
+static int accept_one(void)
+{
+  int fd = accept(listener, NULL, NULL);
+  int one = 1;
+  peer_must(fd >= 0, "the sender cannot accept");
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  return fd;
+}
+
+static void *run_tls_sender(void *context)
+{
+  int fd = accept_one();
+  send_tls(((const worker *)context)->job, fd);
+  (void)close(fd);
+  return NULL;
+}
 
 static void *run_sender(void *context)
 {
@@ -200,10 +325,7 @@ static void *run_sender(void *context)
   struct iovec iov[IOVECS];
   uint8_t go;
   uint32_t count;
-  int fd = accept(listener, NULL, NULL);
-  int one = 1;
-  peer_must(fd >= 0, "the sender cannot accept");
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  int fd = accept_one();
   while (recv(fd, &go, 1, 0) == 1) {
     peer_must(go < workers_count, "a share that is none");
     w = &workers[go];
@@ -230,8 +352,12 @@ static void hold(const peer_job *job, FILE *offer)
   peer_must(listener >= 0 && bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 &&
                 listen(listener, THREADS_MAX) == 0 && getsockname(listener, (struct sockaddr *)&address, &bytes) == 0,
             "the sender cannot listen");
+  if (has_tls(job)) {
+    tls_begin();
+  }
+  void *(*run)(void *) = has_tls(job) ? run_tls_sender : run_sender;
   for (uint32_t i = 0; has_streams(job) && i < workers_count; i++) {
-    peer_must(pthread_create(&workers[i].thread, NULL, run_sender, &workers[i]) == 0, "cannot start a thread");
+    peer_must(pthread_create(&workers[i].thread, NULL, run, &workers[i]) == 0, "cannot start a thread");
   }
   (void)fprintf(offer, "%ld %llx %u", (long)getpid(), (unsigned long long)(uintptr_t)job->source,
                 (unsigned)ntohs(address.sin_port));
@@ -243,6 +369,7 @@ static void hold_end(const peer_job *job)
     (void)pthread_join(workers[i].thread, NULL);
   }
   (void)close(listener);
+  SSL_CTX_free(tls);
 }
 
 static void version(const peer_job *job, FILE *out)

@@ -23,6 +23,7 @@ EXTRAS = {
     "partition": "from a partition (both ways, or either) to the load's failure, ms",
     "idle": "connected, nothing to do: % of a core (the busier side)",
     "fence": "looks at the fence, 64x1MiB: % of the load, at most",
+    "first-load-known": "the first load where the consumer knew the producer's address (option peers), µs",
     "first-load-key": "the first load between nodes that have a key, µs",
     "key": "how much longer loads of 64x1MiB take with a key: % of the load",
     "producers-1": "1024x16KiB from one producer, GB/s",

@@ -13,8 +13,9 @@ KVF_C_BEGIN
 
 typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_DEBUG } kvf_log_level;
 
-/* Takes one log line (no newline). Called from any of the node's threads and from the caller's, under no lock of the
- * library; `line` lives until the call returns. Must not call the library. */
+/* Takes one log line (no newline); `line` lives until the call returns. Called by a thread that does nothing else, one
+ * line at a time. While it blocks, 1024 lines wait and more are dropped (kvf_stats(): log_lines_dropped); nothing else
+ * waits for it but kvf_node_close(). Must not call the library. */
 typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line);
 
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
@@ -26,6 +27,7 @@ typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER
 
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
+#define KVF_CPUS_BYTES_MAX 256
 #define KVF_TRANSPORTS_MAX 4
 #define KVF_LISTEN_PORTS_MAX 1024 /* of a range */
 
@@ -53,7 +55,8 @@ typedef struct kvf_config {
   kvf_tls_scope tls;                   /* control and tcp's data; without a key there is none */
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   char require[KVF_HOST_BYTES_MAX];    /* of them, those that must be usable, and no other is used; empty: any */
-  kvf_switch checksum;                 /* blocks travel with checksums: made here for others, and wanted of others */
+  char peers[KVF_PATH_BYTES_MAX]; /* comma-separated HOST:PORT: connected to on the node's own account; empty: none */
+  kvf_switch checksum;            /* blocks travel with checksums: made here for others, and wanted of others */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t idle_timeout_ms;
@@ -81,12 +84,13 @@ typedef struct kvf_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX];
   uint32_t spin_us;
+  char thread_cpus[KVF_CPUS_BYTES_MAX]; /* "auto" or empty, "inherit", or a list of CPUs */
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t recompute_budget_tokens_per_s;
 
   kvf_log_level log_level;
-  kvf_log_fn log; /* NULL: standard error */
+  kvf_log_fn log; /* NULL: standard error, for which kvf_node_close() waits a second at most */
   void *log_context;
 } kvf_config;
 

@@ -6,7 +6,9 @@
  *
  * Threads: every function may be called from any thread at any time, except that nothing may be called once
  * kvf_node_close() has been. No call blocks on a peer, on the network or on a lock held during I/O.
- * Fork: a child must not use a node of its parent; the library's memory and sockets are not inherited.
+ * Fork: a child of fork() must not use a node of its parent, but may close it, which does nothing there. Whether or not
+ * it calls exec(), it holds no descriptor of the library's and no fence table; it holds a copy of the rest of the
+ * process' memory, and so of the key. What UCX opens for the transport ucx is UCX's own, and is inherited.
  */
 #ifndef KVFERRY_NODE_H
 #define KVFERRY_NODE_H
@@ -24,8 +26,9 @@ KVF_C_BEGIN
 KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
 
 /* Ends all leases (readers see them ended before this returns), aborts all loads, waits until no thread of the library
- * touches any memory of the caller's, and frees the node. NULL is allowed. Takes at most about quiet_timeout_ms, unless
- * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. */
+ * touches any memory of the caller's, and frees the node. Takes at most about quiet_timeout_ms, unless
+ * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. Does
+ * nothing to NULL, and to a node that the process has from the one that forked it. */
 KVF_API void kvf_node_close(kvf_node *node);
 
 /* ---- memory ---- */
@@ -47,9 +50,11 @@ typedef struct kvf_region {
 } kvf_region;
 
 /* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
- * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied.
- * KVF_EXISTS: registered already. KVF_INVALID: a region is empty, block_bytes is not a multiple of heads, regions
- * disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
+ * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other process
+ * writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a process
+ * that is gone before its successor writes there. KVF_EXISTS: registered already. KVF_INVALID: a region is empty,
+ * block_bytes is not a multiple of heads, regions disagree on heads_total, or a group has no region. KVF_LIMIT: more
+ * than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library
@@ -130,8 +135,8 @@ typedef struct kvf_event {
   } u;
 } kvf_event;
 
-/* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight (option
- * inline_bytes) are moved on by it. Each event comes once. Events of one load come in order: LOAD, then QUIET. */
+/* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
+ * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET. */
 KVF_API size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
 /* A file descriptor that is readable while kvf_poll() has something to report, for the caller's own epoll. Never read

@@ -14,7 +14,7 @@ KVF_C_BEGIN
 /* Control node: reserves a lease slot for `blocks` blocks (all groups together; counted against
  * lease_pool_share_percent of `pool_blocks`, the size of the engine's pool). *out is plain data.
  * KVF_NO_LEASE: table or share is full; serve the request without a ticket, or later. KVF_LIMIT: `blocks` alone are
- * more than the share: without a ticket. KVF_DRAINING: likewise. */
+ * more than the share: without a ticket. KVF_DRAINING: likewise. KVF_SYSTEM: the system gives no random numbers. */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks,
                                                   kvf_lease *out);
 

@@ -70,6 +70,7 @@ COUNTERS = (
     Metric("data_connections_accepted", "Connections for blocks from other engines.", ("data_connections_accepted",)),
     Metric("data_connections_ended", "Of these, those that were ended, or left with reads open.",
            ("data_connections_ended",), ("reason",)),
+    Metric("log_lines_dropped", "Log lines left out, since whoever reads the log did not keep up.", ("log_lines_dropped",)),
 )
 
 GAUGES = (

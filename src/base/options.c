@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cpu_list.h"
 #include "base/log.h"
 
 typedef enum option_type {
@@ -13,6 +14,8 @@ typedef enum option_type {
   TYPE_PATH,
   TYPE_TRANSPORTS,
   TYPE_REQUIRE,
+  TYPE_PEERS,
+  TYPE_CPUS,
   TYPE_POLICY,
   TYPE_SWITCH,
   TYPE_TLS_SCOPE,
@@ -39,6 +42,7 @@ typedef struct kvf_option {
   {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
 
 #define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
+#define PEERS_MAX 64
 #define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
 
 static const kvf_option table[] = {
@@ -62,6 +66,8 @@ static const kvf_option table[] = {
          "The transports that may be used, best first."),
     TEXT(require, TYPE_REQUIRE, "", "empty, or a comma-separated list of local, tcp, ucx",
          "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
+    TEXT(peers, TYPE_PEERS, "", "empty, or at most 64 of HOST:PORT, comma-separated",
+         "Producers' nodes to connect to before the first request needs them."),
     TEXT(checksum, TYPE_SWITCH, "off", "off or on",
          "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
     NUMBER(connections_max, "", 1024, 1, 65536,
@@ -88,8 +94,10 @@ static const kvf_option table[] = {
            "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
     NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
-    NUMBER(inline_bytes, "bytes", 65536, 0, 1048576,
-           "Reads up to this size are done in the caller's thread, while it polls."),
+    NUMBER(
+        inline_bytes, "bytes", 65536, 0, 1048576,
+        "Reads up to this size come first, and their caller waits for them: over tcp and ucx it does the work itself "
+        "while it polls, over local it waits for spin_us at most."),
     NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
     NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
            "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
@@ -97,6 +105,9 @@ static const kvf_option table[] = {
          "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
     NUMBER(spin_us, "us", 50, 0, 1000000,
            "How long data threads and copy threads poll for more, after some, before they sleep."),
+    TEXT(thread_cpus, TYPE_CPUS, "auto", "auto, inherit, or a list like 0-3,8",
+         "Where the library's threads run: auto, on all CPUs, but near the registered memory those that copy it; "
+         "inherit, where the thread may that opens the node."),
     TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
          "What to do with a request whose load has failed."),
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
@@ -250,6 +261,12 @@ static bool is_free_of_control_characters(const char *text)
   return true;
 }
 
+static bool is_cpus(const char *text)
+{
+  kvf_cpu_list list;
+  return *text == 0 || strcmp(text, "auto") == 0 || strcmp(text, "inherit") == 0 || kvf_cpu_list_parse(text, &list);
+}
+
 /* One bit for each that is named; 0 unless all are known and none is named twice. */
 static unsigned parse_transports(const char *text)
 {
@@ -268,6 +285,32 @@ static unsigned parse_transports(const char *text)
   }
 }
 
+bool kvf_peers_next(const char **rest, char address[KVF_HOST_BYTES_MAX])
+{
+  size_t bytes = strcspn(*rest, ",");
+  if (bytes == 0 || bytes >= KVF_HOST_BYTES_MAX) {
+    return false;
+  }
+  memcpy(address, *rest, bytes);
+  address[bytes] = 0;
+  const bool goes_on = (*rest)[bytes] == ',' && (*rest)[bytes + 1] != 0;
+  *rest += goes_on ? bytes + 1 : bytes;
+  return true;
+}
+
+static bool is_peers(const char *text)
+{
+  char address[KVF_HOST_BYTES_MAX];
+  uint32_t count = 0;
+  while (kvf_peers_next(&text, address)) {
+    const char *colon = strrchr(address, ':');
+    if (!is_address(address) || colon == NULL || colon[1] == ']' || strchr(colon, ']') != NULL || ++count > PEERS_MAX) {
+      return false;
+    }
+  }
+  return *text == 0;
+}
+
 static bool is_text(const kvf_option *option, const char *text)
 {
   switch (option->type) {
@@ -279,8 +322,12 @@ static bool is_text(const kvf_option *option, const char *text)
       return is_free_of_control_characters(text);
     case TYPE_TRANSPORTS:
       return parse_transports(text) != 0;
+    case TYPE_PEERS:
+      return is_peers(text);
     case TYPE_REQUIRE:
       return *text == 0 || parse_transports(text) != 0;
+    case TYPE_CPUS:
+      return is_cpus(text);
     default:
       return false;
   }
@@ -289,7 +336,7 @@ static bool is_text(const kvf_option *option, const char *text)
 static bool is_text_type(option_type type)
 {
   return type == TYPE_ADDRESS || type == TYPE_LISTEN || type == TYPE_PATH || type == TYPE_TRANSPORTS ||
-         type == TYPE_REQUIRE;
+         type == TYPE_REQUIRE || type == TYPE_PEERS || type == TYPE_CPUS;
 }
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */

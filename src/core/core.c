@@ -120,6 +120,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   kvf_sessions_init(&core->sessions, &core->self, &core->conns, &core->leases, &core->wheel);
   status = kvf_peers_init(&core->peers, &core->self, &core->conns, &core->wheel);
   core->peers.is_control = config->is_control;
+  kvf_known_init(&core->known, &core->peers, &core->wheel);
   list_transports(core);
   if (status == KVF_OK) {
     status = kvf_requests_init(&core->requests, &core->self, &core->conns, &core->peers, &core->wheel, seeds[0]);
@@ -131,6 +132,18 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     kvf_core_free(core);
   }
   return status;
+}
+
+kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
+{
+  return kvf_known_add(&core->known, address);
+}
+
+void kvf_core_start(kvf_core *core, uint64_t now_ns)
+{
+  if (core->peers.is_control || core->has_memory) {
+    kvf_known_start(&core->known, now_ns);
+  }
 }
 
 static void free_named(kvf_core *core)
@@ -220,6 +233,7 @@ static void give_up_all(kvf_core *core)
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
   if (core->has_memory) {
+    kvf_known_stop(&core->known, now_ns);
     kvf_lease_table_end_all(&core->leases, now_ns);
     give_up_all(core);
     kvf_loads_abort_all(core->loads, now_ns);
@@ -334,6 +348,9 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         break;
       case KVF_TIMER_PEER:
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
+        break;
+      case KVF_TIMER_KNOWN:
+        kvf_known_on_timer(&core->known, now_ns);
         break;
       case KVF_TIMER_LOAD:
         kvf_core_load_on_timer(core, KVF_CONTAINER_OF(timer, kvf_core_load, timer));
@@ -508,6 +525,9 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       break;
     case KVF_PEER_NOT_OPENED:
       kvf_requests_on_not_open(&core->requests, now_ns, notice->peer, notice->status);
+      break;
+    case KVF_PEER_NAMED:
+      kvf_known_on_named(&core->known, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
       kvf_loads_on_pong(core->loads, notice->peer);

@@ -16,6 +16,7 @@
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
 
+#include "core/known.h"
 #include "core/lease_slots.h"
 #include "core/lease_table.h"
 #include "core/load.h"
@@ -72,6 +73,7 @@ typedef struct kvf_core {
   kvf_conns conns;
   kvf_sessions sessions;
   kvf_peers peers;
+  kvf_known known;
   kvf_requests requests;
   kvf_lease_slots slots;
   kvf_lease_table leases;
@@ -101,6 +103,11 @@ void kvf_core_free(kvf_core *core);
 /* The i-th of the option's transports is not there: all goes on as if it had not been named. Before anything else is
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
+
+/* An address of the option peers. Before anything else is asked of the core. KVF_LIMIT. */
+KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address);
+/* Dials these from now on: for a control node at once, for a rank once it has memory. */
+void kvf_core_start(kvf_core *core, uint64_t now_ns);
 
 /* ---- API calls: see the public headers ---- */
 
@@ -163,7 +170,8 @@ typedef enum kvf_effect_kind {
   KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
   KVF_EFFECT_READ, /* kvf_loads_on_read_done() follows */
   KVF_EFFECT_CANCEL,
-  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows */
+  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows, within handshake_timeout_ms,
+                           or it counts as failed */
   KVF_EFFECT_CLOSE_LINK,
   KVF_EFFECT_STORE /* fence entry */
 } kvf_effect_kind;

@@ -3,6 +3,13 @@
 #include <assert.h>
 #include <string.h>
 
+void kvf_entropy_stir(kvf_entropy *entropy, const uint8_t fresh[KVF_HASH_BYTES])
+{
+  for (size_t i = 0; i < KVF_HASH_BYTES; i++) {
+    entropy->secret[i] ^= fresh[i];
+  }
+}
+
 kvf_status kvf_entropy_draw(kvf_entropy *entropy, void *out, size_t bytes)
 {
   assert(bytes <= KVF_HASH_BYTES);

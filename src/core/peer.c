@@ -41,6 +41,14 @@ static uint64_t keepalive_ns(const kvf_peers *peers)
   return kvf_ms_to_ns(peers->self->config.idle_timeout_ms) / 3;
 }
 
+/* Until when the transport may take to open the link. */
+static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
+{
+  return link->state != KVF_LINK_OPENING
+             ? KVF_TIME_NEVER
+             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->self->config.handshake_timeout_ms));
+}
+
 static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
   const kvf_config *config = &peers->self->config;
@@ -56,6 +64,9 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
       at = kvf_time_add(now_ns, keepalive_ns(peers));
       if (peer->awaited_since_ns != 0) {
         at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
+      }
+      for (uint32_t i = 0; i < peers->transports_count; i++) {
+        at = kvf_time_min(at, opened_by_ns(peers, &peer->links[i]));
       }
       break;
     default:
@@ -431,6 +442,27 @@ void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   advance(peers, now_ns, peers->table[index]);
 }
 
+static bool has_link(const kvf_peers *peers, const kvf_peer *peer)
+{
+  bool has = false;
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    has = has || peer->links[i].state != KVF_LINK_NONE;
+  }
+  return has;
+}
+
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+{
+  kvf_peer *peer = peers->table[index];
+  const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
+  const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && !has_link(peers, peer);
+  if (may_dial || may_open) {
+    peer->path_wanted = !peers->is_control;
+    peer->open_wanted = peers->is_control;
+    advance(peers, now_ns, peer);
+  }
+}
+
 kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index)
 {
   kvf_peer *peer = peers->table[index];
@@ -475,6 +507,11 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
     if (peer->ponged) {
       peer->ponged = false;
       out->kind = KVF_PEER_PONG;
+      return true;
+    }
+    if (peer->is_named) {
+      peer->is_named = false;
+      out->kind = KVF_PEER_NAMED;
       return true;
     }
     if (peer->open_answered) {
@@ -539,6 +576,25 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
+static bool names_nobody(const kvf_peer *peer)
+{
+  const kvf_incarnation nobody = {0};
+  return memcmp(&peer->key.incarnation, &nobody, sizeof(nobody)) == 0;
+}
+
+/* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
+static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
+{
+  peer->named = *server;
+  peer->is_named = true;
+  kvf_list_ensure_back(&peers->notices, &peer->notice);
+  kvf_breaker_succeed(&peer->breaker);
+  disconnect(peers, peer);
+  peer->path_wanted = false;
+  peer->open_wanted = false;
+  rearm(peers, peer, now_ns);
+}
+
 static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
 {
   kvf_self *self = peers->self;
@@ -551,6 +607,10 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   if (kvf_handshake_server_proof(&self->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
+    return;
+  }
+  if (names_nobody(peer)) {
+    learn_name(peers, now_ns, peer, &challenge.server);
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
@@ -667,6 +727,11 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
   }
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    if (now_ns >= opened_by_ns(peers, &peer->links[i])) {
+      kvf_peers_on_link(peers, now_ns, peer->links[i].path, KVF_HANDSHAKE_TIMEOUT);
+    }
+  }
   if (is_unused(peers, now_ns, peer)) {
     disconnect(peers, peer);
   } else {
@@ -769,15 +834,27 @@ void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bo
   }
 }
 
-static bool next_link_action(kvf_peer *peer, kvf_peer_link *link, kvf_peer_action *out)
+static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
+  link->state = KVF_LINK_OPENING;
+  link->opening_since_ns = now_ns;
+  kvf_timer *timer = &link->peer->timer;
+  uint64_t by_ns = opened_by_ns(peers, link);
+  if (!kvf_timer_is_armed(timer) || by_ns < timer->expires_ns) {
+    kvf_wheel_arm(peers->wheel, timer, by_ns);
+  }
+}
+
+static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_peer_action *out)
+{
+  kvf_peer *peer = link->peer;
   if (link->state == KVF_LINK_CLOSING) {
     link->state = KVF_LINK_NONE;
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .path = link->path};
     return true;
   }
   if (link->state == KVF_LINK_WANTED) {
-    link->state = KVF_LINK_OPENING;
+    begin_opening(peers, now_ns, link);
     *out = (kvf_peer_action){.kind = KVF_PEER_OPEN_LINK,
                              .path = link->path,
                              .transport = link->transport,
@@ -800,7 +877,7 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
       return true;
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (next_link_action(peer, &peer->links[i], out)) {
+      if (next_link_action(peers, now_ns, &peer->links[i], out)) {
         if (out->kind == KVF_PEER_CLOSE_LINK) {
           advance(peers, now_ns, peer); /* a load may be waiting to open it again */
         }

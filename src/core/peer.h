@@ -16,7 +16,8 @@
 #include "core/wheel.h"
 #include "wire/address.h"
 
-#define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
+#define KVF_PEERS_MAX 4096     /* known at once; unused ones make room, least recently used first */
+#define KVF_KNOWN_PEERS_MAX 64 /* of the option peers */
 
 typedef enum kvf_peer_state {
   KVF_PEER_IDLE,
@@ -38,8 +39,9 @@ typedef struct kvf_peer_link {
   kvf_link_state state;
   uint32_t path; /* the link's id: never used again */
   UT_hash_handle by_path;
-  uint32_t transport; /* index into the node's own list of transports */
-  uint32_t down_path; /* has gone down and its notice has not been taken yet; 0: none */
+  uint32_t transport;        /* index into the node's own list of transports */
+  uint32_t down_path;        /* has gone down and its notice has not been taken yet; 0: none */
+  uint64_t opening_since_ns; /* while OPENING */
   kvf_peer *peer;
   kvf_breaker breaker;
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
@@ -58,6 +60,8 @@ struct kvf_peer {
   kvf_peer_state state;
   kvf_conn *conn;
   kvf_breaker breaker;
+  kvf_incarnation named; /* of a peer whose key names none: who has answered */
+  bool is_named;
   kvf_status gone; /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
   kvf_timer timer;
   kvf_list used;     /* in kvf_peers.used, least recently used first */
@@ -105,6 +109,7 @@ typedef enum kvf_peer_notice_kind {
   KVF_PEER_PATH_DOWN, /* no new reads on it; those in flight end by themselves */
   KVF_PEER_OPENED,    /* kvf_peers_want_open(): frames may be sent over peer->conn */
   KVF_PEER_NOT_OPENED,
+  KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
   KVF_PEER_PONG
 } kvf_peer_notice_kind;
 
@@ -154,6 +159,10 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A request waits for the control connection: OPENED or NOT_OPENED follows. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
+ * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers
+ * is wanted to know: NAMED follows. */
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
 void kvf_peers_ping(kvf_peers *peers, uint32_t index);
 /* A load got no byte over this path. `silent`: the peer did not answer a ping either. */

@@ -66,6 +66,9 @@ static kvf_status open_keys(probe *p)
   kvf_status status = KVF_OK;
   if (p->config->key_file[0] != '\0') {
     status = kvf_key_file_read(p->config->key_file, p->keys, &count, p->message);
+    if (status == KVF_OK) {
+      p->message[0] = '\0'; /* a node warns, too */
+    }
   }
   return status == KVF_OK ? kvf_tls_use_open(p->config, p->keys, count, &p->tls, p->message) : status;
 }

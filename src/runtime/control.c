@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/options.h"
 #include "runtime/control_socket.h"
+#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -33,10 +35,15 @@ struct kvf_control {
   kvf_control_socket *sockets; /* by id; the thread's own */
 };
 
-static void watch(kvf_control *control, int fd, uint64_t id, uint32_t events, int operation)
+static bool watch(const kvf_control *control, int fd, uint64_t id, uint32_t events, int operation)
 {
   struct epoll_event event = {.events = events, .data = {.u64 = id}};
-  (void)epoll_ctl(control->epoll_fd, operation, fd, &event);
+  return epoll_ctl(control->epoll_fd, operation, fd, &event) == 0;
+}
+
+static void unwatch(const kvf_control *control, int fd)
+{
+  (void)epoll_ctl(control->epoll_fd, EPOLL_CTL_DEL, fd, NULL); /* it may not be there any more */
 }
 
 /* The address that tickets name: what `advertise` says, else where the node listens. Its port may be 0. */
@@ -117,21 +124,23 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   }
   control->node = node;
   control->listener = -1;
-  control->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  control->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  control->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kvf_status status = KVF_OK;
   if (control->epoll_fd < 0 || control->wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
     status = open_listener(control, message);
   }
+  if (status == KVF_OK &&
+      (!watch(control, control->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
+       (control->listener >= 0 && !watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_ADD)))) {
+    status = kvf_fail(KVF_SYSTEM, message, "the system does not watch one more descriptor: %s%s", strerror(errno),
+                      errno == ENOSPC ? " (fs.epoll.max_user_watches)" : "");
+  }
   if (status != KVF_OK) {
     kvf_control_close(control);
     return status;
-  }
-  watch(control, control->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD);
-  if (control->listener >= 0) {
-    watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_ADD);
   }
   *out = control;
   return KVF_OK;
@@ -156,7 +165,7 @@ static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, in
 {
   kvf_control_socket *socket = kvf_control_socket_new(conn_id, fd, connecting);
   if (socket == NULL) {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     return NULL;
   }
   const kvf_tls_use *tls = &control->node->tls;
@@ -164,20 +173,24 @@ static kvf_control_socket *add_socket(kvf_control *control, uint64_t conn_id, in
     kvf_control_socket_free(socket);
     return NULL;
   }
-  HASH_ADD(by_id, control->sockets, conn_id, sizeof(conn_id), socket);
-  if (socket->by_id.tbl == NULL) {
+  socket->writable_wanted = connecting;
+  if (!watch(control, fd, conn_id, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_ADD)) {
     kvf_control_socket_free(socket);
     return NULL;
   }
-  socket->writable_wanted = connecting;
-  watch(control, fd, conn_id, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_ADD);
+  HASH_ADD(by_id, control->sockets, conn_id, sizeof(conn_id), socket);
+  if (socket->by_id.tbl == NULL) {
+    unwatch(control, fd);
+    kvf_control_socket_free(socket);
+    return NULL;
+  }
   return socket;
 }
 
 static void remove_socket(kvf_control *control, kvf_control_socket *socket)
 {
   HASH_DELETE(by_id, control->sockets, socket);
-  watch(control, socket->fd, 0, 0, EPOLL_CTL_DEL);
+  unwatch(control, socket->fd);
   kvf_control_socket_free(socket);
 }
 
@@ -262,7 +275,9 @@ static void flush_socket(kvf_control *control, kvf_control_socket *socket)
   bool unsent = kvf_control_socket_waits_to_send(socket);
   if (unsent != socket->writable_wanted) {
     socket->writable_wanted = unsent;
-    watch(control, socket->fd, socket->conn_id, unsent ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    if (!watch(control, socket->fd, socket->conn_id, unsent ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD)) {
+      close_socket(control, socket);
+    }
   }
 }
 
@@ -328,6 +343,15 @@ static uint64_t serve_core(kvf_control *control)
 
 /* ---- what the network brings ---- */
 
+/* For what will not be better at once. */
+static void pause_accepting(kvf_control *control, const char *why)
+{
+  kvf_log_sink_put(control->node->log, KVF_LOG_ERROR, why);
+  if (watch(control, control->listener, EPOLL_LISTENER, 0, EPOLL_CTL_MOD)) {
+    control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
+  }
+}
+
 static void accept_all(kvf_control *control)
 {
   kvf_node *node = control->node;
@@ -337,21 +361,26 @@ static void accept_all(kvf_control *control)
     int fd = kvf_socket_accept(control->listener, node->config.handshake_timeout_ms, &from);
     if (fd < 0) {
       if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
-        kvf_log_sink_write_line(&node->log, KVF_LOG_ERROR, "cannot accept connections: out of descriptors or memory");
-        control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
-        watch(control, control->listener, EPOLL_LISTENER, 0, EPOLL_CTL_MOD);
+        pause_accepting(control, "cannot accept connections: out of descriptors or memory");
       }
       return;
     }
-    uint64_t now_ns = kvf_node_enter(node);
+    uint64_t now_ns;
+    if (!kvf_node_enter_fresh(node, &now_ns)) {
+      kvf_own_fd_close(fd);
+      pause_accepting(control, "connection closed: the system gives no random numbers");
+      return;
+    }
     kvf_status status = kvf_core_on_accepted(&node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
     if (status != KVF_OK) {
-      (void)close(fd);
+      kvf_own_fd_close(fd);
     } else if (add_socket(control, conn_id, fd, &from, false) == NULL) {
       now_ns = kvf_node_enter(node);
       kvf_core_on_closed(&node->core, now_ns, conn_id);
       kvf_node_leave(node, now_ns);
+      pause_accepting(control, "connection closed: out of memory, or of descriptors that may be watched");
+      return;
     }
   }
 }
@@ -359,14 +388,18 @@ static void accept_all(kvf_control *control)
 static void on_connected(kvf_control *control, kvf_control_socket *socket)
 {
   kvf_node *node = control->node;
-  bool good = kvf_socket_error(socket->fd) == 0;
-  uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, good ? KVF_OK : KVF_PEER_DOWN);
+  uint64_t now_ns;
+  kvf_status status = kvf_socket_error(socket->fd) == 0 ? KVF_OK : KVF_PEER_DOWN;
+  if (!kvf_node_enter_fresh(node, &now_ns)) {
+    now_ns = kvf_node_enter(node);
+    status = KVF_NO_MEMORY; /* of which the peer is innocent, too */
+  }
+  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, status);
   kvf_node_leave(node, now_ns);
-  if (good) {
+  if (status == KVF_OK) {
     socket->connecting = false;
   } else {
-    watch(control, socket->fd, socket->conn_id, 0, EPOLL_CTL_DEL); /* the core has hung up: see take_output() */
+    unwatch(control, socket->fd); /* the core has hung up: see take_output() */
   }
 }
 
@@ -433,9 +466,10 @@ static void on_wake(kvf_control *control)
 
 static void resume_accepting(kvf_control *control)
 {
-  if (control->accept_after_ns != 0 && kvf_clock_now() >= control->accept_after_ns) {
-    control->accept_after_ns = 0;
-    watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_MOD);
+  uint64_t now_ns = kvf_clock_now();
+  if (control->accept_after_ns != 0 && now_ns >= control->accept_after_ns) {
+    bool resumed = watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_MOD);
+    control->accept_after_ns = resumed ? 0 : now_ns + ACCEPT_PAUSE_NS;
   }
 }
 
@@ -465,7 +499,7 @@ static void *run(void *context)
 
 kvf_status kvf_control_start(kvf_control *control)
 {
-  control->started = kvf_thread_start(&control->thread, "kvf-control", run, control) == 0;
+  control->started = kvf_thread_start(&control->thread, "kvf-control", run, control, &control->node->cpus) == 0;
   return control->started ? KVF_OK : KVF_SYSTEM;
 }
 
@@ -495,11 +529,7 @@ void kvf_control_close(kvf_control *control)
     return;
   }
   kvf_control_stop(control);
-  if (control->wake_fd >= 0) {
-    (void)close(control->wake_fd);
-  }
-  if (control->epoll_fd >= 0) {
-    (void)close(control->epoll_fd);
-  }
+  kvf_own_fd_close(control->wake_fd);
+  kvf_own_fd_close(control->epoll_fd);
   free(control);
 }

@@ -2,8 +2,11 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/status.h"
 
@@ -36,25 +39,88 @@ static const char *find_keys(const uint8_t *data, size_t bytes, kvf_key keys[KVF
   return *count == 0 ? "it has no key, which must have 16 to 256 bytes" : NULL;
 }
 
+/* Who can write the file chooses the key, who can read it has it. Of root's files, which a container gets from outside
+ * and cannot change, it is only said that all may read them; that a group may is how Kubernetes (fsGroup) hands them to
+ * a user that is not root. */
+static kvf_status check_file(const char *path, const struct stat *file, char *message)
+{
+  const unsigned mode = file->st_mode & 07777;
+  const bool is_roots = file->st_uid == 0;
+  if (!S_ISREG(file->st_mode)) {
+    return kvf_fail(KVF_INVALID, message, "key_file %.120s: not a regular file", path);
+  }
+  if (!is_roots && file->st_uid != geteuid()) {
+    return kvf_fail(KVF_INVALID, message,
+                    "key_file %.120s: it is another user's (%u): chown it to the one that runs the engine, or to root",
+                    path, (unsigned)file->st_uid);
+  }
+  if ((mode & (is_roots ? 022 : 077)) != 0) {
+    return kvf_fail(KVF_INVALID, message, "key_file %.120s: others may %s it (mode %04o): chmod 600 it", path,
+                    (mode & 022) != 0 ? "write" : "read", mode);
+  }
+  if ((mode & 007) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "key_file %.120s: all users may read it (mode %04o): chmod 600 it, in Kubernetes defaultMode: 0400",
+                   path, mode);
+  }
+  return KVF_OK;
+}
+
+/* Up to `capacity` bytes; -1 with errno. */
+static ssize_t read_all(int fd, uint8_t *data, size_t capacity)
+{
+  size_t bytes = 0;
+  ssize_t got = 1;
+  while (bytes < capacity && got != 0) {
+    got = read(fd, data + bytes, capacity - bytes);
+    if (got < 0 && errno != EINTR) {
+      return -1;
+    }
+    bytes += got > 0 ? (size_t)got : 0;
+  }
+  return (ssize_t)bytes;
+}
+
+/* By plain read(): stdio would leave a copy in a buffer of its own. The descriptor is none of own_fds.h's: to open a
+ * file may take as long as its network takes, and a child that is forked meanwhile has the key in its memory. */
+static kvf_status read_file(const char *path, uint8_t *data, size_t capacity, size_t *bytes, char *message)
+{
+  struct stat file;
+  ssize_t got = -1;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO has no writer to wait for */
+  if (fd < 0 || fstat(fd, &file) != 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "key_file %.120s: %s", path, strerror(errno));
+    goto close_file;
+  }
+  if (check_file(path, &file, message) != KVF_OK) {
+    goto close_file;
+  }
+  got = read_all(fd, data, capacity);
+  if (got < 0) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "key_file %.120s: cannot be read: %s", path, strerror(errno));
+  }
+
+close_file:
+  if (fd >= 0) {
+    (void)close(fd);
+  }
+  *bytes = got < 0 ? 0 : (size_t)got;
+  return got < 0 ? KVF_INVALID : KVF_OK;
+}
+
 kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message)
 {
   _Static_assert(KVF_KEY_BYTES_MIN == 16 && KVF_KEY_BYTES_MAX == 256 && KVF_KEYS_MAX == 2, "the messages' numbers");
   uint8_t data[FILE_BYTES_MAX + 1]; /* room to see that it is too long */
   kvf_key found[KVF_KEYS_MAX] = {0};
   size_t found_count = 0;
-  FILE *file = fopen(path, "rbe");
-  if (file == NULL) {
-    return kvf_fail(KVF_INVALID, message, "key_file %.120s: %s", path, strerror(errno));
+  size_t bytes = 0;
+  message[0] = '\0';
+  if (read_file(path, data, sizeof(data), &bytes, message) != KVF_OK) {
+    return KVF_INVALID;
   }
-  size_t bytes = fread(data, 1, sizeof(data), file);
-  const char *wrong = ferror(file) != 0 ? "cannot be read" : NULL;
-  (void)fclose(file);
-  if (wrong == NULL && bytes > FILE_BYTES_MAX) {
-    wrong = "it is too long: a key must have 16 to 256 bytes";
-  }
-  if (wrong == NULL) {
-    wrong = find_keys(data, bytes, found, &found_count);
-  }
+  const char *wrong = bytes > FILE_BYTES_MAX ? "it is too long: a key must have 16 to 256 bytes"
+                                             : find_keys(data, bytes, found, &found_count);
   if (wrong == NULL) {
     memcpy(keys, found, sizeof(found));
     *count = found_count;

@@ -9,8 +9,9 @@
 
 /* Reads the keys: one on each line that is not empty, without white space at its end, up to KVF_KEYS_MAX of them. The
  * first is ours, the second is taken from others too. `message` (KVF_MESSAGE_BYTES_MAX) says what is wrong; keys[] and
- * *count are then as they were. KVF_INVALID: cannot be read, has no key or too many, or one that is shorter than
- * KVF_KEY_BYTES_MIN or longer than KVF_KEY_BYTES_MAX. */
+ * *count are then as they were. With KVF_OK it is empty, or a warning. KVF_INVALID: cannot be read, is no regular file,
+ * or one that others may write or read (docs/security.md), has no key or too many, or one that is shorter than
+ * KVF_KEY_BYTES_MIN or longer than KVF_KEY_BYTES_MAX. Never waits for a writer. */
 KVF_MUST_USE kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message);
 
 #endif

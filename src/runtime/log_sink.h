@@ -1,31 +1,33 @@
-/* Log lines on their way out: collected under the node's lock, written when it has been let go. */
+/* Log lines on their way out. A thread of the sink's own writes them, since whoever reads them may stall: a pipe that
+ * is full, a terminal that is stopped. Nobody else waits for that. */
 #ifndef KVF_RUNTIME_LOG_SINK_H
 #define KVF_RUNTIME_LOG_SINK_H
 
-#include "base/list.h"
+#include <stddef.h>
+
 #include "base/log.h"
+#include "kvferry/status.h"
+#include "transport/thread.h"
 
 /* Lines that may wait at once; more are dropped and counted. */
-#define KVF_LOG_SINK_LINES_MAX 64
+#define KVF_LOG_SINK_LINES_MAX 1024
+/* How long kvf_log_sink_close() waits for a stalled standard error. */
+#define KVF_LOG_SINK_CLOSE_MS 1000
 
-typedef struct kvf_log_sink {
-  kvf_log_fn fn; /* the user's; NULL: standard error */
-  void *context;
-  kvf_list lines;
-  uint32_t count;
-  uint32_t dropped;
-} kvf_log_sink;
+typedef struct kvf_log_sink kvf_log_sink;
 
-void kvf_log_sink_init(kvf_log_sink *sink, kvf_log_fn fn, void *context);
+/* `fn` is the user's; NULL: standard error. `cpus` are its thread's. KVF_NO_MEMORY, KVF_SYSTEM: no thread. */
+KVF_MUST_USE kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, const kvf_thread_cpus *cpus,
+                                          kvf_log_sink **out);
+/* Writes what waits, then frees the sink: it waits for `fn`, whose context may go after this. What a stalled standard
+ * error does not take in time is lost. NULL is allowed. */
+void kvf_log_sink_close(kvf_log_sink *sink);
 
-/* A kvf_log_fn with a kvf_log_sink as context: keeps a copy of the line. */
-void kvf_log_sink_collect(void *context, kvf_log_level level, const char *line);
+/* A kvf_log_fn with a kvf_log_sink as context: keeps a copy of the line. Any thread, under any lock; never waits for
+ * what is being written. */
+void kvf_log_sink_put(void *sink, kvf_log_level level, const char *line);
 
-/* Takes the lines that wait into *lines (to be called under the lock), then writes and frees them (under none). */
-void kvf_log_sink_take(kvf_log_sink *sink, kvf_list *lines);
-void kvf_log_sink_write(const kvf_log_sink *sink, kvf_list *lines);
-
-/* Writes one line at once. */
-void kvf_log_sink_write_line(const kvf_log_sink *sink, kvf_log_level level, const char *line);
+/* Lines that were dropped since it was opened. */
+uint64_t kvf_log_sink_dropped(kvf_log_sink *sink);
 
 #endif

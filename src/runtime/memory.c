@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/node.h"
+#include "runtime/numa.h"
 #include "runtime/summing.h"
 #include "transport/segments.h"
 
@@ -69,7 +70,12 @@ static kvf_status set_transports(kvf_node *node)
                                  .table = node->fence_table,
                                  .table_slots = node->config.lease_slots,
                                  .table_fd = node->fence_fd};
+  kvf_cpu_list near_cpus;
   kvf_summing_describe(node->summing, &memory);
+  if (kvf_thread_cpus_are_free(&node->cpus) &&
+      kvf_numa_cpus(KVF_NUMA_FOLDER, node->regions, node->regions_count, &near_cpus)) {
+    memory.near_cpus = &near_cpus;
+  }
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
     status = node->transports[i]->ops->set_memory(node->transports[i], &memory);
@@ -120,6 +126,9 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
     status = kvf_core_set_memory(&node->core, node->regions, node->regions_count, &welcome);
+    if (status == KVF_OK) {
+      kvf_core_start(&node->core, now_ns);
+    }
     kvf_node_leave(node, now_ns);
   }
   if (status == KVF_OK) {

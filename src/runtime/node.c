@@ -13,6 +13,7 @@
 #include "runtime/control.h"
 #include "runtime/key_file.h"
 #include "transport/fence_memory.h"
+#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -79,6 +80,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
                                  .spin_us = node->config.spin_us,
+                                 .thread_cpus = node->cpus,
                                  .tls = node->tls};
   uint16_t last_port;
   kvf_listen_split(node->config.listen, config.listen, &last_port);
@@ -128,6 +130,10 @@ static kvf_status open_keys(kvf_node *node, char *message)
   node->keys_count = 1;
   if (node->config.key_file[0] != '\0') {
     status = kvf_key_file_read(node->config.key_file, node->keys, &node->keys_count, message);
+    if (status == KVF_OK && message[0] != '\0') {
+      kvf_log(&node->logger, KVF_LOG_WARN, "%s", message);
+      message[0] = '\0';
+    }
   }
   for (size_t i = 0; i < node->keys_count && status == KVF_OK; i++) {
     status = kvf_mac_init(&node->macs[i], &node->keys[i]);
@@ -149,9 +155,27 @@ static void close_keys(kvf_node *node)
 static void close_fence(kvf_node *node)
 {
   kvf_fence_table_close(node->fence_table, node->config.lease_slots);
-  if (node->fence_fd >= 0) {
-    (void)close(node->fence_fd);
+  kvf_own_fd_close(node->fence_fd);
+}
+
+/* A name that means nothing now may do so later; its first request finds the peer as well. */
+static kvf_status add_known(kvf_node *node, char *message)
+{
+  const char *rest = node->config.peers;
+  char text[KVF_HOST_BYTES_MAX];
+  while (kvf_peers_next(&rest, text)) {
+    kvf_address address;
+    if (kvf_address_resolve_for(text, NULL, &address, message) != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_WARN, "peers: %s is left out: %s", text, message);
+    } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
+      return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
+                      text);
+    } else if (kvf_core_add_known(&node->core, &address) != KVF_OK) {
+      return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_KNOWN_PEERS_MAX);
+    }
   }
+  message[0] = '\0';
+  return KVF_OK;
 }
 
 static kvf_status open_parts(kvf_node *node, char *message)
@@ -171,6 +195,10 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     goto close_control;
   }
+  status = add_known(node, message);
+  if (status != KVF_OK) {
+    goto close_core;
+  }
   /* A control node registers no memory: it needs neither a fence nor a transport. */
   if (node->config.listen[0] != '\0') {
     status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table,
@@ -184,6 +212,9 @@ static kvf_status open_parts(kvf_node *node, char *message)
   }
   status = kvf_control_start(node->control);
   if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_start(&node->core, now_ns);
+    kvf_node_leave(node, now_ns);
     return KVF_OK;
   }
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot start a thread");
@@ -197,6 +228,23 @@ close_control:
 close_tls:
   kvf_tls_context_free(node->tls.context);
   return status;
+}
+
+static kvf_status open_cpus(kvf_node *node, char *message)
+{
+  node->cpus = kvf_thread_cpus_of(node->config.thread_cpus);
+  return kvf_thread_cpus_are_usable(&node->cpus)
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message, "thread_cpus = \"%.64s\": this process may use none of these CPUs",
+                        node->config.thread_cpus);
+}
+
+static kvf_status open_log(kvf_node *node, char *message)
+{
+  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->cpus, &node->log);
+  node->logger = (kvf_logger){.fn = kvf_log_sink_put, .context = node->log, .level = node->config.log_level};
+  return status == KVF_OK ? KVF_OK
+                          : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
 }
 
 kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message)
@@ -219,24 +267,30 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   if (node == NULL) {
     return KVF_NO_MEMORY;
   }
+  node->owner = getpid();
   node->config = *config;
   node->fence_fd = -1;
-  node->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
     free(node);
     return KVF_SYSTEM;
   }
-  kvf_log_sink_init(&node->log, config->log, config->log_context);
-  node->logger = (kvf_logger){.fn = kvf_log_sink_collect, .context = &node->log, .level = config->log_level};
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
   (void)pthread_mutex_init(&node->register_lock, NULL);
-  status = open_parts(node, text);
+  status = open_cpus(node, text);
+  if (status == KVF_OK) {
+    status = open_log(node, text);
+  }
+  if (status == KVF_OK) {
+    status = open_parts(node, text);
+  }
   if (status != KVF_OK) {
+    kvf_log_sink_close(node->log);
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
-    (void)close(node->event_fd);
+    kvf_own_fd_close(node->event_fd);
     close_keys(node);
     free(node);
     return status;
@@ -286,7 +340,7 @@ static void disconnect_links(kvf_node *node)
 
 void kvf_node_close(kvf_node *node)
 {
-  if (node == NULL) {
+  if (node == NULL || node->owner != getpid()) {
     return;
   }
   wait_until_quiet(node);
@@ -302,18 +356,16 @@ void kvf_node_close(kvf_node *node)
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));
   }
-  kvf_list lines;
   kvf_core_free(&node->core);
-  kvf_log_sink_take(&node->log, &lines);
-  kvf_log_sink_write(&node->log, &lines);
   close_fence(node);
   kvf_summing_close(node->summing);
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);
-  (void)close(node->event_fd);
+  kvf_own_fd_close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
   close_keys(node);
+  kvf_log_sink_close(node->log);
   free(node);
 }
 
@@ -367,10 +419,13 @@ size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
   return count;
 }
 
-/* The core knows nothing of data connections. */
-static size_t connection_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
+/* The core knows nothing of data connections, nor of what becomes of its log lines. */
+static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
 {
   size_t count = 0;
+  if (count < capacity) {
+    out[count++] = (kvf_stat){.name = "log_lines_dropped", .reason = "", .value = kvf_log_sink_dropped(node->log)};
+  }
   if (count < capacity) {
     out[count++] = (kvf_stat){.name = "data_connections_accepted", .reason = "", .value = node->connections_accepted};
   }
@@ -386,7 +441,7 @@ size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_stats(&node->core, out, capacity);
-  count += connection_stats(node, out + count, capacity - count);
+  count += runtime_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
   return count;
 }

@@ -35,14 +35,16 @@ typedef struct kvf_summing kvf_summing; /* summing.c */
 extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 
 struct kvf_node {
+  pid_t owner; /* a forked child has only a copy of it */
   kvf_config config;
+  kvf_thread_cpus cpus;       /* the option thread_cpus */
   kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
   size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */
   kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, for tickets */
   kvf_tls_use tls;
   kvf_address address; /* as tickets name it; port 0: does not listen */
-  kvf_log_sink log;
-  kvf_logger logger; /* collects under the lock */
+  kvf_log_sink *log;
+  kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
   kvf_core core;        /* under the lock, like all down to `control` */
@@ -89,8 +91,11 @@ KVF_MUST_USE kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key
 
 /* Takes the lock; returns the time for the input that follows. */
 uint64_t kvf_node_enter(kvf_node *node);
-/* Likewise, for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must not: a copy
- * can be stuck in the kernel, and the clock and the other peers do not wait for it. */
+/* Likewise, for an input after which the core draws a nonce, an id or a token: with fresh random bytes for it. False:
+ * the system has none, and the lock is not taken. */
+KVF_MUST_USE bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns);
+/* As kvf_node_enter(), for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must
+ * not: a copy can be stuck in the kernel, and the clock and the other peers do not wait for it. */
 uint64_t kvf_node_enter_to_help(kvf_node *node);
 /* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
 void kvf_node_leave(kvf_node *node, uint64_t now_ns);

@@ -14,6 +14,18 @@ uint64_t kvf_node_enter(kvf_node *node)
   return kvf_clock_now();
 }
 
+bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns)
+{
+  uint8_t fresh[KVF_HASH_BYTES];
+  if (!kvf_random(fresh, sizeof(fresh))) {
+    return false;
+  }
+  *now_ns = kvf_node_enter(node);
+  kvf_entropy_stir(&node->core.self.entropy, fresh);
+  kvf_forget(fresh, sizeof(fresh));
+  return true;
+}
+
 uint64_t kvf_node_enter_to_help(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
@@ -181,7 +193,6 @@ static void announce_events(kvf_node *node)
 
 void kvf_node_leave(kvf_node *node, uint64_t now_ns)
 {
-  kvf_list lines;
   carry_out(node, now_ns);
   announce_events(node);
   bool early = kvf_core_next_deadline(&node->core) < node->armed_ns;
@@ -196,13 +207,11 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   if (wake) {
     node->armed_ns = 0; /* one wake is enough until the control thread has looked */
   }
-  kvf_log_sink_take(&node->log, &lines);
   (void)pthread_mutex_unlock(&node->lock);
 
   if (wake) {
     kvf_control_wake(node->control);
   }
-  kvf_log_sink_write(&node->log, &lines);
   if (assist) {
     kvf_node_assist(node);
   }
@@ -304,7 +313,7 @@ static void on_log(void *context, kvf_log_level level, const char *line)
 {
   kvf_node *node = context;
   if (level <= node->config.log_level) {
-    kvf_log_sink_write_line(&node->log, level, line);
+    kvf_log_sink_put(node->log, level, line);
   }
 }
 

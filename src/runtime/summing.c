@@ -97,7 +97,7 @@ kvf_status kvf_summing_open(kvf_node *node, kvf_summing **out)
   }
   (void)pthread_mutex_init(&summing->lock, NULL);
   (void)pthread_cond_init(&summing->work, NULL);
-  if (kvf_thread_start(&summing->thread, "kvf-sums", run, summing) == 0) {
+  if (kvf_thread_start(&summing->thread, "kvf-sums", run, summing, &node->cpus) == 0) {
     *out = summing;
     return KVF_OK;
   }

@@ -19,7 +19,10 @@ kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_bloc
   if (out == NULL) {
     return KVF_INVALID;
   }
-  uint64_t now_ns = kvf_node_enter(node);
+  uint64_t now_ns;
+  if (!kvf_node_enter_fresh(node, &now_ns)) {
+    return KVF_SYSTEM;
+  }
   kvf_status status = kvf_core_lease_reserve(&node->core, blocks, pool_blocks, out);
   kvf_node_leave(node, now_ns);
   return status;

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id)
@@ -43,14 +44,12 @@ void kvf_commands_init(kvf_commands *commands)
   commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
   (void)pthread_cond_init(&commands->done, NULL);
-  commands->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  commands->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 void kvf_commands_free(kvf_commands *commands)
 {
-  if (commands->wake_fd >= 0) {
-    (void)close(commands->wake_fd);
-  }
+  kvf_own_fd_close(commands->wake_fd);
   (void)pthread_cond_destroy(&commands->done);
   (void)pthread_mutex_destroy(&commands->lock);
 }

@@ -1,6 +1,6 @@
 #include "transport/fence_memory.h"
 
-#include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/transport.h"
 
 /* The layout is that of kvf_fence_entry: remote readers copy it as plain bytes. */
@@ -20,34 +21,36 @@ typedef struct shared_entry {
 _Static_assert(sizeof(shared_entry) == sizeof(kvf_fence_entry), "readers copy an entry as it lies in memory");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "an entry's words must be plain memory");
 
+#define FILE_NAME "kvferry-fence"
+
 /* A word that changes this often within one call is another lease's each time: any of them is an answer. */
 #define LOAD_TRIES 8
 
-/* Of a size that cannot change, so that whoever maps it may read all of it for ever. */
-static int open_file(size_t bytes)
+/* Of a size that cannot change, so that whoever maps it may read all of it for ever; and, from Linux 5.1 on, written by
+ * the mapping that is there already and by nothing else. */
+static bool seal(int fd)
 {
-  int fd = memfd_create("kvferry-fence", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd >= 0 &&
-      (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
-    (void)close(fd);
-    return -1;
-  }
-  return fd;
+  const int fixed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  return fcntl(fd, F_ADD_SEALS, fixed | F_SEAL_FUTURE_WRITE) == 0 ||
+         (errno == EINVAL && fcntl(fd, F_ADD_SEALS, fixed) == 0);
 }
 
 kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *out_fd)
 {
   size_t bytes = kvf_fence_table_bytes(slots);
-  int fd = open_file(bytes);
+  int fd = KVF_OWN_FD(memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   *out = NULL;
   if (fd < 0) {
     return KVF_NO_MEMORY;
   }
-  void *table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void *table = MAP_FAILED;
+  if (ftruncate(fd, (off_t)bytes) == 0) {
+    table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
   if (table == MAP_FAILED) {
     goto close_file;
   }
-  if (madvise(table, bytes, MADV_DONTFORK) != 0) {
+  if (madvise(table, bytes, MADV_DONTFORK) != 0 || !seal(fd)) {
     goto unmap;
   }
   kvf_fence_head *head = table;
@@ -58,14 +61,14 @@ kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnati
   if (out_fd != NULL) {
     *out_fd = fd;
   } else {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
   }
   return KVF_OK;
 
 unmap:
   (void)munmap(table, bytes);
 close_file:
-  (void)close(fd);
+  kvf_own_fd_close(fd);
   return KVF_NO_MEMORY;
 }
 
@@ -75,14 +78,37 @@ static bool is_table(const kvf_fence_head *head, uint32_t slots, const kvf_incar
          memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) == 0;
 }
 
-void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_incarnation *incarnation)
+/* By its name, which nothing but memory has: a device or a FIFO is not to be opened, and a file system that may not
+ * answer is not to be asked. */
+static bool is_table_file(const char *link)
+{
+  static const char expected[] = "/memfd:" FILE_NAME " ";
+  char name[sizeof(expected)];
+  return readlink(link, name, sizeof(name)) == (ssize_t)sizeof(name) &&
+         memcmp(name, expected, sizeof(expected) - 1) == 0;
+}
+
+static int open_file(pid_t pid, uint32_t fd)
 {
   char path[64];
+  (void)snprintf(path, sizeof(path), "/proc/%ld/fd/%lu", (long)pid, (unsigned long)fd);
+  int found = is_table_file(path) ? KVF_OWN_FD(open(path, O_PATH | O_CLOEXEC)) : -1;
+  if (found < 0) {
+    return -1;
+  }
+  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", found);
+  int own =
+      is_table_file(path) ? KVF_OWN_FD(open(path, O_RDONLY | O_CLOEXEC)) : -1; /* the number may have changed hands */
+  kvf_own_fd_close(found);
+  return own;
+}
+
+void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_incarnation *incarnation)
+{
   struct stat file;
   size_t bytes = kvf_fence_table_bytes(slots);
   void *table = MAP_FAILED;
-  (void)snprintf(path, sizeof(path), "/proc/%ld/fd/%lu", (long)pid, (unsigned long)fd);
-  int own = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  int own = open_file(pid, fd);
   if (own < 0) {
     return NULL;
   }
@@ -91,11 +117,11 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(own, &file) == 0 && file.st_size >= (off_t)bytes) {
     table = mmap(NULL, bytes, PROT_READ, MAP_SHARED, own, 0);
   }
-  (void)close(own);
+  kvf_own_fd_close(own);
   if (table == MAP_FAILED) {
     return NULL;
   }
-  if (!is_table(table, slots, incarnation)) {
+  if (madvise(table, bytes, MADV_DONTFORK) != 0 || !is_table(table, slots, incarnation)) {
     (void)munmap(table, bytes);
     return NULL;
   }
@@ -118,7 +144,6 @@ static shared_entry *entry_at(void *table, uint32_t slot)
 void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry)
 {
   shared_entry *shared = entry_at(table, slot);
-  assert(atomic_load_explicit(&shared->word, memory_order_relaxed) < entry.word);
   atomic_store_explicit(&shared->digest, entry.digest, memory_order_relaxed);
   /* A release store does not wait for streaming stores (movnt), which an engine may have filled the blocks with. */
   atomic_thread_fence(memory_order_seq_cst);
@@ -128,7 +153,6 @@ void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry)
 void kvf_fence_store_over(void *table, uint32_t slot, kvf_fence_entry entry)
 {
   shared_entry *shared = entry_at(table, slot);
-  assert(atomic_load_explicit(&shared->word, memory_order_relaxed) <= entry.word);
   atomic_store_explicit(&shared->word, entry.word, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst);
 }

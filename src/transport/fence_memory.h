@@ -9,8 +9,9 @@
 
 /* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation. Pages of
  * their own, shared and not inherited by a forked child: a store never goes to a private copy of a page that a reader
- * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for close():
- * the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without descriptors. */
+ * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for
+ * kvf_own_fd_close(): the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without
+ * descriptors. */
 KVF_MUST_USE kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *fd);
 
 /* Maps the table that is file `fd` of another process, for reading; the caller's, for kvf_fence_table_close(). NULL:
@@ -23,7 +24,10 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
  * fails. NULL is allowed. */
 void kvf_fence_table_close(void *table, uint32_t slots);
 
-/* Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a
+/* What others have scribbled into the table does not matter to either: the lease table of the core knows the words, and
+ * that they only grow.
+ *
+ * Publishes: the digest, then the live word. The bytes of the lease's blocks must be complete. One thread per slot at a
  * time. */
 void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry);
 

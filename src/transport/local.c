@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -41,55 +42,10 @@ void kvf_local_wake_keeper(kvf_local *local)
 
 /* ---- threads ---- */
 
-/* With the lock, which it gives up meanwhile. A worker that has copied polls for more: one that sleeps is often woken
- * on a core that another is copying on. */
-static void linger(kvf_local *local, uint64_t *again_ns)
-{
-  const unsigned seen = atomic_load_explicit(&local->posted, memory_order_relaxed);
-  (void)pthread_mutex_unlock(&local->lock);
-  uint64_t now_ns = kvf_clock_now();
-  const uint64_t until_ns = kvf_time_add(now_ns, local->spin_ns);
-  while (now_ns < until_ns && now_ns >= *again_ns &&
-         atomic_load_explicit(&local->posted, memory_order_relaxed) == seen) {
-    *again_ns = kvf_thread_yield();
-    now_ns = kvf_clock_now();
-  }
-  (void)pthread_mutex_lock(&local->lock);
-}
-
-static void *worker_main(void *argument)
-{
-  kvf_local *local = argument;
-  bool has_copied = false;
-  uint64_t again_ns = 0;
-  (void)pthread_mutex_lock(&local->lock);
-  for (;;) {
-    kvf_list *node = kvf_list_pop_front(&local->small);
-    if (node == NULL) {
-      node = kvf_list_pop_front(&local->bulk);
-    }
-    if (node != NULL) {
-      (void)pthread_mutex_unlock(&local->lock);
-      kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
-      has_copied = true;
-      (void)pthread_mutex_lock(&local->lock);
-    } else if (local->closing) {
-      break;
-    } else if (has_copied) {
-      linger(local, &again_ns);
-      has_copied = false;
-    } else {
-      (void)pthread_cond_wait(&local->work, &local->lock);
-    }
-  }
-  (void)pthread_mutex_unlock(&local->lock);
-  return NULL;
-}
-
-static void keep_events(kvf_local *local)
+static void keep_events(kvf_local *local, int timeout_ms)
 {
   struct epoll_event events[EVENTS_MAX];
-  int count = epoll_wait(local->epoll_fd, events, EVENTS_MAX, -1);
+  int count = epoll_wait(local->epoll_fd, events, EVENTS_MAX, timeout_ms);
   for (int i = 0; i < count; i++) {
     if (events[i].data.ptr != NULL) {
       kvf_local_link_died(local, events[i].data.ptr);
@@ -101,16 +57,57 @@ static void keep_events(kvf_local *local)
   }
 }
 
-static void keep_checks(kvf_local *local)
+/* Under the lock: a link whose check is done, taken out; NULL: there is none. */
+static kvf_local_link *take_checked(kvf_local *local)
 {
+  for (kvf_list *node = local->checking.next; node != &local->checking; node = node->next) {
+    kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
+    if (kvf_local_check_is_done(link->check)) {
+      kvf_list_remove(node);
+      return link;
+    }
+  }
+  return NULL;
+}
+
+/* False: there are too many checks under way, and it has to be tried again. */
+static bool begin_checks(kvf_local *local)
+{
+  kvf_list later;
+  kvf_list *node;
+  kvf_list_init(&later);
+  (void)pthread_mutex_lock(&local->lock);
+  while ((node = kvf_list_pop_front(&local->unchecked)) != NULL) {
+    kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
+    (void)pthread_mutex_unlock(&local->lock);
+    kvf_status status = kvf_local_link_begin_check(local, link);
+    (void)pthread_mutex_lock(&local->lock);
+    const bool is_held = !kvf_list_is_linked(&link->in_checks); /* else nobody wants it any more */
+    if (is_held && (status == KVF_OK || status == KVF_LIMIT)) {
+      kvf_list_push_back(status == KVF_OK ? &local->checking : &later, &link->in_checks);
+    }
+  }
+  while ((node = kvf_list_pop_front(&later)) != NULL) {
+    kvf_list_push_back(&local->unchecked, node);
+  }
+  const bool all_begun = kvf_list_is_empty(&local->unchecked);
+  (void)pthread_mutex_unlock(&local->lock);
+  return all_begun;
+}
+
+/* In how many milliseconds to look again, -1: when it is woken. */
+static int keep_checks(kvf_local *local)
+{
+  kvf_local_link *link;
+  const int wait_ms = begin_checks(local) ? -1 : KVF_LOCAL_LOOK_MS;
   for (;;) {
     (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->checks);
+    link = take_checked(local);
     (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return;
+    if (link == NULL) {
+      return wait_ms;
     }
-    kvf_local_link_check(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
+    kvf_local_link_end_check(local, link);
   }
 }
 
@@ -141,7 +138,8 @@ static bool keep_retired(kvf_local *local)
     }
     kvf_local_link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
   }
-  bool over = local->workers_gone && kvf_list_is_empty(&local->links) && local->refusals.count == 0;
+  bool over = local->closing && local->workers_count + local->stuck_count == 0 && kvf_list_is_empty(&local->gone) &&
+              kvf_list_is_empty(&local->links) && local->refusals.count == 0;
   (void)pthread_mutex_unlock(&local->lock);
   return over;
 }
@@ -149,11 +147,14 @@ static bool keep_retired(kvf_local *local)
 static void *keeper_main(void *argument)
 {
   kvf_local *local = argument;
+  int timeout_ms = -1;
   do {
-    keep_events(local);
-    keep_checks(local);
+    keep_events(local, timeout_ms);
+    const int checks_ms = keep_checks(local);
     kvf_refusals_report(&local->refusals, &local->lock, &local->host);
     keep_ended(local);
+    const int workers_ms = kvf_local_workers_keep(local);
+    timeout_ms = checks_ms < 0 ? workers_ms : checks_ms;
   } while (!keep_retired(local));
   return NULL;
 }
@@ -164,12 +165,6 @@ static void stop_threads(kvf_local *local)
   local->closing = true;
   (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
   (void)pthread_cond_broadcast(&local->work);
-  (void)pthread_mutex_unlock(&local->lock);
-  for (uint32_t i = 0; i < local->workers_count; i++) {
-    (void)pthread_join(local->workers[i], NULL);
-  }
-  (void)pthread_mutex_lock(&local->lock);
-  local->workers_gone = true;
   kvf_local_wake_keeper(local);
   (void)pthread_mutex_unlock(&local->lock);
   (void)pthread_join(local->keeper, NULL);
@@ -179,11 +174,11 @@ static void stop_threads(kvf_local *local)
 
 static bool open_fds(kvf_local *local)
 {
-  local->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   if (local->epoll_fd < 0) {
     return false;
   }
-  local->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (local->wake_fd < 0) {
     goto close_epoll;
   }
@@ -191,9 +186,9 @@ static bool open_fds(kvf_local *local)
   if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
     return true;
   }
-  (void)close(local->wake_fd);
+  kvf_own_fd_close(local->wake_fd);
 close_epoll:
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->epoll_fd);
   return false;
 }
 
@@ -203,21 +198,22 @@ static void init_lists(kvf_local *local)
   kvf_list_init(&local->bulk);
   kvf_list_init(&local->ended);
   kvf_list_init(&local->links);
-  kvf_list_init(&local->checks);
+  kvf_list_init(&local->unchecked);
+  kvf_list_init(&local->checking);
   kvf_list_init(&local->retired);
+  kvf_list_init(&local->workers);
+  kvf_list_init(&local->stuck);
+  kvf_list_init(&local->gone);
 }
 
-static bool start_threads(kvf_local *local, uint32_t workers)
+static bool start_threads(kvf_local *local)
 {
-  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local) != 0) {
+  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local, &local->cpus) != 0) {
     return false;
   }
-  for (uint32_t i = 0; i < workers; i++) {
-    if (kvf_thread_start(&local->workers[i], "kvf-copy", worker_main, local) != 0) {
-      stop_threads(local);
-      return false;
-    }
-    local->workers_count++;
+  if (!kvf_local_workers_start(local)) {
+    stop_threads(local);
+    return false;
   }
   return true;
 }
@@ -230,7 +226,7 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   if (config->copy_threads == 0) {
     return kvf_fail(KVF_INVALID, message, "copy_threads is 0: local needs at least 1");
   }
-  kvf_local *local = calloc(1, sizeof(*local) + config->copy_threads * sizeof(local->workers[0]));
+  kvf_local *local = calloc(1, sizeof(*local));
   if (local == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "local: %s", strerror(ENOMEM));
   }
@@ -238,6 +234,8 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->host = *host;
   local->incarnation = config->incarnation;
   local->spin_ns = config->spin_us * KVF_NS_PER_US;
+  local->copy_threads = config->copy_threads;
+  local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();
   init_lists(local);
   failed = "random bytes";
@@ -251,7 +249,7 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   (void)pthread_mutex_init(&local->lock, NULL);
   (void)pthread_cond_init(&local->work, NULL);
   failed = "threads";
-  if (!start_threads(local, config->copy_threads)) {
+  if (!start_threads(local)) {
     errno = EAGAIN; /* pthread_create() does not set it, and has no other reason here */
     goto close_fds;
   }
@@ -261,8 +259,8 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
 close_fds:
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
 free_local:
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
   free(local);
@@ -276,8 +274,8 @@ static void local_close(kvf_transport *transport)
   if (local->memory != NULL) {
     kvf_local_memory_drop(local->memory);
   }
-  (void)close(local->wake_fd);
-  (void)close(local->epoll_fd);
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
   (void)pthread_cond_destroy(&local->work);
   (void)pthread_mutex_destroy(&local->lock);
   free(local);
@@ -290,6 +288,18 @@ void kvf_local_memory_drop(kvf_local_memory *memory)
   memory->refs--;
   if (memory->refs == 0) {
     free(memory);
+  }
+}
+
+/* With the lock. */
+static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
+{
+  local->has_near = cpus != NULL;
+  if (cpus != NULL) {
+    local->near = *cpus;
+  }
+  for (kvf_list *node = local->workers.next; node != &local->workers; node = node->next) {
+    kvf_thread_move(KVF_CONTAINER_OF(node, kvf_local_worker, in_workers)->thread, cpus);
   }
 }
 
@@ -318,6 +328,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
   (void)pthread_mutex_lock(&local->lock);
   if (local->memory == NULL) {
     local->memory = memory;
+    move_workers(local, given->near_cpus);
   } else {
     status = KVF_EXISTS;
   }

@@ -1,8 +1,10 @@
 /* What the files of the local transport share.
  *
- * Threads. Workers copy: one chunk is one worker's job. The keeper does everything that must not wait behind a copy:
- * checks new peers, watches their deaths, reports reads that end without a copy, frees links. One lock guards all that
- * is not marked otherwise; it is never held during a copy, another system call that can wait, or a call of the host's.
+ * Threads. Whoever reads a peer's memory may be stuck in the kernel for as long as that peer is: only threads that
+ * nobody waits for do. Workers copy: one chunk is one worker's job, and another takes the place of one that is stuck.
+ * A new peer is looked at by a thread of its own (local_check.h). The keeper does all the rest: it begins checks,
+ * watches peers' deaths and the workers, reports reads that end without a copy, frees links. One lock guards all that
+ * is not marked otherwise; it is never held during a system call that can wait, or a call of the host's.
  */
 #ifndef KVF_TRANSPORT_LOCAL_H
 #define KVF_TRANSPORT_LOCAL_H
@@ -11,7 +13,9 @@
 #include <sys/types.h>
 
 #include "transport/commands.h"
+#include "transport/local_check.h"
 #include "transport/local_description.h"
+#include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
  * follow: the regions, the sums of what is read, the sums of what others read. */
@@ -21,46 +25,75 @@ typedef struct kvf_local_memory {
   kvf_region regions[];
 } kvf_local_memory;
 
+typedef struct kvf_local_link kvf_local_link;
+
+/* Workers beyond copy_threads, in place of those that are stuck. */
+#define KVF_LOCAL_STUCK_WORKERS_MAX 64
+/* How often the keeper looks after what nobody wakes it for. */
+#define KVF_LOCAL_LOOK_MS 10
+
+typedef struct kvf_local_worker {
+  kvf_list in_workers; /* in workers, stuck or gone */
+  struct kvf_local *local;
+  pthread_t thread;
+  kvf_local_link *link; /* whose memory it copies from; NULL: none */
+  uint64_t since_ns;
+  bool is_stuck;
+} kvf_local_worker;
+
 typedef struct kvf_local {
   kvf_transport base;
   kvf_transport_host host;                /* constant */
   kvf_incarnation incarnation;            /* constant */
   uint64_t spin_ns;                       /* constant */
+  uint32_t copy_threads;                  /* constant */
+  kvf_thread_cpus cpus;                   /* constant */
   kvf_local_place place;                  /* constant */
   uint8_t cookie[KVF_LOCAL_COOKIE_BYTES]; /* constant; peers read it where it lies */
 
   pthread_mutex_t lock;
   pthread_cond_t work; /* workers wait here */
   atomic_uint posted;  /* changes when they should look, for those that poll without the lock */
-  kvf_list small;      /* reads that wait for assist(), or for a worker that is awake anyway */
-  kvf_list bulk;       /* reads that wait for a worker */
+  kvf_list small;      /* reads that wait for a worker, and are taken first */
+  kvf_list bulk;       /* likewise, and are not */
   kvf_list ended;      /* reads that have their status and wait to be reported by the keeper */
   kvf_list links;      /* all links, until they are freed */
-  kvf_list checks;     /* links whose peer is to be checked */
+  kvf_list unchecked;  /* links whose peer is to be checked */
+  kvf_list checking;   /* and those whose is being checked */
   kvf_list retired;    /* links that nobody holds any more */
   kvf_local_memory *memory;
   kvf_refusals refusals;
   bool closing;
-  bool workers_gone;
+  atomic_uint small_open; /* small reads that are not over */
+
+  kvf_list workers; /* those that are not stuck */
+  kvf_list stuck;
+  kvf_list gone; /* those whose thread is to be joined */
+  bool has_near;
+  kvf_cpu_list near;      /* the CPUs near the memory, for workers */
+  uint32_t workers_count; /* in workers, and of these the busy ones */
+  uint32_t busy_count;
+  uint32_t stuck_count;
+  bool watching; /* reads wait while all workers are busy: the keeper looks after these */
 
   int epoll_fd;
   int wake_fd; /* wakes the keeper */
   pthread_t keeper;
-  uint32_t workers_count;
-  pthread_t workers[];
 } kvf_local;
 
 typedef enum kvf_local_state { KVF_LOCAL_CHECKING, KVF_LOCAL_UP, KVF_LOCAL_DOWN } kvf_local_state;
 
-typedef struct kvf_local_link {
+struct kvf_local_link {
   kvf_link base;
   kvf_list in_links;
-  kvf_list in_checks; /* in checks, later in retired */
+  kvf_list in_checks; /* in unchecked or checking, later in retired */
   kvf_list reads;     /* open ones */
   uint32_t refs;      /* the host's, until disconnect(), and one for each open read */
+  uint32_t stuck;     /* workers; while there are any no other begins to copy from here */
   bool disconnected;
   kvf_local_state state;
-  kvf_status failure; /* while DOWN */
+  kvf_local_check *check; /* the keeper's; NULL: none is under way */
+  kvf_status failure;     /* while DOWN */
 
   /* Set by connect() and the keeper's check, constant while UP. */
   kvf_local_memory *memory;
@@ -77,7 +110,7 @@ typedef struct kvf_local_link {
   uint8_t *description;
   kvf_region_layout *remote; /* of regions, then of their sums; likewise the next */
   uint64_t *bases;
-} kvf_local_link;
+};
 
 typedef struct kvf_local_read {
   kvf_list in_queue; /* small, bulk or ended; in none while it is being copied */
@@ -107,8 +140,11 @@ void kvf_local_memory_drop(kvf_local_memory *memory);
 /* local_link.c: operations, and the keeper's part of them. */
 kvf_status kvf_local_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
 void kvf_local_disconnect(kvf_link *base);
-/* Without the lock: checks the peer of a link in CHECKING and reports link_up(). */
-void kvf_local_link_check(kvf_local *local, kvf_local_link *link);
+/* Without the lock, by the keeper: begins the check of a link in CHECKING. KVF_OK: it is under way. KVF_LIMIT: not yet,
+ * since others are. Else it has failed, and link_up() has been reported. */
+KVF_MUST_USE kvf_status kvf_local_link_begin_check(kvf_local *local, kvf_local_link *link);
+/* Likewise, when the check is done: reports link_up(). */
+void kvf_local_link_end_check(kvf_local *local, kvf_local_link *link);
 /* Without the lock: the process has ended. */
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link);
 /* Without the lock, during a read of the link, which has ended so: KVF_TRANSFER_FAILED, KVF_PEER_DOWN. */
@@ -128,5 +164,14 @@ void kvf_local_reads_end(kvf_local *local, kvf_local_link *link, kvf_status stat
 void kvf_local_read_run(kvf_local *local, kvf_local_read *read);
 /* Without the lock: reports a read and frees it. */
 void kvf_local_read_finish(kvf_local *local, kvf_local_read *read, const kvf_read_result *result);
+
+/* local_worker.c: the threads that copy. They end when the transport is closing and they have copied what there is. */
+/* Without the lock: starts copy_threads. False: the system has no thread left. */
+bool kvf_local_workers_start(kvf_local *local);
+/* With the lock: there is a read for them. */
+void kvf_local_workers_post(kvf_local *local, kvf_local_read *read);
+/* Without the lock, by the keeper: puts others in the place of those that are stuck. Returns in how many milliseconds
+ * to look again, -1: when it is woken. */
+int kvf_local_workers_keep(kvf_local *local);
 
 #endif

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/sums.h"
 
 _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 24, "no padding travels");
@@ -14,12 +15,12 @@ _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_B
 kvf_local_place kvf_local_place_here(void)
 {
   kvf_local_place place = {0};
-  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  int fd = KVF_OWN_FD(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   if (fd >= 0) {
     if (read(fd, place.boot, sizeof(place.boot)) < 0) {
       memset(place.boot, 0, sizeof(place.boot));
     }
-    (void)close(fd);
+    kvf_own_fd_close(fd);
   }
   struct stat namespace;
   if (stat("/proc/self/ns/pid", &namespace) == 0) {

@@ -3,12 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "transport/fence_memory.h"
 #include "transport/local.h"
-#include "transport/local_copy.h"
+#include "transport/own_fds.h"
 #include "transport/sums.h"
 
 /* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
@@ -56,7 +55,7 @@ kvf_status kvf_local_connect(kvf_transport *transport, const kvf_link_spec *spec
 
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_push_back(&local->links, &link->in_links);
-  kvf_list_push_back(&local->checks, &link->in_checks);
+  kvf_list_push_back(&local->unchecked, &link->in_checks);
   if (local->memory != NULL) {
     link->memory = local->memory;
     link->memory->refs++;
@@ -91,10 +90,11 @@ void kvf_local_link_drop(kvf_local *local, kvf_local_link *link)
 void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
 {
   kvf_list_remove(&link->in_links);
+  kvf_local_check_abandon(link->check);
   if (link->pidfd >= 0) {
-    /* Closing is not enough: a forked child's copy would keep it watched, and name this link when the peer ends. */
+    /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-    (void)close(link->pidfd);
+    kvf_own_fd_close(link->pidfd);
   }
   if (link->memory != NULL) {
     kvf_local_memory_drop(link->memory);
@@ -103,46 +103,18 @@ void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
   free(link);
 }
 
-/* Whether the process of the description is there, may be read, and is the one that described itself. The pidfd comes
- * first: were the process id to change hands, either the pidfd or the cookie would be of the wrong process. */
-static kvf_status check_process(kvf_local_link *link, const kvf_local_description *description, char *message)
-{
-  pid_t pid = (pid_t)description->pid;
-  link->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-  if (link->pidfd < 0) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)pid, strerror(errno));
-  }
-  uint8_t cookie[KVF_LOCAL_COOKIE_BYTES];
-  kvf_fence_head head;
-  int error =
-      kvf_local_peek(pid, description->cookie_address, cookie, sizeof(cookie), description->table_address, &head);
-  if (error != 0) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "memory of process %d cannot be read: %s%s", (int)pid, strerror(error),
-                    error == EPERM ? " (another user, a container's limits, or kernel.yama.ptrace_scope above 1)" : "");
-  }
-  if (!kvf_equal_secret(cookie, description->cookie, sizeof(cookie))) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d is not the one that described itself", (int)pid);
-  }
-  if (head.magic != KVF_FENCE_MAGIC || head.slots != description->table_slots ||
-      memcmp(&head.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
-  }
-  if (description->has_table_fd != 0) {
-    link->fence = kvf_fence_table_map(pid, description->table_fd, link->table_slots, &link->incarnation);
-  }
-  return KVF_OK;
-}
-
 /* Blocks are verified if both sides have checksums. */
-static void agree_on_sums(kvf_local *local, kvf_local_link *link, const kvf_local_description *description)
+static void agree_on_sums(kvf_local *local, kvf_local_link *link)
 {
-  link->sums_count = link->memory->given.sums_count == 0 ? 0 : description->sums_count;
+  if (link->memory->given.sums_count == 0) {
+    link->sums_count = 0;
+  }
   if (link->memory->given.sums_count > 0 && link->sums_count == 0) {
     kvf_local_log(local, KVF_LOG_WARN, &link->peer, KVF_NO_SUMS_LINE);
   }
 }
 
-static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *message)
+static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
@@ -162,21 +134,12 @@ static kvf_status check_link(kvf_local *local, kvf_local_link *link, char *messa
   link->pid = (pid_t)description.pid;
   link->table = description.table_address;
   link->table_slots = description.table_slots;
-  status = check_process(link, &description, message);
-  if (status == KVF_OK) {
-    agree_on_sums(local, link, &description);
-  }
-  return status;
+  link->sums_count = description.sums_count;
+  return kvf_local_check_start(&description, local->wake_fd, &local->cpus, &link->check, message);
 }
 
-void kvf_local_link_check(kvf_local *local, kvf_local_link *link)
+static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
 {
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status = check_link(local, link, message);
-  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
-  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
-    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
-  }
   (void)pthread_mutex_lock(&local->lock);
   link->state = status == KVF_OK ? KVF_LOCAL_UP : KVF_LOCAL_DOWN;
   link->failure = status;
@@ -189,6 +152,31 @@ void kvf_local_link_check(kvf_local *local, kvf_local_link *link)
     kvf_local_log(local, KVF_LOG_WARN, &link->peer, "%s", message);
   }
   local->host.link_up(local->host.context, &link->base, status);
+}
+
+kvf_status kvf_local_link_begin_check(kvf_local *local, kvf_local_link *link)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = begin_check(local, link, message);
+  if (status != KVF_OK && status != KVF_LIMIT) {
+    report_check(local, link, status, message);
+  }
+  return status;
+}
+
+void kvf_local_link_end_check(kvf_local *local, kvf_local_link *link)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
+  kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, message);
+  link->check = NULL;
+  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
+    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
+  }
+  if (status == KVF_OK) {
+    agree_on_sums(local, link);
+  }
+  report_check(local, link, status, message);
 }
 
 /* Without the lock, the link held. Only the first failure counts. `format` is given the process. */

@@ -4,6 +4,7 @@
 #include "transport/local.h"
 #include "transport/local_copy.h"
 #include "transport/sums.h"
+#include "transport/thread.h"
 
 /* With the lock: the read ends without a copy, reported by the keeper. */
 static void end_waiting(kvf_local *local, kvf_local_read *read, kvf_status status)
@@ -50,15 +51,12 @@ void kvf_local_read_start(kvf_link *base, const kvf_read *request)
   }
   link->refs++;
   kvf_list_push_back(&link->reads, &read->in_link);
+  (void)atomic_fetch_add_explicit(&local->small_open, request->small ? 1 : 0, memory_order_relaxed);
   kvf_status status = admit(local, link, request);
   if (status != KVF_OK) {
     end_waiting(local, read, status);
-  } else if (request->small) {
-    kvf_list_push_back(&local->small, &read->in_queue);
   } else {
-    kvf_list_push_back(&local->bulk, &read->in_queue);
-    (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
-    (void)pthread_cond_signal(&local->work);
+    kvf_local_workers_post(local, read);
   }
 unlock:
   (void)pthread_mutex_unlock(&local->lock);
@@ -140,26 +138,31 @@ void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
 void kvf_local_read_finish(kvf_local *local, kvf_local_read *read, const kvf_read_result *result)
 {
   kvf_local_link *link = read->link;
+  const unsigned small = read->read.small ? 1 : 0;
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_remove(&read->in_link); /* from here cancel() does not find it */
   (void)pthread_mutex_unlock(&local->lock);
   free(read);
   local->host.read_done(local->host.context, result);
+  (void)atomic_fetch_sub_explicit(&local->small_open, small, memory_order_release);
   (void)pthread_mutex_lock(&local->lock);
   kvf_local_link_drop(local, link);
   (void)pthread_mutex_unlock(&local->lock);
 }
 
+/* The caller does not copy: it would be stuck with the peer's memory. But most small reads are over before it has
+ * anything else to do. */
 bool kvf_local_read_assist(kvf_transport *transport)
 {
   kvf_local *local = kvf_local_of(transport);
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->small);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return false;
-    }
-    kvf_local_read_run(local, KVF_CONTAINER_OF(node, kvf_local_read, in_queue));
+  const unsigned open = atomic_load_explicit(&local->small_open, memory_order_acquire);
+  uint64_t now_ns = kvf_clock_now();
+  uint64_t again_ns = 0;
+  const uint64_t until_ns = kvf_time_add(now_ns, local->spin_ns);
+  while (open > 0 && atomic_load_explicit(&local->small_open, memory_order_acquire) >= open && now_ns < until_ns &&
+         now_ns >= again_ns) {
+    again_ns = kvf_thread_yield();
+    now_ns = kvf_clock_now();
   }
+  return false;
 }

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/status.h"
+#include "transport/own_fds.h"
 
 static const uint8_t v4_prefix[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -167,7 +167,7 @@ void kvf_socket_set_buffers(int fd, uint32_t bytes)
 static int open_socket(const kvf_address *address)
 {
   int family = kvf_address_is_v4(address) ? AF_INET : AF_INET6;
-  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+  return KVF_OWN_FD(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
 }
 
 /* Returns 0, or an errno. */
@@ -203,7 +203,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
     *out_fd = fd;
     return KVF_OK;
   }
-  (void)close(fd);
+  kvf_own_fd_close(fd);
   const char *hint = "";
   if (error == EADDRINUSE) {
     hint = " (another process listens there; choose another port, or 0 for any free one)";
@@ -218,12 +218,12 @@ int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *
 {
   struct sockaddr_storage storage = {0};
   socklen_t bytes = sizeof(storage);
-  int fd = accept4(listener, (struct sockaddr *)&storage, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  int fd = KVF_OWN_FD(accept4(listener, (struct sockaddr *)&storage, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd < 0) {
     return -1;
   }
   if (!kvf_address_from_sockaddr(&storage, peer)) {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     errno = ECONNABORTED;
     return -1;
   }
@@ -243,7 +243,7 @@ int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, u
   socklen_t bytes = kvf_address_to_sockaddr(peer, &storage);
   if (connect(fd, (const struct sockaddr *)&storage, bytes) != 0 && errno != EINPROGRESS) {
     int error = errno;
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     errno = error;
     return -1;
   }
@@ -253,7 +253,7 @@ int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, u
 void kvf_socket_close(int fd)
 {
   (void)shutdown(fd, SHUT_RDWR);
-  (void)close(fd);
+  kvf_own_fd_close(fd);
 }
 
 void kvf_socket_drop_unsent(int fd)

@@ -52,9 +52,9 @@ int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *
  * kernel's buffers, 0 leaves them to the kernel. -1 with errno: it failed at once. */
 int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
-/* Ends the connection, or the listening, and closes the descriptor. A child that was forked and has not called exec()
- * holds a copy of the descriptor: the other side must see the end all the same. Such a copy also keeps what is being
- * watched by epoll: take it off first. */
+/* Ends the connection, or the listening, and closes the descriptor. A child that was spawned and has not called exec()
+ * holds a copy of the descriptor (see own_fds.h): the other side must see the end all the same. Such a copy also keeps
+ * what is being watched by epoll: take it off first. */
 void kvf_socket_close(int fd);
 
 /* What is still to be sent when the descriptor is closed is dropped, and the other side hears of a reset at once: for a

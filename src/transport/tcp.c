@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/peer_log.h"
 #include "transport/shards.h"
 #include "transport/thread.h"
@@ -173,24 +173,17 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   return status;
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0) {
-    (void)close(fd);
-  }
-}
-
 static void close_fds(kvf_tcp *tcp)
 {
   if (tcp->listener_fd >= 0) {
     kvf_socket_close(tcp->listener_fd);
   }
-  close_fd(tcp->epoll_fd);
+  kvf_own_fd_close(tcp->epoll_fd);
 }
 
 static bool open_fds(kvf_tcp *tcp)
 {
-  tcp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  tcp->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   return tcp->epoll_fd >= 0 && tcp->commands.wake_fd >= 0 &&
          kvf_tcp_watch(tcp, tcp->commands.wake_fd, &tcp->wake, EPOLLIN) && kvf_tcp_server_open(tcp);
 }
@@ -237,7 +230,7 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
     status = kvf_fail(KVF_SYSTEM, message, "tcp: no file descriptors: %s", strerror(errno));
     goto destroy_tcp;
   }
-  int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp);
+  int error = kvf_thread_start(&tcp->thread, "kvf-tcp", thread_main, tcp, &config->thread_cpus);
   if (error != 0) {
     status = kvf_fail(KVF_SYSTEM, message, "tcp: no thread: %s", strerror(error));
     goto destroy_tcp;
@@ -312,6 +305,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
     free(memory);
     return KVF_EXISTS;
   }
+  kvf_thread_move(tcp->thread, given->near_cpus);
   return KVF_OK;
 }
 

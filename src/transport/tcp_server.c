@@ -11,6 +11,8 @@
 
 #include <openssl/crypto.h>
 
+#include "transport/own_fds.h"
+
 /* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
  * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
 #define STRANGER_IN_BYTES 128
@@ -355,7 +357,7 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   tcp->host.connection(tcp->host.context, KVF_OK);
   kvf_tcp_conn *conn = calloc(1, sizeof(*conn));
   if (conn == NULL) {
-    (void)close(fd);
+    kvf_own_fd_close(fd);
     no_room(tcp, peer);
     return;
   }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "base/cpu_list.h"
 #include "base/time.h"
 
 /* CLOCK_MONOTONIC: nobody sets it, and it is the same for all threads. */
@@ -15,9 +16,27 @@ static inline uint64_t kvf_clock_now(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+/* Where threads may run. All 0: on all CPUs that the process may use. */
+typedef struct kvf_thread_cpus {
+  bool inherit;      /* where their makers may */
+  kvf_cpu_list only; /* if it is not empty: on those of them that the process may use */
+} kvf_thread_cpus;
+
+/* What the option thread_cpus says. */
+kvf_thread_cpus kvf_thread_cpus_of(const char *option);
+/* Neither near some memory nor anywhere else in particular: the choice is ours. */
+bool kvf_thread_cpus_are_free(const kvf_thread_cpus *cpus);
+/* False: the process may use none of them. Makes a thread to find out. */
+bool kvf_thread_cpus_are_usable(const kvf_thread_cpus *cpus);
+
 /* As pthread_create(), whose error it returns: a thread with all signals blocked, since the engine's are not for it,
- * and with a name of at most 15 characters. */
-int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context);
+ * with a name of at most 15 characters, and of the usual scheduling class: what the engine has for its own threads is
+ * not for it either. Of CPUs that the process may not use: EINVAL. */
+int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context,
+                     const kvf_thread_cpus *cpus);
+
+/* From now on it runs on these CPUs, if the process may use one of them; else, and for NULL, as before. */
+void kvf_thread_move(pthread_t thread, const kvf_cpu_list *cpus);
 
 /* For epoll_wait(): how long until `due_ns`, rounded up; at most a minute, and -1 for KVF_TIME_NEVER. */
 int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns);

@@ -9,11 +9,16 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
+#include "transport/cpu.h"
 #include "wire/handshake_message.h"
 
 #define RECORD_BYTES_MAX 16384u /* of plain text: RFC 8446, 5.1 */
 #define RECORD_ROOM_BYTES (RECORD_BYTES_MAX + 512u)
+#define READ_BUFFER_BYTES (64u << 10) /* of what a call receives, encrypted */
 #define WHY_BYTES 96
+/* Whichever the slower of both sides is better at. The key goes with the hash that both suites have. */
+#define AES_FIRST "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+#define CHACHA_FIRST "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
 /* A key may protect 2^24.5 records (RFC 8446, 5.5), and OpenSSL does not count them. */
 #define RECORDS_PER_KEY (1u << 20)
 
@@ -38,7 +43,9 @@ struct kvf_tls {
   int fd;
   int error; /* errno of the first failure; 0: none. Nothing works after it */
   bool proved;
-  bool ended; /* the socket has */
+  bool ended;     /* the socket has */
+  bool held_only; /* nothing is to be received: OpenSSL goes on with what it has */
+  bool drained;   /* OpenSSL has no whole record left of what it has received */
   char why[WHY_BYTES];
   uint32_t records; /* sent with the present key */
   uint8_t *out;     /* encrypted */
@@ -54,8 +61,13 @@ static int socket_read(BIO *bio, char *data, size_t bytes, size_t *got)
 {
   kvf_tls *tls = BIO_get_data(bio);
   BIO_clear_retry_flags(bio);
+  if (tls->held_only) {
+    BIO_set_retry_read(bio);
+    return 0;
+  }
   ssize_t read = recv(tls->fd, data, bytes, 0);
   if (read > 0) {
+    tls->drained = false;
     *got = (size_t)read;
     return 1;
   }
@@ -142,7 +154,7 @@ static int offer_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id, s
 {
   const kvf_tls *tls = SSL_get_app_data(ssl);
   const psk *key = &tls->context->psks[0];
-  (void)digest; /* the one suite that we have allowed */
+  (void)digest; /* that of all suites that we have allowed */
   *session = session_of(ssl, key);
   *id = key->id;
   *id_bytes = sizeof(key->id);
@@ -178,14 +190,20 @@ static bool set_up(kvf_tls_context *context)
   SSL_CTX *ssl = context->ssl = SSL_CTX_new(TLS_method());
   BIO_METHOD *socket = context->socket = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "kvferry socket");
   if (ssl == NULL || socket == NULL || SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) != 1 ||
-      SSL_CTX_set_ciphersuites(ssl, "TLS_AES_128_GCM_SHA256") != 1 || SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
+      SSL_CTX_set_ciphersuites(ssl, kvf_cpu_has_aes() ? AES_FIRST : CHACHA_FIRST) != 1 ||
+      SSL_CTX_set_num_tickets(ssl, 0) != 1 ||
       SSL_CTX_set_session_id_context(ssl, session_context, sizeof(session_context)) != 1) {
     return false;
   }
   SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER, NULL);         /* there is no certificate to be convinced by */
   SSL_CTX_set_options(ssl, SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames and payload say how long they are */
+  if (!kvf_cpu_has_aes()) {
+    SSL_CTX_set_options(ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
+  }
   (void)SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
   (void)SSL_CTX_set_mode(ssl, SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_read_ahead(ssl, 1); /* else each record takes two system calls */
+  SSL_CTX_set_default_read_buffer_len(ssl, READ_BUFFER_BYTES);
   SSL_CTX_set_psk_use_session_callback(ssl, offer_key);
   SSL_CTX_set_psk_find_session_callback(ssl, find_key);
   return BIO_meth_set_read_ex(socket, socket_read) == 1 && BIO_meth_set_write_ex(socket, socket_write) == 1 &&
@@ -301,6 +319,7 @@ static ssize_t nothing(kvf_tls *tls, int result)
   if (tls->error == 0) {
     int kind = SSL_get_error(tls->ssl, result);
     if (kind == SSL_ERROR_WANT_READ) {
+      tls->drained = true;
       errno = EAGAIN;
       return -1;
     }
@@ -472,21 +491,14 @@ size_t kvf_tls_unsent_bytes(const kvf_tls *tls)
 
 /* ---- receive ---- */
 
-ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message)
+/* Fills the pieces as far as there is something to fill them with. */
+static ssize_t decrypt(kvf_tls *tls, const struct msghdr *message)
 {
-  ssize_t ready = shake_hands(tls);
-  if (ready != 1) {
-    return ready;
-  }
-  const bool held_only = kvf_tls_held_bytes(tls) > 0;
   size_t got = 0;
   for (size_t i = 0; i < message->msg_iovlen; i++) {
     const struct iovec *piece = &message->msg_iov[i];
     for (size_t offset = 0; offset < piece->iov_len;) {
       size_t some = 0;
-      if (held_only && kvf_tls_held_bytes(tls) == 0) {
-        return (ssize_t)got;
-      }
       ERR_clear_error();
       int result = SSL_read_ex(tls->ssl, (uint8_t *)piece->iov_base + offset, piece->iov_len - offset, &some);
       if (result != 1) {
@@ -500,9 +512,25 @@ ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message)
   return (ssize_t)got;
 }
 
+ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message)
+{
+  ssize_t ready = shake_hands(tls);
+  if (ready != 1) {
+    return ready;
+  }
+  tls->held_only = kvf_tls_held_bytes(tls) > 0;
+  ssize_t got = decrypt(tls, message);
+  tls->held_only = false;
+  return got;
+}
+
 size_t kvf_tls_held_bytes(const kvf_tls *tls)
 {
-  return (size_t)SSL_pending(tls->ssl);
+  const int decrypted = SSL_pending(tls->ssl);
+  if (decrypted > 0) {
+    return (size_t)decrypted;
+  }
+  return !tls->drained && SSL_has_pending(tls->ssl) ? RECORD_BYTES_MAX : 0;
 }
 
 const char *kvf_tls_why(const kvf_tls *tls)

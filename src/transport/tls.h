@@ -54,8 +54,8 @@ void kvf_tls_free(kvf_tls *tls);
 ssize_t kvf_tls_sendmsg(kvf_tls *tls, const struct msghdr *message);
 ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message);
 
-/* What has been decrypted and not been asked for, at most a record's worth: the descriptor does not tell of it, and the
- * next receive takes of this alone. */
+/* What has been received and not been asked for, a record's worth at a time and at most: the descriptor does not tell
+ * of it, and the next receive takes of what has been received alone (EAGAIN: it was no whole record). */
 size_t kvf_tls_held_bytes(const kvf_tls *tls);
 
 /* While there are any: wait until the descriptor takes more, then send. It is also what a handshake waits with. */

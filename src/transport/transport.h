@@ -19,6 +19,7 @@
 #include "base/fence.h"
 #include "base/status.h"
 #include "kvferry/node.h"
+#include "transport/thread.h"
 #include "transport/tls.h"
 #include "wire/address.h"
 #include "wire/layout.h"
@@ -86,6 +87,7 @@ typedef struct kvf_transport_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx_load.h */
   uint32_t spin_us;
+  kvf_thread_cpus thread_cpus;
   kvf_tls_use tls; /* valid until the transport is closed */
 } kvf_transport_config;
 
@@ -96,7 +98,8 @@ typedef struct kvf_transport_memory {
   uint32_t regions_count;
   const void *table;
   uint32_t table_slots;
-  int table_fd; /* its file, for others to map; -1: none */
+  int table_fd;                  /* its file, for others to map; -1: none */
+  const kvf_cpu_list *near_cpus; /* where threads that copy are to run; read during the call only; NULL: as before */
   /* Checksums (transport/sums.h), if the node has them: of the blocks that others read, and where those of the blocks
    * that we read are put. */
   uint32_t sums_count;
@@ -151,8 +154,8 @@ typedef struct kvf_transport_ops {
   void (*disconnect)(kvf_link *link);
   void (*read)(kvf_link *link, const kvf_read *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
-  /* Does, in the caller's thread, what there is to do for small reads. Returns whether there may be more later. May be
-   * NULL. Never under a lock. */
+  /* Does, in the caller's thread, what there is to do for small reads, or waits for them for a moment: nothing that can
+   * be stuck. Returns whether there may be more later. May be NULL. Never under a lock. */
   bool (*assist)(kvf_transport *transport);
 } kvf_transport_ops;
 

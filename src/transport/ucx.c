@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
+#include "transport/own_fds.h"
 #include "transport/peer_log.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
@@ -348,16 +348,14 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
 static bool open_fds(kvf_ucx *ucx)
 {
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
-  ucx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  ucx->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   return ucx->epoll_fd >= 0 && ucx->commands.wake_fd >= 0 &&
          epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, ucx->commands.wake_fd, &event) == 0;
 }
 
 static void destroy(kvf_ucx *ucx)
 {
-  if (ucx->epoll_fd >= 0) {
-    (void)close(ucx->epoll_fd);
-  }
+  kvf_own_fd_close(ucx->epoll_fd);
   kvf_driver_free(&ucx->driver);
   kvf_commands_free(&ucx->commands);
   free(ucx);
@@ -375,7 +373,7 @@ static kvf_status open_with(kvf_ucx *ucx, char *message)
   if (!open_fds(ucx)) {
     return kvf_fail(KVF_SYSTEM, message, "ucx: no file descriptors: %s", strerror(errno));
   }
-  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx);
+  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx, &ucx->config.thread_cpus);
   if (error != 0) {
     return kvf_fail(KVF_SYSTEM, message, "ucx: no thread: %s", strerror(error));
   }

@@ -255,6 +255,8 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
   kvf_status status = kvf_commands_wait(&ucx->commands, &memory->set);
   if (status != KVF_OK) {
     free(memory);
+  } else {
+    kvf_thread_move(ucx->thread, given->near_cpus);
   }
   return status;
 }

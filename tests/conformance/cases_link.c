@@ -1,4 +1,5 @@
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -187,6 +188,53 @@ static bool comes_back_to(const char *folder, size_t count)
   return false;
 }
 
+static unsigned count_threads_on(const cpu_set_t *cpus)
+{
+  unsigned count = 0;
+  DIR *threads = opendir("/proc/self/task");
+  assert_non_null(threads);
+  for (const struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
+    cpu_set_t set;
+    pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+    count += thread != 0 && sched_getaffinity(thread, sizeof(set), &set) == 0 && CPU_EQUAL(&set, cpus);
+  }
+  (void)closedir(threads);
+  return count;
+}
+
+PEER_TEST(who_copies_moves_near_the_memory)
+{
+  const node_shape shape = node_shape_simple(8, 4096);
+  cpu_set_t cpus;
+  kvf_cpu_list near_cpus = {0};
+  assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+  if (CPU_COUNT(&cpus) < 2) {
+    skip();
+  }
+  unsigned cpu = 0;
+  while (!CPU_ISSET(cpu, &cpus)) {
+    cpu++;
+  }
+  CPU_ZERO(&cpus);
+  CPU_SET(cpu, &cpus);
+  kvf_bitmap_set(near_cpus.words, cpu);
+
+  side *node = allocate(sizeof(*node));
+  node_open(node, traits->ops, &shape, SEED);
+  assert_int_equal(count_threads_on(&cpus), 0);
+  traits->ops->clear_memory(node->transport);
+  const kvf_transport_memory memory = {.regions = node->regions,
+                                       .regions_count = shape.count,
+                                       .table = node->table,
+                                       .table_slots = NODE_SLOTS,
+                                       .table_fd = node->table_fd,
+                                       .near_cpus = &near_cpus};
+  assert_int_equal(traits->ops->set_memory(node->transport, &memory), KVF_OK);
+  assert_true(count_threads_on(&cpus) > 0);
+  node_close(node);
+  free(node);
+}
+
 PEER_TEST(nothing_left_behind)
 {
   const node_shape shape = node_shape_simple(64, 65536);
@@ -230,7 +278,8 @@ PEER_TEST(nothing_left_behind)
   assert_true(comes_back_to("/proc/self/task", threads));
 }
 
-/* A child that was forked while a link was up has a copy of its descriptors, and keeps them as long as it lives. */
+/* A child that was made while a link was up, and of which no fork handler knows, has a copy of its descriptors, and
+ * keeps them as long as it lives. */
 PEER_TEST(forked_child_keeps_nothing)
 {
   const node_shape shape = node_shape_simple(8, 4096);
@@ -239,7 +288,7 @@ PEER_TEST(forked_child_keeps_nothing)
   node_open(consumer, traits->ops, &shape, SEED + 1);
   process_start(process, &shape);
   kvf_link *link = node_connect_ok(consumer, &process->introduction);
-  pid_t child = fork();
+  pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();

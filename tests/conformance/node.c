@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "test.h"
 #include "transport/fence_memory.h"
+#include "transport/own_fds.h"
 #include "transport/segments.h"
 #include "transport/sums.h"
 
@@ -270,7 +271,7 @@ static void free_regions(side *node)
   kvf_sums_close(node->sums, node->sums_count);
   kvf_sums_close(node->sums_read, node->sums_count);
   kvf_fence_table_close(node->table, NODE_SLOTS);
-  (void)close(node->table_fd);
+  kvf_own_fd_close(node->table_fd);
   node->table = NULL;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/options.h"
@@ -117,7 +118,7 @@ static void read_key(fuzz_tape *tape)
   size_t count = 0;
   const uint8_t *bytes = fuzz_bytes(tape, fuzz_u16(tape) % 512, &got);
   int fd = memfd_create("key", MFD_CLOEXEC);
-  fuzz_check(fd >= 0 && write(fd, bytes, got) == (ssize_t)got);
+  fuzz_check(fd >= 0 && write(fd, bytes, got) == (ssize_t)got && fchmod(fd, 0600) == 0);
   (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
   if (kvf_key_file_read(path, keys, &count, message) == KVF_OK) {
     fuzz_check(count >= 1 && count <= KVF_KEYS_MAX);

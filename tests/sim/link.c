@@ -90,6 +90,9 @@ static void on_link_open(sim_world *world, const sim_event *event)
     sim_push(world, world->now_ns + 10 * SIM_MS, on_link_open, event->a, event->b, event->c);
     return;
   }
+  if (sim_strikes(world, SIM_FAULT_LINK, 16)) {
+    return; /* stuck in the peer's memory, or the answer is lost: nothing more is heard of it */
+  }
   kvf_status status = open_status(world, link);
   sim_node *node = &world->nodes[event->a];
   link->up = status == KVF_OK;

@@ -28,6 +28,16 @@ static void assert_set(const char *name, const char *value)
   assert_string_equal(message, "");
 }
 
+TEST(thread_cpus_are_a_word_or_a_list)
+{
+  static const char *const good[] = {"", "auto", "inherit", "0", "0-3,8"};
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("thread_cpus", good[i]);
+  }
+  assert_refused("thread_cpus", "3-1", KVF_INVALID,
+                 "thread_cpus = \"3-1\" is not allowed: it must be auto, inherit, or a list like 0-3,8");
+}
+
 TEST(defaults_are_sensible)
 {
   kvf_config config = defaults();
@@ -58,7 +68,7 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 38);
+  assert_int_equal(count, 40);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -127,6 +137,30 @@ TEST(transports_are_known_and_named_once)
   assert_refused(
       "require", "tcp,rdma", KVF_INVALID,
       "require = \"tcp,rdma\" is not allowed: it must be empty, or a comma-separated list of local, tcp, ucx");
+}
+
+TEST(peers_are_addresses_with_ports)
+{
+  const char *const good[] = {"", "127.0.0.1:80", "p-1.example:9000,p-2.example:9000", "[::1]:80,10.0.0.1:81"};
+  const char *const bad[] = {"p-1", "p-1:80,", ",p-1:80", "p-1:80,,p-2:80", "[::1]", "p-1:80 p-2:80", "p-1:x"};
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("peers", good[i]);
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    char expected[KVF_MESSAGE_BYTES_MAX];
+    snprintf(expected, sizeof(expected),
+             "peers = \"%s\" is not allowed: it must be empty, or at most 64 of HOST:PORT, comma-separated", bad[i]);
+    assert_refused("peers", bad[i], KVF_INVALID, expected);
+  }
+  char many[65 * 5] = "";
+  for (size_t i = 0; i < 64; i++) {
+    (void)snprintf(many + strlen(many), sizeof(many) - strlen(many), "%sa:1", i == 0 ? "" : ",");
+  }
+  assert_set("peers", many);
+  (void)snprintf(many + strlen(many), sizeof(many) - strlen(many), ",a:1");
+  kvf_config config;
+  kvf_config_init(&config);
+  assert_int_equal(kvf_config_set(&config, "peers", many, NULL), KVF_INVALID);
 }
 
 TEST(addresses_have_a_shape)

@@ -59,3 +59,22 @@ TEST(writes_what_was_asked_for)
   assert_memory_not_equal(drawn, zeros, 8);
   assert_memory_equal(drawn + 8, zeros, sizeof(drawn) - 8);
 }
+
+/* Two copies of one process: what the system gives to each is all that tells them apart. */
+TEST(stirred_differently_equal_secrets_part)
+{
+  kvf_entropy a = entropy_of(1);
+  kvf_entropy b = entropy_of(1);
+  uint8_t from_a[KVF_HASH_BYTES];
+  uint8_t from_b[KVF_HASH_BYTES];
+  uint8_t fresh[KVF_HASH_BYTES] = {0};
+  for (size_t i = 0; i < KVF_HASH_BYTES; i++) { /* each byte counts */
+    kvf_entropy_stir(&a, fresh);
+    fresh[i] = 1;
+    kvf_entropy_stir(&b, fresh);
+    fresh[i] = 0;
+    assert_int_equal(kvf_entropy_draw(&a, from_a, sizeof(from_a)), KVF_OK);
+    assert_int_equal(kvf_entropy_draw(&b, from_b, sizeof(from_b)), KVF_OK);
+    assert_memory_not_equal(from_a, from_b, 4);
+  }
+}

@@ -353,6 +353,40 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
   }
 }
 
+/* A transport may be stuck in the peer's memory: the next one is tried, and nothing waits for the first. */
+CONTROL_TEST(transport_that_does_not_answer_is_given_up)
+{
+  open_offering("local,tcp", "local", "tcp");
+  uint32_t peer = acquire();
+  (void)ask_path(peer);
+  control_dial(KVF_OK);
+  uint32_t silent = world.consumer.opened_path;
+  control_advance(999);
+  assert_int_equal(world.consumer.opened_path, silent);
+  control_advance(2);
+  assert_int_equal(world.consumer.closed_links, 1);
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
+  assert_int_equal(peer_of(peer)->links[1].state, KVF_LINK_OPENING);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, silent, KVF_OK); /* too late */
+  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
+
+  answer_link(KVF_OK);
+  kvf_peer_notice notice = next_notice();
+  assert_int_equal(notice.status, KVF_OK);
+  assert_int_equal(notice.path, world.consumer.opened_path);
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp (local: handshake_timeout)");
+  assert_int_equal(ask_path(peer).path, notice.path); /* not tried again at once */
+}
+
+CONTROL_TEST(only_transport_does_not_answer)
+{
+  uint32_t peer = linked();
+  control_advance(1001);
+  assert_false(peer_of(peer)->path_wanted); /* whoever waited has heard */
+  assert_int_equal(ask_path(peer).status, KVF_HANDSHAKE_TIMEOUT);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+}
+
 /* The bytes were damaged on their way: a new session has others. */
 CONTROL_TEST(malformed_offer_ends_the_session)
 {
@@ -512,4 +546,95 @@ CONTROL_TEST(silence_is_noticed_from_time_zero_on)
   kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "peer_down: does not answer"));
+}
+
+/* ---- peers that the node dials on its own ---- */
+
+static void open_known(bool control)
+{
+  control_options options;
+  control_options_init(&options);
+  options.control = control;
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
+  assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_OK);
+  kvf_core_start(&world.consumer.core, world.now_ns);
+  control_settle();
+}
+
+static uint64_t handshakes(void)
+{
+  return world.consumer.core.peers.counters.handshakes;
+}
+
+CONTROL_TEST(known_peer_is_ready_before_anybody_asks)
+{
+  open_known(false);
+  assert_true(world.consumer.dial_wanted);
+  control_dial(KVF_OK); /* who answers there? */
+  assert_int_equal(handshakes(), 0);
+  assert_true(world.consumer.dial_wanted);
+  control_dial(KVF_OK);
+  assert_int_equal(handshakes(), 1);
+  assert_int_not_equal(world.consumer.opened_path, 0);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_OK);
+  control_settle();
+  uint32_t peer = acquire();
+  assert_int_equal(peer_of(peer)->users, 2);
+  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  assert_int_equal(next_notice().path, world.consumer.opened_path); /* at once */
+  assert_int_equal(handshakes(), 1);
+}
+
+CONTROL_TEST(control_node_opens_no_link_to_a_known_peer)
+{
+  open_known(true);
+  control_dial(KVF_OK);
+  control_dial(KVF_OK);
+  assert_int_equal(handshakes(), 1);
+  assert_int_equal(world.consumer.opened_path, 0);
+}
+
+CONTROL_TEST(known_peer_is_dialed_until_it_is_there_and_after_each_restart)
+{
+  open_known(false);
+  for (int i = 0; i < 3; i++) {
+    control_dial(KVF_PEER_DOWN);
+    for (int ms = 0; ms < 20000 && !world.consumer.dial_wanted; ms += 100) {
+      control_advance(100);
+    }
+    assert_true(world.consumer.dial_wanted);
+  }
+  control_dial(KVF_OK);
+  control_dial(KVF_OK);
+  assert_int_equal(handshakes(), 1);
+
+  control_cut();
+  world.producer.core.self.incarnation.bytes[0] ^= 1; /* another process */
+  for (int ms = 0; ms < 5000 && handshakes() == 1; ms += 100) {
+    control_advance(100);
+    if (world.consumer.dial_wanted) {
+      control_dial(KVF_OK);
+    }
+  }
+  assert_int_equal(handshakes(), 2);
+}
+
+CONTROL_TEST(known_peers_go_with_the_memory)
+{
+  open_known(false);
+  control_dial(KVF_OK);
+  control_dial(KVF_OK);
+  uint32_t peer = acquire();
+  assert_true(kvf_core_clear_memory(&world.consumer.core, world.now_ns));
+  assert_int_equal(peer_of(peer)->users, 1);
+}
+
+CONTROL_TEST(known_peers_are_bounded)
+{
+  open_known(false);
+  for (int i = 1; i < KVF_KNOWN_PEERS_MAX; i++) {
+    assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_OK);
+  }
+  assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_LIMIT);
 }

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -12,10 +14,61 @@
 
 #include "held_port.h"
 #include "pair.h"
+#include "runtime/control.h"
 #include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/ping_message.h"
+
+static atomic_int watches; /* 0: as many as there are; else the last of so many fails */
+
+static atomic_bool only_dials; /* of these: the peer's end of a connection may be watched before ours */
+static atomic_bool away;       /* control threads that have waited for events stay away */
+static atomic_int away_count;
+
+int __real_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event);
+int __wrap_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event);
+
+int __real_epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, int timeout_ms);
+int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, int timeout_ms);
+
+int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, int timeout_ms)
+{
+  int count = __real_epoll_wait(epoll_fd, events, capacity, timeout_ms);
+  char name[16] = "";
+  (void)pthread_getname_np(pthread_self(), name, sizeof(name));
+  if (atomic_load(&away) && strcmp(name, "kvf-control") == 0) {
+    (void)atomic_fetch_add(&away_count, 1);
+    while (atomic_load(&away)) {
+      pair_sleep_ms(1);
+    }
+  }
+  return count;
+}
+
+int __wrap_epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event)
+{
+  const bool counts = !atomic_load(&only_dials) || (event != NULL && (event->events & EPOLLOUT) != 0);
+  if (operation == EPOLL_CTL_ADD && counts && atomic_load(&watches) > 0 && atomic_fetch_sub(&watches, 1) == 1) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return __real_epoll_ctl(epoll_fd, operation, fd, event);
+}
+
+static atomic_bool without_random;
+
+ssize_t __real_getrandom(void *out, size_t bytes, unsigned flags);
+ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags);
+
+ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags)
+{
+  if (atomic_load(&without_random)) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return __real_getrandom(out, bytes, flags);
+}
 
 static kvf_status open_node(const pair_option *options, kvf_node **out, char *message)
 {
@@ -259,6 +312,77 @@ TEST(running_out_of_descriptors_opens_no_breaker)
   pair_close_node(&producer);
 }
 
+/* A node that is told of nothing does not open. */
+TEST(a_node_that_cannot_watch_does_not_open)
+{
+  const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
+  const size_t fds = pair_count_entries("/proc/self/fd");
+  for (int i = 1; i <= 2; i++) { /* its wake-ups, its listener */
+    atomic_store(&watches, i);
+    assert_refused(options, KVF_SYSTEM,
+                   "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
+    assert_int_equal(atomic_load(&watches), 0);
+  }
+  assert_int_equal(pair_count_entries("/proc/self/fd"), fds);
+}
+
+TEST(a_connection_that_cannot_be_watched_is_closed)
+{
+  pair_node n;
+  stranger s;
+  pair_open_node(&n, NULL);
+  atomic_store(&watches, 1);
+  stranger_connect(&s, n.node, NULL);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_true(pair_wait_log(&n, "connection closed", "descriptors that may be watched", 10000));
+  assert_int_equal(pair_stat(&n, "sessions_abandoned", ""), 1); /* the core knows */
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 2, 10000));
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+/* Nothing is drawn that a copy of this process would draw as well. */
+TEST(without_random_numbers_nothing_is_drawn)
+{
+  pair_node n;
+  stranger s;
+  kvf_lease lease;
+  pair_open_node(&n, NULL);
+  atomic_store(&without_random, true);
+  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_SYSTEM);
+  stranger_connect(&s, n.node, NULL);
+  peer_expect_closed(s.fd);
+  stranger_close(&s);
+  assert_true(pair_wait_log(&n, "connection closed: the system gives no random numbers", NULL, 10000));
+  atomic_store(&without_random, false);
+  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_OK);
+  stranger_connect(&s, n.node, NULL);
+  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
+  stranger_close(&s);
+  pair_close_node(&n);
+}
+
+TEST(a_dial_that_cannot_be_watched_is_tried_again)
+{
+  pair_node producer;
+  pair_node consumer;
+  pair_ticket ticket;
+  kvf_request_info info;
+  pair_open_node(&producer, &patient_breaker[1]);
+  pair_open_node(&consumer, &patient_breaker[1]);
+  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  atomic_store(&only_dials, true);
+  atomic_store(&watches, 1);
+  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
+  atomic_store(&only_dials, false);
+  assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
+  pair_close_node(&consumer);
+  pair_close_node(&producer);
+}
+
 /* ---- dialing ---- */
 
 /* The thread was away until the core had given a dial up. Nobody would close the connection. */
@@ -268,22 +392,21 @@ TEST(abandoned_dial_does_not_begin)
   pair_node consumer;
   pair_ticket ticket;
   kvf_request_info info;
-  stranger s;
   pair_open_node(&producer, NULL);
   pair_open_node(&consumer, patient_breaker);
   pair_offer(&producer, 0, 4, 1, true, &ticket);
-  stranger_connect(&s, consumer.node, NULL);
-  (void)pthread_mutex_lock(&consumer.log->lock); /* it will stand at its next log line */
-  peer_send(s.fd, "GET / HTTP/1.1\r\n\r\n", 18);
-  assert_true(pair_wait_stat(&consumer, "sessions_refused", "protocol", 1, 10000));
-  pair_sleep_ms(20);
+  atomic_store(&away, true);
+  while (atomic_load(&away_count) < 2) {
+    kvf_control_wake(producer.node->control);
+    kvf_control_wake(consumer.node->control);
+    pair_sleep_ms(1);
+  }
   assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
   pair_sleep_ms(50);
-  (void)pthread_mutex_unlock(&consumer.log->lock);
+  atomic_store(&away, false);
   assert_true(pair_wait_stat(&consumer, "peer_failures", "", 1, 10000));
   pair_sleep_ms(100);
   assert_int_equal(pair_stat(&producer, "sessions_accepted", ""), 0);
-  stranger_close(&s);
   pair_close_node(&consumer);
   pair_close_node(&producer);
 }
@@ -399,8 +522,8 @@ TEST(who_never_reads_is_hung_up_on)
   pair_close_node(&n);
 }
 
-/* A child that was forked has copies of both ends and of the listener: who is hung up on sees it all the same, the
- * thread is not told of him again, and nobody can connect to a node that is closed. */
+/* A child of which no fork handler knows has copies of both ends and of the listener: who is hung up on sees it all
+ * the same, the thread is not told of him again, and nobody can connect to a node that is closed. */
 TEST(forked_child_keeps_nothing_open)
 {
   pair_node n;
@@ -411,7 +534,7 @@ TEST(forked_child_keeps_nothing_open)
   stranger_connect(&s, n.node, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
   assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
-  pid_t child = fork();
+  pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();

@@ -1,14 +1,18 @@
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/key_file.h"
 #include "test.h"
 
-static char path[] = "key_file_test.XXXXXX";
+#define NAME "/tmp/key_file_test.XXXXXX" /* where another user may look for it */
+
+static char path[] = NAME;
 
 static int make_file(void **state)
 {
   (void)state;
-  (void)snprintf(path, sizeof(path), "key_file_test.XXXXXX");
+  (void)snprintf(path, sizeof(path), NAME);
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   (void)close(fd);
@@ -120,8 +124,163 @@ TEST(unreadable_files_are_named)
   assert_int_equal(kvf_key_file_read("/nonexistent/key", keys, &count, message), KVF_INVALID);
   assert_string_equal(message, "key_file /nonexistent/key: No such file or directory");
   assert_int_equal(kvf_key_file_read("/", keys, &count, message), KVF_INVALID);
-  assert_non_null(strstr(message, "key_file /: cannot be read"));
+  assert_string_equal(message, "key_file /: not a regular file");
   assert_int_equal(count, 0);
+}
+
+/* ---- who may read and write it ---- */
+
+/* NULL: it is taken, and nothing is said. */
+static void assert_mode(mode_t mode, kvf_status expected, const char *said)
+{
+  kvf_key keys[KVF_KEYS_MAX] = {{.bytes = 0}};
+  size_t count = 0;
+  char message[KVF_MESSAGE_BYTES_MAX] = "?";
+  uid_t me = geteuid();
+  assert_int_equal(seteuid(getuid()), 0);
+  assert_int_equal(chmod(path, mode), 0);
+  assert_int_equal(seteuid(me), 0);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), expected);
+  assert_int_equal(count, expected == KVF_OK ? 1 : 0);
+  if (said == NULL) {
+    assert_string_equal(message, "");
+  } else {
+    assert_non_null(strstr(message, path));
+    assert_non_null(strstr(message, said));
+  }
+}
+
+static void write_key(void)
+{
+  int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+  assert_int_equal(write(fd, "0123456789abcdef\n", 17), 17);
+  assert_int_equal(close(fd), 0);
+}
+
+static void assert_users_modes(void)
+{
+  assert_mode(0600, KVF_OK, NULL);
+  assert_mode(0400, KVF_OK, NULL);
+  assert_mode(0640, KVF_INVALID, "others may read it (mode 0640): chmod 600 it");
+  assert_mode(0604, KVF_INVALID, "others may read it (mode 0604): chmod 600 it");
+  assert_mode(0620, KVF_INVALID, "others may write it (mode 0620): chmod 600 it");
+  assert_mode(0666, KVF_INVALID, "others may write it (mode 0666): chmod 600 it");
+}
+
+static void assert_roots_modes(void)
+{
+  assert_mode(0444, KVF_OK, "all users may read it (mode 0444): chmod 600 it, in Kubernetes defaultMode: 0400");
+  assert_mode(0644, KVF_OK, "all users may read it (mode 0644)");
+  assert_mode(0662, KVF_INVALID, "others may write it");
+  assert_mode(0666, KVF_INVALID, "others may write it");
+}
+
+SET_TEST(a_file_of_the_users_is_his_alone)
+{
+  const uid_t nobody = 65534;
+  write_key();
+  if (geteuid() != 0) {
+    assert_users_modes();
+    return;
+  }
+  assert_mode(0400, KVF_OK, NULL);
+  assert_mode(0440, KVF_OK, NULL); /* as Kubernetes hands it to a group */
+  assert_roots_modes();
+  assert_int_equal(seteuid(nobody), 0);
+  assert_roots_modes();
+  assert_int_equal(seteuid(0), 0);
+  assert_int_equal(chown(path, nobody, (gid_t)-1), 0);
+  assert_mode(0600, KVF_INVALID, "it is another user's (65534): chown it to the one that runs the engine, or to root");
+  assert_int_equal(seteuid(nobody), 0);
+  assert_users_modes();
+  assert_int_equal(seteuid(0), 0);
+}
+
+/* Kubernetes mounts a secret so. */
+SET_TEST(a_link_to_it_will_do)
+{
+  char link[sizeof(path) + 8];
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t count = 0;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  write_key();
+  (void)snprintf(link, sizeof(link), "%s.link", path);
+  assert_int_equal(symlink(path, link), 0);
+  assert_int_equal(kvf_key_file_read(link, keys, &count, message), KVF_OK);
+  assert_int_equal(unlink(link), 0);
+}
+
+SET_TEST(nobody_is_waited_for_who_writes_to_a_fifo)
+{
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t count = 0;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0);
+  (void)alarm(20);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), KVF_INVALID);
+  (void)alarm(0);
+  assert_non_null(strstr(message, "not a regular file"));
+}
+
+/* ---- copies ---- */
+
+#define SECRET_BYTES 64
+
+/* Made anew each time, in `to` alone. */
+static void make_secret(uint8_t to[SECRET_BYTES])
+{
+  for (int i = 0; i < SECRET_BYTES; i++) {
+    to[i] = (uint8_t)('A' + i * 7 % 26);
+  }
+}
+
+/* NULL where a sanitizer has a heap of its own. */
+static const uint8_t *find_heap(void)
+{
+  char line[256];
+  uintptr_t from = 0;
+  FILE *maps = fopen("/proc/self/maps", "re");
+  assert_non_null(maps);
+  while (fgets(line, sizeof(line), maps) != NULL) {
+    if (strstr(line, "[heap]") != NULL) {
+      from = strtoul(line, NULL, 16);
+    }
+  }
+  (void)fclose(maps);
+  return (const uint8_t *)from;
+}
+
+/* How often the second half is in the heap: the allocator writes into the first bytes of what it has got back. */
+static unsigned count_copies(const uint8_t *heap)
+{
+  uint8_t secret[SECRET_BYTES];
+  const uint8_t *end = (const uint8_t *)sbrk(0) - SECRET_BYTES;
+  unsigned count = 0;
+  make_secret(secret);
+  for (const uint8_t *at = heap; heap != NULL && at < end; at++) {
+    count += memcmp(at, secret + SECRET_BYTES / 2, SECRET_BYTES / 2) == 0;
+  }
+  kvf_forget(secret, sizeof(secret));
+  return count;
+}
+
+SET_TEST(no_copy_of_it_is_left)
+{
+  uint8_t secret[SECRET_BYTES];
+  kvf_key keys[KVF_KEYS_MAX];
+  size_t count = 0;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const uint8_t *heap = find_heap();
+  make_secret(secret);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  assert_int_equal(write(fd, secret, sizeof(secret)), sizeof(secret));
+  assert_int_equal(close(fd), 0);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), KVF_OK);
+  assert_memory_equal(keys[0].data, secret, sizeof(secret));
+  kvf_forget(keys, sizeof(keys));
+  kvf_forget(secret, sizeof(secret));
+  assert_int_equal(count_copies(heap), 0);
 }
 
 TEST(messages_are_bounded)

@@ -4,6 +4,7 @@
 
 #include "../../held_port.h"
 #include "pair.h"
+#include "runtime/node.h"
 #include "test.h"
 
 static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
@@ -313,6 +314,34 @@ PAIR_TEST(a_required_transport_is_used_alone)
   assert_true(pair_wait_log(&p.consumer, "loads go over tcp", "", 5000));
 }
 
+/* The first load finds a connection and a link. */
+PAIR_TEST(a_known_peer_is_connected_before_it_is_needed)
+{
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  pair_open_node(&p.producer, NULL);
+  kvf_address_format(&p.producer.node->address, address);
+  const pair_option knows[] = {{"peers", address}, {NULL, NULL}};
+  pair_open_node(&p.consumer, knows);
+  assert_true(pair_wait_log(&p.consumer, "loads go over local", NULL, 10000));
+  pair_offer(&p.producer, 3, 10, 40, true, &ticket);
+  load(&ticket);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_loaded(20, 10, 40);
+  assert_int_equal(pair_stat(&p.consumer, "peer_handshakes", ""), 1);
+}
+
+TEST(peers_that_cannot_be)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(open_with("peers", "192.0.2.1:80", message), KVF_INVALID);
+  assert_string_equal(message, "peers: 192.0.2.1:80 is off loopback, which needs a shared key (option key_file)");
+  pair_node n;
+  const pair_option nobody[] = {{"peers", "no-such-host.invalid:80"}, {NULL, NULL}};
+  pair_open_node(&n, nobody);
+  assert_true(pair_logged(&n, "peers: no-such-host.invalid:80 is left out", NULL));
+  pair_close_node(&n);
+}
+
 TEST(says_that_a_port_is_in_use)
 {
   const held_port port = hold_port();
@@ -406,4 +435,54 @@ PAIR_TEST(closing_ends_the_leases)
   assert_true(result.decided);
   assert_int_equal(result.report.prefix, 0);
   assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
+}
+
+/* ---- random numbers ---- */
+
+/* Makes the node's secret what it was at some time: what a copy of the process has of then. */
+static void keep_secret(kvf_node *node, kvf_entropy *out)
+{
+  (void)kvf_node_enter(node);
+  *out = node->core.self.entropy;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+static void restore_secret(kvf_node *node, const kvf_entropy *kept)
+{
+  (void)kvf_node_enter(node);
+  node->core.self.entropy = *kept;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
+static bool is_stirred(kvf_node *node, const kvf_entropy *before)
+{
+  kvf_entropy now;
+  keep_secret(node, &now);
+  return memcmp(now.secret, before->secret, sizeof(now.secret)) != 0;
+}
+
+/* A copy of the process (a virtual machine's snapshot) goes on from the same secret: its tokens, and what its new
+ * connections are challenged with, are its own all the same. */
+TEST(a_copy_of_the_process_draws_others)
+{
+  kvf_entropy producer;
+  kvf_entropy consumer;
+  kvf_lease leases[2];
+  pair_open(&p, tcp_only);
+  keep_secret(p.producer.node, &producer);
+  for (int i = 0; i < 2; i++) {
+    restore_secret(p.producer.node, &producer);
+    assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &leases[i]), KVF_OK);
+  }
+  assert_memory_not_equal(leases[0].token, leases[1].token, sizeof(leases[0].token));
+
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  keep_secret(p.producer.node, &producer);
+  keep_secret(p.consumer.node, &consumer);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 8);
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_true(is_stirred(p.producer.node, &producer)); /* it has accepted */
+  assert_true(is_stirred(p.consumer.node, &consumer)); /* it has dialed */
+  pair_close(&p);
 }

@@ -1,4 +1,5 @@
 #include "pair.h"
+#include "runtime/node.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -16,10 +17,31 @@ static void keep_log(void *context, kvf_log_level level, const char *line)
   (void)pthread_mutex_unlock(&log->lock);
 }
 
+/* Until the lines so far have been written. */
+static void flush_log(pair_node *n)
+{
+  char mark[32];
+  bool found = false;
+  (void)snprintf(mark, sizeof(mark), "mark %u", ++n->marks);
+  kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
+  for (uint64_t until_ms = pair_now_ms() + PATIENT_MS; !found && pair_now_ms() < until_ms;) {
+    (void)pthread_mutex_lock(&n->log->lock);
+    for (uint32_t i = 0; i < n->log->count && i < PAIR_LOG_LINES && !found; i++) {
+      found = strcmp(n->log->lines[i], mark) == 0;
+    }
+    (void)pthread_mutex_unlock(&n->log->lock);
+    if (!found) {
+      pair_sleep_ms(1);
+    }
+  }
+  assert_true(found);
+}
+
 bool pair_logged(pair_node *n, const char *text, const char *other_text)
 {
   pair_log *log = n->log;
   bool found = false;
+  flush_log(n);
   (void)pthread_mutex_lock(&log->lock);
   for (uint32_t i = 0; i < log->count && i < PAIR_LOG_LINES && !found; i++) {
     found = strstr(log->lines[i], text) != NULL && (other_text == NULL || strstr(log->lines[i], other_text) != NULL);

@@ -31,6 +31,7 @@ typedef struct pair_node {
   kvf_node *node;
   uint8_t *pool[PAIR_REGIONS];
   pair_log *log;
+  uint32_t marks; /* lines of pair_logged()'s own */
 } pair_node;
 
 typedef struct pair {

@@ -17,6 +17,12 @@ void producer_process_end(producer_process *process);
 void producer_process_stop(producer_process *process);
 void producer_process_continue(producer_process *process);
 
+/* It forks a child, which closes its copy of the node; with the last offer made, it may be killed, and the child lives
+ * on until it is released. */
+void producer_process_fork(producer_process *process);
+void producer_process_kill(producer_process *process);
+void producer_process_release(producer_process *process);
+
 /* It publishes `count` blocks with the bytes of `seed`, from its block `first` on: see pair_offer(). */
 void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
                             pair_ticket *ticket);

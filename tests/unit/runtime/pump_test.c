@@ -14,6 +14,7 @@
 #include "runtime/node.h"
 #include "stranger.h"
 #include "test.h"
+#include "transport/local_description.h"
 
 static bool is_readable(pair_node *n)
 {
@@ -119,59 +120,28 @@ TEST(each_event_comes_once)
 
 /* ---- log lines ---- */
 
-typedef struct log_check {
-  _Atomic(kvf_node *) node;
-  atomic_uint lines;
-  atomic_uint under_lock; /* lines during which the lock could not be had */
-} log_check;
-
-/* Whoever holds the lock while it calls us would keep it for good. */
-static void check_lock(void *context, kvf_log_level level, const char *line)
+/* P2, P5: whoever reads the log has stalled. */
+TEST(blocked_log_delays_nobody)
 {
-  log_check *check = context;
-  kvf_node *node = atomic_load(&check->node);
-  (void)level;
-  (void)line;
-  atomic_fetch_add(&check->lines, 1);
-  if (node == NULL) {
-    return;
-  }
-  uint64_t until_ms = pair_now_ms() + 2000;
-  while (pthread_mutex_trylock(&node->lock) != 0) {
-    if (pair_now_ms() >= until_ms) {
-      atomic_fetch_add(&check->under_lock, 1);
-      return;
-    }
-  }
-  (void)pthread_mutex_unlock(&node->lock);
-}
-
-TEST(log_lines_come_under_no_lock)
-{
-  log_check check = {0};
-  kvf_config config;
-  kvf_node *node;
+  pair_node n;
+  pair_ticket ticket;
   kvf_request_info info;
-  kvf_prompt prompt = {.tokens = 1};
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.log = check_lock;
-  config.log_context = &check;
-  assert_int_equal(kvf_node_open(&config, &node, message), KVF_OK);
-  atomic_store(&check.node, node);
-  assert_int_equal(kvf_request_open(node, "no ticket", 9, &prompt, NULL, 1, &info), KVF_BAD_TICKET);
-  assert_int_equal(atomic_load(&check.lines), 1);
-  int fd = stranger_dial(node); /* a line of the control thread's */
+  const pair_option options[] = {{"lease_ttl_ms", "1000"}, {NULL, NULL}};
+  pair_open_node(&n, options);
+  (void)pthread_mutex_lock(&n.log->lock); /* each line is written under it */
+  assert_int_equal(kvf_request_open(n.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
+                   KVF_BAD_TICKET); /* a line of the caller's */
+  int fd = stranger_dial(n.node);   /* a line of the control thread's */
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
-  uint64_t until_ms = pair_now_ms() + 10000;
-  while (atomic_load(&check.lines) < 2 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
-  }
-  assert_int_equal(atomic_load(&check.lines), 2);
-  assert_int_equal(atomic_load(&check.under_lock), 0);
-  kvf_node_close(node);
+  pair_offer(&n, 0, 4, 1, true, &ticket);
+  assert_int_equal(pair_wait_lease_end(&n, ticket.lease.id, 1000 + PAIR_LATE_MS), KVF_LEASE_END_EXPIRED);
+  (void)pthread_mutex_unlock(&n.log->lock);
+  assert_true(pair_logged(&n, "bad_ticket", NULL));
+  assert_true(pair_logged(&n, "127.0.0.1:", NULL));
+  assert_int_equal(pair_stat(&n, "log_lines_dropped", ""), 0);
+  pair_close_node(&n);
 }
 
 TEST(transports_log_at_the_nodes_level)
@@ -329,22 +299,56 @@ static void free_page(int fd, uintptr_t page)
   (void)close(fd);
 }
 
-/* P2: a small read that is asked again comes from the node's own thread, which has the clock and must not copy it. */
-TEST(stuck_copy_does_not_stop_the_clock)
+/* The first page of a node's pool. */
+static uintptr_t first_page(const pair_node *n)
+{
+  return ((uintptr_t)n->pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+/* One that nobody else has, for what the pool's neighbours are not to meet. */
+static uintptr_t new_page(void)
+{
+  void *page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(page, MAP_FAILED);
+  return (uintptr_t)page;
+}
+
+static void load_well(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
+{
+  pair_result result;
+  pair_wait(consumer, pair_begin(consumer, ticket, first), 10000, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_true(pair_holds(consumer, first, 2, 0));
+}
+
+/* P2, P6: neither the clock nor the caller waits for a copy that does not come back, be it the first try, which the
+ * caller's thread hands over, or a later one, which the node's own does. */
+static void load_from_a_stuck_page(bool retried)
 {
   const pair_option options[] = {
       {"transports", "local"}, {"load_timeout_ms", "1000"}, {"backoff_max_ms", "20"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
+  pair_ticket other;
   pair_result result;
+  uint64_t id = 0;
   pair_open(&p, options);
-  pair_offer(&p.producer, 0, 4, 1, false, &ticket);
-  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
-  uintptr_t page = ((uintptr_t)p.producer.pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+  pair_offer(&p.producer, 0, 4, 1, !retried, &ticket);
+  if (retried) {
+    id = pair_begin(&p.consumer, &ticket, 20);
+    assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
+  } else {
+    pair_offer(&p.producer, 30, 4, 2, true, &other); /* from now on there is a link */
+    load_well(&p.consumer, &other, 40);
+  }
+  uintptr_t page = first_page(&p.producer);
   int fd = make_page_stick(page);
   if (fd >= 0) {
-    pair_publish(&p.producer, &ticket);
+    if (retried) {
+      pair_publish(&p.producer, &ticket);
+    } else {
+      id = pair_begin(&p.consumer, &ticket, 20);
+    }
     pair_wait(&p.consumer, id, 10000, &result);
     bool quiet = result.quiet;
     free_page(fd, page);
@@ -354,6 +358,99 @@ TEST(stuck_copy_does_not_stop_the_clock)
     assert_true(result.decided);
   }
   pair_close(&p);
+  if (fd < 0) {
+    skip();
+  }
+}
+
+TEST(stuck_copy_does_not_stop_its_caller)
+{
+  load_from_a_stuck_page(false);
+}
+
+TEST(stuck_copy_does_not_stop_the_clock)
+{
+  load_from_a_stuck_page(true);
+}
+
+/* P2: all copy threads there are wait for one producer's memory. */
+TEST(stuck_copies_are_no_matter_of_other_producers)
+{
+  const pair_option options[] = {{"transports", "local"},
+                                 {"inline_bytes", "0"},
+                                 {"load_timeout_ms", "8000"},
+                                 {"stall_timeout_ms", "2000"},
+                                 {NULL, NULL}};
+  pair p;
+  pair_node healthy;
+  pair_ticket stuck[2];
+  pair_ticket ticket;
+  pair_open(&p, options);
+  pair_open_node(&healthy, options);
+  pair_offer(&p.producer, 0, 4, 1, true, &stuck[0]);
+  pair_offer(&p.producer, 0, 4, 1, true, &stuck[1]);
+  pair_offer(&healthy, 0, 4, 2, true, &ticket);
+  uintptr_t page = first_page(&p.producer);
+  int fd = make_page_stick(page);
+  if (fd >= 0) {
+    (void)pair_begin(&p.consumer, &stuck[0], 20);
+    (void)pair_begin(&p.consumer, &stuck[1], 30);
+    load_well(&p.consumer, &ticket, 40);
+    assert_int_equal(pair_stat(&p.consumer, "loads_done", ""), 1);
+    free_page(fd, page);
+    assert_true(pair_wait_stat(&p.consumer, "loads_done", "", 3, 10000));
+  }
+  pair_close(&p);
+  pair_close_node(&healthy);
+  if (fd < 0) {
+    skip();
+  }
+}
+
+/* What a producer says of itself leads the look at it to a page that does not answer. */
+static void describe_page(const pair_node *producer, uintptr_t page)
+{
+  (void)pthread_mutex_lock(&producer->node->lock);
+  kvf_welcome *welcome = &producer->node->core.self.welcome;
+  assert_string_equal(welcome->transports[0].name, "local");
+  kvf_local_description head;
+  memcpy(&head, welcome->transports[0].description, sizeof(head));
+  head.cookie_address = page;
+  memcpy(welcome->transports[0].description, &head, sizeof(head));
+  (void)pthread_mutex_unlock(&producer->node->lock);
+}
+
+/* P2: its loads go over the next transport, others' are not delayed. */
+TEST(stuck_check_is_no_matter_of_other_producers)
+{
+  const pair_option options[] = {{"transports", "local,tcp"}, {"handshake_timeout_ms", "1000"}, {NULL, NULL}};
+  pair p;
+  pair_node healthy;
+  pair_ticket tickets[2];
+  pair_result result;
+  uintptr_t page = new_page();
+  int fd = make_page_stick(page);
+  pair_open(&p, options);
+  pair_open_node(&healthy, options);
+  pair_offer(&p.producer, 0, 4, 1, true, &tickets[0]);
+  pair_offer(&healthy, 0, 4, 2, true, &tickets[1]);
+  if (fd >= 0) {
+    describe_page(&p.producer, page);
+    uint64_t id = pair_begin(&p.consumer, &tickets[0], 20);
+    uint64_t began_ms = pair_now_ms();
+    load_well(&p.consumer, &tickets[1], 40);
+    assert_true(pair_now_ms() < began_ms + 1000);
+    assert_true(pair_logged(&p.consumer, "loads go over local", NULL));
+    pair_wait(&p.consumer, id, 10000, &result);
+    assert_int_equal(result.report.status, KVF_OK);
+    assert_true(pair_logged(&p.consumer, "loads go over tcp (local: handshake_timeout)", NULL));
+  }
+  pair_close(&p); /* nor does this wait for it */
+  pair_close_node(&healthy);
+  if (fd >= 0) {
+    free_page(fd, page);
+  }
+  (void)munmap((void *)page, PAGE_BYTES);
   if (fd < 0) {
     skip();
   }

@@ -99,7 +99,7 @@ COMMANDS_TEST(who_waits_gets_the_answer)
   pthread_t thread;
   kvf_waited waited;
   kvf_command_init(&waited.command, run_nothing);
-  assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, NULL), 0);
+  assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, NULL, &(kvf_thread_cpus){0}), 0);
   assert_int_equal(kvf_commands_wait(&commands, &waited), KVF_LIMIT);
   assert_int_equal(pthread_join(thread, NULL), 0);
 }

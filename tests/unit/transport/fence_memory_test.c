@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "test.h"
+#include "transport/own_fds.h"
 #include "transport/transport.h"
 
 #define SLOTS 16
@@ -64,20 +65,32 @@ TEST(an_entry_lies_where_remote_readers_look)
   kvf_fence_table_close(table, SLOTS);
 }
 
-TEST(a_forked_child_does_not_have_it)
+static void expect_not_inherited(const void *table)
 {
-  void *table = open_table();
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
     (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would report it */
-    uint64_t magic = *(volatile const uint64_t *)table;
+    uint64_t magic = *(const volatile uint64_t *)table;
     _exit(magic == KVF_FENCE_MAGIC ? 0 : 1);
   }
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+TEST(a_forked_child_has_neither_it_nor_one_that_is_mapped)
+{
+  void *table = NULL;
+  int fd = -1;
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
+  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)fd, SLOTS, &incarnation);
+  assert_non_null(mapped);
+  expect_not_inherited(table);
+  expect_not_inherited(mapped);
+  kvf_fence_table_close(mapped, SLOTS);
   kvf_fence_table_close(table, SLOTS);
+  kvf_own_fd_close(fd);
 }
 
 TEST(a_table_without_address_space_or_descriptor_is_no_memory)
@@ -112,7 +125,7 @@ TEST(a_mapped_table_shows_each_store_for_ever)
   kvf_fence_store_over(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_over(5), 0});
   kvf_fence_table_close(table, SLOTS);
   assert_int_equal(ftruncate(fd, 0), -1);
-  assert_int_equal(close(fd), 0);
+  kvf_own_fd_close(fd);
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_over(5));
   kvf_fence_table_close(mapped, SLOTS);
 }
@@ -124,13 +137,51 @@ static bool can_map(int fd, uint32_t slots, const kvf_incarnation *wanted)
   return mapped != NULL;
 }
 
-/* All that a head's reader looks at, in a file that can still be cut short. */
-static int unsealed_copy(const void *table)
+/* All that a head's reader looks at, in a file of another name, or in one that can still be cut short. */
+static int copy_of(const void *table, const char *name, int seals)
 {
-  int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   assert_true(fd >= 0);
   assert_int_equal(write(fd, table, kvf_fence_table_bytes(SLOTS)), kvf_fence_table_bytes(SLOTS));
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
   return fd;
+}
+
+/* Its owner's mapping alone writes: a reader's cannot, whatever the reader does. */
+TEST(nobody_else_writes_to_it)
+{
+  void *table = NULL;
+  int fd = -1;
+  char path[64];
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
+  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  int other = open(path, O_RDWR | O_CLOEXEC);
+  assert_true(other >= 0);
+  assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0), MAP_FAILED);
+  void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, other, 0);
+  assert_ptr_not_equal(mapped, MAP_FAILED);
+  assert_int_equal(mprotect(mapped, 4096, PROT_READ | PROT_WRITE), -1);
+  assert_int_equal(pwrite(other, "x", 1, 0), -1);
+  assert_int_equal(munmap(mapped, 4096), 0);
+  assert_int_equal(close(other), 0);
+  kvf_fence_store_live(table, 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
+  assert_int_equal(kvf_fence_load(table, 1).word, kvf_fence_word_live(5));
+  kvf_fence_table_close(table, SLOTS);
+  kvf_own_fd_close(fd);
+}
+
+/* A stray write, of this process or of one that may write its memory, ends no process and no lease's life is longer. */
+TEST(a_scribbled_word_is_stored_over)
+{
+  void *table = open_table();
+  const kvf_fence_entry scribbled = {UINT64_MAX, 1};
+  memcpy((uint8_t *)table + kvf_fence_entry_offset(2), &scribbled, sizeof(scribbled));
+  kvf_fence_store_live(table, 2, (kvf_fence_entry){kvf_fence_word_live(5), 77});
+  assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_live(5));
+  memcpy((uint8_t *)table + kvf_fence_entry_offset(2), &scribbled, sizeof(scribbled));
+  kvf_fence_store_over(table, 2, (kvf_fence_entry){kvf_fence_word_over(5), 0});
+  assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_over(5));
+  kvf_fence_table_close(table, SLOTS);
 }
 
 TEST(what_is_not_that_table_is_not_mapped)
@@ -143,7 +194,11 @@ TEST(what_is_not_that_table_is_not_mapped)
   assert_false(can_map(fd, SLOTS, &another));
   assert_false(can_map(fd, SLOTS - 1, &incarnation));
   assert_false(can_map(fd, 1u << 20, &incarnation)); /* longer than the file */
-  int others[] = {unsealed_copy(table), open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  int copy = copy_of(table, "kvferry-fence", F_SEAL_SHRINK);
+  assert_true(can_map(copy, SLOTS, &incarnation));
+  assert_int_equal(close(copy), 0);
+  int others[] = {copy_of(table, "kvferry-fence", 0), copy_of(table, "kvferry-fences", F_SEAL_SHRINK),
+                  copy_of(table, "kvferry", F_SEAL_SHRINK), open("/dev/null", O_RDONLY | O_CLOEXEC)};
   for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
     assert_false(can_map(others[i], SLOTS, &incarnation));
     assert_int_equal(close(others[i]), 0);
@@ -152,5 +207,5 @@ TEST(what_is_not_that_table_is_not_mapped)
   ((kvf_fence_head *)table)->magic++;
   assert_false(can_map(fd, SLOTS, &incarnation));
   kvf_fence_table_close(table, SLOTS);
-  assert_int_equal(close(fd), 0);
+  kvf_own_fd_close(fd);
 }

@@ -1,6 +1,7 @@
 /* Which peers the local transport takes, and what it says about the others. process_vm_readv is replaced (--wrap), so
  * that it can fail as it would for a process that may not be read. */
 #include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/uio.h>
@@ -14,6 +15,9 @@
 static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_int fake_error; /* of every call; 0: the real call */
 static atomic_int calls;
+static atomic_int stick; /* so many calls wait for `go`, and post `stuck` */
+static sem_t stuck;
+static sem_t go;
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
@@ -25,6 +29,11 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
 {
   int error = atomic_load(&fake_error);
   (void)atomic_fetch_add(&calls, 1);
+  if (atomic_fetch_sub(&stick, 1) > 0) {
+    (void)sem_post(&stuck);
+    while (sem_wait(&go) != 0) {
+    }
+  }
   if (error != 0) {
     errno = error;
     return -1;
@@ -46,6 +55,9 @@ static int scene_open(__attribute__((unused)) void **state)
   const node_shape shape = node_shape_simple(4, 4096);
   memset(&scene, 0, sizeof(scene));
   atomic_store(&fake_error, 0);
+  atomic_store(&stick, 0);
+  (void)sem_init(&stuck, 0, 0);
+  (void)sem_init(&go, 0, 0);
   node_open(&scene.node, ops, &shape, 1);
   node_introduce(&scene.node, &scene.introduction);
   scene.head = (void *)scene.introduction.description;
@@ -160,6 +172,60 @@ SCENE_TEST(disconnected_before_it_was_checked)
     ops->disconnect(link);
   }
   ops->disconnect(node_connect_ok(&scene.node, &scene.introduction));
+}
+
+static kvf_link *connect_stuck(void)
+{
+  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link *link = NULL;
+  atomic_store(&stick, 1);
+  assert_int_equal(node_begin_connect(&scene.node, &spec, &link), KVF_OK);
+  (void)sem_wait(&stuck);
+  return link;
+}
+
+/* P2: a look at one peer's memory does not come back. */
+SCENE_TEST(a_stuck_check_delays_no_other_peer)
+{
+  kvf_link *link = connect_stuck();
+  kvf_link *healthy = node_connect_ok(&scene.node, &scene.introduction);
+  ops->disconnect(healthy);
+  (void)sem_post(&go);
+  assert_int_equal(node_wait_up(&scene.node, link), KVF_OK);
+  ops->disconnect(link);
+}
+
+/* P6: nor does anybody wait for it when nobody wants to know any more. */
+SCENE_TEST(a_stuck_check_is_left_behind)
+{
+  ops->disconnect(connect_stuck());
+  node_close(&scene.node); /* which frees the transport */
+  (void)sem_post(&go);
+  sleep_us(100000); /* it ends, and touches nothing that has gone: the sanitizers look */
+  (void)scene_open(NULL);
+}
+
+SCENE_TEST(stuck_checks_are_bounded)
+{
+  kvf_link *links[KVF_LOCAL_CHECKS_MAX];
+  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link *another = NULL;
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+    links[i] = connect_stuck();
+  }
+  atomic_store(&calls, 0);
+  assert_int_equal(node_begin_connect(&scene.node, &spec, &another), KVF_OK);
+  sleep_us(100000);
+  assert_int_equal(atomic_load(&calls), 0); /* it waits for one of these */
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+    (void)sem_post(&go);
+  }
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+    assert_int_equal(node_wait_up(&scene.node, links[i]), KVF_OK);
+    ops->disconnect(links[i]);
+  }
+  assert_int_equal(node_wait_up(&scene.node, another), KVF_OK);
+  ops->disconnect(another);
 }
 
 /* How many system calls a read takes over a new link. */

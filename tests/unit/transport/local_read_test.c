@@ -175,32 +175,103 @@ SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
   assert_false(is_copied(2));
 }
 
-/* The worker is held: one that is awake may take a small read before its caller does. */
-SCENE_TEST(small_reads_wait_for_assist_not_for_a_worker)
+/* P6: nor does the caller copy a small read itself, since its peer's memory may not answer. */
+SCENE_TEST(a_small_read_does_not_hold_its_caller)
 {
-  const kvf_read stuck = hold_worker();
   kvf_read small = read_of(1);
   small.small = true;
+  atomic_store(&hold, true);
   ops->read(scene.link, &small);
+  assert_false(ops->assist(scene.node.transport));
+  (void)sem_wait(&held);
+  assert_false(ops->assist(scene.node.transport));
   assert_false(node_is_done(&scene.node, small.id));
-  ops->assist(scene.node.transport);
-  assert_true(node_is_done(&scene.node, small.id));
+  atomic_store(&hold, false);
+  (void)sem_post(&go);
   assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
   assert_true(is_copied(1));
-  ops->assist(scene.node.transport);
-  (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
 }
 
-SCENE_TEST(a_worker_that_is_awake_takes_small_reads_too)
+SCENE_TEST(small_reads_come_first)
 {
+  const kvf_read stuck = hold_worker();
+  const kvf_read bulk = read_of(2);
   kvf_read small = read_of(1);
   small.small = true;
-  ops->read(scene.link, &small);
-  const kvf_read bulk = read_of(2);
   ops->read(scene.link, &bulk);
-  assert_int_equal(node_wait(&scene.node, bulk.id).status, KVF_OK);
+  ops->read(scene.link, &small);
+  atomic_store(&hold, true);
+  (void)sem_post(&go);
+  (void)sem_wait(&held); /* the second copy */
+  (void)sem_post(&go);
   assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
+  assert_false(node_is_done(&scene.node, bulk.id));
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene.node, bulk.id).status, KVF_OK);
+}
+
+/* ---- workers that are stuck ---- */
+
+static void assert_workers(uint32_t running, uint32_t stuck)
+{
+  kvf_local *local = kvf_local_of(scene.node.transport);
+  bool as_expected = false;
+  for (int i = 0; i < 10000 && !as_expected; i++) {
+    sleep_us(1000);
+    (void)pthread_mutex_lock(&local->lock);
+    as_expected = local->workers_count == running && local->stuck_count == stuck && kvf_list_is_empty(&local->gone);
+    (void)pthread_mutex_unlock(&local->lock);
+  }
+  assert_true(as_expected);
+}
+
+/* P2: the one worker there is does not come back from the memory of one peer. */
+SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
+{
+  kvf_link *healthy = node_connect_ok(&scene.node, &scene.introduction);
+  const kvf_read stuck = hold_worker();
+  const kvf_read behind = read_of(1);
+  ops->read(scene.link, &behind);
+  for (int i = 0; i < 20; i++) {
+    const kvf_read read = read_of(2);
+    assert_int_equal(node_read_now(&scene.node, healthy, &read).status, KVF_OK);
+  }
+  assert_true(is_copied(2));
+  assert_workers(1, 1);
+  assert_true(node_has_logged(&scene.node, "does not answer: its reads wait"));
+  assert_false(node_is_done(&scene.node, stuck.id));
+  assert_false(node_is_done(&scene.node, behind.id)); /* it takes no second worker */
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
+  assert_int_equal(node_wait(&scene.node, behind.id).status, KVF_OK);
+  assert_workers(1, 0);
+  ops->disconnect(healthy);
+}
+
+/* Each of many peers takes one worker, until there are no more. */
+SCENE_TEST(stuck_workers_are_bounded)
+{
+  enum { LINKS = KVF_LOCAL_STUCK_WORKERS_MAX + 2 };
+  kvf_link *links[LINKS];
+  kvf_read reads[LINKS];
+  atomic_store(&hold, true);
+  for (uint32_t i = 0; i < LINKS; i++) {
+    links[i] = node_connect_ok(&scene.node, &scene.introduction);
+    reads[i] = read_of(i % (BLOCKS / 2));
+    ops->read(links[i], &reads[i]);
+  }
+  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_MAX);
+  sleep_us(200000);
+  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_MAX);
+  for (uint32_t i = 0; i < LINKS; i++) {
+    (void)sem_post(&go);
+  }
+  for (uint32_t i = 0; i < LINKS; i++) {
+    assert_int_equal(node_wait(&scene.node, reads[i].id).status, KVF_OK);
+    ops->disconnect(links[i]);
+  }
+  assert_workers(1, 0);
 }
 
 /* And the end: the scene is closed while it polls. */
@@ -214,14 +285,16 @@ TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_clo
   }
 }
 
-SCENE_TEST(a_cancelled_small_read_needs_no_assist)
+SCENE_TEST(a_small_read_is_cancelled_while_it_waits)
 {
+  const kvf_read stuck = hold_worker();
   kvf_read small = read_of(1);
   small.small = true;
   ops->read(scene.link, &small);
   ops->cancel(scene.link, small.id);
   assert_int_equal(node_wait(&scene.node, small.id).status, KVF_CANCELLED);
-  ops->assist(scene.node.transport);
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
   assert_false(is_copied(1));
 }
 

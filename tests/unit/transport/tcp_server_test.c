@@ -378,15 +378,15 @@ SCENE_TEST(a_lack_of_descriptors_passes)
   (void)close(next);
 }
 
-/* A child that was forked has copies of both ends and of the listener: who is thrown out sees it all the same, the
- * thread is not told of him again, and nobody can connect to a port that is not served any more. */
+/* A child of which no fork handler knows has copies of both ends and of the listener: who is thrown out sees it all
+ * the same, the thread is not told of him again, and nobody can connect to a port that is not served any more. */
 TEST(a_forked_child_keeps_nothing_open)
 {
   scene_open(8, 5000);
   uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
   int fd = stranger();
   (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
-  pid_t child = fork();
+  pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();

@@ -39,7 +39,7 @@ TEST(signals_are_the_callers)
   pthread_t thread;
   sigset_t blocked;
   void *result = NULL;
-  assert_int_equal(kvf_thread_start(&thread, "kvf-test", look, &blocked), 0);
+  assert_int_equal(kvf_thread_start(&thread, "kvf-test", look, &blocked, &(kvf_thread_cpus){0}), 0);
   assert_int_equal(pthread_join(thread, &result), 0);
   assert_ptr_equal(result, &blocked);
   assert_int_equal(sigismember(&blocked, SIGTERM), 1);
@@ -61,7 +61,7 @@ TEST(thread_has_its_name)
   sigset_t end;
   (void)sigemptyset(&end);
   (void)sigaddset(&end, SIGUSR1);
-  assert_int_equal(kvf_thread_start(&thread, "kvf-test", wait_for_signal, &end), 0);
+  assert_int_equal(kvf_thread_start(&thread, "kvf-test", wait_for_signal, &end, &(kvf_thread_cpus){0}), 0);
   assert_int_equal(pthread_getname_np(thread, name, sizeof(name)), 0);
   assert_string_equal(name, "kvf-test");
   assert_int_equal(pthread_kill(thread, SIGUSR1), 0);

@@ -1,0 +1,19 @@
+/* The library's own descriptors, which a child of fork() does not keep: a copy would hold a dead process' connections
+ * and its port. Close-on-exec is not enough, since a child may never call exec(). What else makes a process (vfork(),
+ * posix_spawn(), clone()) is expected to call exec() soon. Any thread. */
+#ifndef KVF_TRANSPORT_OWN_FDS_H
+#define KVF_TRANSPORT_OWN_FDS_H
+
+#define KVF_OWN_FDS_MAX (1 << 20) /* descriptors are below it; the kernel's own limit unless it was raised */
+
+/* A call that makes a descriptor, and its result: -1 with errno where there is none. No fork() falls in between, so the
+ * call must not wait for anything. */
+#define KVF_OWN_FD(call) (kvf_own_fds_begin(), kvf_own_fds_end(call))
+
+void kvf_own_fds_begin(void);
+int kvf_own_fds_end(int fd);
+
+/* As close(); -1 is allowed. */
+void kvf_own_fd_close(int fd);
+
+#endif

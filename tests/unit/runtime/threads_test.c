@@ -1,0 +1,129 @@
+/* Where a node's threads run, and how: what the thread that opens it has for itself is not for them. */
+#include "pair.h"
+#include "test.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <unistd.h>
+
+static cpu_set_t cpus_at_start;
+
+static int keep_cpus(void **state)
+{
+  (void)state;
+  return sched_getaffinity(0, sizeof(cpus_at_start), &cpus_at_start);
+}
+
+static int restore_cpus(void **state)
+{
+  (void)state;
+  return sched_setaffinity(0, sizeof(cpus_at_start), &cpus_at_start);
+}
+
+#define CPUS_TEST(name) TEST_WITH(name, keep_cpus, restore_cpus)
+
+static size_t first_cpu(void)
+{
+  size_t cpu = 0;
+  while (!CPU_ISSET(cpu, &cpus_at_start)) {
+    cpu++;
+  }
+  return cpu;
+}
+
+static cpu_set_t only(size_t cpu)
+{
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  return set;
+}
+
+static bool is_ours(const char *thread)
+{
+  char path[300];
+  char name[8] = "";
+  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "re");
+  bool good = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, "kvf-", 4) == 0;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return good;
+}
+
+/* That all of the library's threads may run there, and nowhere else, and are of the usual class. */
+static void expect_threads_on(const cpu_set_t *expected)
+{
+  unsigned count = 0;
+  DIR *threads = opendir("/proc/self/task");
+  assert_non_null(threads);
+  for (const struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
+    if (is_ours(entry->d_name)) {
+      cpu_set_t set;
+      pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+      assert_int_equal(sched_getaffinity(thread, sizeof(set), &set), 0);
+      assert_true(CPU_EQUAL(&set, expected));
+      assert_int_equal(sched_getscheduler(thread), SCHED_OTHER);
+      count++;
+    }
+  }
+  (void)closedir(threads);
+  assert_true(count >= 8); /* log, control, sums, keeper, copy twice, tcp twice */
+}
+
+static void open_pinned(pair_node *n, const char *thread_cpus)
+{
+  const pair_option options[] = {
+      {"transports", "local,tcp"}, {"checksum", "on"}, {"thread_cpus", thread_cpus}, {NULL, NULL}};
+  const cpu_set_t pinned = only(first_cpu());
+  const struct sched_param batch = {0};
+  assert_int_equal(sched_setaffinity(0, sizeof(pinned), &pinned), 0);
+  assert_int_equal(sched_setscheduler(0, SCHED_BATCH, &batch), 0);
+  pair_open_node(n, options);
+  assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &batch), 0);
+}
+
+CPUS_TEST(threads_do_not_inherit_the_openers_pinning)
+{
+  pair_node n;
+  open_pinned(&n, "auto");
+  expect_threads_on(&cpus_at_start);
+  pair_close_node(&n);
+}
+
+CPUS_TEST(unless_they_are_to)
+{
+  const cpu_set_t pinned = only(first_cpu());
+  pair_node n;
+  open_pinned(&n, "inherit");
+  expect_threads_on(&pinned);
+  pair_close_node(&n);
+}
+
+CPUS_TEST(a_list_is_obeyed)
+{
+  size_t last = first_cpu();
+  char list[32];
+  pair_node n;
+  for (size_t cpu = last; cpu < CPU_SETSIZE; cpu++) {
+    last = CPU_ISSET(cpu, &cpus_at_start) ? cpu : last;
+  }
+  const cpu_set_t expected = only(last);
+  (void)snprintf(list, sizeof(list), "%zu,1023", last);
+  open_pinned(&n, list);
+  expect_threads_on(&expected);
+  pair_close_node(&n);
+}
+
+TEST(a_list_of_cpus_that_are_not_there_is_refused)
+{
+  kvf_config config;
+  kvf_node *node;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_config_init(&config);
+  assert_int_equal(kvf_config_set(&config, "thread_cpus", "1022-1023", message), KVF_OK);
+  assert_int_equal(kvf_node_open(&config, &node, message), KVF_INVALID);
+  assert_null(node);
+  assert_string_equal(message, "thread_cpus = \"1022-1023\": this process may use none of these CPUs");
+}
