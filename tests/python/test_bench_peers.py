@@ -281,7 +281,7 @@ def test_who_takes_part_in_what():
     everybody = {(what.path, what.name): what for what in implementations(Path("b"), Path("p"), "u", "key_file=k")}
     assert everybody["tcp", "kvferry tls"].options == ("key_file=k", "tls=always")
     names = {key: [name for name in extras.EXTRAS if extras.applies(what, name)] for key, what in everybody.items()}
-    assert names["tcp", "kvferry tls"] == ["first-load"] and everybody["tcp", "kvferry tls"].has_shapes
+    assert names["tcp", "kvferry tls"] == ["first-load", "first-load-known"] and everybody["tcp", "kvferry tls"].has_shapes
     steps = names["tcp", "nixl get_finished()"]
     assert steps == ["step-0", "step-100", "step-1000"] and not everybody["tcp", "nixl get_finished()"].has_shapes
     assert {path for (path, _), found in names.items() if "partition" in found} == {"tcp", "ucx"}
