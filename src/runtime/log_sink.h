@@ -25,7 +25,7 @@ void kvf_log_sink_close(kvf_log_sink *sink);
 
 /* A kvf_log_fn with a kvf_log_sink as context: keeps a copy of the line. Any thread, under any lock; never waits for
  * what is being written. */
-void kvf_log_sink_put(void *sink, kvf_log_level level, const char *line);
+void kvf_log_sink_put(void *context, kvf_log_level level, const char *line);
 
 /* Lines that were dropped since it was opened. */
 uint64_t kvf_log_sink_dropped(kvf_log_sink *sink);
