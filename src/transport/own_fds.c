@@ -1,6 +1,7 @@
 #include "transport/own_fds.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -48,8 +49,22 @@ void kvf_own_fds_begin(void)
   (void)pthread_mutex_lock(&lock);
 }
 
+/* A program may have closed those of its standard streams, to which it, and we with its log, go on writing. */
+static int above_standard_streams(int fd)
+{
+  if (fd < 0 || fd > STDERR_FILENO) {
+    return fd;
+  }
+  int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  int error = errno;
+  (void)close(fd);
+  errno = error;
+  return above;
+}
+
 int kvf_own_fds_end(int fd)
 {
+  fd = above_standard_streams(fd);
   int error = errno;
   if (fd >= 0 && (!is_guarded || fd >= KVF_OWN_FDS_MAX)) {
     (void)close(fd);

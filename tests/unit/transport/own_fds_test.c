@@ -58,6 +58,22 @@ TEST(a_forked_child_has_those_of_others_only)
   (void)close(own);
 }
 
+TEST(none_has_the_number_of_a_standard_stream)
+{
+  int in = dup(STDIN_FILENO);
+  unsigned before = count_open();
+  assert_true(in > STDERR_FILENO);
+  (void)close(STDIN_FILENO);
+  int own = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC));
+  assert_true(own > STDERR_FILENO);
+  assert_true((fcntl(own, F_GETFD) & FD_CLOEXEC) != 0);
+  assert_int_equal(count_in_child(own, false), before - 1);
+  assert_int_equal(count_open(), before);
+  kvf_own_fd_close(own);
+  assert_int_equal(dup2(in, STDIN_FILENO), STDIN_FILENO);
+  (void)close(in);
+}
+
 TEST(a_call_that_failed_keeps_its_reason)
 {
   kvf_own_fds_begin();
