@@ -14,7 +14,7 @@
 
 #define RECORD_BYTES_MAX 16384u /* of plain text: RFC 8446, 5.1 */
 #define RECORD_ROOM_BYTES (RECORD_BYTES_MAX + 512u)
-#define READ_BUFFER_BYTES (64u << 10) /* of what a call receives, encrypted */
+#define READ_BUFFER_BYTES (2 * RECORD_ROOM_BYTES) /* with each record OpenSSL moves what has come behind it */
 #define WHY_BYTES 96
 /* Whichever the slower of both sides is better at. The key goes with the hash that both suites have. */
 #define AES_FIRST "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
@@ -412,7 +412,8 @@ static void skip_empty(iov_cursor *walk)
   }
 }
 
-/* The next record's plain text: where it lies, or copied together. 0: there is nothing left. */
+/* The next record's plain text: where it lies, or copied together, short of a piece that needs no copy. 0: there is
+ * nothing left. */
 static size_t next_record(kvf_tls *tls, iov_cursor *walk, const void **out)
 {
   skip_empty(walk);
@@ -425,7 +426,7 @@ static size_t next_record(kvf_tls *tls, iov_cursor *walk, const void **out)
     return RECORD_BYTES_MAX;
   }
   size_t bytes = 0;
-  while (walk->left > 0 && bytes < RECORD_BYTES_MAX) {
+  while (walk->left > 0 && bytes < RECORD_BYTES_MAX && piece_bytes(walk) < RECORD_BYTES_MAX) {
     size_t room = RECORD_BYTES_MAX - bytes;
     size_t some = piece_bytes(walk) < room ? piece_bytes(walk) : room;
     memcpy(tls->record + bytes, (const uint8_t *)walk->at->iov_base + walk->offset, some);

@@ -270,6 +270,19 @@ TEST_WITH(suites_by_machine, NULL, close_scene)
   has_aes = true;
 }
 
+/* A frame's end before it does not shift it, which would cost a copy of each block. */
+ONE_KEY_TEST(a_block_as_large_as_a_record_is_one)
+{
+  static uint8_t block[16384];
+  uint8_t header[5];
+  assert_int_equal(greet(), 0);
+  struct iovec iov[2] = {{"frame", 5}, {block, sizeof(block)}};
+  const struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
+  assert_int_equal(kvf_tls_sendmsg(s.ends[CLIENT], &message), 5 + sizeof(block));
+  assert_int_equal(recv(s.fds[SERVER], header, sizeof(header), MSG_PEEK), sizeof(header));
+  assert_int_equal(header[3] << 8 | header[4], 5 + 1 + 16); /* the content's type, and the tag */
+}
+
 /* Who drains what is held gets no further than that, however much comes meanwhile. */
 ONE_KEY_TEST(what_is_held_comes_alone)
 {
