@@ -27,8 +27,9 @@ typedef struct kvf_local_memory {
 
 typedef struct kvf_local_link kvf_local_link;
 
-/* Workers beyond copy_threads, in place of those that are stuck. */
+/* Workers beyond copy_threads, in place of those that are stuck: at all memory, and at that of one process. */
 #define KVF_LOCAL_STUCK_WORKERS_MAX 64
+#define KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX 8
 /* How often the keeper looks after what nobody wakes it for. */
 #define KVF_LOCAL_LOOK_MS 10
 

@@ -17,6 +17,7 @@
 struct kvf_local_check {
   kvf_local_description description;
   int wake_fd;
+  pid_t *place; /* in under_way */
   atomic_uint refs;
   atomic_bool done;
 
@@ -27,7 +28,34 @@ struct kvf_local_check {
   char message[KVF_MESSAGE_BYTES_MAX];
 };
 
-static atomic_uint under_way; /* of the process, since a stuck thread may outlive its transport */
+/* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
+static pthread_mutex_t under_way_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t under_way[KVF_LOCAL_CHECKS_MAX];
+
+/* NULL: there are too many. */
+static pid_t *begin_look(pid_t pid)
+{
+  pid_t *place = NULL;
+  unsigned same = 0;
+  (void)pthread_mutex_lock(&under_way_lock);
+  for (unsigned i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+    place = under_way[i] == 0 ? &under_way[i] : place;
+    same += under_way[i] == pid;
+  }
+  place = same < KVF_LOCAL_CHECKS_OF_ONE_MAX ? place : NULL;
+  if (place != NULL) {
+    *place = pid;
+  }
+  (void)pthread_mutex_unlock(&under_way_lock);
+  return place;
+}
+
+static void end_look(pid_t *place)
+{
+  (void)pthread_mutex_lock(&under_way_lock);
+  *place = 0;
+  (void)pthread_mutex_unlock(&under_way_lock);
+}
 
 static void drop(kvf_local_check *check)
 {
@@ -79,7 +107,7 @@ static void *run(void *context)
   kvf_local_check *check = context;
   const uint64_t one = 1;
   check->status = look(check);
-  (void)atomic_fetch_sub(&under_way, 1);
+  end_look(check->place);
   atomic_store_explicit(&check->done, true, memory_order_release);
   ssize_t written = write(check->wake_fd, &one, sizeof(one));
   (void)written; /* full means that it is readable already */
@@ -101,8 +129,8 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, int w
                                  kvf_local_check **out, char *message)
 {
   *out = NULL;
-  if (atomic_fetch_add(&under_way, 1) >= KVF_LOCAL_CHECKS_MAX) {
-    (void)atomic_fetch_sub(&under_way, 1);
+  pid_t *place = begin_look((pid_t)description->pid);
+  if (place == NULL) {
     return KVF_LIMIT;
   }
   kvf_status status = KVF_NO_MEMORY;
@@ -111,6 +139,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, int w
     goto failed;
   }
   check->description = *description;
+  check->place = place;
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
   check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));
@@ -124,7 +153,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, int w
   }
   free(check);
 failed:
-  (void)atomic_fetch_sub(&under_way, 1);
+  end_look(place);
   return kvf_fail(status, message, "no memory, descriptor or thread to look at process %d", (int)description->pid);
 }
 

@@ -6,8 +6,9 @@
 #include "transport/local_description.h"
 #include "transport/thread.h"
 
-/* Looks under way in this process, those included that were abandoned and are stuck. */
+/* Looks under way in this process, those included that were abandoned and are stuck: all, and at one process. */
 #define KVF_LOCAL_CHECKS_MAX 64
+#define KVF_LOCAL_CHECKS_OF_ONE_MAX 8
 
 typedef struct kvf_local_check kvf_local_check;
 

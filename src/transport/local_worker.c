@@ -1,6 +1,6 @@
 /* The threads of the local transport that copy. A copy waits in the kernel for as long as the peer's memory does not
  * answer (its process holds its memory map, swaps from a dead disk), and no signal ends that. So another thread takes
- * the place of such a worker, and no second one is lost to the same peer meanwhile. */
+ * the place of such a worker, and no second one is lost to the same link meanwhile. */
 #include <stdlib.h>
 
 #include "transport/local.h"
@@ -25,11 +25,22 @@ static void linger(kvf_local *local, uint64_t *again_ns)
   (void)pthread_mutex_lock(&local->lock);
 }
 
-static kvf_local_read *first_of(const kvf_list *queue)
+/* No second worker to the same link, nor too many to links that a process has offered one after the other. */
+static bool may_copy_from(const kvf_local *local, const kvf_local_link *link)
+{
+  unsigned same = 0;
+  for (const kvf_list *node = local->stuck.next; node != &local->stuck; node = node->next) {
+    const kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
+    same += worker->link != NULL && worker->link->pid == link->pid;
+  }
+  return link->stuck == 0 && same < KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX;
+}
+
+static kvf_local_read *first_of(const kvf_local *local, const kvf_list *queue)
 {
   for (kvf_list *node = queue->next; node != queue; node = node->next) {
     kvf_local_read *read = KVF_CONTAINER_OF(node, kvf_local_read, in_queue);
-    if (read->link->stuck == 0) {
+    if (may_copy_from(local, read->link)) {
       return read;
     }
   }
@@ -39,8 +50,8 @@ static kvf_local_read *first_of(const kvf_list *queue)
 /* With the lock. */
 static kvf_local_read *next_read(const kvf_local *local)
 {
-  kvf_local_read *read = first_of(&local->small);
-  return read != NULL ? read : first_of(&local->bulk);
+  kvf_local_read *read = first_of(local, &local->small);
+  return read != NULL ? read : first_of(local, &local->bulk);
 }
 
 static void wake_workers(kvf_local *local)
@@ -193,18 +204,23 @@ static bool fill_up(kvf_local *local)
   return started;
 }
 
+/* All are set aside before others take their places, which else could begin where the next one is stuck. */
 static void replace_stuck(kvf_local *local)
 {
-  kvf_local_link *link;
+  kvf_local_link *links[KVF_LOCAL_STUCK_WORKERS_MAX];
+  size_t count = 0;
   const uint64_t now_ns = kvf_clock_now();
-  while ((link = set_one_aside(local, now_ns)) != NULL) {
-    kvf_local_log(local, KVF_LOG_WARN, &link->peer, "memory of process %d does not answer: its reads wait%s",
-                  (int)link->pid, fill_up(local) ? "" : ", and others' too: no thread is left");
+  while (count < KVF_LOCAL_STUCK_WORKERS_MAX && (links[count] = set_one_aside(local, now_ns)) != NULL) {
+    count++;
+  }
+  const bool is_full = fill_up(local);
+  for (size_t i = 0; i < count; i++) {
+    kvf_local_log(local, KVF_LOG_WARN, &links[i]->peer, "memory of process %d does not answer: its reads wait%s",
+                  (int)links[i]->pid, is_full ? "" : ", and others' too: no thread is left");
     (void)pthread_mutex_lock(&local->lock);
-    kvf_local_link_drop(local, link);
+    kvf_local_link_drop(local, links[i]);
     (void)pthread_mutex_unlock(&local->lock);
   }
-  (void)fill_up(local);
 }
 
 static void join_gone(kvf_local *local)

@@ -205,22 +205,23 @@ SCENE_TEST(a_stuck_check_is_left_behind)
   (void)scene_open(NULL);
 }
 
-SCENE_TEST(stuck_checks_are_bounded)
+/* One process cannot take the places of all others. */
+SCENE_TEST(stuck_checks_of_one_process_are_bounded)
 {
-  kvf_link *links[KVF_LOCAL_CHECKS_MAX];
+  kvf_link *links[KVF_LOCAL_CHECKS_OF_ONE_MAX];
   kvf_link_spec spec = node_spec(&scene.introduction);
   kvf_link *another = NULL;
-  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
     links[i] = connect_stuck();
   }
   atomic_store(&calls, 0);
   assert_int_equal(node_begin_connect(&scene.node, &spec, &another), KVF_OK);
   sleep_us(100000);
   assert_int_equal(atomic_load(&calls), 0); /* it waits for one of these */
-  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
     (void)sem_post(&go);
   }
-  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+  for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
     assert_int_equal(node_wait_up(&scene.node, links[i]), KVF_OK);
     ops->disconnect(links[i]);
   }

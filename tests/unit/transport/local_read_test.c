@@ -249,10 +249,10 @@ SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
   ops->disconnect(healthy);
 }
 
-/* Each of many peers takes one worker, until there are no more. */
-SCENE_TEST(stuck_workers_are_bounded)
+/* Each link takes one worker, until its process has all that one may have. */
+SCENE_TEST(stuck_workers_of_one_process_are_bounded)
 {
-  enum { LINKS = KVF_LOCAL_STUCK_WORKERS_MAX + 2 };
+  enum { LINKS = KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX + 2 };
   kvf_link *links[LINKS];
   kvf_read reads[LINKS];
   atomic_store(&hold, true);
@@ -261,9 +261,9 @@ SCENE_TEST(stuck_workers_are_bounded)
     reads[i] = read_of(i % (BLOCKS / 2));
     ops->read(links[i], &reads[i]);
   }
-  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_MAX);
+  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX);
   sleep_us(200000);
-  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_MAX);
+  assert_workers(1, KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX);
   for (uint32_t i = 0; i < LINKS; i++) {
     (void)sem_post(&go);
   }
