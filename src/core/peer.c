@@ -442,20 +442,26 @@ void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   advance(peers, now_ns, peers->table[index]);
 }
 
-static bool has_link(const kvf_peers *peers, const kvf_peer *peer)
+/* There is no link, and one that may be opened: nobody waits, so what is refused is not asked for again and again. */
+static bool may_open_link(const kvf_peers *peers, const kvf_peer *peer, uint64_t now_ns)
 {
-  bool has = false;
+  bool may = false;
   for (uint32_t i = 0; i < peers->transports_count; i++) {
-    has = has || peer->links[i].state != KVF_LINK_NONE;
+    const kvf_peer_link *link = &peer->links[i];
+    if (link->state != KVF_LINK_NONE) {
+      return false;
+    }
+    const bool is_due = kvf_breaker_allows(&link->breaker) || kvf_breaker_wants_probe(&link->breaker, now_ns);
+    may = may || (offers(peer, peers->transports[i]) && link->unusable == KVF_OK && is_due);
   }
-  return has;
+  return may;
 }
 
 void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 {
   kvf_peer *peer = peers->table[index];
   const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
-  const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && !has_link(peers, peer);
+  const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && may_open_link(peers, peer, now_ns);
   if (may_dial || may_open) {
     peer->path_wanted = !peers->is_control;
     peer->open_wanted = peers->is_control;
@@ -576,10 +582,10 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
-static bool names_nobody(const kvf_peer *peer)
+static bool is_nobody(const kvf_incarnation *incarnation)
 {
   const kvf_incarnation nobody = {0};
-  return memcmp(&peer->key.incarnation, &nobody, sizeof(nobody)) == 0;
+  return memcmp(incarnation, &nobody, sizeof(nobody)) == 0;
 }
 
 /* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
