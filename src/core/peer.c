@@ -606,7 +606,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   kvf_self *self = peers->self;
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
-  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
+  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION ||
+      is_nobody(&challenge.server)) {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
@@ -615,7 +616,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
   }
-  if (names_nobody(peer)) {
+  if (is_nobody(&peer->key.incarnation)) {
     learn_name(peers, now_ns, peer, &challenge.server);
     return;
   }

@@ -586,6 +586,30 @@ CONTROL_TEST(known_peer_is_ready_before_anybody_asks)
   assert_int_equal(handshakes(), 1);
 }
 
+/* Nobody waits for it, and it would be said each time. */
+CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
+{
+  open_known(false);
+  control_dial(KVF_OK);
+  control_dial(KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
+  control_settle();
+  uint32_t peer = acquire();
+  assert_int_equal(peer_of(peer)->links[0].unusable, KVF_INCOMPATIBLE);
+  world.consumer.last_log[0] = '\0';
+  control_advance(3000);
+  assert_string_equal(world.consumer.last_log, "");
+}
+
+CONTROL_TEST(nobody_is_called_nothing)
+{
+  open_known(false);
+  memset(&world.producer.core.self.incarnation, 0, sizeof(kvf_incarnation));
+  control_dial(KVF_OK);
+  assert_non_null(strstr(world.consumer.last_log, "malformed challenge"));
+  assert_false(world.consumer.dial_wanted);
+}
+
 CONTROL_TEST(control_node_opens_no_link_to_a_known_peer)
 {
   open_known(true);
