@@ -367,14 +367,24 @@ static void answer_malformed(stranger *s)
   peer_send_frame(s->fd, KVF_FRAME_CHALLENGE, "\0\0\0\0\0\0\0\0\0", 9);
 }
 
-static void answer_without_proof(stranger *s)
+static void challenge_as(stranger *s, kvf_incarnation server)
 {
-  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
+  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = server};
   uint8_t body[KVF_CHALLENGE_BYTES_MAX];
   size_t bytes = 0;
   memset(challenge.proof, 'x', sizeof(challenge.proof));
   assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
   peer_send_frame(s->fd, KVF_FRAME_CHALLENGE, body, bytes);
+}
+
+static void answer_without_proof(stranger *s)
+{
+  challenge_as(s, (kvf_incarnation){.bytes = {1}});
+}
+
+static void answer_as_nobody(stranger *s)
+{
+  challenge_as(s, (kvf_incarnation){.bytes = {0}});
 }
 
 static void answer_in_part(stranger *s)
@@ -463,6 +473,7 @@ SCENE_TEST(behind_a_ticket)
       {answer_long, KVF_PROTOCOL, "protocol: malformed message"},
       {answer_pong, KVF_PROTOCOL, "a message that does not belong here"},
       {answer_malformed, KVF_PROTOCOL, "malformed challenge"},
+      {answer_as_nobody, KVF_PROTOCOL, "malformed challenge"},
       {answer_without_proof, KVF_HANDSHAKE_REFUSED, "it does not have our key"},
       {send_nothing, KVF_HANDSHAKE_TIMEOUT, "handshake_timeout: no handshake in time"},
       {answer_in_part, KVF_HANDSHAKE_TIMEOUT, "handshake_timeout: no handshake in time"},
