@@ -7,39 +7,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../child_process.h"
 #include "stress.h"
-
-#define OFFER_PAUSE_US 2000
 
 /* ---- in the child ---- */
 
-static bool send_ticket(const stress_ticket *ticket)
-{
-  return send(STDIN_FILENO, ticket, sizeof(*ticket), MSG_NOSIGNAL) == (ssize_t)sizeof(*ticket);
-}
-
-/* Its engine, and a thread that sends the tickets to the parent until that is gone. */
+/* Its engine, until the parent has hung up. */
 int stress_child_main(void)
 {
   static stress_site site;
+  stress_setting setting;
   pthread_t threads[2];
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   stress_seed((uint64_t)getpid());
-  kvf_prng prng = stress_prng();
-  if (!stress_site_open(&site, "local,tcp", false) || pthread_create(&threads[0], NULL, stress_produce, &site) != 0 ||
+  if (!child_receive(STDIN_FILENO, &setting, sizeof(setting))) {
+    return EXIT_FAILURE;
+  }
+  stress_mix_now = setting.churn ? &stress_churn_mix : &stress_rain_mix;
+  stress_offer_to(STDIN_FILENO);
+  if (!stress_site_open(&site, &setting) || pthread_create(&threads[0], NULL, stress_produce, &site) != 0 ||
       pthread_create(&threads[1], NULL, stress_produce_poll, &site) != 0) {
     return EXIT_FAILURE;
   }
-  bool listens = true;
-  while (listens && atomic_load(&stress_wrong) == 0) {
-    stress_ticket ticket;
-    struct pollfd parent = {.fd = STDIN_FILENO, .events = POLLIN}; /* it never writes: readable means that it hung up */
-    if (stress_take(&prng, &ticket)) {
-      listens = send_ticket(&ticket);
-    }
-    listens = listens && poll(&parent, 1, 0) == 0;
-    stress_sleep_us(OFFER_PAUSE_US);
+  struct pollfd parent = {.fd = STDIN_FILENO, .events = POLLIN}; /* it writes no more: readable means that it hung up */
+  while (atomic_load(&stress_wrong) == 0 && poll(&parent, 1, 5) == 0) {
   }
   atomic_store(&stress_stop, true);
   (void)pthread_join(threads[0], NULL);
@@ -50,6 +40,24 @@ int stress_child_main(void)
 }
 
 /* ---- in the parent ---- */
+
+bool stress_child_start(child_process *child, const stress_setting *setting)
+{
+  bool started = child_start(child, "--child", SOCK_SEQPACKET) && child_send(child->channel, setting, sizeof(*setting));
+  if (!started) {
+    stress_fail("P6", "no child process");
+  }
+  return started;
+}
+
+stress_news stress_child_hear(const child_process *child, stress_ticket *out)
+{
+  struct pollfd readable = {.fd = child->channel, .events = POLLIN};
+  if (poll(&readable, 1, 5) <= 0) {
+    return STRESS_NO_NEWS;
+  }
+  return recv(child->channel, out, sizeof(*out), 0) == (ssize_t)sizeof(*out) ? STRESS_TICKET : STRESS_HUNG_UP;
+}
 
 /* Waits for its end, having hung up or killed it. */
 static void reap(const child_process *child, bool killed)
@@ -67,17 +75,14 @@ static void reap(const child_process *child, bool killed)
 static bool pass_tickets_on(const child_process *child)
 {
   stress_ticket ticket;
-  struct pollfd readable = {.fd = child->channel, .events = POLLIN};
-  for (int i = 0; i < 20; i++) {
-    if (poll(&readable, 1, 5) == 0) {
-      continue;
+  stress_news news = STRESS_NO_NEWS;
+  for (int i = 0; i < 20 && news != STRESS_HUNG_UP; i++) {
+    news = stress_child_hear(child, &ticket);
+    if (news == STRESS_TICKET) {
+      stress_offer(&ticket);
     }
-    if (recv(child->channel, &ticket, sizeof(ticket), 0) != (ssize_t)sizeof(ticket)) {
-      return false;
-    }
-    stress_offer(&ticket);
   }
-  return true;
+  return news != STRESS_HUNG_UP;
 }
 
 static void pause_child(const child_process *child, kvf_prng *prng)
@@ -87,15 +92,13 @@ static void pause_child(const child_process *child, kvf_prng *prng)
   (void)kill(child->pid, SIGCONT);
 }
 
-void *stress_child(void *unused)
+void *stress_child(void *context)
 {
-  (void)unused;
   kvf_prng prng = stress_prng();
   while (!atomic_load(&stress_stop)) {
     child_process child;
     bool killed = stress_one_in(&prng, 2);
-    if (!child_start(&child, "--child", SOCK_SEQPACKET)) {
-      stress_fail("P6", "no child process");
+    if (!stress_child_start(&child, context)) {
       return NULL;
     }
     uint64_t turns = 5 + kvf_prng_below(&prng, 40);

@@ -68,6 +68,7 @@ static kvf_status open_noted(stress_site *site, const stress_ticket *ticket, con
     load->id = info.id;
     load->started = true;
     load->begin_ms = stress_now_ms();
+    load->begin_given_us = stress_given_us();
     if (!note_load(site, load)) {
       (void)kvf_request_cancel(site->node, load->id);
       status = KVF_EXISTS;
@@ -109,7 +110,7 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
   }
   if (status != KVF_OK) {
     not_started(site, load, status);
-  } else if (stress_one_in(prng, 4)) {
+  } else if (load->gives_up) {
     give_up(site, prng, load->id);
   }
 }
@@ -117,19 +118,22 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
 static void consume_one(stress_site *site, kvf_prng *prng)
 {
   stress_ticket ticket;
-  stress_load load = {.id = 0};
-  if (!stress_take(prng, &ticket)) {
+  if (!stress_mix_now->take(site, prng, &ticket)) {
     return;
   }
-  bool forged = stress_one_in(prng, 16);
+  stress_load load = {
+      .source = ticket.source, .seed = ticket.seed, .count = ticket.count, .gives_up = stress_one_in(prng, 4)};
+  bool forged = stress_mix_now->forged_one_in > 0 && stress_one_in(prng, stress_mix_now->forged_one_in);
   kvf_prompt prompt = stress_prompt(forged ? ticket.seed + 2 : ticket.seed, ticket.count);
-  load.seed = ticket.seed;
-  load.count = ticket.count;
   if (!stress_blocks_take(site, prng, load.count, load.blocks)) {
     return;
   }
   kvf_status status = open_noted(site, &ticket, &prompt, &load);
-  if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY && status != KVF_EXISTS) {
+  if (status == KVF_BAD_TICKET && !forged && stress_mix_now->outcome != NULL) {
+    (void)pthread_mutex_lock(&site->lock);
+    stress_mix_now->outcome(site, &load, status);
+    (void)pthread_mutex_unlock(&site->lock);
+  } else if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY && status != KVF_EXISTS) {
     stress_fail("P8", "request: %s", kvf_status_name(status));
   }
   if (status != KVF_OK) {
@@ -181,6 +185,9 @@ static void on_load(stress_site *site, stress_load *load, const kvf_event *event
   (void)kvf_request_report(site->node, report);
   atomic_fetch_add(&site->outcomes, 1);
   atomic_fetch_add(&site->good, report->status == KVF_OK);
+  if (stress_mix_now->outcome != NULL) {
+    stress_mix_now->outcome(site, load, (kvf_status)report->status);
+  }
 }
 
 static void on_quiet(stress_site *site, stress_load *load)
@@ -239,6 +246,9 @@ void *stress_consume_poll(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     (void)pthread_mutex_lock(&site->lock);
     size_t count = kvf_poll(site->node, events, EVENTS);
+    if (stress_mix_now->look != NULL) {
+      stress_mix_now->look(site);
+    }
     for (size_t i = 0; i < count; i++) {
       on_event(site, &events[i]);
     }

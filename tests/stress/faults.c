@@ -47,13 +47,18 @@ static void cut_connection(kvf_prng *prng)
   }
 }
 
+static uint16_t port_of(const stress_site *site)
+{
+  return (uint16_t)strtoul(strrchr(site->setting.listen, ':') + 1, NULL, 10);
+}
+
 /* Somebody who connects and says nothing, or nonsense, and goes with a reset. */
 static void send_stranger(const stress_sites *sites, kvf_prng *prng)
 {
   uint8_t noise[256];
   struct sockaddr_in address = {.sin_family = AF_INET,
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                .sin_port = htons(any_site(sites, prng)->port.port)};
+                                .sin_port = htons(port_of(any_site(sites, prng)))};
   const struct linger reset = {.l_onoff = 1, .l_linger = 0};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const void *any = &address;

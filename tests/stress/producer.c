@@ -77,15 +77,16 @@ static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease
   if (!early) {
     stress_offer(ticket);
   }
-  if (stress_one_in(prng, 3)) {
+  if (ticket->source.ends_early) {
     end_early(site, prng, lease);
   }
 }
 
 static void produce_one(stress_site *site, kvf_prng *prng)
 {
-  stress_lease lease = {.count = 1 + (uint32_t)kvf_prng_below(prng, STRESS_TICKET_BLOCKS)};
+  stress_lease lease = {.count = 1 + (uint32_t)kvf_prng_below(prng, stress_mix_now->ticket_blocks)};
   stress_ticket ticket = {.seed = stress_new_seed(prng), .count = lease.count};
+  ticket.source.ends_early = site->setting.ends_early || stress_one_in(prng, stress_mix_now->ends_early_one_in);
   size_t bytes = 0;
   if (!stress_blocks_take(site, prng, lease.count, lease.blocks)) {
     return;

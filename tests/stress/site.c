@@ -51,7 +51,7 @@ bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint3
   bool enough = found == count;
   for (uint32_t i = 0; i < count && enough; i++) {
     site->used[blocks[i]] = true;
-    if (site->consumer && !stress_holds(site, blocks[i], 0, 0)) {
+    if (site->setting.consumer && !stress_holds(site, blocks[i], 0, 0)) {
       stress_fail("P4", "block %u was written to after it had become quiet", blocks[i]);
     }
   }
@@ -88,11 +88,12 @@ static kvf_status configure(const stress_site *site, kvf_config *config)
 {
   char message[KVF_MESSAGE_BYTES_MAX];
   const char *const options[][2] = {
-      {"listen", site->port.address},
-      {"transports", site->transports},
+      {"listen", site->setting.listen},
+      {"transports", site->setting.transports},
+      {"key_file", site->setting.key_file},
+      {"tls", site->setting.key_file[0] == '\0' ? "off_loopback" : "always"},
       {"block_tokens", "16"},
       {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
-      {"stall_timeout_ms", "200"},
       {"quiet_timeout_ms", "1000"},
       {"handshake_timeout_ms", "300"},
       {"breaker_cooldown_ms", "5"},
@@ -100,8 +101,6 @@ static kvf_status configure(const stress_site *site, kvf_config *config)
       {"backoff_min_ms", "1"},
       {"backoff_max_ms", "20"},
       {"lease_slots", "64"},
-      {"lease_ttl_ms", "300"},
-      {"lease_max_ms", "2000"},
       {"chunk_bytes", "16384"},
       {"inline_bytes", "40000"},
       {"connections_max", "24"},
@@ -112,6 +111,9 @@ static kvf_status configure(const stress_site *site, kvf_config *config)
   kvf_status status = kvf_config_identity(config, "model", "stress");
   for (size_t i = 0; i < sizeof(options) / sizeof(options[0]) && status == KVF_OK; i++) {
     status = kvf_config_set(config, options[i][0], options[i][1], message);
+  }
+  for (const char *const(*option)[2] = stress_mix_now->options; (*option)[0] != NULL && status == KVF_OK; option++) {
+    status = kvf_config_set(config, (*option)[0], (*option)[1], message);
   }
   return status;
 }
@@ -158,10 +160,10 @@ static bool open_node(stress_site *site)
   return status == KVF_OK;
 }
 
-bool stress_site_open(stress_site *site, const char *transports, bool consumer)
+bool stress_site_open(stress_site *site, const stress_setting *setting)
 {
   pthread_rwlockattr_t kind;
-  *site = (stress_site){.transports = transports, .consumer = consumer, .port = hold_port()};
+  *site = (stress_site){.setting = *setting};
   (void)pthread_rwlockattr_init(&kind);
   (void)pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
   (void)pthread_rwlock_init(&site->life, &kind);
@@ -182,7 +184,6 @@ bool stress_site_open(stress_site *site, const char *transports, bool consumer)
 void stress_site_close(stress_site *site)
 {
   kvf_node_close(site->node);
-  (void)close(site->port.fd);
   for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
     free(site->pool[i]);
   }

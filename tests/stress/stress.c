@@ -1,6 +1,7 @@
 /* stress: see stress.h. */
 #include <argp.h>
 #include <dirent.h>
+#include <inttypes.h>
 #include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,19 +10,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../held_port.h"
+#include "../sanitizer.h"
 #include "stress.h"
 
 #define SITES 5
-#define THREADS_MAX 32
 #define WARM_UP_MS 1000
-/* What a heap may have grown by over a run without a leak: the C library counts what it caches for threads. Sanitizers
- * count exactly, and nothing is left there; a leak of one object per connection is some 60 kB in five seconds. */
-#define HEAP_SLACK_BYTES 32768
+/* What a heap may have grown by over a run without a leak. Sanitizers count exactly, and nothing is left there; the C
+ * library counts what it caches for threads. In the rain a leak of one object per connection is some 60 kB in five
+ * seconds. */
+#define RAIN_CACHED_BYTES 32768
 #define HEAP_SLACK_BYTES_EXACT 1024
 
 atomic_bool stress_stop;
 atomic_bool stress_last;
 atomic_uint stress_wrong;
+const stress_mix *stress_mix_now = &stress_rain_mix;
 static atomic_ullong next_seed;
 
 void stress_fail(const char *promise, const char *format, ...)
@@ -62,51 +66,47 @@ kvf_prng stress_prng(void)
 
 /* ---- one run ---- */
 
-typedef struct thread_list {
-  pthread_t threads[THREADS_MAX];
-  uint32_t count;
-} thread_list;
-
-static void begin(thread_list *list, void *(*run)(void *), void *context)
+void stress_begin(stress_threads *threads, void *(*run)(void *), void *context)
 {
-  if (list->count == THREADS_MAX || pthread_create(&list->threads[list->count], NULL, run, context) != 0) {
+  if (threads->count == STRESS_THREADS_MAX ||
+      pthread_create(&threads->threads[threads->count], NULL, run, context) != 0) {
     stress_fail("P6", "no thread");
     return;
   }
-  list->count++;
+  threads->count++;
 }
 
-static void join(thread_list *list)
+void stress_join(stress_threads *threads)
 {
-  while (list->count > 0) {
-    (void)pthread_join(list->threads[--list->count], NULL);
+  while (threads->count > 0) {
+    (void)pthread_join(threads->threads[--threads->count], NULL);
   }
 }
 
-static void begin_engine(thread_list *engines, thread_list *pollers, stress_site *site)
+static void begin_engine(stress_threads *engines, stress_threads *pollers, stress_site *site)
 {
   for (int i = 0; i < 2; i++) {
-    begin(engines, site->consumer ? stress_consume : stress_produce, site);
+    stress_begin(engines, site->setting.consumer ? stress_consume : stress_produce, site);
   }
-  begin(pollers, site->consumer ? stress_consume_poll : stress_produce_poll, site);
+  stress_begin(pollers, site->setting.consumer ? stress_consume_poll : stress_produce_poll, site);
 }
 
-/* Those that poll go on until all is over. */
-static void settle(stress_site *sites, thread_list *pollers)
+void stress_settle(const stress_sites *sites, stress_threads *pollers)
 {
   const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
   bool idle = false;
+  atomic_store(&stress_last, true);
   while (!idle && stress_now_ms() < until_ms && atomic_load(&stress_wrong) == 0) {
     idle = true;
-    for (uint32_t i = 0; i < SITES; i++) {
-      idle = stress_is_idle(&sites[i], false) && idle;
+    for (uint32_t i = 0; i < sites->count; i++) {
+      idle = stress_is_idle(&sites->site[i], false) && idle;
     }
     stress_sleep_us(5000);
   }
-  for (uint32_t i = 0; i < SITES && atomic_load(&stress_wrong) == 0; i++) {
-    (void)stress_is_idle(&sites[i], true);
+  for (uint32_t i = 0; i < sites->count && atomic_load(&stress_wrong) == 0; i++) {
+    (void)stress_is_idle(&sites->site[i], true);
   }
-  join(pollers);
+  stress_join(pollers);
 }
 
 static void tell(stress_site *sites, uint64_t ms)
@@ -125,38 +125,51 @@ static void tell(stress_site *sites, uint64_t ms)
                outcomes, good, ends, restarts);
 }
 
-/* False: it could not begin. */
-static bool run(uint64_t ms)
+static void set_up(stress_setting *setting, held_port port, const char *transports, bool consumer)
 {
-  static const char *const transports[SITES] = {"local,tcp", "tcp", "local,tcp", "tcp", "local"};
+  *setting = (stress_setting){.consumer = consumer};
+  (void)snprintf(setting->listen, sizeof(setting->listen), "%s", port.address);
+  (void)snprintf(setting->transports, sizeof(setting->transports), "%s", transports);
+}
+
+/* False: it could not begin. */
+static bool rain(uint64_t ms)
+{
+  static const char *const transports[SITES + 1] = {"local,tcp", "tcp", "local,tcp", "tcp", "local", "local,tcp"};
   static stress_site sites[SITES];
+  held_port ports[SITES + 1]; /* the last is the child's */
+  stress_setting settings[SITES + 1];
   stress_sites all = {sites, SITES};
-  thread_list engines = {.count = 0};
-  thread_list pollers = {.count = 0};
+  stress_threads engines = {.count = 0};
+  stress_threads pollers = {.count = 0};
   const uint64_t begin_ms = stress_now_ms();
   atomic_store(&stress_stop, false);
   atomic_store(&stress_last, false);
-  for (uint32_t i = 0; i < SITES; i++) {
-    if (!stress_site_open(&sites[i], transports[i], i >= 2)) {
+  for (uint32_t i = 0; i <= SITES; i++) {
+    ports[i] = hold_port();
+    set_up(&settings[i], ports[i], transports[i], i >= 2 && i < SITES);
+    if (i < SITES && !stress_site_open(&sites[i], &settings[i])) {
       return false;
     }
   }
   for (uint32_t i = 0; i < SITES; i++) {
     begin_engine(&engines, &pollers, &sites[i]);
   }
-  begin(&engines, stress_look, &all);
-  begin(&engines, stress_rain, &all);
-  begin(&engines, stress_child, NULL);
+  stress_begin(&engines, stress_look, &all);
+  stress_begin(&engines, stress_rain, &all);
+  stress_begin(&engines, stress_child, &settings[SITES]);
   while (stress_now_ms() < begin_ms + ms && !atomic_load(&stress_stop)) {
     stress_sleep_us(10000);
   }
   atomic_store(&stress_stop, true);
-  join(&engines);
-  atomic_store(&stress_last, true);
-  settle(sites, &pollers);
+  stress_join(&engines);
+  stress_settle(&all, &pollers);
   tell(sites, stress_now_ms() - begin_ms);
   for (uint32_t i = 0; i < SITES; i++) {
     stress_site_close(&sites[i]);
+  }
+  for (uint32_t i = 0; i <= SITES; i++) {
+    (void)close(ports[i].fd);
   }
   return true;
 }
@@ -165,12 +178,6 @@ static bool run(uint64_t ms)
 
 /* Sanitizers have heaps of their own. */
 extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
-
-typedef struct residue {
-  uint64_t heap_bytes;
-  uint64_t fds;
-  uint64_t threads;
-} residue;
 
 static uint64_t count_entries(const char *path)
 {
@@ -186,9 +193,23 @@ static uint64_t count_entries(const char *path)
   return count;
 }
 
-static residue measure(void)
+/* 0: not known. */
+static uint64_t resident_bytes(void)
 {
-  residue found = {.fds = count_entries("/proc/self/fd"), .threads = count_entries("/proc/self/task")};
+  uint64_t pages = 0;
+  FILE *file = fopen("/proc/self/statm", "re");
+  if (file != NULL) {
+    pages = fscanf(file, "%*u %" SCNu64, &pages) == 1 ? pages : 0;
+    (void)fclose(file);
+  }
+  return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+stress_residue stress_measure(void)
+{
+  stress_residue found = {.resident_bytes = resident_bytes(),
+                          .fds = count_entries("/proc/self/fd"),
+                          .threads = count_entries("/proc/self/task")};
   if (__sanitizer_get_current_allocated_bytes != NULL) {
     found.heap_bytes = __sanitizer_get_current_allocated_bytes();
   } else {
@@ -198,28 +219,46 @@ static residue measure(void)
   return found;
 }
 
-static void check_residue(const residue *before)
+static void tell_residue(const char *what, uint64_t before, uint64_t after)
 {
-  const uint64_t slack_bytes =
-      __sanitizer_get_current_allocated_bytes != NULL ? HEAP_SLACK_BYTES_EXACT : HEAP_SLACK_BYTES;
-  residue after = measure();
+  (void)printf("%-28s%llu before, %llu after\n", what, (unsigned long long)before, (unsigned long long)after);
+}
+
+void stress_check_residue(const stress_residue *before, uint64_t cached_bytes)
+{
+  const uint64_t slack_bytes = __sanitizer_get_current_allocated_bytes != NULL ? HEAP_SLACK_BYTES_EXACT : cached_bytes;
+  stress_residue after = stress_measure();
   const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
   while ((after.fds > before->fds || after.threads > before->threads) && stress_now_ms() < until_ms) {
     stress_sleep_us(1000); /* a joined thread leaves /proc a little later */
-    after = measure();
+    after = stress_measure();
   }
-  (void)printf("left: heap %+lld bytes, %+lld descriptors, %+lld threads\n",
-               (long long)(after.heap_bytes - before->heap_bytes), (long long)(after.fds - before->fds),
-               (long long)(after.threads - before->threads));
+  tell_residue("heap, bytes", before->heap_bytes, after.heap_bytes);
+  tell_residue("resident, bytes", before->resident_bytes, after.resident_bytes);
+  tell_residue("descriptors", before->fds, after.fds);
+  tell_residue("threads", before->threads, after.threads);
   if (after.fds > before->fds || after.threads > before->threads ||
       after.heap_bytes > before->heap_bytes + slack_bytes) {
     stress_fail("P6", "something was left behind");
   }
 }
 
+static bool rain_twice(uint64_t ms)
+{
+  bool ran = rain(WARM_UP_MS);
+  const stress_residue before = stress_measure();
+  ran = ran && atomic_load(&stress_wrong) == 0 && rain(ms);
+  if (ran) {
+    stress_check_residue(&before, RAIN_CACHED_BYTES);
+  }
+  return ran;
+}
+
 typedef struct stress_arguments {
   uint64_t seconds;
   uint64_t seed;
+  stress_churn_order churn_order;
+  bool churn;
   bool child;
 } stress_arguments;
 
@@ -233,6 +272,18 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case 'r':
       arguments->seed = strtoul(text, NULL, 10);
       break;
+    case 'u':
+      arguments->churn = true;
+      break;
+    case 'l':
+      arguments->churn_order.loads = strtoul(text, NULL, 10);
+      break;
+    case 't':
+      arguments->churn_order.tls = true;
+      break;
+    case '6':
+      arguments->churn_order.ipv6 = true;
+      break;
     case 'c':
       arguments->child = true;
       break;
@@ -245,6 +296,10 @@ static error_t parse(int key, char *text, struct argp_state *state)
 static const struct argp_option options[] = {
     {.name = "seconds", .key = 's', .arg = "N", .doc = "how long (5)"},
     {.name = "seed", .key = 'r', .arg = "N", .doc = "of what happens (the time)"},
+    {.name = "churn", .key = 'u', .doc = "producers that are killed and started anew, instead of rain"},
+    {.name = "loads", .key = 'l', .arg = "N", .doc = "churn: how many (100000; 10000 with a sanitizer)"},
+    {.name = "tls", .key = 't', .doc = "churn: everything inside TLS, and its keys change meanwhile"},
+    {.name = "ipv6", .key = '6', .doc = "churn: on ::1"},
     {.name = "child", .key = 'c', .flags = OPTION_HIDDEN},
     {0},
 };
@@ -253,7 +308,7 @@ int main(int count, char **words)
 {
   static const struct argp parser = {
       .options = options, .parser = parse, .doc = "Many threads on the public interface while faults rain."};
-  stress_arguments arguments = {.seconds = 5, .seed = stress_now_ms()};
+  stress_arguments arguments = {.seconds = 5, .seed = stress_now_ms(), .churn_order.loads = SANITIZED ? 10000 : 100000};
   (void)argp_parse(&parser, count, words, 0, NULL, &arguments);
   if (arguments.child) {
     return stress_child_main();
@@ -261,11 +316,6 @@ int main(int count, char **words)
   stress_seed(arguments.seed);
   (void)printf("seed %llu\n", (unsigned long long)arguments.seed);
   (void)setvbuf(stdout, NULL, _IOLBF, 0);
-  bool ran = run(WARM_UP_MS);
-  const residue before = measure();
-  ran = ran && atomic_load(&stress_wrong) == 0 && run(arguments.seconds * 1000);
-  if (ran) {
-    check_residue(&before);
-  }
+  bool ran = arguments.churn ? stress_churn(&arguments.churn_order) : rain_twice(arguments.seconds * 1000);
   return ran && atomic_load(&stress_wrong) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

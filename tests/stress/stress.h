@@ -7,7 +7,9 @@
  *   P3  one outcome, one quiet, at most one verdict, one end of a lease
  *   P4  after quiet nothing writes to the destination
  *   P5  every lease ends
- *   P6  no call fails in a way that it does not document; in the end descriptors, threads and memory are as before */
+ *   P6  no call fails in a way that it does not document; in the end descriptors, threads and memory are as before
+ *
+ * That is the rain. The churn is another mix of the same engines: churn.c. */
 #ifndef KVF_TESTS_STRESS_H
 #define KVF_TESTS_STRESS_H
 
@@ -15,7 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "../held_port.h"
+#include "../child_process.h"
 #include "base/prng.h"
 #include "kvferry/kvferry.h"
 
@@ -30,6 +32,7 @@
 #define STRESS_LOADS 64
 
 #define STRESS_LOAD_TIMEOUT_MS 1500
+#define STRESS_THREADS_MAX 32
 /* How much later than it should something may come before it counts as never: a machine under load, and TSan. */
 #define STRESS_PATIENCE_MS 20000
 
@@ -52,9 +55,38 @@ static inline bool stress_one_in(kvf_prng *prng, uint64_t n)
   return kvf_prng_below(prng, n) == 0;
 }
 
+typedef struct stress_threads {
+  pthread_t threads[STRESS_THREADS_MAX];
+  uint32_t count;
+} stress_threads;
+
+void stress_begin(stress_threads *threads, void *(*run)(void *), void *context);
+void stress_join(stress_threads *threads);
+
+/* What this process has. */
+typedef struct stress_residue {
+  uint64_t heap_bytes;
+  uint64_t resident_bytes; /* told, not checked: allocators keep pages */
+  uint64_t fds;
+  uint64_t threads;
+} stress_residue;
+
+stress_residue stress_measure(void);
+/* Waits until no more is left than there was before; fails if that does not come. `cached_bytes`: of the heap, what the
+ * C library may have cached meanwhile. */
+void stress_check_residue(const stress_residue *before, uint64_t cached_bytes);
+
 /* ---- ticket.c: prompts, their bytes, and the tickets on their way to a consumer ---- */
 
+/* Where a ticket comes from, for the churn. */
+typedef struct stress_source {
+  uint32_t producer;
+  uint32_t life;   /* of its process: the how many'th it is */
+  bool ends_early; /* the engine takes the blocks back before it has to */
+} stress_source;
+
 typedef struct stress_ticket {
+  stress_source source;
   uint64_t seed; /* of the prompt */
   uint32_t count;
   uint32_t bytes;
@@ -64,10 +96,9 @@ typedef struct stress_ticket {
 uint64_t stress_new_seed(kvf_prng *prng);
 kvf_prompt stress_prompt(uint64_t seed, uint32_t count);
 
-/* Any consumer may take it, several may take the same. */
+/* Any consumer may take it, several may take the same. In a child process: it goes to the parent. */
 void stress_offer(const stress_ticket *ticket);
-/* False: there is none. */
-bool stress_take(kvf_prng *prng, stress_ticket *out);
+void stress_offer_to(int channel);
 
 /* ---- site.c: a node, its engine's memory, and how it is restarted ---- */
 
@@ -80,22 +111,33 @@ typedef struct stress_lease {
 
 typedef struct stress_load {
   uint64_t id; /* 0: unused */
+  stress_source source;
   uint64_t seed;
   uint64_t begin_ms;
+  uint64_t begin_given_us; /* stress_given_us() */
   uint32_t count;
   uint32_t blocks[STRESS_TICKET_BLOCKS];
   uint32_t prefix;
-  bool started; /* else its blocks are the engine's */
+  bool gives_up; /* the engine aborts it */
+  bool started;  /* else its blocks are the engine's */
   bool loaded;
   bool quiet;
   bool decided;
   bool cancelled;
 } stress_load;
 
-typedef struct stress_site {
-  const char *transports;
+/* What a node is told. The parent sends it to a child process. */
+typedef struct stress_setting {
+  char listen[KVF_HOST_BYTES_MAX]; /* the same after each restart */
+  char transports[16];
+  char key_file[64]; /* empty: none; else everything is inside TLS */
   bool consumer;
-  held_port port; /* the same after each restart */
+  bool churn;
+  bool ends_early; /* a producer that takes the blocks of every lease back early */
+} stress_setting;
+
+typedef struct stress_site {
+  stress_setting setting;
 
   pthread_rwlock_t life; /* held for writing while the node is closed and opened; else for reading around each call */
   kvf_node *node;        /* NULL: it could not be opened */
@@ -113,7 +155,7 @@ typedef struct stress_site {
 } stress_site;
 
 /* False: no memory, or no node. */
-bool stress_site_open(stress_site *site, const char *transports, bool consumer);
+bool stress_site_open(stress_site *site, const stress_setting *setting);
 void stress_site_close(stress_site *site);
 /* Closes the node; all its blocks are the engine's again, and are scribbled on; opens it. */
 void stress_site_restart(stress_site *site);
@@ -138,9 +180,7 @@ void *stress_consume(void *context);      /* a stress_site */
 void *stress_consume_poll(void *context); /* a stress_site */
 void *stress_look(void *context);         /* statistics and the like, of a stress_sites */
 void *stress_rain(void *context);         /* faults, of a stress_sites */
-void *stress_child(void *unused);
-/* The child process. */
-int stress_child_main(void);
+void *stress_child(void *context);        /* a stress_setting */
 
 /* All sites of the parent, for stress_look() and stress_rain(). */
 typedef struct stress_sites {
@@ -150,5 +190,56 @@ typedef struct stress_sites {
 
 /* False as long as something is open there. Says what, if `complain`. */
 bool stress_is_idle(stress_site *site, bool complain);
+/* Waits until nothing is, with those that poll, which then end. */
+void stress_settle(const stress_sites *sites, stress_threads *pollers);
+
+/* ---- child.c: a producer in a process of its own ---- */
+
+typedef enum stress_news { STRESS_NO_NEWS, STRESS_TICKET, STRESS_HUNG_UP } stress_news;
+
+bool stress_child_start(child_process *child, const stress_setting *setting);
+/* Waits for its next ticket, 5 ms at most. */
+stress_news stress_child_hear(const child_process *child, stress_ticket *out);
+/* What it does. */
+int stress_child_main(void);
+
+/* ---- the mixes ---- */
+
+typedef struct stress_mix {
+  const char *const options[6][2]; /* of all nodes; the last has no name */
+  uint32_t ticket_blocks;          /* of one prompt, at most */
+  uint32_t ends_early_one_in;
+  uint32_t forged_one_in;
+  /* A ticket for that consumer. False: there is none. */
+  bool (*take)(stress_site *site, kvf_prng *prng, stress_ticket *out);
+  /* May be NULL. After each look for events, with the site's lock; and with every outcome. */
+  void (*look)(stress_site *site);
+  void (*outcome)(stress_site *site, const stress_load *load, kvf_status status);
+} stress_mix;
+
+extern const stress_mix *stress_mix_now;
+extern const stress_mix stress_rain_mix;  /* ticket.c */
+extern const stress_mix stress_churn_mix; /* churn.c */
+
+typedef struct stress_churn_order {
+  uint64_t loads;
+  bool tls; /* and rotation of its keys */
+  bool ipv6;
+} stress_churn_order;
+
+/* False: it could not begin. */
+bool stress_churn(const stress_churn_order *order);
+
+/* ---- pause.c: what the machine takes ---- */
+
+/* A clock that stands still while the machine lets this process wait; while stress_watch_machine() runs. */
+uint64_t stress_given_us(void);
+void *stress_watch_machine(void *unused);
+typedef struct stress_pauses {
+  uint64_t all_us;
+  uint64_t longest_us;
+  uint64_t count;
+} stress_pauses;
+stress_pauses stress_pauses_seen(void);
 
 #endif

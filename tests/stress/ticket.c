@@ -30,8 +30,20 @@ kvf_prompt stress_prompt(uint64_t seed, uint32_t count)
   return prompt;
 }
 
+static int parent = -1; /* in a child process: where its tickets go */
+
+void stress_offer_to(int channel)
+{
+  parent = channel;
+}
+
 void stress_offer(const stress_ticket *ticket)
 {
+  if (parent >= 0) {
+    bool sent = child_send(parent, ticket, sizeof(*ticket));
+    (void)sent; /* stress_child_main() sees that the parent has gone */
+    return;
+  }
   (void)pthread_mutex_lock(&board.lock);
   board.tickets[board.count % BOARD_TICKETS] = *ticket;
   board.count++;
@@ -39,8 +51,9 @@ void stress_offer(const stress_ticket *ticket)
 }
 
 /* Mostly the newest ones, so that many are still good. */
-bool stress_take(kvf_prng *prng, stress_ticket *out)
+static bool take(stress_site *site, kvf_prng *prng, stress_ticket *out)
 {
+  (void)site;
   (void)pthread_mutex_lock(&board.lock);
   uint64_t back = kvf_prng_below(prng, stress_one_in(prng, 4) ? BOARD_TICKETS : 3);
   bool found = back < board.count;
@@ -50,3 +63,11 @@ bool stress_take(kvf_prng *prng, stress_ticket *out)
   (void)pthread_mutex_unlock(&board.lock);
   return found;
 }
+
+const stress_mix stress_rain_mix = {
+    .options = {{"stall_timeout_ms", "200"}, {"lease_ttl_ms", "300"}, {"lease_max_ms", "2000"}},
+    .ticket_blocks = STRESS_TICKET_BLOCKS,
+    .ends_early_one_in = 3,
+    .forged_one_in = 16,
+    .take = take,
+};

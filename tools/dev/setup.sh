@@ -190,6 +190,8 @@ build_c() {
   configure_c "$@" && say "compiling $1 …" && .venv/bin/ninja -C "$1" --quiet
 }
 
+SANITIZE=(-Dbench=false --buildtype=debugoptimized)
+
 # build_chaos: the injector alone, where the tests build it too.
 build_chaos() {
   configure_c build && .venv/bin/ninja -C build --quiet tools/chaos/libkvferry-chaos.so

@@ -10,7 +10,6 @@ PASSED=$CACHE/deep
 # Engines that are up share the machine's memory: these have runs of their own.
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/versions)
-SANITIZE=(-Dbench=false --buildtype=debugoptimized)
 # In the order of what they find soonest. Minutes are those of two cores.
 PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 coverage:1 engines:16 engine-mutants:2 versions:2 chaos:8 package:4)
 
