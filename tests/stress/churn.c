@@ -34,10 +34,10 @@
 #define AFTERMATH_MS 500
 #define WARM_UP_LOADS 1000
 /* Longer than an idle connection, and what is known of its peer, lives. */
-#define IDLE_MS 1500
+#define IDLE_US 1500000
 #define FOREIGN_KEY 999999
 /* For 31 threads, some of them with arenas of their own. */
-#define CACHED_BYTES (512 * 1024)
+#define CACHED_BYTES 524288
 
 typedef enum churn_state { CHURN_WELL, CHURN_DEAD, CHURN_STOPPED, CHURN_POISONED } churn_state;
 typedef enum churn_kind { KIND_WELL, KIND_ENDS_EARLY, KIND_FOREIGN_KEY, KIND_GARBAGE, KINDS } churn_kind;
@@ -284,7 +284,7 @@ static bool live(churn_producer *p, kvf_prng *prng, churn_kind kind)
 /* -1: that is not possible. */
 static int listen_on(const held_port *port)
 {
-  struct sockaddr_storage address;
+  struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
   socklen_t bytes = sizeof(address);
   void *any = &address;
   const int on = 1;
@@ -578,7 +578,7 @@ static void load(uint64_t loads)
   stress_join(&engines);
   stress_settle(&all, &others);
   wait_for_requests();
-  stress_sleep_us(IDLE_MS * 1000);
+  stress_sleep_us(IDLE_US);
 }
 
 static void tell(uint64_t ms)
