@@ -60,15 +60,18 @@ void kvf_thread_move(pthread_t thread, const kvf_cpu_list *cpus)
   }
 }
 
-static int create(pthread_t *thread, void *(*main)(void *context), void *context, const kvf_thread_cpus *cpus)
+static int create(pthread_t *thread, void *(*main)(void *context), void *context, const kvf_thread_cpus *cpus,
+                  bool of_usual_class)
 {
   pthread_attr_t attributes;
   int error = pthread_attr_init(&attributes);
   if (error != 0) {
     return error;
   }
-  (void)pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
-  (void)pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
+  if (of_usual_class) {
+    (void)pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+    (void)pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
+  }
   if (!cpus->inherit) {
     cpu_set_t set = set_of(&cpus->only);
     if (kvf_thread_cpus_are_free(cpus)) {
@@ -78,10 +81,22 @@ static int create(pthread_t *thread, void *(*main)(void *context), void *context
   }
   error = error != 0 ? error : pthread_create(thread, &attributes, main, context);
   (void)pthread_attr_destroy(&attributes);
-  if (error == EPERM || error == ENOSYS) { /* a sandbox lets nobody choose */
-    error = pthread_create(thread, NULL, main, context);
-  }
   return error;
+}
+
+static bool is_forbidden(int error)
+{
+  return error == EPERM || error == ENOSYS;
+}
+
+/* A sandbox may let nobody choose the class, or the CPUs. */
+static int create_as_allowed(pthread_t *thread, void *(*main)(void *context), void *context,
+                             const kvf_thread_cpus *cpus)
+{
+  const kvf_thread_cpus inherited = {.inherit = true};
+  int error = create(thread, main, context, cpus, true);
+  error = is_forbidden(error) ? create(thread, main, context, cpus, false) : error;
+  return is_forbidden(error) ? create(thread, main, context, &inherited, false) : error;
 }
 
 int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context,
@@ -91,7 +106,7 @@ int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *co
   sigset_t before;
   (void)sigfillset(&all);
   (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = create(thread, main, context, cpus);
+  int error = create_as_allowed(thread, main, context, cpus);
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (error == 0) {
     (void)pthread_setname_np(*thread, name);
