@@ -42,7 +42,6 @@ typedef struct kvf_option {
   {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
 
 #define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
-#define PEERS_MAX 64
 #define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
 
 static const kvf_option table[] = {
@@ -285,7 +284,7 @@ static unsigned parse_transports(const char *text)
   }
 }
 
-bool kvf_peers_next(const char **rest, char address[KVF_HOST_BYTES_MAX])
+bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX])
 {
   size_t bytes = strcspn(*rest, ",");
   if (bytes == 0 || bytes >= KVF_HOST_BYTES_MAX) {
@@ -302,9 +301,10 @@ static bool is_peers(const char *text)
 {
   char address[KVF_HOST_BYTES_MAX];
   uint32_t count = 0;
-  while (kvf_peers_next(&text, address)) {
+  while (kvf_peer_names_next(&text, address)) {
     const char *colon = strrchr(address, ':');
-    if (!is_address(address) || colon == NULL || colon[1] == ']' || strchr(colon, ']') != NULL || ++count > PEERS_MAX) {
+    if (!is_address(address) || colon == NULL || colon[1] == ']' || strchr(colon, ']') != NULL ||
+        ++count > KVF_KNOWN_PEERS_MAX) {
       return false;
     }
   }

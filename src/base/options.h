@@ -8,8 +8,10 @@
 /* `listen` without its range, which is up to *last; 0: it has none. */
 void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last);
 
+#define KVF_KNOWN_PEERS_MAX 64 /* names in the option peers */
+
 /* Takes the next address of `peers` from *rest. False: there is none, or it is too long. */
-bool kvf_peers_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);
+bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);
 
 /* Checks a whole configuration: every option once more (the struct is the caller's memory), and those that depend on
  * each other. KVF_INVALID: `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) names options, values and what is

@@ -5,6 +5,7 @@
 #ifndef KVF_CORE_KNOWN_H
 #define KVF_CORE_KNOWN_H
 
+#include "base/options.h"
 #include "core/peer.h"
 
 typedef struct kvf_known_peer {

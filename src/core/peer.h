@@ -16,8 +16,7 @@
 #include "core/wheel.h"
 #include "wire/address.h"
 
-#define KVF_PEERS_MAX 4096     /* known at once; unused ones make room, least recently used first */
-#define KVF_KNOWN_PEERS_MAX 64 /* of the option peers */
+#define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
 
 typedef enum kvf_peer_state {
   KVF_PEER_IDLE,

@@ -117,6 +117,7 @@ kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_
   size_t bytes = 0;
   message[0] = '\0';
   if (read_file(path, data, sizeof(data), &bytes, message) != KVF_OK) {
+    kvf_forget(data, sizeof(data));
     return KVF_INVALID;
   }
   const char *wrong = bytes > FILE_BYTES_MAX ? "it is too long: a key must have 16 to 256 bytes"

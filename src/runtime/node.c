@@ -163,7 +163,7 @@ static kvf_status add_known(kvf_node *node, char *message)
 {
   const char *rest = node->config.peers;
   char text[KVF_HOST_BYTES_MAX];
-  while (kvf_peers_next(&rest, text)) {
+  while (kvf_peer_names_next(&rest, text)) {
     kvf_address address;
     if (kvf_address_resolve_for(text, NULL, &address, message) != KVF_OK) {
       kvf_log(&node->logger, KVF_LOG_WARN, "peers: %s is left out: %s", text, message);
@@ -395,8 +395,9 @@ int kvf_event_fd(kvf_node *node)
 
 size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
 {
-  if (atomic_load_explicit(&node->may_assist, memory_order_relaxed)) {
-    kvf_node_assist(node);
+  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_relaxed);
+  if (assist != 0) {
+    kvf_node_assist(node, assist);
   }
   if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
     return 0;

@@ -51,7 +51,7 @@ struct kvf_node {
   kvf_node_link *links; /* by path */
   kvf_list dials;
   bool caller_helps;       /* the thread that holds the lock is a caller's, which may copy small reads itself */
-  bool small_reads;        /* some transport has got reads that wait for assist() */
+  uint32_t small_reads;    /* a bit for each transport that has got reads that wait for assist() */
   bool wants_wake;         /* the control thread has something to do */
   bool closing;            /* effects are not carried out any more */
   uint64_t armed_ns;       /* until when the control thread sleeps */
@@ -74,7 +74,7 @@ struct kvf_node {
   bool event_fd_wanted;   /* under the lock: somebody has asked for it */
   bool event_fd_readable; /* likewise */
   atomic_bool has_events;
-  atomic_bool may_assist; /* kvf_poll() has small reads to look after */
+  atomic_uint may_assist; /* likewise: kvf_poll() has small reads to look after */
 };
 
 /* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken
@@ -100,8 +100,8 @@ uint64_t kvf_node_enter_to_help(kvf_node *node);
 /* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
 void kvf_node_leave(kvf_node *node, uint64_t now_ns);
 
-/* In a caller's thread, without the lock: what its transports can do for small reads. */
-void kvf_node_assist(kvf_node *node);
+/* In a caller's thread, without the lock: what these transports, a bit for each, can do for small reads. */
+void kvf_node_assist(kvf_node *node, uint32_t transports);
 
 /* The functions that transports call, for `node` as context. */
 kvf_transport_host kvf_node_host(kvf_node *node);

@@ -128,7 +128,9 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *acti
                    .items_count = action->items_count,
                    .items = action->items,
                    .small = action->small && node->caller_helps};
-  node->small_reads = node->small_reads || read.small;
+  for (uint32_t i = 0; i < node->transports_count && read.small; i++) {
+    node->small_reads |= (uint32_t)(node->transports[i] == entry->link->transport) << i;
+  }
   entry->link->transport->ops->read(entry->link, &read);
 }
 
@@ -197,9 +199,9 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   announce_events(node);
   bool early = kvf_core_next_deadline(&node->core) < node->armed_ns;
   bool wake = node->wants_wake || early || kvf_core_has_output(&node->core);
-  bool assist = node->small_reads;
+  uint32_t assist = node->small_reads;
   node->wants_wake = false;
-  node->small_reads = false;
+  node->small_reads = 0;
   node->caller_helps = false;
   if (early) {
     node->light_sleep_ns = kvf_time_add(now_ns, KVF_LIGHT_SLEEP_FOR_NS);
@@ -212,20 +214,25 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   if (wake) {
     kvf_control_wake(node->control);
   }
-  if (assist) {
-    kvf_node_assist(node);
+  if (assist != 0) {
+    kvf_node_assist(node, assist);
   }
 }
 
-void kvf_node_assist(kvf_node *node)
+void kvf_node_assist(kvf_node *node, uint32_t transports)
 {
-  bool more = false;
   for (uint32_t i = 0; i < node->transports_count; i++) {
-    if (node->transports[i]->ops->assist != NULL) {
-      more = node->transports[i]->ops->assist(node->transports[i]) || more;
+    const uint32_t bit = UINT32_C(1) << i;
+    kvf_transport *transport = node->transports[i];
+    if ((transports & bit) == 0 || transport->ops->assist == NULL) {
+      continue;
+    }
+    if (transport->ops->assist(transport)) {
+      (void)atomic_fetch_or_explicit(&node->may_assist, bit, memory_order_relaxed);
+    } else {
+      (void)atomic_fetch_and_explicit(&node->may_assist, ~bit, memory_order_relaxed);
     }
   }
-  atomic_store_explicit(&node->may_assist, more, memory_order_relaxed);
 }
 
 /* ---- what transports call ---- */
