@@ -106,8 +106,8 @@ typedef struct kvf_load {
  * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
  * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or named
  * twice in its group, or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet.
- * KVF_NO_MEMORY: loads_max loads are open. Waits for nothing but, spin_us at most, a small load over local (option
- * inline_bytes), which is mostly over by then. */
+ * KVF_NO_MEMORY: loads_max loads are open. Waits for nothing but a small load over local (option inline_bytes), which
+ * is mostly over by then: for spin_us at most, and where the core is shared, for one time slice in 100 ms. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome

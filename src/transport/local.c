@@ -130,13 +130,12 @@ static void keep_ended(kvf_local *local)
  * after the events of a turn, so that no event names a freed one. */
 static bool keep_retired(kvf_local *local)
 {
+  kvf_list *node;
   (void)pthread_mutex_lock(&local->lock);
-  for (;;) {
-    kvf_list *node = kvf_list_pop_front(&local->retired);
-    if (node == NULL) {
-      break;
-    }
+  while ((node = kvf_list_pop_front(&local->retired)) != NULL) {
+    (void)pthread_mutex_unlock(&local->lock);
     kvf_local_link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
+    (void)pthread_mutex_lock(&local->lock);
   }
   bool over = local->closing && local->workers_count + local->stuck_count == 0 && kvf_list_is_empty(&local->gone) &&
               kvf_list_is_empty(&local->links) && local->refusals.count == 0;

@@ -37,8 +37,8 @@ typedef struct kvf_local_worker {
   kvf_list in_workers; /* in workers, stuck or gone */
   struct kvf_local *local;
   pthread_t thread;
-  kvf_local_link *link; /* whose memory it copies from; NULL: none */
-  uint64_t since_ns;
+  kvf_local_link *link;   /* whose memory it copies from; NULL: none */
+  atomic_ullong since_ns; /* when it began, or bytes came last */
   bool is_stuck;
 } kvf_local_worker;
 
@@ -65,7 +65,8 @@ typedef struct kvf_local {
   kvf_local_memory *memory;
   kvf_refusals refusals;
   bool closing;
-  atomic_uint small_open; /* small reads that are not over */
+  atomic_uint small_open;        /* small reads that are not over */
+  atomic_ullong assist_again_ns; /* until then callers do not poll for them: it has cost one a time slice */
 
   kvf_list workers; /* those that are not stuck */
   kvf_list stuck;
@@ -152,7 +153,7 @@ void kvf_local_link_died(kvf_local *local, kvf_local_link *link);
 void kvf_local_link_unreadable(kvf_local *local, kvf_local_link *link, kvf_status status);
 /* With the lock: a read of the link is over. */
 void kvf_local_link_drop(kvf_local *local, kvf_local_link *link);
-/* With the lock: frees a link that is in no list but `links`. */
+/* Without the lock: frees a link that is in no list but `links`. */
 void kvf_local_link_free(kvf_local *local, kvf_local_link *link);
 
 /* local_read.c: operations, and what the threads do with reads. */
@@ -162,7 +163,7 @@ bool kvf_local_read_assist(kvf_transport *transport);
 /* With the lock: ends the link's reads that wait with `status`; stops those being copied if it is KVF_CANCELLED. */
 void kvf_local_reads_end(kvf_local *local, kvf_local_link *link, kvf_status status);
 /* Without the lock: copies and reports. */
-void kvf_local_read_run(kvf_local *local, kvf_local_read *read);
+void kvf_local_read_run(kvf_local_worker *worker, kvf_local_read *read);
 /* Without the lock: reports a read and frees it. */
 void kvf_local_read_finish(kvf_local *local, kvf_local_read *read, const kvf_read_result *result);
 

@@ -128,6 +128,9 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
       return status;
     }
     uint64_t now_ns = coarse_now_ns();
+    if (copy->moved_ns != NULL) {
+      atomic_store_explicit(copy->moved_ns, now_ns, memory_order_relaxed);
+    }
     if (now_ns - told_ns >= KVF_PROGRESS_NS) {
       told_ns = now_ns;
       copy->landed(copy->context);

@@ -17,6 +17,7 @@ typedef struct kvf_local_copy {
   const uint64_t *bases;         /* of the remote regions */
   const void *fence;             /* the fence table as it is mapped here; NULL: it is looked at by system calls */
   const atomic_bool *stop;       /* set by another thread to end the copy early */
+  atomic_ullong *moved_ns;       /* when bytes have landed, after each system call; may be NULL */
   void (*landed)(void *context); /* bytes have landed: at most once per KVF_PROGRESS_NS */
   void *context;
 } kvf_local_copy;

@@ -89,17 +89,19 @@ void kvf_local_link_drop(kvf_local *local, kvf_local_link *link)
 
 void kvf_local_link_free(kvf_local *local, kvf_local_link *link)
 {
-  kvf_list_remove(&link->in_links);
   kvf_local_check_abandon(link->check);
   if (link->pidfd >= 0) {
     /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
     kvf_own_fd_close(link->pidfd);
   }
+  kvf_fence_table_close(link->fence, link->table_slots);
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_list_remove(&link->in_links);
   if (link->memory != NULL) {
     kvf_local_memory_drop(link->memory);
   }
-  kvf_fence_table_close(link->fence, link->table_slots);
+  (void)pthread_mutex_unlock(&local->lock);
   free(link);
 }
 

@@ -105,7 +105,7 @@ static void landed(void *context)
   local->host.read_progress(local->host.context, read->read.id);
 }
 
-static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
+static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_read_result *result)
 {
   const kvf_local_link *link = read->link;
   const kvf_read *request = &read->read;
@@ -115,6 +115,7 @@ static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
                                .bases = link->bases,
                                .fence = link->fence,
                                .stop = &read->stop,
+                               .moved_ns = &worker->since_ns,
                                .landed = landed,
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
@@ -124,10 +125,11 @@ static void copy_and_judge(kvf_local_read *read, kvf_read_result *result)
   kvf_sums_judge(&chunk, link->sums_count, &request->lease, result);
 }
 
-void kvf_local_read_run(kvf_local *local, kvf_local_read *read)
+void kvf_local_read_run(kvf_local_worker *worker, kvf_local_read *read)
 {
+  kvf_local *local = worker->local;
   kvf_read_result result = {.id = read->read.id};
-  copy_and_judge(read, &result);
+  copy_and_judge(worker, read, &result);
   /* A process that has ended may keep its descriptors for long, if one of its threads is stuck in the kernel. */
   if (result.status == KVF_TRANSFER_FAILED || result.status == KVF_PEER_DOWN) {
     kvf_local_link_unreadable(local, read->link, result.status);
@@ -157,12 +159,15 @@ bool kvf_local_read_assist(kvf_transport *transport)
   kvf_local *local = kvf_local_of(transport);
   const unsigned open = atomic_load_explicit(&local->small_open, memory_order_acquire);
   uint64_t now_ns = kvf_clock_now();
-  uint64_t again_ns = 0;
+  uint64_t again_ns = atomic_load_explicit(&local->assist_again_ns, memory_order_relaxed);
   const uint64_t until_ns = kvf_time_add(now_ns, local->spin_ns);
   while (open > 0 && atomic_load_explicit(&local->small_open, memory_order_acquire) >= open && now_ns < until_ns &&
          now_ns >= again_ns) {
     again_ns = kvf_thread_yield();
     now_ns = kvf_clock_now();
+  }
+  if (again_ns > now_ns) {
+    atomic_store_explicit(&local->assist_again_ns, again_ns, memory_order_relaxed);
   }
   return false;
 }

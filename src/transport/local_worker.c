@@ -6,7 +6,7 @@
 #include "transport/local.h"
 #include "transport/thread.h"
 
-/* A read that takes longer is stuck, if others wait: a chunk of the largest size is copied in a few milliseconds. */
+/* A read of which nothing comes for so long is stuck, if others wait: a system call copies 1 MiB at most. */
 #define STUCK_NS (50 * KVF_NS_PER_MS)
 
 /* With the lock, which it gives up meanwhile. A worker that has copied polls for more: one that sleeps is often woken
@@ -77,11 +77,11 @@ static void copy(kvf_local_worker *worker, kvf_local_read *read)
   kvf_list_remove(&read->in_queue);
   link->refs++;
   worker->link = link;
-  worker->since_ns = kvf_clock_now();
+  atomic_store_explicit(&worker->since_ns, kvf_clock_now(), memory_order_relaxed);
   local->busy_count++;
   watch_if_all_busy(local);
   (void)pthread_mutex_unlock(&local->lock);
-  kvf_local_read_run(local, read);
+  kvf_local_read_run(worker, read);
   (void)pthread_mutex_lock(&local->lock);
   worker->link = NULL;
   if (worker->is_stuck) {
@@ -100,6 +100,9 @@ static void *worker_main(void *argument)
   bool has_copied = false;
   uint64_t again_ns = 0;
   (void)pthread_mutex_lock(&local->lock);
+  worker->thread = pthread_self();
+  kvf_list_push_back(&local->workers, &worker->in_workers);
+  kvf_thread_move(worker->thread, local->has_near ? &local->near : NULL);
   while (!worker->is_stuck) {
     kvf_local_read *read = next_read(local);
     if (read != NULL) {
@@ -127,22 +130,17 @@ static void *worker_main(void *argument)
   return NULL;
 }
 
+/* Without the lock, which to start a thread may take too long for. */
 static bool start_worker(kvf_local *local)
 {
+  pthread_t thread;
   kvf_local_worker *worker = calloc(1, sizeof(*worker));
   if (worker == NULL) {
     return false;
   }
   worker->local = local;
   kvf_list_init(&worker->in_workers);
-  (void)pthread_mutex_lock(&local->lock);
-  const bool started = kvf_thread_start(&worker->thread, "kvf-copy", worker_main, worker, &local->cpus) == 0;
-  if (started) {
-    kvf_thread_move(worker->thread, local->has_near ? &local->near : NULL);
-    kvf_list_push_back(&local->workers, &worker->in_workers);
-    local->workers_count++;
-  }
-  (void)pthread_mutex_unlock(&local->lock);
+  const bool started = kvf_thread_start(&thread, "kvf-copy", worker_main, worker, &local->cpus) == 0;
   if (!started) {
     free(worker);
   }
@@ -162,7 +160,8 @@ static kvf_local_worker *find_stuck(const kvf_local *local, uint64_t now_ns)
 {
   for (kvf_list *node = local->workers.next; node != &local->workers; node = node->next) {
     kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
-    if (worker->link != NULL && now_ns >= kvf_time_add(worker->since_ns, STUCK_NS)) {
+    const uint64_t since_ns = atomic_load_explicit(&worker->since_ns, memory_order_relaxed);
+    if (worker->link != NULL && now_ns >= kvf_time_add(since_ns, STUCK_NS)) {
       return worker;
     }
   }
@@ -193,14 +192,16 @@ static kvf_local_link *set_one_aside(kvf_local *local, uint64_t now_ns)
 /* Without the lock. False: the system has no thread left. */
 static bool fill_up(kvf_local *local)
 {
-  bool is_full = false;
   bool started = true;
-  while (!is_full && started) {
-    (void)pthread_mutex_lock(&local->lock);
-    is_full = local->workers_count >= local->copy_threads;
+  (void)pthread_mutex_lock(&local->lock);
+  while (started && local->workers_count < local->copy_threads) {
+    local->workers_count++; /* it is counted before it runs */
     (void)pthread_mutex_unlock(&local->lock);
-    started = is_full || start_worker(local);
+    started = start_worker(local);
+    (void)pthread_mutex_lock(&local->lock);
+    local->workers_count -= started ? 0 : 1;
   }
+  (void)pthread_mutex_unlock(&local->lock);
   return started;
 }
 

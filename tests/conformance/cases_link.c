@@ -230,6 +230,9 @@ PEER_TEST(who_copies_moves_near_the_memory)
                                        .table_fd = node->table_fd,
                                        .near_cpus = &near_cpus};
   assert_int_equal(traits->ops->set_memory(node->transport, &memory), KVF_OK);
+  for (int i = 0; i < 1000 && count_threads_on(&cpus) == 0; i++) {
+    sleep_us(1000); /* a thread that has just been started moves when it begins */
+  }
   assert_true(count_threads_on(&cpus) > 0);
   node_close(node);
   free(node);

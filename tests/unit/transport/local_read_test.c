@@ -18,7 +18,7 @@ static atomic_bool hold; /* copies of blocks wait for `go` */
 static sem_t held;       /* posted by each copy that waits */
 static sem_t go;
 static atomic_bool no_process; /* copies of blocks end so */
-static atomic_bool frozen;     /* other threads' clocks stand still */
+static atomic_ullong clock_ns; /* of other threads, which stands still; 0: the system's */
 static pthread_t tester;
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
@@ -46,8 +46,9 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 {
-  if (atomic_load(&frozen) && !pthread_equal(pthread_self(), tester)) {
-    *now = (struct timespec){.tv_sec = 1};
+  const uint64_t at_ns = atomic_load(&clock_ns);
+  if (at_ns != 0 && !pthread_equal(pthread_self(), tester)) {
+    *now = (struct timespec){.tv_sec = (time_t)(at_ns / KVF_NS_PER_S), .tv_nsec = (long)(at_ns % KVF_NS_PER_S)};
     return 0;
   }
   return __real_clock_gettime(clock, now);
@@ -70,6 +71,7 @@ static test_scene scene;
 static int scene_open_with(uint32_t spin_us)
 {
   const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
+  tester = pthread_self();
   memset(&scene, 0, sizeof(scene));
   kvf_transport_config config = node_config();
   atomic_store(&hold, false);
@@ -97,16 +99,19 @@ static int scene_open(__attribute__((unused)) void **state)
 /* Once it has copied, the worker polls, and finds no end of its time. */
 static int scene_open_polling(__attribute__((unused)) void **state)
 {
-  tester = pthread_self();
-  atomic_store(&frozen, true);
+  atomic_store(&clock_ns, KVF_NS_PER_S);
   return scene_open_with(1);
 }
 
 static int scene_close(__attribute__((unused)) void **state)
 {
+  atomic_store(&hold, false);
+  for (uint32_t i = 0; i < KVF_LOCAL_STUCK_WORKERS_MAX; i++) {
+    (void)sem_post(&go); /* what a test that has failed still holds */
+  }
   ops->disconnect(scene.link);
   node_close(&scene.node);
-  atomic_store(&frozen, false);
+  atomic_store(&clock_ns, 0);
   return 0;
 }
 
@@ -247,6 +252,34 @@ SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
   assert_int_equal(node_wait(&scene.node, behind.id).status, KVF_OK);
   assert_workers(1, 0);
   ops->disconnect(healthy);
+}
+
+/* What counts is how long nothing comes, not how large the read is. */
+SCENE_TEST(a_slow_worker_is_not_stuck)
+{
+  kvf_link *other = node_connect_ok(&scene.node, &scene.introduction);
+  kvf_read slow = node_read(&scene.node);
+  slow.lease = scene.lease->lease;
+  slow.items = scene.items;
+  slow.items_count = BLOCKS / 2; /* two calls of 1 MiB */
+  const kvf_read behind = read_of(1);
+  atomic_store(&clock_ns, KVF_NS_PER_S);
+  atomic_store(&hold, true);
+  ops->read(scene.link, &slow);
+  (void)sem_wait(&held);
+  ops->read(other, &behind);
+  atomic_store(&clock_ns, KVF_NS_PER_S + 40 * KVF_NS_PER_MS);
+  (void)sem_post(&go);
+  (void)sem_wait(&held); /* the second call */
+  atomic_store(&clock_ns, KVF_NS_PER_S + 80 * KVF_NS_PER_MS);
+  sleep_us(100000);
+  assert_workers(1, 0);
+  atomic_store(&hold, false);
+  atomic_store(&clock_ns, KVF_NS_PER_S + 91 * KVF_NS_PER_MS);
+  assert_int_equal(node_wait(&scene.node, behind.id).status, KVF_OK);
+  (void)sem_post(&go);
+  assert_int_equal(node_wait(&scene.node, slow.id).status, KVF_OK);
+  ops->disconnect(other);
 }
 
 /* Each link takes one worker, until its process has all that one may have. */
