@@ -54,7 +54,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
   return __real_clock_gettime(clock, now);
 }
 
-#define BLOCKS 8
+#define BLOCKS 32
 #define BLOCK_BYTES 524288
 
 /* One node that is its own peer, with one worker: it reads its lower blocks into its upper ones. */
@@ -164,7 +164,7 @@ SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
   kvf_read read = node_read(&scene.node);
   read.lease = scene.lease->lease;
   read.items = scene.items;
-  read.items_count = BLOCKS / 2; /* two calls of 1 MiB */
+  read.items_count = 4; /* two calls of 1 MiB */
   atomic_store(&hold, true);
   ops->read(scene.link, &read);
   (void)sem_wait(&held);
@@ -261,7 +261,7 @@ SCENE_TEST(a_slow_worker_is_not_stuck)
   kvf_read slow = node_read(&scene.node);
   slow.lease = scene.lease->lease;
   slow.items = scene.items;
-  slow.items_count = BLOCKS / 2; /* two calls of 1 MiB */
+  slow.items_count = 4; /* two calls of 1 MiB */
   const kvf_read behind = read_of(1);
   atomic_store(&clock_ns, KVF_NS_PER_S);
   atomic_store(&hold, true);
@@ -291,7 +291,7 @@ SCENE_TEST(stuck_workers_of_one_process_are_bounded)
   atomic_store(&hold, true);
   for (uint32_t i = 0; i < LINKS; i++) {
     links[i] = node_connect_ok(&scene.node, &scene.introduction);
-    reads[i] = read_of(i % (BLOCKS / 2));
+    reads[i] = read_of(i);
     ops->read(links[i], &reads[i]);
   }
   assert_workers(1, KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX);
