@@ -9,7 +9,7 @@
 
 #include "kvferry/types.h"
 #include "peer.h"
-#include "transport/ucx_load.h"
+#include "transport/ucx/load.h"
 
 #define TEXT_BYTES_MAX 65536
 

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "runtime/control_socket.h"
 #include "runtime/key_file.h"
-#include "runtime/node.h"
+#include "runtime/random.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 #include "wire/ping_message.h"

@@ -29,7 +29,6 @@ struct kvf_control {
   bool started;
   atomic_bool stopping;
   int epoll_fd;
-  int wake_fd;
   int listener;
   uint64_t accept_after_ns;    /* 0: accepting */
   kvf_control_socket *sockets; /* by id; the thread's own */
@@ -125,15 +124,15 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   control->node = node;
   control->listener = -1;
   control->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  control->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  control->node->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kvf_status status = KVF_OK;
-  if (control->epoll_fd < 0 || control->wake_fd < 0) {
+  if (control->epoll_fd < 0 || control->node->wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
     status = open_listener(control, message);
   }
   if (status == KVF_OK &&
-      (!watch(control, control->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
+      (!watch(control, control->node->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
        (control->listener >= 0 && !watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_ADD)))) {
     status = kvf_fail(KVF_SYSTEM, message, "the system does not watch one more descriptor: %s%s", strerror(errno),
                       errno == ENOSPC ? " (fs.epoll.max_user_watches)" : "");
@@ -144,13 +143,6 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   }
   *out = control;
   return KVF_OK;
-}
-
-void kvf_control_wake(kvf_control *control)
-{
-  uint64_t one = 1;
-  ssize_t written = write(control->wake_fd, &one, sizeof(one));
-  (void)written; /* full means that it is awake already */
 }
 
 static kvf_control_socket *find_socket(kvf_control *control, uint64_t conn_id)
@@ -460,7 +452,7 @@ static int timeout_ms(const kvf_control *control, uint64_t deadline_ns)
 static void on_wake(kvf_control *control)
 {
   uint64_t count;
-  ssize_t got = read(control->wake_fd, &count, sizeof(count));
+  ssize_t got = read(control->node->wake_fd, &count, sizeof(count));
   (void)got; /* nothing there: somebody was faster */
 }
 
@@ -508,7 +500,7 @@ void kvf_control_stop(kvf_control *control)
   if (control->started) {
     control->started = false;
     atomic_store(&control->stopping, true);
-    kvf_control_wake(control);
+    kvf_node_wake(control->node);
     (void)pthread_join(control->thread, NULL);
   }
   kvf_control_socket *socket;
@@ -529,7 +521,8 @@ void kvf_control_close(kvf_control *control)
     return;
   }
   kvf_control_stop(control);
-  kvf_own_fd_close(control->wake_fd);
+  kvf_own_fd_close(control->node->wake_fd);
+  control->node->wake_fd = -1;
   kvf_own_fd_close(control->epoll_fd);
   free(control);
 }

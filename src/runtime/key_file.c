@@ -132,3 +132,18 @@ kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_
   kvf_forget(found, sizeof(found));
   return wrong == NULL ? KVF_OK : KVF_INVALID;
 }
+
+kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_t count, kvf_tls_use *out,
+                            char *message)
+{
+  const bool has_key = keys[0].bytes > 0;
+  if (config->tls == KVF_TLS_ALWAYS && !has_key) {
+    return kvf_fail(KVF_INVALID, message, "tls = always needs a shared key (option key_file)");
+  }
+  if (config->tls == KVF_TLS_NEVER || !has_key) {
+    return KVF_OK;
+  }
+  out->on_loopback = config->tls == KVF_TLS_ALWAYS;
+  kvf_status status = kvf_tls_context_new(keys, count, &out->context);
+  return status == KVF_OK ? KVF_OK : kvf_fail(status, message, "cannot set up TLS: %s", kvf_status_name(status));
+}

@@ -1,9 +1,11 @@
-/* The shared key, as it lies on disk. */
+/* The shared key, as it lies on disk, and what it is good for. */
 #ifndef KVF_RUNTIME_KEY_FILE_H
 #define KVF_RUNTIME_KEY_FILE_H
 
 #include "base/crypto.h"
+#include "kvferry/config.h"
 #include "kvferry/types.h"
+#include "transport/tls.h"
 
 #define KVF_KEY_BYTES_MIN 16
 
@@ -13,5 +15,10 @@
  * or one that others may write or read (docs/security.md), has no key or too many, or one that is shorter than
  * KVF_KEY_BYTES_MIN or longer than KVF_KEY_BYTES_MAX. Never waits for a writer. */
 KVF_MUST_USE kvf_status kvf_key_file_read(const char *path, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message);
+
+/* What the option `tls` asks for with these keys; `out` is empty before. KVF_INVALID: TLS without a key. KVF_NO_MEMORY.
+ */
+KVF_MUST_USE kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_t count, kvf_tls_use *out,
+                                         char *message);
 
 #endif

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/node.h"
 #include "runtime/numa.h"
+#include "runtime/pump.h"
 #include "runtime/summing.h"
 #include "transport/segments.h"
 

@@ -1,17 +1,17 @@
-#include "runtime/node.h"
-#include "runtime/summing.h"
+#include "kvferry/node.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/options.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
+#include "runtime/random.h"
+#include "runtime/summing.h"
 #include "transport/fence_memory.h"
 #include "transport/own_fds.h"
 #include "transport/socket.h"
@@ -21,15 +21,6 @@
 static const kvf_transport_ops *const all_transports[] = {&kvf_transport_local, &kvf_transport_tcp, &kvf_transport_ucx};
 
 #define CLOSE_POLL_NS (KVF_NS_PER_MS / 2)
-
-bool kvf_random(void *out, size_t bytes)
-{
-  ssize_t got;
-  do {
-    got = getrandom(out, bytes, 0);
-  } while (got < 0 && errno == EINTR);
-  return got == (ssize_t)bytes; /* up to 256 bytes come whole */
-}
 
 static kvf_status open_core(kvf_node *node, char *message)
 {
@@ -107,21 +98,6 @@ static kvf_status open_transports(kvf_node *node, char *message)
     node->transports_count = ++i;
   }
   return KVF_OK;
-}
-
-kvf_status kvf_tls_use_open(const kvf_config *config, const kvf_key *keys, size_t count, kvf_tls_use *out,
-                            char *message)
-{
-  const bool has_key = keys[0].bytes > 0;
-  if (config->tls == KVF_TLS_ALWAYS && !has_key) {
-    return kvf_fail(KVF_INVALID, message, "tls = always needs a shared key (option key_file)");
-  }
-  if (config->tls == KVF_TLS_NEVER || !has_key) {
-    return KVF_OK;
-  }
-  out->on_loopback = config->tls == KVF_TLS_ALWAYS;
-  kvf_status status = kvf_tls_context_new(keys, count, &out->context);
-  return status == KVF_OK ? KVF_OK : kvf_fail(status, message, "cannot set up TLS: %s", kvf_status_name(status));
 }
 
 static kvf_status open_keys(kvf_node *node, char *message)
@@ -270,6 +246,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   node->owner = getpid();
   node->config = *config;
   node->fence_fd = -1;
+  node->wake_fd = -1;
   node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/control.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
+#include "runtime/random.h"
 #include "transport/fence_memory.h"
 #include "transport/thread.h"
 
@@ -12,6 +12,13 @@ uint64_t kvf_node_enter(kvf_node *node)
 {
   (void)pthread_mutex_lock(&node->lock);
   return kvf_clock_now();
+}
+
+void kvf_node_wake(const kvf_node *node)
+{
+  uint64_t one = 1;
+  ssize_t written = write(node->wake_fd, &one, sizeof(one));
+  (void)written; /* full means that it is awake already */
 }
 
 bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns)
@@ -212,7 +219,7 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
   (void)pthread_mutex_unlock(&node->lock);
 
   if (wake) {
-    kvf_control_wake(node->control);
+    kvf_node_wake(node);
   }
   if (assist != 0) {
     kvf_node_assist(node, assist);

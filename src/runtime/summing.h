@@ -4,7 +4,7 @@
 #ifndef KVF_RUNTIME_SUMMING_H
 #define KVF_RUNTIME_SUMMING_H
 
-#include "runtime/node.h"
+#include "runtime/pump.h"
 
 /* A lease whose blocks are to be summed. */
 typedef struct kvf_summing_job kvf_summing_job;

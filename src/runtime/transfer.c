@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fence.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "runtime/summing.h"
 
 _Static_assert(KVF_ADDRESS_TEXT_BYTES <= KVF_HOST_BYTES_MAX, "kvf_request_info.peer");

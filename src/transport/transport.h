@@ -85,7 +85,7 @@ typedef struct kvf_transport_config {
   uint32_t inline_bytes;
   uint32_t tcp_streams;
   uint32_t tcp_buffer_bytes;
-  char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx_load.h */
+  char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx/load.h */
   uint32_t spin_us;
   kvf_thread_cpus thread_cpus;
   kvf_tls_use tls; /* valid until the transport is closed */

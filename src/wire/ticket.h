@@ -9,7 +9,7 @@
 #define KVF_WIRE_TICKET_H
 
 #include "base/crypto.h"
-#include "wire/address.h"
+#include "wire/rank_record.h"
 
 typedef struct kvf_ticket {
   uint32_t ranks;

@@ -1,6 +1,7 @@
 /* And some answers wait before UCX sends them: their lease may have ended by then. */
 #include "node.h"
-#include "transport/ucx.h"
+#include "transport/ucx/load.h"
+#include "wire/ucx_message.h"
 
 #define SLOW_ONE_OF 64
 #define SLOW_US 100

@@ -4,7 +4,7 @@
 #define KVF_TESTS_FUZZ_TCP_SERVED_H
 
 #include "tcp_world.h"
-#include "transport/tcp_server.h"
+#include "transport/tcp/server.h"
 
 #define LEASES 3
 #define POSITIONS 3

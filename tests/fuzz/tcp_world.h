@@ -7,7 +7,7 @@
 #define KVF_TESTS_FUZZ_TCP_WORLD_H
 
 #include "fuzz.h"
-#include "transport/tcp.h"
+#include "transport/tcp/common.h"
 #include "wire/frame.h"
 
 #define TCP_ENDS_MAX 6

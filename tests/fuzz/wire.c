@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "wire/address.h"
 #include "wire/data_message.h"
 #include "wire/frame.h"
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
+#include "wire/rank_record.h"
 #include "wire/shards_description.h"
 #include "wire/ucx_message.h"
 

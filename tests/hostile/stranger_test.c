@@ -8,7 +8,7 @@
 
 #include "test.h"
 #include "transport/socket.h"
-#include "wire/address.h"
+#include "wire/rank_record.h"
 #include "world.h"
 
 #define KEY "a key of sixteen"

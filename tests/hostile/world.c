@@ -4,7 +4,7 @@
 
 #include "../sanitizer.h"
 #include "test.h"
-#include "wire/address.h"
+#include "wire/rank_record.h"
 
 #define HEALTHY_FIRST 0 /* blocks 0, 2, … of the producer */
 #define HARMED_FIRST 17 /* blocks 17, 19, … */

@@ -4,7 +4,7 @@
 #include <sys/uio.h>
 
 #include "litmus.h"
-#include "transport/local_copy.h"
+#include "transport/local/copy.h"
 
 /* How often a reader that waits for its lease looks. */
 #define LOOKS_MAX 2000

@@ -3,6 +3,8 @@
 import re
 import subprocess
 
+from circles import circles
+
 # All that the pure layers may take from outside: memory and text. No clock, thread, file, socket, environment, no
 # randomness, no output, no exit.
 PURE_IMPORTS = re.compile(
@@ -53,6 +55,33 @@ def pure_state(archives):
                 continue
             if not COMPILER_MADE.fullmatch(found.group(2)):
                 yield f"{layer}: {found.group(2)} is a variable that outlives its function: state belongs to a node"
+
+
+def members(archive):
+    """(object file, kind, name) of every symbol that the linker sees."""
+    for line in lines_of("nm", "-A", "--no-sort", str(archive)):
+        place, _, rest = line.rpartition(":")
+        fields = rest.split()
+        if len(fields) >= 2 and len(fields[-2]) == 1:
+            yield place.rsplit(":", 1)[-1].rsplit("/", 1)[-1].removesuffix(".c.o"), fields[-2], fields[-1]
+
+
+def no_call_circles(archives):
+    """No two files of src/ call each other, nor do several in a circle."""
+    home = {}
+    wanted = []
+    for layer, archive in archives.items():
+        for member, kind, name in members(archive):
+            if kind == "U":
+                wanted.append((f"{layer}/{member}", name))
+            elif kind.isupper():
+                home[name] = f"{layer}/{member}"
+    graph = {file: set() for file in home.values()}
+    for file, name in wanted:
+        if home.get(name, file) != file:
+            graph.setdefault(file, set()).add(home[name])
+    for group in circles(graph):
+        yield f"src/{group[0]}.c: calls go round in a circle: {', '.join(group)}"
 
 
 def prefixes(archives):

@@ -4,6 +4,8 @@ import re
 import shutil
 import subprocess
 
+from circles import circles
+
 # What a folder of src/ may include, besides the public headers and itself: each layer knows only those below it.
 LAYERS_BELOW = {
     "base": set(),
@@ -68,6 +70,37 @@ def includes(root):
             elif layer in PURE_LAYERS and header not in PURE_SYSTEM_HEADERS:
                 if not (layer == "base" and header.startswith(("openssl/", "xxhash.h"))):
                     yield f"{name}:{line}: {layer} may not include <{header}>"
+
+
+def included_here(root):
+    """(file, line, header) of every include of a header of ours, in src/."""
+    for _, name, text in c_files(root, "src"):
+        for line, content in numbered(text):
+            found = re.match(r'\s*#\s*include\s+"([^"]+)"', content)
+            if found is not None and not found.group(1).startswith("kvferry/"):
+                yield name, line, found.group(1)
+
+
+def no_include_circles(root):
+    """A .c file and its header are one."""
+    graph = {}
+    for name, _, header in included_here(root):
+        idea = str(name.relative_to("src").with_suffix(""))
+        graph.setdefault(idea, set()).add(header.removesuffix(".h"))
+    for needs in graph.values():
+        needs.intersection_update(graph)
+    for idea, needs in graph.items():
+        needs.discard(idea)
+    for group in circles(graph):
+        yield f"src/{group[0]}: includes go round in a circle: {', '.join(group)}"
+
+
+def transports_know_only_themselves(root):
+    """src/transport/NAME/ is included there alone; what transports share lies beside the folders."""
+    for name, line, header in included_here(root):
+        parts = header.split("/")
+        if parts[0] == "transport" and len(parts) == 3 and name.parts[1:-1] != ("transport", parts[1]):
+            yield f'{name}:{line}: "{header}" is a matter of src/transport/{parts[1]}/ alone'
 
 
 def tools_use_the_public_interface(root):
@@ -136,6 +169,8 @@ def formatting(root):
 
 RULES = [
     includes,
+    no_include_circles,
+    transports_know_only_themselves,
     tools_use_the_public_interface,
     banned_calls,
     no_scaffolding,

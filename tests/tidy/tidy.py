@@ -22,6 +22,7 @@ def problems(arguments):
         yield from binary_rules.pure_imports(archives)
         yield from binary_rules.pure_state(archives)
         yield from binary_rules.prefixes(archives)
+        yield from binary_rules.no_call_circles(archives)
         yield from binary_rules.exports(root, arguments.library)
 
 

@@ -397,8 +397,8 @@ TEST(abandoned_dial_does_not_begin)
   pair_offer(&producer, 0, 4, 1, true, &ticket);
   atomic_store(&away, true);
   while (atomic_load(&away_count) < 2) {
-    kvf_control_wake(producer.node->control);
-    kvf_control_wake(consumer.node->control);
+    kvf_node_wake(producer.node);
+    kvf_node_wake(consumer.node);
     pair_sleep_ms(1);
   }
   assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);

@@ -2,7 +2,7 @@
 #include <pthread.h>
 
 #include "pair.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "test.h"
 
 #define BLOCKS 8

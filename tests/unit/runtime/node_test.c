@@ -4,7 +4,7 @@
 
 #include "../../held_port.h"
 #include "pair.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "test.h"
 
 static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};

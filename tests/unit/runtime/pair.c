@@ -1,5 +1,5 @@
 #include "pair.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "test.h"
 
 #include <dirent.h>

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "pair.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "stranger.h"
 #include "test.h"
-#include "transport/local_description.h"
+#include "transport/local/description.h"
 
 static bool is_readable(pair_node *n)
 {

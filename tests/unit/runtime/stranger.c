@@ -6,7 +6,7 @@
 #include "pair.h"
 #include "test.h"
 #include "transport/socket.h"
-#include "wire/address.h"
+#include "wire/rank_record.h"
 
 int stranger_dial(kvf_node *node)
 {

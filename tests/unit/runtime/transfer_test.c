@@ -1,7 +1,7 @@
 /* Leases, tickets, requests and loads: what the public calls refuse, and what they have done when they return. */
 
 #include "pair.h"
-#include "runtime/node.h"
+#include "runtime/pump.h"
 #include "test.h"
 
 #define COUNT 8

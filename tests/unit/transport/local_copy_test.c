@@ -1,5 +1,5 @@
 /* The system calls are replaced (--wrap), so that what the kernel rarely does can be made to happen. */
-#include "transport/local_copy.h"
+#include "transport/local/copy.h"
 
 #include <errno.h>
 #include <sys/uio.h>

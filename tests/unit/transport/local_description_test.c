@@ -1,4 +1,4 @@
-#include "transport/local_description.h"
+#include "transport/local/description.h"
 
 #include "test.h"
 #include "transport/sums.h"

@@ -10,7 +10,7 @@
 
 #include "node.h"
 #include "test.h"
-#include "transport/local.h"
+#include "transport/local/local.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_int fake_error; /* of every call; 0: the real call */

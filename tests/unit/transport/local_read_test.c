@@ -11,7 +11,7 @@
 #include "../../allocation.h"
 #include "node.h"
 #include "test.h"
-#include "transport/local.h"
+#include "transport/local/local.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_local;
 static atomic_bool hold; /* copies of blocks wait for `go` */

@@ -1,5 +1,5 @@
 /* Opening, closing and the memory of the local transport; what both transports promise is in tests/conformance. */
-#include "transport/local.h"
+#include "transport/local/local.h"
 
 #include <unistd.h>
 

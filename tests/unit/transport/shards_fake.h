@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "transport/shards.h"
+#include "transport/tcp/shards.h"
 
 #define FAKE_NEVER UINT32_MAX
 #define HOST_LINKS_MAX 1024

@@ -1,4 +1,4 @@
-#include "transport/shards.h"
+#include "transport/tcp/shards.h"
 
 #include <sched.h>
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "transport/socket.h"
-#include "transport/tcp.h"
+#include "transport/tcp/common.h"
 #include "wire/fields.h"
 #include "wire/shards_description.h"
 

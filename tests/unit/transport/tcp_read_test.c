@@ -6,7 +6,7 @@
 #include "../../allocation.h"
 #include "tcp_consumer.h"
 #include "test.h"
-#include "transport/tcp_link.h"
+#include "transport/tcp/link.h"
 
 #define FILL 0x77
 

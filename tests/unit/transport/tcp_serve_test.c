@@ -1,5 +1,5 @@
 /* What a consumer that has proved its key is answered. */
-#include "transport/tcp_server.h"
+#include "transport/tcp/server.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

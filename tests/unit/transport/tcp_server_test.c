@@ -1,5 +1,5 @@
 /* Connections that strangers and consumers make: who is let in, who is thrown out, and that others notice nothing. */
-#include "transport/tcp_server.h"
+#include "transport/tcp/server.h"
 
 #include <errno.h>
 #include <poll.h>

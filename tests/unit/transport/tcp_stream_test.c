@@ -1,5 +1,5 @@
-#include "transport/tcp_stream.h"
 #include "test.h"
+#include "transport/tcp/stream.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 /* Opening, describing, memory: what needs no peer. */
-#include "transport/tcp.h"
+#include "transport/tcp/common.h"
 
 #include "node.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-#include "transport/ucx_load.h"
 #include "test.h"
+#include "transport/ucx/load.h"
 
 #include <signal.h>
 

@@ -1,4 +1,4 @@
-#include "wire/address.h"
+#include "wire/rank_record.h"
 
 #include <stdio.h>
 

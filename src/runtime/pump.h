@@ -1,0 +1,106 @@
+/* A node as it runs: the core under one lock, and what carries its effects out.
+ *
+ * Threads: the callers', the transports', and one of the node's own (control.c) that owns the control connections and
+ * the clock. Each of them takes the lock, gives the core its input, carries out the effects that cost nothing (queueing
+ * a read, storing a fence word), and lets go; bytes are copied and sockets are written to outside the lock.
+ */
+#ifndef KVF_RUNTIME_PUMP_H
+#define KVF_RUNTIME_PUMP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/core.h"
+#include "runtime/log_sink.h"
+#include "transport/transport.h"
+
+/* A connection that the control thread is to dial. */
+typedef struct kvf_dial {
+  kvf_list link;
+  uint64_t conn_id;
+  kvf_address address;
+} kvf_dial;
+
+typedef struct kvf_node_link {
+  uint32_t path;
+  UT_hash_handle by_path;
+  kvf_link *link;
+} kvf_node_link;
+
+typedef struct kvf_control kvf_control; /* control.c */
+typedef struct kvf_summing kvf_summing; /* summing.c */
+
+/* Why transports end a consumer's connection: kvf_node_reasons[]; what is none of the others counts as the last. */
+#define KVF_NODE_REASONS 9
+extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
+
+struct kvf_node {
+  pid_t owner; /* a forked child has only a copy of it */
+  kvf_config config;
+  kvf_thread_cpus cpus;       /* the option thread_cpus */
+  kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
+  size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */
+  kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, for tickets */
+  kvf_tls_use tls;
+  kvf_address address; /* as tickets name it; port 0: does not listen */
+  kvf_log_sink *log;
+  kvf_logger logger; /* to it */
+
+  pthread_mutex_t lock;
+  kvf_core core;        /* under the lock, like all down to `control` */
+  kvf_node_link *links; /* by path */
+  kvf_list dials;
+  bool caller_helps;       /* the thread that holds the lock is a caller's, which may copy small reads itself */
+  uint32_t small_reads;    /* a bit for each transport that has got reads that wait for assist() */
+  bool wants_wake;         /* the control thread has something to do */
+  bool closing;            /* effects are not carried out any more */
+  uint64_t armed_ns;       /* until when the control thread sleeps */
+  uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
+
+  kvf_control *control;
+  int wake_fd;               /* wakes the control thread; -1: there is none yet */
+  uint32_t transports_count; /* set once, at open */
+  kvf_transport *transports[KVF_TRANSPORTS_MAX];
+  uint64_t connections_accepted; /* by the transports; under the lock, like the next */
+  uint64_t connections_ended[KVF_NODE_REASONS];
+  void *fence_table; /* config.lease_slots entries */
+  int fence_fd;      /* its file; -1: none */
+  kvf_region *regions;
+  uint32_t regions_count;
+  kvf_summing *summing;          /* while there is memory; NULL: option checksum is off */
+  bool memory_set;               /* the transports have it */
+  pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
+
+  int event_fd;
+  bool event_fd_wanted;   /* under the lock: somebody has asked for it */
+  bool event_fd_readable; /* likewise */
+  atomic_bool has_events;
+  atomic_uint may_assist; /* likewise: kvf_poll() has small reads to look after */
+};
+
+/* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken
+ * by one, the thread looks each moment for a while, and those that follow need not wake it. */
+#define KVF_LIGHT_SLEEP_NS (100 * KVF_NS_PER_MS)
+#define KVF_LIGHT_SLEEP_FOR_NS (2 * KVF_NS_PER_S)
+
+/* Makes the control thread look at the core again. Any thread. */
+void kvf_node_wake(const kvf_node *node);
+
+/* Takes the lock; returns the time for the input that follows. */
+uint64_t kvf_node_enter(kvf_node *node);
+/* Likewise, for an input after which the core draws a nonce, an id or a token: with fresh random bytes for it. False:
+ * the system has none, and the lock is not taken. */
+KVF_MUST_USE bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns);
+/* As kvf_node_enter(), for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must
+ * not: a copy can be stuck in the kernel, and the clock and the other peers do not wait for it. */
+uint64_t kvf_node_enter_to_help(kvf_node *node);
+/* Carries out what the input caused, lets the lock go, and does what must be done outside it. */
+void kvf_node_leave(kvf_node *node, uint64_t now_ns);
+
+/* In a caller's thread, without the lock: what these transports, a bit for each, can do for small reads. */
+void kvf_node_assist(kvf_node *node, uint32_t transports);
+
+/* The functions that transports call, for `node` as context. */
+kvf_transport_host kvf_node_host(kvf_node *node);
+
+#endif

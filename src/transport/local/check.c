@@ -1,0 +1,185 @@
+#include "transport/local/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "transport/fence_memory.h"
+#include "transport/local/copy.h"
+#include "transport/own_fds.h"
+
+/* The thread and whoever has started it hold it; the last one frees it. */
+struct kvf_local_check {
+  kvf_local_description description;
+  int wake_fd;
+  pid_t *place; /* in under_way */
+  atomic_uint refs;
+  atomic_bool done;
+
+  /* The thread's until it is done. */
+  kvf_status status;
+  int pidfd;
+  void *fence;
+  char message[KVF_MESSAGE_BYTES_MAX];
+};
+
+/* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
+static pthread_mutex_t under_way_lock = PTHREAD_MUTEX_INITIALIZER;
+static pid_t under_way[KVF_LOCAL_CHECKS_MAX];
+
+/* NULL: there are too many. */
+static pid_t *begin_look(pid_t pid)
+{
+  pid_t *place = NULL;
+  unsigned same = 0;
+  (void)pthread_mutex_lock(&under_way_lock);
+  for (unsigned i = 0; i < KVF_LOCAL_CHECKS_MAX; i++) {
+    place = under_way[i] == 0 ? &under_way[i] : place;
+    same += under_way[i] == pid;
+  }
+  place = same < KVF_LOCAL_CHECKS_OF_ONE_MAX ? place : NULL;
+  if (place != NULL) {
+    *place = pid;
+  }
+  (void)pthread_mutex_unlock(&under_way_lock);
+  return place;
+}
+
+static void end_look(pid_t *place)
+{
+  (void)pthread_mutex_lock(&under_way_lock);
+  *place = 0;
+  (void)pthread_mutex_unlock(&under_way_lock);
+}
+
+static void drop(kvf_local_check *check)
+{
+  if (atomic_fetch_sub(&check->refs, 1) > 1) {
+    return;
+  }
+  kvf_fence_table_close(check->fence, check->description.table_slots);
+  if (check->pidfd >= 0) {
+    kvf_own_fd_close(check->pidfd);
+  }
+  kvf_own_fd_close(check->wake_fd);
+  free(check);
+}
+
+/* The pidfd comes first: were the process id to change hands, either the pidfd or the cookie would be of the wrong
+ * process. */
+static kvf_status look(kvf_local_check *check)
+{
+  const kvf_local_description *description = &check->description;
+  char *message = check->message;
+  pid_t pid = (pid_t)description->pid;
+  check->pidfd = KVF_OWN_FD((int)syscall(SYS_pidfd_open, pid, 0));
+  if (check->pidfd < 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)pid, strerror(errno));
+  }
+  uint8_t cookie[KVF_LOCAL_COOKIE_BYTES];
+  kvf_fence_head head;
+  int error =
+      kvf_local_peek(pid, description->cookie_address, cookie, sizeof(cookie), description->table_address, &head);
+  if (error != 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "memory of process %d cannot be read: %s%s", (int)pid, strerror(error),
+                    error == EPERM ? " (another user, a container's limits, or kernel.yama.ptrace_scope above 1)" : "");
+  }
+  if (!kvf_equal_secret(cookie, description->cookie, sizeof(cookie))) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "process %d is not the one that described itself", (int)pid);
+  }
+  if (head.magic != KVF_FENCE_MAGIC || head.slots != description->table_slots ||
+      memcmp(&head.incarnation, &description->incarnation, sizeof(head.incarnation)) != 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
+  }
+  if (description->has_table_fd != 0) {
+    check->fence = kvf_fence_table_map(pid, description->table_fd, description->table_slots, &description->incarnation);
+  }
+  return KVF_OK;
+}
+
+static void *run(void *context)
+{
+  kvf_local_check *check = context;
+  const uint64_t one = 1;
+  check->status = look(check);
+  end_look(check->place);
+  atomic_store_explicit(&check->done, true, memory_order_release);
+  ssize_t written = write(check->wake_fd, &one, sizeof(one));
+  (void)written; /* full means that it is readable already */
+  drop(check);
+  return NULL;
+}
+
+static kvf_status start_thread(kvf_local_check *check, const kvf_thread_cpus *cpus)
+{
+  pthread_t thread;
+  if (kvf_thread_start(&thread, "kvf-check", run, check, cpus) != 0) {
+    return KVF_SYSTEM;
+  }
+  (void)pthread_detach(thread);
+  return KVF_OK;
+}
+
+kvf_status kvf_local_check_start(const kvf_local_description *description, int wake_fd, const kvf_thread_cpus *cpus,
+                                 kvf_local_check **out, char *message)
+{
+  *out = NULL;
+  pid_t *place = begin_look((pid_t)description->pid);
+  if (place == NULL) {
+    return KVF_LIMIT;
+  }
+  kvf_status status = KVF_NO_MEMORY;
+  kvf_local_check *check = calloc(1, sizeof(*check));
+  if (check == NULL) {
+    goto failed;
+  }
+  check->description = *description;
+  check->place = place;
+  check->pidfd = -1;
+  atomic_init(&check->refs, 2);
+  check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));
+  status = check->wake_fd < 0 ? KVF_SYSTEM : start_thread(check, cpus);
+  if (status == KVF_OK) {
+    *out = check;
+    return KVF_OK;
+  }
+  if (check->wake_fd >= 0) {
+    kvf_own_fd_close(check->wake_fd);
+  }
+  free(check);
+failed:
+  end_look(place);
+  return kvf_fail(status, message, "no memory, descriptor or thread to look at process %d", (int)description->pid);
+}
+
+bool kvf_local_check_is_done(kvf_local_check *check)
+{
+  return atomic_load_explicit(&check->done, memory_order_acquire);
+}
+
+kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence, char *message)
+{
+  kvf_status status = check->status;
+  if (status == KVF_OK) {
+    *pidfd = check->pidfd;
+    *fence = check->fence;
+    check->pidfd = -1;
+    check->fence = NULL;
+  } else {
+    memcpy(message, check->message, sizeof(check->message));
+  }
+  drop(check);
+  return status;
+}
+
+void kvf_local_check_abandon(kvf_local_check *check)
+{
+  if (check != NULL) {
+    drop(check);
+  }
+}

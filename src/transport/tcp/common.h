@@ -1,0 +1,111 @@
+/* What both sides of the tcp transport share.
+ *
+ * One data thread per transport serves both sides: the connections that consumers made to us (server.h) and the links
+ * that we made (link.h). All state is the data thread's, but for what the lock of `commands` guards; who the data
+ * thread is, driver.h says. Since only the data thread writes to destination blocks, a read is quiet as soon as it says
+ * so.
+ */
+#ifndef KVF_TRANSPORT_TCP_COMMON_H
+#define KVF_TRANSPORT_TCP_COMMON_H
+
+#include "base/list.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "transport/commands.h"
+#include "transport/driver.h"
+#include "transport/socket.h"
+#include "transport/tcp/stream.h"
+
+/* Limits. What a peer can make us keep or do is bounded by these. */
+#define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
+#define KVF_TCP_REQUESTS_MAX 16  /* READs of a connection that wait; then no more is received from it */
+#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of those READs: from here on, likewise */
+#define KVF_TCP_TURN_BYTES (4u << 20)                 /* one socket moves these before the others have their turn */
+#define KVF_TCP_COPIED_BYTES_MAX 16384                /* answers up to this size are copied, and sent in one call */
+#define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
+#define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
+#define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
+
+/* What describe() writes: this number, the port (u16), the incarnation, whether it has checksums (u8). */
+#define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3374766b) /* "kvt3" */
+
+typedef struct kvf_tcp_description {
+  uint16_t port;
+  bool has_sums;
+} kvf_tcp_description;
+
+typedef struct kvf_tcp kvf_tcp;
+
+/* Something that the data thread waits for. */
+typedef struct kvf_tcp_source {
+  void (*ready)(kvf_tcp *tcp, struct kvf_tcp_source *source, uint32_t events);
+  uint32_t events;     /* epoll's, as it is watched now; 0: not at all */
+  bool is_for_callers; /* a caller that is the data thread may serve it */
+} kvf_tcp_source;
+
+/* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
+ * the struct lie the regions and the sums of what is read, the regions and the sums of what others read, and the
+ * layouts of these. */
+typedef struct kvf_tcp_memory {
+  kvf_command set;
+  uint32_t refs;
+  uint32_t regions_count; /* without sums */
+  uint32_t sums_count;
+  uint32_t table_slots;
+  const void *table;
+  kvf_region *served;
+  kvf_region_layout *layouts; /* of `served` */
+  kvf_region regions[];
+} kvf_tcp_memory;
+
+struct kvf_tcp {
+  kvf_transport base;
+  kvf_transport_host host;     /* constant */
+  kvf_transport_config config; /* constant */
+  kvf_address listen;          /* constant; port 0: does not listen */
+
+  kvf_driver driver;
+  kvf_commands commands; /* its lock guards the next two too */
+  bool has_memory;
+  bool has_sums; /* of the memory */
+
+  pthread_t thread;
+  int epoll_fd;
+  int listener_fd; /* -1: does not listen */
+  kvf_tcp_source wake;
+  kvf_tcp_source listener;
+  uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
+  uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
+  uint64_t now_ns;          /* of this turn, or command */
+  uint64_t busy_ns;         /* when there was something to do last */
+  bool is_bulk;             /* that was for a chunk that is not copied, but sent from its blocks */
+  uint64_t yield_again_ns;
+  kvf_log_limit log_limit;
+  kvf_tcp_memory *memory;
+  kvf_list greeting;   /* connections that have not proved their key, oldest first */
+  kvf_list serving;    /* the others, least recently used first */
+  kvf_list retired;    /* closed ones, freed at the end of the turn */
+  kvf_list links;      /* all of them */
+  kvf_list connecting; /* those that are not up yet, oldest first */
+  uint32_t greeting_count;
+  uint32_t serving_count;
+};
+
+static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
+{
+  return KVF_CONTAINER_OF(transport, kvf_tcp, base);
+}
+
+/* One line about a peer; at most KVF_TCP_LOG_LINES_PER_S for one `why`. In the data thread. */
+void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
+KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
+/* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */
+void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source);
+void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
+/* Reads what describe() of a peer's has written. KVF_PROTOCOL: malformed, or of another incarnation. */
+KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
+                                                 kvf_tcp_description *out);
+
+#endif

@@ -1,0 +1,19 @@
+/* The consumer's side of the tcp transport. A link is one socket; it is up when both ends have proved the session's key
+ * there, and fails with it. Reads are answered in the order in which they were sent.
+ */
+#ifndef KVF_TRANSPORT_TCP_LINK_H
+#define KVF_TRANSPORT_TCP_LINK_H
+
+#include "transport/tcp/common.h"
+
+/* Operations, from any thread. */
+kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
+void kvf_tcp_disconnect(kvf_link *base);
+void kvf_tcp_read_start(kvf_link *base, const kvf_read *request);
+void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id);
+/* In the data thread. Fails links that were too slow to come up. Returns when to call again. */
+uint64_t kvf_tcp_links_tick(kvf_tcp *tcp);
+/* The memory goes away: all reads are cancelled. */
+void kvf_tcp_links_clear(kvf_tcp *tcp);
+
+#endif

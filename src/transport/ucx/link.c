@@ -1,0 +1,806 @@
+/* Reads: the lease is looked at, the chunk is got, the lease is looked at again, and what was seen is reported.
+ *
+ * A look is a get of the table's head and of the slot's entry, begun when all gets before it have ended: nothing is
+ * promised of the order in which gets are carried out, nor of a get of several words being of one moment. So word and
+ * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
+ * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
+ *
+ * Where gets are messages the producer looks, before and after an answer's bytes are copied (answer.c).
+ */
+#include "transport/ucx/link.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/sums.h"
+#include "transport/ucx/get.h"
+#include "transport/ucx/path.h"
+
+typedef enum read_state {
+  READ_WAITING, /* for a room */
+  READ_LOOKING, /* is the lease live? */
+  READ_COPYING,
+  READ_JUDGING /* was it, all the time? */
+} read_state;
+
+typedef struct ucx_read {
+  kvf_posted_read posted;
+  kvf_list in_reads; /* link->reads */
+  kvf_list in_queue; /* ucx->waiting or ucx->stopping */
+  kvf_ucx_link *link;
+  kvf_ucx_memory *memory; /* with a ref, once there is a room */
+  kvf_ucx_batch batch;
+  read_state state;
+  kvf_status stop; /* KVF_OK, or what it ends as when its gets have */
+  uint64_t stop_at_ns;
+  uint32_t samples;
+  kvf_fence_entry seen; /* in the look before */
+  kvf_chunk chunk;
+  kvf_segment_cursor cursor;
+  uint64_t bytes;
+  uint64_t landed_bytes;
+  uint64_t progress_ns; /* when progress was told last, or the read began */
+} ucx_read;
+
+/* Brings the link down, closes its endpoint, and ends its reads as `reads` as soon as nothing writes for them. */
+static void link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* A get of the link's has failed. */
+static void link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error);
+
+/* Frees the link if it was given back and nothing of it is left. */
+static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link);
+
+/* ---- the end of a read ---- */
+
+static void start_waiting(kvf_ucx *ucx);
+
+/* From here nothing writes to its blocks. */
+static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
+{
+  kvf_ucx_link *link = read->link;
+  kvf_commands_close_read(&ucx->commands, &read->posted);
+  kvf_driver_read_closed(&ucx->driver, read->posted.read.small);
+  kvf_list_remove(&read->in_reads);
+  kvf_list_remove(&read->in_queue);
+  kvf_list_remove(&read->batch.in_ready);
+  if (read->state != READ_WAITING) {
+    kvf_ucx_room_give(ucx, &read->batch);
+    kvf_ucx_memory_drop(read->memory);
+  }
+  ucx->host.read_done(ucx->host.context, result);
+  free(read);
+  link_settle(ucx, link);
+}
+
+static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
+{
+  const kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->landed_bytes};
+  report(ucx, read, &result);
+}
+
+static void end_judged(kvf_ucx *ucx, ucx_read *read)
+{
+  kvf_read_result result = {.id = read->posted.read.id,
+                            .status = KVF_OK,
+                            .sample = ucx->rooms[read->batch.room].sample,
+                            .bytes = read->landed_bytes};
+  if (read->state == READ_JUDGING) {
+    kvf_sums_judge(&read->chunk, read->link->sums_count, &read->posted.read.lease, &result);
+  }
+  report(ucx, read, &result);
+}
+
+/* ---- steps ---- */
+
+static kvf_ucx_seen *place_of(kvf_ucx_link *link, uint32_t slot)
+{
+  return &link->seen[slot % KVF_UCX_SEEN];
+}
+
+static void look(ucx_read *read, read_state state)
+{
+  read->state = state;
+  kvf_ucx_sample_start(&read->batch, read->link, read->posted.read.lease.slot);
+}
+
+static uint32_t get_bytes_max(const kvf_ucx_link *link)
+{
+  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->base.transport)) : KVF_UCX_GET_BYTES_MAX;
+}
+
+/* As many gets as may be in flight. */
+static void copy(ucx_read *read)
+{
+  const kvf_ucx_link *link = read->link;
+  kvf_segment segment;
+  while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
+         kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
+    kvf_ucx_get_start(&read->batch, link, segment.region, segment.remote_offset, segment.local,
+                      read->memory->mems[segment.region], (int)read->chunk.local[segment.region].memory,
+                      (uint32_t)segment.bytes);
+  }
+  kvf_ucx_asks_send(read->batch.ucx, link);
+}
+
+static void begin_copy(ucx_read *read)
+{
+  kvf_fence_barrier(); /* UCX may copy itself, in this thread */
+  read->state = READ_COPYING;
+  read->batch.ended_bytes = 0;
+  read->cursor = kvf_segments_begin(&read->chunk);
+  if (read->bytes == 0) {
+    look(read, READ_JUDGING);
+    return;
+  }
+  copy(read);
+}
+
+static void looked(kvf_ucx *ucx, ucx_read *read)
+{
+  const kvf_lease *lease = &read->posted.read.lease;
+  const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
+  bool live = sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
+              memcmp(&sample->head.incarnation, &read->link->incarnation, sizeof(sample->head.incarnation)) == 0;
+  if (!live) {
+    end_judged(ucx, read);
+    return;
+  }
+  read->seen = sample->entry;
+  *place_of(read->link, lease->slot) = (kvf_ucx_seen){.slot = lease->slot, .entry = sample->entry};
+  begin_copy(read);
+}
+
+/* All bytes are here. */
+static void judge(kvf_ucx *ucx, ucx_read *read)
+{
+  bool has_messages = read->link->has_messages;
+  if (has_messages) {
+    read->state = READ_JUDGING;
+    end_judged(ucx, read);
+    return;
+  }
+  kvf_fence_barrier();
+  look(read, READ_JUDGING);
+}
+
+static void copied(kvf_ucx *ucx, ucx_read *read)
+{
+  read->landed_bytes = read->batch.ended_bytes;
+  if (read->batch.claim.is_lost) {
+    if (read->batch.busy == 0) {
+      end_judged(ucx, read);
+    }
+    return;
+  }
+  if (read->landed_bytes == read->bytes) {
+    judge(ucx, read);
+    return;
+  }
+  copy(read);
+  if (ucx->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
+    read->progress_ns = ucx->now_ns;
+    ucx->host.read_progress(ucx->host.context, read->posted.read.id);
+  }
+}
+
+static void judged(kvf_ucx *ucx, ucx_read *read)
+{
+  const kvf_fence_entry entry = ucx->rooms[read->batch.room].sample.entry;
+  bool live = entry.word == kvf_fence_word_live(read->posted.read.lease.id);
+  read->samples++;
+  if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
+    read->seen = entry;
+    *place_of(read->link, read->posted.read.lease.slot) =
+        (kvf_ucx_seen){.slot = read->posted.read.lease.slot, .entry = entry};
+    look(read, READ_JUDGING);
+    return;
+  }
+  end_judged(ucx, read);
+}
+
+/* Some of its gets have ended. */
+static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
+{
+  ucx_read *read = KVF_CONTAINER_OF(batch, ucx_read, batch);
+  if (batch->error != KVF_UCS_OK && read->stop == KVF_OK) {
+    kvf_ucx_link *link = read->link;
+    link_get_failed(ucx, link, batch->error); /* stops and, if it can, ends this read too */
+    start_waiting(ucx);
+    return;
+  }
+  if (read->stop != KVF_OK) {
+    if (batch->busy == 0) {
+      end(ucx, read, read->stop);
+      start_waiting(ucx);
+    }
+    return;
+  }
+  if (read->state == READ_COPYING) {
+    copied(ucx, read);
+  } else if (batch->busy == 0 && read->state == READ_LOOKING) {
+    looked(ucx, read);
+  } else if (batch->busy == 0 && read->state == READ_JUDGING) {
+    judged(ucx, read);
+  }
+  start_waiting(ucx);
+}
+
+/* ---- start ---- */
+
+/* Whether the read can begin, else why not. */
+static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
+{
+  kvf_ucx_link *link = read->link;
+  const kvf_read *request = &read->posted.read;
+  if (link->state != KVF_UCX_LINK_UP) {
+    return link->state == KVF_UCX_LINK_DOWN ? link->failure : KVF_TRANSFER_SETUP;
+  }
+  if (ucx->memory == NULL || link->generation != ucx->memory->generation) {
+    return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
+  }
+  if (request->lease.slot >= link->table_slots) {
+    return KVF_LEASE_UNKNOWN;
+  }
+  read->chunk = kvf_chunk_of(request, ucx->memory->regions, link->remote, link->regions_count + link->sums_count);
+  return kvf_chunk_check(&read->chunk, &read->bytes);
+}
+
+static void begin(kvf_ucx *ucx, ucx_read *read)
+{
+  const kvf_lease *lease = &read->posted.read.lease;
+  const kvf_ucx_seen *seen = place_of(read->link, lease->slot);
+  read->memory = ucx->memory;
+  read->memory->refs++;
+  read->progress_ns = ucx->now_ns;
+  read->batch.claim = (kvf_ucx_claim){.slot = lease->slot, .word = kvf_fence_word_live(lease->id)};
+  if (read->link->has_messages) {
+    begin_copy(read); /* each of its messages looks first */
+  } else if (seen->slot == lease->slot && seen->entry.word == kvf_fence_word_live(lease->id)) {
+    read->seen = seen->entry;
+    begin_copy(read);
+  } else {
+    look(read, READ_LOOKING);
+  }
+}
+
+/* Those whose turn it is, if there is a room for them. */
+static void start_waiting(kvf_ucx *ucx)
+{
+  while (!kvf_list_is_empty(&ucx->waiting)) {
+    ucx_read *read = KVF_CONTAINER_OF(ucx->waiting.next, ucx_read, in_queue);
+    kvf_status status = prepare(ucx, read);
+    if (status != KVF_OK) {
+      end(ucx, read, status);
+      continue;
+    }
+    if (!kvf_ucx_room_take(ucx, &read->batch, KVF_UCX_ROOMS_OF_LINKS)) {
+      return;
+    }
+    kvf_list_remove(&read->in_queue);
+    begin(ucx, read);
+  }
+}
+
+static void run_start(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, posted.start);
+  kvf_list_push_back(&read->link->reads, &read->in_reads);
+  kvf_list_push_back(&ucx->waiting, &read->in_queue);
+  start_waiting(ucx);
+}
+
+/* ---- cancel ---- */
+
+/* It ends as `status` when its gets have: at once, if there are none. */
+static void stop(kvf_ucx *ucx, ucx_read *read, kvf_status status)
+{
+  if (read->batch.busy == 0) {
+    end(ucx, read, status);
+  } else if (read->stop == KVF_OK) {
+    read->stop = status;
+    read->stop_at_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
+    kvf_list_push_back(&ucx->stopping, &read->in_queue);
+  }
+}
+
+static void run_cancel(void *owner, kvf_command *command)
+{
+  stop(owner, KVF_CONTAINER_OF(command, ucx_read, posted.cancel), KVF_CANCELLED);
+}
+
+void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status)
+{
+  kvf_list *next;
+  const kvf_list *last = link->reads.prev;
+  if (kvf_list_is_empty(&link->reads)) {
+    return;
+  }
+  for (kvf_list *node = link->reads.next;; node = next) {
+    bool is_last = node == last;
+    next = node->next;
+    stop(ucx, KVF_CONTAINER_OF(node, ucx_read, in_reads), status);
+    if (is_last) { /* the link may be gone with it */
+      return;
+    }
+  }
+}
+
+static void reads_forget(const kvf_ucx_link *link)
+{
+  for (const kvf_list *node = link->reads.next; node != &link->reads; node = node->next) {
+    kvf_ucx_batch_forget(&KVF_CONTAINER_OF(node, ucx_read, in_reads)->batch);
+  }
+}
+
+/* UCX cannot end one get and leave the others: what does not end by itself ends with the endpoint. */
+uint64_t kvf_ucx_reads_tick(kvf_ucx *ucx)
+{
+  for (const kvf_list *node = ucx->stopping.next; node != &ucx->stopping; node = node->next) {
+    const ucx_read *read = KVF_CONTAINER_OF(node, ucx_read, in_queue);
+    if (read->link->state == KVF_UCX_LINK_DOWN) {
+      continue; /* its endpoint is being closed: there is nothing more that could be done */
+    }
+    if (read->stop_at_ns > ucx->now_ns) {
+      return read->stop_at_ns;
+    }
+    link_fail(ucx, read->link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED,
+              "a cancelled read did not end: its endpoint is closed");
+    return ucx->now_ns; /* the list has changed */
+  }
+  return KVF_TIME_NEVER;
+}
+
+/* ---- operations ---- */
+
+void kvf_ucx_read_start(kvf_link *base, const kvf_read *request)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
+  kvf_ucx *ucx = kvf_ucx_of(base->transport);
+  ucx_read *read = malloc(sizeof(*read));
+  bool caller_starts = false;
+  if (read != NULL) {
+    *read = (ucx_read){.link = link, .state = READ_WAITING};
+    kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
+    kvf_list_init(&read->in_reads);
+    kvf_list_init(&read->in_queue);
+    kvf_ucx_batch_init(&read->batch, ucx, step);
+    caller_starts = kvf_driver_read_opened(&ucx->driver, request->small);
+  }
+  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
+                          !caller_starts);
+}
+
+void kvf_ucx_read_cancel(kvf_link *base, uint64_t read_id)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
+  kvf_commands_cancel_read(&kvf_ucx_of(base->transport)->commands, &link->open, read_id);
+}
+
+/* ---- links: connected, checked, failed, given back ---- */
+
+/* ---- failing ---- */
+
+static bool is_wanted(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  kvf_commands_lock(&ucx->commands);
+  bool wanted = !link->disconnected;
+  kvf_commands_unlock(&ucx->commands);
+  return wanted;
+}
+
+static void closed(kvf_ucx_link *link)
+{
+  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  link->ep = NULL;
+  link->is_closing = false;
+  kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
+}
+
+static void on_closed(void *request, kvf_ucs_status status, void *user_data)
+{
+  kvf_ucx_link *link = user_data;
+  (void)status;
+  kvf_ucx_of(link->base.transport)->api->request_free(request);
+  closed(link);
+}
+
+/* By force: without asking the peer, which may be stopped. UCX ends the gets that are in flight, and says of each when
+ * it writes nothing for it any more; those that are messages are written by us alone, and end here. */
+static void close_endpoint(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (link->ep == NULL || link->is_closing) {
+    return;
+  }
+  const kvf_ucp_request_param param = {
+      .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_FLAGS | KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA,
+      .flags = KVF_UCP_EP_CLOSE_FLAG_FORCE,
+      .send = on_closed,
+      .user_data = link,
+  };
+  link->is_closing = true;
+  if (link->has_messages) {
+    reads_forget(link);
+    kvf_ucx_batch_forget(&link->check);
+  }
+  ucx->has_called = true;
+  void *request = ucx->api->ep_close_nbx(link->ep, &param);
+  if (request == NULL || kvf_ucs_is_error(request)) {
+    closed(link);
+  }
+}
+
+static void give_check_room(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (link->check.room != UINT32_MAX && link->check.busy == 0) {
+    kvf_ucx_room_give(ucx, &link->check);
+  }
+}
+
+static void link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+{
+  kvf_ucx_link_state before = link->state;
+  if (before == KVF_UCX_LINK_DOWN) {
+    return;
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments); /* before what it speaks of is closed */
+  va_end(arguments);
+  link->state = KVF_UCX_LINK_DOWN;
+  link->failure = status;
+  kvf_list_remove(&link->in_connecting);
+  kvf_ucx_reads_stop(ucx, link, reads);
+  close_endpoint(ucx, link);
+  if (!is_wanted(ucx, link)) {
+    return;
+  }
+  kvf_ucx_log(ucx, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
+  if (before == KVF_UCX_LINK_UP) {
+    ucx->host.link_down(ucx->host.context, &link->base, status);
+  } else {
+    ucx->host.link_up(ucx->host.context, &link->base, status);
+  }
+}
+
+static void endpoint_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
+{
+  if (link->state == KVF_UCX_LINK_DOWN) {
+    close_endpoint(ucx, link); /* what a link that is given back has in flight need not be waited for */
+  } else if (error == KVF_UCS_ERR_NO_MEMORY) {
+    link_fail(ucx, link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+  } else {
+    link_fail(ucx, link, KVF_PEER_DOWN, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+  }
+}
+
+static void link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
+{
+  endpoint_failed(ucx, link, link->error != KVF_UCS_OK ? link->error : error);
+}
+
+static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
+{
+  kvf_ucx_link *link = argument;
+  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  (void)ep;
+  if (link->error == KVF_UCS_OK) {
+    link->error = status;
+  }
+  kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
+}
+
+/* ---- connecting ---- */
+
+static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
+                                    char *message)
+{
+  uint32_t groups = kvf_sums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
+  bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
+  if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
+  }
+  if (description->ucx_major != ucx->api->major) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "UCX is %u.%u there and %u.%u here", description->ucx_major,
+                    description->ucx_minor, ucx->api->major, ucx->api->minor);
+  }
+  if (description->regions_count != link->regions_count ||
+      (description->sums_count != 0 && description->sums_count != groups)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %u regions and %u checksums, not %u and %u",
+                    (unsigned)description->regions_count, (unsigned)description->sums_count,
+                    (unsigned)link->regions_count, (unsigned)groups);
+  }
+  for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
+    possible = possible &&
+               kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&link->remote[i]));
+  }
+  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
+}
+
+static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description)
+{
+  const kvf_ucp_ep_params params = {
+      .field_mask = KVF_UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | KVF_UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                    KVF_UCP_EP_PARAM_FIELD_ERR_HANDLER,
+      .address = description->worker,
+      .err_mode = KVF_UCP_ERR_HANDLING_MODE_PEER,
+      .err_handler = {.cb = on_error, .arg = link},
+  };
+  kvf_ucs_status error = ucx->api->ep_create(ucx->reader, &params, &link->ep);
+  if (error != KVF_UCS_OK) {
+    link->ep = NULL;
+    return error;
+  }
+  link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
+  error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
+  for (uint32_t i = 0; error == KVF_UCS_OK && i < description->regions_count + link->sums_count; i++) {
+    link->bases[i] = description->memories[i].address;
+    error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
+  }
+  return error;
+}
+
+/* Bytes of messages are put in place by us, who cannot write to a device. */
+static bool has_device_memory(const kvf_ucx_memory *memory)
+{
+  bool found = false;
+  for (uint32_t i = 0; i < memory->regions_count; i++) {
+    found = found || memory->regions[i].memory != KVF_MEMORY_HOST;
+  }
+  return found;
+}
+
+static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_key *memories, char *message)
+{
+  kvf_ucx_description description;
+  kvf_status status = kvf_ucx_description_read(link->description, link->description_bytes, memories, &description);
+  if (status != KVF_OK) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is malformed");
+  }
+  status = check_description(ucx, link, &description, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  link->table = description.table.address;
+  link->table_slots = description.table_slots;
+  link->sums_count = ucx->memory->sums_count == 0 ? 0 : description.sums_count;
+  if (ucx->memory->sums_count > 0 && link->sums_count == 0) {
+    kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_SUMS_LINE);
+  }
+  kvf_ucs_status error = open_endpoint(ucx, link, &description);
+  if (error != KVF_UCS_OK) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
+  }
+  if (link->has_messages && has_device_memory(ucx->memory)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its network cannot read memory, and ours is not the host's");
+  }
+  if (!kvf_ucx_room_take(ucx, &link->check, 0)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "too many links and reads at a time");
+  }
+  kvf_ucx_sample_start(&link->check, link, KVF_UCX_SLOT_NONE);
+  return KVF_OK;
+}
+
+static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
+{
+  const kvf_ucx_memory *memory = ucx->memory;
+  if (memory == NULL) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
+  }
+  link->generation = memory->generation;
+  kvf_status status =
+      kvf_layouts_check(memory->regions, memory->regions_count, link->remote, link->regions_count, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  kvf_ucx_memory_key *memories = malloc(KVF_UCX_MEMORIES_MAX * sizeof(*memories));
+  if (memories == NULL) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory for its keys");
+  }
+  status = connect_with(ucx, link, memories, message);
+  free(memories);
+  return status;
+}
+
+static void run_connect(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, connect);
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_list_push_back(&ucx->links, &link->in_links);
+  kvf_list_push_back(&ucx->connecting, &link->in_connecting);
+  link->deadline_ns = kvf_time_add(ucx->now_ns, kvf_ms_to_ns(ucx->config.handshake_timeout_ms));
+  kvf_status status = begin_check(ucx, link, message);
+  if (status != KVF_OK) {
+    link_fail(ucx, link, status, status, "%s", message);
+  }
+}
+
+/* The head of the peer's fence table has come: whether the memory is that of the peer that described itself. */
+static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(batch, kvf_ucx_link, check);
+  if (batch->busy != 0) {
+    return;
+  }
+  if (link->state == KVF_UCX_LINK_CONNECTING) {
+    const kvf_fence_head *head = &ucx->rooms[link->check.room].sample.head;
+    if (batch->error != KVF_UCS_OK) {
+      link_get_failed(ucx, link, batch->error);
+    } else if (head->magic != KVF_FENCE_MAGIC || head->slots != link->table_slots ||
+               memcmp(&head->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+      link_fail(ucx, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
+    } else {
+      link->state = KVF_UCX_LINK_UP;
+      kvf_list_remove(&link->in_connecting);
+      if (is_wanted(ucx, link)) {
+        ucx->host.link_up(ucx->host.context, &link->base, KVF_OK);
+      }
+    }
+  }
+  give_check_room(ucx, link);
+  link_settle(ucx, link);
+}
+
+/* ---- the end ---- */
+
+static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  for (uint32_t i = 0; i < link->regions_count + link->sums_count; i++) {
+    if (link->keys[i] != NULL) {
+      ucx->api->rkey_destroy(link->keys[i]);
+    }
+  }
+  if (link->table_key != NULL) {
+    ucx->api->rkey_destroy(link->table_key);
+  }
+  kvf_list_remove(&link->check.in_ready);
+  kvf_list_remove(&link->in_troubled);
+  kvf_list_remove(&link->in_leaving);
+  kvf_list_remove(&link->in_links);
+  free(link);
+}
+
+static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link)
+{
+  if (!link->is_given_back || link->check.busy != 0 || !kvf_list_is_empty(&link->reads)) {
+    return;
+  }
+  close_endpoint(ucx, link);
+  if (link->ep == NULL) {
+    give_check_room(ucx, link);
+    link_free(ucx, link);
+  }
+}
+
+static void run_disconnect(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, disconnect);
+  if (link->state != KVF_UCX_LINK_DOWN) {
+    link->state = KVF_UCX_LINK_DOWN;
+    link->failure = KVF_CANCELLED;
+  }
+  kvf_list_remove(&link->in_connecting);
+  kvf_ucx_reads_stop(ucx, link, KVF_CANCELLED);
+  link->is_given_back = true;
+  link->deadline_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
+  kvf_list_push_back(&ucx->leaving, &link->in_leaving);
+  if (link->has_messages) {
+    close_endpoint(ucx, link); /* only we write to its blocks: nothing need be waited for */
+  }
+  link_settle(ucx, link);
+}
+
+bool kvf_ucx_links_run(kvf_ucx *ucx)
+{
+  bool ran = false;
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&ucx->troubled)) != NULL) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(node, kvf_ucx_link, in_troubled);
+    if (link->error != KVF_UCS_OK) {
+      endpoint_failed(ucx, link, link->error);
+    }
+    link_settle(ucx, link);
+    ran = true;
+  }
+  return ran;
+}
+
+static uint64_t leaving_tick(kvf_ucx *ucx)
+{
+  while (!kvf_list_is_empty(&ucx->leaving)) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->leaving.next, kvf_ucx_link, in_leaving);
+    if (link->deadline_ns > ucx->now_ns) {
+      return link->deadline_ns;
+    }
+    kvf_list_remove(&link->in_leaving);
+    close_endpoint(ucx, link);
+  }
+  return KVF_TIME_NEVER;
+}
+
+uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
+{
+  uint64_t leaving_ns = leaving_tick(ucx);
+  while (!kvf_list_is_empty(&ucx->connecting)) {
+    kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->connecting.next, kvf_ucx_link, in_connecting);
+    if (link->deadline_ns > ucx->now_ns) {
+      return kvf_time_min(link->deadline_ns, leaving_ns);
+    }
+    link_fail(ucx, link, KVF_HANDSHAKE_TIMEOUT, KVF_HANDSHAKE_TIMEOUT, "no answer in %u ms",
+              (unsigned)ucx->config.handshake_timeout_ms);
+  }
+  return leaving_ns;
+}
+
+/* ---- operations ---- */
+
+/* The link and its arrays in one allocation, those with the strictest alignment first. */
+static kvf_ucx_link *link_alloc(const kvf_link_spec *spec)
+{
+  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
+  size_t each = sizeof(kvf_region_layout) + sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
+  kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
+  if (link == NULL) {
+    return NULL;
+  }
+  void *after = link + 1;
+  link->remote = after;
+  after = link->remote + count;
+  link->bases = after;
+  after = link->bases + count;
+  link->keys = after;
+  after = link->keys + count;
+  link->description = after;
+  return link;
+}
+
+kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  *out = NULL;
+  if (!kvf_link_spec_is_whole(spec)) {
+    return KVF_TRANSFER_SETUP;
+  }
+  kvf_ucx_link *link = link_alloc(spec);
+  if (link == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  link->base = (kvf_link){.transport = transport, .user = spec->user};
+  kvf_command_init(&link->connect, run_connect);
+  kvf_command_init(&link->disconnect, run_disconnect);
+  kvf_list_init(&link->open);
+  kvf_list_init(&link->in_links);
+  kvf_list_init(&link->in_connecting);
+  kvf_list_init(&link->in_troubled);
+  kvf_list_init(&link->in_leaving);
+  kvf_list_init(&link->reads);
+  kvf_ucx_batch_init(&link->check, ucx, checked);
+  link->peer = spec->peer;
+  link->incarnation = spec->incarnation;
+  link->regions_count = spec->remote_count;
+  memcpy(link->remote, spec->remote, spec->remote_count * sizeof(*spec->remote));
+  link->description_bytes = spec->description_bytes;
+  memcpy(link->description, spec->description, spec->description_bytes);
+  *out = &link->base;
+  kvf_commands_lock(&ucx->commands);
+  kvf_commands_post(&ucx->commands, &link->connect);
+  kvf_commands_unlock(&ucx->commands);
+  return KVF_OK;
+}
+
+void kvf_ucx_disconnect(kvf_link *base)
+{
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
+  kvf_ucx *ucx = kvf_ucx_of(base->transport);
+  kvf_commands_lock(&ucx->commands);
+  link->disconnected = true;
+  kvf_commands_post(&ucx->commands, &link->disconnect);
+  kvf_commands_unlock(&ucx->commands);
+}

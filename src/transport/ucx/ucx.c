@@ -1,0 +1,380 @@
+/* The transport `ucx`: the consumer reads the producer's blocks, and its fence table, with UCX's get. Where the network
+ * can read memory by itself nothing is needed of the producer's threads; over TCP its data thread answers. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "transport/own_fds.h"
+#include "transport/socket.h"
+#include "transport/thread.h"
+#include "transport/ucx/get.h"
+#include "transport/ucx/link.h"
+#include "transport/ucx/memory.h"
+#include "transport/ucx/message.h"
+
+#define EVENTS_MAX 8
+#define UCX_ADDS_BYTES 256    /* to a message, at most; far less */
+#define ASSIST_TURNS 4        /* of a caller; what there is then is left to the data thread's own thread */
+#define POLL_NS KVF_NS_PER_MS /* where UCX cannot be waited for */
+
+/* ---- set-up, in the data thread ---- */
+
+/* Sets what the environment does not: `variable` is UCX_TCP_ and the name of the setting. */
+static void set_tcp(const kvf_ucx *ucx, kvf_ucp_config config, const char *variable, const char *value)
+{
+  const unsigned first_with_prefix = 17; /* the minor version; before it a setting of one transport has none */
+  const char *name = variable + strlen(ucx->api->minor >= first_with_prefix ? "UCX_" : "UCX_TCP_");
+  if (getenv(variable) == NULL) {
+    (void)ucx->api->config_modify(config, name, value); /* one that is not known has nothing to be set for */
+  }
+}
+
+/* UCX warns of settings that nothing uses. */
+static bool may_use_tcp(void)
+{
+  const char *transports = getenv("UCX_TLS");
+  return transports == NULL || transports[0] == '^' || strstr(transports, "tcp") != NULL ||
+         strstr(transports, "all") != NULL;
+}
+
+static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
+{
+  if (may_use_tcp()) {
+    /* A message of answers, with what UCX adds, fits into one buffer; UCX wants it no larger than those that receive.
+     */
+    if (getenv("UCX_TCP_RX_SEG_SIZE") == NULL) {
+      set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "62k");
+      static_assert(KVF_UCX_ANSWERS_BYTES_MAX + UCX_ADDS_BYTES <= 62u << 10, "one buffer");
+    }
+    /* Events are taken one by one: of several, the first may end the connection that another is for, and a UCX with
+     * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */
+    set_tcp(ucx, config, "UCX_TCP_MAX_POLL", "1");
+  }
+  /* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
+  bool is_restricted = ucx->is_loopback && getenv("UCX_NET_DEVICES") == NULL;
+  return is_restricted ? ucx->api->config_modify(config, "NET_DEVICES", "lo") : KVF_UCS_OK;
+}
+
+static bool context_open(kvf_ucx *ucx, char *message)
+{
+  const kvf_ucp_params params = {.field_mask = KVF_UCP_PARAM_FIELD_FEATURES,
+                                 .features = KVF_UCP_FEATURE_RMA | KVF_UCP_FEATURE_AM | KVF_UCP_FEATURE_WAKEUP};
+  kvf_ucp_config config = NULL;
+  kvf_ucs_status error = ucx->api->config_read(NULL, NULL, &config);
+  if (error == KVF_UCS_OK) {
+    error = configure(ucx, config);
+    if (error == KVF_UCS_OK) {
+      error = ucx->api->init_version(KVF_UCX_MAJOR, KVF_UCX_MINOR, &params, config, &ucx->context);
+    }
+    ucx->api->config_release(config);
+  }
+  if (error != KVF_UCS_OK) {
+    const char *transports = getenv("UCX_TLS");
+    const char *devices = getenv("UCX_NET_DEVICES");
+    ucx->context = NULL;
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
+                   "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
+                   ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
+                   transports == NULL ? "" : transports,
+                   devices != NULL    ? devices
+                   : ucx->is_loopback ? "lo, as `listen` is"
+                                      : "");
+    return false;
+  }
+  return true;
+}
+
+static bool rooms_open(kvf_ucx *ucx, char *message)
+{
+  const size_t bytes = KVF_UCX_ROOMS_MAX * sizeof(*ucx->rooms);
+  ucx->rooms = aligned_alloc(4096, bytes);
+  if (ucx->rooms == NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", strerror(ENOMEM));
+    return false;
+  }
+  memset(ucx->rooms, 0, bytes);
+  kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, KVF_UCS_MEMORY_TYPE_HOST, &ucx->rooms_mem);
+  if (error != KVF_UCS_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
+    return false;
+  }
+  for (uint32_t i = 0; i < KVF_UCX_ROOMS_MAX; i++) {
+    ucx->rooms_free[ucx->rooms_free_count++] = (uint16_t)i;
+  }
+  return true;
+}
+
+static void run_open(void *owner, kvf_command *command)
+{
+  kvf_ucx *ucx = owner;
+  kvf_status status = kvf_ucx_load(ucx->config.ucx_library, &ucx->api, ucx->message);
+  if (status == KVF_OK && !context_open(ucx, ucx->message)) {
+    status = KVF_TRANSFER_SETUP;
+  }
+  if (status == KVF_OK &&
+      (!kvf_ucx_messages_open(ucx, ucx->message) || !kvf_ucx_worker_open(ucx, &ucx->reader, ucx->message) ||
+       !kvf_ucx_messages_serve_reader(ucx, ucx->message) || !rooms_open(ucx, ucx->message))) {
+    status = KVF_SYSTEM;
+  }
+  kvf_commands_end(&ucx->commands, KVF_CONTAINER_OF(command, kvf_waited, command), status);
+}
+
+static void close_ucx(kvf_ucx *ucx)
+{
+  kvf_ucx_memory_close(ucx);
+  if (ucx->rooms_mem != NULL) {
+    (void)ucx->api->mem_unmap(ucx->context, ucx->rooms_mem);
+  }
+  free(ucx->rooms);
+  kvf_ucx_worker_close(ucx, &ucx->reader);
+  kvf_ucx_messages_free(&ucx->asks);
+  kvf_ucx_messages_close(ucx);
+  if (ucx->context != NULL) {
+    ucx->api->cleanup(ucx->context);
+  }
+}
+
+/* ---- the data thread ---- */
+
+static bool progress(const kvf_ucx *ucx, kvf_ucp_worker worker)
+{
+  bool progressed = false;
+  for (int i = 0; worker != NULL && i < KVF_UCX_PROGRESS_TURNS && ucx->api->worker_progress(worker) > 0; i++) {
+    progressed = true;
+  }
+  return progressed;
+}
+
+static bool run_ready(kvf_ucx *ucx)
+{
+  bool ran = false;
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&ucx->ready)) != NULL) {
+    kvf_ucx_batch *batch = KVF_CONTAINER_OF(node, kvf_ucx_batch, in_ready);
+    batch->ready(ucx, batch);
+    ran = true;
+  }
+  return ran;
+}
+
+/* Whether the worker's descriptor will tell of its events. */
+static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
+{
+  kvf_ucs_status status = worker == NULL ? KVF_UCS_OK : ucx->api->worker_arm(worker);
+  if (status != KVF_UCS_OK && status != KVF_UCS_ERR_BUSY) {
+    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->now_ns, POLL_NS));
+    return true;
+  }
+  return status == KVF_UCS_OK;
+}
+
+static bool may_spin(const kvf_ucx *ucx)
+{
+  return kvf_driver_may_spin(&ucx->driver) &&
+         ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.spin_us * KVF_NS_PER_US);
+}
+
+static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
+{
+  return !may_spin(ucx) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+}
+
+/* Waits for events or commands. False: the transport is closing, and nothing is left. */
+static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
+{
+  kvf_idleness idleness = kvf_commands_rest(&ucx->commands);
+  if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->links)) {
+    return false;
+  }
+  bool is_idle = !was_busy && idleness != KVF_BUSY;
+  if (is_idle && may_wait(ucx, &due_ns)) {
+    struct epoll_event events[EVENTS_MAX];
+    int count = kvf_driver_wait(&ucx->driver, &ucx->commands, ucx->epoll_fd, events, EVENTS_MAX, ucx->now_ns, due_ns);
+    for (int i = 0; i < count; i++) {
+      if (events[i].data.ptr == NULL) {
+        kvf_commands_drain(&ucx->commands);
+      }
+    }
+  }
+  kvf_commands_woken(&ucx->commands);
+  return true;
+}
+
+/* What has come of UCX's work. Whether there was something, or there may be more right now. */
+static bool act(kvf_ucx *ucx, bool busy, uint64_t *due_ns)
+{
+  ucx->now_ns = kvf_clock_now();
+  busy = run_ready(ucx) || busy;
+  busy = kvf_ucx_links_run(ucx) || busy;
+  *due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
+  busy = ucx->has_called || busy;
+  ucx->has_called = false;
+  return busy;
+}
+
+static void *thread_main(void *argument)
+{
+  kvf_ucx *ucx = argument;
+  bool busy;
+  uint64_t due_ns;
+  (void)pthread_mutex_lock(&ucx->driver.lock);
+  do {
+    busy = kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
+    kvf_refusals_report(&ucx->commands.refusals, &ucx->commands.lock, &ucx->host);
+    busy = progress(ucx, ucx->reader) || busy;
+    busy = progress(ucx, ucx->server) || busy;
+    busy = act(ucx, busy, &due_ns);
+    if (busy) {
+      ucx->busy_ns = ucx->now_ns;
+    }
+  } while (turn(ucx, busy, due_ns));
+  (void)pthread_mutex_unlock(&ucx->driver.lock);
+  close_ucx(ucx);
+  return NULL;
+}
+
+/* ---- a caller ---- */
+
+/* Whether others wish to read our memory: that is left to the data thread's own thread, which may not be looking. */
+static bool is_asked(const kvf_ucx *ucx)
+{
+  struct epoll_event events[EVENTS_MAX];
+  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->epoll_fd, events, EVENTS_MAX, 0);
+  for (int i = 0; i < count; i++) {
+    if (events[i].data.ptr == ucx->server) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The caller sends what small reads ask for, and takes what has come for them. */
+static bool ucx_assist(kvf_transport *transport)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  if (kvf_driver_has_small(&ucx->driver) && kvf_driver_take(&ucx->driver, &ucx->commands)) {
+    uint64_t due_ns = KVF_TIME_NEVER;
+    bool asked = !kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
+    bool busy = true;
+    for (int i = 0; busy && i < ASSIST_TURNS; i++) {
+      busy = act(ucx, progress(ucx, ucx->reader), &due_ns);
+    }
+    kvf_driver_leave(&ucx->driver, &ucx->commands, asked, due_ns, busy || is_asked(ucx));
+  }
+  return kvf_driver_has_small(&ucx->driver);
+}
+
+/* ---- open and close ---- */
+
+static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_transport_host *host)
+{
+  ucx->base.ops = &kvf_transport_ucx;
+  ucx->host = *host;
+  ucx->config = *config;
+  ucx->now_ns = kvf_clock_now();
+  kvf_log_limit_init(&ucx->log_limit, KVF_UCX_LOG_LINES_PER_S);
+  kvf_list_init(&ucx->links);
+  kvf_list_init(&ucx->connecting);
+  kvf_list_init(&ucx->troubled);
+  kvf_list_init(&ucx->ready);
+  kvf_list_init(&ucx->leaving);
+  kvf_list_init(&ucx->waiting);
+  kvf_list_init(&ucx->stopping);
+  kvf_ucx_messages_init(&ucx->asks);
+  kvf_ucx_messages_init(&ucx->answers);
+  kvf_commands_init(&ucx->commands);
+  kvf_driver_init(&ucx->driver);
+}
+
+static bool open_fds(kvf_ucx *ucx)
+{
+  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
+  ucx->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  return ucx->epoll_fd >= 0 && ucx->commands.wake_fd >= 0 &&
+         epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, ucx->commands.wake_fd, &event) == 0;
+}
+
+static void destroy(kvf_ucx *ucx)
+{
+  kvf_own_fd_close(ucx->epoll_fd);
+  kvf_driver_free(&ucx->driver);
+  kvf_commands_free(&ucx->commands);
+  free(ucx);
+}
+
+static void stop_thread(kvf_ucx *ucx)
+{
+  kvf_commands_stop(&ucx->commands);
+  (void)pthread_join(ucx->thread, NULL);
+}
+
+static kvf_status open_with(kvf_ucx *ucx, char *message)
+{
+  char said[KVF_MESSAGE_BYTES_MAX] = "";
+  if (!open_fds(ucx)) {
+    return kvf_fail(KVF_SYSTEM, message, "ucx: no file descriptors: %s", strerror(errno));
+  }
+  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx, &ucx->config.thread_cpus);
+  if (error != 0) {
+    return kvf_fail(KVF_SYSTEM, message, "ucx: no thread: %s", strerror(error));
+  }
+  ucx->message = said;
+  kvf_command_init(&ucx->opening.command, run_open);
+  kvf_status status = kvf_commands_wait(&ucx->commands, &ucx->opening);
+  ucx->message = NULL;
+  if (status != KVF_OK) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %.*s", KVF_MESSAGE_BYTES_MAX - 6, said);
+    stop_thread(ucx);
+  }
+  return status;
+}
+
+static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                           char *message)
+{
+  kvf_address listen = {0};
+  *out = NULL;
+  if (config->listen[0] != '\0') {
+    kvf_status status = kvf_address_resolve(config->listen, &listen, message);
+    if (status != KVF_OK) {
+      return status;
+    }
+  }
+  kvf_ucx *ucx = calloc(1, sizeof(*ucx));
+  if (ucx == NULL) {
+    return kvf_fail(KVF_NO_MEMORY, message, "ucx: %s", strerror(ENOMEM));
+  }
+  init(ucx, config, host);
+  ucx->is_loopback = kvf_address_is_loopback(&listen);
+  kvf_status status = open_with(ucx, message);
+  if (status != KVF_OK) {
+    destroy(ucx);
+    return status;
+  }
+  *out = &ucx->base;
+  return KVF_OK;
+}
+
+static void ucx_close(kvf_transport *transport)
+{
+  kvf_ucx *ucx = kvf_ucx_of(transport);
+  stop_thread(ucx);
+  destroy(ucx);
+}
+
+const kvf_transport_ops kvf_transport_ucx = {
+    .name = "ucx",
+    .open = ucx_open,
+    .close = ucx_close,
+    .set_memory = kvf_ucx_set_memory,
+    .clear_memory = kvf_ucx_clear_memory,
+    .describe = kvf_ucx_describe,
+    .connect = kvf_ucx_connect,
+    .disconnect = kvf_ucx_disconnect,
+    .read = kvf_ucx_read_start,
+    .cancel = kvf_ucx_read_cancel,
+    .assist = ucx_assist,
+};
