@@ -124,7 +124,8 @@ static kvf_status create(kvf_core *core, uint64_t now_ns, const kvf_sources *sou
 
 /* The wanted blocks that no earlier attempt has brought, by position and then group, so that the groups' prefixes grow
  * together. */
-static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix, kvf_read_item *items)
+static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix,
+                           kvf_transfer_item *items)
 {
   uint32_t firsts[KVF_GROUPS_MAX];
   uint32_t longest = 0;
@@ -139,10 +140,10 @@ static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination
     for (uint32_t group = 0; group < ticket->groups; group++) {
       uint32_t index = firsts[group] + position;
       if (position < ticket->counts[group] && destination[index] != KVF_BLOCK_NONE) {
-        items[count++] = (kvf_read_item){.group = group,
-                                         .position = position,
-                                         .remote_block = ticket->ids[index],
-                                         .local_block = destination[index]};
+        items[count++] = (kvf_transfer_item){.group = group,
+                                             .position = position,
+                                             .remote_block = ticket->ids[index],
+                                             .local_block = destination[index]};
       }
     }
   }
@@ -195,7 +196,7 @@ static kvf_status attempt(kvf_core *core, uint64_t now_ns, kvf_core_load *load, 
   if (status != KVF_OK) {
     return status;
   }
-  kvf_read_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
+  kvf_transfer_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
   if (items == NULL) {
     release_peers(core, now_ns, load);
     return KVF_NO_MEMORY;

@@ -424,7 +424,7 @@ static uint32_t block_at(const block_list *list, uint32_t group, uint32_t positi
 }
 
 kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                     kvf_read_item *items, uint32_t count)
+                                     kvf_transfer_item *items, uint32_t count)
 {
   kvf_lease_entry *entry;
   switch (look_up(table, now_ns, lease, &entry)) {

@@ -136,6 +136,6 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out);
  * (items[i].remote_block, else unspecified). KVF_LEASE_UNKNOWN, KVF_NOT_PUBLISHED, KVF_LEASE_EXPIRED: as it stands.
  * KVF_INVALID: a position that the lease does not have, or that has no block. */
 KVF_MUST_USE kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                                  kvf_read_item *items, uint32_t count);
+                                                  kvf_transfer_item *items, uint32_t count);
 
 #endif

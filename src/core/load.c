@@ -120,7 +120,7 @@ struct kvf_load_entry {
   uint32_t parts_count;
   uint32_t items_count;
   uint64_t head_bytes[KVF_GROUPS_MAX];
-  kvf_read_item *items;
+  kvf_transfer_item *items;
   kvf_load_part *parts;
 };
 
@@ -981,7 +981,7 @@ static kvf_load_entry *create_load(kvf_loads *loads, const kvf_load_spec *spec)
   size_t chunks_at = parts_at + parts_count * sizeof(kvf_load_part);
   size_t bitmaps_at = chunks_at + parts_count * chunks_each * sizeof(kvf_load_chunk);
   size_t items_at = bitmaps_at + parts_count * 3 * words * sizeof(uint64_t);
-  char *memory = calloc(1, items_at + spec->items_count * sizeof(kvf_read_item));
+  char *memory = calloc(1, items_at + spec->items_count * sizeof(kvf_transfer_item));
   if (memory == NULL) {
     return NULL;
   }
@@ -1176,7 +1176,7 @@ static bool next_cancel(kvf_loads *loads, kvf_load_action *out)
   const kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, cancel);
   out->kind = KVF_LOAD_CANCEL;
   out->path = chunk->path;
-  out->read_id = chunk->read_id;
+  out->transfer.id = chunk->read_id;
   return true;
 }
 
@@ -1227,14 +1227,14 @@ static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_l
   out->kind = KVF_LOAD_READ;
   out->peer = part->spec.peer;
   out->path = chunk->path;
-  out->read_id = chunk->read_id;
-  out->small = is_small(loads, chunk);
-  out->lease = part->load->lease;
-  out->remote_head = part->spec.remote_head;
-  out->local_head = part->spec.local_head;
-  out->heads = part->spec.heads;
-  out->items_count = chunk->count;
-  out->items = &part->load->items[chunk->first];
+  out->transfer = (kvf_transfer){.id = chunk->read_id,
+                                 .lease = part->load->lease,
+                                 .remote_head = part->spec.remote_head,
+                                 .local_head = part->spec.local_head,
+                                 .heads = part->spec.heads,
+                                 .items_count = chunk->count,
+                                 .items = &part->load->items[chunk->first],
+                                 .small = is_small(loads, chunk)};
 }
 
 /* A chunk of the load whose turn it is, then the turn is the next one's; likewise for the parts of a load. */

@@ -77,7 +77,7 @@ typedef struct kvf_load_spec {
   uint32_t groups;
   uint32_t positions; /* of all groups together, those that are not wanted included */
   uint32_t items_count;
-  const kvf_read_item *items;
+  const kvf_transfer_item *items;
   const uint64_t *head_bytes; /* by group: bytes of one head of one block, over all regions of the group */
   const kvf_load_part_spec *parts;
   uint32_t parts_count; /* 1 to KVF_RANKS_MAX; 0 is allowed without items */
@@ -93,19 +93,10 @@ typedef enum kvf_load_action_kind {
 
 typedef struct kvf_load_action {
   kvf_load_action_kind kind;
-  uint32_t peer;    /* READ, WANT_PATH, PING, PATH_STALLED */
-  uint32_t path;    /* READ, CANCEL, PATH_STALLED */
-  uint64_t read_id; /* READ, CANCEL: unique in the life of the machine, never 0 */
-  bool silent;      /* PATH_STALLED */
-
-  /* READ */
-  bool small;
-  kvf_lease lease;
-  uint32_t remote_head;
-  uint32_t local_head;
-  uint32_t heads;
-  uint32_t items_count;
-  const kvf_read_item *items; /* unchanged until on_read_done() */
+  uint32_t peer;         /* READ, WANT_PATH, PING, PATH_STALLED */
+  uint32_t path;         /* READ, CANCEL, PATH_STALLED */
+  bool silent;           /* PATH_STALLED */
+  kvf_transfer transfer; /* READ: its items are unchanged until on_read_done(); CANCEL: its id */
 } kvf_load_action;
 
 typedef enum kvf_load_event_kind { KVF_LOAD_OUTCOME, KVF_LOAD_QUIET } kvf_load_event_kind;

@@ -3,12 +3,12 @@
 static bool items_are_valid(const kvf_load_spec *spec)
 {
   for (uint32_t i = 0; i < spec->items_count; i++) {
-    const kvf_read_item *item = &spec->items[i];
+    const kvf_transfer_item *item = &spec->items[i];
     if (item->group >= spec->groups || item->position >= spec->positions) {
       return false;
     }
     if (i > 0) {
-      const kvf_read_item *before = &spec->items[i - 1];
+      const kvf_transfer_item *before = &spec->items[i - 1];
       if (item->position < before->position || (item->position == before->position && item->group <= before->group)) {
         return false;
       }

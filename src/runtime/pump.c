@@ -124,17 +124,11 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *acti
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
-    kvf_loads_on_read_done(node->core.loads, now_ns, action->read_id, KVF_CANCELLED, NULL, 0);
+    kvf_loads_on_read_done(node->core.loads, now_ns, action->transfer.id, KVF_CANCELLED, NULL, 0);
     return;
   }
-  kvf_read read = {.id = action->read_id,
-                   .lease = action->lease,
-                   .remote_head = action->remote_head,
-                   .local_head = action->local_head,
-                   .heads = action->heads,
-                   .items_count = action->items_count,
-                   .items = action->items,
-                   .small = action->small && node->caller_helps};
+  kvf_transfer read = action->transfer;
+  read.small = read.small && node->caller_helps;
   for (uint32_t i = 0; i < node->transports_count && read.small; i++) {
     node->small_reads |= (uint32_t)(node->transports[i] == entry->link->transport) << i;
   }
@@ -145,7 +139,7 @@ static void do_cancel(kvf_node *node, const kvf_load_action *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
-    entry->link->transport->ops->cancel(entry->link, action->read_id);
+    entry->link->transport->ops->cancel(entry->link, action->transfer.id);
   }
 }
 
@@ -288,7 +282,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
   return found;
 }
 
-static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   kvf_node *node = context;
   (void)pthread_mutex_lock(&node->lock);

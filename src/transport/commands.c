@@ -92,7 +92,7 @@ void kvf_commands_stop(kvf_commands *commands)
   kvf_commands_unlock(commands);
 }
 
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void (*start)(void *, kvf_command *),
+void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
                           void (*cancel)(void *, kvf_command *))
 {
   kvf_command_init(&posted->start, start);

@@ -40,7 +40,7 @@ typedef struct kvf_posted_read {
   kvf_command start;
   kvf_command cancel;
   kvf_list in_open; /* the link's list of reads that have not been reported; with the lock */
-  kvf_read read;
+  kvf_transfer read;
 } kvf_posted_read;
 
 typedef struct kvf_commands {
@@ -87,7 +87,7 @@ void kvf_commands_wake_if_any(kvf_commands *commands);
 
 /* Without the lock: the read with this id, if it is open, will be cancelled. */
 void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_read *request, void (*start)(void *, kvf_command *),
+void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
                           void (*cancel)(void *, kvf_command *));
 
 /* ---- the data thread, without the lock ---- */

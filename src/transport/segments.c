@@ -73,8 +73,9 @@ static bool heads_fit(uint32_t first, uint32_t count, uint32_t heads)
 }
 
 /* Adds the item's bytes. False: some of them lie outside. */
-static bool check_item(const kvf_chunk *chunk, const kvf_read_item *item, uint64_t *bytes)
+static bool check_item(const kvf_chunk *chunk, const kvf_transfer_item *item, uint64_t *bytes)
 {
+  const kvf_transfer *transfer = chunk->transfer;
   bool known = false;
   for (uint32_t i = 0; i < chunk->regions_count; i++) {
     const kvf_region *local = &chunk->local[i];
@@ -84,36 +85,23 @@ static bool check_item(const kvf_chunk *chunk, const kvf_read_item *item, uint64
     }
     known = true;
     if (item->local_block >= local->blocks || item->remote_block >= remote->blocks ||
-        !heads_fit(chunk->local_head, chunk->heads, local->heads) ||
-        !heads_fit(chunk->remote_head, chunk->heads, remote->heads)) {
+        !heads_fit(transfer->local_head, transfer->heads, local->heads) ||
+        !heads_fit(transfer->remote_head, transfer->heads, remote->heads)) {
       return false;
     }
-    *bytes += (uint64_t)chunk->heads * head_bytes_of(local);
+    *bytes += (uint64_t)transfer->heads * head_bytes_of(local);
   }
   return known;
-}
-
-kvf_chunk kvf_chunk_of(const kvf_read *read, const kvf_region *local, const kvf_region_layout *remote,
-                       uint32_t regions_count)
-{
-  return (kvf_chunk){.local = local,
-                     .remote = remote,
-                     .regions_count = regions_count,
-                     .items_count = read->items_count,
-                     .items = read->items,
-                     .remote_head = read->remote_head,
-                     .local_head = read->local_head,
-                     .heads = read->heads};
 }
 
 kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
 {
   uint64_t total = 0;
-  if (chunk->heads == 0) {
+  if (chunk->transfer->heads == 0) {
     return KVF_INVALID;
   }
-  for (uint32_t i = 0; i < chunk->items_count; i++) {
-    if (!check_item(chunk, &chunk->items[i], &total)) {
+  for (uint32_t i = 0; i < chunk->transfer->items_count; i++) {
+    if (!check_item(chunk, &chunk->transfer->items[i], &total)) {
       return KVF_INVALID;
     }
   }
@@ -132,8 +120,8 @@ kvf_segment_cursor kvf_segments_begin(const kvf_chunk *chunk)
 static bool settle(kvf_segment_cursor *cursor)
 {
   const kvf_chunk *chunk = cursor->chunk;
-  for (; cursor->item < chunk->items_count; cursor->item++) {
-    uint32_t group = chunk->items[cursor->item].group;
+  for (; cursor->item < chunk->transfer->items_count; cursor->item++) {
+    uint32_t group = chunk->transfer->items[cursor->item].group;
     for (; cursor->region < chunk->regions_count; cursor->region++) {
       if (chunk->local[cursor->region].group == group) {
         return true;
@@ -148,16 +136,17 @@ static bool settle(kvf_segment_cursor *cursor)
 static kvf_segment piece(const kvf_segment_cursor *cursor)
 {
   const kvf_chunk *chunk = cursor->chunk;
-  const kvf_read_item *item = &chunk->items[cursor->item];
+  const kvf_transfer *transfer = chunk->transfer;
+  const kvf_transfer_item *item = &transfer->items[cursor->item];
   const kvf_region *local = &chunk->local[cursor->region];
   const kvf_region_layout *remote = &chunk->remote[cursor->region];
   uint64_t head_bytes = head_bytes_of(local);
-  uint64_t local_offset = item->local_block * local->stride_bytes + chunk->local_head * head_bytes;
-  uint64_t remote_offset = item->remote_block * remote->stride_bytes + chunk->remote_head * head_bytes;
+  uint64_t local_offset = item->local_block * local->stride_bytes + transfer->local_head * head_bytes;
+  uint64_t remote_offset = item->remote_block * remote->stride_bytes + transfer->remote_head * head_bytes;
   return (kvf_segment){
       .local = (uint8_t *)local->base + local_offset + cursor->taken_bytes,
       .remote_offset = remote_offset + cursor->taken_bytes,
-      .bytes = chunk->heads * head_bytes - cursor->taken_bytes,
+      .bytes = transfer->heads * head_bytes - cursor->taken_bytes,
       .region = cursor->region,
   };
 }

@@ -19,21 +19,13 @@ typedef struct kvf_segment {
   uint32_t region;
 } kvf_segment;
 
-/* What a chunk is about. Everything is the caller's and must stay unchanged while a cursor is in use. */
+/* A transfer in these regions. Everything is the caller's and must stay unchanged while a cursor is in use. */
 typedef struct kvf_chunk {
+  const kvf_transfer *transfer;
   const kvf_region *local;
   const kvf_region_layout *remote; /* as many as local ones */
   uint32_t regions_count;
-  uint32_t items_count;
-  const kvf_read_item *items;
-  uint32_t remote_head;
-  uint32_t local_head;
-  uint32_t heads;
 } kvf_chunk;
-
-/* What a read is about, in these regions. */
-kvf_chunk kvf_chunk_of(const kvf_read *read, const kvf_region *local, const kvf_region_layout *remote,
-                       uint32_t regions_count);
 
 /* Where a walk over a chunk's segments stands. Plain data. */
 typedef struct kvf_segment_cursor {

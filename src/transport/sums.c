@@ -119,8 +119,9 @@ void kvf_sums_make(const kvf_region *regions, uint32_t regions_count, const kvf_
   }
 }
 
-static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_read_item *item)
+static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
 {
+  const kvf_transfer *transfer = chunk->transfer;
   const kvf_region *sums = &chunk->local[regions_count + item->group];
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
@@ -128,7 +129,7 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
     if (region->group != item->group) {
       continue;
     }
-    for (uint32_t head = chunk->local_head; head < chunk->local_head + chunk->heads; head++) {
+    for (uint32_t head = transfer->local_head; head < transfer->local_head + transfer->heads; head++) {
       if (sums_at(sums, item->local_block, head)[member] != sum_of(region, item->local_block, head)) {
         return false;
       }
@@ -140,20 +141,23 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
 
 uint32_t kvf_sums_compare(const kvf_chunk *chunk, uint32_t sums_count)
 {
+  const kvf_transfer *transfer = chunk->transfer;
   uint32_t good = 0;
-  while (good < chunk->items_count && item_agrees(chunk, chunk->regions_count - sums_count, &chunk->items[good])) {
+  while (good < transfer->items_count &&
+         item_agrees(chunk, chunk->regions_count - sums_count, &transfer->items[good])) {
     good++;
   }
   return good;
 }
 
-void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, const kvf_lease *lease, kvf_read_result *result)
+void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, kvf_read_result *result)
 {
-  if (sums_count == 0 || result->status != KVF_OK || result->sample.entry.word != kvf_fence_word_live(lease->id)) {
+  const uint64_t live = kvf_fence_word_live(chunk->transfer->lease.id);
+  if (sums_count == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
     return;
   }
   result->verified = kvf_sums_compare(chunk, sums_count);
-  if (result->verified < chunk->items_count) {
+  if (result->verified < chunk->transfer->items_count) {
     result->status = KVF_CHECKSUM;
   }
 }

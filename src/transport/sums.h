@@ -35,6 +35,6 @@ uint32_t kvf_sums_compare(const kvf_chunk *chunk, uint32_t sums_count);
 
 /* Compares a chunk that has ended with KVF_OK, and sets its result's status and `verified`. Where the sample says that
  * the lease is not live there is nothing to compare. */
-void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, const kvf_lease *lease, kvf_read_result *result);
+void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, kvf_read_result *result);
 
 #endif

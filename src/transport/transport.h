@@ -27,19 +27,6 @@
 typedef struct kvf_transport kvf_transport;
 typedef struct kvf_link kvf_link; /* a way to one producer rank */
 
-/* A chunk. For each item in order, for each region of the item's group in order: `heads` heads from head `remote_head`
- * of the remote block to head `local_head` of the local block. */
-typedef struct kvf_read {
-  uint64_t id; /* unique in the node's life, never 0 */
-  kvf_lease lease;
-  uint32_t remote_head;
-  uint32_t local_head;
-  uint32_t heads;
-  uint32_t items_count;
-  const kvf_read_item *items; /* the caller's, unchanged until read_done() has returned */
-  bool small;                 /* the caller promises to call assist() as soon as it holds no lock */
-} kvf_read;
-
 typedef struct kvf_read_result {
   uint64_t id;
   kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
@@ -65,7 +52,7 @@ typedef struct kvf_transport_host {
   bool (*session_key)(void *context, uint64_t session_id, kvf_key *out);
   /* Producer side. Whether this lease is live with this token; if so, turns positions into block ids
    * (items[i].remote_block). KVF_LEASE_UNKNOWN, KVF_LEASE_EXPIRED, KVF_NOT_PUBLISHED or KVF_INVALID (position). */
-  kvf_status (*authorize)(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count);
+  kvf_status (*authorize)(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count);
   /* Producer side, to be counted: a consumer's connection was accepted (KVF_OK), or was ended for this reason. Not told
    * of a consumer that leaves when it has nothing open, and when the transport closes. */
   void (*connection)(void *context, kvf_status why);
@@ -152,7 +139,7 @@ typedef struct kvf_transport_ops {
   /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. A
    * link_up() or link_down() that is on its way may still come, and the link stays allocated until it has returned. */
   void (*disconnect)(kvf_link *link);
-  void (*read)(kvf_link *link, const kvf_read *read);
+  void (*read)(kvf_link *link, const kvf_transfer *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
   /* Does, in the caller's thread, what there is to do for small reads, or waits for them for a moment: nothing that can
    * be stuck. Returns whether there may be more later. May be NULL. Never under a lock. */

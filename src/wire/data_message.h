@@ -78,7 +78,7 @@ typedef struct kvf_data_read {
  * positions. Items in the order of their positions always fit a frame. Positions are below KVF_BLOCKS_PER_LEASE_MAX.
  * KVF_LIMIT: `capacity` (KVF_DATA_READ_HEAD_BYTES + items_count * KVF_DATA_READ_RUN_BYTES is always enough; a frame
  * carries KVF_FRAME_BODY_BYTES_MAX) is too small. */
-KVF_MUST_USE kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_read_item *items, void *body,
+KVF_MUST_USE kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_transfer_item *items, void *body,
                                              size_t capacity, size_t *body_bytes);
 
 /* Checks the whole body; out->runs points into it. */
@@ -86,7 +86,7 @@ KVF_MUST_USE kvf_status kvf_data_read_decode(const void *body, size_t body_bytes
 
 /* Writes read->items_count items, in the order in which they were sent; their blocks are KVF_BLOCK_NONE. `read` comes
  * from kvf_data_read_decode(), and its body is still there. */
-void kvf_data_read_items(const kvf_data_read *read, kvf_read_item *items);
+void kvf_data_read_items(const kvf_data_read *read, kvf_transfer_item *items);
 
 typedef struct kvf_data_chunk {
   uint64_t read_id;       /* not 0 */

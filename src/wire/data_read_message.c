@@ -31,7 +31,7 @@ static read_run get_run(kvf_decoder *decoder)
   return run;
 }
 
-static bool items_are_valid(const kvf_read_item *items, uint32_t count)
+static bool items_are_valid(const kvf_transfer_item *items, uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
     if (items[i].group >= KVF_GROUPS_MAX || items[i].position >= KVF_BLOCKS_PER_LEASE_MAX) {
@@ -41,7 +41,7 @@ static bool items_are_valid(const kvf_read_item *items, uint32_t count)
   return true;
 }
 
-kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_read_item *items, void *body, size_t capacity,
+kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_transfer_item *items, void *body, size_t capacity,
                                 size_t *body_bytes)
 {
   if (!head_is_valid(read) || !items_are_valid(items, read->items_count)) {
@@ -99,17 +99,17 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   return kvf_decoder_give(&decoder, true, out, &read, sizeof(read));
 }
 
-void kvf_data_read_items(const kvf_data_read *read, kvf_read_item *items)
+void kvf_data_read_items(const kvf_data_read *read, kvf_transfer_item *items)
 {
   kvf_decoder decoder = kvf_decoder_of(read->runs, read->runs_bytes);
   uint32_t at = 0;
   while (kvf_decoder_left(&decoder) > 0) {
     read_run run = get_run(&decoder);
     for (uint32_t i = 0; i < run.count; i++) {
-      items[at++] = (kvf_read_item){.group = run.group,
-                                    .position = run.position + i,
-                                    .remote_block = KVF_BLOCK_NONE,
-                                    .local_block = KVF_BLOCK_NONE};
+      items[at++] = (kvf_transfer_item){.group = run.group,
+                                        .position = run.position + i,
+                                        .remote_block = KVF_BLOCK_NONE,
+                                        .local_block = KVF_BLOCK_NONE};
     }
   }
 }

@@ -2,6 +2,7 @@
 #ifndef KVF_WIRE_LAYOUT_H
 #define KVF_WIRE_LAYOUT_H
 
+#include "base/transfer.h"
 #include "kvferry/types.h"
 
 #define KVF_TRANSPORT_DESCRIPTION_BYTES_MAX 32768
@@ -20,14 +21,6 @@ typedef struct kvf_region_layout {
   uint32_t heads_total;
   uint32_t group;
 } kvf_region_layout;
-
-/* One block of a chunk. `position` is its index in the lease's list of its group. */
-typedef struct kvf_read_item {
-  uint32_t group;
-  uint32_t position;
-  uint32_t remote_block;
-  uint32_t local_block;
-} kvf_read_item;
 
 /* Whether one region makes sense by itself: blocks, heads and block_bytes above 0, whole heads, heads within
  * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX. */

@@ -4,7 +4,7 @@
 
 #define UNTOUCHED 0xEE
 
-static uint64_t read_bytes(const node_shape *shape, const kvf_read *read)
+static uint64_t read_bytes(const node_shape *shape, const kvf_transfer *read)
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < read->items_count; i++) {
@@ -19,7 +19,7 @@ static uint64_t read_bytes(const node_shape *shape, const kvf_read *read)
 }
 
 /* Reads and checks the result, the bytes, and that as many bytes of the destination have changed as may. */
-static void expect_good(pair *two, const node_lease *lease, const kvf_read *read)
+static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *read)
 {
   node_set_all(&two->consumer, UNTOUCHED);
   kvf_read_result result = node_read_now(&two->consumer, two->link, read);
@@ -47,8 +47,8 @@ TEST(single_block)
   const node_shape shape = node_shape_simple(4, 4096);
   pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  const kvf_read_item item = {0, 2, lease->blocks[2], 3};
-  kvf_read read = node_read(&two->consumer);
+  const kvf_transfer_item item = {0, 2, lease->blocks[2], 3};
+  kvf_transfer read = node_read(&two->consumer);
   read.lease = lease->lease;
   read.items = &item;
   read.items_count = 1;
@@ -63,14 +63,14 @@ TEST(random_blocks)
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_prng prng = {1};
   uint32_t count;
-  kvf_read_item *items = node_items(&two->consumer, lease, 0, &count);
+  kvf_transfer_item *items = node_items(&two->consumer, lease, 0, &count);
   for (uint32_t i = count - 1; i > 0; i--) {
     uint32_t other = (uint32_t)kvf_prng_below(&prng, i + 1);
     uint32_t block = items[i].local_block;
     items[i].local_block = items[other].local_block;
     items[other].local_block = block;
   }
-  kvf_read read = node_read(&two->consumer);
+  kvf_transfer read = node_read(&two->consumer);
   read.lease = lease->lease;
   read.items = items;
   read.items_count = count;
@@ -92,7 +92,7 @@ TEST(regions_and_groups)
           {3000, 3000, 40, 1, 1, 0}, {1024, 520, 40, 1, 1, 1}, {3001, 3000, 40, 1, 1, 0}, {70000, 65536, 40, 1, 1, 1}}};
   pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_read read = lease_read(&two->consumer, lease, 5);
+  kvf_transfer read = lease_read(&two->consumer, lease, 5);
   expect_good(two, lease, &read);
   read_free(&read);
   pair_close(two);
@@ -110,7 +110,7 @@ static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_
                   {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0}}};
   pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_read read = lease_read(&two->consumer, lease, 1);
+  kvf_transfer read = lease_read(&two->consumer, lease, 1);
   read.remote_head = remote_head;
   read.local_head = local_head;
   read.heads = heads;
@@ -130,7 +130,7 @@ TEST(heads_wider)
 }
 
 /* A read that must be refused whole: no byte may change. */
-static void expect_refused(pair *two, kvf_read *read)
+static void expect_refused(pair *two, kvf_transfer *read)
 {
   node_set_all(&two->consumer, UNTOUCHED);
   kvf_read_result result = node_read_now(&two->consumer, two->link, read);
@@ -145,14 +145,14 @@ TEST(items_out_of_range)
   pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */
-  const kvf_read_item bad[][2] = {
+  const kvf_transfer_item bad[][2] = {
       {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], 8}},
       {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], UINT32_MAX}},
       {{0, 0, lease->blocks[0], 0}, {1, 1, lease->blocks[1], 1}},
       {{0, 0, lease->blocks[0], 0}, {0, 4000, 8, 1}},
   };
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    kvf_read read = node_read(&two->consumer);
+    kvf_transfer read = node_read(&two->consumer);
     read.lease = lease->lease;
     read.items = bad[i];
     read.items_count = 2;
@@ -160,7 +160,7 @@ TEST(items_out_of_range)
   }
   const uint32_t heads[][3] = {{0, 0, 5}, {3, 0, 2}, {0, 3, 2}, {5, 0, 1}, {0, UINT32_MAX, 2}, {0, 0, 0}};
   for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
-    kvf_read read = node_read(&two->consumer);
+    kvf_transfer read = node_read(&two->consumer);
     read.lease = lease->lease;
     read.items = bad[0];
     read.items_count = 1;
@@ -179,8 +179,8 @@ TEST(small_reads)
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   for (uint32_t i = 0; i < 200; i++) {
     node_set_all(&two->consumer, UNTOUCHED);
-    const kvf_read_item item = {0, i % 16, lease->blocks[i % 16], (i * 5) % 16};
-    kvf_read read = node_read(&two->consumer);
+    const kvf_transfer_item item = {0, i % 16, lease->blocks[i % 16], (i * 5) % 16};
+    kvf_transfer read = node_read(&two->consumer);
     read.lease = lease->lease;
     read.items = &item;
     read.items_count = 1;
@@ -206,8 +206,8 @@ TEST(parallel_reads)
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_link *links[2] = {two->link, node_connect_ok(&two->consumer, &two->introduction)};
   uint32_t count;
-  kvf_read_item *items = node_items(&two->consumer, lease, 0, &count);
-  kvf_read parts[64];
+  kvf_transfer_item *items = node_items(&two->consumer, lease, 0, &count);
+  kvf_transfer parts[64];
   for (uint32_t i = 0; i < 64; i++) {
     parts[i] = node_read(&two->consumer);
     parts[i].lease = lease->lease;

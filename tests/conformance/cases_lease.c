@@ -13,7 +13,7 @@
 static kvf_status verdict_of(pair *two, const node_lease *lease)
 {
   node_set_all(&two->consumer, UNTOUCHED);
-  kvf_read read = lease_read(&two->consumer, lease, 0);
+  kvf_transfer read = lease_read(&two->consumer, lease, 0);
   kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
   read_free(&read);
   if (traits->producer_checks_lease && result.status != KVF_OK) {
@@ -195,14 +195,14 @@ static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_b
 }
 
 /* One read of the lease that is live now, into blocks from `first` on. */
-static void owners_round(pair *two, const owner_loop *owners, const kvf_read_item *items, owners_counts *counts)
+static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer_item *items, owners_counts *counts)
 {
   uint64_t id = atomic_load(&owners->current);
   node_lease lease = {.lease = {.id = id, .slot = (uint32_t)(id % NODE_SLOTS)}, .digest = id * 1000003};
   for (size_t i = 0; i < sizeof(lease.lease.token); i++) {
     lease.lease.token[i] = (uint8_t)id;
   }
-  kvf_read read = node_read(&two->consumer);
+  kvf_transfer read = node_read(&two->consumer);
   read.lease = lease.lease;
   read.items = items;
   read.items_count = OWNERS_BLOCKS;
@@ -231,9 +231,9 @@ static void check_samples(uint32_t block_bytes)
                        .block_bytes = block_bytes,
                        .lease_us = is_slow ? OWNERS_LEASE_US_SLOW : OWNERS_LEASE_US};
 
-  kvf_read_item items[OWNERS_BLOCKS];
+  kvf_transfer_item items[OWNERS_BLOCKS];
   for (uint32_t i = 0; i < OWNERS_BLOCKS; i++) {
-    items[i] = (kvf_read_item){0, i, (uint32_t)((uint64_t)i * 7919 % OWNERS_BLOCKS), i};
+    items[i] = (kvf_transfer_item){0, i, (uint32_t)((uint64_t)i * 7919 % OWNERS_BLOCKS), i};
   }
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, owners_main, &owners), 0);

@@ -32,7 +32,7 @@ static pair *small_pair(void)
 static void first_link_works(pair *two)
 {
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_read read = lease_read(&two->consumer, lease, 0);
+  kvf_transfer read = lease_read(&two->consumer, lease, 0);
   assert_int_equal(node_read_now(&two->consumer, two->link, &read).status, KVF_OK);
   assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, &read));
   read_free(&read);
@@ -252,7 +252,7 @@ PEER_TEST(nothing_left_behind)
     pair *two = pair_open(&shape, &own);
     const node_lease *lease = node_publish(&two->producer, LEASE_ID);
     kvf_link *more[4];
-    kvf_read reads[4];
+    kvf_transfer reads[4];
     for (uint32_t link = 0; link < 4; link++) {
       more[link] = node_connect_ok(&two->consumer, &two->introduction);
       reads[link] = lease_read(&two->consumer, lease, link * 64);

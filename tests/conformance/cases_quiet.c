@@ -109,8 +109,8 @@ PEER_TEST(producer_killed)
     assert_int_equal(node_wait_down(consumer, link), KVF_PEER_DOWN);
     volley_end(&volley, &shape);
 
-    const kvf_read_item item = {0, 0, process->lease.blocks[0], VOLLEY_BLOCKS};
-    kvf_read late = node_read(consumer);
+    const kvf_transfer_item item = {0, 0, process->lease.blocks[0], VOLLEY_BLOCKS};
+    kvf_transfer late = node_read(consumer);
     late.lease = process->lease.lease;
     late.items = &item;
     late.items_count = 1;

@@ -22,7 +22,7 @@ static pair *open_pair(void)
 
 static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
 {
-  kvf_read read = lease_read(&two->consumer, lease, 0);
+  kvf_transfer read = lease_read(&two->consumer, lease, 0);
   read.remote_head = 2;
   read.local_head = 0;
   read.heads = 2;

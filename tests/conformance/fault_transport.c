@@ -337,7 +337,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
   return fault->host.session_key(fault->host.context, session_id, out);
 }
 
-static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   const fault_transport *fault = context;
   return fault->host.authorize(fault->host.context, lease, items, count);
@@ -511,7 +511,7 @@ static fault_kind choose(fault_transport *fault, const fault_plan *plan)
   return FAULT_NONE;
 }
 
-static void fault_start(kvf_link *base, const kvf_read *request)
+static void fault_start(kvf_link *base, const kvf_transfer *request)
 {
   fault_transport *fault = fault_of(base->transport);
   fault_link *link = link_of(base);

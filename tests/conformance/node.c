@@ -126,7 +126,7 @@ static bool host_session_key(void *context, uint64_t session_id, kvf_key *out)
   return true;
 }
 
-static kvf_status authorize_locked(side *node, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status authorize_locked(side *node, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   const node_lease *found = NULL;
   for (size_t i = 0; i < NODE_LEASES_MAX; i++) {
@@ -152,7 +152,7 @@ static kvf_status authorize_locked(side *node, const kvf_lease *lease, kvf_read_
   return KVF_OK;
 }
 
-static kvf_status host_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status host_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   side *node = context;
   (void)pthread_mutex_lock(&node->lock);
@@ -537,26 +537,26 @@ bool node_is_down(side *node, const kvf_link *link)
 
 /* ---- reads ---- */
 
-kvf_read node_read(side *node)
+kvf_transfer node_read(side *node)
 {
   (void)pthread_mutex_lock(&node->lock);
-  kvf_read read = {.id = ++node->last_read_id, .heads = node->shape.regions[0].heads};
+  kvf_transfer read = {.id = ++node->last_read_id, .heads = node->shape.regions[0].heads};
   (void)pthread_mutex_unlock(&node->lock);
   assert_true(read.id < NODE_READS_MAX);
   return read;
 }
 
-kvf_read_item *node_items(const side *node, const node_lease *lease, uint32_t first, uint32_t *count)
+kvf_transfer_item *node_items(const side *node, const node_lease *lease, uint32_t first, uint32_t *count)
 {
   uint32_t groups = 0;
   for (uint32_t i = 0; i < node->shape.count; i++) {
     groups = node->shape.regions[i].group >= groups ? node->shape.regions[i].group + 1 : groups;
   }
   *count = groups * lease->positions;
-  kvf_read_item *items = allocate(*count * sizeof(*items));
+  kvf_transfer_item *items = allocate(*count * sizeof(*items));
   for (uint32_t i = 0; i < *count; i++) {
     uint32_t position = i / groups;
-    items[i] = (kvf_read_item){i % groups, position, lease->blocks[position], first + position};
+    items[i] = (kvf_transfer_item){i % groups, position, lease->blocks[position], first + position};
   }
   return items;
 }
@@ -584,7 +584,7 @@ bool node_is_done(side *node, uint64_t read_id)
   return done;
 }
 
-kvf_read_result node_read_now(side *node, kvf_link *link, const kvf_read *read)
+kvf_read_result node_read_now(side *node, kvf_link *link, const kvf_transfer *read)
 {
   node->ops->read(link, read);
   bool may_help = read->small && node->ops->assist != NULL;

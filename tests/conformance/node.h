@@ -135,13 +135,13 @@ kvf_status node_wait_down(side *node, const kvf_link *link);
 bool node_is_down(side *node, const kvf_link *link);
 
 /* A new read of all heads, from no lease and with no items yet. */
-kvf_read node_read(side *node);
+kvf_transfer node_read(side *node);
 /* Items for all positions of the lease in all groups: to local blocks first, first + 1, …. To be freed. */
-kvf_read_item *node_items(const side *node, const node_lease *lease, uint32_t first, uint32_t *count);
+kvf_transfer_item *node_items(const side *node, const node_lease *lease, uint32_t first, uint32_t *count);
 kvf_read_result node_wait(side *node, uint64_t read_id);
 bool node_is_done(side *node, uint64_t read_id);
 /* Starts it and waits; a small one as a caller that asks for it without a pause. */
-kvf_read_result node_read_now(side *node, kvf_link *link, const kvf_read *read);
+kvf_read_result node_read_now(side *node, kvf_link *link, const kvf_transfer *read);
 /* The result's verdict: its status, or what the fence says. */
 kvf_status node_verdict(const kvf_read_result *result, const kvf_fence_claim *claim);
 

@@ -22,8 +22,8 @@ void pair_close(pair *two)
   free(two);
 }
 
-static bool item_matches(const side *consumer, const node_shape *producer, const kvf_read *read,
-                         const kvf_read_item *item)
+static bool item_matches(const side *consumer, const node_shape *producer, const kvf_transfer *read,
+                         const kvf_transfer_item *item)
 {
   for (uint32_t region = 0; region < producer->count; region++) {
     const kvf_region_layout *layout = &producer->regions[region];
@@ -40,7 +40,7 @@ static bool item_matches(const side *consumer, const node_shape *producer, const
   return true;
 }
 
-bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_read *read)
+bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_transfer *read)
 {
   for (uint32_t i = 0; i < read->items_count; i++) {
     if (!item_matches(consumer, producer, read, &read->items[i])) {
@@ -50,15 +50,15 @@ bool pair_bytes_match(const side *consumer, const node_shape *producer, const kv
   return true;
 }
 
-kvf_read lease_read(side *consumer, const node_lease *lease, uint32_t first)
+kvf_transfer lease_read(side *consumer, const node_lease *lease, uint32_t first)
 {
-  kvf_read read = node_read(consumer);
+  kvf_transfer read = node_read(consumer);
   read.lease = lease->lease;
   read.items = node_items(consumer, lease, first, &read.items_count);
   return read;
 }
 
-void read_free(const kvf_read *read)
+void read_free(const kvf_transfer *read)
 {
   free((void *)read->items);
 }
@@ -115,8 +115,8 @@ bool next_owner_is_alone(const side *consumer)
 void volley_probe(side *consumer, kvf_link **link, const node_introduction *introduction, const node_lease *lease)
 {
   for (int tries = 0;; tries++) {
-    const kvf_read_item item = {0, 1, lease->blocks[1], VOLLEY_BLOCKS};
-    kvf_read read = node_read(consumer);
+    const kvf_transfer_item item = {0, 1, lease->blocks[1], VOLLEY_BLOCKS};
+    kvf_transfer read = node_read(consumer);
     read.lease = lease->lease;
     read.items = &item;
     read.items_count = 1;

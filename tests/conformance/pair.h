@@ -44,10 +44,10 @@ pair *pair_open(const node_shape *producer, const node_shape *consumer);
 void pair_close(pair *two);
 
 /* Whether the items' bytes at the consumer are those that the producer was filled with. */
-bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_read *read);
+bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_transfer *read);
 /* A read of every position of the lease, to local blocks from `first` on. read->items is to be freed. */
-kvf_read lease_read(side *consumer, const node_lease *lease, uint32_t first);
-void read_free(const kvf_read *read);
+kvf_transfer lease_read(side *consumer, const node_lease *lease, uint32_t first);
+void read_free(const kvf_transfer *read);
 
 /* ---- several reads at once, ended in whatever way, and what must be true when they have all ended ---- */
 
@@ -60,8 +60,8 @@ void read_free(const kvf_read *read);
 /* Reads that together fetch a whole lease of VOLLEY_BLOCKS into the consumer's first blocks. */
 typedef struct read_volley {
   side *consumer;
-  kvf_read reads[VOLLEY_READS];
-  kvf_read_item *items;
+  kvf_transfer reads[VOLLEY_READS];
+  kvf_transfer_item *items;
 } read_volley;
 
 read_volley volley_start(side *consumer, kvf_link *link, const node_lease *lease);

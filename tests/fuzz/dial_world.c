@@ -48,16 +48,16 @@ static void open_path(const kvf_peer_action *action)
 
 static void start_read(const kvf_load_action *action)
 {
-  uint32_t load = (uint32_t)(action->lease.id - 100);
-  fuzz_check(action->lease.id >= 100 && load < world.loads_count && !world.loads[load].is_quiet &&
+  uint32_t load = (uint32_t)(action->transfer.lease.id - 100);
+  fuzz_check(action->transfer.lease.id >= 100 && load < world.loads_count && !world.loads[load].is_quiet &&
              !world.loads[load].has_outcome);
   read_model *place = NULL;
   for (size_t i = 0; i < READS_MAX; i++) {
     place = world.reads[i].read_id == 0 ? &world.reads[i] : place;
   }
-  fuzz_check(place != NULL && action->items_count <= POSITIONS);
-  for (uint32_t i = 0; i < action->items_count; i++) {
-    uint32_t position = action->items[i].position;
+  fuzz_check(place != NULL && action->transfer.items_count <= POSITIONS);
+  for (uint32_t i = 0; i < action->transfer.items_count; i++) {
+    uint32_t position = action->transfer.items[i].position;
     fuzz_check(position < POSITIONS && world.loads[load].wanted[position] && !world.loads[load].good[position]);
     for (size_t k = 0; k < READS_MAX; k++) {
       for (uint32_t n = 0; world.reads[k].read_id != 0 && world.reads[k].load == load && n < world.reads[k].count;
@@ -67,9 +67,9 @@ static void start_read(const kvf_load_action *action)
     }
     place->positions[i] = position;
   }
-  place->read_id = action->read_id;
+  place->read_id = action->transfer.id;
   place->load = load;
-  place->count = action->items_count;
+  place->count = action->transfer.items_count;
 }
 
 void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *sample, bool is_good)
@@ -139,7 +139,7 @@ static void settle(void)
         start_read(&effect.read);
         break;
       case KVF_EFFECT_CANCEL:
-        cancel_read(effect.read.read_id);
+        cancel_read(effect.read.transfer.id);
         break;
       case KVF_EFFECT_CLOSE_LINK:
         break;

@@ -19,8 +19,8 @@
 #define QUEUE_MAX 64
 
 typedef struct read_model {
-  kvf_read read;
-  kvf_read_item items[ITEMS_MAX];
+  kvf_transfer read;
+  kvf_transfer_item items[ITEMS_MAX];
   uint64_t bytes;
   uint64_t word;       /* of the trailer that was sent for it; 0: none */
   bool has_other_size; /* says the chunk that was sent for it */
@@ -63,7 +63,7 @@ static bool have_key; /* those who are connected to next */
 static void accept_bytes(const read_model *model)
 {
   for (uint32_t i = 0; i < model->read.items_count; i++) {
-    const kvf_read_item *item = &model->items[i];
+    const kvf_transfer_item *item = &model->items[i];
     for (uint32_t region = 0; region < TCP_REGIONS; region++) {
       if (tcp.regions[region].group == item->group) {
         size_t at = (size_t)item->local_block * TCP_STRIDE_BYTES + (size_t)model->read.local_head * HEAD_BYTES;
@@ -168,7 +168,7 @@ static void on_hello(producer *p, const uint8_t *body, size_t bytes)
 static void on_read(producer *p, const uint8_t *body, size_t bytes)
 {
   kvf_data_read read;
-  kvf_read_item items[ITEMS_MAX];
+  kvf_transfer_item items[ITEMS_MAX];
   fuzz_check(kvf_data_read_decode(body, bytes, &read) == KVF_OK);
   fuzz_check(read.read_id > 0 && read.read_id <= reads_count && p->queue_count < QUEUE_MAX);
   const read_model *model = &reads[read.read_id - 1];
@@ -298,7 +298,7 @@ static void start_read(void)
   for (uint32_t block = 0; block < TCP_BLOCKS && model->read.items_count < wanted; block++) {
     uint32_t group = (choice >> (4 + model->read.items_count)) & 1;
     if (!is_taken(group, block)) {
-      model->items[model->read.items_count++] = (kvf_read_item){
+      model->items[model->read.items_count++] = (kvf_transfer_item){
           .group = group, .position = block * 3, .remote_block = TCP_BLOCKS - 1 - block, .local_block = block};
       model->bytes += (uint64_t)(group == 0 ? 2 : 1) * model->read.heads * HEAD_BYTES;
     }

@@ -6,7 +6,7 @@
 
 consumer consumers[TCP_ENDS_MAX];
 lease_model leases[LEASES];
-static kvf_read_item items[KVF_READ_ITEMS_MAX]; /* of the read whose payload comes, of one consumer at a time */
+static kvf_transfer_item items[KVF_READ_ITEMS_MAX]; /* of the read whose payload comes, of one consumer at a time */
 static const consumer *items_of;
 
 consumer *consumer_of(const tcp_end *end)
@@ -16,7 +16,7 @@ consumer *consumer_of(const tcp_end *end)
 
 /* ---- leases ---- */
 
-kvf_status served_authorize(void *context, const kvf_lease *lease, kvf_read_item *wanted, uint32_t count)
+kvf_status served_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *wanted, uint32_t count)
 {
   (void)context;
   const lease_model *model = NULL;

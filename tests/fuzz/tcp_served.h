@@ -66,7 +66,7 @@ consumer *consumer_of(const tcp_end *end);
 
 void served_init(void);
 /* kvf_transport_host.authorize() for these leases. */
-kvf_status served_authorize(void *context, const kvf_lease *lease, kvf_read_item *wanted, uint32_t count);
+kvf_status served_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *wanted, uint32_t count);
 /* The lease is published; or, if it is, ended. */
 void served_next_state(lease_model *model);
 /* The server has sent these bytes: what they must be. */

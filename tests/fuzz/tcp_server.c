@@ -134,7 +134,7 @@ static kvf_lease name_lease(void)
 
 static void send_read(tcp_end *end)
 {
-  static kvf_read_item wanted[64];
+  static kvf_transfer_item wanted[64];
   uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
   size_t bytes = 0;
   uint8_t id = fuzz_u8(&tape);
@@ -145,7 +145,7 @@ static void send_read(tcp_end *end)
   read.items_count = 1 + (choice >> 2);
   for (uint32_t i = 0; i < read.items_count; i++) {
     uint8_t which = fuzz_u8(&tape);
-    wanted[i] = (kvf_read_item){.group = (which >> 2) & 1, .position = which & 3};
+    wanted[i] = (kvf_transfer_item){.group = (which >> 2) & 1, .position = which & 3};
     wanted[i].position = wanted[i].position == POSITIONS && which < 0xe0 ? 0 : wanted[i].position;
   }
   fuzz_check(kvf_data_read_encode(&read, wanted, body, sizeof(body), &bytes) == KVF_OK);

@@ -90,7 +90,7 @@ static void take_welcome(const uint8_t *body, size_t bytes)
 /* So may a read's runs of positions. */
 static void take_read(const uint8_t *body, size_t bytes)
 {
-  static kvf_read_item items[2][KVF_READ_ITEMS_MAX];
+  static kvf_transfer_item items[2][KVF_READ_ITEMS_MAX];
   kvf_data_read reads[2];
   size_t again_bytes = 0;
   if (kvf_data_read_decode(body, bytes, &reads[0]) != KVF_OK) {
@@ -336,10 +336,10 @@ static size_t seed_data_hello(uint8_t *out)
 static size_t seed_read(uint8_t *out)
 {
   kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 4};
-  kvf_read_item items[] = {{.group = 0, .position = 5},
-                           {.group = 0, .position = 6},
-                           {.group = 1, .position = 7},
-                           {.group = 1, .position = 9}};
+  kvf_transfer_item items[] = {{.group = 0, .position = 5},
+                               {.group = 0, .position = 6},
+                               {.group = 1, .position = 7},
+                               {.group = 1, .position = 9}};
   size_t bytes = 0;
   fuzz_check(kvf_data_read_encode(&read, items, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;

@@ -234,9 +234,9 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
 {
   int fds[BORES];
   pair_ticket ticket;
-  kvf_read_item items[READ_BLOCKS];
+  kvf_transfer_item items[READ_BLOCKS];
   for (uint32_t i = 0; i < READ_BLOCKS; i++) {
-    items[i] = (kvf_read_item){.position = i};
+    items[i] = (kvf_transfer_item){.position = i};
   }
   pair_offer(&s.producer, 17, READ_BLOCKS, 1, true, &ticket);
   for (size_t i = 0; i < BORES; i++) {

@@ -83,7 +83,7 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
   kvf_region regions[LITMUS_REGIONS];
   kvf_region_layout layouts[LITMUS_REGIONS];
   uint64_t bases[LITMUS_REGIONS];
-  kvf_read_item items[LITMUS_BLOCKS];
+  kvf_transfer_item items[LITMUS_BLOCKS];
   uint64_t bytes;
   for (size_t i = 0; i < LITMUS_REGIONS; i++) {
     regions[i] = (kvf_region){.base = &reader->copy[i * LITMUS_REGION_WORDS],
@@ -96,19 +96,17 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
     bases[i] = (uint64_t)(uintptr_t)reader->world->blocks + i * region_bytes;
   }
   for (uint32_t i = 0; i < LITMUS_BLOCKS; i++) {
-    items[i] = (kvf_read_item){0, i, i, i};
+    items[i] = (kvf_transfer_item){0, i, i, i};
   }
-  const kvf_chunk chunk = {.local = regions,
-                           .remote = layouts,
-                           .regions_count = LITMUS_REGIONS,
-                           .items_count = LITMUS_BLOCKS,
-                           .items = items,
-                           .heads = 1};
+  const kvf_transfer transfer = {.lease = {.id = lease_id, .slot = litmus_slot(lease_id)},
+                                 .items_count = LITMUS_BLOCKS,
+                                 .items = items,
+                                 .heads = 1};
+  const kvf_chunk chunk = {&transfer, regions, layouts, LITMUS_REGIONS};
   const kvf_local_copy copy = {
       .pid = reader->producer, .bases = bases, .fence = reader->fence, .stop = &never_stop, .landed = landed};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
-  const kvf_lease lease = {.id = lease_id, .slot = litmus_slot(lease_id)};
-  return kvf_local_copy_lease(&copy, &chunk, table, &lease, &bytes, out);
+  return kvf_local_copy_lease(&copy, &chunk, table, &bytes, out);
 }
 
 /* Plain loads, begun when the live word has been seen: for TSan a race, unless the fence orders them. */

@@ -28,7 +28,7 @@ static void carry_out(sim_world *world, sim_node *node, const kvf_effect *effect
       sim_read_start(world, node, &effect->read);
       break;
     case KVF_EFFECT_CANCEL:
-      sim_read_cancel(world, node->index, effect->read.read_id);
+      sim_read_cancel(world, node->index, effect->read.transfer.id);
       break;
     case KVF_EFFECT_OPEN_LINK:
       sim_link_open(world, node, &effect->link);

@@ -32,7 +32,7 @@ static void claim_blocks(sim_world *world, const sim_read *read)
   const sim_engine *engine = sim_engine_of(world, read->node);
   sim_node *node = &world->nodes[read->node];
   for (uint32_t i = 0; i < read->items_count; i++) {
-    const kvf_read_item *item = &read->items[i];
+    const kvf_transfer_item *item = &read->items[i];
     if (item->group >= world->groups || item->local_block >= engine->blocks ||
         engine->owner[item->group][item->local_block] != read->job + 1) {
       sim_fail(world, "P4", "node %u: read %llu writes to block %u, which is not its load's", read->node,
@@ -51,8 +51,8 @@ static void claim_blocks(sim_world *world, const sim_read *read)
 static uint32_t job_of(const sim_world *world, const sim_node *node, const kvf_load_action *action)
 {
   const sim_engine *engine = &world->engines[node->index / SIM_NODES_EACH];
-  const kvf_read_item *item = &action->items[0];
-  if (action->items_count == 0 || item->group >= world->groups || item->local_block >= engine->blocks) {
+  const kvf_transfer_item *item = &action->transfer.items[0];
+  if (action->transfer.items_count == 0 || item->group >= world->groups || item->local_block >= engine->blocks) {
     return SIM_NOBODY;
   }
   uint32_t owner = engine->owner[item->group][item->local_block];
@@ -76,28 +76,28 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
 {
   const sim_link *link = sim_link_find(world, node->index, action->path);
   uint32_t job = job_of(world, node, action);
-  if (job == SIM_NOBODY || action->items_count > SIM_IDS_MAX || action->heads == 0 ||
-      action->local_head + action->heads > node->heads) {
+  if (job == SIM_NOBODY || action->transfer.items_count > SIM_IDS_MAX || action->transfer.heads == 0 ||
+      action->transfer.local_head + action->transfer.heads > node->heads) {
     sim_fail(world, "P4", "node %u: read %llu writes to what is no load's", node->index,
-             (unsigned long long)action->read_id);
+             (unsigned long long)action->transfer.id);
     return false;
   }
   uint32_t serial = read->serial;
   *read = (sim_read){.used = true,
                      .serial = serial,
-                     .id = action->read_id,
+                     .id = action->transfer.id,
                      .node = node->index,
                      .life = sim_engine_of(world, node->index)->life,
                      .path = action->path,
                      .job = job,
-                     .lease = action->lease,
-                     .remote_head = action->remote_head,
-                     .local_head = action->local_head,
-                     .heads = action->heads,
-                     .items_count = action->items_count,
+                     .lease = action->transfer.lease,
+                     .remote_head = action->transfer.remote_head,
+                     .local_head = action->transfer.local_head,
+                     .heads = action->transfer.heads,
+                     .items_count = action->transfer.items_count,
                      .peer = SIM_NOBODY,
                      .status = KVF_CANCELLED};
-  memcpy(read->items, action->items, action->items_count * sizeof(read->items[0]));
+  memcpy(read->items, action->transfer.items, action->transfer.items_count * sizeof(read->items[0]));
   for (uint32_t i = 0; i < read->items_count; i++) {
     read->pieces += read->heads * (world->regions - read->items[i].group + world->groups - 1) / world->groups;
   }
@@ -245,7 +245,7 @@ static sim_node *source(sim_world *world, const sim_read *read)
 }
 
 /* P4: the load whose blocks are written to is not quiet. */
-static bool may_write(sim_world *world, const sim_read *read, const kvf_read_item *item)
+static bool may_write(sim_world *world, const sim_read *read, const kvf_transfer_item *item)
 {
   const sim_engine *engine = sim_engine_of(world, read->node);
   const sim_load *load = &world->jobs[read->job].load[world->nodes[read->node].rank];
@@ -263,7 +263,7 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
   sim_node *to = &world->nodes[read->node];
   uint32_t piece = 0;
   for (uint32_t i = 0; i < read->items_count; i++) {
-    const kvf_read_item *item = &read->items[i];
+    const kvf_transfer_item *item = &read->items[i];
     for (uint32_t region = item->group; region < world->regions; region += world->groups) {
       for (uint32_t head = 0; head < read->heads; head++, piece++) {
         if (piece < read->piece || piece >= read->piece + count) {
@@ -284,7 +284,7 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
 /* What the producer's side of tcp asks its core before it sends. */
 static kvf_status authorize(sim_world *world, sim_read *read, sim_node *peer)
 {
-  kvf_read_item items[SIM_IDS_MAX];
+  kvf_transfer_item items[SIM_IDS_MAX];
   memcpy(items, read->items, sizeof(items));
   uint64_t now_ns = sim_node_enter(world, peer);
   kvf_status status = kvf_lease_table_authorize(&peer->core.leases, now_ns, &read->lease, items, read->items_count);

@@ -47,7 +47,7 @@ void sim_corrupt(sim_world *world, uint64_t *slice)
   }
 }
 
-static bool agrees(const sim_world *world, const sim_read *read, const sim_node *peer, const kvf_read_item *item)
+static bool agrees(const sim_world *world, const sim_read *read, const sim_node *peer, const kvf_transfer_item *item)
 {
   const sim_node *node = &world->nodes[read->node];
   for (uint32_t region = item->group; region < world->regions; region += world->groups) {

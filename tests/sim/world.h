@@ -111,7 +111,7 @@ typedef struct sim_read {
   uint32_t local_head;
   uint32_t heads;
   uint32_t items_count;
-  kvf_read_item items[SIM_IDS_MAX];
+  kvf_transfer_item items[SIM_IDS_MAX];
   uint32_t pieces;
   uint32_t piece;
   kvf_status status;

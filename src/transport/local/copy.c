@@ -202,8 +202,9 @@ static kvf_status judge_failed(const kvf_local_copy *copy, uint64_t table, const
  * releases in between is no full barrier. Here barriers stand between the calls.
  */
 static kvf_status copy_between_samples(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                       const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out)
+                                       uint64_t *bytes, kvf_fence_sample *out)
 {
+  const kvf_lease *lease = &chunk->transfer->lease;
   *bytes = 0;
   kvf_status status = kvf_local_sample(copy->pid, table, lease->slot, out);
   bool live = status == KVF_OK && out->entry.word == kvf_fence_word_live(lease->id);
@@ -227,8 +228,9 @@ static kvf_status copy_between_samples(const kvf_local_copy *copy, const kvf_chu
  * the head of the table too, which is constant, so that its place in the call's order is of no account. A call reads
  * one process only, and a process id does not come back to the process that had it: the last head is proof for all. */
 static kvf_status copy_between_looks(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                     const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out)
+                                     uint64_t *bytes, kvf_fence_sample *out)
 {
+  const kvf_lease *lease = &chunk->transfer->lease;
   *bytes = 0;
   const kvf_fence_entry first = kvf_fence_load(copy->fence, lease->slot);
   if (first.word != kvf_fence_word_live(lease->id)) {
@@ -253,11 +255,11 @@ static kvf_status copy_between_looks(const kvf_local_copy *copy, const kvf_chunk
   return KVF_OK;
 }
 
-kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out)
+kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, uint64_t *bytes,
+                                kvf_fence_sample *out)
 {
-  return copy->fence == NULL ? copy_between_samples(copy, chunk, table, lease, bytes, out)
-                             : copy_between_looks(copy, chunk, table, lease, bytes, out);
+  return copy->fence == NULL ? copy_between_samples(copy, chunk, table, bytes, out)
+                             : copy_between_looks(copy, chunk, table, bytes, out);
 }
 
 int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,

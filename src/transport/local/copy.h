@@ -35,7 +35,7 @@ KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slo
  * look said that the lease is live, nothing is copied; bytes that were read before it was published are another's, and
  * the second would not tell. `table` is where the fence table lies in the other process. */
 KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                             const kvf_lease *lease, uint64_t *bytes, kvf_fence_sample *out);
+                                             uint64_t *bytes, kvf_fence_sample *out);
 
 /* Reads a cookie and the head of the fence table in one call, so that both are of one process. Returns 0 or an errno.
  */

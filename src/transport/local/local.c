@@ -353,7 +353,7 @@ static void workers_post(kvf_local *local, kvf_local_read *read)
 }
 
 /* With the lock: whether this link can take the read, else why not. */
-static kvf_status admit(const kvf_local *local, const kvf_local_link *link, const kvf_read *read)
+static kvf_status admit(const kvf_local *local, const kvf_local_link *link, const kvf_transfer *read)
 {
   if (link->state != KVF_LOCAL_UP) {
     return link->state == KVF_LOCAL_DOWN ? link->failure : KVF_TRANSFER_SETUP;
@@ -367,7 +367,7 @@ static kvf_status admit(const kvf_local *local, const kvf_local_link *link, cons
   return KVF_OK;
 }
 
-static void local_read(kvf_link *base, const kvf_read *request)
+static void local_read(kvf_link *base, const kvf_transfer *request)
 {
   kvf_local_link *link = kvf_local_link_of(base);
   kvf_local *local = kvf_local_of(base->transport);
@@ -424,9 +424,8 @@ static void landed(void *context)
 static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_read_result *result)
 {
   const kvf_local_link *link = read->link;
-  const kvf_read *request = &read->read;
-  const kvf_chunk chunk =
-      kvf_chunk_of(request, link->memory->regions, link->remote, link->regions_count + link->sums_count);
+  const kvf_transfer *request = &read->read;
+  const kvf_chunk chunk = {request, link->memory->regions, link->remote, link->regions_count + link->sums_count};
   const kvf_local_copy copy = {.pid = link->pid,
                                .bases = link->bases,
                                .fence = link->fence,
@@ -436,9 +435,9 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {
-    result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &request->lease, &result->bytes, &result->sample);
+    result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
   }
-  kvf_sums_judge(&chunk, link->sums_count, &request->lease, result);
+  kvf_sums_judge(&chunk, link->sums_count, result);
 }
 
 /* Without the lock: reports a read and frees it. */

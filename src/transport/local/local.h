@@ -118,7 +118,7 @@ typedef struct kvf_local_read {
   kvf_list in_queue; /* small, bulk or ended; in none while it is being copied */
   kvf_list in_link;
   kvf_local_link *link;
-  kvf_read read;
+  kvf_transfer read;
   kvf_status status; /* KVF_OK until it has ended without a copy */
   atomic_bool stop;
 } kvf_local_read;

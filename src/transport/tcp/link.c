@@ -298,7 +298,7 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
   read->chunk =
-      kvf_chunk_of(&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->sums_count);
+      (kvf_chunk){&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->sums_count};
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -375,7 +375,7 @@ static void reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link)
   }
 }
 
-void kvf_tcp_read_start(kvf_link *base, const kvf_read *request)
+void kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request)
 {
   kvf_tcp_link *link = KVF_CONTAINER_OF(base, kvf_tcp_link, base);
   kvf_tcp *tcp = kvf_tcp_of(base->transport);
@@ -505,7 +505,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->landed_bytes};
-  kvf_sums_judge(&read->chunk, link->sums_count, &read->posted.read.lease, &result);
+  kvf_sums_judge(&read->chunk, link->sums_count, &result);
   report(tcp, read, &result);
   return true;
 }

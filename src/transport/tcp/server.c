@@ -95,7 +95,7 @@ static bool conn_has_room(const kvf_tcp_conn *conn)
 static void request_drop(kvf_tcp_conn *conn, kvf_tcp_request *request)
 {
   conn->requests_count--;
-  conn->items_count -= request->items_count;
+  conn->items_count -= request->transfer.items_count;
   free(request);
 }
 
@@ -123,12 +123,14 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   if (request == NULL) {
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
-  *request = (kvf_tcp_request){.read_id = read.read_id,
-                               .lease = read.lease,
-                               .head = read.remote_head,
-                               .heads = read.heads,
-                               .sums = read.sums,
-                               .items_count = read.items_count};
+  *request = (kvf_tcp_request){.sums = read.sums,
+                               .transfer = {.id = read.read_id,
+                                            .lease = read.lease,
+                                            .remote_head = read.remote_head,
+                                            .local_head = read.remote_head, /* only ours are known here */
+                                            .heads = read.heads,
+                                            .items_count = read.items_count,
+                                            .items = request->items}};
   kvf_data_read_items(&read, request->items);
   kvf_list_init(&request->in_requests);
   if (conn->requests_count == 0) {
@@ -136,7 +138,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   }
   kvf_list_push_back(&conn->requests, &request->in_requests);
   conn->requests_count++;
-  conn->items_count += request->items_count;
+  conn->items_count += request->transfer.items_count;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);
   return true;
@@ -150,7 +152,7 @@ static bool on_cancel(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, siz
   }
   for (kvf_list *node = conn->requests.next; node != &conn->requests; node = node->next) {
     kvf_tcp_request *request = KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests);
-    request->cancelled = request->cancelled || request->read_id == cancel.read_id;
+    request->cancelled = request->cancelled || request->transfer.id == cancel.read_id;
   }
   return true;
 }
@@ -164,27 +166,24 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (request->cancelled) {
     return KVF_CANCELLED;
   }
-  if (memory == NULL || request->lease.slot >= memory->table_slots) {
+  if (memory == NULL || request->transfer.lease.slot >= memory->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
   if (request->sums && memory->sums_count == 0) {
     return KVF_INVALID;
   }
-  kvf_status status = tcp->host.authorize(tcp->host.context, &request->lease, request->items, request->items_count);
+  kvf_status status =
+      tcp->host.authorize(tcp->host.context, &request->transfer.lease, request->items, request->transfer.items_count);
   if (status != KVF_OK) {
     return status;
   }
-  for (uint32_t i = 0; i < request->items_count; i++) {
+  for (uint32_t i = 0; i < request->transfer.items_count; i++) {
     request->items[i].local_block = request->items[i].remote_block;
   }
-  conn->chunk = (kvf_chunk){.local = memory->served,
+  conn->chunk = (kvf_chunk){.transfer = &request->transfer,
+                            .local = memory->served,
                             .remote = memory->layouts,
-                            .regions_count = memory->regions_count + (request->sums ? memory->sums_count : 0),
-                            .items_count = request->items_count,
-                            .items = request->items,
-                            .remote_head = request->head,
-                            .local_head = request->head,
-                            .heads = request->heads};
+                            .regions_count = memory->regions_count + (request->sums ? memory->sums_count : 0)};
   return kvf_chunk_check(&conn->chunk, bytes);
 }
 
@@ -192,8 +191,8 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
 static void end_sending(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   kvf_tcp_request *request = conn->sending;
-  kvf_fence_entry entry = kvf_fence_load(tcp->memory->table, request->lease.slot);
-  kvf_data_trailer trailer = {.read_id = request->read_id, .word = entry.word, .digest = entry.digest};
+  kvf_fence_entry entry = kvf_fence_load(tcp->memory->table, request->transfer.lease.slot);
+  kvf_data_trailer trailer = {.read_id = request->transfer.id, .word = entry.word, .digest = entry.digest};
   uint8_t *out = kvf_tcp_stage(&conn->stream, TRAILER_FRAME_BYTES);
   assert(out != NULL); /* nothing else is staged, or this has been asked for */
   size_t body_bytes = 0;
@@ -215,7 +214,8 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
   kvf_tcp_request *request = KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests);
   uint64_t bytes = 0;
   kvf_status status = authorize(tcp, conn, request, &bytes);
-  kvf_data_chunk chunk = {.read_id = request->read_id, .status = status, .payload_bytes = status == KVF_OK ? bytes : 0};
+  kvf_data_chunk chunk = {
+      .read_id = request->transfer.id, .status = status, .payload_bytes = status == KVF_OK ? bytes : 0};
   size_t body_bytes = 0;
   kvf_status encoded =
       kvf_data_chunk_encode(&chunk, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_CHUNK_BYTES_MAX, &body_bytes);

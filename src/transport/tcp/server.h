@@ -10,14 +10,10 @@
 /* A READ that has come and not been answered. */
 typedef struct kvf_tcp_request {
   kvf_list in_requests;
-  uint64_t read_id;
-  kvf_lease lease;
-  uint32_t head;
-  uint32_t heads;
   bool cancelled;
   bool sums;
-  uint32_t items_count;
-  kvf_read_item items[];
+  kvf_transfer transfer;
+  kvf_transfer_item items[]; /* its own */
 } kvf_tcp_request;
 
 typedef struct kvf_tcp_conn {

@@ -138,7 +138,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
   return all->host.session_key(all->host.context, session_id, out);
 }
 
-static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   const shards *all = ((const shard *)context)->of;
   return all->host.authorize(all->host.context, lease, items, count);
@@ -356,7 +356,7 @@ static uint32_t choose(const shards *all, const shards_link *link)
   return best;
 }
 
-void kvf_shards_read(kvf_link *base, const kvf_read *read)
+void kvf_shards_read(kvf_link *base, const kvf_transfer *read)
 {
   const shards_link *link = link_of(base);
   shards *all = shards_of(base->transport);

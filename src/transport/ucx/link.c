@@ -89,7 +89,7 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
                             .sample = ucx->rooms[read->batch.room].sample,
                             .bytes = read->landed_bytes};
   if (read->state == READ_JUDGING) {
-    kvf_sums_judge(&read->chunk, read->link->sums_count, &read->posted.read.lease, &result);
+    kvf_sums_judge(&read->chunk, read->link->sums_count, &result);
   }
   report(ucx, read, &result);
 }
@@ -235,7 +235,7 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
 {
   kvf_ucx_link *link = read->link;
-  const kvf_read *request = &read->posted.read;
+  const kvf_transfer *request = &read->posted.read;
   if (link->state != KVF_UCX_LINK_UP) {
     return link->state == KVF_UCX_LINK_DOWN ? link->failure : KVF_TRANSFER_SETUP;
   }
@@ -245,7 +245,7 @@ static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
   if (request->lease.slot >= link->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  read->chunk = kvf_chunk_of(request, ucx->memory->regions, link->remote, link->regions_count + link->sums_count);
+  read->chunk = (kvf_chunk){request, ucx->memory->regions, link->remote, link->regions_count + link->sums_count};
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -357,7 +357,7 @@ uint64_t kvf_ucx_reads_tick(kvf_ucx *ucx)
 
 /* ---- operations ---- */
 
-void kvf_ucx_read_start(kvf_link *base, const kvf_read *request)
+void kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
 {
   kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
   kvf_ucx *ucx = kvf_ucx_of(base->transport);

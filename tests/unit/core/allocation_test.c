@@ -202,14 +202,14 @@ RANKS_TEST(next_source)
     world.hold_reads = true;
     ranks_settle();
     world.hold_reads = false;
-    kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[0].read_id, KVF_LEASE_EXPIRED, NULL, 0);
+    kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[0].transfer.id, KVF_LEASE_EXPIRED, NULL, 0);
     kvf_effect effect;
     for (uint32_t i = 1; i < world.reads_count; i++) {
       assert_true(kvf_core_next_effect(consumer(), world.now_ns, &effect));
       assert_int_equal(effect.kind, KVF_EFFECT_CANCEL);
     }
     for (uint32_t i = 1; i < world.reads_count; i++) {
-      kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[i].read_id, KVF_CANCELLED, NULL, 0);
+      kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[i].transfer.id, KVF_CANCELLED, NULL, 0);
     }
     allocation_fail(n, 1);
     bool told = kvf_core_next_event(consumer(), world.now_ns, &event);

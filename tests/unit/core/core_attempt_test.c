@@ -143,7 +143,7 @@ RANKS_TEST(the_next_source_brings_the_rest)
   assert_int_equal(reads_of(0), 0);
   assert_int_equal(reads_of(1), POSITIONS - 2);
   for (uint32_t i = 0; i < world.reads_count; i++) {
-    assert_int_equal(world.reads[i].items[0].position, 2 + i);
+    assert_int_equal(world.reads[i].transfer.items[0].position, 2 + i);
   }
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS - 2);
   for (uint32_t position = 0; position < POSITIONS; position++) {

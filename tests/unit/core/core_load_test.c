@@ -180,7 +180,7 @@ RANKS_TEST(groups_are_read_position_by_position)
   uint32_t seen[2] = {0};
   for (uint32_t i = 0; i < world.reads_count; i++) {
     uint32_t producer = world.path_producer[world.reads[i].path];
-    const kvf_read_item *item = world.reads[i].items;
+    const kvf_transfer_item *item = world.reads[i].transfer.items;
     assert_int_equal(item->position, seen[producer] / 2);
     assert_int_equal(item->group, seen[producer] % 2);
     assert_int_equal(item->remote_block, ids[item->group * POSITIONS + item->position]);
@@ -210,8 +210,8 @@ SIMPLE_TEST(another_transport_brings_the_rest)
   assert_int_equal(world.reads_count, POSITIONS - 2);
   for (uint32_t i = 0; i < world.reads_count; i++) {
     assert_int_equal(world.path_transport[world.reads[i].path], 1);
-    assert_int_equal(world.reads[i].items_count, 1);
-    assert_int_equal(world.reads[i].items[0].position, 2 + i);
+    assert_int_equal(world.reads[i].transfer.items_count, 1);
+    assert_int_equal(world.reads[i].transfer.items[0].position, 2 + i);
   }
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS - 2);
   assert_int_equal(outcome().status, KVF_OK);

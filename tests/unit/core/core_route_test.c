@@ -276,7 +276,8 @@ CONTROL_TEST(reads_come_back_to_their_load)
   control_publish(&ticket);
   kvf_loads_on_read_done(consumer()->loads, world.now_ns, 12345, KVF_OK, NULL, 7); /* nobody's */
   assert_int_equal(kvf_loads_stats(consumer()->loads)->late, 1);
-  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.read_id, KVF_LEASE_UNKNOWN, NULL, 7);
+  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_LEASE_UNKNOWN, NULL,
+                         7);
   assert_outcome(KVF_LEASE_UNKNOWN);
   assert_true(next_event(&event));
   assert_int_equal(event.kind, KVF_EVENT_QUIET);
@@ -286,7 +287,7 @@ static void lose_link(void)
 {
   kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
   control_settle();
-  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.read_id, KVF_PEER_DOWN, NULL, 0);
+  kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_PEER_DOWN, NULL, 0);
   control_settle();
 }
 
@@ -343,7 +344,7 @@ CONTROL_TEST(progress_puts_the_stall_off)
   open_read();
   for (int i = 0; i < 20; i++) {
     control_advance(400);
-    kvf_loads_on_read_progress(consumer()->loads, world.now_ns, world.consumer.last_read.read_id);
+    kvf_loads_on_read_progress(consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id);
     kvf_loads_on_read_progress(consumer()->loads, world.now_ns, 12345);
   }
   assert_int_equal(kvf_loads_stats(consumer()->loads)->pings, 0);

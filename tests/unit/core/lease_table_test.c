@@ -698,7 +698,7 @@ LEASE_TEST(authorize_turns_positions_into_blocks)
 {
   const kvf_lease lease = lease_of(0, 3);
   world_live(w, 0, 0, 3);
-  kvf_read_item items[] = {
+  kvf_transfer_item items[] = {
       {.group = 2, .position = 1, .local_block = 77},
       {.group = 0, .position = 0},
       {.group = 0, .position = 1},
@@ -710,7 +710,7 @@ LEASE_TEST(authorize_turns_positions_into_blocks)
   assert_int_equal(items[1].remote_block, 10);
   assert_int_equal(items[2].remote_block, 11);
   assert_int_equal(items[3].remote_block, 20);
-  static const kvf_read_item bad[] = {
+  static const kvf_transfer_item bad[] = {
       {.group = 0, .position = 2}, /* KVF_BLOCK_NONE */
       {.group = 0, .position = 3},
       {.group = 1, .position = 0},
@@ -721,7 +721,7 @@ LEASE_TEST(authorize_turns_positions_into_blocks)
       {.group = UINT32_MAX, .position = UINT32_MAX},
   };
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    kvf_read_item pair[] = {items[0], bad[i]};
+    kvf_transfer_item pair[] = {items[0], bad[i]};
     assert_int_equal(kvf_lease_table_authorize(&w->table, 0, &lease, pair, 2), KVF_INVALID);
   }
 }
@@ -743,7 +743,7 @@ LEASE_TEST(block_limits)
   ids[KVF_BLOCKS_PER_LEASE_MAX - 1] = 99;
   assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_OK);
   world_store_all(w);
-  kvf_read_item item = {.group = 0, .position = KVF_BLOCKS_PER_LEASE_MAX - 1};
+  kvf_transfer_item item = {.group = 0, .position = KVF_BLOCKS_PER_LEASE_MAX - 1};
   assert_int_equal(kvf_lease_table_authorize(&w->table, 0, &lease, &item, 1), KVF_OK);
   assert_int_equal(item.remote_block, 99);
 }
@@ -758,7 +758,7 @@ LEASE_TEST(blocks_are_copied)
   world_store_all(w);
   ids[0] = 6;
   counts[0] = 0;
-  kvf_read_item item = {0};
+  kvf_transfer_item item = {0};
   assert_int_equal(kvf_lease_table_authorize(&w->table, 0, &lease, &item, 1), KVF_OK);
   assert_int_equal(item.remote_block, 5);
 }

@@ -33,7 +33,7 @@ typedef struct model_load {
   uint32_t positions;
   uint32_t items_count;
   uint32_t parts_count;
-  kvf_read_item items[ITEMS];
+  kvf_transfer_item items[ITEMS];
   kvf_load_part_spec parts[PARTS];
   bool good[PARTS][ITEMS];
   uint64_t progress_ms[PARTS];
@@ -108,7 +108,7 @@ static uint32_t part_of(const model_load *load, uint32_t local_head)
   return 0;
 }
 
-static uint32_t item_of(const model_load *load, const kvf_read_item *wanted)
+static uint32_t item_of(const model_load *load, const kvf_transfer_item *wanted)
 {
   for (uint32_t i = 0; i < load->items_count; i++) {
     if (memcmp(&load->items[i], wanted, sizeof(*wanted)) == 0) {
@@ -134,22 +134,22 @@ static void own_destination(model *m, const model_read *read, uint64_t from, uin
 
 static void on_read(model *m, const kvf_load_action *action)
 {
-  assert_true(action->items_count > 0 && action->read_id > m->last_read_id);
-  m->last_read_id = action->read_id;
-  model_load *load = m->block_of[action->items[0].local_block];
+  assert_true(action->transfer.items_count > 0 && action->transfer.id > m->last_read_id);
+  m->last_read_id = action->transfer.id;
+  model_load *load = m->block_of[action->transfer.items[0].local_block];
   assert_non_null(load);
   assert_false(load->outcome);
   model_read *read = find_read(m, 0);
   assert_non_null(read);
-  *read = (model_read){.id = action->read_id,
+  *read = (model_read){.id = action->transfer.id,
                        .load = load,
-                       .part = part_of(load, action->local_head),
-                       .first = item_of(load, &action->items[0]),
-                       .count = action->items_count,
+                       .part = part_of(load, action->transfer.local_head),
+                       .first = item_of(load, &action->transfer.items[0]),
+                       .count = action->transfer.items_count,
                        .path = action->path};
   assert_true(read->first + read->count <= load->items_count);
-  assert_memory_equal(action->items, &load->items[read->first], read->count * sizeof(*action->items));
-  assert_int_equal(action->heads, load->parts[read->part].heads);
+  assert_memory_equal(action->transfer.items, &load->items[read->first], read->count * sizeof(*action->transfer.items));
+  assert_int_equal(action->transfer.heads, load->parts[read->part].heads);
   assert_int_equal(action->peer, load->parts[read->part].peer);
   assert_int_equal(m->path_peer[action->path], action->peer);
   assert_false(m->path_down[action->path]);
@@ -164,7 +164,7 @@ static void on_read(model *m, const kvf_load_action *action)
 
 static void on_cancel(model *m, const kvf_load_action *action)
 {
-  model_read *read = find_read(m, action->read_id);
+  model_read *read = find_read(m, action->transfer.id);
   assert_non_null(read);
   assert_int_equal(read->path, action->path);
   assert_false(read->cancelled);
@@ -297,7 +297,7 @@ static uint32_t choose_items(model *m, model_load *load)
       while (m->block_of[block] != NULL) {
         block++;
       }
-      load->items[count++] = (kvf_read_item){group, position, 500 + block, block};
+      load->items[count++] = (kvf_transfer_item){group, position, 500 + block, block};
       m->block_of[block] = load;
     }
     position++;

@@ -299,10 +299,10 @@ LOAD_TEST(at_most_the_named_limit)
   expect(0, "want 1");
   world_path(0, 1, 11);
   assert_true(kvf_loads_next_action(w.loads, 0, &action));
-  assert_int_equal(action.items_count, KVF_CHUNK_ITEMS_MAX);
+  assert_int_equal(action.transfer.items_count, KVF_CHUNK_ITEMS_MAX);
   assert_true(kvf_loads_next_action(w.loads, 0, &action));
-  assert_int_equal(action.items_count, 1);
-  assert_int_equal(action.items[0].position, KVF_CHUNK_ITEMS_MAX);
+  assert_int_equal(action.transfer.items_count, 1);
+  assert_int_equal(action.transfer.items[0].position, KVF_CHUNK_ITEMS_MAX);
 }
 
 LOAD_TEST(all_readers_have_as_many)
@@ -353,7 +353,8 @@ LOAD_TEST(groups_have_sizes_of_their_own)
   w.spec.groups = 2;
   w.spec.positions = 8;
   w.head_bytes[1] = 250;
-  const kvf_read_item items[] = {{0, 0, 1, 1}, {1, 0, 2, 2}, {0, 1, 3, 3}, {1, 1, 4, 4}, {0, 2, 5, 5}, {0, 3, 6, 6}};
+  const kvf_transfer_item items[] = {{0, 0, 1, 1}, {1, 0, 2, 2}, {0, 1, 3, 3},
+                                     {1, 1, 4, 4}, {0, 2, 5, 5}, {0, 3, 6, 6}};
   memcpy(w.items, items, sizeof(items));
   expect_first("read 1 over 11: 0.0,1.0"); /* 350 of 400 bytes */
   expect_live(0, 1, 1, "read 2 over 11: 0.1,1.1");
@@ -374,11 +375,11 @@ LOAD_TEST(read_says_what_the_spec_said)
   assert_true(kvf_loads_next_action(w.loads, 0, &action));
   assert_int_equal(action.kind, KVF_LOAD_READ);
   assert_int_equal(action.peer, 1);
-  assert_int_equal(action.remote_head, 4);
-  assert_int_equal(action.local_head, 2);
-  assert_int_equal(action.heads, 1);
-  assert_memory_equal(&action.lease, &w.spec.lease, sizeof(action.lease));
-  assert_memory_equal(action.items, w.items, 3 * sizeof(*w.items));
+  assert_int_equal(action.transfer.remote_head, 4);
+  assert_int_equal(action.transfer.local_head, 2);
+  assert_int_equal(action.transfer.heads, 1);
+  assert_memory_equal(&action.transfer.lease, &w.spec.lease, sizeof(action.transfer.lease));
+  assert_memory_equal(action.transfer.items, w.items, 3 * sizeof(*w.items));
 }
 
 /* A chunk ends where the next item is in flight or good. */

@@ -19,7 +19,7 @@ typedef struct world {
   kvf_loads *loads;
   kvf_loads_config config;
   kvf_load_spec spec;
-  kvf_read_item items[WORLD_ITEMS_MAX];
+  kvf_transfer_item items[WORLD_ITEMS_MAX];
   uint64_t head_bytes[KVF_GROUPS_MAX];
   kvf_load_part_spec parts[KVF_RANKS_MAX];
   char trace[16384];
@@ -38,7 +38,7 @@ static inline void world_spec(uint64_t request_id, uint32_t items, const char *p
   memset(&w.spec, 0, sizeof(w.spec));
   assert_true(items <= WORLD_ITEMS_MAX);
   for (uint32_t i = 0; i < items; i++) {
-    w.items[i] = (kvf_read_item){.position = i, .remote_block = 1000 + i, .local_block = 2000 + i};
+    w.items[i] = (kvf_transfer_item){.position = i, .remote_block = 1000 + i, .local_block = 2000 + i};
   }
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
     w.head_bytes[i] = 100;
@@ -170,12 +170,13 @@ __attribute__((format(printf, 1, 2))) static inline void world_say(const char *f
 
 static inline void world_say_read(const kvf_load_action *action)
 {
-  world_say("read %d over %d:%s", (int)action->read_id, (int)action->path, action->small ? " small" : "");
-  for (uint32_t i = 0; i < action->items_count; i++) {
+  world_say("read %d over %d:%s", (int)action->transfer.id, (int)action->path, action->transfer.small ? " small" : "");
+  for (uint32_t i = 0; i < action->transfer.items_count; i++) {
     if (w.spec.groups > 1) {
-      world_say("%s%d.%d", i == 0 ? " " : ",", (int)action->items[i].group, (int)action->items[i].position);
+      world_say("%s%d.%d", i == 0 ? " " : ",", (int)action->transfer.items[i].group,
+                (int)action->transfer.items[i].position);
     } else {
-      world_say("%s%d", i == 0 ? " " : ",", (int)action->items[i].position);
+      world_say("%s%d", i == 0 ? " " : ",", (int)action->transfer.items[i].position);
     }
   }
 }
@@ -190,7 +191,7 @@ static inline void world_say_action(const kvf_load_action *action)
       world_say_read(action);
       break;
     case KVF_LOAD_CANCEL:
-      world_say("cancel %d over %d", (int)action->read_id, (int)action->path);
+      world_say("cancel %d over %d", (int)action->transfer.id, (int)action->path);
       break;
     case KVF_LOAD_WANT_PATH:
       world_say("want %d", (int)action->peer);

@@ -123,11 +123,11 @@ int ranks_close(void **state)
 
 static void copy_heads(uint32_t producer, const kvf_load_action *read)
 {
-  for (uint32_t i = 0; i < read->items_count; i++) {
-    const kvf_read_item *item = &read->items[i];
-    memcpy(&world.consumer.pool[item->group][item->local_block][read->local_head],
-           &world.producers[producer].pool[item->group][item->remote_block][read->remote_head],
-           read->heads * sizeof(uint16_t));
+  for (uint32_t i = 0; i < read->transfer.items_count; i++) {
+    const kvf_transfer_item *item = &read->transfer.items[i];
+    memcpy(&world.consumer.pool[item->group][item->local_block][read->transfer.local_head],
+           &world.producers[producer].pool[item->group][item->remote_block][read->transfer.remote_head],
+           read->transfer.heads * sizeof(uint16_t));
   }
 }
 
@@ -138,9 +138,9 @@ static void end_read(const kvf_load_action *read, kvf_status status)
   if (status == KVF_OK) {
     copy_heads(producer, read);
     sample.head.incarnation = world.producers[producer].core.self.incarnation;
-    sample.entry = world.producers[producer].table[read->lease.slot];
+    sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
-  kvf_loads_on_read_done(world.consumer.core.loads, world.now_ns, read->read_id, status, &sample, 0);
+  kvf_loads_on_read_done(world.consumer.core.loads, world.now_ns, read->transfer.id, status, &sample, 0);
 }
 
 static kvf_load_action take_read(uint32_t index)
@@ -154,7 +154,7 @@ static kvf_load_action take_read(uint32_t index)
 static void cancel_read(uint64_t read_id)
 {
   for (uint32_t i = 0; i < world.reads_count && !world.hold_cancels; i++) {
-    if (world.reads[i].read_id == read_id) {
+    if (world.reads[i].transfer.id == read_id) {
       kvf_load_action read = take_read(i);
       end_read(&read, KVF_CANCELLED);
       return;
@@ -230,7 +230,7 @@ static void carry_effects(ranks_node *node)
         start_read(&effect.read);
         break;
       case KVF_EFFECT_CANCEL:
-        cancel_read(effect.read.read_id);
+        cancel_read(effect.read.transfer.id);
         break;
       case KVF_EFFECT_STORE:
         node->table[effect.store.slot] = effect.store.entry;

@@ -195,7 +195,7 @@ TEST(reads_are_authorized_by_the_lease)
   pair_open_node(&n, NULL);
   kvf_transport_host host = kvf_node_host(n.node);
   pair_offer(&n, 3, 4, 1, false, &ticket);
-  kvf_read_item item = {.position = 2};
+  kvf_transfer_item item = {.position = 2};
   assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_NOT_PUBLISHED);
   pair_publish(&n, &ticket);
   assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_OK);

@@ -110,7 +110,7 @@ COMMANDS_TEST(reads_are_found_while_they_are_open)
   kvf_list open;
   kvf_list_init(&open);
   for (uint64_t i = 0; i < 2; i++) {
-    const kvf_read request = {.id = 7 + i};
+    const kvf_transfer request = {.id = 7 + i};
     kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
     kvf_commands_start_read(&commands, &open, &reads[i], request.id, true);
   }

@@ -185,7 +185,7 @@ SET_TEST(a_data_thread_at_work_is_told_of_commands)
 {
   kvf_posted_read read;
   kvf_list open;
-  const kvf_read request = {.id = 1};
+  const kvf_transfer request = {.id = 1};
   kvf_list_init(&open);
   kvf_posted_read_init(&read, &request, run_nothing, run_nothing);
   (void)pthread_mutex_lock(&w.driver.lock);

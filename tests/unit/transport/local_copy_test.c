@@ -119,8 +119,9 @@ typedef struct test_scene {
   uint8_t *to;
   kvf_region local;
   kvf_region_layout remote;
-  kvf_read_item items[BLOCKS];
+  kvf_transfer_item items[BLOCKS];
   uint64_t base;
+  kvf_transfer transfer;
   kvf_chunk chunk;
   kvf_local_copy copy;
   uint32_t landed;
@@ -147,10 +148,11 @@ static int scene_open(__attribute__((unused)) void **state)
   scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
   scene.remote = kvf_region_layout_of(&scene.local);
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    scene.items[i] = (kvf_read_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
+    scene.items[i] = (kvf_transfer_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
   }
   scene.base = (uintptr_t)scene.from;
-  scene.chunk = (kvf_chunk){&scene.local, &scene.remote, 1, BLOCKS, scene.items, 0, 0, 1};
+  scene.transfer = (kvf_transfer){.items = scene.items, .items_count = BLOCKS, .heads = 1};
+  scene.chunk = (kvf_chunk){&scene.transfer, &scene.local, &scene.remote, 1};
   scene.copy =
       (kvf_local_copy){.pid = getpid(), .bases = &scene.base, .stop = &fake.stop, .landed = landed, .context = &scene};
   return 0;
@@ -168,7 +170,7 @@ static int scene_close(__attribute__((unused)) void **state)
 static void assert_all_copied(void)
 {
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    const kvf_read_item *item = &scene.items[i];
+    const kvf_transfer_item *item = &scene.items[i];
     assert_memory_equal(scene.to + (size_t)item->local_block * BLOCK_BYTES,
                         scene.from + (size_t)item->remote_block * BLOCK_BYTES, BLOCK_BYTES);
   }
@@ -357,13 +359,12 @@ static void end_at_second_call(void)
 /* The fence's answer to a read of the lease. *bytes: what was copied. */
 static kvf_status read_lease(uint64_t *bytes)
 {
-  const kvf_lease lease = {.id = LEASE_ID, .slot = SLOT};
   const kvf_fence_claim claim = {incarnation, LEASE_ID, 7};
   kvf_fence_sample sample;
   fake.calls = 0;
   *bytes = 1;
-  kvf_status status =
-      kvf_local_copy_lease(&scene.copy, &scene.chunk, (uintptr_t)changing_table, &lease, bytes, &sample);
+  scene.transfer.lease = (kvf_lease){.id = LEASE_ID, .slot = SLOT};
+  kvf_status status = kvf_local_copy_lease(&scene.copy, &scene.chunk, (uintptr_t)changing_table, bytes, &sample);
   return status == KVF_OK ? kvf_fence_check(&sample, &claim) : status;
 }
 
@@ -474,13 +475,13 @@ LIVE_TEST(a_mapped_fence_is_not_believed_about_another_process)
   store(kvf_fence_word_live(LEASE_ID));
   scene.copy.fence = mapped;
   assert_int_equal(read_lease(&bytes), KVF_PEER_RESTARTED);
-  scene.chunk.items_count = 0;
+  scene.transfer.items_count = 0;
   assert_int_equal(read_lease(&bytes), KVF_PEER_RESTARTED);
   kvf_fence_table_close(changing_table, 4);
-  scene.chunk.items_count = BLOCKS;
+  scene.transfer.items_count = BLOCKS;
   changing_table = (void *)(uintptr_t)4096; /* nothing */
   assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
-  scene.chunk.items_count = 0;
+  scene.transfer.items_count = 0;
   assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
   changing_table = mapped;
 }

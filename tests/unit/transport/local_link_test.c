@@ -81,8 +81,8 @@ static void assert_refused(kvf_status expected, const char *line)
     fail_msg("\"%s\" is not \"%s\"", scene.node.lines[0], line);
   }
   assert_non_null(link);
-  kvf_read read = node_read(&scene.node); /* an eager caller's */
-  const kvf_read_item item = {0};
+  kvf_transfer read = node_read(&scene.node); /* an eager caller's */
+  const kvf_transfer_item item = {0};
   read.items = &item;
   read.items_count = 1;
   assert_int_equal(node_read_now(&scene.node, link, &read).status, expected);
@@ -233,8 +233,8 @@ SCENE_TEST(stuck_checks_of_one_process_are_bounded)
 static int calls_of_a_read(uint64_t lease_id)
 {
   kvf_link *link = node_connect_ok(&scene.node, &scene.introduction);
-  kvf_read read = node_read(&scene.node);
-  const kvf_read_item item = {0, 0, 0, 1};
+  kvf_transfer read = node_read(&scene.node);
+  const kvf_transfer_item item = {0, 0, 0, 1};
   read.lease = node_publish(&scene.node, lease_id)->lease;
   read.items = &item;
   read.items_count = 1;

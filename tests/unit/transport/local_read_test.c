@@ -63,7 +63,7 @@ typedef struct test_scene {
   node_introduction introduction;
   kvf_link *link;
   node_lease *lease;
-  kvf_read_item items[BLOCKS / 2];
+  kvf_transfer_item items[BLOCKS / 2];
 } test_scene;
 
 static test_scene scene;
@@ -86,7 +86,7 @@ static int scene_open_with(uint32_t spin_us)
   scene.link = node_connect_ok(&scene.node, &scene.introduction);
   scene.lease = node_publish(&scene.node, 3);
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
-    scene.items[i] = (kvf_read_item){0, i, i, BLOCKS / 2 + i};
+    scene.items[i] = (kvf_transfer_item){0, i, i, BLOCKS / 2 + i};
   }
   return 0;
 }
@@ -118,9 +118,9 @@ static int scene_close(__attribute__((unused)) void **state)
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
 /* Block i of the scene. */
-static kvf_read read_of(uint32_t i)
+static kvf_transfer read_of(uint32_t i)
 {
-  kvf_read read = node_read(&scene.node);
+  kvf_transfer read = node_read(&scene.node);
   read.lease = scene.lease->lease;
   read.items = &scene.items[i];
   read.items_count = 1;
@@ -133,9 +133,9 @@ static bool is_copied(uint32_t i)
 }
 
 /* Starts a read of block 0 and returns when its copy is in the system call. */
-static kvf_read hold_worker(void)
+static kvf_transfer hold_worker(void)
 {
-  kvf_read read = read_of(0);
+  kvf_transfer read = read_of(0);
   atomic_store(&hold, true);
   ops->read(scene.link, &read);
   (void)sem_wait(&held);
@@ -145,8 +145,8 @@ static kvf_read hold_worker(void)
 
 SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck)
 {
-  const kvf_read stuck = hold_worker();
-  const kvf_read waiting = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
   ops->cancel(scene.link, waiting.id);
   kvf_read_result result = node_wait(&scene.node, waiting.id);
@@ -161,7 +161,7 @@ SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck)
 
 SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
 {
-  kvf_read read = node_read(&scene.node);
+  kvf_transfer read = node_read(&scene.node);
   read.lease = scene.lease->lease;
   read.items = scene.items;
   read.items_count = 4; /* two calls of 1 MiB */
@@ -183,7 +183,7 @@ SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
 /* P6: nor does the caller copy a small read itself, since its peer's memory may not answer. */
 SCENE_TEST(a_small_read_does_not_hold_its_caller)
 {
-  kvf_read small = read_of(1);
+  kvf_transfer small = read_of(1);
   small.small = true;
   atomic_store(&hold, true);
   ops->read(scene.link, &small);
@@ -199,9 +199,9 @@ SCENE_TEST(a_small_read_does_not_hold_its_caller)
 
 SCENE_TEST(small_reads_come_first)
 {
-  const kvf_read stuck = hold_worker();
-  const kvf_read bulk = read_of(2);
-  kvf_read small = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer bulk = read_of(2);
+  kvf_transfer small = read_of(1);
   small.small = true;
   ops->read(scene.link, &bulk);
   ops->read(scene.link, &small);
@@ -235,11 +235,11 @@ static void assert_workers(uint32_t running, uint32_t stuck)
 SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
 {
   kvf_link *healthy = node_connect_ok(&scene.node, &scene.introduction);
-  const kvf_read stuck = hold_worker();
-  const kvf_read behind = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer behind = read_of(1);
   ops->read(scene.link, &behind);
   for (int i = 0; i < 20; i++) {
-    const kvf_read read = read_of(2);
+    const kvf_transfer read = read_of(2);
     assert_int_equal(node_read_now(&scene.node, healthy, &read).status, KVF_OK);
   }
   assert_true(is_copied(2));
@@ -258,11 +258,11 @@ SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
 SCENE_TEST(a_slow_worker_is_not_stuck)
 {
   kvf_link *other = node_connect_ok(&scene.node, &scene.introduction);
-  kvf_read slow = node_read(&scene.node);
+  kvf_transfer slow = node_read(&scene.node);
   slow.lease = scene.lease->lease;
   slow.items = scene.items;
   slow.items_count = 4; /* two calls of 1 MiB */
-  const kvf_read behind = read_of(1);
+  const kvf_transfer behind = read_of(1);
   atomic_store(&clock_ns, KVF_NS_PER_S);
   atomic_store(&hold, true);
   ops->read(scene.link, &slow);
@@ -287,7 +287,7 @@ SCENE_TEST(stuck_workers_of_one_process_are_bounded)
 {
   enum { LINKS = KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX + 2 };
   kvf_link *links[LINKS];
-  kvf_read reads[LINKS];
+  kvf_transfer reads[LINKS];
   atomic_store(&hold, true);
   for (uint32_t i = 0; i < LINKS; i++) {
     links[i] = node_connect_ok(&scene.node, &scene.introduction);
@@ -311,7 +311,7 @@ SCENE_TEST(stuck_workers_of_one_process_are_bounded)
 TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_close)
 {
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
-    const kvf_read read = read_of(i);
+    const kvf_transfer read = read_of(i);
     assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_OK);
     assert_true(is_copied(i));
     sleep_us(1000);
@@ -320,8 +320,8 @@ TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_clo
 
 SCENE_TEST(a_small_read_is_cancelled_while_it_waits)
 {
-  const kvf_read stuck = hold_worker();
-  kvf_read small = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  kvf_transfer small = read_of(1);
   small.small = true;
   ops->read(scene.link, &small);
   ops->cancel(scene.link, small.id);
@@ -333,7 +333,7 @@ SCENE_TEST(a_small_read_is_cancelled_while_it_waits)
 
 SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory)
 {
-  kvf_read reads[3];
+  kvf_transfer reads[3];
   allocation_fail(0, LONG_MAX);
   for (size_t i = 0; i < 3; i++) {
     reads[i] = read_of(1);
@@ -343,13 +343,13 @@ SCENE_TEST(reads_that_cannot_be_noted_end_with_no_memory)
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(node_wait(&scene.node, reads[i].id).status, KVF_NO_MEMORY);
   }
-  const kvf_read good = read_of(1);
+  const kvf_transfer good = read_of(1);
   assert_int_equal(node_read_now(&scene.node, scene.link, &good).status, KVF_OK);
 }
 
 SCENE_TEST(a_slot_past_the_table_is_no_lease)
 {
-  kvf_read read = read_of(1);
+  kvf_transfer read = read_of(1);
   read.lease.slot = NODE_SLOTS;
   assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_LEASE_UNKNOWN);
   assert_false(is_copied(1));
@@ -363,19 +363,19 @@ SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for)
                                        .table_slots = NODE_SLOTS,
                                        .table_fd = scene.node.table_fd};
   ops->clear_memory(scene.node.transport);
-  const kvf_read without = read_of(1);
+  const kvf_transfer without = read_of(1);
   assert_int_equal(node_read_now(&scene.node, scene.link, &without).status, KVF_TRANSFER_SETUP);
   assert_int_equal(ops->set_memory(scene.node.transport, &memory), KVF_OK);
-  const kvf_read with_new = read_of(1);
+  const kvf_transfer with_new = read_of(1);
   assert_int_equal(node_read_now(&scene.node, scene.link, &with_new).status, KVF_TRANSFER_SETUP);
   assert_false(is_copied(1));
 }
 
 SCENE_TEST(disconnect_ends_all_and_waits_for_none)
 {
-  const kvf_read stuck = hold_worker();
-  const kvf_read waiting = read_of(1);
-  kvf_read small = read_of(2);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer waiting = read_of(1);
+  kvf_transfer small = read_of(2);
   small.small = true;
   ops->read(scene.link, &waiting);
   ops->read(scene.link, &small);
@@ -392,15 +392,15 @@ SCENE_TEST(disconnect_ends_all_and_waits_for_none)
 SCENE_TEST(death_of_the_peer_ends_waiting_reads)
 {
   kvf_local_link *link = kvf_local_link_of(scene.link);
-  const kvf_read stuck = hold_worker();
-  const kvf_read waiting = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
   kvf_local_link_died(kvf_local_of(scene.node.transport), link);
   assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
   assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_PEER_DOWN);
   (void)sem_post(&go);
   assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK); /* it had the memory in its hands */
-  const kvf_read late = read_of(1);
+  const kvf_transfer late = read_of(1);
   assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_PEER_DOWN);
   assert_true(node_has_logged(&scene.node, "has ended"));
 }
@@ -408,15 +408,15 @@ SCENE_TEST(death_of_the_peer_ends_waiting_reads)
 /* Or its loads would come back to it until their deadline, though another transport can do better. */
 SCENE_TEST(memory_that_cannot_be_read_ends_the_link)
 {
-  const kvf_read stuck = hold_worker();
-  const kvf_read waiting = read_of(1);
+  const kvf_transfer stuck = hold_worker();
+  const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
   assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
   assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_TRANSFER_FAILED);
   assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_TRANSFER_FAILED);
   assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_TRANSFER_FAILED);
-  const kvf_read late = read_of(2);
+  const kvf_transfer late = read_of(2);
   assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_TRANSFER_FAILED);
   assert_true(node_has_logged(&scene.node, "cannot be read any more"));
   kvf_local_link_died(kvf_local_of(scene.node.transport), kvf_local_link_of(scene.link)); /* is not told again */
@@ -427,7 +427,7 @@ SCENE_TEST(memory_that_cannot_be_read_ends_the_link)
 SCENE_TEST(process_without_memory_ends_the_link)
 {
   atomic_store(&no_process, true);
-  const kvf_read read = read_of(0);
+  const kvf_transfer read = read_of(0);
   ops->read(scene.link, &read);
   assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
   assert_int_equal(node_wait(&scene.node, read.id).status, KVF_PEER_DOWN);
@@ -437,7 +437,7 @@ SCENE_TEST(process_without_memory_ends_the_link)
 SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
 {
   node_lease *other = node_publish(&scene.node, 4);
-  const kvf_read taken = hold_worker();
+  const kvf_transfer taken = hold_worker();
   node_end(&scene.node, scene.lease);
   assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
@@ -445,7 +445,7 @@ SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
   assert_int_equal(result.status, KVF_OK);
   const kvf_fence_claim claim = node_claim(&scene.introduction.incarnation, scene.lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_LEASE_EXPIRED);
-  kvf_read good = read_of(1);
+  kvf_transfer good = read_of(1);
   good.lease = other->lease;
   assert_int_equal(node_read_now(&scene.node, scene.link, &good).status, KVF_OK);
   assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);

@@ -17,16 +17,12 @@ static const kvf_region_layout remote_layouts[] = {
     {1024, 1024, 80, 8, 8, 0},
 };
 
-static kvf_chunk chunk_of(const kvf_read_item *items, uint32_t count)
+static kvf_transfer transfer; /* of chunk_of() */
+
+static kvf_chunk chunk_of(const kvf_transfer_item *items, uint32_t count)
 {
-  return (kvf_chunk){.local = local_regions,
-                     .remote = remote_layouts,
-                     .regions_count = 3,
-                     .items = items,
-                     .items_count = count,
-                     .remote_head = 4,
-                     .local_head = 0,
-                     .heads = 4};
+  transfer = (kvf_transfer){.items = items, .items_count = count, .remote_head = 4, .local_head = 0, .heads = 4};
+  return (kvf_chunk){&transfer, local_regions, remote_layouts, 3};
 }
 
 static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t local_offset, uint64_t remote_offset,
@@ -95,7 +91,7 @@ TEST(layouts_without_sense_are_refused)
   }
 }
 
-static void assert_item(kvf_read_item item, kvf_status expected)
+static void assert_item(kvf_transfer_item item, kvf_status expected)
 {
   kvf_chunk chunk = chunk_of(&item, 1);
   assert_int_equal(kvf_chunk_check(&chunk, NULL), expected);
@@ -103,25 +99,25 @@ static void assert_item(kvf_read_item item, kvf_status expected)
 
 TEST(blocks_and_groups_are_checked)
 {
-  assert_item((kvf_read_item){0, 0, 79, 99}, KVF_OK);
-  assert_item((kvf_read_item){0, 0, 80, 99}, KVF_INVALID);
-  assert_item((kvf_read_item){0, 0, 79, 100}, KVF_INVALID);
-  assert_item((kvf_read_item){0, 0, UINT32_MAX, 0}, KVF_INVALID);
-  assert_item((kvf_read_item){0, 0, 0, KVF_BLOCK_NONE}, KVF_INVALID);
-  assert_item((kvf_read_item){1, 0, 39, 49}, KVF_OK);
-  assert_item((kvf_read_item){1, 0, 40, 49}, KVF_INVALID);
-  assert_item((kvf_read_item){1, 0, 39, 50}, KVF_INVALID);
-  assert_item((kvf_read_item){2, 0, 0, 0}, KVF_INVALID);
-  assert_item((kvf_read_item){UINT32_MAX, 0, 0, 0}, KVF_INVALID);
+  assert_item((kvf_transfer_item){0, 0, 79, 99}, KVF_OK);
+  assert_item((kvf_transfer_item){0, 0, 80, 99}, KVF_INVALID);
+  assert_item((kvf_transfer_item){0, 0, 79, 100}, KVF_INVALID);
+  assert_item((kvf_transfer_item){0, 0, UINT32_MAX, 0}, KVF_INVALID);
+  assert_item((kvf_transfer_item){0, 0, 0, KVF_BLOCK_NONE}, KVF_INVALID);
+  assert_item((kvf_transfer_item){1, 0, 39, 49}, KVF_OK);
+  assert_item((kvf_transfer_item){1, 0, 40, 49}, KVF_INVALID);
+  assert_item((kvf_transfer_item){1, 0, 39, 50}, KVF_INVALID);
+  assert_item((kvf_transfer_item){2, 0, 0, 0}, KVF_INVALID);
+  assert_item((kvf_transfer_item){UINT32_MAX, 0, 0, 0}, KVF_INVALID);
 }
 
 static kvf_status heads_status(uint32_t remote_head, uint32_t local_head, uint32_t heads)
 {
-  const kvf_read_item item = {0, 0, 1, 1};
+  const kvf_transfer_item item = {0, 0, 1, 1};
   kvf_chunk chunk = chunk_of(&item, 1);
-  chunk.remote_head = remote_head;
-  chunk.local_head = local_head;
-  chunk.heads = heads;
+  transfer.remote_head = remote_head;
+  transfer.local_head = local_head;
+  transfer.heads = heads;
   return kvf_chunk_check(&chunk, NULL);
 }
 
@@ -140,7 +136,7 @@ TEST(head_ranges_are_checked)
 
 TEST(size_is_the_sum_of_what_moves)
 {
-  const kvf_read_item items[] = {{0, 0, 1, 1}, {1, 0, 1, 1}};
+  const kvf_transfer_item items[] = {{0, 0, 1, 1}, {1, 0, 1, 1}};
   kvf_chunk chunk = chunk_of(items, 2);
   uint64_t bytes = 0;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
@@ -149,7 +145,7 @@ TEST(size_is_the_sum_of_what_moves)
 
 TEST(segments_go_item_by_item_and_region_by_region)
 {
-  const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}, {0, 1, 0, 0}};
+  const kvf_transfer_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}, {0, 1, 0, 0}};
   kvf_chunk chunk = chunk_of(items, 3);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   kvf_segment segments[8];
@@ -164,18 +160,19 @@ TEST(segments_go_item_by_item_and_region_by_region)
 }
 
 /* One region, whole blocks of 100 bytes: the remote ones packed, the local ones with this stride. */
-static size_t segments_of(const kvf_read_item *items, uint32_t count, uint64_t stride_bytes, kvf_segment *out)
+static size_t segments_of(const kvf_transfer_item *items, uint32_t count, uint64_t stride_bytes, kvf_segment *out)
 {
   const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST};
   const kvf_region_layout remote = {100, 100, 50, 1, 1, 0};
-  const kvf_chunk chunk = {&local, &remote, 1, count, items, 0, 0, 1};
+  const kvf_transfer whole = {.items = items, .items_count = count, .heads = 1};
+  const kvf_chunk chunk = {&whole, &local, &remote, 1};
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   return kvf_segments_next(&cursor, out, 8, UINT64_MAX);
 }
 
 TEST(neighbours_on_both_sides_are_one_segment)
 {
-  const kvf_read_item items[] = {{0, 0, 10, 20}, {0, 1, 11, 21}, {0, 2, 12, 22}, {0, 3, 14, 23}, {0, 4, 15, 25}};
+  const kvf_transfer_item items[] = {{0, 0, 10, 20}, {0, 1, 11, 21}, {0, 2, 12, 22}, {0, 3, 14, 23}, {0, 4, 15, 25}};
   kvf_segment segments[8];
   assert_int_equal(segments_of(items, 5, 100, segments), 3);
   assert_segment(&segments[0], 0, 2000, 1000, 300);
@@ -188,8 +185,9 @@ TEST(heads_apart_are_not_one_segment)
 {
   const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST};
   const kvf_region_layout remote = {800, 800, 10, 8, 8, 0};
-  const kvf_read_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
-  const kvf_chunk chunk = {&local, &remote, 1, 2, items, 4, 0, 4};
+  const kvf_transfer_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
+  const kvf_transfer half = {.items = items, .items_count = 2, .remote_head = 4, .heads = 4};
+  const kvf_chunk chunk = {&half, &local, &remote, 1};
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   kvf_segment segments[4];
   assert_int_equal(kvf_segments_next(&cursor, segments, 4, UINT64_MAX), 2);
@@ -199,7 +197,7 @@ TEST(heads_apart_are_not_one_segment)
 
 TEST(a_walk_goes_on_where_it_stopped)
 {
-  const kvf_read_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}};
+  const kvf_transfer_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}};
   kvf_chunk chunk = chunk_of(items, 2);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   kvf_segment segments[2];
@@ -250,10 +248,10 @@ static size_t spread(const kvf_chunk *chunk, placed_byte *out, kvf_prng *prng)
 TEST(a_split_walk_is_the_same_walk)
 {
   kvf_prng prng = {1};
-  kvf_read_item items[10];
+  kvf_transfer_item items[10];
   for (uint32_t i = 0; i < 10; i++) {
     uint32_t block = (uint32_t)kvf_prng_below(&prng, 4) + i;
-    items[i] = (kvf_read_item){i % 2, i, block, block};
+    items[i] = (kvf_transfer_item){i % 2, i, block, block};
   }
   kvf_chunk chunk = chunk_of(items, 10);
   uint64_t bytes = 0;

@@ -140,7 +140,7 @@ static void fake_disconnect(kvf_link *link)
   (void)pthread_mutex_unlock(&fakes.lock);
 }
 
-static void fake_read(kvf_link *link, const kvf_read *read)
+static void fake_read(kvf_link *link, const kvf_transfer *read)
 {
   fake_shard *shard = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
@@ -326,7 +326,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
   return session_id % 2 == 1;
 }
 
-static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_read_item *items, uint32_t count)
+static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
   ((host *)context)->lease_asked = lease->id;
   items[count - 1].remote_block = 13;

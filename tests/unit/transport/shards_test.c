@@ -232,7 +232,7 @@ static uint32_t begin_read(kvf_link *link, uint64_t id)
   for (uint32_t i = 0; i < COUNT; i++) {
     before[i] = fakes.shards[i].reads;
   }
-  kvf_shards_read(link, &(kvf_read){.id = id});
+  kvf_shards_read(link, &(kvf_transfer){.id = id});
   for (uint32_t i = 0; i < COUNT; i++) {
     if (fakes.shards[i].reads != before[i]) {
       assert_int_equal(at, COUNT);
@@ -366,7 +366,7 @@ SET_TEST(the_host_is_asked_and_told)
 {
   const kvf_transport_host *its_host = &fakes.shards[1].host;
   const kvf_lease lease = {.id = 23};
-  kvf_read_item items[2] = {{0}};
+  kvf_transfer_item items[2] = {{0}};
   kvf_key key = {.bytes = 0};
   assert_true(its_host->session_key(its_host->context, 5, &key));
   assert_true(key.data[0] == 3 && key.bytes == 1);
@@ -504,7 +504,7 @@ LINK_TEST(reads_of_a_link_that_failed_go_to_the_part_that_did)
   part_down(2, KVF_PEER_DOWN);
   part_down(1, KVF_TRANSFER_FAILED);
   for (uint64_t id = 1; id <= 4; id++) {
-    kvf_shards_read(the_link, &(kvf_read){.id = id});
+    kvf_shards_read(the_link, &(kvf_transfer){.id = id});
   }
   assert_int_equal(fakes.shards[2].reads, 4);
   assert_ptr_equal(fakes.shards[2].read_link, part_of(2));
@@ -757,7 +757,7 @@ static void read_some(uint32_t slot)
 {
   const host_link link = seen(users[slot]);
   for (int i = 0; i < 5 && link.events_count >= 2 && link.up == KVF_OK; i++) {
-    kvf_shards_read(open_links[slot], &(kvf_read){.id = ++reads});
+    kvf_shards_read(open_links[slot], &(kvf_transfer){.id = ++reads});
     kvf_shards_cancel(open_links[slot], reads);
   }
 }
@@ -803,7 +803,7 @@ static void check_no_reads_are_left(void)
   kvf_link *link = NULL;
   assert_int_equal(made_connect(made, ROUNDS, 0, COUNT, &link), KVF_OK);
   for (uint64_t id = 1; id <= UINT64_C(2) * COUNT; id++) {
-    kvf_shards_read(link, &(kvf_read){.id = id});
+    kvf_shards_read(link, &(kvf_transfer){.id = id});
   }
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_int_equal(fakes.shards[i].reads, 2);

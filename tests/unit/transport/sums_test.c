@@ -110,15 +110,9 @@ SET_TEST(heads_are_outermost)
 
 SET_TEST(every_byte_that_is_read_counts)
 {
-  const kvf_read_item items[] = {{0, 0, 3, 3}, {1, 0, 5, 5}, {0, 1, 1, 1}};
-  const kvf_chunk chunk = {.local = all,
-                           .remote = layouts,
-                           .regions_count = 5,
-                           .items = items,
-                           .items_count = 3,
-                           .remote_head = 1,
-                           .local_head = 1,
-                           .heads = 2};
+  const kvf_transfer_item items[] = {{0, 0, 3, 3}, {1, 0, 5, 5}, {0, 1, 1, 1}};
+  const kvf_transfer transfer = {.items = items, .items_count = 3, .remote_head = 1, .local_head = 1, .heads = 2};
+  const kvf_chunk chunk = {&transfer, all, layouts, 5};
   assert_int_equal(kvf_chunk_check(&chunk, NULL), KVF_OK);
   kvf_sums_make(regions, 3, &all[3], 3);
   kvf_sums_make(regions, 3, &all[4], 5);
@@ -147,29 +141,28 @@ SET_TEST(every_byte_that_is_read_counts)
 /* A result is judged only if the bytes are the lease's. */
 SET_TEST(only_live_bytes_are_judged)
 {
-  const kvf_lease lease = {.id = 9};
-  const kvf_read_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
-  const kvf_chunk chunk = {
-      .local = all, .remote = layouts, .regions_count = 5, .items = items, .items_count = 2, .heads = 4};
+  const kvf_transfer_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
+  const kvf_transfer transfer = {.lease = {.id = 9}, .items = items, .items_count = 2, .heads = 4};
+  const kvf_chunk chunk = {&transfer, all, layouts, 5};
   kvf_sums_make(regions, 3, &all[4], 0);
   kvf_read_result live = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_live(9), 0}}};
   kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_over(9), 0}}};
   kvf_read_result failed = {.status = KVF_PEER_DOWN, .sample = live.sample};
   kvf_read_result plain = live;
-  kvf_sums_judge(&chunk, 2, &lease, &live);
+  kvf_sums_judge(&chunk, 2, &live);
   assert_int_equal(live.status, KVF_CHECKSUM);
   assert_int_equal(live.verified, 1);
-  kvf_sums_judge(&chunk, 2, &lease, &over);
+  kvf_sums_judge(&chunk, 2, &over);
   assert_int_equal(over.status, KVF_OK);
   assert_int_equal(over.verified, 0);
-  kvf_sums_judge(&chunk, 2, &lease, &failed);
+  kvf_sums_judge(&chunk, 2, &failed);
   assert_int_equal(failed.status, KVF_PEER_DOWN);
-  kvf_sums_judge(&chunk, 0, &lease, &plain);
+  kvf_sums_judge(&chunk, 0, &plain);
   assert_int_equal(plain.status, KVF_OK);
   assert_int_equal(plain.verified, 0);
   kvf_sums_make(regions, 3, &all[4], 1);
   live.status = KVF_OK;
-  kvf_sums_judge(&chunk, 2, &lease, &live);
+  kvf_sums_judge(&chunk, 2, &live);
   assert_int_equal(live.status, KVF_OK);
   assert_int_equal(live.verified, 2);
 }

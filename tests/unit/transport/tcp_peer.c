@@ -182,7 +182,7 @@ int peer_connect_proved(const kvf_link_spec *spec)
   return fd;
 }
 
-void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_read_item *items, uint32_t count)
+void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_transfer_item *items, uint32_t count)
 {
   kvf_data_read read = {.read_id = read_id, .lease = *lease, .heads = 1, .items_count = count};
   size_t capacity = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
@@ -275,7 +275,7 @@ int peer_accept_proved(int listener, const kvf_link_spec *spec)
   return fd;
 }
 
-kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity)
+kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capacity)
 {
   uint8_t body[4096];
   kvf_data_read read;

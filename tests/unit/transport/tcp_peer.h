@@ -32,7 +32,7 @@ void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
 int peer_connect_proved(const kvf_link_spec *spec);
 /* Likewise; false: the proof was right, and the other side has closed. Then *fd is nothing. */
 bool peer_try(const kvf_link_spec *spec, int *fd);
-void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_read_item *items, uint32_t count);
+void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_transfer_item *items, uint32_t count);
 void peer_send_cancel(int fd, uint64_t read_id);
 kvf_data_chunk peer_receive_chunk(int fd);
 kvf_data_trailer peer_receive_trailer(int fd);
@@ -47,7 +47,7 @@ kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec);
 /* Accepts a connection and does the whole handshake. */
 int peer_accept_proved(int listener, const kvf_link_spec *spec);
 /* Receives a READ; *items has room for `capacity`. */
-kvf_data_read peer_receive_read(int fd, kvf_read_item *items, uint32_t capacity);
+kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capacity);
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes);
 void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest);
 

@@ -15,7 +15,7 @@ static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
 typedef struct scene {
   tcp_consumer *consumer;
   side *node;
-  kvf_read_item items[CONSUMER_BLOCKS];
+  kvf_transfer_item items[CONSUMER_BLOCKS];
   uint8_t *bytes; /* CONSUMER_BLOCKS blocks of FILL */
 } scene;
 
@@ -27,7 +27,7 @@ static int scene_open(__attribute__((unused)) void **state)
   s.consumer = consumer_open(5000);
   s.node = &s.consumer->node;
   for (uint32_t i = 0; i < CONSUMER_BLOCKS; i++) {
-    s.items[i] = (kvf_read_item){.position = i, .remote_block = i, .local_block = i};
+    s.items[i] = (kvf_transfer_item){.position = i, .remote_block = i, .local_block = i};
   }
   s.bytes = malloc((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
   assert_non_null(s.bytes);
@@ -46,9 +46,9 @@ static int scene_close(__attribute__((unused)) void **state)
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
 /* Starts a read of blocks [first, first + count). */
-static kvf_read started(uint32_t first, uint32_t count)
+static kvf_transfer started(uint32_t first, uint32_t count)
 {
-  kvf_read read = node_read(s.node);
+  kvf_transfer read = node_read(s.node);
   read.lease = (kvf_lease){.id = 9, .slot = 4, .token = {1, 2, 3}};
   read.items = s.items + first;
   read.items_count = count;
@@ -57,9 +57,9 @@ static kvf_read started(uint32_t first, uint32_t count)
 }
 
 /* Receives the read at the producer's end. */
-static void expect_asked(const kvf_read *read)
+static void expect_asked(const kvf_transfer *read)
 {
-  kvf_read_item items[CONSUMER_BLOCKS];
+  kvf_transfer_item items[CONSUMER_BLOCKS];
   kvf_data_read asked = peer_receive_read(s.consumer->fd, items, CONSUMER_BLOCKS);
   assert_int_equal(asked.read_id, read->id);
   assert_memory_equal(&asked.lease, &read->lease, sizeof(asked.lease));
@@ -74,7 +74,7 @@ static void send_payload(uint64_t bytes)
   peer_send(s.consumer->fd, s.bytes, bytes);
 }
 
-static void answer(const kvf_read *read)
+static void answer(const kvf_transfer *read)
 {
   uint64_t bytes = (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES;
   peer_send_chunk(s.consumer->fd, read->id, KVF_OK, bytes);
@@ -88,7 +88,7 @@ static bool blocks_are(uint32_t first, uint32_t count, uint8_t value)
   return bytes[0] == value && memcmp(bytes, bytes + 1, (size_t)count * CONSUMER_BLOCK_BYTES - 1) == 0;
 }
 
-static void expect_good(const kvf_read *read)
+static void expect_good(const kvf_transfer *read)
 {
   kvf_read_result result = node_wait(s.node, read->id);
   assert_int_equal(result.status, KVF_OK);
@@ -100,14 +100,14 @@ static void expect_good(const kvf_read *read)
   assert_true(blocks_are(read->items[0].local_block, read->items_count, FILL));
 }
 
-static void expect_status(const kvf_read *read, kvf_status status)
+static void expect_status(const kvf_transfer *read, kvf_status status)
 {
   assert_int_equal(node_wait(s.node, read->id).status, status);
 }
 
 SCENE_TEST(a_read_gets_its_bytes_and_its_sample)
 {
-  kvf_read read = started(3, 5);
+  kvf_transfer read = started(3, 5);
   expect_asked(&read);
   answer(&read);
   expect_good(&read);
@@ -119,7 +119,7 @@ SCENE_TEST(more_reads_than_may_be_open_wait)
 {
   enum { COUNT = 6 * KVF_TCP_REQUESTS_MAX };
   static_assert(COUNT <= CONSUMER_BLOCKS, "each has a block of its own");
-  kvf_read reads[COUNT];
+  kvf_transfer reads[COUNT];
   for (uint32_t i = 0; i < COUNT; i++) {
     reads[i] = started(i, 1);
   }
@@ -149,31 +149,31 @@ SCENE_TEST(refusals_are_told)
                {KVF_NOT_PUBLISHED, KVF_NOT_PUBLISHED}, {KVF_INVALID, KVF_BAD_TICKET},
                {KVF_CANCELLED, KVF_TRANSFER_FAILED},   {-9999, KVF_TRANSFER_FAILED}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-    kvf_read read = started(0, 1);
+    kvf_transfer read = started(0, 1);
     expect_asked(&read);
     peer_send_chunk(s.consumer->fd, read.id, cases[i].said, 0);
     expect_status(&read, cases[i].told);
   }
-  kvf_read read = started(0, 1);
+  kvf_transfer read = started(0, 1);
   expect_asked(&read);
   answer(&read);
   expect_good(&read);
 }
 
-static void expect_failed_link(const kvf_read *reads, size_t count, const char *line)
+static void expect_failed_link(const kvf_transfer *reads, size_t count, const char *line)
 {
   for (size_t i = 0; i < count; i++) {
     expect_status(&reads[i], KVF_PROTOCOL);
   }
   assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PROTOCOL);
   assert_true(node_has_logged(s.node, line));
-  kvf_read late = started(0, 1);
+  kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_PROTOCOL);
 }
 
 SCENE_TEST(a_chunk_of_another_size_ends_the_link)
 {
-  const kvf_read reads[] = {started(0, 2), started(2, 1)};
+  const kvf_transfer reads[] = {started(0, 2), started(2, 1)};
   expect_asked(&reads[0]);
   peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
   expect_failed_link(reads, 2, "a chunk of another size");
@@ -182,7 +182,7 @@ SCENE_TEST(a_chunk_of_another_size_ends_the_link)
 
 SCENE_TEST(an_answer_out_of_turn_ends_the_link)
 {
-  const kvf_read reads[] = {started(0, 1)};
+  const kvf_transfer reads[] = {started(0, 1)};
   expect_asked(&reads[0]);
   peer_send_chunk(s.consumer->fd, reads[0].id + 1, KVF_OK, CONSUMER_BLOCK_BYTES);
   expect_failed_link(reads, 1, "a chunk that is not the next one");
@@ -190,7 +190,7 @@ SCENE_TEST(an_answer_out_of_turn_ends_the_link)
 
 SCENE_TEST(a_trailer_of_another_chunk_ends_the_link)
 {
-  const kvf_read reads[] = {started(0, 1)};
+  const kvf_transfer reads[] = {started(0, 1)};
   expect_asked(&reads[0]);
   peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
   send_payload(CONSUMER_BLOCK_BYTES);
@@ -200,7 +200,7 @@ SCENE_TEST(a_trailer_of_another_chunk_ends_the_link)
 
 SCENE_TEST(a_chunk_instead_of_a_trailer_ends_the_link)
 {
-  const kvf_read reads[] = {started(0, 1)};
+  const kvf_transfer reads[] = {started(0, 1)};
   expect_asked(&reads[0]);
   peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, CONSUMER_BLOCK_BYTES);
   send_payload(CONSUMER_BLOCK_BYTES);
@@ -210,8 +210,8 @@ SCENE_TEST(a_chunk_instead_of_a_trailer_ends_the_link)
 
 SCENE_TEST(a_producer_that_leaves_fails_its_reads)
 {
-  kvf_read half = started(0, 2);
-  kvf_read whole = started(2, 1);
+  kvf_transfer half = started(0, 2);
+  kvf_transfer whole = started(2, 1);
   expect_asked(&half);
   peer_send_chunk(s.consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
   send_payload(CONSUMER_BLOCK_BYTES);
@@ -222,15 +222,15 @@ SCENE_TEST(a_producer_that_leaves_fails_its_reads)
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES);
   expect_status(&whole, KVF_TRANSFER_FAILED);
   assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PEER_DOWN);
-  kvf_read late = started(0, 1);
+  kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_PEER_DOWN);
 }
 
 /* The producer has been told, but had begun already: what it still sends must land nowhere. */
 SCENE_TEST(a_cancelled_read_writes_nothing_more)
 {
-  kvf_read read = started(0, 4);
-  kvf_read next = started(8, 1);
+  kvf_transfer read = started(0, 4);
+  kvf_transfer next = started(8, 1);
   expect_asked(&read);
   expect_asked(&next);
   ops->cancel(s.consumer->link, read.id);
@@ -249,7 +249,7 @@ SCENE_TEST(a_cancelled_read_writes_nothing_more)
 
 SCENE_TEST(a_read_that_is_cancelled_half_way_stops_there)
 {
-  kvf_read read = started(0, 4);
+  kvf_transfer read = started(0, 4);
   expect_asked(&read);
   peer_send_chunk(s.consumer->fd, read.id, KVF_OK, 4 * CONSUMER_BLOCK_BYTES);
   send_payload(CONSUMER_BLOCK_BYTES + 100);
@@ -261,7 +261,7 @@ SCENE_TEST(a_read_that_is_cancelled_half_way_stops_there)
   node_set_all(s.node, 0);
   send_payload(3 * CONSUMER_BLOCK_BYTES - 100);
   peer_send_trailer(s.consumer->fd, read.id, 19, 77);
-  kvf_read next = started(8, 1);
+  kvf_transfer next = started(8, 1);
   expect_asked(&next); /* and no CANCEL before it: it would have come too late */
   answer(&next);
   expect_good(&next);
@@ -274,8 +274,8 @@ SCENE_TEST(reads_that_wait_can_be_cancelled)
   for (uint32_t i = 0; i < COUNT; i++) {
     (void)started(i, 1);
   }
-  kvf_read waiting = started(COUNT, 1);
-  kvf_read last = started(COUNT + 1, 1);
+  kvf_transfer waiting = started(COUNT, 1);
+  kvf_transfer last = started(COUNT + 1, 1);
   ops->cancel(s.consumer->link, waiting.id);
   expect_status(&waiting, KVF_CANCELLED);
   ops->disconnect(s.consumer->link);
@@ -285,8 +285,8 @@ SCENE_TEST(reads_that_wait_can_be_cancelled)
 
 SCENE_TEST(memory_that_goes_away_cancels_reads)
 {
-  kvf_read half = started(0, 2);
-  kvf_read asked = started(2, 2);
+  kvf_transfer half = started(0, 2);
+  kvf_transfer asked = started(2, 2);
   expect_asked(&half);
   expect_asked(&asked);
   peer_send_chunk(s.consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
@@ -299,7 +299,7 @@ SCENE_TEST(memory_that_goes_away_cancels_reads)
   node_set_all(s.node, 0);
   send_payload(CONSUMER_BLOCK_BYTES);
   peer_send_trailer(s.consumer->fd, half.id, 19, 77);
-  kvf_read late = started(0, 1);
+  kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_TRANSFER_SETUP);
   sleep_us(20000);
   assert_true(node_all_are(s.node, 0));
@@ -307,7 +307,7 @@ SCENE_TEST(memory_that_goes_away_cancels_reads)
 
 SCENE_TEST(progress_is_told_now_and_then)
 {
-  kvf_read read = started(0, 40);
+  kvf_transfer read = started(0, 40);
   expect_asked(&read);
   peer_send_chunk(s.consumer->fd, read.id, KVF_OK, 40 * CONSUMER_BLOCK_BYTES);
   uint64_t begun_ns = now_ns();
@@ -328,7 +328,7 @@ SCENE_TEST(progress_is_told_now_and_then)
 SCENE_TEST(a_read_for_which_there_is_no_memory_is_reported)
 {
   allocation_fail(0, 1);
-  kvf_read read = started(0, 1);
+  kvf_transfer read = started(0, 1);
   expect_status(&read, KVF_NO_MEMORY);
   assert_true(allocation_stop());
   read = started(0, 1);
@@ -341,8 +341,8 @@ SCENE_TEST(blocks_that_are_not_there_are_not_asked_for)
 {
   s.items[0].local_block = CONSUMER_BLOCKS;
   s.items[1].remote_block = CONSUMER_BLOCKS;
-  kvf_read local = started(0, 1);
-  kvf_read remote = started(1, 1);
+  kvf_transfer local = started(0, 1);
+  kvf_transfer remote = started(1, 1);
   expect_status(&local, KVF_INVALID);
   expect_status(&remote, KVF_INVALID);
   peer_expect_silence(s.consumer->fd, 20);

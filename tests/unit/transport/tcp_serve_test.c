@@ -20,7 +20,7 @@ typedef struct scene {
   node_introduction introduction;
   kvf_link_spec spec;
   node_lease *lease;
-  kvf_read_item items[BLOCKS];
+  kvf_transfer_item items[BLOCKS];
   uint8_t *payload; /* room for all blocks */
   int fd;
 } scene;
@@ -38,7 +38,7 @@ static int scene_open(__attribute__((unused)) void **state)
   s.spec = node_spec(&s.introduction);
   s.lease = node_publish(&s.producer, 1001);
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    s.items[i] = (kvf_read_item){.position = i};
+    s.items[i] = (kvf_transfer_item){.position = i};
   }
   s.payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
   assert_non_null(s.payload);
@@ -56,7 +56,7 @@ static int scene_close(__attribute__((unused)) void **state)
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
 
-static void expect_payload(const kvf_read_item *items, uint32_t count)
+static void expect_payload(const kvf_transfer_item *items, uint32_t count)
 {
   peer_receive(s.fd, s.payload, (size_t)count * BLOCK_BYTES);
   for (uint32_t i = 0; i < count; i++) {
@@ -65,7 +65,7 @@ static void expect_payload(const kvf_read_item *items, uint32_t count)
   }
 }
 
-static void expect_answer(uint64_t read_id, const kvf_read_item *items, uint32_t count)
+static void expect_answer(uint64_t read_id, const kvf_transfer_item *items, uint32_t count)
 {
   kvf_data_chunk chunk = peer_receive_chunk(s.fd);
   assert_int_equal(chunk.read_id, read_id);
@@ -117,11 +117,11 @@ SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
   peer_send_read(s.fd, 2, &lease, s.items, 1);
   expect_refusal(2, KVF_LEASE_UNKNOWN);
 
-  const kvf_read_item beyond = {.position = BLOCKS};
+  const kvf_transfer_item beyond = {.position = BLOCKS};
   peer_send_read(s.fd, 3, &s.lease->lease, &beyond, 1);
   expect_refusal(3, KVF_INVALID);
 
-  const kvf_read_item group = {.position = 1, .group = 3};
+  const kvf_transfer_item group = {.position = 1, .group = 3};
   peer_send_read(s.fd, 4, &s.lease->lease, &group, 1);
   expect_refusal(4, KVF_INVALID);
 

@@ -75,7 +75,7 @@ static int stranger(void)
 /* This consumer is served. */
 static void expect_served(int fd)
 {
-  const kvf_read_item item = {.position = 1};
+  const kvf_transfer_item item = {.position = 1};
   uint8_t payload[4096];
   peer_send_read(fd, 5, &s.lease->lease, &item, 1);
   kvf_data_chunk chunk = peer_receive_chunk(fd);
@@ -116,7 +116,7 @@ SCENE_TEST(strangers_that_talk_nonsense_are_thrown_out)
   expect_thrown_out(fd, witness, "malformed data_hello");
 
   fd = stranger();
-  const kvf_read_item item = {.position = 1};
+  const kvf_transfer_item item = {.position = 1};
   peer_send_read(fd, 5, &s.lease->lease, &item, 1);
   expect_thrown_out(fd, witness, "unexpected frame read before its handshake");
   (void)close(witness);
@@ -284,9 +284,9 @@ TEST(busy_consumers_make_room_only_when_stuck)
   kvf_link_spec spec = node_spec(&introduction);
   node_lease *lease = node_publish(large, 1001);
   int busy = peer_connect_proved(&spec);
-  kvf_read_item items[16];
+  kvf_transfer_item items[16];
   for (uint32_t i = 0; i < 16; i++) {
-    items[i] = (kvf_read_item){.position = i};
+    items[i] = (kvf_transfer_item){.position = i};
   }
   peer_send_read(busy, 5, &lease->lease, items, 16);
   assert_int_equal(peer_receive_chunk(busy).status, KVF_OK);
@@ -319,7 +319,7 @@ TEST(who_takes_nothing_is_closed)
   node_introduce(large, &introduction);
   kvf_link_spec spec = node_spec(&introduction);
   node_lease *lease = node_publish(large, 1001);
-  const kvf_read_item items[] = {{.position = 0}, {.position = 1}, {.position = 2}, {.position = 3}};
+  const kvf_transfer_item items[] = {{.position = 0}, {.position = 1}, {.position = 2}, {.position = 3}};
   int stuck = peer_connect_proved(&spec);
   int slow = peer_connect_proved(&spec);
   int idle = peer_connect_proved(&spec);

@@ -16,7 +16,8 @@ typedef struct scene {
   uint8_t *memory[2];
   kvf_region regions[2];
   kvf_region_layout layout;
-  kvf_read_item items[BLOCKS];
+  kvf_transfer_item items[BLOCKS];
+  kvf_transfer transfer;
   kvf_chunk chunks[2];
   kvf_tcp_payload payloads[2];
 } scene;
@@ -34,13 +35,14 @@ static int scene_open(__attribute__((unused)) void **state)
   assert_int_equal(kvf_tcp_stream_open(&s.to, fds[1], 256, 64), KVF_OK);
   s.layout = (kvf_region_layout){STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0};
   for (uint32_t i = 0; i < BLOCKS; i++) {
-    s.items[i] = (kvf_read_item){.remote_block = BLOCKS - 1 - i, .local_block = BLOCKS - 1 - i};
+    s.items[i] = (kvf_transfer_item){.remote_block = BLOCKS - 1 - i, .local_block = BLOCKS - 1 - i};
   }
+  s.transfer = (kvf_transfer){.items = s.items, .items_count = BLOCKS, .heads = 1};
   for (int side = 0; side < 2; side++) {
     s.memory[side] = calloc(BLOCKS, STRIDE);
     assert_non_null(s.memory[side]);
     s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
-    s.chunks[side] = (kvf_chunk){&s.regions[side], &s.layout, 1, BLOCKS, s.items, 0, 0, 1};
+    s.chunks[side] = (kvf_chunk){&s.transfer, &s.regions[side], &s.layout, 1};
     s.payloads[side] = (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES};
   }
   for (size_t i = 0; i < (size_t)BLOCKS * STRIDE; i++) {

@@ -4,8 +4,8 @@
 #include "wire/frame.h"
 #include "wire_test.h"
 
-static kvf_read_item items[KVF_READ_ITEMS_MAX + 1];
-static kvf_read_item items_back[KVF_READ_ITEMS_MAX];
+static kvf_transfer_item items[KVF_READ_ITEMS_MAX + 1];
+static kvf_transfer_item items_back[KVF_READ_ITEMS_MAX];
 static uint8_t body[KVF_DATA_READ_HEAD_BYTES + (KVF_READ_ITEMS_MAX + 1) * KVF_DATA_READ_RUN_BYTES];
 
 /* Decodes, and if that succeeds writes the items to a heap array with none to spare. */
@@ -14,7 +14,7 @@ static kvf_status decode_read(const void *data, size_t bytes)
   kvf_data_read read;
   kvf_status status = kvf_data_read_decode(data, bytes, &read);
   if (status == KVF_OK) {
-    kvf_read_item *out = malloc(read.items_count * sizeof(*out));
+    kvf_transfer_item *out = malloc(read.items_count * sizeof(*out));
     assert_non_null(out);
     kvf_data_read_items(&read, out);
     free(out);
@@ -34,9 +34,9 @@ static kvf_data_read some_read(uint32_t items_count)
   return read;
 }
 
-static kvf_read_item item(uint32_t group, uint32_t position)
+static kvf_transfer_item item(uint32_t group, uint32_t position)
 {
-  return (kvf_read_item){
+  return (kvf_transfer_item){
       .group = group, .position = position, .remote_block = KVF_BLOCK_NONE, .local_block = KVF_BLOCK_NONE};
 }
 

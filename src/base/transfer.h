@@ -1,0 +1,28 @@
+/* What is to be copied: the one record from a load's wish to a transport's read. */
+#ifndef KVF_BASE_TRANSFER_H
+#define KVF_BASE_TRANSFER_H
+
+#include "base/fence.h"
+
+/* One block. `position` is its index in the lease's list of its group. */
+typedef struct kvf_transfer_item {
+  uint32_t group;
+  uint32_t position;
+  uint32_t remote_block;
+  uint32_t local_block;
+} kvf_transfer_item;
+
+/* For each item in order, for each region of the item's group in order: `heads` heads from head `remote_head` of the
+ * remote block to head `local_head` of the local block. */
+typedef struct kvf_transfer {
+  uint64_t id; /* unique in the node's life, never 0 */
+  kvf_lease lease;
+  uint32_t remote_head;
+  uint32_t local_head;
+  uint32_t heads;
+  uint32_t items_count;
+  const kvf_transfer_item *items; /* whoever makes the transfer owns them, unchanged until it is done */
+  bool small;                     /* its caller may help, and waits for it */
+} kvf_transfer;
+
+#endif
