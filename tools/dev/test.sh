@@ -55,7 +55,8 @@ setup_beside() {
 }
 
 check_tidy() {
-  configure_c build && .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
+  configure_c build && .venv/bin/ninja -C build --quiet build.ninja &&
+    .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
     run-clang-tidy-19 -quiet -p build/tidy -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
 }
 
