@@ -5,15 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bitmap.h"
 #include "base/options.h"
-#include "core/core_load.h"
+#include "core/core_state.h"
 
 /* Timers of one kind that one tick looks at. */
 #define TICK_ITEMS_MAX 1024
-/* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
-#define SPREAD_BYTES (256u << 10)
-
 static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
 {
   kvf_self *self = &core->self;
@@ -31,27 +27,6 @@ static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
   kvf_status status = kvf_config_identity(&self->config, "block_tokens", tokens);
   return status == KVF_OK ? kvf_self_compat(&self->config, self->compat) : status;
-}
-
-static kvf_status init_loads(kvf_core *core, uint64_t now_ns, uint64_t seed)
-{
-  const kvf_config *options = &core->self.config;
-  uint32_t readers = options->tcp_streams > options->copy_threads ? options->tcp_streams : options->copy_threads;
-  readers = readers < options->chunks_in_flight ? readers : options->chunks_in_flight;
-  uint32_t spread_bytes = options->inline_bytes > SPREAD_BYTES ? options->inline_bytes : SPREAD_BYTES;
-  kvf_loads_config config = {.loads_max = options->loads_max,
-                             .stall_timeout_ns = kvf_ms_to_ns(options->stall_timeout_ms),
-                             .quiet_timeout_ns = kvf_ms_to_ns(options->quiet_timeout_ms),
-                             .backoff_min_ns = kvf_ms_to_ns(options->backoff_min_ms),
-                             .backoff_max_ns = kvf_ms_to_ns(options->backoff_max_ms),
-                             .chunk_bytes = options->chunk_bytes,
-                             .readers = readers,
-                             .spread_bytes = spread_bytes,
-                             .chunks_in_flight = options->chunks_in_flight,
-                             .inline_bytes = options->inline_bytes,
-                             .sums = options->checksum == KVF_ON,
-                             .seed = seed};
-  return kvf_loads_create(&config, now_ns, &core->loads);
 }
 
 static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id)
@@ -115,7 +90,6 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     return status;
   }
   kvf_wheel_init(&core->wheel, now_ns);
-  kvf_list_init(&core->load_events);
   kvf_conns_init(&core->conns);
   kvf_sessions_init(&core->sessions, &core->self, &core->conns, &core->leases, &core->wheel);
   status = kvf_peers_init(&core->peers, &core->self, &core->conns, &core->wheel);
@@ -126,12 +100,49 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     status = kvf_requests_init(&core->requests, &core->self, &core->conns, &core->peers, &core->wheel, seeds[0]);
   }
   if (status == KVF_OK) {
-    status = init_loads(core, now_ns, seeds[1]);
+    status = kvf_loads_init(&core->loads, &core->self, &core->wheel, &core->peers, &core->requests, &core->pool, now_ns,
+                            seeds[1]);
   }
   if (status != KVF_OK) {
     kvf_core_free(core);
   }
   return status;
+}
+
+kvf_status kvf_core_create(const kvf_core_config *config, uint64_t now_ns, kvf_core **out)
+{
+  *out = NULL;
+  kvf_core *core = malloc(sizeof(*core));
+  kvf_status status = core == NULL ? KVF_NO_MEMORY : kvf_core_init(core, config, now_ns);
+  if (status != KVF_OK) {
+    free(core);
+    return status;
+  }
+  *out = core;
+  return KVF_OK;
+}
+
+void kvf_core_destroy(kvf_core *core)
+{
+  if (core != NULL) {
+    kvf_core_free(core);
+    free(core);
+  }
+}
+
+void kvf_core_stir(kvf_core *core, const uint8_t fresh[KVF_HASH_BYTES])
+{
+  kvf_entropy_stir(&core->self.entropy, fresh);
+}
+
+const kvf_incarnation *kvf_core_incarnation(const kvf_core *core)
+{
+  return &core->self.incarnation;
+}
+
+const char *kvf_core_transport(const kvf_core *core, uint32_t i)
+{
+  return i < core->peers.transports_count ? core->peers.transports[i] : NULL;
 }
 
 kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
@@ -141,30 +152,15 @@ kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
 
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
 {
-  if (core->peers.is_control || core->has_memory) {
+  if (core->peers.is_control || core->pool.exists) {
     kvf_known_start(&core->known, now_ns);
-  }
-}
-
-static void free_named(kvf_core *core)
-{
-  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    free(core->named[group]);
-    core->named[group] = NULL;
   }
 }
 
 void kvf_core_free(kvf_core *core)
 {
-  kvf_core_load *load;
-  kvf_core_load *next;
-  kvf_loads_destroy(core->loads);
-  free_named(core);
-  HASH_ITER(by_id, core->open_loads, load, next)
-  {
-    load->peers_count = 0; /* they are freed below */
-    kvf_core_load_free(core, load);
-  }
+  kvf_loads_free(&core->loads);
+  kvf_pool_free(&core->pool);
   kvf_requests_free(&core->requests);
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
@@ -179,69 +175,32 @@ void kvf_core_free(kvf_core *core)
 
 /* ---- memory and engine ---- */
 
-/* What the core has to know of the regions: for each group, how large a head and how many blocks. */
-static kvf_status measure_groups(kvf_core *core, const kvf_region *regions, uint32_t count)
-{
-  core->groups = 0;
-  core->heads_total = regions[0].heads_total;
-  memset(core->head_bytes, 0, sizeof(core->head_bytes));
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t group = regions[i].group;
-    bool first = core->head_bytes[group] == 0;
-    core->head_bytes[group] += regions[i].block_bytes / regions[i].heads;
-    core->group_blocks[group] =
-        first || regions[i].blocks < core->group_blocks[group] ? regions[i].blocks : core->group_blocks[group];
-    core->groups = group + 1 > core->groups ? group + 1 : core->groups;
-  }
-  for (uint32_t group = 0; group < core->groups; group++) {
-    core->named[group] = calloc(kvf_bitmap_words(core->group_blocks[group]), sizeof(uint64_t));
-    if (core->named[group] == NULL) {
-      free_named(core);
-      return KVF_NO_MEMORY;
-    }
-  }
-  return KVF_OK;
-}
-
 kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
 {
-  if (core->had_memory) {
+  if (core->pool.has_existed) {
     return KVF_EXISTS;
   }
-  kvf_status status = measure_groups(core, regions, count);
+  kvf_status status = kvf_pool_set(&core->pool, regions, count);
   if (status != KVF_OK) {
     return status;
   }
   kvf_welcome_free(&core->self.welcome);
   core->self.welcome = *welcome;
-  core->has_memory = true;
-  core->had_memory = true;
   kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   return KVF_OK;
 }
 
-static void give_up_all(kvf_core *core)
-{
-  kvf_core_load *load;
-  kvf_core_load *next;
-  HASH_ITER(by_id, core->open_loads, load, next)
-  {
-    kvf_core_load_give_up(core, load);
-  }
-}
-
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
-  if (core->has_memory) {
+  if (core->pool.exists) {
     kvf_known_stop(&core->known, now_ns);
     kvf_lease_table_end_all(&core->leases, now_ns);
-    give_up_all(core);
-    kvf_loads_abort_all(core->loads, now_ns);
+    kvf_loads_abort_all(&core->loads, now_ns);
   }
-  if (HASH_CNT(by_id, core->open_loads) > 0) { /* until its quiet has been taken a load's blocks are the library's */
+  if (kvf_loads_open(&core->loads) > 0) { /* until its quiet has been taken a load's blocks are the library's */
     return false;
   }
-  core->has_memory = false;
+  core->pool.exists = false;
   kvf_welcome_free(&core->self.welcome);
   core->self.welcome.regions_count = 0;
   core->self.welcome.transports_count = 0;
@@ -303,29 +262,10 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   return KVF_OK;
 }
 
-static kvf_status check_blocks(const kvf_core *core, const kvf_blocks *blocks)
-{
-  size_t next = 0;
-  if (!core->has_memory || blocks->groups == 0 || blocks->groups > core->groups) {
-    return KVF_INVALID;
-  }
-  for (uint32_t group = 0; group < blocks->groups; group++) {
-    for (uint32_t i = 0; i < blocks->counts[group]; i++, next++) {
-      if (next >= KVF_BLOCKS_PER_LEASE_MAX) {
-        return KVF_LIMIT;
-      }
-      if (blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= core->group_blocks[group]) {
-        return KVF_INVALID;
-      }
-    }
-  }
-  return KVF_OK;
-}
-
 kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease, const kvf_blocks *blocks,
                             uint64_t digest, uint64_t user)
 {
-  kvf_status status = check_blocks(core, blocks);
+  kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user) : status;
 }
 
@@ -333,6 +273,128 @@ kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *
 {
   /* A control node has published nothing, and has no fence table to store to. */
   return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
+}
+
+kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
+{
+  return kvf_lease_slots_release(&core->slots, lease_id);
+}
+
+void kvf_core_drain(kvf_core *core)
+{
+  kvf_lease_slots_drain(&core->slots);
+}
+
+void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease)
+{
+  kvf_lease_table_summed(&core->leases, lease);
+}
+
+kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease, kvf_transfer_item *items,
+                              uint32_t count)
+{
+  return kvf_lease_table_authorize(&core->leases, now_ns, lease, items, count);
+}
+
+bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *out)
+{
+  return kvf_sessions_key(&core->sessions, session_id, out);
+}
+
+/* ---- consumer ---- */
+
+void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns)
+{
+  core->bad_tickets++;
+  kvf_self_log(&core->self, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
+               "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+}
+
+kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options)
+{
+  return kvf_requests_options(&core->requests, options);
+}
+
+kvf_status kvf_core_request_open(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_prompt *prompt,
+                                 const kvf_request_options *options, uint64_t user, uint64_t *id,
+                                 const kvf_ticket **first)
+{
+  return kvf_requests_open(&core->requests, now_ns, sources, prompt, options, user, id, first);
+}
+
+kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status status, uint32_t tokens,
+                                     const kvf_request_options *options)
+{
+  return kvf_requests_refused(&core->requests, now_ns, status, tokens, options);
+}
+
+kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id)
+{
+  return kvf_requests_begin(&core->requests, now_ns, id);
+}
+
+kvf_status kvf_core_request_report(kvf_core *core, uint64_t now_ns, const kvf_report *report)
+{
+  return kvf_requests_report(&core->requests, now_ns, report);
+}
+
+kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind)
+{
+  return kvf_requests_cancel(&core->requests, now_ns, id, kind);
+}
+
+kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+{
+  return kvf_loads_start(&core->loads, now_ns, sources, load);
+}
+
+kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id)
+{
+  return kvf_loads_abort(&core->loads, now_ns, request_id);
+}
+
+bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
+{
+  return kvf_loads_is_stuck(&core->loads, request_id);
+}
+
+bool kvf_core_is_healthy(const kvf_core *core)
+{
+  return kvf_attempts_healthy(core->loads.attempts);
+}
+
+void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
+{
+  kvf_peers_on_link(&core->peers, now_ns, path, status);
+}
+
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path)
+{
+  kvf_peers_on_link_malformed(&core->peers, now_ns, path);
+}
+
+void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
+{
+  kvf_peers_on_link_down(&core->peers, now_ns, path, status);
+}
+
+void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
+                           const kvf_fence_sample *sample, uint64_t bytes)
+{
+  if (verified > 0) {
+    kvf_attempts_on_read_verified(core->loads.attempts, read_id, verified);
+  }
+  kvf_attempts_on_read_done(core->loads.attempts, now_ns, read_id, status, sample, bytes);
+}
+
+void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id)
+{
+  kvf_attempts_on_read_progress(core->loads.attempts, now_ns, read_id);
+}
+
+size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
+{
+  return kvf_peers_describe(&core->peers, now_ns, out, capacity);
 }
 
 /* ---- time and events ---- */
@@ -353,7 +415,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         kvf_known_on_timer(&core->known, now_ns);
         break;
       case KVF_TIMER_LOAD:
-        kvf_core_load_on_timer(core, KVF_CONTAINER_OF(timer, kvf_core_load, timer));
+        kvf_load_on_timer(&core->loads, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
         break;
       default:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
@@ -361,14 +423,14 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
-  kvf_loads_tick(core->loads, now_ns, TICK_ITEMS_MAX);
+  kvf_attempts_tick(core->loads.attempts, now_ns, TICK_ITEMS_MAX);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)
 {
   uint64_t at = kvf_wheel_next_deadline(&core->wheel);
   at = kvf_time_min(at, kvf_lease_table_next_deadline(&core->leases));
-  return kvf_time_min(at, kvf_loads_next_deadline(core->loads));
+  return kvf_time_min(at, kvf_attempts_next_deadline(core->loads.attempts));
 }
 
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
@@ -379,12 +441,12 @@ bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
         (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
     return true;
   }
-  return kvf_core_next_load_event(core, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+  return kvf_loads_next_event(&core->loads, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
-  return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->load_events) ||
+  return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->loads.events) ||
          !kvf_list_is_empty(&core->requests.events);
 }
 
@@ -477,6 +539,11 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
   kvf_conns_drop(&core->conns, conn);
 }
 
+bool kvf_core_has_conn(kvf_core *core, uint64_t conn_id)
+{
+  return kvf_conns_find(&core->conns, conn_id) != NULL;
+}
+
 size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
@@ -515,10 +582,10 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
 {
   switch (notice->kind) {
     case KVF_PEER_PATH:
-      kvf_loads_on_path(core->loads, now_ns, notice->peer, notice->path, notice->status);
+      kvf_attempts_on_path(core->loads.attempts, now_ns, notice->peer, notice->path, notice->status);
       break;
     case KVF_PEER_PATH_DOWN:
-      kvf_loads_on_path_down(core->loads, now_ns, notice->peer, notice->path);
+      kvf_attempts_on_path_down(core->loads.attempts, now_ns, notice->peer, notice->path);
       break;
     case KVF_PEER_OPENED:
       kvf_requests_on_open(&core->requests, now_ns, notice->peer);
@@ -530,7 +597,7 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_known_on_named(&core->known, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
-      kvf_loads_on_pong(core->loads, notice->peer);
+      kvf_attempts_on_pong(core->loads.attempts, notice->peer);
       break;
   }
 }
@@ -538,21 +605,21 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
 /* Whether `out` is for the runtime; if not it has been routed. */
 static bool route_load_action(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 {
-  const kvf_load_action *action = &out->read;
+  const kvf_attempt_action *action = &out->read;
   switch (action->kind) {
-    case KVF_LOAD_READ:
+    case KVF_ATTEMPT_READ:
       out->kind = KVF_EFFECT_READ;
       return true;
-    case KVF_LOAD_CANCEL:
+    case KVF_ATTEMPT_CANCEL:
       out->kind = KVF_EFFECT_CANCEL;
       return true;
-    case KVF_LOAD_WANT_PATH:
+    case KVF_ATTEMPT_WANT_PATH:
       kvf_peers_want_path(&core->peers, now_ns, action->peer);
       return false;
-    case KVF_LOAD_PING:
+    case KVF_ATTEMPT_PING:
       kvf_peers_ping(&core->peers, action->peer);
       return false;
-    case KVF_LOAD_PATH_STALLED:
+    case KVF_ATTEMPT_PATH_STALLED:
       kvf_peers_path_stalled(&core->peers, now_ns, action->path, action->silent);
       break;
   }
@@ -569,7 +636,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
     }
     if (kvf_peers_next_notice(&core->peers, &notice)) {
       route_notice(core, now_ns, &notice);
-    } else if (kvf_loads_next_action(core->loads, now_ns, &out->read)) {
+    } else if (kvf_attempts_next_action(core->loads.attempts, now_ns, &out->read)) {
       if (route_load_action(core, now_ns, out)) {
         return true;
       }
@@ -578,7 +645,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
                   : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
                                                          : KVF_EFFECT_CLOSE_LINK;
       return true;
-    } else if (!kvf_core_take_load_event(core, now_ns)) {
+    } else if (!kvf_loads_take_news(&core->loads, now_ns)) {
       return false;
     }
   }

@@ -1,14 +1,13 @@
 /* The core of a node: all of its state machines as one, without clock, thread, socket or file.
  *
  *                 inputs                                        outputs, pulled until there are none
- *   API calls (public headers)                  ──►  kvf_core_next_event     for the engine
- *   kvf_core_on_*, kvf_peers_on_link(),         ──►  kvf_core_next_effect    reads, links, fence stores
- *   kvf_loads_on_read_done() …
- *   kvf_core_tick                               ──►  kvf_core_take_output     frames of control connections
+ *   API calls (public headers)        ──►  kvf_core_next_event     for the engine
+ *   kvf_core_on_*                     ──►  kvf_core_next_effect    reads, links, fence stores
+ *   kvf_core_tick                     ──►  kvf_core_take_output    frames of control connections
  *
- * Here is what concerns several machines. What one of them knows alone goes straight to it: it is a field of kvf_core.
- * kvf_core_next_deadline() says when to tick. Every input does a bounded amount of work; if there is more to do the
- * deadline is in the past. The caller serialises all calls. Time is monotonic.
+ * This is the only door: what it is made of (core_state.h) is nobody's outside but the tests'. kvf_core_next_deadline()
+ * says when to tick. Every input does a bounded amount of work; if there is more to do the deadline is in the past. The
+ * caller serialises all calls. Time is monotonic.
  *
  * Fence stores: an effect KVF_EFFECT_STORE must be carried out and reported by kvf_core_on_stored() before the lease
  * comes back to the engine, so that no queue can give the blocks back before the fence says that the lease has ended.
@@ -16,8 +15,14 @@
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
 
-#include "core/core_load.h"
-#include "core/core_state.h"
+#include "core/attempt.h"
+#include "core/lease_table.h"
+#include "core/peer.h"
+#include "kvferry/kvferry.h"
+#include "wire/handshake_message.h"
+#include "wire/sources.h"
+
+typedef struct kvf_core kvf_core;
 #include "kvferry/kvferry.h"
 
 typedef struct kvf_core_config {
@@ -30,11 +35,24 @@ typedef struct kvf_core_config {
   kvf_logger logger;
 } kvf_core_config;
 
-/* `core` is the caller's memory and must not move; on failure nothing is to be freed. KVF_INVALID: the options.
+/* KVF_INVALID: the options. KVF_NO_MEMORY. On failure *out is NULL. */
+KVF_MUST_USE kvf_status kvf_core_create(const kvf_core_config *config, uint64_t now_ns, kvf_core **out);
+/* NULL is allowed. */
+void kvf_core_destroy(kvf_core *core);
+
+/* The same in memory of the caller's that does not move, for who knows its size (core_state.h): tests. On failure
+ * nothing is to be freed. KVF_INVALID: the options.
  * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
 void kvf_core_free(kvf_core *core);
 
+/* Fresh random bytes: before any input after which it draws a nonce, an id or a token. */
+void kvf_core_stir(kvf_core *core, const uint8_t fresh[KVF_HASH_BYTES]);
+
+/* Constant. */
+const kvf_incarnation *kvf_core_incarnation(const kvf_core *core);
+/* The names of the option's transports, in its order; NULL from the end on. */
+const char *kvf_core_transport(const kvf_core *core, uint32_t i);
 /* The i-th of the option's transports is not there: all goes on as if it had not been named. Before anything else is
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
@@ -63,6 +81,32 @@ KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const 
                                          const kvf_blocks *blocks, uint64_t digest, uint64_t user);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
+/* `sources` have been decoded with the node's key, and have their digests. */
+KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
+                                            const kvf_load *load);
+kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id);
+bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id);
+
+kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
+void kvf_core_drain(kvf_core *core);
+
+/* A ticket did not decode, and is counted and logged: it goes no further. */
+void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns);
+/* `options` completed with the node's; NULL: the node's alone. Any thread, without the lock. */
+kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options);
+/* *first (may be NULL) is the first source that is good. */
+KVF_MUST_USE kvf_status kvf_core_request_open(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
+                                              const kvf_prompt *prompt, const kvf_request_options *options,
+                                              uint64_t user, uint64_t *id, const kvf_ticket **first);
+kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status status, uint32_t tokens,
+                                     const kvf_request_options *options);
+KVF_MUST_USE kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id);
+kvf_status kvf_core_request_report(kvf_core *core, uint64_t now_ns, const kvf_report *report);
+/* kvf_request_cancel(), or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
+kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
+
+bool kvf_core_is_healthy(const kvf_core *core);
+
 /* ---- control connections ---- */
 
 /* A connection was accepted: *conn_id is its name from here. */
@@ -77,6 +121,8 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
 void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why);
 /* The other side does not read: more waits to be sent than the runtime keeps. kvf_core_on_closed() follows. */
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
+/* Whether the core still wants this connection. */
+bool kvf_core_has_conn(kvf_core *core, uint64_t conn_id);
 /* The socket is closed, by the other side or by an error. The id is gone. */
 void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
 /* The largest frame body that this connection may send now. */
@@ -98,9 +144,9 @@ bool kvf_core_has_output(const kvf_core *core);
 
 typedef enum kvf_effect_kind {
   KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
-  KVF_EFFECT_READ, /* kvf_loads_on_read_done() follows */
+  KVF_EFFECT_READ, /* kvf_core_on_read_done() follows */
   KVF_EFFECT_CANCEL,
-  KVF_EFFECT_OPEN_LINK, /* kvf_peers_on_link() or kvf_peers_on_link_malformed() follows, within handshake_timeout_ms,
+  KVF_EFFECT_OPEN_LINK, /* kvf_core_on_link() or kvf_core_on_link_malformed() follows, within handshake_timeout_ms,
                            or it counts as failed */
   KVF_EFFECT_CLOSE_LINK,
   KVF_EFFECT_STORE /* fence entry */
@@ -108,14 +154,34 @@ typedef enum kvf_effect_kind {
 
 typedef struct kvf_effect {
   kvf_effect_kind kind;
-  kvf_load_action read;  /* READ; CANCEL: path and read_id */
-  kvf_peer_action link;  /* DIAL, OPEN_LINK, CLOSE_LINK */
-  kvf_lease_store store; /* STORE */
+  kvf_attempt_action read; /* READ; CANCEL: path and read_id */
+  kvf_peer_action link;    /* DIAL, OPEN_LINK, CLOSE_LINK */
+  kvf_lease_store store;   /* STORE */
 } kvf_effect;
 
 KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out);
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
+
+/* A link is up, or is not, or was. `path` is its name. */
+void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+/* What the peer says of this transport is malformed. */
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
+void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+
+/* See kvf_attempts_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
+ * `sample` may be NULL. */
+void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
+                           const kvf_fence_sample *sample, uint64_t bytes);
+void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
+
+/* For the producer's side of a transport: the key of a session, and whether a lease may be read (kvf_transport_host).
+ */
+bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *out);
+KVF_MUST_USE kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
+                                           kvf_transfer_item *items, uint32_t count);
+/* The checksums of a published lease's blocks are made. */
+void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease);
 
 /* ---- time and events ---- */
 
@@ -126,6 +192,7 @@ KVF_MUST_USE bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event
 bool kvf_core_has_event(const kvf_core *core);
 /* kvferry/stats.h; the core has no name for what only the runtime counts. */
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity);
+size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);
 size_t kvf_core_histograms(const kvf_core *core, kvf_histogram *out, size_t capacity);
 
 #endif

@@ -1,4 +1,5 @@
 #include "core/core.h"
+#include "core/core_state.h"
 
 typedef struct writer {
   kvf_stat *out;
@@ -25,8 +26,8 @@ static void gauge(writer *to, const char *name, uint64_t value)
 
 static void put_loads(writer *to, const kvf_core *core)
 {
-  const kvf_load_stats *stats = kvf_loads_stats(core->loads);
-  gauge(to, "loads_open", HASH_CNT(by_id, core->open_loads));
+  const kvf_attempt_stats *stats = kvf_attempts_stats(core->loads.attempts);
+  gauge(to, "loads_open", kvf_loads_open(&core->loads));
   gauge(to, "loads_not_quiet", stats->overdue);
   counter(to, "loads_not_quiet_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);
@@ -39,13 +40,13 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "load_retries", stats->retries);
   counter(to, "load_stalls", stats->stalls);
   counter(to, "load_pings", stats->pings);
-  counter(to, "source_switches", core->source_switches);
+  counter(to, "source_switches", core->loads.source_switches);
   counter(to, "late_reads", stats->late);
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL) {
       put(to, info->status == KVF_OK ? "loads_done" : "loads_failed", info->status == KVF_OK ? "" : info->name,
-          core->outcomes[i], false);
+          core->loads.outcomes[i], false);
     }
   }
 }
@@ -126,7 +127,7 @@ size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
 
 size_t kvf_core_histograms(const kvf_core *core, kvf_histogram *out, size_t capacity)
 {
-  const kvf_load_stats *stats = kvf_loads_stats(core->loads);
+  const kvf_attempt_stats *stats = kvf_attempts_stats(core->loads.attempts);
   const kvf_histogram *all[] = {&stats->load_ns, &stats->load_bytes, &stats->detection_ns};
   size_t count = 0;
   for (; count < sizeof(all) / sizeof(all[0]) && count < capacity; count++) {

@@ -914,7 +914,7 @@ static void describe_paths(const kvf_peers *peers, const kvf_peer *peer, kvf_pee
 
 static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
 {
-  const kvf_load_tally *tally = &peer->tally;
+  const kvf_peer_tally *tally = &peer->tally;
   *out = (kvf_peer_stat){.id = peer->id,
                          .gone = peer->gone,
                          .users = peer->users,

@@ -9,9 +9,9 @@
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
 
+#include "core/attempt.h"
 #include "core/breaker.h"
 #include "core/conn.h"
-#include "core/load.h"
 #include "core/self.h"
 #include "core/wheel.h"
 #include "wire/address.h"
@@ -78,7 +78,7 @@ struct kvf_peer {
   uint64_t id; /* never used again */
   uint64_t handshakes;
   uint64_t failures;         /* of connection or link */
-  kvf_load_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */
+  kvf_peer_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */
   uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
   uint8_t hello[KVF_HELLO_BYTES_MAX];

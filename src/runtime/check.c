@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "core/session.h"
 #include "runtime/control_socket.h"
 #include "runtime/key_file.h"
 #include "runtime/random.h"

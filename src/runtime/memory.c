@@ -1,4 +1,5 @@
 /* A node's memory and its place in its engine. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
     if (status == KVF_OK) {
       memcpy(offer->description, room, bytes);
       offer->description_bytes = bytes;
-      memcpy(offer->name, node->core.peers.transports[i], sizeof(offer->name));
+      (void)snprintf(offer->name, sizeof(offer->name), "%s", kvf_core_transport(node->core, i));
       welcome->transports_count = i + 1;
     }
   }
@@ -125,9 +126,9 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   }
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    status = kvf_core_set_memory(&node->core, node->regions, node->regions_count, &welcome);
+    status = kvf_core_set_memory(node->core, node->regions, node->regions_count, &welcome);
     if (status == KVF_OK) {
-      kvf_core_start(&node->core, now_ns);
+      kvf_core_start(node->core, now_ns);
     }
     kvf_node_leave(node, now_ns);
   }
@@ -159,7 +160,7 @@ kvf_status kvf_node_unregister(kvf_node *node)
   (void)pthread_mutex_lock(&node->register_lock);
   if (node->memory_set) {
     uint64_t now_ns = kvf_node_enter(node);
-    bool quiet = kvf_core_clear_memory(&node->core, now_ns);
+    bool quiet = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     if (quiet) {
       clear_memory(node);
@@ -177,7 +178,7 @@ kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *
     return KVF_INVALID;
   }
   kvf_rank_record record = {
-      .address = node->address, .incarnation = node->core.self.incarnation, .rank = node->config.rank};
+      .address = node->address, .incarnation = *kvf_core_incarnation(node->core), .rank = node->config.rank};
   return kvf_rank_record_encode(&record, out, capacity, out_bytes);
 }
 
@@ -196,7 +197,7 @@ kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t 
     next += bytes[i];
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_set_ranks(&node->core, decoded, ranks);
+  kvf_status status = kvf_core_set_ranks(node->core, decoded, ranks);
   kvf_node_leave(node, now_ns);
   return status;
 }

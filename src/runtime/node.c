@@ -36,7 +36,7 @@ static kvf_status open_core(kvf_node *node, char *message)
       !kvf_random(config.secret, sizeof(config.secret))) {
     return kvf_fail(KVF_SYSTEM, message, "the system gives no random numbers: %s", strerror(errno));
   }
-  kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
+  kvf_status status = kvf_core_create(&config, kvf_clock_now(), &node->core);
   kvf_forget(&config, sizeof(config));
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot set up the node's tables: %s", kvf_status_name(status));
@@ -63,7 +63,7 @@ static void close_transports(kvf_node *node)
 static kvf_status open_transports(kvf_node *node, char *message)
 {
   const kvf_transport_host host = kvf_node_host(node);
-  kvf_transport_config config = {.incarnation = node->core.self.incarnation,
+  kvf_transport_config config = {.incarnation = *kvf_core_incarnation(node->core),
                                  .connections_max = node->config.connections_max,
                                  .handshake_timeout_ms = node->config.handshake_timeout_ms,
                                  .copy_threads = node->config.copy_threads,
@@ -76,19 +76,19 @@ static kvf_status open_transports(kvf_node *node, char *message)
   uint16_t last_port;
   kvf_listen_split(node->config.listen, config.listen, &last_port);
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
-  for (uint32_t i = 0; i < node->core.peers.transports_count;) {
-    const kvf_transport_ops *ops = find_transport(node->core.peers.transports[i]);
+  const char *name;
+  for (uint32_t i = 0; (name = kvf_core_transport(node->core, i)) != NULL;) {
+    const kvf_transport_ops *ops = find_transport(name);
     kvf_status status = KVF_INVALID;
     if (ops == NULL) {
-      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "transports: this library has no transport \"%s\"",
-                     node->core.peers.transports[i]);
+      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "transports: this library has no transport \"%s\"", name);
     } else {
       status = ops->open(&config, &host, &node->transports[i], message);
     }
-    const bool may_lack = node->config.require[0] == '\0' && node->core.peers.transports_count > 1;
+    const bool may_lack = node->config.require[0] == '\0' && kvf_core_transport(node->core, 1) != NULL;
     if (status == KVF_TRANSFER_SETUP && may_lack) {
       host.log(host.context, KVF_LOG_WARN, message); /* this machine lacks it: the others will do */
-      kvf_core_leave_out_transport(&node->core, i);
+      kvf_core_leave_out_transport(node->core, i);
       continue;
     }
     if (status != KVF_OK) {
@@ -146,7 +146,7 @@ static kvf_status add_known(kvf_node *node, char *message)
     } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
       return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
                       text);
-    } else if (kvf_core_add_known(&node->core, &address) != KVF_OK) {
+    } else if (kvf_core_add_known(node->core, &address) != KVF_OK) {
       return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_KNOWN_PEERS_MAX);
     }
   }
@@ -177,7 +177,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   }
   /* A control node registers no memory: it needs neither a fence nor a transport. */
   if (node->config.listen[0] != '\0') {
-    status = kvf_fence_table_open(node->config.lease_slots, &node->core.self.incarnation, &node->fence_table,
+    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->fence_table,
                                   &node->fence_fd);
     if (status == KVF_OK) {
       status = open_transports(node, message);
@@ -189,7 +189,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   status = kvf_control_start(node->control);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_start(&node->core, now_ns);
+    kvf_core_start(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     return KVF_OK;
   }
@@ -198,7 +198,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
 
 close_core:
   close_fence(node);
-  kvf_core_free(&node->core);
+  kvf_core_destroy(node->core);
 close_control:
   kvf_control_close(node->control);
 close_tls:
@@ -289,7 +289,7 @@ static void wait_until_quiet(kvf_node *node)
   bool quiet = false;
   while (!quiet) {
     uint64_t now_ns = kvf_node_enter(node);
-    quiet = kvf_core_clear_memory(&node->core, now_ns);
+    quiet = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     while (kvf_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
     }
@@ -333,7 +333,7 @@ void kvf_node_close(kvf_node *node)
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));
   }
-  kvf_core_free(&node->core);
+  kvf_core_destroy(node->core);
   close_fence(node);
   kvf_summing_close(node->summing);
   free(node->regions);
@@ -349,14 +349,14 @@ void kvf_node_close(kvf_node *node)
 void kvf_node_drain(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_lease_slots_drain(&node->core.slots);
+  kvf_core_drain(node->core);
   kvf_node_leave(node, now_ns);
 }
 
 bool kvf_node_healthy(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool healthy = kvf_loads_healthy(node->core.loads);
+  bool healthy = kvf_core_is_healthy(node->core);
   kvf_node_leave(node, now_ns);
   return healthy;
 }
@@ -381,10 +381,10 @@ size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
   }
   size_t count = 0;
   uint64_t now_ns = kvf_node_enter(node);
-  while (count < capacity && kvf_core_next_event(&node->core, now_ns, &events[count])) {
+  while (count < capacity && kvf_core_next_event(node->core, now_ns, &events[count])) {
     count++;
   }
-  if (!kvf_core_has_event(&node->core)) {
+  if (!kvf_core_has_event(node->core)) {
     if (node->event_fd_readable) {
       uint64_t value;
       ssize_t got = read(node->event_fd, &value, sizeof(value));
@@ -418,7 +418,7 @@ static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity
 size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_core_stats(&node->core, out, capacity);
+  size_t count = kvf_core_stats(node->core, out, capacity);
   count += runtime_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
   return count;
@@ -427,7 +427,7 @@ size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_core_histograms(&node->core, out, capacity);
+  size_t count = kvf_core_histograms(node->core, out, capacity);
   kvf_node_leave(node, now_ns);
   return count;
 }
@@ -435,7 +435,7 @@ size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
 size_t kvf_peers_list(kvf_node *node, kvf_peer_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_peers_describe(&node->core.peers, now_ns, out, capacity);
+  size_t count = kvf_core_peers(node->core, now_ns, out, capacity);
   kvf_node_leave(node, now_ns);
   return count;
 }

@@ -28,7 +28,7 @@ bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns)
     return false;
   }
   *now_ns = kvf_node_enter(node);
-  kvf_entropy_stir(&node->core.self.entropy, fresh);
+  kvf_core_stir(node->core, fresh);
   kvf_forget(fresh, sizeof(fresh));
   return true;
 }
@@ -51,7 +51,7 @@ static void do_dial(kvf_node *node, uint64_t now_ns, const kvf_peer_action *acti
 {
   kvf_dial *dial = malloc(sizeof(*dial));
   if (dial == NULL) {
-    kvf_core_on_dialed(&node->core, now_ns, action->conn_id, KVF_NO_MEMORY);
+    kvf_core_on_dialed(node->core, now_ns, action->conn_id, KVF_NO_MEMORY);
     return;
   }
   *dial = (kvf_dial){.conn_id = action->conn_id, .address = action->address};
@@ -104,9 +104,9 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
 failed:
   free(entry);
   if (status == KVF_PROTOCOL) {
-    kvf_peers_on_link_malformed(&node->core.peers, now_ns, action->path);
+    kvf_core_on_link_malformed(node->core, now_ns, action->path);
   } else {
-    kvf_peers_on_link(&node->core.peers, now_ns, action->path, status);
+    kvf_core_on_link(node->core, now_ns, action->path, status);
   }
 }
 
@@ -120,11 +120,11 @@ static void do_close_link(kvf_node *node, uint32_t path)
   }
 }
 
-static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *action)
+static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
-    kvf_loads_on_read_done(node->core.loads, now_ns, action->transfer.id, KVF_CANCELLED, NULL, 0);
+    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0);
     return;
   }
   kvf_transfer read = action->transfer;
@@ -135,7 +135,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_action *acti
   entry->link->transport->ops->read(entry->link, &read);
 }
 
-static void do_cancel(kvf_node *node, const kvf_load_action *action)
+static void do_cancel(kvf_node *node, const kvf_attempt_action *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
@@ -150,13 +150,13 @@ static void do_store(kvf_node *node, const kvf_lease_store *store)
   } else {
     kvf_fence_store_over(node->fence_table, store->slot, store->entry);
   }
-  kvf_core_on_stored(&node->core, store);
+  kvf_core_on_stored(node->core, store);
 }
 
 static void carry_out(kvf_node *node, uint64_t now_ns)
 {
   kvf_effect effect;
-  while (!node->closing && kvf_core_next_effect(&node->core, now_ns, &effect)) {
+  while (!node->closing && kvf_core_next_effect(node->core, now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
         do_dial(node, now_ns, &effect.link);
@@ -182,7 +182,7 @@ static void carry_out(kvf_node *node, uint64_t now_ns)
 
 static void announce_events(kvf_node *node)
 {
-  if (!kvf_core_has_event(&node->core)) {
+  if (!kvf_core_has_event(node->core)) {
     return;
   }
   atomic_store_explicit(&node->has_events, true, memory_order_release);
@@ -198,8 +198,8 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
 {
   carry_out(node, now_ns);
   announce_events(node);
-  bool early = kvf_core_next_deadline(&node->core) < node->armed_ns;
-  bool wake = node->wants_wake || early || kvf_core_has_output(&node->core);
+  bool early = kvf_core_next_deadline(node->core) < node->armed_ns;
+  bool wake = node->wants_wake || early || kvf_core_has_output(node->core);
   uint32_t assist = node->small_reads;
   node->wants_wake = false;
   node->small_reads = 0;
@@ -242,10 +242,8 @@ static void on_read_done(void *context, const kvf_read_result *result)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  if (result->verified > 0) {
-    kvf_loads_on_read_verified(node->core.loads, result->id, result->verified);
-  }
-  kvf_loads_on_read_done(node->core.loads, now_ns, result->id, result->status, &result->sample, result->bytes);
+  kvf_core_on_read_done(node->core, now_ns, result->id, result->status, result->verified, &result->sample,
+                        result->bytes);
   kvf_node_leave(node, now_ns);
 }
 
@@ -253,7 +251,7 @@ static void on_read_progress(void *context, uint64_t read_id)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_loads_on_read_progress(node->core.loads, now_ns, read_id);
+  kvf_core_on_read_progress(node->core, now_ns, read_id);
   kvf_node_leave(node, now_ns);
 }
 
@@ -261,7 +259,7 @@ static void on_link_up(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_peers_on_link(&node->core.peers, now_ns, (uint32_t)link->user, status);
+  kvf_core_on_link(node->core, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -269,7 +267,7 @@ static void on_link_down(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_peers_on_link_down(&node->core.peers, now_ns, (uint32_t)link->user, status);
+  kvf_core_on_link_down(node->core, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -277,7 +275,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
 {
   kvf_node *node = context;
   (void)pthread_mutex_lock(&node->lock);
-  bool found = kvf_sessions_key(&node->core.sessions, session_id, out);
+  bool found = kvf_core_session_key(node->core, session_id, out);
   (void)pthread_mutex_unlock(&node->lock);
   return found;
 }
@@ -286,7 +284,7 @@ static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transf
 {
   kvf_node *node = context;
   (void)pthread_mutex_lock(&node->lock);
-  kvf_status status = kvf_lease_table_authorize(&node->core.leases, kvf_clock_now(), lease, items, count);
+  kvf_status status = kvf_core_authorize(node->core, kvf_clock_now(), lease, items, count);
   (void)pthread_mutex_unlock(&node->lock);
   return status;
 }

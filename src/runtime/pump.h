@@ -47,7 +47,7 @@ struct kvf_node {
   kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
-  kvf_core core;        /* under the lock, like all down to `control` */
+  kvf_core *core;       /* under the lock, like all down to `control` */
   kvf_node_link *links; /* by path */
   kvf_list dials;
   bool caller_helps;       /* the thread that holds the lock is a caller's, which may copy small reads itself */

@@ -70,7 +70,7 @@ static void *run(void *context)
   while ((job = wait_for_job(summing)) != NULL) {
     if (sum_blocks(summing, job)) {
       uint64_t now_ns = kvf_node_enter(node);
-      kvf_lease_table_summed(&node->core.leases, &job->lease);
+      kvf_core_on_summed(node->core, &job->lease);
       kvf_node_leave(node, now_ns);
     }
     free(job);

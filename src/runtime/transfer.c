@@ -23,7 +23,7 @@ kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_bloc
   if (!kvf_node_enter_fresh(node, &now_ns)) {
     return KVF_SYSTEM;
   }
-  kvf_status status = kvf_core_lease_reserve(&node->core, blocks, pool_blocks, out);
+  kvf_status status = kvf_core_lease_reserve(node->core, blocks, pool_blocks, out);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -31,7 +31,7 @@ kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_bloc
 kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_lease_slots_release(&node->core.slots, lease_id);
+  kvf_status status = kvf_core_lease_release(node->core, lease_id);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -47,7 +47,7 @@ kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blo
     return KVF_NO_MEMORY;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_ticket(&node->core, lease, blocks, prompt, content);
+  kvf_status status = kvf_core_ticket(node->core, lease, blocks, prompt, content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     status = kvf_ticket_encode(content, &node->macs[0], ticket, capacity, ticket_bytes);
@@ -84,7 +84,7 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
     }
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_publish(&node->core, now_ns, lease, blocks, digest, user);
+  status = kvf_core_publish(node->core, now_ns, lease, blocks, digest, user);
   if (status == KVF_OK && job != NULL) {
     kvf_summing_submit(node->summing, job);
     job = NULL;
@@ -100,7 +100,7 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_lease_end(&node->core, now_ns, lease);
+  kvf_status status = kvf_core_lease_end(node->core, now_ns, lease);
   kvf_node_leave(node, now_ns); /* carries the store out before it returns */
   return status;
 }
@@ -113,9 +113,7 @@ static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_byte
   kvf_status status = kvf_sources_decode(text, text_bytes, node->macs, node->keys_count, out);
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
-    node->core.bad_tickets++;
-    kvf_self_log(&node->core.self, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
-                 "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+    kvf_core_bad_ticket(node->core, now_ns);
     kvf_node_leave(node, now_ns);
   }
   return status;
@@ -123,7 +121,7 @@ static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_byte
 
 void kvf_request_options_init(const kvf_node *node, kvf_request_options *options)
 {
-  *options = kvf_requests_options(&node->core.requests, NULL); /* never changes */
+  *options = kvf_core_request_options(node->core, NULL); /* never changes */
 }
 
 kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
@@ -140,11 +138,11 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
     return status;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_requests_open(&node->core.requests, now_ns, &sources, prompt, options, user, &id, &content);
+  status = kvf_core_request_open(node->core, now_ns, &sources, prompt, options, user, &id, &content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     *info = (kvf_request_info){.id = id, .tokens = content->prompt.tokens, .groups = content->groups};
-    info->load_timeout_ms = kvf_requests_options(&node->core.requests, options).load_timeout_ms;
+    info->load_timeout_ms = kvf_core_request_options(node->core, options).load_timeout_ms;
     for (uint32_t group = 0; group < content->groups; group++) {
       info->counts[group] = content->counts[group];
     }
@@ -161,7 +159,7 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  *out = kvf_requests_refused(&node->core.requests, now_ns, status, tokens, options);
+  *out = kvf_core_request_refused(node->core, now_ns, status, tokens, options);
   kvf_node_leave(node, now_ns);
   return KVF_OK;
 }
@@ -169,7 +167,7 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
 kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_requests_begin(&node->core.requests, now_ns, request_id);
+  kvf_status status = kvf_core_request_begin(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -180,7 +178,7 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_requests_report(&node->core.requests, now_ns, report);
+  kvf_status status = kvf_core_request_report(node->core, now_ns, report);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -188,7 +186,7 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
 static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish_kind kind)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_requests_cancel(&node->core.requests, now_ns, request_id, kind);
+  kvf_status status = kvf_core_request_cancel(node->core, now_ns, request_id, kind);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -216,7 +214,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
   status = kvf_sources_digest(&sources);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter_to_help(node);
-    status = kvf_core_load_start(&node->core, now_ns, &sources, load);
+    status = kvf_core_load_start(node->core, now_ns, &sources, load);
     kvf_node_leave(node, now_ns);
   }
   kvf_sources_free(&sources);
@@ -226,7 +224,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
 kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_load_abort(&node->core, now_ns, request_id);
+  kvf_status status = kvf_core_load_abort(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -234,7 +232,7 @@ kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
 bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool stuck = kvf_loads_is_stuck(node->core.loads, request_id);
+  bool stuck = kvf_core_load_is_stuck(node->core, request_id);
   kvf_node_leave(node, now_ns);
   return stuck;
 }

@@ -84,6 +84,14 @@ def no_call_circles(archives):
         yield f"src/{group[0]}.c: calls go round in a circle: {', '.join(group)}"
 
 
+def one_door(archives):
+    """The runtime enters the core by kvf_core_*() alone."""
+    inside = {name for _, kind, name in members(archives["core"]) if kind.isupper() and kind != "U"}
+    for member, kind, name in members(archives["runtime"]):
+        if kind == "U" and name in inside and not name.startswith("kvf_core_"):
+            yield f"src/runtime/{member}.c: {name}() goes round the core's door, core/core.h"
+
+
 def prefixes(archives):
     for layer, archive in archives.items():
         for kind, name in symbols(archive):

@@ -23,6 +23,7 @@ def problems(arguments):
         yield from binary_rules.pure_state(archives)
         yield from binary_rules.prefixes(archives)
         yield from binary_rules.no_call_circles(archives)
+        yield from binary_rules.one_door(archives)
         yield from binary_rules.exports(root, arguments.library)
 
 

@@ -74,7 +74,7 @@ static kvf_status set_memory(void)
 
 static void assert_no_memory_is_set(void)
 {
-  assert_false(core.has_memory);
+  assert_false(core.pool.exists);
 }
 
 static void assert_nothing(void)
@@ -170,7 +170,7 @@ static void assert_not_started(void)
   kvf_event event;
   kvf_effect effect;
   assert_int_equal(ranks_peers_held(), (request_id - 1) * (sources.count == 1 ? 2 : 1));
-  assert_int_equal(HASH_CNT(by_id, consumer()->open_loads), request_id - 1);
+  assert_int_equal(HASH_CNT(by_id, consumer()->loads.by_id), request_id - 1);
   assert_false(kvf_core_next_event(consumer(), world.now_ns, &event));
   assert_false(kvf_core_next_effect(consumer(), world.now_ns, &effect));
   assert_int_equal(kvf_core_load_abort(consumer(), world.now_ns, request_id), KVF_NOT_FOUND);
@@ -202,14 +202,16 @@ RANKS_TEST(next_source)
     world.hold_reads = true;
     ranks_settle();
     world.hold_reads = false;
-    kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[0].transfer.id, KVF_LEASE_EXPIRED, NULL, 0);
+    kvf_attempts_on_read_done(consumer()->loads.attempts, world.now_ns, world.reads[0].transfer.id, KVF_LEASE_EXPIRED,
+                              NULL, 0);
     kvf_effect effect;
     for (uint32_t i = 1; i < world.reads_count; i++) {
       assert_true(kvf_core_next_effect(consumer(), world.now_ns, &effect));
       assert_int_equal(effect.kind, KVF_EFFECT_CANCEL);
     }
     for (uint32_t i = 1; i < world.reads_count; i++) {
-      kvf_loads_on_read_done(consumer()->loads, world.now_ns, world.reads[i].transfer.id, KVF_CANCELLED, NULL, 0);
+      kvf_attempts_on_read_done(consumer()->loads.attempts, world.now_ns, world.reads[i].transfer.id, KVF_CANCELLED,
+                                NULL, 0);
     }
     allocation_fail(n, 1);
     bool told = kvf_core_next_event(consumer(), world.now_ns, &event);
@@ -248,7 +250,7 @@ RANKS_TEST(whole_load)
     if (status == KVF_OK) {
       assert_true(ranks_event(KVF_EVENT_LOAD, &event));
       lost += event.u.report.status != KVF_OK;
-      retried += event.u.report.status == KVF_OK ? kvf_loads_stats(consumer()->loads)->retries : 0;
+      retried += event.u.report.status == KVF_OK ? kvf_attempts_stats(consumer()->loads.attempts)->retries : 0;
       assert_true(ranks_event(KVF_EVENT_QUIET, &event));
     }
     assert_int_equal(ranks_peers_held(), 0);

@@ -4,6 +4,7 @@
 #define KVF_TESTS_CONTROL_WORLD_H
 
 #include "core/core.h"
+#include "core/core_state.h"
 #include "test.h"
 
 #define CONTROL_TEST(name) TEST_WITH(name, NULL, control_world_close)
@@ -17,7 +18,7 @@ typedef struct control_side {
   uint32_t opened_path; /* the last link that the core wanted opened */
   uint32_t closed_links;
   uint32_t reads;
-  kvf_load_action last_read;
+  kvf_attempt_action last_read;
   bool dial_wanted;
   uint64_t dial_conn_id;
   bool hung_up;

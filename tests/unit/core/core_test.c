@@ -210,7 +210,7 @@ RANKS_TEST(smallest_region_bounds_its_group)
   assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID); /* no memory at all */
   assert_int_equal(kvf_core_set_memory(&core, regions, 2, &welcome), KVF_OK);
-  assert_int_equal(core.head_bytes[0], 4 + 2);
+  assert_int_equal(core.pool.head_bytes[0], 4 + 2);
   assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID);
   block = 4;
   assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_OK);
@@ -247,7 +247,7 @@ WORLD_TEST(memory_is_set_once)
   kvf_welcome welcome = {0};
   kvf_region region = {.heads = 1};
   assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS);
-  assert_int_equal(producer()->groups, 2);
+  assert_int_equal(producer()->pool.groups, 2);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
   assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS); /* P1 */
 }
@@ -285,7 +285,7 @@ WORLD_TEST(clearing_memory_waits_for_loads)
   assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_CANCELLED), 2 * POSITIONS);
   assert_true(ranks_event(KVF_EVENT_QUIET, &event));
   assert_true(kvf_core_clear_memory(consumer, world.now_ns));
-  assert_false(consumer->has_memory);
+  assert_false(consumer->pool.exists);
 }
 
 /* ---- time and events ---- */

@@ -1,1173 +1,444 @@
-/* The load machine, one trace after the other: the table, what it asks for, how blocks are cut into chunks, what
- * becomes of a part and of the whole load, checksums, and the stall clock. */
-#include "load_world.h"
+/* kvf_core_load_start(): what it refuses, which ranks it reads what from, and what prefix it reports. */
 
-/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
-static void start_reading(void)
+#include "ranks_world.h"
+#include "test.h"
+
+#define POSITIONS 6
+
+static kvf_ticket ticket;
+static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
+
+static void open_world(const ranks_options *options)
 {
-  world_started(0, 500, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
+  ranks_open(options);
+  ranks_ticket(&ticket, ids, POSITIONS);
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    ranks_publish(i, &ticket);
+  }
 }
 
-static int set_up_reading(void **state)
+static ranks_options simple(void)
 {
-  (void)world_setup(state);
-  start_reading();
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 2);
+  return options;
+}
+
+static int open_simple(__attribute__((unused)) void **state)
+{
+  const ranks_options options = simple();
+  open_world(&options);
   return 0;
 }
 
-/* Begins with that load. */
-#define READING_TEST(name) TEST_WITH(name, set_up_reading, world_teardown)
+#define SIMPLE_TEST(name) TEST_WITH(name, open_simple, ranks_close)
 
-/* ---- the table of loads ---- */
-
-LOAD_TEST(whole_load)
+static kvf_status start_load(const kvf_load *load)
 {
-  world_begin(0, 500, 6, "1", "want 1");
-  expect_path(1, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-  expect_live(2, 1, 2, "");
-  expect_live(3, 1, 1, "outcome 500 ok 6/6; quiet 500");
-  assert_int_equal(kvf_loads_next_deadline(w.loads), KVF_TIME_NEVER);
-  assert_int_equal(kvf_loads_stats(w.loads)->open, 0);
-  assert_int_equal(kvf_loads_stats(w.loads)->outcomes[0], 1);
-  assert_int_equal(kvf_loads_stats(w.loads)->chunks, 2);
-  assert_int_equal(kvf_loads_stats(w.loads)->blocks, 6);
-  assert_int_equal(kvf_loads_stats(w.loads)->bytes, 800);
+  return kvf_core_load_start(&world.consumer.core, world.now_ns,
+                             &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, load);
 }
 
-LOAD_TEST(spec_is_copied)
+static kvf_report outcome(void)
 {
-  world_ask(0, 500, 2, "1");
-  memset(w.items, 0xff, sizeof(w.items));
-  memset(w.parts, 0xff, sizeof(w.parts));
-  memset(w.head_bytes, 0xff, sizeof(w.head_bytes));
-  expect(0, "want 1");
-  expect_path(0, 1, 11, "read 1 over 11: 0,1");
-  expect_live(0, 1, 1, "outcome 500 ok 2/2; quiet 500");
+  kvf_event event;
+  assert_true(ranks_event(KVF_EVENT_LOAD, &event));
+  assert_int_equal(event.user, 5);
+  return event.u.report;
 }
 
-LOAD_TEST(nothing_wanted)
+static void assert_quiet(void)
 {
-  world_spec(500, 0, "12");
-  w.spec.positions = 9;
-  world_start(0);
-  expect(0, "outcome 500 ok 9/9; quiet 500");
-  world_begin(0, 501, 0, "", "outcome 501 ok 0/0; quiet 501");
+  kvf_event event;
+  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_int_equal(event.user, 5);
+  assert_int_equal(ranks_peers_held(), 0);
 }
 
-LOAD_TEST(same_request_twice)
+static void assert_outcome(kvf_status status, uint32_t prefix)
 {
-  world_ask(0, 500, 1, "1");
-  assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_EXISTS);
-  assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_OK);
-  assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_EXISTS);
-  expect(0, "outcome 500 aborted 0/1; quiet 500");
-  world_start(0);
-  expect(0, "want 1");
+  kvf_report report = outcome();
+  assert_int_equal(report.status, status);
+  assert_int_equal(report.prefix, prefix);
+  assert_quiet();
 }
 
-LOAD_TEST(table_is_full)
+static uint32_t dialed(void)
 {
-  for (uint64_t request_id = 500; request_id < 504; request_id++) {
-    world_ask(0, request_id, 1, "1");
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    count += world.wires[i].dials;
   }
-  world_spec(504, 1, "1");
-  assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_NO_MEMORY);
-  kvf_loads_abort(w.loads, 0, 502);
-  expect(0, "want 1; outcome 502 aborted 0/1; quiet 502");
-  world_start(0);
+  return count;
 }
 
-LOAD_TEST(spec_that_breaks_a_rule)
+/* ---- heads ---- */
+
+static void load_with(uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t consumer_rank, uint32_t heads_total)
 {
-#define REFUSED(change)                                                  \
-  do {                                                                   \
-    world_spec(500, 3, "1");                                             \
-    change;                                                              \
-    assert_int_equal(kvf_loads_start(w.loads, 0, &w.spec), KVF_INVALID); \
-  } while (0)
-  REFUSED(w.items[1].group = 1);
-  REFUSED(w.items[2].position = 3);
-  REFUSED(w.items[2].position = 1);
-  REFUSED(w.items[2].position = 0);
-  REFUSED(w.spec.parts_count = 0);
-  REFUSED(w.spec.parts_count = KVF_RANKS_MAX + 1);
-  REFUSED(w.parts[0].heads = 0);
-  REFUSED(w.spec.groups = 0);
-  REFUSED(w.spec.groups = KVF_GROUPS_MAX + 1);
-  REFUSED(w.spec.rank = KVF_RANKS_MAX);
-  REFUSED(w.spec.items_count = KVF_BLOCKS_PER_LEASE_MAX + 1);
-#undef REFUSED
-  expect(0, "");
-}
-
-LOAD_TEST(config_that_breaks_a_rule)
-{
-  kvf_loads *loads;
-#define REFUSED(change)                                                  \
-  do {                                                                   \
-    kvf_loads_config config = w.config;                                  \
-    config.change;                                                       \
-    assert_int_equal(kvf_loads_create(&config, 0, &loads), KVF_INVALID); \
-    assert_null(loads);                                                  \
-  } while (0)
-  REFUSED(loads_max = 0);
-  REFUSED(stall_timeout_ns = 1);
-  REFUSED(backoff_min_ns = 0);
-  REFUSED(backoff_min_ns = 11 * MS);
-  REFUSED(chunks_in_flight = 0);
-  REFUSED(chunks_in_flight = KVF_CHUNKS_IN_FLIGHT_MAX + 1);
-#undef REFUSED
-}
-
-LOAD_TEST(abort_in_every_state)
-{
-  assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_NOT_FOUND);
-  world_spec(500, 6, "1"); /* WAIT_PATH */
-  world_start(0);
-  assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_OK);
-  assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_OK);
-  expect(0, "outcome 500 aborted 0/6; quiet 500");
-  assert_int_equal(kvf_loads_abort(w.loads, 0, 500), KVF_NOT_FOUND);
-
-  world_started(0, 501, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-  world_live(1, 1, 1);
-  assert_int_equal(kvf_loads_abort(w.loads, 1, 501), KVF_OK);
-  expect(1, "cancel 2 over 11; outcome 501 aborted 4/6");
-  assert_int_equal(kvf_loads_abort(w.loads, 1, 501), KVF_OK);
-  expect(1, "");
-  world_failed(2, 2, KVF_CANCELLED);
-  expect(2, "quiet 501");
-
-  world_started(0, 502, 6, "1", "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5");
-  world_failed(2, 3, KVF_TRANSFER_FAILED);
-  kvf_loads_abort(w.loads, 3, 502);
-  expect(3, "cancel 4 over 11; outcome 502 aborted 0/6");
-  expect_live(3, 1, 4, "quiet 502");
-
-  world_started(0, 503, 1, "1", "read 5 over 11: 0");
-  world_failed(4, 5, KVF_TRANSFER_FAILED);
-  kvf_loads_abort(w.loads, 4, 503);
-  expect(4, "outcome 503 aborted 0/1; quiet 503");
-  expect_at(100, "");
-}
-
-LOAD_TEST(abort_all)
-{
-  world_ask(0, 500, 1, "1");
-  world_begin(0, 501, 1, "2", "want 1; want 2");
-  expect_path(0, 2, 12, "read 1 over 12: 0");
-  kvf_loads_abort_all(w.loads, 0);
-  kvf_loads_abort_all(w.loads, 0);
-  expect(0, "cancel 1 over 12; outcome 500 aborted 0/1; quiet 500; outcome 501 aborted 0/1");
-  expect_live(0, 2, 1, "quiet 501");
-}
-
-LOAD_TEST(tick_is_bounded)
-{
-  for (uint64_t request_id = 500; request_id < 503; request_id++) {
-    world_spec(request_id, 1, "1");
-    w.spec.deadline_ns = 100 * MS;
-    world_start(0);
+  ranks_options options;
+  ranks_options_init(&options, producer_ranks, consumer_ranks, heads_total);
+  options.consumer_rank = consumer_rank;
+  options.groups = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_OK);
+  assert_int_equal(report.ranks_mask, UINT64_C(1) << consumer_rank);
+  assert_int_equal(report.blocks, 2 * POSITIONS);
+  assert_int_equal(report.prefix, 2 * POSITIONS);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&ticket, 0, position));
+    assert_true(ranks_holds(&ticket, 1, position));
   }
-  expect(0, "want 1");
-  uint32_t ticks = 0;
-  while (kvf_loads_next_deadline(w.loads) <= 100 * MS) {
-    kvf_loads_tick(w.loads, 100 * MS, 1);
-    ticks++;
-  }
-  assert_true(ticks >= 3);
-  expect(100,
-         "outcome 500 deadline 0/1; quiet 500; outcome 501 deadline 0/1; quiet 501; "
-         "outcome 502 deadline 0/1; quiet 502");
+  assert_quiet();
 }
 
-LOAD_TEST(destroyed_at_any_time)
+/* A consumer rank gets its heads, whatever the numbers of ranks, and asks no rank that has none of them. */
+RANKS_TEST(each_rank_gets_its_heads)
 {
-  world_begin(0, 500, 6, "12", "want 1; want 2");
-  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-  kvf_loads_destroy(NULL);
-}
-
-/* ---- what is asked for, and whose turn it is ---- */
-
-LOAD_TEST(one_question_for_each_peer)
-{
-  world_ask(0, 500, 1, "12");
-  world_begin(0, 501, 1, "1", "want 1; want 2");
-  world_begin(0, 502, 1, "2", ""); /* asked already */
-  expect_path(0, 2, 12, "read 1 over 12: 0; read 2 over 12: 0");
-  world_begin(0, 503, 1, "2", "want 2"); /* answered: a new question */
-  expect_path(0, 1, 11, "read 3 over 11: 0; read 4 over 11: 0");
-}
-
-LOAD_TEST(no_question_for_nobody)
-{
-  world_ask(0, 500, 1, "1");
-  kvf_loads_abort(w.loads, 0, 500);
-  expect(0, "outcome 500 aborted 0/1; quiet 500");
-}
-
-/* The peer is known by another part, but the one that had asked is gone before the question is taken. */
-LOAD_TEST(no_question_for_somebody_else)
-{
-  world_started(0, 500, 1, "1", "read 1 over 11: 0");
-  world_ask(0, 501, 1, "1");
-  kvf_loads_abort(w.loads, 0, 501);
-  expect(0, "outcome 501 aborted 0/1; quiet 501");
-}
-
-LOAD_TEST(loads_take_turns)
-{
-  w.config.chunks_in_flight = 4;
-  world_reopen();
-  world_ask(0, 500, 100, "1");
-  world_spec(501, 5, "1");
-  for (uint32_t i = 0; i < 5; i++) {
-    w.items[i].position = i + 200;
-  }
-  w.spec.positions = 300;
-  expect_started(0,
-                 "read 1 over 11: 0,1,2,3; read 2 over 11: 200,201,202,203; read 3 over 11: 4,5,6,7; "
-                 "read 4 over 11: 204; read 5 over 11: 8,9,10,11; read 6 over 11: 12,13,14,15");
-}
-
-/* A load of many parts has no more turns than a load of one. */
-LOAD_TEST(parts_share_their_load_s_turn)
-{
-  world_ask(0, 500, 8, "12");
-  world_begin(0, 501, 8, "3", "want 1; want 2; want 3");
-  world_path(0, 1, 11);
-  world_path(0, 2, 12);
-  world_path(0, 3, 13);
-  expect(0,
-         "read 1 over 11: 0,1,2,3; read 2 over 13: 0,1,2,3; read 3 over 12: 0,1,2,3; read 4 over 13: 4,5,6,7; "
-         "read 5 over 11: 4,5,6,7; read 6 over 12: 4,5,6,7");
-}
-
-LOAD_TEST(limit_of_reads_in_flight)
-{
-  world_started(0, 500, 16, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  expect(0, "");
-  expect_live(0, 1, 2, "read 3 over 11: 8,9,10,11");
-  world_live(0, 1, 1);
-  expect_live(0, 1, 3, "read 4 over 11: 12,13,14,15");
-}
-
-LOAD_TEST(no_read_once_decided)
-{
-  world_begin(0, 500, 16, "1", "want 1");
-  world_path(0, 1, 11);
-  kvf_loads_abort(w.loads, 0, 500);
-  expect(0, "outcome 500 aborted 0/16; quiet 500");
-}
-
-/* ---- chunks ---- */
-
-/* The first chunk of a load with one read in flight. */
-static void expect_first(const char *text)
-{
-  w.config.chunks_in_flight = 1;
-  world_reopen();
-  expect_started(0, text);
-}
-
-LOAD_TEST(as_many_bytes_as_allowed)
-{
-  world_spec(500, 9, "1");
-  w.config.chunk_bytes = 399;
-  expect_first("read 1 over 11: 0,1,2");
-  w.config.chunk_bytes = 400;
-  expect_first("read 1 over 11: 0,1,2,3");
-  w.parts[0].heads = 2;
-  expect_first("read 1 over 11: 0,1");
-}
-
-LOAD_TEST(at_least_one_item)
-{
-  world_spec(500, 9, "1");
-  w.config.chunk_bytes = 1;
-  expect_first("read 1 over 11: 0");
-}
-
-LOAD_TEST(at_most_the_named_limit)
-{
-  kvf_load_action action;
-  world_spec(500, KVF_CHUNK_ITEMS_MAX + 1, "1");
-  w.config.chunk_bytes = UINT32_MAX;
-  world_reopen();
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  assert_true(kvf_loads_next_action(w.loads, 0, &action));
-  assert_int_equal(action.transfer.items_count, KVF_CHUNK_ITEMS_MAX);
-  assert_true(kvf_loads_next_action(w.loads, 0, &action));
-  assert_int_equal(action.transfer.items_count, 1);
-  assert_int_equal(action.transfer.items[0].position, KVF_CHUNK_ITEMS_MAX);
-}
-
-LOAD_TEST(all_readers_have_as_many)
-{
-  w.config.readers = 2;
-  world_spec(500, 4, "1");
-  expect_first("read 1 over 11: 0,1");
-  world_spec(500, 3, "1");
-  expect_first("read 1 over 11: 0,1"); /* whole items */
-  world_spec(500, 1, "1");
-  expect_first("read 1 over 11: 0");
-  world_spec(500, 8, "1");
-  expect_first("read 1 over 11: 0,1,2,3");
-  world_spec(500, 10, "1"); /* four, since three are not even */
-  expect_first("read 1 over 11: 0,1,2");
-  w.config.readers = 3;
-  expect_first("read 1 over 11: 0,1,2,3");
-  world_spec(500, 20, "1");
-  expect_first("read 1 over 11: 0,1,2,3");
-}
-
-LOAD_TEST(no_chunk_is_made_small_for_that)
-{
-  w.config.readers = 4;
-  w.config.spread_bytes = 200;
-  world_spec(500, 4, "1");
-  expect_first("read 1 over 11: 0,1");
-  world_spec(500, 3, "1");
-  expect_first("read 1 over 11: 0,1,2");
-  w.config.spread_bytes = 300;
-  world_spec(500, 4, "1");
-  expect_first("read 1 over 11: 0,1,2,3");
-  w.config.spread_bytes = 1000; /* more than a chunk may have */
-  expect_first("read 1 over 11: 0,1,2,3");
-}
-
-LOAD_TEST(a_load_of_no_bytes_is_read_all_the_same)
-{
-  w.config.readers = 2;
-  world_spec(500, 3, "1");
-  w.head_bytes[0] = 0;
-  expect_first("read 1 over 11: small 0,1,2");
-}
-
-LOAD_TEST(groups_have_sizes_of_their_own)
-{
-  world_spec(500, 6, "1");
-  w.spec.groups = 2;
-  w.spec.positions = 8;
-  w.head_bytes[1] = 250;
-  const kvf_transfer_item items[] = {{0, 0, 1, 1}, {1, 0, 2, 2}, {0, 1, 3, 3},
-                                     {1, 1, 4, 4}, {0, 2, 5, 5}, {0, 3, 6, 6}};
-  memcpy(w.items, items, sizeof(items));
-  expect_first("read 1 over 11: 0.0,1.0"); /* 350 of 400 bytes */
-  expect_live(0, 1, 1, "read 2 over 11: 0.1,1.1");
-  expect_live(0, 1, 2, "read 3 over 11: 0.2,0.3");
-  expect_live(0, 1, 3, "outcome 500 ok 8/8; quiet 500");
-}
-
-LOAD_TEST(read_says_what_the_spec_said)
-{
-  kvf_load_action action;
-  world_spec(500, 3, "1");
-  w.parts[0].remote_head = 4;
-  w.parts[0].local_head = 2;
-  w.spec.lease = (kvf_lease){.id = LEASE_ID, .slot = 9, .token = {1, 2, 3}};
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  assert_true(kvf_loads_next_action(w.loads, 0, &action));
-  assert_int_equal(action.kind, KVF_LOAD_READ);
-  assert_int_equal(action.peer, 1);
-  assert_int_equal(action.transfer.remote_head, 4);
-  assert_int_equal(action.transfer.local_head, 2);
-  assert_int_equal(action.transfer.heads, 1);
-  assert_memory_equal(&action.transfer.lease, &w.spec.lease, sizeof(action.transfer.lease));
-  assert_memory_equal(action.transfer.items, w.items, 3 * sizeof(*w.items));
-}
-
-/* A chunk ends where the next item is in flight or good. */
-LOAD_TEST(holes_are_filled_in_order)
-{
-  world_spec(500, 12, "1");
-  w.config.chunks_in_flight = 3;
-  world_reopen();
-  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7; read 3 over 11: 8,9,10,11");
-  world_failed(0, 3, KVF_NOT_PUBLISHED);
-  world_live(0, 1, 2);
-  world_failed(0, 1, KVF_NOT_PUBLISHED);
-  expect_at(10, "read 4 over 11: 0,1,2,3; read 5 over 11: 8,9,10,11");
-}
-
-LOAD_TEST(small_is_the_whole_rest)
-{
-  w.config.inline_bytes = 400;
-  world_reopen();
-  world_started(0, 500, 4, "1", "read 1 over 11: small 0,1,2,3");
-  expect_live(0, 1, 1, "outcome 500 ok 4/4; quiet 500");
-
-  world_started(0, 501, 5, "1", "read 2 over 11: 0,1,2,3; read 3 over 11: 4");
-  world_live(0, 1, 2);
-  world_failed(0, 3, KVF_NOT_PUBLISHED);
-  expect_at(10, "read 4 over 11: small 4"); /* what is left */
-  expect_live(10, 1, 4, "outcome 501 ok 5/5; quiet 501");
-
-  world_spec(502, 1, "12"); /* two parts */
-  world_start(10);
-  expect(10, "want 1; want 2");
-  expect_path(10, 1, 11, "read 5 over 11: 0");
-  world_live(10, 1, 5);
-  expect_path(10, 2, 12, "read 6 over 12: small 0");
-}
-
-LOAD_TEST(too_many_bytes_for_small)
-{
-  w.config.inline_bytes = 399;
-  world_reopen();
-  world_started(0, 500, 4, "1", "read 1 over 11: 0,1,2,3");
-}
-
-/* ---- a part: retries and paths ---- */
-
-/* ---- retries ---- */
-
-READING_TEST(retry_only_what_is_missing)
-{
-  world_failed(1, 1, KVF_TRANSFER_FAILED);
-  expect_at(100, ""); /* read 2 is not quiet */
-  world_live(100, 1, 2);
-  expect_at(104, "");
-  expect_at(110, "want 1");
-  expect_path(111, 1, 12, "read 3 over 12: 0,1,2,3");
-  expect_live(112, 1, 3, "outcome 500 ok 6/6; quiet 500");
-  assert_int_equal(kvf_loads_stats(w.loads)->retries, 1);
-}
-
-LOAD_TEST(retryable_statuses)
-{
-  const kvf_status statuses[] = {KVF_TRANSFER_FAILED, KVF_TRANSFER_STALLED, KVF_PEER_DOWN, KVF_CANCELLED, KVF_CHECKSUM};
-  uint64_t read_id = 1;
-  for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
-    world_begin(0, 500 + i, 1, "1", "want 1");
-    world_path(0, 1, 11);
-    world_trace(0);
-    world_failed(0, read_id++, statuses[i]);
-    expect(0, "");
-    expect_at(10 * (i + 1), "want 1");
-    world_path(10 * (i + 1), 1, 12);
-    world_trace(10 * (i + 1));
-    world_live(10 * (i + 1), 1, read_id++);
-    assert_string_not_equal(world_trace(10 * (i + 1)), "");
-    assert_int_equal(kvf_loads_stats(w.loads)->outcomes[0], i + 1);
-  }
-}
-
-LOAD_TEST(final_statuses)
-{
-  const kvf_status statuses[] = {KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED,
-                                 KVF_INCOMPATIBLE};
-  for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
-    world_begin(0, 500 + i, 1, "1", "want 1");
-    world_path(0, 1, 11);
-    world_trace(0);
-    world_failed(0, 1 + i, statuses[i]);
-    char text[128];
-    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), kvf_status_name(statuses[i]),
-                   (int)(500 + i));
-    expect(0, text);
-  }
-}
-
-READING_TEST(lease_over_midway)
-{
-  expect_live(1, 1, 1, "");
-  world_over(2, 1, 2);
-  expect(2, "outcome 500 lease_expired 4/6; quiet 500");
-}
-
-READING_TEST(lease_over_cancels_the_rest)
-{
-  world_over(2, 1, 1);
-  expect(2, "cancel 2 over 11; outcome 500 lease_expired 0/6");
-  world_live(3, 1, 2); /* too late to count */
-  expect(3, "quiet 500");
-}
-
-READING_TEST(another_process_answers)
-{
-  world_live(1, 1, 1);
-  expect_live(2, 2, 2, "outcome 500 peer_restarted 4/6; quiet 500");
-}
-
-READING_TEST(not_published_then_live)
-{
-  world_not_published(1, 1, 1);
-  expect(1, "");
-  world_failed(2, 2, KVF_NOT_PUBLISHED); /* the producer says it itself */
-  expect_at(6, "");
-  expect_at(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same path */
-  world_live(13, 1, 3);
-  expect_live(13, 1, 4, "outcome 500 ok 6/6; quiet 500");
-}
-
-LOAD_TEST(never_published)
-{
-  world_spec(500, 1, "1");
-  w.spec.deadline_ns = 100 * MS;
-  world_start(0);
-  expect(0, "want 1");
-  world_path(0, 1, 11);
-  uint64_t read_id = 1;
-  for (uint64_t now_ms = 0; now_ms < 100; now_ms++) {
-    world_tick(now_ms);
-    if (world_trace(now_ms)[0] == 'r') {
-      world_not_published(now_ms, 1, read_id++);
+  static const uint32_t widths[] = {1, 2, 4};
+  static const uint32_t heads[] = {1, 2, 4, 8};
+  for (size_t h = 0; h < 4; h++) {
+    for (size_t p = 0; p < 3; p++) {
+      for (size_t d = 0; d < 3; d++) {
+        for (uint32_t rank = 0; rank < widths[d]; rank++) {
+          load_with(widths[p], widths[d], rank, heads[h]);
+          uint32_t parts = widths[p] > widths[d] ? widths[p] / widths[d] : 1;
+          uint32_t heads_here = heads[h] > widths[d] ? heads[h] / widths[d] : 1;
+          assert_int_equal(dialed(), parts < heads_here ? parts : heads_here);
+        }
+      }
     }
   }
-  assert_in_range(read_id, 10, 21);
-  expect_at(100, "outcome 500 deadline 0/1; quiet 500");
 }
 
-LOAD_TEST(path_lost_while_not_published)
+RANKS_TEST(heads_that_do_not_divide_are_incompatible)
 {
-  world_started(0, 500, 1, "1", "read 1 over 11: 0");
-  world_not_published(0, 1, 1);
-  kvf_loads_on_path_down(w.loads, 1 * MS, 1, 11);
-  expect_at(10, "want 1");
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 3);
+  options.consumer_ranks = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
+  assert_int_equal(ranks_peers_held(), 0);
+  assert_int_equal(dialed(), 0);
 }
 
-/* Pauses of 10, 20, 40 ms and so on, at least half of each, until a block is confirmed. */
-LOAD_TEST(pauses_grow_until_a_success)
+/* ---- prefixes ---- */
+
+static void open_two_parts(uint32_t groups)
 {
-  w.config.backoff_max_ns = 1000 * MS;
-  w.config.chunks_in_flight = 1;
-  world_reopen();
-  world_started(0, 500, 5, "1", "read 1 over 11: 0,1,2,3");
-  world_not_published(0, 1, 1);
-  expect_at(10, "read 2 over 11: 0,1,2,3");
-  world_not_published(10, 1, 2);
-  expect_at(30, "read 3 over 11: 0,1,2,3");
-  world_not_published(30, 1, 3);
-  expect_at(49, "");
-  expect_at(70, "read 4 over 11: 0,1,2,3");
-  expect_live(70, 1, 4, "read 5 over 11: 4");
-  world_not_published(70, 1, 5);
-  expect_at(80, "read 6 over 11: 4");
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 4);
+  options.groups = groups;
+  open_world(&options);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(world.reads_count, 2 * groups * POSITIONS);
 }
 
-/* What this node was called with was right when the load began: a failure has another reason, which is counted. */
-LOAD_TEST(outcome_is_never_the_callers_mistake)
+/* A position is good when all its parts are. */
+RANKS_TEST(prefix_is_the_shortest_of_the_parts)
 {
-  world_begin(0, 500, 1, "1", "want 1");
-  world_path(0, 1, 11);
-  world_trace(0);
-  world_failed(0, 1, KVF_INVALID); /* the producer has no such block */
-  expect(0, "outcome 500 bad_ticket 0/1; quiet 500");
-  const int statuses[] = {KVF_INVALID, KVF_LIMIT, KVF_CLOSED, -12345}; /* the last is no enumerator */
-  for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
-    char text[128];
-    world_begin(0, 600 + i, 1, "1", "want 1");
-    kvf_loads_on_path(w.loads, 0, 1, 0, statuses[i]);
-    (void)snprintf(text, sizeof(text), "outcome %d transfer_failed 0/1; quiet %d", (int)(600 + i), (int)(600 + i));
-    expect(0, text);
-  }
-  uint64_t counted = 0;
-  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
-    bool shown = kvf_status_at(i)->lost != KVF_LOST_CALL;
-    counted += shown ? kvf_loads_stats(w.loads)->outcomes[i] : 0;
-  }
-  assert_int_equal(counted, 5);
+  open_two_parts(1);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(1, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), 1);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_LEASE_EXPIRED);
+  assert_int_equal(report.prefix, 2);
+  assert_int_equal(report.blocks, POSITIONS);
+  assert_true(ranks_holds(&ticket, 0, 1));
+  assert_quiet();
 }
 
-/* ---- paths ---- */
-
-LOAD_TEST(path_refused)
+RANKS_TEST(one_part_is_not_enough)
 {
-  world_begin(0, 500, 6, "1", "want 1");
-  expect_refused(1, 1, KVF_HANDSHAKE_REFUSED, "outcome 500 handshake_refused 0/6; quiet 500");
+  open_two_parts(1);
+  assert_int_equal(ranks_complete(1, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
+  assert_outcome(KVF_LEASE_UNKNOWN, 0);
 }
 
-READING_TEST(first_trouble_is_remembered)
+/* P7: with several KV groups a prefix is of no use, however long. */
+RANKS_TEST(prefix_of_several_groups_is_all_or_nothing)
 {
-  world_failed(1, 1, KVF_CANCELLED);
-  world_failed(1, 2, KVF_CHECKSUM);
-  expect_at(11, "want 1");
-  expect_path(11, 1, 12, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5");
-  world_failed(12, 3, KVF_TRANSFER_FAILED);
-  world_failed(12, 4, KVF_TRANSFER_FAILED);
-  expect_at(22, "want 1");
-  expect_refused(22, 1, KVF_PEER_DOWN, "outcome 500 checksum 0/6; quiet 500");
-}
-
-/* A producer that is killed is heard of by its data connection or its control connection, whichever ends first. */
-LOAD_TEST(broken_path_of_a_peer_that_is_gone)
-{
-  static const struct {
-    kvf_status refusal;
-    const char *expected;
-  } cases[] = {{KVF_PEER_DOWN, "peer_down"},
-               {KVF_PEER_RESTARTED, "peer_restarted"},
-               {KVF_TRANSFER_SETUP, "transfer_failed"},
-               {KVF_HANDSHAKE_TIMEOUT, "transfer_failed"}};
-  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-    char text[128];
-    uint64_t now_ms = 100 * i;
-    world_begin(now_ms, 500 + i, 1, "1", "want 1");
-    world_path(now_ms, 1, 11);
-    world_trace(now_ms);
-    world_failed(now_ms, i + 1, KVF_TRANSFER_FAILED);
-    expect_at(now_ms + 50, "want 1");
-    kvf_loads_on_path(w.loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
-    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), cases[i].expected,
-                   (int)(500 + i));
-    expect(now_ms + 50, text);
+  for (uint32_t good = 0; good <= 2 * POSITIONS; good++) {
+    open_two_parts(2);
+    assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+    assert_int_equal(ranks_complete(1, good, KVF_OK), good);
+    assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
+    bool all = good == 2 * POSITIONS;
+    assert_outcome(all ? KVF_OK : KVF_LEASE_EXPIRED, all ? good : 0);
   }
 }
 
-READING_TEST(trouble_that_is_over_is_forgotten)
+/* Groups are read side by side, so that a position's blocks come together. */
+RANKS_TEST(groups_are_read_position_by_position)
 {
-  world_failed(1, 1, KVF_TRANSFER_FAILED);
-  world_live(1, 1, 2);
-  expect_at(11, "want 1");
-  expect_refused(11, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/6; quiet 500");
+  open_two_parts(2);
+  uint32_t seen[2] = {0};
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    uint32_t producer = world.path_producer[world.reads[i].path];
+    const kvf_transfer_item *item = world.reads[i].transfer.items;
+    assert_int_equal(item->position, seen[producer] / 2);
+    assert_int_equal(item->group, seen[producer] % 2);
+    assert_int_equal(item->remote_block, ids[item->group * POSITIONS + item->position]);
+    seen[producer]++;
+  }
+  assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
+  assert_int_equal(ranks_complete(1, 2 * POSITIONS, KVF_OK), 2 * POSITIONS);
 }
 
-LOAD_TEST(path_down)
+/* ---- transports ---- */
+
+/* What breaks under a read is read again over the other transport, and what had been confirmed is not. */
+SIMPLE_TEST(another_transport_brings_the_rest)
 {
-  world_started(0, 500, 12, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  kvf_loads_on_path_down(w.loads, 1 * MS, 1, 99); /* another one */
-  kvf_loads_on_path_down(w.loads, 1 * MS, 2, 11);
-  expect_live(1, 1, 1, "read 3 over 11: 8,9,10,11");
-  kvf_loads_on_path_down(w.loads, 2 * MS, 1, 11);
-  kvf_loads_on_path_down(w.loads, 2 * MS, 1, 11);
-  expect_live(3, 1, 2, "");
-  world_failed(4, 3, KVF_CANCELLED);
-  expect_at(14, "want 1");
-  expect_refused(15, 1, KVF_PEER_DOWN, "outcome 500 peer_down 8/12; quiet 500");
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(world.reads_count, POSITIONS);
+  uint32_t local = world.reads[0].path;
+  assert_int_equal(world.path_transport[local], 0);
+  assert_int_equal(ranks_complete(0, 2, KVF_OK), 2);
+  world.transports_down = 1;
+  kvf_peers_on_link_down(&world.consumer.core.peers, world.now_ns, local, KVF_TRANSFER_FAILED);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_TRANSFER_FAILED), POSITIONS - 2);
+  for (uint32_t ms = 0; world.reads_count == 0 && ms < 1000; ms += 10) {
+    ranks_advance(10);
+  }
+  assert_int_equal(world.reads_count, POSITIONS - 2);
+  for (uint32_t i = 0; i < world.reads_count; i++) {
+    assert_int_equal(world.path_transport[world.reads[i].path], 1);
+    assert_int_equal(world.reads[i].transfer.items_count, 1);
+    assert_int_equal(world.reads[i].transfer.items[0].position, 2 + i);
+  }
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS - 2);
+  assert_int_equal(outcome().status, KVF_OK);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&ticket, 0, position));
+  }
+  assert_int_equal(kvf_attempts_stats(world.consumer.core.loads.attempts)->blocks, POSITIONS);
+  assert_quiet();
 }
 
-LOAD_TEST(path_down_before_any_read)
+/* ---- which blocks ---- */
+
+static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32_t *counts)
 {
-  world_begin(0, 500, 1, "1", "want 1");
-  world_path(0, 1, 11);
-  kvf_loads_on_path_down(w.loads, 0, 1, 11);
-  expect(0, "");
-  expect_at(10, "want 1");
+  kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
+  uint64_t digest = 0;
+  kvf_load load = {.request_id = 1,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = counts, .groups = groups},
+                   .user = 5};
+  assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
+  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns,
+                                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load);
+  ranks_settle();
+  return status;
 }
 
-READING_TEST(last_read_ends_well_after_path_down)
+SIMPLE_TEST(only_wanted_blocks_are_read)
 {
-  kvf_loads_on_path_down(w.loads, 1 * MS, 1, 11);
-  world_live(2, 1, 2);
-  expect_live(2, 1, 1, "outcome 500 ok 6/6; quiet 500");
+  uint32_t destination[POSITIONS] = {KVF_BLOCK_NONE, 1, KVF_BLOCK_NONE, 2, 3, KVF_BLOCK_NONE};
+  world.hold_reads = true;
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
+  assert_int_equal(world.reads_count, 3);
+  assert_int_equal(ranks_complete(0, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_int_equal(outcome().prefix, 3); /* the first position that is missing; what is not wanted is good already */
+  assert_quiet();
 }
 
-LOAD_TEST(answers_that_nobody_waits_for)
+SIMPLE_TEST(nothing_wanted_is_done_at_once)
 {
-  world_path(0, 1, 11);
-  kvf_loads_on_pong(w.loads, 1);
-  kvf_loads_on_path_down(w.loads, 0, 1, 11);
-  start_reading();
-  world_path(1, 1, 12);
-  kvf_loads_on_path(w.loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
-  kvf_loads_on_pong(w.loads, 1);
-  expect(1, "");
-  world_failed(1, 99, KVF_TRANSFER_FAILED);
-  world_live(1, 1, 2);
-  world_live(1, 1, 2); /* twice */
-  kvf_loads_on_read_progress(w.loads, 1 * MS, 99);
-  expect(1, "");
-  assert_int_equal(kvf_loads_stats(w.loads)->late, 2);
+  uint32_t destination[POSITIONS];
+  memset(destination, 0xff, sizeof(destination));
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_OK);
+  assert_outcome(KVF_OK, POSITIONS);
+  assert_int_equal(dialed(), 0);
 }
 
-/* ---- the outcome ---- */
-
-LOAD_TEST(unwanted_positions_are_good)
+SIMPLE_TEST(destinations_that_do_not_fit_are_refused)
 {
-  world_spec(500, 3, "1"); /* positions 2, 5 and 6 of 9 */
-  w.items[0].position = 2;
-  w.items[1].position = 5;
-  w.items[2].position = 6;
-  w.spec.positions = 9;
-  w.config.chunk_bytes = 100;
-  w.config.chunks_in_flight = 3;
-  world_reopen();
-  const char *const expected[] = {"outcome 500 aborted 2/9; quiet 500", "outcome 501 aborted 5/9; quiet 501",
-                                  "outcome 502 aborted 6/9; quiet 502", "outcome 503 ok 9/9; quiet 503"};
-  uint64_t read_id = 1;
-  for (uint64_t good = 0; good < 4; good++) {
-    w.spec.request_id = 500 + good;
-    w.spec.user = 501 + good;
-    world_start(0);
-    expect(0, "want 1");
-    world_path(0, 1, 11);
-    world_trace(0);
-    for (uint64_t i = 0; i < good; i++) {
-      world_live(0, 1, read_id + i);
-    }
-    for (uint64_t i = good; i < 3; i++) {
-      world_failed(0, read_id + i, KVF_TRANSFER_FAILED);
-    }
-    read_id += 3;
-    kvf_loads_abort(w.loads, 0, w.spec.request_id);
-    expect(0, expected[good]);
+  uint32_t good[POSITIONS] = {0, 1, 2, 3, 4, 5};
+  const uint32_t counts[2] = {POSITIONS - 1, 1};
+  const uint32_t more[1] = {POSITIONS + 1};
+  assert_int_equal(load_into(good, 1, counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 1, more), KVF_INVALID);
+  assert_int_equal(load_into(good, 2, counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 0, counts), KVF_INVALID);
+  good[5] = RANKS_BLOCKS; /* one past the pool */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  good[5] = RANKS_BLOCKS - 1;
+  good[1] = good[4]; /* two positions in one block */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  good[1] = 1;
+  uint32_t slid_out = ticket.ids[2];
+  ticket.ids[2] = KVF_BLOCK_NONE; /* the producer does not have it any more */
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_INVALID);
+  ticket.ids[2] = slid_out;
+  assert_int_equal(ranks_peers_held(), 0);
+  assert_int_equal(dialed(), 0);
+  assert_int_equal(load_into(good, 1, ticket.counts), KVF_OK);
+}
+
+RANKS_TEST(memory_must_be_registered)
+{
+  ranks_options options = simple();
+  options.control = true;
+  open_world(&options);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INVALID);
+}
+
+/* A ticket of fewer groups than this engine has cannot be of its model. */
+RANKS_TEST(groups_must_be_those_of_the_memory)
+{
+  ranks_options options = simple();
+  options.groups = 2;
+  open_world(&options);
+  ticket.groups = 1;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INVALID);
+}
+
+/* ---- tickets and tables ---- */
+
+/* P8: nothing is connected to. */
+SIMPLE_TEST(tickets_of_others_are_refused)
+{
+  uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
+  ticket.compat[31] ^= 1;
+  assert_int_equal(load_into(destination, 1, ticket.counts), KVF_INCOMPATIBLE);
+  ticket.compat[31] ^= 1;
+  kvf_load load = {.request_id = 1,
+                   .prompt = ticket.prompt,
+                   .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
+  load.prompt.hash[0] ^= 1;
+  assert_int_equal(start_load(&load), KVF_BAD_TICKET);
+  load.prompt = ticket.prompt;
+  load.prompt.tokens--;
+  assert_int_equal(start_load(&load), KVF_BAD_TICKET);
+  ranks_settle();
+  assert_int_equal(dialed(), 0);
+  assert_int_equal(world.consumer.core.peers.count, 0);
+}
+
+/* P1: a producer whose lease covers other blocks than the ticket says. */
+SIMPLE_TEST(digest_must_be_that_of_the_lease)
+{
+  ticket.ids[0]++;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_BAD_TICKET);
+  assert_int_equal(report.prefix, 0);
+}
+
+SIMPLE_TEST(a_request_loads_once_at_a_time)
+{
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS); /* its quiet has not been taken */
+  assert_int_equal(outcome().status, KVF_OK);
+  assert_quiet();
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+}
+
+RANKS_TEST(table_is_bounded_and_what_is_refused_holds_nothing)
+{
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 4);
+  options.config.loads_max = 2;
+  open_world(&options);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
+  assert_int_equal(ranks_peers_held(), 4);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_peers_held(), 4);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.loads.by_id), 2);
+}
+
+/* P6: an engine that takes no events does not fill the memory. */
+RANKS_TEST(loads_whose_events_wait_are_open)
+{
+  ranks_options options = simple();
+  options.config.loads_max = 2;
+  open_world(&options);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(outcome().status, KVF_OK);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_quiet();
+  assert_int_equal(ranks_load(&ticket, 3), KVF_OK);
+}
+
+/* P2 */
+RANKS_TEST(deadline_is_the_loads_or_the_nodes)
+{
+  ranks_options options = simple();
+  options.config.load_timeout_ms = 400;
+  options.config.stall_timeout_ms = 10000;
+  open_world(&options);
+  world.hold_reads = true;
+  for (uint32_t own_ms = 0; own_ms <= 250; own_ms += 250) {
+    uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
+    kvf_event event;
+    kvf_load load = {.request_id = 1,
+                     .prompt = ticket.prompt,
+                     .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
+                     .timeout_ms = own_ms,
+                     .user = 5};
+    assert_int_equal(start_load(&load), KVF_OK);
+    ranks_settle();
+    ranks_advance(own_ms == 0 ? 399 : own_ms - 1);
+    assert_false(ranks_event(KVF_EVENT_LOAD, &event));
+    ranks_advance(2); /* the wheel's resolution */
+    assert_int_equal(outcome().status, KVF_DEADLINE);
+    assert_quiet();
   }
 }
 
-LOAD_TEST(groups_are_all_or_nothing)
+/* ---- abort ---- */
+
+/* P4: quiet comes when the last read has ended, not before. */
+RANKS_TEST(abort_waits_for_its_reads)
 {
-  world_spec(500, 6, "1");
-  w.spec.groups = 2;
-  w.spec.positions = 8;
-  for (uint32_t i = 0; i < 6; i++) {
-    w.items[i].group = i % 2;
-    w.items[i].position = i / 2;
-  }
-  expect_started(0, "read 1 over 11: 0.0,1.0,0.1,1.1; read 2 over 11: 0.2,1.2");
-  world_live(0, 1, 1);
-  world_over(0, 1, 2);
-  expect(0, "outcome 500 lease_expired 0/8; quiet 500");
+  kvf_event event;
+  open_two_parts(1);
+  world.hold_cancels = true;
+  kvf_core *core = &world.consumer.core;
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_OK);
+  assert_int_equal(outcome().status, KVF_ABORTED);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS);
+  assert_int_equal(ranks_complete(1, POSITIONS - 1, KVF_OK), POSITIONS - 1);
+  assert_false(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_int_equal(ranks_peers_held(), 2);
+  assert_int_equal(ranks_complete(1, 1, KVF_CANCELLED), 1);
+  assert_quiet();
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_NOT_FOUND);
+  assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
 }
 
-LOAD_TEST(prefix_is_the_least_of_the_parts)
+SIMPLE_TEST(bad_tickets_are_counted)
 {
-  world_begin(0, 500, 8, "12", "want 1; want 2");
-  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  world_live(0, 1, 1);
-  expect_live(0, 1, 2, "");
-  expect_path(1, 2, 12, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5,6,7");
-  world_live(1, 2, 3);
-  world_over(1, 2, 4);
-  expect(1, "outcome 500 lease_expired 4/8; quiet 500");
+  world.consumer.core.bad_tickets++;
+  assert_int_equal(world.consumer.core.bad_tickets, 1);
 }
 
-LOAD_TEST(short_part_comes_first)
+SIMPLE_TEST(ticket_without_tokens_is_done_at_once)
 {
-  world_begin(0, 500, 8, "12", "want 1; want 2");
-  expect_path(0, 2, 12, "read 1 over 12: 0,1,2,3; read 2 over 12: 4,5,6,7");
-  world_live(0, 2, 1);
-  world_live(0, 2, 2);
-  expect_refused(0, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/8; quiet 500");
-}
-
-LOAD_TEST(failed_part_ends_the_others)
-{
-  world_begin(0, 500, 8, "12", "want 1; want 2");
-  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  world_live(0, 1, 1);
-  expect_refused(0, 2, KVF_PEER_DOWN, "cancel 2 over 11; outcome 500 peer_down 0/8");
-  world_failed(0, 2, KVF_CANCELLED);
-  expect(0, "quiet 500");
-}
-
-/* Parts of different widths from ranks that hold different numbers of heads. */
-LOAD_TEST(parts_of_different_widths)
-{
-  world_spec(500, 4, "12");
-  w.parts[0].heads = 2;
-  w.parts[1].local_head = 2;
-  w.parts[1].heads = 4;
-  world_start(0);
-  expect(0, "want 1; want 2");
-  world_path(0, 1, 11);
-  expect_path(0, 2, 12, "read 1 over 11: 0,1; read 2 over 12: 0; read 3 over 11: 2,3; read 4 over 12: 1");
-  world_live(0, 1, 1);
-  world_live(0, 1, 3);
-  world_live(0, 2, 4);
-  expect_live(0, 2, 2, "read 5 over 12: 2; read 6 over 12: 3");
-  expect_live(0, 2, 5, "");
-  expect_live(0, 2, 6, "outcome 500 ok 4/4; quiet 500");
-}
-
-LOAD_TEST(each_part_has_its_own_claim)
-{
-  world_spec(500, 1, "12");
-  w.parts[1].claim.digest = DIGEST + 1;
-  world_start(0);
-  expect(0, "want 1; want 2");
-  world_path(0, 1, 11);
-  expect_path(0, 2, 12, "read 1 over 11: 0; read 2 over 12: 0");
-  world_live(0, 1, 1);
-  expect_live(0, 2, 2, "outcome 500 bad_ticket 0/1; quiet 500");
-}
-
-LOAD_TEST(deadline)
-{
-  world_spec(500, 6, "1");
-  w.spec.deadline_ns = 100 * MS;
-  expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
-  world_live(50, 1, 1);
-  expect_at(99, "");
-  expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
-  expect_live(101, 1, 2, "quiet 500");
-  assert_int_equal(kvf_loads_next_deadline(w.loads), KVF_TIME_NEVER);
-}
-
-LOAD_TEST(deadline_without_any_answer)
-{
-  world_spec(500, 6, "1");
-  w.spec.deadline_ns = 100 * MS;
-  world_start(0);
-  assert_in_range(kvf_loads_next_deadline(w.loads), 0, 100 * MS);
-  /* before anybody has taken an action */
-  expect_at(100, "outcome 500 deadline 0/6; quiet 500");
-}
-
-LOAD_TEST(not_quiet_in_time)
-{
-  world_spec(500, 1, "1");
-  w.spec.deadline_ns = 100 * MS;
-  expect_started(0, "read 1 over 11: 0");
-  expect_at(100, "cancel 1 over 11; outcome 500 deadline 0/1");
-  world_tick(5099);
-  assert_true(kvf_loads_healthy(w.loads));
-  world_tick(5100);
-  assert_false(kvf_loads_healthy(w.loads));
-  assert_int_equal(kvf_loads_stats(w.loads)->overdue, 1);
-  kvf_loads_on_read_progress(w.loads, 5200 * MS, 1);
-  expect_at(90000, "");
-  world_failed(90000, 1, KVF_CANCELLED);
-  assert_true(kvf_loads_healthy(w.loads));
-  expect(90000, "quiet 500");
-  assert_int_equal(kvf_loads_stats(w.loads)->overdue, 0);
-  assert_int_equal(kvf_loads_stats(w.loads)->overdue_total, 1);
-}
-
-/* Quiet before the outcome has been taken: still two events, in order. */
-LOAD_TEST(quiet_overtakes_nobody)
-{
-  world_started(0, 500, 1, "1", "read 1 over 11: 0");
-  kvf_loads_abort(w.loads, 0, 500);
-  world_failed(0, 1, KVF_CANCELLED); /* the cancel is not worth telling any more */
-  expect(0, "outcome 500 aborted 0/1; quiet 500");
-}
-
-LOAD_TEST(outcomes_are_counted_by_status)
-{
-  for (uint64_t request_id = 500; request_id < 503; request_id++) {
-    world_ask(0, request_id, 1, "1");
-    kvf_loads_abort(w.loads, 0, request_id);
-    world_trace(0);
-  }
-  uint64_t others = 0;
-  for (unsigned i = 0; i < KVF_STATUSES_MAX; i++) {
-    const kvf_status_info *info = kvf_status_at(i);
-    if (info != NULL && info->status == KVF_ABORTED) {
-      assert_int_equal(kvf_loads_stats(w.loads)->outcomes[i], 3);
-    } else {
-      others += kvf_loads_stats(w.loads)->outcomes[i];
-    }
-  }
-  assert_int_equal(others, 0);
-  assert_null(kvf_status_at(KVF_STATUSES_MAX));
-}
-
-static uint64_t total(const uint64_t *numbers)
-{
-  uint64_t sum = 0;
-  for (size_t i = 0; i < KVF_HISTOGRAM_BUCKETS_MAX; i++) {
-    sum += numbers[i];
-  }
-  return sum;
-}
-
-LOAD_TEST(a_good_load_s_time_and_bytes)
-{
-  const kvf_load_stats *stats = kvf_loads_stats(w.loads);
-  kvf_load_tally tally = {0};
-  world_spec(500, 1, "1");
-  w.parts[0].tally = &tally;
-  world_start(10);
-  expect(10, "want 1");
-  expect_path(12, 1, 11, "read 1 over 11: 0");
-  world_live(17, 1, 1);
-  world_trace(17);
-  assert_int_equal(tally.bytes, 400);
-  assert_int_equal(tally.loads[0], 1);
-  assert_int_equal(total(stats->load_ns.counts), 1);
-  assert_int_equal(total(stats->load_ns.sums), 7 * MS);
-  assert_int_equal(total(stats->load_bytes.sums), 400);
-  assert_int_equal(total(stats->detection_ns.counts), 0);
-}
-
-/* From the last byte on, not from the start: that is how long nobody noticed. */
-LOAD_TEST(detection_begins_with_the_last_byte)
-{
-  const kvf_load_stats *stats = kvf_loads_stats(w.loads);
-  world_started(0, 500, 8, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  world_live(100, 1, 1);
-  kvf_loads_on_read_progress(w.loads, 150 * MS, 2);
-  world_over(150, 1, 2);
-  assert_int_equal(total(stats->detection_ns.counts), 1);
-  assert_int_equal(total(stats->detection_ns.sums), 0);
-  world_trace(150);
-  world_ask(200, 501, 1, "1");
-  world_trace(200);
-  kvf_loads_on_path(w.loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
-  assert_int_equal(total(stats->detection_ns.sums), 60 * MS);
-  assert_int_equal(total(stats->load_ns.counts), 0);
-}
-
-LOAD_TEST(quarantined_blocks_are_counted_while_they_are)
-{
-  const kvf_load_stats *stats = kvf_loads_stats(w.loads);
-  world_started(0, 500, 3, "1", "read 1 over 11: 0,1,2");
-  kvf_loads_abort(w.loads, 0, 500);
-  world_trace(0);
-  world_tick(5000);
-  assert_int_equal(stats->overdue_blocks, 3);
-  world_failed(6000, 1, KVF_CANCELLED);
-  assert_int_equal(stats->overdue_blocks, 0);
-}
-
-/* ---- blocks that do not agree with their checksums ---- */
-
-/* The read ends: `items` agree, and if they are not all, the next does not. */
-static void verified(uint64_t now_ms, uint64_t read_id, kvf_status status, uint32_t items, uint64_t word)
-{
-  kvf_fence_sample sample = world_sample(1, word);
-  kvf_loads_on_read_verified(w.loads, read_id, items);
-  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, status, &sample, 400);
-}
-
-static void mismatch(uint64_t now_ms, uint64_t read_id, uint32_t items)
-{
-  verified(now_ms, read_id, KVF_CHECKSUM, items, kvf_fence_word_live(LEASE_ID));
-}
-
-static void good(uint64_t now_ms, uint64_t read_id, uint32_t items)
-{
-  verified(now_ms, read_id, KVF_OK, items, kvf_fence_word_live(LEASE_ID));
-}
-
-static void assert_counted(uint64_t mismatches, uint64_t agreed, uint64_t unverified)
-{
-  const kvf_load_stats *stats = kvf_loads_stats(w.loads);
-  assert_int_equal(stats->mismatches, mismatches);
-  assert_int_equal(stats->verified, agreed);
-  assert_int_equal(stats->unverified, unverified);
-}
-
-/* The items before the wrong one are good: only it and what follows is read again. */
-READING_TEST(one_more_try)
-{
-  good(1, 2, 2);
-  mismatch(1, 1, 2);
-  expect(1, "");
-  expect_at(11, "want 1");
-  expect_path(11, 1, 11, "read 3 over 11: 2,3");
-  good(12, 3, 2);
-  expect(12, "outcome 500 ok 6/6; quiet 500");
-  assert_counted(1, 6, 0);
-}
-
-READING_TEST(wrong_twice_decides)
-{
-  good(1, 2, 2);
-  mismatch(1, 1, 2);
-  expect_at(11, "want 1");
-  expect_path(11, 1, 11, "read 3 over 11: 2,3");
-  mismatch(12, 3, 0);
-  expect(12, "outcome 500 checksum 2/6; quiet 500");
-  assert_counted(2, 4, 0);
-}
-
-/* Each item has a second try of its own. */
-LOAD_TEST(another_item_is_wrong)
-{
-  world_started(0, 500, 4, "1", "read 1 over 11: 0,1,2,3");
-  mismatch(1, 1, 0);
-  expect_at(11, "want 1");
-  expect_path(11, 1, 11, "read 2 over 11: 0,1,2,3");
-  mismatch(12, 2, 1);
-  expect_at(22, "want 1");
-  expect_path(22, 1, 11, "read 3 over 11: 1,2,3");
-  mismatch(23, 3, 0);
-  expect(23, "outcome 500 checksum 1/4; quiet 500");
-  assert_counted(3, 1, 0);
-}
-
-/* A wrong checksum of bytes that are the lease's no more says nothing, and what was verified is not good either. */
-READING_TEST(the_fence_goes_first)
-{
-  verified(1, 2, KVF_CHECKSUM, 1, kvf_fence_word_over(LEASE_ID));
-  expect(1, "cancel 1 over 11; outcome 500 lease_expired 0/6");
-  world_failed(2, 1, KVF_CANCELLED);
-  expect(2, "quiet 500");
-  assert_counted(0, 0, 0);
-}
-
-/* Says that all agree, and that one does not: taken for the latter. Without a sample nothing is good. */
-READING_TEST(contradictions)
-{
-  mismatch(1, 2, 2);
-  kvf_loads_on_read_verified(w.loads, 1, 3);
-  world_failed(1, 1, KVF_CHECKSUM);
-  kvf_loads_on_read_verified(w.loads, 77, 1);
-  expect_at(11, "want 1");
-  expect_path(11, 1, 11, "read 3 over 11: 0,1,2,3; read 4 over 11: 5");
-}
-
-LOAD_TEST(unverified_blocks_are_counted)
-{
-  w.config.sums = true;
-  world_reopen();
-  start_reading();
-  good(1, 2, 2);
-  expect_live(1, 1, 1, "outcome 500 ok 6/6; quiet 500");
-  assert_counted(0, 2, 4);
-}
-
-/* ---- a part's stall clock ---- */
-
-READING_TEST(silent_peer)
-{
-  expect_at(499, "");
-  expect_at(500, "ping 1");
-  expect_at(999, "");
-  expect_at(1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-  kvf_loads_on_path_down(w.loads, 1000 * MS, 1, 11);
-  kvf_loads_on_read_progress(w.loads, 1500 * MS, 1);
-  expect_at(3000, ""); /* the reads are not quiet: no block enters another attempt */
-  world_failed(3000, 1, KVF_CANCELLED);
-  world_failed(3000, 2, KVF_CANCELLED);
-  expect_at(3010, "want 1");
-  expect_refused(3010, 1, KVF_PEER_DOWN, "outcome 500 transfer_stalled 0/6; quiet 500");
-  assert_int_equal(kvf_loads_stats(w.loads)->stalls, 1);
-  assert_int_equal(kvf_loads_stats(w.loads)->pings, 1);
-}
-
-READING_TEST(peer_that_only_answers_pings)
-{
-  expect_at(500, "ping 1");
-  kvf_loads_on_pong(w.loads, 1);
-  expect_at(1000, "");
-  kvf_loads_on_pong(w.loads, 1);
-  expect_at(1999, "");
-  kvf_loads_on_pong(w.loads, 1);
-  expect_at(2000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1");
-}
-
-READING_TEST(pong_from_before_the_ping)
-{
-  kvf_loads_on_pong(w.loads, 1);
-  expect_at(500, "ping 1");
-  expect_at(1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-}
-
-READING_TEST(progress_restarts_the_clock)
-{
-  kvf_loads_on_read_progress(w.loads, 400 * MS, 1);
-  expect_at(899, "");
-  expect_at(900, "ping 1");
-  kvf_loads_on_read_progress(w.loads, 1100 * MS, 2);
-  expect_at(1599, "");
-  expect_at(1600, "ping 1");
-  kvf_loads_on_pong(w.loads, 1);
-  world_live(2500, 1, 2);
-  expect_at(2999, "");
-  expect_at(3000, "ping 1");
-  expect_at(3499, "");
-  expect_at(3500, "cancel 1 over 11; stalled 11 of 1 silent");
-}
-
-LOAD_TEST(clock_rests_without_reads)
-{
-  world_begin(0, 500, 1, "1", "want 1");
-  expect_at(5000, "");
-  world_path(5000, 1, 11);
-  expect(9000, "read 1 over 11: 0"); /* the clock starts as the read is taken */
-  expect_at(9499, "");
-  expect_at(9500, "ping 1");
-}
-
-READING_TEST(remaining_reads_keep_the_clock)
-{
-  world_failed(10, 1, KVF_TRANSFER_FAILED);
-  expect_at(500, "ping 1");
-  expect_at(1000, "cancel 2 over 11; stalled 11 of 1 silent");
-  world_live(1001, 1, 2); /* it was complete after all */
-  expect_at(1011, "want 1");
-  expect_path(1011, 1, 12, "read 3 over 12: 0,1,2,3");
-  /* the new attempt has a clock of its own */
-  expect_at(1511, "ping 1");
-}
-
-READING_TEST(late_tick_leaves_time_for_the_pong)
-{
-  expect_at(900, "ping 1");
-  expect_at(1399, "");
-  expect_at(1400, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-}
-
-/* While this process did not run, nobody could be heard. */
-READING_TEST(silence_begins_anew_after_a_pause)
-{
-  expect_at(2500, "ping 1"); /* the peer's pong may be waiting in the socket */
-  kvf_loads_on_pong(w.loads, 1);
-  kvf_loads_on_read_progress(w.loads, 2600 * MS, 1);
-  expect_at(9000, "ping 1");
-  kvf_loads_on_pong(w.loads, 1);
-  kvf_loads_on_read_progress(w.loads, 9100 * MS, 1);
-  expect_at(9599, "");
-  expect_at(9600, "ping 1");
-  expect_at(10100, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-}
-
-READING_TEST(silence_begins_anew_once)
-{
-  expect_at(2500, "ping 1");
-  expect_at(9000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-}
-
-READING_TEST(pause_that_is_short)
-{
-  expect_at(500, "ping 1");
-  expect_at(1499, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-}
-
-READING_TEST(pause_with_progress_just_before_it)
-{
-  kvf_loads_on_read_progress(w.loads, 490 * MS, 1);
-  kvf_loads_on_read_progress(w.loads, 990 * MS, 1);
-  /* the timer was for 500 */
-  expect_at(1100, "");
-  expect_at(1490, "ping 1");
-}
-
-LOAD_TEST(loads_share_a_ping_and_a_stall)
-{
-  world_ask(0, 500, 1, "1");
-  world_started(0, 501, 1, "1", "read 1 over 11: 0; read 2 over 11: 0");
-  expect_at(500, "ping 1");
-  expect_at(1000, "cancel 1 over 11; cancel 2 over 11; stalled 11 of 1 silent");
-  world_failed(1000, 1, KVF_CANCELLED);
-  world_failed(1000, 2, KVF_CANCELLED);
-  expect_at(1010, "want 1");
-}
-
-/* A ping that is on its way tells as much as another one would. */
-LOAD_TEST(ping_is_not_repeated)
-{
-  world_started(0, 500, 1, "1", "read 1 over 11: 0");
-  world_started(200, 501, 1, "1", "read 2 over 11: 0");
-  expect_at(500, "ping 1");
-  expect_at(700, "");
-  expect_at(1000, "cancel 1 over 11; stalled 11 of 1 silent");
-  expect_at(1199, "");
-  expect_at(1200, "cancel 2 over 11"); /* the path has been reported */
-}
-
-/* A stall that nobody has taken yet outlives the load's own events. */
-LOAD_TEST(stall_of_a_load_that_ends)
-{
-  kvf_load_event event;
-  start_reading();
-  expect_at(500, "ping 1");
-  world_tick(1000);
-  kvf_loads_abort(w.loads, 1000 * MS, 500);
-  world_failed(1000, 1, KVF_CANCELLED);
-  world_failed(1000, 2, KVF_CANCELLED);
-  assert_true(kvf_loads_next_event(w.loads, &event));
-  assert_true(kvf_loads_next_event(w.loads, &event));
-  assert_int_equal(kvf_loads_stats(w.loads)->open, 1);
-  world_start(1000); /* the same request, anew */
-  expect(1000, "stalled 11 of 1 silent; want 1");
-  assert_int_equal(kvf_loads_stats(w.loads)->open, 1);
+  ticket.prompt.tokens = 0;
+  ticket.counts[0] = 0;
+  assert_int_equal(load_into(NULL, 1, ticket.counts), KVF_OK);
+  kvf_report report = outcome();
+  assert_int_equal(report.status, KVF_OK);
+  assert_int_equal(report.blocks, 0);
+  assert_quiet();
+  assert_int_equal(dialed(), 0);
 }

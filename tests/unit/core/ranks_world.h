@@ -4,6 +4,7 @@
 #define KVF_TESTS_RANKS_WORLD_H
 
 #include "core/core.h"
+#include "core/core_state.h"
 #include "test.h"
 
 #define MS KVF_NS_PER_MS
@@ -45,7 +46,7 @@ typedef struct ranks_world {
   uint32_t transports_down;             /* as bits: links over these cannot be opened */
   bool hold_reads;                      /* ranks_complete() ends them */
   bool hold_cancels;                    /* those that were cancelled too */
-  kvf_load_action reads[RANKS_READS];
+  kvf_attempt_action reads[RANKS_READS];
   uint32_t reads_count;
 } ranks_world;
 

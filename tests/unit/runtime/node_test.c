@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "../../held_port.h"
+#include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -443,14 +444,14 @@ PAIR_TEST(closing_ends_the_leases)
 static void keep_secret(kvf_node *node, kvf_entropy *out)
 {
   (void)kvf_node_enter(node);
-  *out = node->core.self.entropy;
+  *out = node->core->self.entropy;
   (void)pthread_mutex_unlock(&node->lock);
 }
 
 static void restore_secret(kvf_node *node, const kvf_entropy *kept)
 {
   (void)kvf_node_enter(node);
-  node->core.self.entropy = *kept;
+  node->core->self.entropy = *kept;
   (void)pthread_mutex_unlock(&node->lock);
 }
 

@@ -7,7 +7,7 @@
 #define KVF_TESTS_LOAD_WORLD_H
 
 #include "base/time.h"
-#include "core/load.h"
+#include "core/attempt.h"
 #include "test.h"
 
 #define MS KVF_NS_PER_MS
@@ -15,13 +15,21 @@
 #define LEASE_ID 77u
 #define DIGEST 4242u
 
+#define WORLD_ASKED_MAX 16
+
+typedef struct world_asked {
+  uint64_t request_id; /* 0: unused */
+  kvf_attempt *attempt;
+} world_asked;
+
 typedef struct world {
-  kvf_loads *loads;
-  kvf_loads_config config;
-  kvf_load_spec spec;
+  kvf_attempts *loads;
+  kvf_attempts_config config;
+  kvf_attempt_spec spec;
   kvf_transfer_item items[WORLD_ITEMS_MAX];
   uint64_t head_bytes[KVF_GROUPS_MAX];
-  kvf_load_part_spec parts[KVF_RANKS_MAX];
+  kvf_slice_spec slices[KVF_RANKS_MAX];
+  world_asked asked[WORLD_ASKED_MAX];
   char trace[16384];
 } world;
 
@@ -45,12 +53,11 @@ static inline void world_spec(uint64_t request_id, uint32_t items, const char *p
   }
   for (uint32_t i = 0; peers[i] != 0; i++) {
     uint32_t peer = (uint32_t)(peers[i] - '0');
-    w.parts[i] = (kvf_load_part_spec){
+    w.slices[i] = (kvf_slice_spec){
         .peer = peer, .local_head = i, .heads = 1, .claim = {world_incarnation(peer), LEASE_ID, DIGEST}};
-    w.spec.parts_count = i + 1;
+    w.spec.slices_count = i + 1;
   }
   w.spec.request_id = request_id;
-  w.spec.user = request_id + 1;
   w.spec.deadline_ns = 30000 * MS;
   w.spec.lease.id = LEASE_ID;
   w.spec.rank = 3;
@@ -59,33 +66,32 @@ static inline void world_spec(uint64_t request_id, uint32_t items, const char *p
   w.spec.items_count = items;
   w.spec.items = w.items;
   w.spec.head_bytes = w.head_bytes;
-  w.spec.parts = w.parts;
+  w.spec.slices = w.slices;
 }
 
 /* Chunks of at most 4 items of one head, 2 in flight; a pause is 5 to 10 ms; the stall timeout is 1000 ms. */
 static inline void world_init(void)
 {
   memset(&w, 0, sizeof(w));
-  w.config = (kvf_loads_config){.loads_max = 4,
-                                .stall_timeout_ns = 1000 * MS,
-                                .quiet_timeout_ns = 5000 * MS,
-                                .backoff_min_ns = 10 * MS,
-                                .backoff_max_ns = 10 * MS,
-                                .chunk_bytes = 400,
-                                .chunks_in_flight = 2,
-                                .inline_bytes = 0,
-                                .seed = 1};
+  w.config = (kvf_attempts_config){.stall_timeout_ns = 1000 * MS,
+                                   .quiet_timeout_ns = 5000 * MS,
+                                   .backoff_min_ns = 10 * MS,
+                                   .backoff_max_ns = 10 * MS,
+                                   .chunk_bytes = 400,
+                                   .chunks_in_flight = 2,
+                                   .inline_bytes = 0,
+                                   .seed = 1};
 }
 
 static inline void world_open(void)
 {
-  assert_int_equal(kvf_loads_create(&w.config, 0, &w.loads), KVF_OK);
+  assert_int_equal(kvf_attempts_create(&w.config, 0, &w.loads), KVF_OK);
 }
 
 /* With another configuration. */
 static inline void world_reopen(void)
 {
-  kvf_loads_destroy(w.loads);
+  kvf_attempts_destroy(w.loads);
   world_open();
 }
 
@@ -100,7 +106,7 @@ static inline int world_setup(void **state)
 static inline int world_teardown(void **state)
 {
   (void)state;
-  kvf_loads_destroy(w.loads);
+  kvf_attempts_destroy(w.loads);
   w.loads = NULL;
   return 0;
 }
@@ -112,9 +118,35 @@ static inline kvf_fence_sample world_sample(uint32_t peer, uint64_t word)
 
 /* ---- what goes in ---- */
 
+/* What is asked of this request, or room for another one (0); NULL: there is none. */
+static inline world_asked *world_find(uint64_t request_id)
+{
+  for (size_t i = 0; i < WORLD_ASKED_MAX; i++) {
+    if (w.asked[i].request_id == request_id) {
+      return &w.asked[i];
+    }
+  }
+  return NULL;
+}
+
 static inline void world_start(uint64_t now_ms)
 {
-  assert_int_equal(kvf_loads_start(w.loads, now_ms * MS, &w.spec), KVF_OK);
+  world_asked *asked = world_find(0);
+  assert_non_null(asked);
+  asked->request_id = w.spec.request_id;
+  w.spec.owner = asked;
+  assert_int_equal(kvf_attempts_start(w.loads, now_ms * MS, &w.spec, &asked->attempt), KVF_OK);
+}
+
+/* False: there is none of this request. */
+static inline bool world_abort(uint64_t now_ns, uint64_t request_id)
+{
+  const world_asked *asked = world_find(request_id);
+  if (asked == NULL) {
+    return false;
+  }
+  kvf_attempt_abort(w.loads, now_ns, asked->attempt);
+  return true;
 }
 
 static inline void world_ask(uint64_t now_ms, uint64_t request_id, uint32_t items, const char *peers)
@@ -126,34 +158,34 @@ static inline void world_ask(uint64_t now_ms, uint64_t request_id, uint32_t item
 static inline void world_live(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, kvf_fence_word_live(LEASE_ID));
-  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_attempts_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
 static inline void world_over(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, kvf_fence_word_over(LEASE_ID));
-  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_attempts_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
 static inline void world_not_published(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
   kvf_fence_sample sample = world_sample(peer, 0);
-  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
+  kvf_attempts_on_read_done(w.loads, now_ms * MS, read_id, KVF_OK, &sample, 400);
 }
 
 static inline void world_failed(uint64_t now_ms, uint64_t read_id, kvf_status status)
 {
-  kvf_loads_on_read_done(w.loads, now_ms * MS, read_id, status, NULL, 0);
+  kvf_attempts_on_read_done(w.loads, now_ms * MS, read_id, status, NULL, 0);
 }
 
 static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t path)
 {
-  kvf_loads_on_path(w.loads, now_ms * MS, peer, path, KVF_OK);
+  kvf_attempts_on_path(w.loads, now_ms * MS, peer, path, KVF_OK);
 }
 
 static inline void world_tick(uint64_t now_ms)
 {
-  kvf_loads_tick(w.loads, now_ms * MS, UINT32_MAX);
+  kvf_attempts_tick(w.loads, now_ms * MS, UINT32_MAX);
 }
 
 /* ---- what comes out ---- */
@@ -168,7 +200,7 @@ __attribute__((format(printf, 1, 2))) static inline void world_say(const char *f
   assert_true(written >= 0 && (size_t)written < sizeof(w.trace) - used);
 }
 
-static inline void world_say_read(const kvf_load_action *action)
+static inline void world_say_read(const kvf_attempt_action *action)
 {
   world_say("read %d over %d:%s", (int)action->transfer.id, (int)action->path, action->transfer.small ? " small" : "");
   for (uint32_t i = 0; i < action->transfer.items_count; i++) {
@@ -181,25 +213,25 @@ static inline void world_say_read(const kvf_load_action *action)
   }
 }
 
-static inline void world_say_action(const kvf_load_action *action)
+static inline void world_say_action(const kvf_attempt_action *action)
 {
   if (w.trace[0] != 0) {
     world_say("; ");
   }
   switch (action->kind) {
-    case KVF_LOAD_READ:
+    case KVF_ATTEMPT_READ:
       world_say_read(action);
       break;
-    case KVF_LOAD_CANCEL:
+    case KVF_ATTEMPT_CANCEL:
       world_say("cancel %d over %d", (int)action->transfer.id, (int)action->path);
       break;
-    case KVF_LOAD_WANT_PATH:
+    case KVF_ATTEMPT_WANT_PATH:
       world_say("want %d", (int)action->peer);
       break;
-    case KVF_LOAD_PING:
+    case KVF_ATTEMPT_PING:
       world_say("ping %d", (int)action->peer);
       break;
-    case KVF_LOAD_PATH_STALLED:
+    case KVF_ATTEMPT_PATH_STALLED:
       world_say("stalled %d of %d%s", (int)action->path, (int)action->peer, action->silent ? " silent" : "");
       break;
     default:
@@ -207,32 +239,34 @@ static inline void world_say_action(const kvf_load_action *action)
   }
 }
 
-static inline void world_say_event(const kvf_load_event *event)
+static inline void world_say_event(const kvf_attempt_news *event)
 {
-  assert_int_equal(event->user, event->request_id + 1);
+  world_asked *asked = event->owner;
+  const uint64_t request_id = event->report.request_id;
+  assert_int_equal(asked->request_id, request_id);
   if (w.trace[0] != 0) {
     world_say("; ");
   }
-  if (event->kind == KVF_LOAD_QUIET) {
-    world_say("quiet %d", (int)event->request_id);
+  if (event->kind == KVF_ATTEMPT_QUIET) {
+    world_say("quiet %d", (int)request_id);
+    *asked = (world_asked){0};
     return;
   }
-  assert_int_equal(event->report.request_id, event->request_id);
   assert_int_equal(event->report.ranks_mask, 1u << 3);
-  world_say("outcome %d %s %d/%d", (int)event->request_id, kvf_status_name(event->report.status),
-            (int)event->report.prefix, (int)event->report.blocks);
+  world_say("outcome %d %s %d/%d", (int)request_id, kvf_status_name(event->report.status), (int)event->report.prefix,
+            (int)event->report.blocks);
 }
 
 /* Takes all that the machine has to say. */
 static inline const char *world_trace(uint64_t now_ms)
 {
-  kvf_load_action action;
-  kvf_load_event event;
+  kvf_attempt_action action;
+  kvf_attempt_news event;
   w.trace[0] = 0;
-  while (kvf_loads_next_action(w.loads, now_ms * MS, &action)) {
+  while (kvf_attempts_next_action(w.loads, now_ms * MS, &action)) {
     world_say_action(&action);
   }
-  while (kvf_loads_next_event(w.loads, &event)) {
+  while (kvf_attempts_next_news(w.loads, &event)) {
     world_say_event(&event);
   }
   return w.trace;
@@ -262,10 +296,10 @@ static inline const char *world_trace(uint64_t now_ms)
   } while (0)
 
 /* A peer has no path. */
-#define expect_refused(now_ms, peer, status, text)              \
-  do {                                                          \
-    kvf_loads_on_path(w.loads, (now_ms) * MS, peer, 0, status); \
-    expect(now_ms, text);                                       \
+#define expect_refused(now_ms, peer, status, text)                 \
+  do {                                                             \
+    kvf_attempts_on_path(w.loads, (now_ms) * MS, peer, 0, status); \
+    expect(now_ms, text);                                          \
   } while (0)
 
 /* The load of world_spec() starts, and its one peer, 1, offers path 11: what is said then. */

@@ -1,0 +1,33 @@
+/* This rank's registered memory, as far as the core has to know it: groups, and how many blocks of what size each has.
+ */
+#ifndef KVF_CORE_POOL_H
+#define KVF_CORE_POOL_H
+
+#include "kvferry/node.h"
+#include "wire/ticket.h"
+
+typedef struct kvf_pool {
+  bool exists;
+  bool has_existed; /* stays true: a peer that still has the first memory's layout would read wrong bytes for a later
+                       lease */
+  uint32_t groups;
+  uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of one block, over all regions of the group */
+  uint32_t group_blocks[KVF_GROUPS_MAX];
+  uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
+  uint32_t heads_total;
+} kvf_pool;
+
+/* KVF_NO_MEMORY: nothing has changed. `count` is above 0, and the regions are valid. */
+KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_region *regions, uint32_t count);
+void kvf_pool_free(kvf_pool *pool);
+
+/* Whether these blocks can be published. KVF_INVALID: no memory, or a group or block that it does not have. KVF_LIMIT:
+ * more than KVF_BLOCKS_PER_LEASE_MAX. */
+KVF_MUST_USE kvf_status kvf_pool_check_blocks(const kvf_pool *pool, const kvf_blocks *blocks);
+
+/* Whether the ticket's positions can be loaded into these blocks. KVF_INVALID: no memory, other positions, a block that
+ * it does not have, or one that is named twice in its group. */
+KVF_MUST_USE kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ticket,
+                                                   const kvf_blocks *destination);
+
+#endif
