@@ -20,8 +20,8 @@ typedef struct bench_shape {
   const char *transport;
   uint32_t blocks;
   uint32_t block_bytes;
-  bool sums; /* option checksum is on, on both sides */
-  bool tls;  /* option tls is always, on both sides */
+  bool checksums; /* option checksum is on, on both sides */
+  bool tls;       /* option tls is always, on both sides */
 } bench_shape;
 
 /* What the child tells of one shape. */

@@ -67,7 +67,7 @@ kvf_node *bench_node(const bench_shape *shape, uint8_t *pool)
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_config_init(&config);
   bench_must(kvf_config_set(&config, "transports", shape->transport, message) == KVF_OK &&
-                 kvf_config_set(&config, "checksum", shape->sums ? "on" : "off", message) == KVF_OK &&
+                 kvf_config_set(&config, "checksum", shape->checksums ? "on" : "off", message) == KVF_OK &&
                  kvf_config_set(&config, "key_file", shape->tls ? key_path : "", message) == KVF_OK &&
                  kvf_config_set(&config, "tls", shape->tls ? "always" : "never", message) == KVF_OK &&
                  kvf_config_set(&config, "lease_ttl_ms", "600000", message) == KVF_OK &&

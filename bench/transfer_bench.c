@@ -1,6 +1,6 @@
 /* Loads through the public API between two processes, fence checks on, beside what the machine can do at best: the same
- * blocks, interleaved round by round; with checksums as well (+sums), and inside TLS (+tls), whose limit stays the bare
- * one. One JSON object a line; bench/bench.py makes the table. */
+ * blocks, interleaved round by round; with checksums as well (+checksums), and inside TLS (+tls), whose limit stays the
+ * bare one. One JSON object a line; bench/bench.py makes the table. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,18 +21,18 @@ static const bench_shape shapes[] = {
     {"64x16KiB", "local", 64, 16384, false, false},
     {"1024x16KiB", "local", 1024, 16384, false, false},
     {"64x1MiB", "local", 64, 1 << 20, false, false},
-    {"1x4KiB+sums", "local", 1, 4096, true, false},
-    {"64x16KiB+sums", "local", 64, 16384, true, false},
-    {"1024x16KiB+sums", "local", 1024, 16384, true, false},
-    {"64x1MiB+sums", "local", 64, 1 << 20, true, false},
+    {"1x4KiB+checksums", "local", 1, 4096, true, false},
+    {"64x16KiB+checksums", "local", 64, 16384, true, false},
+    {"1024x16KiB+checksums", "local", 1024, 16384, true, false},
+    {"64x1MiB+checksums", "local", 64, 1 << 20, true, false},
     {"1x4KiB", "tcp", 1, 4096, false, false},
     {"64x16KiB", "tcp", 64, 16384, false, false},
     {"1024x16KiB", "tcp", 1024, 16384, false, false},
     {"64x1MiB", "tcp", 64, 1 << 20, false, false},
-    {"1x4KiB+sums", "tcp", 1, 4096, true, false},
-    {"64x16KiB+sums", "tcp", 64, 16384, true, false},
-    {"1024x16KiB+sums", "tcp", 1024, 16384, true, false},
-    {"64x1MiB+sums", "tcp", 64, 1 << 20, true, false},
+    {"1x4KiB+checksums", "tcp", 1, 4096, true, false},
+    {"64x16KiB+checksums", "tcp", 64, 16384, true, false},
+    {"1024x16KiB+checksums", "tcp", 1024, 16384, true, false},
+    {"64x1MiB+checksums", "tcp", 64, 1 << 20, true, false},
     {"1x4KiB+tls", "tcp", 1, 4096, false, true},
     {"64x16KiB+tls", "tcp", 64, 16384, false, true},
     {"1024x16KiB+tls", "tcp", 1024, 16384, false, true},

@@ -312,7 +312,7 @@ static void confirm(kvf_attempts *attempts, const kvf_attempt_chunk *chunk, uint
   attempts->stats.blocks += count;
   if (chunk->verified > 0) {
     attempts->stats.verified += count;
-  } else if (attempts->config.sums) {
+  } else if (attempts->config.checksums) {
     attempts->stats.unverified += count;
   }
 }

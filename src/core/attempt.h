@@ -40,7 +40,7 @@ typedef struct kvf_attempts_config {
   uint32_t spread_bytes;     /* a load of less for each reader is cut for fewer; 0 is 1 */
   uint32_t chunks_in_flight; /* of each slice: 1 to KVF_CHUNKS_IN_FLIGHT_MAX */
   uint32_t inline_bytes;     /* a load whose whole rest is one chunk of at most this is read as `small` */
-  bool sums;                 /* blocks are to be verified: those that are not are counted */
+  bool checksums;            /* blocks are to be verified: those that are not are counted */
   uint64_t seed;             /* of the jitter */
 } kvf_attempts_config;
 
@@ -124,7 +124,7 @@ typedef struct kvf_attempt_stats {
   uint64_t stalls;         /* times that a slice's stall clock has run out */
   uint64_t pings;
   uint64_t verified;                   /* blocks confirmed that agree with their checksums */
-  uint64_t unverified;                 /* blocks confirmed that have none, though config.sums wants them */
+  uint64_t unverified;                 /* blocks confirmed that have none, though config.checksums wants them */
   uint64_t mismatches;                 /* reads that brought a block that does not agree with its checksums */
   uint64_t late;                       /* completions of reads that are not in flight */
   uint64_t outcomes[KVF_STATUSES_MAX]; /* loads by status: [i] counts kvf_status_at(i) */

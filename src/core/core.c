@@ -35,7 +35,7 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
   kvf_lease_table_config config = {.slots = options->lease_slots,
                                    .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
                                    .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms),
-                                   .sums = options->checksum == KVF_ON};
+                                   .checksums = options->checksum == KVF_ON};
   kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
   if (status != KVF_OK) {
     return status;
@@ -285,9 +285,9 @@ void kvf_core_drain(kvf_core *core)
   kvf_lease_slots_drain(&core->slots);
 }
 
-void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease)
+void kvf_core_on_checksummed(kvf_core *core, const kvf_lease *lease)
 {
-  kvf_lease_table_summed(&core->leases, lease);
+  kvf_lease_table_checksummed(&core->leases, lease);
 }
 
 kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease, kvf_transfer_item *items,

@@ -181,7 +181,7 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 KVF_MUST_USE kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                            kvf_transfer_item *items, uint32_t count);
 /* The checksums of a published lease's blocks are made. */
-void kvf_core_on_summed(kvf_core *core, const kvf_lease *lease);
+void kvf_core_on_checksummed(kvf_core *core, const kvf_lease *lease);
 
 /* ---- time and events ---- */
 

@@ -194,7 +194,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
-  entry->held = table->config.sums;
+  entry->held = table->config.checksums;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
   entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
@@ -207,7 +207,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   return KVF_OK;
 }
 
-void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease)
+void kvf_lease_table_checksummed(kvf_lease_table *table, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL || !entry->held || entry->word != kvf_fence_word_live(lease->id)) {

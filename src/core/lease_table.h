@@ -41,7 +41,7 @@ typedef struct kvf_lease_table_config {
   uint32_t slots;
   uint64_t ttl_ns;       /* a lease lives this long after its last renewal */
   uint64_t lease_max_ns; /* and this long after it was published, however often it is renewed */
-  bool sums;             /* a live word waits for kvf_lease_table_summed() */
+  bool checksums;        /* a live word waits for kvf_lease_table_checksummed() */
 } kvf_lease_table_config;
 
 /* Only grow. */
@@ -92,9 +92,9 @@ void kvf_lease_table_free(kvf_lease_table *table);
 KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                                 const kvf_blocks *blocks, uint64_t digest, uint64_t user);
 
-/* The checksums of a published lease's blocks are where readers find them. Only with config.sums, once a publish;
+/* The checksums of a published lease's blocks are where readers find them. Only with config.checksums, once a publish;
  * without effect on a lease that has ended meanwhile, whose live word is never stored. */
-void kvf_lease_table_summed(kvf_lease_table *table, const kvf_lease *lease);
+void kvf_lease_table_checksummed(kvf_lease_table *table, const kvf_lease *lease);
 
 /* A consumer's renewal: attaches it, and lengthens the lease unless the consumer has finished, for then the renewal is
  * a late one. Where there is no room for another consumer it is not attached: the lease is lengthened, but may end as

@@ -412,7 +412,7 @@ static kvf_status create_attempts(kvf_loads *loads, uint64_t now_ns, uint64_t se
                                 .spread_bytes = spread_bytes,
                                 .chunks_in_flight = options->chunks_in_flight,
                                 .inline_bytes = options->inline_bytes,
-                                .sums = options->checksum == KVF_ON,
+                                .checksums = options->checksum == KVF_ON,
                                 .seed = seed};
   return kvf_attempts_create(&config, now_ns, &loads->attempts);
 }

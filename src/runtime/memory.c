@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/checksummer.h"
 #include "runtime/numa.h"
 #include "runtime/pump.h"
-#include "runtime/summing.h"
 #include "transport/segments.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
@@ -53,13 +53,13 @@ static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t
 
 static void clear_memory(kvf_node *node)
 {
-  kvf_summing_stop(node->summing);
+  kvf_checksummer_stop(node->checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
   node->memory_set = false;
-  kvf_summing_close(node->summing);
-  node->summing = NULL;
+  kvf_checksummer_close(node->checksummer);
+  node->checksummer = NULL;
   free(node->regions);
   node->regions = NULL;
 }
@@ -72,7 +72,7 @@ static kvf_status set_transports(kvf_node *node)
                                  .table_slots = node->config.lease_slots,
                                  .table_fd = node->fence_fd};
   kvf_cpu_list near_cpus;
-  kvf_summing_describe(node->summing, &memory);
+  kvf_checksummer_describe(node->checksummer, &memory);
   if (kvf_thread_cpus_are_free(&node->cpus) &&
       kvf_numa_cpus(KVF_NUMA_FOLDER, node->regions, node->regions_count, &near_cpus)) {
     memory.near_cpus = &near_cpus;
@@ -116,7 +116,7 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   memcpy(node->regions, regions, count * sizeof(*regions));
   node->regions_count = (uint32_t)count;
   if (node->config.checksum == KVF_ON) {
-    status = kvf_summing_open(node, &node->summing);
+    status = kvf_checksummer_open(node, &node->checksummer);
   }
   if (status == KVF_OK) {
     status = set_transports(node);

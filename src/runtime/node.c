@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "runtime/checksummer.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
 #include "runtime/random.h"
-#include "runtime/summing.h"
 #include "transport/fence_memory.h"
 #include "transport/own_fds.h"
 #include "transport/socket.h"
@@ -321,7 +321,7 @@ void kvf_node_close(kvf_node *node)
     return;
   }
   wait_until_quiet(node);
-  kvf_summing_stop(node->summing);
+  kvf_checksummer_stop(node->checksummer);
   kvf_control_stop(node->control);
   disconnect_links(node);
   for (uint32_t i = 0; node->memory_set && i < node->transports_count; i++) {
@@ -335,7 +335,7 @@ void kvf_node_close(kvf_node *node)
   }
   kvf_core_destroy(node->core);
   close_fence(node);
-  kvf_summing_close(node->summing);
+  kvf_checksummer_close(node->checksummer);
   free(node->regions);
   (void)pthread_mutex_destroy(&node->register_lock);
   (void)pthread_mutex_destroy(&node->lock);

@@ -27,8 +27,8 @@ typedef struct kvf_node_link {
   kvf_link *link;
 } kvf_node_link;
 
-typedef struct kvf_control kvf_control; /* control.c */
-typedef struct kvf_summing kvf_summing; /* summing.c */
+typedef struct kvf_control kvf_control;         /* control.c */
+typedef struct kvf_checksummer kvf_checksummer; /* checksummer.c */
 
 /* Why transports end a consumer's connection: kvf_node_reasons[]; what is none of the others counts as the last. */
 #define KVF_NODE_REASONS 9
@@ -67,7 +67,7 @@ struct kvf_node {
   int fence_fd;      /* its file; -1: none */
   kvf_region *regions;
   uint32_t regions_count;
-  kvf_summing *summing;          /* while there is memory; NULL: option checksum is off */
+  kvf_checksummer *checksummer;  /* while there is memory; NULL: option checksum is off */
   bool memory_set;               /* the transports have it */
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 

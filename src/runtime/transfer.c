@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "base/fence.h"
+#include "runtime/checksummer.h"
 #include "runtime/pump.h"
-#include "runtime/summing.h"
 
 _Static_assert(KVF_ADDRESS_TEXT_BYTES <= KVF_HOST_BYTES_MAX, "kvf_request_info.peer");
 
@@ -76,9 +76,9 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   if (status != KVF_OK) {
     return status;
   }
-  kvf_summing_job *job = NULL;
+  kvf_checksummer_job *job = NULL;
   if (node->config.checksum == KVF_ON) {
-    job = kvf_summing_prepare(lease, blocks);
+    job = kvf_checksummer_prepare(lease, blocks);
     if (job == NULL) {
       return KVF_NO_MEMORY;
     }
@@ -86,7 +86,7 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   uint64_t now_ns = kvf_node_enter(node);
   status = kvf_core_publish(node->core, now_ns, lease, blocks, digest, user);
   if (status == KVF_OK && job != NULL) {
-    kvf_summing_submit(node->summing, job);
+    kvf_checksummer_submit(node->checksummer, job);
     job = NULL;
   }
   kvf_node_leave(node, now_ns);

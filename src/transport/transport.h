@@ -87,11 +87,11 @@ typedef struct kvf_transport_memory {
   uint32_t table_slots;
   int table_fd;                  /* its file, for others to map; -1: none */
   const kvf_cpu_list *near_cpus; /* where threads that copy are to run; read during the call only; NULL: as before */
-  /* Checksums (transport/sums.h), if the node has them: of the blocks that others read, and where those of the blocks
-   * that we read are put. */
-  uint32_t sums_count;
-  const kvf_region *sums;
-  const kvf_region *sums_read;
+  /* Checksums (transport/checksums.h), if the node has them: of the blocks that others read, and where those of the
+   * blocks that we read are put. */
+  uint32_t checksums_count;
+  const kvf_region *checksums;
+  const kvf_region *checksums_read;
 } kvf_transport_memory;
 
 typedef struct kvf_link_spec {
@@ -157,8 +157,8 @@ struct kvf_link {
 
 extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
 extern const kvf_transport_ops kvf_transport_tcp;
-extern const kvf_transport_ops kvf_transport_tcp_shard; /* one of those that it is made of */
-extern const kvf_transport_ops kvf_transport_ucx;       /* RDMA and what else UCX has; loaded at run time */
+extern const kvf_transport_ops kvf_transport_tcp_rail; /* one of those that it is made of */
+extern const kvf_transport_ops kvf_transport_ucx;      /* RDMA and what else UCX has; loaded at run time */
 
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */

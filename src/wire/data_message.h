@@ -69,7 +69,7 @@ typedef struct kvf_data_read {
   uint32_t remote_head;
   uint32_t heads; /* above 0; remote_head + heads fits 32 bits */
   uint32_t items_count;
-  bool sums;           /* the blocks' checksums are wanted too: the payload has them as one more region of each group */
+  bool checksums;      /* the blocks' checksums are wanted too: the payload has them as one more region of each group */
   const uint8_t *runs; /* decoded: in the body, for kvf_data_read_items(); not read by encode */
   size_t runs_bytes;
 } kvf_data_read;

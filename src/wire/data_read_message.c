@@ -53,7 +53,7 @@ kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_transfer_it
   kvf_put_u32(&encoder, read->remote_head);
   kvf_put_u32(&encoder, read->heads);
   kvf_put_u32(&encoder, read->items_count);
-  kvf_put_u8(&encoder, read->sums ? 1 : 0);
+  kvf_put_u8(&encoder, read->checksums ? 1 : 0);
   for (uint32_t i = 0; i < read->items_count && !encoder.failed;) {
     read_run run = {items[i].group, items[i].position, 1};
     while (i + run.count < read->items_count && items[i + run.count].group == run.group &&
@@ -88,9 +88,9 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   read.remote_head = kvf_get_u32(&decoder);
   read.heads = kvf_get_u32(&decoder);
   read.items_count = kvf_get_u32(&decoder);
-  uint8_t sums = kvf_get_u8(&decoder);
-  read.sums = sums == 1;
-  if (decoder.failed || sums > 1 || !head_is_valid(&read)) {
+  uint8_t checksums = kvf_get_u8(&decoder);
+  read.checksums = checksums == 1;
+  if (decoder.failed || checksums > 1 || !head_is_valid(&read)) {
     return KVF_PROTOCOL;
   }
   read.runs = decoder.data + decoder.at;

@@ -9,7 +9,7 @@
 #define KVF_TRANSPORT_NAME_BYTES 16 /* with its terminating zero */
 #define KVF_READ_ITEMS_MAX 65536    /* items of one read */
 
-/* From a region's first byte to its last: 256 TiB, so that sums over KVF_REGIONS_MAX regions cannot overflow. */
+/* From a region's first byte to its last: 256 TiB, so that checksums over KVF_REGIONS_MAX regions cannot overflow. */
 #define KVF_REGION_BYTES_MAX (UINT64_C(1) << 48)
 
 /* A region as its owner describes it to a peer: kvf_region without the address. */

@@ -33,8 +33,8 @@ static bool within_limits(const kvf_ucx_description *description)
   bool good = description->worker_bytes > 0 && description->worker_bytes <= KVF_UCX_ADDRESS_BYTES_MAX &&
               description->table.key_bytes > 0 && description->table.key_bytes <= KVF_UCX_KEY_BYTES_MAX &&
               description->table_slots > 0 && description->regions_count > 0 &&
-              description->regions_count <= KVF_REGIONS_MAX && description->sums_count <= KVF_GROUPS_MAX;
-  for (uint32_t i = 0; good && i < description->regions_count + description->sums_count; i++) {
+              description->regions_count <= KVF_REGIONS_MAX && description->checksums_count <= KVF_GROUPS_MAX;
+  for (uint32_t i = 0; good && i < description->regions_count + description->checksums_count; i++) {
     uint16_t bytes = description->memories[i].key_bytes;
     good = bytes > 0 && bytes <= KVF_UCX_KEY_BYTES_MAX;
   }
@@ -58,8 +58,8 @@ kvf_status kvf_ucx_description_write(const kvf_ucx_description *description, voi
   kvf_put_u32(&encoder, description->table_slots);
   put_key(&encoder, &description->table);
   kvf_put_u16(&encoder, (uint16_t)description->regions_count);
-  kvf_put_u16(&encoder, (uint16_t)description->sums_count);
-  for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
+  kvf_put_u16(&encoder, (uint16_t)description->checksums_count);
+  for (uint32_t i = 0; i < description->regions_count + description->checksums_count; i++) {
     put_key(&encoder, &description->memories[i]);
   }
   kvf_status status = kvf_encoder_end(&encoder, &bytes);
@@ -101,14 +101,14 @@ static void get_fields(kvf_decoder *decoder, kvf_ucx_memory_key *memories, kvf_u
   out->table_slots = kvf_get_u32(decoder);
   get_key(decoder, &out->table);
   out->regions_count = kvf_get_u16(decoder);
-  out->sums_count = kvf_get_u16(decoder);
+  out->checksums_count = kvf_get_u16(decoder);
   out->memories = memories;
   if (out->table_slots == 0 || out->regions_count == 0 || out->regions_count > KVF_REGIONS_MAX ||
-      out->sums_count > KVF_GROUPS_MAX) {
+      out->checksums_count > KVF_GROUPS_MAX) {
     kvf_decoder_fail(decoder);
     return;
   }
-  for (uint32_t i = 0; !decoder->failed && i < out->regions_count + out->sums_count; i++) {
+  for (uint32_t i = 0; !decoder->failed && i < out->regions_count + out->checksums_count; i++) {
     get_key(decoder, &memories[i]);
   }
 }

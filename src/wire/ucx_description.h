@@ -31,8 +31,8 @@ typedef struct kvf_ucx_description {
   uint32_t table_slots; /* at least 1 */
   kvf_ucx_memory_key table;
   uint32_t regions_count;
-  uint32_t sums_count;                /* 0: it has no checksums, else the number of groups */
-  const kvf_ucx_memory_key *memories; /* of its regions, then of their sums */
+  uint32_t checksums_count;           /* 0: it has no checksums, else the number of groups */
+  const kvf_ucx_memory_key *memories; /* of its regions, then of their checksums */
 } kvf_ucx_description;
 
 /* KVF_LIMIT: `capacity` is too small, or something is longer than the limits above. */

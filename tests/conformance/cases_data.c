@@ -11,7 +11,8 @@ static uint64_t read_bytes(const node_shape *shape, const kvf_transfer *read)
     for (uint32_t region = 0; region < shape->count; region++) {
       const kvf_region_layout *layout = &shape->regions[region];
       if (layout->group == read->items[i].group) {
-        bytes += (uint64_t)read->heads * (layout->block_bytes / layout->heads + (node_has_sums ? sizeof(uint64_t) : 0));
+        bytes +=
+            (uint64_t)read->heads * (layout->block_bytes / layout->heads + (node_has_checksums ? sizeof(uint64_t) : 0));
       }
     }
   }
@@ -25,7 +26,7 @@ static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *
   kvf_read_result result = node_read_now(&two->consumer, two->link, read);
   const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
   assert_int_equal(node_verdict(&result, &claim), KVF_OK);
-  assert_int_equal(result.verified, node_has_sums ? read->items_count : 0);
+  assert_int_equal(result.verified, node_has_checksums ? read->items_count : 0);
   assert_int_equal(result.bytes, read_bytes(&two->introduction.shape, read));
   assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, read));
 

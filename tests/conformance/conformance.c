@@ -13,9 +13,12 @@ static const struct {
 } suites[] = {
     {"local", {.ops = &kvf_transport_local, .reads_stopped_producer = true}},
     {"tcp", {.ops = &kvf_transport_tcp, .producer_checks_lease = true, .producer_checks_session = true}},
-    {"local_sums", {.ops = &kvf_transport_local, .reads_stopped_producer = true, .has_sums = true}},
-    {"tcp_sums",
-     {.has_sums = true, .ops = &kvf_transport_tcp, .producer_checks_lease = true, .producer_checks_session = true}},
+    {"local_checksums", {.ops = &kvf_transport_local, .reads_stopped_producer = true, .has_checksums = true}},
+    {"tcp_checksums",
+     {.has_checksums = true,
+      .ops = &kvf_transport_tcp,
+      .producer_checks_lease = true,
+      .producer_checks_session = true}},
     {"tcp_tls",
      {.is_inside_tls = true,
       .ops = &kvf_transport_tcp,
@@ -23,7 +26,7 @@ static const struct {
       .producer_checks_session = true}},
     {"ucx", {.ops = &kvf_transport_ucx, .is_slow = true}},
     {"ucx_get", {.ops = &kvf_transport_ucx, .is_slow = true, .has_no_peers = true}},
-    {"ucx_sums", {.ops = &kvf_transport_ucx, .is_slow = true, .has_sums = true}},
+    {"ucx_checksums", {.ops = &kvf_transport_ucx, .is_slow = true, .has_checksums = true}},
     {"fault_local", {.ops = &fault_transport_local, .reads_stopped_producer = true, .has_faults = true}},
     {"fault_tcp",
      {.ops = &fault_transport_tcp, .producer_checks_lease = true, .producer_checks_session = true, .has_faults = true}},
@@ -44,7 +47,7 @@ static const conformance_traits *suite(void)
 /* Sums are no matter of peers. */
 bool suite_has_peers(void)
 {
-  return !suite()->has_sums && !suite()->has_no_peers;
+  return !suite()->has_checksums && !suite()->has_no_peers;
 }
 
 bool suite_has_faults(void)
@@ -63,7 +66,7 @@ int main(int argc, char **argv)
     return skipped;
   }
   const kvf_key key = {"the key of all of these processes", 33};
-  node_has_sums = traits->has_sums;
+  node_has_checksums = traits->has_checksums;
   if (traits->is_inside_tls && kvf_tls_context_new(&key, 1, &node_tls.context) != KVF_OK) {
     return 1;
   }

@@ -7,12 +7,12 @@
 
 #include "base/time.h"
 #include "test.h"
+#include "transport/checksums.h"
 #include "transport/fence_memory.h"
 #include "transport/own_fds.h"
 #include "transport/segments.h"
-#include "transport/sums.h"
 
-bool node_has_sums;
+bool node_has_checksums;
 kvf_tls_use node_tls;
 
 #define SESSION_ID 7
@@ -268,8 +268,8 @@ static void free_regions(side *node)
       node->regions[i].base = NULL;
     }
   }
-  kvf_sums_close(node->sums, node->sums_count);
-  kvf_sums_close(node->sums_read, node->sums_count);
+  kvf_checksums_close(node->checksums, node->checksums_count);
+  kvf_checksums_close(node->checksums_read, node->checksums_count);
   kvf_fence_table_close(node->table, NODE_SLOTS);
   kvf_own_fd_close(node->table_fd);
   node->table = NULL;
@@ -324,18 +324,19 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
   allocate_regions(node);
   node_fill(node, seed);
   assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table, &node->table_fd), KVF_OK);
-  if (node_has_sums) {
-    assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums, &node->sums_count), KVF_OK);
-    assert_int_equal(kvf_sums_open(node->regions, shape->count, node->sums_read, &node->sums_count), KVF_OK);
+  if (node_has_checksums) {
+    assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums, &node->checksums_count), KVF_OK);
+    assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums_read, &node->checksums_count),
+                     KVF_OK);
   }
   const kvf_transport_memory memory = {.regions = node->regions,
                                        .regions_count = shape->count,
                                        .table = node->table,
                                        .table_slots = NODE_SLOTS,
                                        .table_fd = node->table_fd,
-                                       .sums_count = node->sums_count,
-                                       .sums = node->sums,
-                                       .sums_read = node->sums_read};
+                                       .checksums_count = node->checksums_count,
+                                       .checksums = node->checksums,
+                                       .checksums_read = node->checksums_read};
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_OK);
   node->memory_set = true;
 }
@@ -411,9 +412,9 @@ node_lease *node_reserve(side *node, uint64_t lease_id)
 node_lease *node_publish(side *node, uint64_t lease_id)
 {
   node_lease *lease = node_reserve(node, lease_id);
-  for (uint32_t i = 0; i < node->sums_count * lease->positions; i++) {
-    kvf_sums_make(node->regions, node->shape.count, &node->sums[i % node->sums_count],
-                  lease->blocks[i / node->sums_count]);
+  for (uint32_t i = 0; i < node->checksums_count * lease->positions; i++) {
+    kvf_checksums_make(node->regions, node->shape.count, &node->checksums[i % node->checksums_count],
+                       lease->blocks[i / node->checksums_count]);
   }
   const kvf_fence_entry entry = {kvf_fence_word_live(lease_id), lease->digest};
   kvf_fence_store_live(node->table, lease->lease.slot, entry);

@@ -52,9 +52,9 @@ typedef struct side {
   kvf_incarnation incarnation;
   node_shape shape;
   kvf_region regions[NODE_REGIONS_MAX];
-  kvf_region sums[KVF_GROUPS_MAX];
-  kvf_region sums_read[KVF_GROUPS_MAX];
-  uint32_t sums_count;
+  kvf_region checksums[KVF_GROUPS_MAX];
+  kvf_region checksums_read[KVF_GROUPS_MAX];
+  uint32_t checksums_count;
   void *table;
   int table_fd;
   bool memory_set;
@@ -83,7 +83,7 @@ typedef struct node_introduction {
 } node_introduction;
 
 /* Whether nodes that are opened have checksums. */
-extern bool node_has_sums;
+extern bool node_has_checksums;
 extern kvf_tls_use node_tls; /* of node_config() */
 
 /* Opens a transport and allocates and registers memory of this shape, filled with the pattern of this seed (pattern.h).
@@ -109,7 +109,7 @@ void node_introduce(side *node, node_introduction *out);
 
 /* ---- leases (producer) ---- */
 
-/* A lease of `positions` blocks, whose ids are position * 7919 modulo the blocks of the shape; made known, summed,
+/* A lease of `positions` blocks, whose ids are position * 7919 modulo the blocks of the shape; made known, checksummed,
  * stored live. */
 node_lease *node_publish(side *node, uint64_t lease_id);
 /* Known to authorize(), not published. */

@@ -15,7 +15,7 @@ typedef struct conformance_traits {
   bool producer_checks_lease;   /* a read of a lease that is not live or not known is refused before any byte */
   bool producer_checks_session; /* a connection must show the session's key */
   bool reads_stopped_producer;  /* nothing of the producer but its memory is needed */
-  bool has_sums;                /* both sides have checksums */
+  bool has_checksums;           /* both sides have checksums */
   bool is_slow;                 /* fewer rounds of what is one round trip after the other */
   bool has_no_peers;            /* the cases of peers that come and go are left out */
   bool is_inside_tls;           /* all connections */

@@ -258,14 +258,14 @@ static void connect_link(void)
   told_up = false;
   is_up = false;
   link_user++;
-  kvf_status status = kvf_transport_tcp_shard.connect(tcp.transport, &spec, &link);
+  kvf_status status = kvf_transport_tcp_rail.connect(tcp.transport, &spec, &link);
   fuzz_check(status == KVF_OK || (status == KVF_PROTOCOL && choice >= 0xd0));
 }
 
 static void disconnect(void)
 {
   if (link != NULL) {
-    kvf_transport_tcp_shard.disconnect(link);
+    kvf_transport_tcp_rail.disconnect(link);
     link = NULL;
   }
 }
@@ -306,7 +306,7 @@ static void start_read(void)
   if (model->read.items_count > 0) {
     model->is_started = true;
     reads_count++;
-    kvf_transport_tcp_shard.read(link, &model->read);
+    kvf_transport_tcp_rail.read(link, &model->read);
   }
 }
 
@@ -490,7 +490,7 @@ static void step(void)
       break;
     case 5:
       if (link != NULL) {
-        kvf_transport_tcp_shard.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
+        kvf_transport_tcp_rail.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
       }
       break;
     default:

@@ -138,7 +138,7 @@ static void send_read(tcp_end *end)
   uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
   size_t bytes = 0;
   uint8_t id = fuzz_u8(&tape);
-  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .sums = id >= 0xe0}; /* there are none */
+  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .checksums = id >= 0xe0}; /* there are none */
   uint8_t choice = fuzz_u8(&tape);
   read.remote_head = choice & 1;
   read.heads = 1 + ((choice >> 1) & 1);

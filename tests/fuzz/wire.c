@@ -11,8 +11,8 @@
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
+#include "wire/rails_description.h"
 #include "wire/rank_record.h"
-#include "wire/shards_description.h"
 #include "wire/ucx_message.h"
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
@@ -199,19 +199,19 @@ static void take_ucx_answer(const uint8_t *body, size_t bytes)
   }
 }
 
-static void take_shards(const uint8_t *body, size_t bytes)
+static void take_rails(const uint8_t *body, size_t bytes)
 {
-  kvf_shards_description description;
+  kvf_rails_description description;
   size_t again_bytes = 0;
-  if (kvf_shards_description_read(body, bytes, &description) != KVF_OK) {
+  if (kvf_rails_description_read(body, bytes, &description) != KVF_OK) {
     return;
   }
-  fuzz_check(description.count > 0 && description.count <= KVF_SHARDS_MAX);
+  fuzz_check(description.count > 0 && description.count <= KVF_RAILS_MAX);
   for (uint32_t i = 0; i < description.count; i++) {
     fuzz_check(description.each[i].bytes > 0 && description.each[i].data > body);
     fuzz_check(description.each[i].data + description.each[i].bytes <= body + bytes);
   }
-  fuzz_check(kvf_shards_description_write(&description, again, sizeof(again), &again_bytes) == KVF_OK);
+  fuzz_check(kvf_rails_description_write(&description, again, sizeof(again), &again_bytes) == KVF_OK);
   fuzz_check(again_bytes == bytes && memcmp(again, body, bytes) == 0);
 }
 
@@ -388,12 +388,12 @@ static size_t seed_ucx_answer(uint8_t *out)
   return KVF_UCX_ANSWER_BYTES;
 }
 
-static size_t seed_shards(uint8_t *out)
+static size_t seed_rails(uint8_t *out)
 {
   static const uint8_t text[] = "ten bytes!and the other";
-  const kvf_shards_description description = {.count = 2, .each = {{text, 10}, {text + 10, 13}}};
+  const kvf_rails_description description = {.count = 2, .each = {{text, 10}, {text + 10, 13}}};
   size_t bytes = 0;
-  fuzz_check(kvf_shards_description_write(&description, out, sizeof(again), &bytes) == KVF_OK);
+  fuzz_check(kvf_rails_description_write(&description, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
 }
 
@@ -409,7 +409,7 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer}, {take_shards, seed_shards},
+    {take_ucx_answer, seed_ucx_answer}, {take_rails, seed_rails},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

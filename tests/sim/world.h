@@ -116,7 +116,7 @@ typedef struct sim_read {
   uint32_t pieces;
   uint32_t piece;
   kvf_status status;
-  uint32_t verified; /* leading items that agree with their sums */
+  uint32_t verified; /* leading items that agree with their checksums */
   kvf_fence_sample sample;
 } sim_read;
 
@@ -135,8 +135,8 @@ typedef struct sim_node {
   kvf_core core;
   kvf_fence_entry table[SIM_SLOTS_MAX];
   uint64_t pool[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX];
-  uint64_t sums[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX]; /* a slice is its own */
-  uint8_t writing[SIM_GROUPS_MAX][SIM_BLOCKS_MAX];               /* heads that a read in flight writes to */
+  uint64_t checksums[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX]; /* a slice is its own */
+  uint8_t writing[SIM_GROUPS_MAX][SIM_BLOCKS_MAX];                    /* heads that a read in flight writes to */
 } sim_node;
 
 typedef enum sim_engine_state { SIM_ENGINE_DOWN, SIM_ENGINE_UP, SIM_ENGINE_STOPPING } sim_engine_state;
@@ -446,13 +446,13 @@ void sim_conn_connect(sim_world *world, sim_conn *conn);
 void sim_conn_close_end(sim_world *world, sim_conn *conn, uint32_t end);
 bool sim_is_blocked(const sim_world *world, uint32_t from_engine, uint32_t to_engine);
 
-/* ---- sums.c: nodes with checksums ---- */
+/* ---- checksums.c: nodes with checksums ---- */
 
-/* The lease's blocks are being summed, and become live later. */
+/* The lease's blocks are being checksummed, and become live later. */
 void sim_sum_later(sim_world *world, uint32_t offer, uint32_t rank);
 /* A slice that has just been copied is hurt. */
 void sim_corrupt(sim_world *world, uint64_t *slice);
-/* All of the read has been copied: its sums as well. */
+/* All of the read has been copied: its checksums as well. */
 void sim_compare(const sim_world *world, sim_read *read, const sim_node *peer);
 
 /* ---- memory.c ---- */

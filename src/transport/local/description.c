@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/checksums.h"
 #include "transport/own_fds.h"
-#include "transport/sums.h"
 
 _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 24, "no padding travels");
 
@@ -42,7 +42,7 @@ static uint8_t *put_bases(uint8_t *to, const kvf_region *regions, uint32_t count
 kvf_status kvf_local_description_write(const kvf_local_description *head, const kvf_transport_memory *memory, void *out,
                                        size_t capacity, size_t *out_bytes)
 {
-  size_t bytes = sizeof(*head) + ((size_t)memory->regions_count + memory->sums_count) * sizeof(uint64_t);
+  size_t bytes = sizeof(*head) + ((size_t)memory->regions_count + memory->checksums_count) * sizeof(uint64_t);
   if (bytes > capacity) {
     return KVF_LIMIT;
   }
@@ -50,7 +50,7 @@ kvf_status kvf_local_description_write(const kvf_local_description *head, const 
   memcpy(to, head, sizeof(*head));
   to += sizeof(*head);
   to = put_bases(to, memory->regions, memory->regions_count);
-  (void)put_bases(to, memory->sums, memory->sums_count);
+  (void)put_bases(to, memory->checksums, memory->checksums_count);
   *out_bytes = bytes;
   return KVF_OK;
 }
@@ -68,7 +68,7 @@ static bool bases_ok(const kvf_region_layout *remote, const uint64_t *bases, uin
 }
 
 static kvf_status check_addresses(const kvf_local_description *head, const kvf_region_layout *remote,
-                                  const kvf_region_layout *sums, const uint64_t *bases, char *message)
+                                  const kvf_region_layout *checksums, const uint64_t *bases, char *message)
 {
   if (head->pid == 0 || head->pid > INT32_MAX) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "%" PRIu32 " is no process id", head->pid);
@@ -78,7 +78,7 @@ static kvf_status check_addresses(const kvf_local_description *head, const kvf_r
     return kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
   }
   if (!bases_ok(remote, bases, head->regions_count, "region", message) ||
-      !bases_ok(sums, bases + head->regions_count, head->sums_count, "checksums", message)) {
+      !bases_ok(checksums, bases + head->regions_count, head->checksums_count, "checksums", message)) {
     return KVF_TRANSFER_SETUP;
   }
   return KVF_OK;
@@ -102,17 +102,17 @@ static kvf_status check_place(const kvf_local_description *head, const kvf_local
 kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                       const kvf_incarnation *incarnation, const kvf_region_layout *remote,
                                       uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
-                                      kvf_region_layout sums[KVF_GROUPS_MAX], char *message)
+                                      kvf_region_layout checksums[KVF_GROUPS_MAX], char *message)
 {
-  uint32_t groups = kvf_sums_layouts(remote, remote_count, sums);
+  uint32_t groups = kvf_checksums_layouts(remote, remote_count, checksums);
   size_t plain = sizeof(*head) + (size_t)remote_count * sizeof(*bases);
-  bool has_sums = groups > 0 && bytes_count == plain + groups * sizeof(*bases);
-  if (bytes_count != plain && !has_sums) {
+  bool has_checksums = groups > 0 && bytes_count == plain + groups * sizeof(*bases);
+  if (bytes_count != plain && !has_checksums) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %zu bytes, not %zu", bytes_count, plain);
   }
   memcpy(head, bytes, sizeof(*head));
   if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
-      head->sums_count != (has_sums ? groups : 0)) {
+      head->checksums_count != (has_checksums ? groups : 0)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is not one of this transport");
   }
   kvf_status status = check_place(head, here, incarnation, message);
@@ -120,5 +120,5 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
     return status;
   }
   memcpy(bases, (const uint8_t *)bytes + sizeof(*head), bytes_count - sizeof(*head));
-  return check_addresses(head, remote, sums, bases, message);
+  return check_addresses(head, remote, checksums, bases, message);
 }

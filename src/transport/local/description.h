@@ -25,7 +25,7 @@ typedef struct kvf_local_description {
   uint32_t table_slots;
   uint32_t pid;
   uint32_t regions_count;
-  uint32_t sums_count; /* 0: it has no checksums, else the number of groups */
+  uint32_t checksums_count; /* 0: it has no checksums, else the number of groups */
   uint32_t has_table_fd;
   uint32_t table_fd; /* the descriptor that the fence table's file has there */
 } kvf_local_description;
@@ -35,18 +35,18 @@ typedef struct kvf_local_description {
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);
 
-/* Writes the description and the bases of memory's regions and sums. KVF_LIMIT: `capacity` is too small. */
+/* Writes the description and the bases of memory's regions and checksums. KVF_LIMIT: `capacity` is too small. */
 KVF_MUST_USE kvf_status kvf_local_description_write(const kvf_local_description *head,
                                                     const kvf_transport_memory *memory, void *out, size_t capacity,
                                                     size_t *out_bytes);
 
 /* Reads what a peer sent. It goes with `remote_count` layouts, which have passed kvf_layouts_check(); `bases` has room
- * for as many and KVF_GROUPS_MAX more, `sums` gets the layouts of its checksums, head->sums_count of them.
+ * for as many and KVF_GROUPS_MAX more, `checksums` gets the layouts of its checksums, head->checksums_count of them.
  * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
  * found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                                    const kvf_incarnation *incarnation, const kvf_region_layout *remote,
                                                    uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
-                                                   kvf_region_layout sums[KVF_GROUPS_MAX], char *message);
+                                                   kvf_region_layout checksums[KVF_GROUPS_MAX], char *message);
 
 #endif

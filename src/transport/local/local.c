@@ -14,10 +14,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/checksums.h"
 #include "transport/fence_memory.h"
 #include "transport/local/copy.h"
 #include "transport/own_fds.h"
-#include "transport/sums.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16
@@ -41,10 +41,10 @@ __attribute__((format(printf, 4, 5))) static void log_line(kvf_local *local, kvf
 }
 
 /* Any thread. */
-static void wake_keeper(kvf_local *local)
+static void wake_reaper(kvf_local *local)
 {
   uint64_t one = 1;
-  /* Full means that the keeper is about to wake anyway. */
+  /* Full means that the reaper is about to wake anyway. */
   ssize_t written = write(local->wake_fd, &one, sizeof(one));
   (void)written;
 }
@@ -60,13 +60,13 @@ static void memory_drop(kvf_local_memory *memory)
 
 /* ---- links ---- */
 
-/* With the lock: the read ends without a copy, reported by the keeper. */
+/* With the lock: the read ends without a copy, reported by the reaper. */
 static void end_waiting(kvf_local *local, kvf_local_read *read, kvf_status status)
 {
   read->status = status;
   kvf_list_remove(&read->in_queue);
   kvf_list_push_back(&local->ended, &read->in_queue);
-  wake_keeper(local);
+  wake_reaper(local);
 }
 
 /* With the lock. A copy that is under way stops for a cancel only: when the peer has died it finds that out itself, and
@@ -98,7 +98,7 @@ static void link_drop(kvf_local *local, kvf_local_link *link)
   if (link->refs == 0) {
     kvf_list_remove(&link->in_checks);
     kvf_list_push_back(&local->retired, &link->in_checks);
-    wake_keeper(local);
+    wake_reaper(local);
   }
 }
 
@@ -152,7 +152,7 @@ static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *s
     link->memory = local->memory;
     link->memory->refs++;
   }
-  wake_keeper(local);
+  wake_reaper(local);
   (void)pthread_mutex_unlock(&local->lock);
   *out = &link->base;
   return KVF_OK;
@@ -189,13 +189,13 @@ static void link_free(kvf_local *local, kvf_local_link *link)
 }
 
 /* Blocks are verified if both sides have checksums. */
-static void agree_on_sums(kvf_local *local, kvf_local_link *link)
+static void agree_on_checksums(kvf_local *local, kvf_local_link *link)
 {
-  if (link->memory->given.sums_count == 0) {
-    link->sums_count = 0;
+  if (link->memory->given.checksums_count == 0) {
+    link->checksums_count = 0;
   }
-  if (link->memory->given.sums_count > 0 && link->sums_count == 0) {
-    log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_SUMS_LINE);
+  if (link->memory->given.checksums_count > 0 && link->checksums_count == 0) {
+    log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
 }
 
@@ -205,21 +205,21 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   kvf_local_description description;
-  kvf_region_layout *sums = link->remote + link->regions_count;
+  kvf_region_layout *checksums = link->remote + link->regions_count;
   kvf_status status = kvf_layouts_check(link->memory->regions, link->memory->given.regions_count, link->remote,
                                         link->regions_count, message);
   if (status != KVF_OK) {
     return status;
   }
   status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      link->remote, link->regions_count, &description, link->bases, sums, message);
+                                      link->remote, link->regions_count, &description, link->bases, checksums, message);
   if (status != KVF_OK) {
     return status;
   }
   link->pid = (pid_t)description.pid;
   link->table = description.table_address;
   link->table_slots = description.table_slots;
-  link->sums_count = description.sums_count;
+  link->checksums_count = description.checksums_count;
   return kvf_local_check_start(&description, local->wake_fd, &local->cpus, &link->check, message);
 }
 
@@ -262,7 +262,7 @@ static void link_end_check(kvf_local *local, kvf_local_link *link)
     status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
   }
   if (status == KVF_OK) {
-    agree_on_sums(local, link);
+    agree_on_checksums(local, link);
   }
   report_check(local, link, status, message);
 }
@@ -339,7 +339,7 @@ static void watch_if_all_busy(kvf_local *local)
 {
   if (!local->watching && local->busy_count == local->workers_count && next_read(local) != NULL) {
     local->watching = true;
-    wake_keeper(local);
+    wake_reaper(local);
   }
 }
 
@@ -383,7 +383,7 @@ static void local_read(kvf_link *base, const kvf_transfer *request)
   (void)pthread_mutex_lock(&local->lock);
   if (read == NULL) {
     kvf_refusals_note(&local->refusals, request->id);
-    wake_keeper(local);
+    wake_reaper(local);
     goto unlock;
   }
   link->refs++;
@@ -425,7 +425,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
 {
   const kvf_local_link *link = read->link;
   const kvf_transfer *request = &read->read;
-  const kvf_chunk chunk = {request, link->memory->regions, link->remote, link->regions_count + link->sums_count};
+  const kvf_chunk chunk = {request, link->memory->regions, link->remote, link->regions_count + link->checksums_count};
   const kvf_local_copy copy = {.pid = link->pid,
                                .bases = link->bases,
                                .fence = link->fence,
@@ -437,7 +437,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
   if (result->status == KVF_OK) {
     result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
   }
-  kvf_sums_judge(&chunk, link->sums_count, result);
+  kvf_checksums_judge(&chunk, link->checksums_count, result);
 }
 
 /* Without the lock: reports a read and frees it. */
@@ -497,7 +497,7 @@ static bool local_assist(kvf_transport *transport)
 
 /* With the lock, which it gives up meanwhile. A worker that has copied polls for more: one that sleeps is often woken
  * on a core that another is copying on. */
-static void linger(kvf_local *local, uint64_t *again_ns)
+static void spin(kvf_local *local, uint64_t *again_ns)
 {
   const unsigned seen = atomic_load_explicit(&local->posted, memory_order_relaxed);
   (void)pthread_mutex_unlock(&local->lock);
@@ -553,7 +553,7 @@ static void *worker_main(void *argument)
     } else if (local->closing && local->stuck_count == 0) {
       break; /* a link's reads may have waited for the one that is stuck */
     } else if (has_copied && !local->closing) {
-      linger(local, &again_ns);
+      spin(local, &again_ns);
       has_copied = false;
     } else {
       (void)pthread_cond_wait(&local->work, &local->lock);
@@ -567,7 +567,7 @@ static void *worker_main(void *argument)
     local->workers_count--;
   }
   kvf_list_push_back(&local->gone, &worker->in_workers);
-  wake_keeper(local);
+  wake_reaper(local);
   (void)pthread_mutex_unlock(&local->lock);
   return NULL;
 }
@@ -774,7 +774,7 @@ static void keep_ended(kvf_local *local)
   }
 }
 
-/* Frees what nobody holds; true when the transport is closing and nothing is left to keep. Only the keeper frees links,
+/* Frees what nobody holds; true when the transport is closing and nothing is left to keep. Only the reaper frees links,
  * after the events of a turn, so that no event names a freed one. */
 static bool keep_retired(kvf_local *local)
 {
@@ -791,7 +791,7 @@ static bool keep_retired(kvf_local *local)
   return over;
 }
 
-static void *keeper_main(void *argument)
+static void *reaper_main(void *argument)
 {
   kvf_local *local = argument;
   int timeout_ms = -1;
@@ -812,9 +812,9 @@ static void stop_threads(kvf_local *local)
   local->closing = true;
   (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
   (void)pthread_cond_broadcast(&local->work);
-  wake_keeper(local);
+  wake_reaper(local);
   (void)pthread_mutex_unlock(&local->lock);
-  (void)pthread_join(local->keeper, NULL);
+  (void)pthread_join(local->reaper, NULL);
 }
 
 /* ---- open and close ---- */
@@ -855,7 +855,7 @@ static void init_lists(kvf_local *local)
 
 static bool start_threads(kvf_local *local)
 {
-  if (kvf_thread_start(&local->keeper, "kvf-keeper", keeper_main, local, &local->cpus) != 0) {
+  if (kvf_thread_start(&local->reaper, "kvf-reaper", reaper_main, local, &local->cpus) != 0) {
     return false;
   }
   if (!fill_up(local)) {
@@ -946,22 +946,22 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
 {
   kvf_local *local = kvf_local_of(transport);
   size_t regions_bytes = given->regions_count * sizeof(kvf_region);
-  size_t sums_bytes = given->sums_count * sizeof(kvf_region);
-  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + 2 * sums_bytes);
+  size_t checksums_bytes = given->checksums_count * sizeof(kvf_region);
+  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + 2 * checksums_bytes);
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
   memory->refs = 1;
   memory->given = *given;
-  kvf_region *sums_read = memory->regions + given->regions_count;
-  kvf_region *sums = sums_read + given->sums_count;
+  kvf_region *checksums_read = memory->regions + given->regions_count;
+  kvf_region *checksums = checksums_read + given->checksums_count;
   memory->given.regions = memory->regions;
-  memory->given.sums_read = sums_read;
-  memory->given.sums = sums;
+  memory->given.checksums_read = checksums_read;
+  memory->given.checksums = checksums;
   memcpy(memory->regions, given->regions, regions_bytes);
-  if (sums_bytes > 0) {
-    memcpy(sums_read, given->sums_read, sums_bytes);
-    memcpy(sums, given->sums, sums_bytes);
+  if (checksums_bytes > 0) {
+    memcpy(checksums_read, given->checksums_read, checksums_bytes);
+    memcpy(checksums, given->checksums, checksums_bytes);
   }
   kvf_status status = KVF_OK;
   (void)pthread_mutex_lock(&local->lock);
@@ -1004,7 +1004,7 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .table_slots = memory->table_slots,
       .pid = (uint32_t)getpid(),
       .regions_count = memory->regions_count,
-      .sums_count = memory->sums_count,
+      .checksums_count = memory->checksums_count,
       .has_table_fd = memory->table_fd >= 0,
       .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };

@@ -2,7 +2,7 @@
  *
  * Threads. Whoever reads a peer's memory may be stuck in the kernel for as long as that peer is: only threads that
  * nobody waits for do. Workers copy: one chunk is one worker's job, and another takes the place of one that is stuck.
- * A new peer is looked at by a thread of its own (check.h). The keeper does all the rest: it begins checks,
+ * A new peer is looked at by a thread of its own (check.h). The reaper does all the rest: it begins checks,
  * watches peers' deaths and the workers, reports reads that end without a copy, frees links. One lock guards all that
  * is not marked otherwise; it is never held during a system call that can wait, or a call of the host's.
  */
@@ -18,7 +18,7 @@
 #include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
- * follow: the regions, the sums of what is read, the sums of what others read. */
+ * follow: the regions, the checksums of what is read, the checksums of what others read. */
 typedef struct kvf_local_memory {
   uint32_t refs;
   kvf_transport_memory given;
@@ -30,7 +30,7 @@ typedef struct kvf_local_link kvf_local_link;
 /* Workers beyond copy_threads, in place of those that are stuck: at all memory, and at that of one process. */
 #define KVF_LOCAL_STUCK_WORKERS_MAX 64
 #define KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX 8
-/* How often the keeper looks after what nobody wakes it for. */
+/* How often the reaper looks after what nobody wakes it for. */
 #define KVF_LOCAL_LOOK_MS 10
 
 typedef struct kvf_local_worker {
@@ -57,7 +57,7 @@ typedef struct kvf_local {
   atomic_uint posted;  /* changes when they should look, for those that poll without the lock */
   kvf_list small;      /* reads that wait for a worker, and are taken first */
   kvf_list bulk;       /* likewise, and are not */
-  kvf_list ended;      /* reads that have their status and wait to be reported by the keeper */
+  kvf_list ended;      /* reads that have their status and wait to be reported by the reaper */
   kvf_list links;      /* all links, until they are freed */
   kvf_list unchecked;  /* links whose peer is to be checked */
   kvf_list checking;   /* and those whose is being checked */
@@ -76,11 +76,11 @@ typedef struct kvf_local {
   uint32_t workers_count; /* in workers, and of these the busy ones */
   uint32_t busy_count;
   uint32_t stuck_count;
-  bool watching; /* reads wait while all workers are busy: the keeper looks after these */
+  bool watching; /* reads wait while all workers are busy: the reaper looks after these */
 
   int epoll_fd;
-  int wake_fd; /* wakes the keeper */
-  pthread_t keeper;
+  int wake_fd; /* wakes the reaper */
+  pthread_t reaper;
 } kvf_local;
 
 typedef enum kvf_local_state { KVF_LOCAL_CHECKING, KVF_LOCAL_UP, KVF_LOCAL_DOWN } kvf_local_state;
@@ -94,23 +94,23 @@ struct kvf_local_link {
   uint32_t stuck;     /* workers; while there are any no other begins to copy from here */
   bool disconnected;
   kvf_local_state state;
-  kvf_local_check *check; /* the keeper's; NULL: none is under way */
+  kvf_local_check *check; /* the reaper's; NULL: none is under way */
   kvf_status failure;     /* while DOWN */
 
-  /* Set by connect() and the keeper's check, constant while UP. */
+  /* Set by connect() and the reaper's check, constant while UP. */
   kvf_local_memory *memory;
   kvf_address peer;
   kvf_incarnation incarnation;
   pid_t pid;
-  int pidfd; /* the keeper's */
+  int pidfd; /* the reaper's */
   uint64_t table;
   uint32_t table_slots;
   void *fence; /* that table, mapped; NULL: it cannot be */
   uint32_t regions_count;
-  uint32_t sums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
+  uint32_t checksums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
   size_t description_bytes;
   uint8_t *description;
-  kvf_region_layout *remote; /* of regions, then of their sums; likewise the next */
+  kvf_region_layout *remote; /* of regions, then of their checksums; likewise the next */
   uint64_t *bases;
 };
 

@@ -60,11 +60,11 @@ kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_in
   uint16_t port = kvf_get_u16(&decoder);
   kvf_incarnation incarnation;
   kvf_get_incarnation(&decoder, &incarnation);
-  uint8_t sums = kvf_get_u8(&decoder);
-  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || port == 0 || sums > 1 ||
+  uint8_t checksums = kvf_get_u8(&decoder);
+  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || port == 0 || checksums > 1 ||
       memcmp(&incarnation, expected, sizeof(incarnation)) != 0) {
     return KVF_PROTOCOL;
   }
-  *out = (kvf_tcp_description){.port = port, .has_sums = sums == 1};
+  *out = (kvf_tcp_description){.port = port, .has_checksums = checksums == 1};
   return KVF_OK;
 }

@@ -31,7 +31,7 @@
 
 typedef struct kvf_tcp_description {
   uint16_t port;
-  bool has_sums;
+  bool has_checksums;
 } kvf_tcp_description;
 
 typedef struct kvf_tcp kvf_tcp;
@@ -44,13 +44,13 @@ typedef struct kvf_tcp_source {
 } kvf_tcp_source;
 
 /* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
- * the struct lie the regions and the sums of what is read, the regions and the sums of what others read, and the
- * layouts of these. */
+ * the struct lie the regions and the checksums of what is read, the regions and the checksums of what others read, and
+ * the layouts of these. */
 typedef struct kvf_tcp_memory {
   kvf_command set;
   uint32_t refs;
-  uint32_t regions_count; /* without sums */
-  uint32_t sums_count;
+  uint32_t regions_count; /* without checksums */
+  uint32_t checksums_count;
   uint32_t table_slots;
   const void *table;
   kvf_region *served;
@@ -67,7 +67,7 @@ struct kvf_tcp {
   kvf_driver driver;
   kvf_commands commands; /* its lock guards the next two too */
   bool has_memory;
-  bool has_sums; /* of the memory */
+  bool has_checksums; /* of the memory */
 
   pthread_t thread;
   int epoll_fd;

@@ -11,7 +11,7 @@
 
 #include <openssl/crypto.h>
 
-#include "transport/sums.h"
+#include "transport/checksums.h"
 #include "wire/data_message.h"
 #include "wire/frame.h"
 
@@ -50,8 +50,8 @@ typedef struct kvf_tcp_link {
   kvf_key session_key; /* until it is up */
   kvf_tcp_memory *memory;
   uint32_t remote_count;
-  uint32_t sums_count; /* 0: blocks are not verified */
-  bool has_sums;       /* the peer */
+  uint32_t checksums_count; /* 0: blocks are not verified */
+  bool has_checksums;       /* the peer */
   kvf_tcp_source source;
   kvf_tcp_awaits awaits;
   kvf_tcp_stream stream;
@@ -61,7 +61,7 @@ typedef struct kvf_tcp_link {
   kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
   uint32_t sent_count;
   kvf_tcp_payload payload;    /* of the first in `sent`, when it awaits PAYLOAD */
-  kvf_region_layout remote[]; /* of its regions and then of their sums */
+  kvf_region_layout remote[]; /* of its regions and then of their checksums */
 } kvf_tcp_link;
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
@@ -254,7 +254,7 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_link *link)
                            .remote_head = read->posted.read.remote_head,
                            .heads = read->posted.read.heads,
                            .items_count = read->posted.read.items_count,
-                           .sums = read->link->sums_count > 0};
+                           .checksums = read->link->checksums_count > 0};
   size_t bytes = 0;
   kvf_status status =
       kvf_data_read_encode(&message, read->posted.read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
@@ -298,7 +298,7 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
   read->chunk =
-      (kvf_chunk){&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->sums_count};
+      (kvf_chunk){&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->checksums_count};
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -505,7 +505,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->landed_bytes};
-  kvf_sums_judge(&read->chunk, link->sums_count, &result);
+  kvf_checksums_judge(&read->chunk, link->checksums_count, &result);
   report(tcp, read, &result);
   return true;
 }
@@ -665,15 +665,15 @@ static void link_open(kvf_tcp *tcp, kvf_tcp_link *link)
 }
 
 /* Blocks are verified if both sides have checksums. */
-static void agree_on_sums(kvf_tcp *tcp, kvf_tcp_link *link)
+static void agree_on_checksums(kvf_tcp *tcp, kvf_tcp_link *link)
 {
-  if (link->memory->sums_count == 0) {
+  if (link->memory->checksums_count == 0) {
     return;
   }
-  if (link->has_sums) {
-    link->sums_count = kvf_sums_layouts(link->remote, link->remote_count, link->remote + link->remote_count);
+  if (link->has_checksums) {
+    link->checksums_count = kvf_checksums_layouts(link->remote, link->remote_count, link->remote + link->remote_count);
   } else {
-    kvf_tcp_log(tcp, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_SUMS_LINE);
+    kvf_tcp_log(tcp, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
 }
 
@@ -697,7 +697,7 @@ static void run_connect(void *owner, kvf_command *command)
     link_fail(tcp, link, status, status, "%s", message);
     return;
   }
-  agree_on_sums(tcp, link);
+  agree_on_checksums(tcp, link);
   link_open(tcp, link);
 }
 
@@ -731,8 +731,8 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
     return KVF_PROTOCOL;
   }
   size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
-  size_t sums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);
-  kvf_tcp_link *link = calloc(1, sizeof(*link) + remote_bytes + sums_bytes);
+  size_t checksums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);
+  kvf_tcp_link *link = calloc(1, sizeof(*link) + remote_bytes + checksums_bytes);
   if (link == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -746,7 +746,7 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_list_init(&link->sent);
   link->peer = spec->peer;
   link->peer.port = found.port;
-  link->has_sums = found.has_sums;
+  link->has_checksums = found.has_checksums;
   link->incarnation = spec->incarnation;
   link->session_id = spec->session_id;
   link->session_key = spec->session_key;

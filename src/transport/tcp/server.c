@@ -123,7 +123,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   if (request == NULL) {
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
-  *request = (kvf_tcp_request){.sums = read.sums,
+  *request = (kvf_tcp_request){.checksums = read.checksums,
                                .transfer = {.id = read.read_id,
                                             .lease = read.lease,
                                             .remote_head = read.remote_head,
@@ -169,7 +169,7 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (memory == NULL || request->transfer.lease.slot >= memory->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  if (request->sums && memory->sums_count == 0) {
+  if (request->checksums && memory->checksums_count == 0) {
     return KVF_INVALID;
   }
   kvf_status status =
@@ -180,10 +180,11 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   for (uint32_t i = 0; i < request->transfer.items_count; i++) {
     request->items[i].local_block = request->items[i].remote_block;
   }
-  conn->chunk = (kvf_chunk){.transfer = &request->transfer,
-                            .local = memory->served,
-                            .remote = memory->layouts,
-                            .regions_count = memory->regions_count + (request->sums ? memory->sums_count : 0)};
+  conn->chunk =
+      (kvf_chunk){.transfer = &request->transfer,
+                  .local = memory->served,
+                  .remote = memory->layouts,
+                  .regions_count = memory->regions_count + (request->checksums ? memory->checksums_count : 0)};
   return kvf_chunk_check(&conn->chunk, bytes);
 }
 

@@ -9,8 +9,8 @@
 
 #include "transport/own_fds.h"
 #include "transport/tcp/link.h"
+#include "transport/tcp/rails.h"
 #include "transport/tcp/server.h"
-#include "transport/tcp/shards.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
@@ -152,7 +152,7 @@ static bool open_fds(kvf_tcp *tcp)
 
 static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_transport_host *host)
 {
-  tcp->base.ops = &kvf_transport_tcp_shard;
+  tcp->base.ops = &kvf_transport_tcp_rail;
   tcp->host = *host;
   tcp->config = *config;
   tcp->epoll_fd = -1;
@@ -229,29 +229,29 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
   uint32_t regions = given->regions_count;
-  uint32_t count = regions + given->sums_count;
+  uint32_t count = regions + given->checksums_count;
   kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * (2 * sizeof(kvf_region) + sizeof(kvf_region_layout)));
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
   *memory = (kvf_tcp_memory){.refs = 1,
                              .regions_count = regions,
-                             .sums_count = given->sums_count,
+                             .checksums_count = given->checksums_count,
                              .table_slots = given->table_slots,
                              .table = given->table,
                              .served = memory->regions + count,
                              .layouts = (kvf_region_layout *)(void *)(memory->regions + 2 * (size_t)count)};
   kvf_command_init(&memory->set, run_set_memory);
   for (uint32_t i = 0; i < count; i++) {
-    memory->regions[i] = i < regions ? given->regions[i] : given->sums_read[i - regions];
-    memory->served[i] = i < regions ? given->regions[i] : given->sums[i - regions];
+    memory->regions[i] = i < regions ? given->regions[i] : given->checksums_read[i - regions];
+    memory->served[i] = i < regions ? given->regions[i] : given->checksums[i - regions];
     memory->layouts[i] = kvf_region_layout_of(&memory->served[i]);
   }
   kvf_commands_lock(&tcp->commands);
   bool taken = tcp->has_memory;
   if (!taken) {
     tcp->has_memory = true;
-    tcp->has_sums = given->sums_count > 0;
+    tcp->has_checksums = given->checksums_count > 0;
     kvf_commands_post(&tcp->commands, &memory->set);
   }
   kvf_commands_unlock(&tcp->commands);
@@ -295,17 +295,17 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
     return KVF_INVALID;
   }
   kvf_commands_lock(&tcp->commands);
-  bool has_sums = tcp->has_sums;
+  bool has_checksums = tcp->has_checksums;
   kvf_commands_unlock(&tcp->commands);
   kvf_encoder encoder = kvf_encoder_of(out, capacity);
   kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
   kvf_put_u16(&encoder, tcp->listen.port);
   kvf_put_incarnation(&encoder, &tcp->config.incarnation);
-  kvf_put_u8(&encoder, has_sums ? 1 : 0);
+  kvf_put_u8(&encoder, has_checksums ? 1 : 0);
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
-const kvf_transport_ops kvf_transport_tcp_shard = {
+const kvf_transport_ops kvf_transport_tcp_rail = {
     .name = "tcp",
     .open = tcp_open,
     .close = tcp_close,
@@ -319,29 +319,29 @@ const kvf_transport_ops kvf_transport_tcp_shard = {
     .assist = tcp_assist,
 };
 
-static kvf_status tcp_shards_open(const kvf_transport_config *config, const kvf_transport_host *host,
-                                  kvf_transport **out, char *message)
+static kvf_status tcp_rails_open(const kvf_transport_config *config, const kvf_transport_host *host,
+                                 kvf_transport **out, char *message)
 {
   *out = NULL;
   uint32_t count = config->tcp_streams;
-  if (count == 0 || count > KVF_SHARDS_MAX) {
-    return kvf_fail(KVF_INVALID, message, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count, KVF_SHARDS_MAX);
+  if (count == 0 || count > KVF_RAILS_MAX) {
+    return kvf_fail(KVF_INVALID, message, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count, KVF_RAILS_MAX);
   }
   kvf_transport_config each = *config;
   each.connections_max = (config->connections_max + count - 1) / count;
-  return kvf_shards_open(&kvf_transport_tcp, &kvf_transport_tcp_shard, count, &each, host, out, message);
+  return kvf_rails_open(&kvf_transport_tcp, &kvf_transport_tcp_rail, count, &each, host, out, message);
 }
 
 const kvf_transport_ops kvf_transport_tcp = {
     .name = "tcp",
-    .open = tcp_shards_open,
-    .close = kvf_shards_close,
-    .set_memory = kvf_shards_set_memory,
-    .clear_memory = kvf_shards_clear_memory,
-    .describe = kvf_shards_describe,
-    .connect = kvf_shards_connect,
-    .disconnect = kvf_shards_disconnect,
-    .read = kvf_shards_read,
-    .cancel = kvf_shards_cancel,
-    .assist = kvf_shards_assist,
+    .open = tcp_rails_open,
+    .close = kvf_rails_close,
+    .set_memory = kvf_rails_set_memory,
+    .clear_memory = kvf_rails_clear_memory,
+    .describe = kvf_rails_describe,
+    .connect = kvf_rails_connect,
+    .disconnect = kvf_rails_disconnect,
+    .read = kvf_rails_read,
+    .cancel = kvf_rails_cancel,
+    .assist = kvf_rails_assist,
 };

@@ -11,7 +11,7 @@
 /* Where the bytes are; NULL: they are not ours to give. */
 static const uint8_t *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
 {
-  if (ask->memory >= memory->regions_count + memory->sums_count) {
+  if (ask->memory >= memory->regions_count + memory->checksums_count) {
     return NULL;
   }
   const kvf_region *region = &memory->regions[kvf_ucx_memory_served(memory, ask->memory)];

@@ -77,15 +77,15 @@ typedef struct kvf_ucx_messages {
 } kvf_ucx_messages;
 
 /* The rank's memory, registered with UCX. Refs: the transport's, and one for each read that writes to it. Regions are
- * ours, then the sums of what is read, then the sums of what others read; mems are UCX's handles of these and, last,
- * of the table. */
+ * ours, then the checksums of what is read, then the checksums of what others read; mems are UCX's handles of these
+ * and, last, of the table. */
 typedef struct kvf_ucx_memory {
   kvf_waited set;
   kvf_ucx *ucx;
   uint32_t refs;
   uint64_t generation; /* a link is for one only */
   uint32_t regions_count;
-  uint32_t sums_count;
+  uint32_t checksums_count;
   uint32_t table_slots;
   const void *table;
   uint32_t mems_count;
@@ -93,10 +93,10 @@ typedef struct kvf_ucx_memory {
   kvf_region regions[];
 } kvf_ucx_memory;
 
-/* Which of `regions` is a memory that others read: not where our own reads put their sums. */
+/* Which of `regions` is a memory that others read: not where our own reads put their checksums. */
 static inline uint32_t kvf_ucx_memory_served(const kvf_ucx_memory *memory, uint32_t index)
 {
-  return index < memory->regions_count ? index : index + memory->sums_count;
+  return index < memory->regions_count ? index : index + memory->checksums_count;
 }
 
 static inline uint64_t kvf_ucx_region_bytes(const kvf_region *region)
@@ -147,8 +147,8 @@ typedef struct kvf_ucx_link {
   uint32_t table_slots;
   kvf_ucp_rkey table_key;
   uint32_t regions_count;
-  uint32_t sums_count;       /* 0: blocks are not verified */
-  kvf_region_layout *remote; /* of its regions, then of their sums; likewise the next two */
+  uint32_t checksums_count;  /* 0: blocks are not verified */
+  kvf_region_layout *remote; /* of its regions, then of their checksums; likewise the next two */
   uint64_t *bases;
   kvf_ucp_rkey *keys;
   size_t description_bytes;

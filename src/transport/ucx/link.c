@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/sums.h"
+#include "transport/checksums.h"
 #include "transport/ucx/get.h"
 #include "transport/ucx/path.h"
 
@@ -89,7 +89,7 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
                             .sample = ucx->rooms[read->batch.room].sample,
                             .bytes = read->landed_bytes};
   if (read->state == READ_JUDGING) {
-    kvf_sums_judge(&read->chunk, read->link->sums_count, &result);
+    kvf_checksums_judge(&read->chunk, read->link->checksums_count, &result);
   }
   report(ucx, read, &result);
 }
@@ -245,7 +245,7 @@ static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
   if (request->lease.slot >= link->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  read->chunk = (kvf_chunk){request, ucx->memory->regions, link->remote, link->regions_count + link->sums_count};
+  read->chunk = (kvf_chunk){request, ucx->memory->regions, link->remote, link->regions_count + link->checksums_count};
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -500,7 +500,7 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                                     char *message)
 {
-  uint32_t groups = kvf_sums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
+  uint32_t groups = kvf_checksums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
   if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
@@ -510,12 +510,12 @@ static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, cons
                     description->ucx_minor, ucx->api->major, ucx->api->minor);
   }
   if (description->regions_count != link->regions_count ||
-      (description->sums_count != 0 && description->sums_count != groups)) {
+      (description->checksums_count != 0 && description->checksums_count != groups)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %u regions and %u checksums, not %u and %u",
-                    (unsigned)description->regions_count, (unsigned)description->sums_count,
+                    (unsigned)description->regions_count, (unsigned)description->checksums_count,
                     (unsigned)link->regions_count, (unsigned)groups);
   }
-  for (uint32_t i = 0; i < description->regions_count + description->sums_count; i++) {
+  for (uint32_t i = 0; i < description->regions_count + description->checksums_count; i++) {
     possible = possible &&
                kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&link->remote[i]));
   }
@@ -538,7 +538,7 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
   error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
-  for (uint32_t i = 0; error == KVF_UCS_OK && i < description->regions_count + link->sums_count; i++) {
+  for (uint32_t i = 0; error == KVF_UCS_OK && i < description->regions_count + link->checksums_count; i++) {
     link->bases[i] = description->memories[i].address;
     error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
   }
@@ -568,9 +568,9 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   }
   link->table = description.table.address;
   link->table_slots = description.table_slots;
-  link->sums_count = ucx->memory->sums_count == 0 ? 0 : description.sums_count;
-  if (ucx->memory->sums_count > 0 && link->sums_count == 0) {
-    kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_SUMS_LINE);
+  link->checksums_count = ucx->memory->checksums_count == 0 ? 0 : description.checksums_count;
+  if (ucx->memory->checksums_count > 0 && link->checksums_count == 0) {
+    kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
@@ -651,7 +651,7 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i < link->regions_count + link->sums_count; i++) {
+  for (uint32_t i = 0; i < link->regions_count + link->checksums_count; i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }

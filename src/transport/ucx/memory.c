@@ -59,7 +59,7 @@ static kvf_status pack_key(const kvf_ucx *ucx, const void *address, kvf_ucp_mem 
 static kvf_status pack_keys(const kvf_ucx_memory *memory, described *out)
 {
   const kvf_ucx *ucx = memory->ucx;
-  uint32_t served = memory->regions_count + memory->sums_count;
+  uint32_t served = memory->regions_count + memory->checksums_count;
   kvf_status status = pack_key(ucx, memory->table, memory->mems[memory->mems_count - 1], &out->table);
   for (uint32_t i = 0; status == KVF_OK && i < served; i++) {
     uint32_t from = kvf_ucx_memory_served(memory, i);
@@ -113,7 +113,7 @@ static kvf_status write_description(const kvf_ucx_memory *memory, uint8_t *out, 
       .table_slots = memory->table_slots,
       .table = made->table,
       .regions_count = memory->regions_count,
-      .sums_count = memory->sums_count,
+      .checksums_count = memory->checksums_count,
       .memories = made->memories,
   };
   status = kvf_ucx_description_write(&description, out, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, out_bytes);
@@ -192,7 +192,7 @@ static void run_set(void *owner, kvf_command *command)
 kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  size_t count = (size_t)given->regions_count + 2 * (size_t)given->sums_count;
+  size_t count = (size_t)given->regions_count + 2 * (size_t)given->checksums_count;
   if (given->table == NULL || given->regions_count == 0) {
     return KVF_INVALID;
   }
@@ -204,18 +204,18 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
   memory->ucx = ucx;
   memory->refs = 1;
   memory->regions_count = given->regions_count;
-  memory->sums_count = given->sums_count;
+  memory->checksums_count = given->checksums_count;
   memory->table_slots = given->table_slots;
   memory->table = given->table;
   memory->mems_count = (uint32_t)count + 1;
   memory->mems = (void *)(memory->regions + count);
   kvf_region *to = memory->regions;
   memcpy(to, given->regions, given->regions_count * sizeof(*to));
-  if (given->sums_count > 0) {
+  if (given->checksums_count > 0) {
     to += given->regions_count;
-    memcpy(to, given->sums_read, given->sums_count * sizeof(*to));
-    to += given->sums_count;
-    memcpy(to, given->sums, given->sums_count * sizeof(*to));
+    memcpy(to, given->checksums_read, given->checksums_count * sizeof(*to));
+    to += given->checksums_count;
+    memcpy(to, given->checksums, given->checksums_count * sizeof(*to));
   }
   kvf_command_init(&memory->set.command, run_set);
   kvf_status status = kvf_commands_wait(&ucx->commands, &memory->set);

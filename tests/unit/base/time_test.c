@@ -1,7 +1,7 @@
 #include "base/time.h"
 #include "test.h"
 
-TEST(sums_saturate)
+TEST(checksums_saturate)
 {
   assert_true(kvf_time_add(99, 1) == 100);
   assert_true(kvf_time_add(KVF_TIME_NEVER - 1, 1) == KVF_TIME_NEVER);

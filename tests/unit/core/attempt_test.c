@@ -980,7 +980,7 @@ READING_TEST(contradictions)
 
 LOAD_TEST(unverified_blocks_are_counted)
 {
-  w.config.sums = true;
+  w.config.checksums = true;
   world_reopen();
   start_reading();
   good(1, 2, 2);

@@ -765,53 +765,53 @@ LEASE_TEST(blocks_are_copied)
 
 /* ---- checksums: a live word waits for them ---- */
 
-static void summed(uint32_t slot, uint64_t id)
+static void checksummed(uint32_t slot, uint64_t id)
 {
   const kvf_lease lease = lease_of(slot, id);
-  kvf_lease_table_summed(&w->table, &lease);
+  kvf_lease_table_checksummed(&w->table, &lease);
 }
 
-LEASE_TEST(live_waits_for_its_sums)
+LEASE_TEST(live_waits_for_its_checksums)
 {
-  w->table.config.sums = true;
+  w->table.config.checksums = true;
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
   expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  summed(1, 6); /* not these */
-  summed(2, 7);
-  summed(WORLD_SLOTS, 7);
+  checksummed(1, 6); /* not these */
+  checksummed(2, 7);
+  checksummed(WORLD_SLOTS, 7);
   expect_no_store();
-  summed(1, 7);
+  checksummed(1, 7);
   expect_store(1, kvf_fence_word_live(7));
   stored(1);
-  summed(1, 7); /* again: nothing */
+  checksummed(1, 7); /* again: nothing */
   expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_OK);
 }
 
-LEASE_TEST(ended_before_its_sums_is_never_live)
+LEASE_TEST(ended_before_its_checksums_is_never_live)
 {
-  w->table.config.sums = true;
+  w->table.config.checksums = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   expect_store(0, kvf_fence_word_over(3));
-  summed(0, 3);
+  checksummed(0, 3);
   expect_no_store();
   stored(0);
-  summed(0, 3);
+  checksummed(0, 3);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  summed(0, 3); /* of the one before */
+  checksummed(0, 3); /* of the one before */
   expect_no_store();
-  summed(0, 4);
+  checksummed(0, 4);
   expect_store(0, kvf_fence_word_live(4));
 }
 
 /* Another store of the slot is on its way, or waits: it does not take the live word along. */
 LEASE_TEST(held_behind_another_store)
 {
-  w->table.config.sums = true;
+  w->table.config.checksums = true;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   expect_no_store();
@@ -825,15 +825,15 @@ LEASE_TEST(held_behind_another_store)
   assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
   expect_store(2, kvf_fence_word_over(3));
   assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
-  summed(2, 4);
+  checksummed(2, 4);
   assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
   stored(2);
   expect_store(2, kvf_fence_word_live(4));
 }
 
-LEASE_TEST(runs_out_while_it_is_being_summed)
+LEASE_TEST(runs_out_while_it_is_being_checksummed)
 {
-  w->table.config.sums = true;
+  w->table.config.checksums = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   kvf_lease_table_tick(&w->table, WORLD_TTL_NS, 100);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);

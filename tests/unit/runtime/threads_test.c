@@ -69,7 +69,7 @@ static void expect_threads_on(const cpu_set_t *expected)
     }
   }
   (void)closedir(threads);
-  assert_true(count >= 8); /* log, control, sums, keeper, copy twice, tcp twice */
+  assert_true(count >= 8); /* log, control, checksums, reaper, copy twice, tcp twice */
 }
 
 static void open_pinned(pair_node *n, const char *thread_cpus)

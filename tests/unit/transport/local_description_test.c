@@ -1,7 +1,7 @@
 #include "transport/local/description.h"
 
 #include "test.h"
-#include "transport/sums.h"
+#include "transport/checksums.h"
 
 static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
 static const kvf_incarnation incarnation = {{7}};
@@ -44,8 +44,9 @@ static char message[KVF_MESSAGE_BYTES_MAX];
 static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, uint64_t *bases)
 {
   message[0] = '\0';
-  kvf_region_layout sums[KVF_GROUPS_MAX];
-  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, sums, message);
+  kvf_region_layout checksums[KVF_GROUPS_MAX];
+  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, checksums,
+                                    message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)
@@ -111,36 +112,36 @@ TEST(what_is_no_description_is_refused)
   bad.regions_count = 1;
   assert_refused(&bad, "not one of this transport");
   bad = good_head();
-  bad.sums_count = 1; /* and yet no longer than without */
+  bad.checksums_count = 1; /* and yet no longer than without */
   assert_refused(&bad, "not one of this transport");
 }
 
 TEST(checksums_are_told_too)
 {
   kvf_local_description head = good_head();
-  kvf_region_layout sums[KVF_GROUPS_MAX];
+  kvf_region_layout checksums[KVF_GROUPS_MAX];
   uint64_t bases[2 + KVF_GROUPS_MAX];
-  uint32_t groups = kvf_sums_layouts(layouts, 2, sums);
+  uint32_t groups = kvf_checksums_layouts(layouts, 2, checksums);
   assert_true(groups > 0);
   kvf_region rows[KVF_GROUPS_MAX] = {{0}};
   for (uint32_t i = 0; i < groups; i++) {
     rows[i].base = (void *)(uintptr_t)(0x700000 + i * 0x1000);
   }
   const kvf_transport_memory memory = {
-      .regions = regions, .regions_count = 2, .sums_count = groups, .sums = rows, .sums_read = rows};
+      .regions = regions, .regions_count = 2, .checksums_count = groups, .checksums = rows, .checksums_read = rows};
   written out;
-  head.sums_count = groups;
+  head.checksums_count = groups;
   assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
   kvf_local_description back;
   assert_int_equal(read_back(&out, out.count, &back, bases), KVF_OK);
-  assert_int_equal(back.sums_count, groups);
+  assert_int_equal(back.checksums_count, groups);
   assert_int_equal(bases[2], 0x700000);
 
   rows[groups - 1].base = (void *)(uintptr_t)(INT64_MAX - 7);
   assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
   assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
   assert_non_null(strstr(message, "checksums"));
-  head.sums_count = 0; /* and yet as long as with them */
+  head.checksums_count = 0; /* and yet as long as with them */
   assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
   assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
 }

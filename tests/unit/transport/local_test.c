@@ -63,10 +63,10 @@ TEST(a_description_names_this_process_and_its_memory)
   const kvf_local_place here = kvf_local_place_here();
   kvf_local_description head;
   uint64_t bases[2 + KVF_GROUPS_MAX];
-  kvf_region_layout sums[KVF_GROUPS_MAX];
+  kvf_region_layout checksums[KVF_GROUPS_MAX];
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
-                                              &node.incarnation, shape.regions, 2, &head, bases, sums, message),
+                                              &node.incarnation, shape.regions, 2, &head, bases, checksums, message),
                    KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);

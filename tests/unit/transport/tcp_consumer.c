@@ -17,7 +17,7 @@ tcp_consumer *consumer_open(uint32_t handshake_timeout_ms)
   tcp_consumer *consumer = malloc(sizeof(*consumer));
   assert_non_null(consumer);
   memset(consumer, 0, sizeof(*consumer));
-  node_open_with(&consumer->node, &kvf_transport_tcp_shard, &shape, 1, &config);
+  node_open_with(&consumer->node, &kvf_transport_tcp_rail, &shape, 1, &config);
   node_set_all(&consumer->node, 0);
   consumer->introduction = (node_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
   consumer->listener = peer_listen(&consumer->introduction.incarnation, consumer->introduction.description,
@@ -43,7 +43,7 @@ void consumer_link(tcp_consumer *consumer)
 void consumer_close(tcp_consumer *consumer)
 {
   if (consumer->link != NULL) {
-    kvf_transport_tcp_shard.disconnect(consumer->link);
+    kvf_transport_tcp_rail.disconnect(consumer->link);
   }
   if (consumer->fd >= 0) {
     (void)close(consumer->fd);

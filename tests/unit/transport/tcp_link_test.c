@@ -7,7 +7,7 @@
 #include "tcp_consumer.h"
 #include "test.h"
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 static tcp_consumer *consumer;
 

@@ -15,7 +15,7 @@
 #include "transport/socket.h"
 #include "transport/tcp/common.h"
 #include "wire/fields.h"
-#include "wire/shards_description.h"
+#include "wire/rails_description.h"
 
 #define PATIENCE_MS 10000
 
@@ -133,9 +133,9 @@ int peer_connect(const void *description, size_t description_bytes)
 
 kvf_address peer_data_port(const void *description, size_t description_bytes)
 {
-  kvf_shards_description shards;
-  assert_int_equal(kvf_shards_description_read(description, description_bytes, &shards), KVF_OK);
-  kvf_decoder decoder = kvf_decoder_of(shards.each[0].data, shards.each[0].bytes);
+  kvf_rails_description rails;
+  assert_int_equal(kvf_rails_description_read(description, description_bytes, &rails), KVF_OK);
+  kvf_decoder decoder = kvf_decoder_of(rails.each[0].data, rails.each[0].bytes);
   (void)kvf_get_u32(&decoder);
   return loopback(kvf_get_u16(&decoder));
 }

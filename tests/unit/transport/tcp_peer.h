@@ -21,7 +21,7 @@ void peer_expect_silence(int fd, int ms);
 
 /* ---- a consumer ---- */
 
-/* Connects to the port that the description, one shard's, names. */
+/* Connects to the port that the description, one rail's, names. */
 int peer_connect(const void *description, size_t description_bytes);
 /* The first data port that the description, a node's, names; and connects to it. */
 kvf_address peer_data_port(const void *description, size_t description_bytes);

@@ -10,7 +10,7 @@
 
 #define FILL 0x77
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 typedef struct scene {
   tcp_consumer *consumer;

@@ -13,7 +13,7 @@
 #define BLOCK_BYTES (256 << 10)
 #define LARGE 32 /* blocks: more than the kernel takes at once */
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 typedef struct scene {
   side producer;
@@ -151,7 +151,7 @@ SCENE_TEST(heads_are_those_that_were_asked_for)
   peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
   expect_answer(2, s.items, 1);
 
-  read = (kvf_data_read){.read_id = 3, .lease = s.lease->lease, .heads = 1, .items_count = 1, .sums = true};
+  read = (kvf_data_read){.read_id = 3, .lease = s.lease->lease, .heads = 1, .items_count = 1, .checksums = true};
   assert_int_equal(kvf_data_read_encode(&read, s.items, body, sizeof(body), &bytes), KVF_OK);
   peer_send_frame(s.fd, KVF_FRAME_READ, body, bytes);
   expect_refusal(3, KVF_INVALID); /* it has no checksums */

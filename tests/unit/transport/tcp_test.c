@@ -3,9 +3,9 @@
 
 #include "node.h"
 #include "test.h"
-#include "wire/shards_description.h"
+#include "wire/rails_description.h"
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_shard;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 static side *opened(void)
 {
@@ -22,7 +22,7 @@ static void closed(side *node)
   free(node);
 }
 
-/* Of the whole, which checks what its shards do not look at. */
+/* Of the whole, which checks what its rails do not look at. */
 static kvf_status open_status(const kvf_transport_config *config, char *message)
 {
   const kvf_transport_host host = {0};
@@ -39,7 +39,7 @@ TEST(configurations_that_cannot_work_are_named)
   config.tcp_streams = 0;
   assert_int_equal(open_status(&config, message), KVF_INVALID);
   assert_non_null(strstr(message, "tcp_streams is 0"));
-  config.tcp_streams = KVF_SHARDS_MAX + 1;
+  config.tcp_streams = KVF_RAILS_MAX + 1;
   assert_int_equal(open_status(&config, message), KVF_INVALID);
   assert_non_null(strstr(message, "tcp_streams is 17: tcp needs 1 to 16"));
   config = node_config();
@@ -66,7 +66,7 @@ TEST(the_port_of_listen_is_the_control_connections)
       kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
       KVF_OK);
   assert_true(found.port > 1);
-  assert_false(found.has_sums);
+  assert_false(found.has_checksums);
   closed(node);
 }
 

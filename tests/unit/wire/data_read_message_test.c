@@ -29,7 +29,7 @@ static kvf_data_read some_read(uint32_t items_count)
                         .remote_head = UINT32_MAX - 2,
                         .heads = 2,
                         .items_count = items_count,
-                        .sums = items_count % 2 == 1};
+                        .checksums = items_count % 2 == 1};
   fill(read.lease.token, sizeof(read.lease.token), 1);
   return read;
 }
@@ -53,7 +53,7 @@ static size_t round_trip(uint32_t items_count)
   assert_int_equal(back.remote_head, read.remote_head);
   assert_int_equal(back.heads, read.heads);
   assert_int_equal(back.items_count, items_count);
-  assert_int_equal(back.sums, read.sums);
+  assert_int_equal(back.checksums, read.checksums);
   kvf_data_read_items(&back, items_back);
   assert_memory_equal(items_back, items, items_count * sizeof(items[0]));
   size_t less = 77;
@@ -135,7 +135,7 @@ TEST(test_rules)
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-/* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, sums 48, runs 49. */
+/* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, checksums 48, runs 49. */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {

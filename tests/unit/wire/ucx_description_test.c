@@ -20,7 +20,7 @@ static kvf_ucx_description good(void)
                                .table_slots = 16384,
                                .table = {0x7000, keys[0], 5},
                                .regions_count = 2,
-                               .sums_count = 1,
+                               .checksums_count = 1,
                                .memories = memories};
 }
 
@@ -53,7 +53,7 @@ TEST(what_is_written_is_read)
   assert_int_equal(out.table_slots, 16384);
   assert_same_key(&out.table, &in.table);
   assert_int_equal(out.regions_count, 2);
-  assert_int_equal(out.sums_count, 1);
+  assert_int_equal(out.checksums_count, 1);
   assert_ptr_equal(out.memories, room);
   for (size_t i = 0; i < 3; i++) {
     assert_same_key(&out.memories[i], &memories[i]);
@@ -101,7 +101,7 @@ TEST(what_is_over_a_limit_is_not_written)
   wrong[2].table.key_bytes = 0;
   wrong[3].table_slots = 0;
   wrong[4].regions_count = 0;
-  wrong[5].sums_count = KVF_GROUPS_MAX + 1;
+  wrong[5].checksums_count = KVF_GROUPS_MAX + 1;
   wrong[6].memories = long_key;
   for (size_t i = 0; i < 7; i++) {
     assert_int_equal(kvf_ucx_description_write(&wrong[i], bytes, sizeof(bytes), &used), KVF_LIMIT);
@@ -123,7 +123,7 @@ TEST(fields_outside_their_limits_are_refused_under_a_good_checksum)
               {26 + sizeof(worker) + 4 + 10 + 5, 0},                       /* regions */
               {26 + sizeof(worker) + 4 + 10 + 5, KVF_REGIONS_MAX + 1},     /* likewise */
               {26 + sizeof(worker) + 4 + 10 + 5, 3},                       /* more than there are */
-              {26 + sizeof(worker) + 4 + 10 + 5 + 2, KVF_GROUPS_MAX + 1}}; /* sums */
+              {26 + sizeof(worker) + 4 + 10 + 5 + 2, KVF_GROUPS_MAX + 1}}; /* checksums */
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t bytes[ROOM];
     uint8_t hash[KVF_HASH_BYTES];

@@ -1,4 +1,4 @@
-#include "transport/sums.h"
+#include "transport/checksums.h"
 
 #include <endian.h>
 #include <stdlib.h>
@@ -13,19 +13,19 @@ static uint32_t smaller(uint32_t a, uint32_t b)
   return a < b ? a : b;
 }
 
-uint32_t kvf_sums_layouts(const kvf_region_layout *regions, uint32_t count, kvf_region_layout out[KVF_GROUPS_MAX])
+uint32_t kvf_checksums_layouts(const kvf_region_layout *regions, uint32_t count, kvf_region_layout out[KVF_GROUPS_MAX])
 {
   uint32_t members[KVF_GROUPS_MAX] = {0};
   uint32_t groups = 0;
   for (uint32_t i = 0; i < count; i++) {
     const kvf_region_layout *region = &regions[i];
-    kvf_region_layout *sums = &out[region->group];
+    kvf_region_layout *checksums = &out[region->group];
     /* What only some of its regions have cannot be read of the group. */
     bool first = members[region->group]++ == 0;
-    *sums = (kvf_region_layout){.blocks = first ? region->blocks : smaller(region->blocks, sums->blocks),
-                                .heads = first ? region->heads : smaller(region->heads, sums->heads),
-                                .heads_total = region->heads_total,
-                                .group = region->group};
+    *checksums = (kvf_region_layout){.blocks = first ? region->blocks : smaller(region->blocks, checksums->blocks),
+                                     .heads = first ? region->heads : smaller(region->heads, checksums->heads),
+                                     .heads_total = region->heads_total,
+                                     .group = region->group};
     groups = region->group + 1 > groups ? region->group + 1 : groups;
   }
   for (uint32_t group = 0; group < groups; group++) {
@@ -42,42 +42,42 @@ uint32_t kvf_sums_layouts(const kvf_region_layout *regions, uint32_t count, kvf_
   return groups;
 }
 
-kvf_status kvf_sums_open(const kvf_region *regions, uint32_t regions_count, kvf_region out[KVF_GROUPS_MAX],
-                         uint32_t *count)
+kvf_status kvf_checksums_open(const kvf_region *regions, uint32_t regions_count, kvf_region out[KVF_GROUPS_MAX],
+                              uint32_t *count)
 {
   kvf_region_layout layouts[KVF_REGIONS_MAX];
-  kvf_region_layout sums[KVF_GROUPS_MAX];
+  kvf_region_layout checksums[KVF_GROUPS_MAX];
   *count = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
     layouts[i] = kvf_region_layout_of(&regions[i]);
   }
-  uint32_t groups = kvf_sums_layouts(layouts, regions_count, sums);
+  uint32_t groups = kvf_checksums_layouts(layouts, regions_count, checksums);
   if (groups == 0) {
     return KVF_LIMIT;
   }
   for (uint32_t group = 0; group < groups; group++) {
-    void *base = calloc(sums[group].blocks, sums[group].stride_bytes);
+    void *base = calloc(checksums[group].blocks, checksums[group].stride_bytes);
     if (base == NULL) {
-      kvf_sums_close(out, group);
+      kvf_checksums_close(out, group);
       return KVF_NO_MEMORY;
     }
     out[group] = (kvf_region){.base = base,
-                              .stride_bytes = sums[group].stride_bytes,
-                              .block_bytes = sums[group].block_bytes,
-                              .blocks = sums[group].blocks,
-                              .heads = sums[group].heads,
-                              .heads_total = sums[group].heads_total,
+                              .stride_bytes = checksums[group].stride_bytes,
+                              .block_bytes = checksums[group].block_bytes,
+                              .blocks = checksums[group].blocks,
+                              .heads = checksums[group].heads,
+                              .heads_total = checksums[group].heads_total,
                               .group = group};
   }
   *count = groups;
   return KVF_OK;
 }
 
-void kvf_sums_close(kvf_region *sums, uint32_t count)
+void kvf_checksums_close(kvf_region *checksums, uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
-    free(sums[i].base);
-    sums[i].base = NULL;
+    free(checksums[i].base);
+    checksums[i].base = NULL;
   }
 }
 
@@ -89,11 +89,11 @@ static uint64_t sum_of(const kvf_region *region, uint32_t block, uint32_t head)
   return htole64(kvf_checksum(base + block * region->stride_bytes + head * head_bytes, head_bytes));
 }
 
-/* The sums of one head of one block: one for each region of the group, in order. */
-static uint64_t *sums_at(const kvf_region *sums, uint32_t block, uint32_t head)
+/* The checksums of one head of one block: one for each region of the group, in order. */
+static uint64_t *checksums_at(const kvf_region *checksums, uint32_t block, uint32_t head)
 {
-  uint8_t *base = sums->base;
-  return (void *)(base + block * sums->stride_bytes + head * (size_t)(sums->block_bytes / sums->heads));
+  uint8_t *base = checksums->base;
+  return (void *)(base + block * checksums->stride_bytes + head * (size_t)(checksums->block_bytes / checksums->heads));
 }
 
 /* Readers that are too late, whom the fence tells so, may be reading it just now: by system calls, for which there is
@@ -105,15 +105,15 @@ __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, 
   }
 }
 
-void kvf_sums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *sums, uint32_t block)
+void kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
 {
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
-    if (regions[i].group != sums->group) {
+    if (regions[i].group != checksums->group) {
       continue;
     }
-    for (uint32_t head = 0; head < sums->heads; head++) {
-      store(sums_at(sums, block, head) + member, sum_of(&regions[i], block, head));
+    for (uint32_t head = 0; head < checksums->heads; head++) {
+      store(checksums_at(checksums, block, head) + member, sum_of(&regions[i], block, head));
     }
     member++;
   }
@@ -122,7 +122,7 @@ void kvf_sums_make(const kvf_region *regions, uint32_t regions_count, const kvf_
 static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
 {
   const kvf_transfer *transfer = chunk->transfer;
-  const kvf_region *sums = &chunk->local[regions_count + item->group];
+  const kvf_region *checksums = &chunk->local[regions_count + item->group];
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
     const kvf_region *region = &chunk->local[i];
@@ -130,7 +130,7 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
       continue;
     }
     for (uint32_t head = transfer->local_head; head < transfer->local_head + transfer->heads; head++) {
-      if (sums_at(sums, item->local_block, head)[member] != sum_of(region, item->local_block, head)) {
+      if (checksums_at(checksums, item->local_block, head)[member] != sum_of(region, item->local_block, head)) {
         return false;
       }
     }
@@ -139,24 +139,24 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
   return true;
 }
 
-uint32_t kvf_sums_compare(const kvf_chunk *chunk, uint32_t sums_count)
+uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count)
 {
   const kvf_transfer *transfer = chunk->transfer;
   uint32_t good = 0;
   while (good < transfer->items_count &&
-         item_agrees(chunk, chunk->regions_count - sums_count, &transfer->items[good])) {
+         item_agrees(chunk, chunk->regions_count - checksums_count, &transfer->items[good])) {
     good++;
   }
   return good;
 }
 
-void kvf_sums_judge(const kvf_chunk *chunk, uint32_t sums_count, kvf_read_result *result)
+void kvf_checksums_judge(const kvf_chunk *chunk, uint32_t checksums_count, kvf_read_result *result)
 {
   const uint64_t live = kvf_fence_word_live(chunk->transfer->lease.id);
-  if (sums_count == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
+  if (checksums_count == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
     return;
   }
-  result->verified = kvf_sums_compare(chunk, sums_count);
+  result->verified = kvf_checksums_compare(chunk, checksums_count);
   if (result->verified < chunk->transfer->items_count) {
     result->status = KVF_CHECKSUM;
   }

@@ -1,4 +1,4 @@
-#include "transport/tcp/shards.h"
+#include "transport/tcp/rails.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -9,20 +9,20 @@
 
 #define NONE UINT32_MAX
 
-typedef struct shards shards;
+typedef struct rails rails;
 
-typedef struct shard {
-  shards *of;
+typedef struct rail {
+  rails *of;
   kvf_transport *transport;
   atomic_uint reads; /* open */
-} shard;
+} rail;
 
-struct shards {
+struct rails {
   kvf_transport base;
   const kvf_transport_ops *ops; /* of each */
   kvf_transport_host host;
   uint32_t count;
-  shard each[KVF_SHARDS_MAX];
+  rail each[KVF_RAILS_MAX];
   pthread_mutex_t lock; /* guards what follows; never held during a call of the host's */
   kvf_list links;
   uint64_t last_link;
@@ -30,36 +30,36 @@ struct shards {
 
 typedef enum link_state { LINK_CONNECTING, LINK_UP, LINK_DOWN } link_state;
 
-typedef struct shards_link {
+typedef struct rails_link {
   kvf_link base;
   kvf_list in_links; /* unlinked: given back */
   uint64_t id;       /* what its parts have as `user` */
   link_state state;
   uint32_t first;     /* the part that reads go to if it has no more than others; sessions take turns */
-  uint32_t turn;      /* likewise among the peer's shards, if it has more or fewer than we */
+  uint32_t turn;      /* likewise among the peer's rails, if it has more or fewer than we */
   uint32_t waiting;   /* parts that are not up yet */
   atomic_uint failed; /* the part that has ended an established link, and says so to reads; NONE */
   uint32_t telling;   /* calls of the host's that are under way */
   kvf_status failure; /* that the host is to be told of when it has been told that the link is up */
-  kvf_link *parts[KVF_SHARDS_MAX];
-} shards_link;
+  kvf_link *parts[KVF_RAILS_MAX];
+} rails_link;
 
-static shards *shards_of(kvf_transport *transport)
+static rails *rails_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, shards, base);
+  return KVF_CONTAINER_OF(transport, rails, base);
 }
 
-static shards_link *link_of(kvf_link *base)
+static rails_link *link_of(kvf_link *base)
 {
-  return KVF_CONTAINER_OF(base, shards_link, base);
+  return KVF_CONTAINER_OF(base, rails_link, base);
 }
 
-/* ---- what shards tell the host ---- */
+/* ---- what rails tell the host ---- */
 
-static shards_link *find(const shards *all, uint64_t id)
+static rails_link *find(const rails *all, uint64_t id)
 {
   for (kvf_list *node = all->links.next; node != &all->links; node = node->next) {
-    shards_link *link = KVF_CONTAINER_OF(node, shards_link, in_links);
+    rails_link *link = KVF_CONTAINER_OF(node, rails_link, in_links);
     if (link->id == id) {
       return link;
     }
@@ -68,7 +68,7 @@ static shards_link *find(const shards *all, uint64_t id)
 }
 
 /* With the lock, which it gives up meanwhile; the link may be gone afterwards. */
-static void tell(shards *all, shards_link *link, void (*what)(void *, kvf_link *, kvf_status), kvf_status status)
+static void tell(rails *all, rails_link *link, void (*what)(void *, kvf_link *, kvf_status), kvf_status status)
 {
   link->telling++;
   (void)pthread_mutex_unlock(&all->lock);
@@ -86,9 +86,9 @@ static void tell(shards *all, shards_link *link, void (*what)(void *, kvf_link *
 
 static void on_link_up(void *context, kvf_link *part, kvf_status status)
 {
-  shards *all = ((const shard *)context)->of;
+  rails *all = ((const rail *)context)->of;
   (void)pthread_mutex_lock(&all->lock);
-  shards_link *link = find(all, part->user);
+  rails_link *link = find(all, part->user);
   if (link != NULL && link->state == LINK_CONNECTING) {
     link->waiting -= status == KVF_OK;
     if (status != KVF_OK || link->waiting == 0) {
@@ -101,13 +101,13 @@ static void on_link_up(void *context, kvf_link *part, kvf_status status)
 
 static void on_link_down(void *context, kvf_link *part, kvf_status status)
 {
-  shards *all = ((const shard *)context)->of;
+  rails *all = ((const rail *)context)->of;
   (void)pthread_mutex_lock(&all->lock);
-  shards_link *link = find(all, part->user);
+  rails_link *link = find(all, part->user);
   if (link != NULL && link->state != LINK_DOWN) {
     bool was_up = link->state == LINK_UP;
     link->state = LINK_DOWN;
-    atomic_store_explicit(&link->failed, (uint32_t)((const shard *)context - all->each), memory_order_relaxed);
+    atomic_store_explicit(&link->failed, (uint32_t)((const rail *)context - all->each), memory_order_relaxed);
     if (!was_up) {
       tell(all, link, all->host.link_up, status);
     } else if (link->telling > 0) {
@@ -121,46 +121,46 @@ static void on_link_down(void *context, kvf_link *part, kvf_status status)
 
 static void on_read_done(void *context, const kvf_read_result *result)
 {
-  shard *one = context;
+  rail *one = context;
   (void)atomic_fetch_sub_explicit(&one->reads, 1, memory_order_relaxed);
   one->of->host.read_done(one->of->host.context, result);
 }
 
 static void on_read_progress(void *context, uint64_t read_id)
 {
-  const shards *all = ((const shard *)context)->of;
+  const rails *all = ((const rail *)context)->of;
   all->host.read_progress(all->host.context, read_id);
 }
 
 static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
 {
-  const shards *all = ((const shard *)context)->of;
+  const rails *all = ((const rail *)context)->of;
   return all->host.session_key(all->host.context, session_id, out);
 }
 
 static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
 {
-  const shards *all = ((const shard *)context)->of;
+  const rails *all = ((const rail *)context)->of;
   return all->host.authorize(all->host.context, lease, items, count);
 }
 
 static void on_connection(void *context, kvf_status why)
 {
-  const shards *all = ((const shard *)context)->of;
+  const rails *all = ((const rail *)context)->of;
   all->host.connection(all->host.context, why);
 }
 
 static void on_log(void *context, kvf_log_level level, const char *line)
 {
-  const shards *all = ((const shard *)context)->of;
+  const rails *all = ((const rail *)context)->of;
   all->host.log(all->host.context, level, line);
 }
 
 /* ---- open and close ---- */
 
-void kvf_shards_close(kvf_transport *transport)
+void kvf_rails_close(kvf_transport *transport)
 {
-  shards *all = shards_of(transport);
+  rails *all = rails_of(transport);
   for (uint32_t i = 0; i < all->count; i++) {
     all->ops->close(all->each[i].transport);
   }
@@ -168,9 +168,9 @@ void kvf_shards_close(kvf_transport *transport)
   free(all);
 }
 
-static kvf_status open_one(shards *all, const kvf_transport_config *config, char *message)
+static kvf_status open_one(rails *all, const kvf_transport_config *config, char *message)
 {
-  shard *one = &all->each[all->count];
+  rail *one = &all->each[all->count];
   one->of = all;
   const kvf_transport_host host = {.context = one,
                                    .read_done = on_read_done,
@@ -186,17 +186,17 @@ static kvf_status open_one(shards *all, const kvf_transport_config *config, char
   return status;
 }
 
-kvf_status kvf_shards_open(const kvf_transport_ops *ops, const kvf_transport_ops *each, uint32_t count,
-                           const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
-                           char *message)
+kvf_status kvf_rails_open(const kvf_transport_ops *ops, const kvf_transport_ops *each, uint32_t count,
+                          const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                          char *message)
 {
-  shards *all = calloc(1, sizeof(*all));
+  rails *all = calloc(1, sizeof(*all));
   kvf_status status = KVF_OK;
   *out = NULL;
   if (all == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "%s: no memory", ops->name);
   }
-  assert(count > 0 && count <= KVF_SHARDS_MAX);
+  assert(count > 0 && count <= KVF_RAILS_MAX);
   all->base.ops = ops;
   all->ops = each;
   all->host = *host;
@@ -206,7 +206,7 @@ kvf_status kvf_shards_open(const kvf_transport_ops *ops, const kvf_transport_ops
     status = open_one(all, config, message);
   }
   if (status != KVF_OK) {
-    kvf_shards_close(&all->base);
+    kvf_rails_close(&all->base);
     return status;
   }
   *out = &all->base;
@@ -215,9 +215,9 @@ kvf_status kvf_shards_open(const kvf_transport_ops *ops, const kvf_transport_ops
 
 /* ---- memory ---- */
 
-kvf_status kvf_shards_set_memory(kvf_transport *transport, const kvf_transport_memory *memory)
+kvf_status kvf_rails_set_memory(kvf_transport *transport, const kvf_transport_memory *memory)
 {
-  shards *all = shards_of(transport);
+  rails *all = rails_of(transport);
   kvf_status status = KVF_OK;
   uint32_t set = 0;
   for (; set < all->count && status == KVF_OK; set++) {
@@ -229,18 +229,18 @@ kvf_status kvf_shards_set_memory(kvf_transport *transport, const kvf_transport_m
   return status;
 }
 
-void kvf_shards_clear_memory(kvf_transport *transport)
+void kvf_rails_clear_memory(kvf_transport *transport)
 {
-  shards *all = shards_of(transport);
+  rails *all = rails_of(transport);
   for (uint32_t i = 0; i < all->count; i++) {
     all->ops->clear_memory(all->each[i].transport);
   }
 }
 
-kvf_status kvf_shards_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
+kvf_status kvf_rails_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
 {
-  shards *all = shards_of(transport);
-  kvf_shards_description description = {.count = all->count};
+  rails *all = rails_of(transport);
+  kvf_rails_description description = {.count = all->count};
   uint8_t *room = malloc(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_status status = room == NULL ? KVF_NO_MEMORY : KVF_OK;
   size_t used = 0;
@@ -253,7 +253,7 @@ kvf_status kvf_shards_describe(kvf_transport *transport, void *out, size_t capac
     used += bytes;
   }
   if (status == KVF_OK) {
-    status = kvf_shards_description_write(&description, out, capacity, out_bytes);
+    status = kvf_rails_description_write(&description, out, capacity, out_bytes);
   }
   free(room);
   return status;
@@ -261,16 +261,16 @@ kvf_status kvf_shards_describe(kvf_transport *transport, void *out, size_t capac
 
 /* ---- links ---- */
 
-/* Which of the peer's shards our i-th is to be connected to. Where some are not, or more than others, sessions take
+/* Which of the peer's rails our i-th is to be connected to. Where some are not, or more than others, sessions take
  * turns. */
-static uint32_t theirs_of(const shards *all, const shards_link *link, uint32_t i, uint32_t theirs)
+static uint32_t theirs_of(const rails *all, const rails_link *link, uint32_t i, uint32_t theirs)
 {
   return (i + (all->count != theirs ? link->turn % theirs : 0)) % theirs;
 }
 
 /* With the lock, so that no part tells of itself before all are there. */
-static kvf_status connect_parts(shards *all, shards_link *link, const kvf_link_spec *spec,
-                                const kvf_shards_description *theirs)
+static kvf_status connect_parts(rails *all, rails_link *link, const kvf_link_spec *spec,
+                                const kvf_rails_description *theirs)
 {
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; i < all->count && status == KVF_OK; i++) {
@@ -290,15 +290,15 @@ static kvf_status connect_parts(shards *all, shards_link *link, const kvf_link_s
   return status;
 }
 
-kvf_status kvf_shards_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+kvf_status kvf_rails_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
-  shards *all = shards_of(transport);
-  kvf_shards_description theirs;
+  rails *all = rails_of(transport);
+  kvf_rails_description theirs;
   *out = NULL;
-  if (kvf_shards_description_read(spec->description, spec->description_bytes, &theirs) != KVF_OK) {
+  if (kvf_rails_description_read(spec->description, spec->description_bytes, &theirs) != KVF_OK) {
     return KVF_PROTOCOL;
   }
-  shards_link *link = calloc(1, sizeof(*link));
+  rails_link *link = calloc(1, sizeof(*link));
   if (link == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -321,10 +321,10 @@ kvf_status kvf_shards_connect(kvf_transport *transport, const kvf_link_spec *spe
   return status;
 }
 
-void kvf_shards_disconnect(kvf_link *base)
+void kvf_rails_disconnect(kvf_link *base)
 {
-  shards_link *link = link_of(base);
-  shards *all = shards_of(base->transport);
+  rails_link *link = link_of(base);
+  rails *all = rails_of(base->transport);
   for (uint32_t i = 0; i < all->count; i++) {
     all->ops->disconnect(link->parts[i]);
   }
@@ -339,8 +339,8 @@ void kvf_shards_disconnect(kvf_link *base)
 
 /* ---- reads ---- */
 
-/* The shard with the fewest reads; of a link that has failed, the one that knows why. */
-static uint32_t choose(const shards *all, const shards_link *link)
+/* The rail with the fewest reads; of a link that has failed, the one that knows why. */
+static uint32_t choose(const rails *all, const rails_link *link)
 {
   uint32_t best = atomic_load_explicit(&link->failed, memory_order_relaxed);
   bool is_up = best == NONE;
@@ -356,27 +356,27 @@ static uint32_t choose(const shards *all, const shards_link *link)
   return best;
 }
 
-void kvf_shards_read(kvf_link *base, const kvf_transfer *read)
+void kvf_rails_read(kvf_link *base, const kvf_transfer *read)
 {
-  const shards_link *link = link_of(base);
-  shards *all = shards_of(base->transport);
+  const rails_link *link = link_of(base);
+  rails *all = rails_of(base->transport);
   uint32_t i = choose(all, link);
   (void)atomic_fetch_add_explicit(&all->each[i].reads, 1, memory_order_relaxed);
   all->ops->read(link->parts[i], read);
 }
 
-void kvf_shards_cancel(kvf_link *base, uint64_t read_id)
+void kvf_rails_cancel(kvf_link *base, uint64_t read_id)
 {
-  const shards_link *link = link_of(base);
-  const shards *all = shards_of(base->transport);
+  const rails_link *link = link_of(base);
+  const rails *all = rails_of(base->transport);
   for (uint32_t i = 0; i < all->count; i++) {
     all->ops->cancel(link->parts[i], read_id);
   }
 }
 
-bool kvf_shards_assist(kvf_transport *transport)
+bool kvf_rails_assist(kvf_transport *transport)
 {
-  shards *all = shards_of(transport);
+  rails *all = rails_of(transport);
   bool more = false;
   for (uint32_t i = 0; i < all->count; i++) {
     more = all->ops->assist(all->each[i].transport) || more;

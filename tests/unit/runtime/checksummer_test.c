@@ -169,8 +169,8 @@ static void blocks_are_published_again(void **state)
   pair_close(&p);
 }
 
-/* Leases end, and the node with them, while their blocks are being summed. */
-static void ends_while_it_sums(void **state)
+/* Leases end, and the node with them, while their blocks are being checksummed. */
+static void ends_while_it_checksums(void **state)
 {
   for (uint32_t round = 0; round < 20; round++) {
     pair_node node;
@@ -200,7 +200,7 @@ int main(void)
       BOTH(wrong_bytes_are_found),      BOTH(a_retry_saves_what_is_mended),
       BOTH(a_request_keeps_the_prefix), BOTH(who_has_none_is_loaded_from_all_the_same),
       BOTH(who_wants_none_gets_none),   BOTH(blocks_are_published_again),
-      BOTH(ends_while_it_sums),
+      BOTH(ends_while_it_checksums),
   };
-  return cmocka_run_group_tests_name("runtime/summing", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("runtime/checksummer", tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
-/* A transport whose links the test brings up and down, for shards to be made of, and a host that keeps what it is told.
+/* A transport whose links the test brings up and down, for rails to be made of, and a host that keeps what it is told.
  *
  * The fake keeps to the contract: it tells nothing of a part that has been given back, but a call that has begun goes
  * on. What breaks the contract from above, it counts in `wrong`. */
-#ifndef KVF_TESTS_SHARDS_FAKE_H
-#define KVF_TESTS_SHARDS_FAKE_H
+#ifndef KVF_TESTS_RAILS_FAKE_H
+#define KVF_TESTS_RAILS_FAKE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "transport/tcp/shards.h"
+#include "transport/tcp/rails.h"
 
 #define FAKE_NEVER UINT32_MAX
 #define HOST_LINKS_MAX 1024
@@ -27,7 +27,7 @@ typedef struct fake_part {
   pthread_t thread;
 } fake_part;
 
-typedef struct fake_shard {
+typedef struct fake_rail {
   kvf_transport base;
   kvf_transport_host host;
   bool is_open;
@@ -39,16 +39,16 @@ typedef struct fake_shard {
   kvf_link *read_link;
   uint64_t cancelled;
   kvf_link *cancelled_link;
-} fake_shard;
+} fake_rail;
 
 typedef struct fake_world {
   pthread_mutex_t lock;
-  fake_shard shards[KVF_SHARDS_MAX];
+  fake_rail rails[KVF_RAILS_MAX];
   uint32_t opened;
   uint32_t clears;
   uint32_t given_back;
   atomic_uint wrong;
-  /* The shard whose call fails, with this status. */
+  /* The rail whose call fails, with this status. */
   uint32_t open_fails, memory_fails, describe_fails, connect_fails;
   kvf_status status;
   bool comes_up_at_once; /* from a thread of its own, before connect() returns */
@@ -90,22 +90,22 @@ void fakes_end(void);
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message);
 extern const kvf_transport_ops made_ops;
 
-/* A link to a peer of `theirs` shards, described as "a", "b", "c" … */
+/* A link to a peer of `theirs` rails, described as "a", "b", "c" … */
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out);
 
-/* The newest part of a shard, and what it tells of it. */
-fake_part *part_of(uint32_t shard);
-void part_up(uint32_t shard, kvf_status status);
-void part_down(uint32_t shard, kvf_status status);
+/* The newest part of a rail, and what it tells of it. */
+fake_part *part_of(uint32_t rail);
+void part_up(uint32_t rail, kvf_status status);
+void part_down(uint32_t rail, kvf_status status);
 /* As if the call had begun before the part was given back. */
-void part_up_late(uint32_t shard);
-void part_down_late(uint32_t shard);
+void part_up_late(uint32_t rail);
+void part_down_late(uint32_t rail);
 /* In another thread; to be joined. */
-pthread_t part_up_elsewhere(uint32_t shard, kvf_status status);
+pthread_t part_up_elsewhere(uint32_t rail, kvf_status status);
 /* Tells of this part what it may be told, if anything. */
-void part_tell(uint32_t shard, fake_part *part, bool up, kvf_status status);
-/* Ends one of the shard's reads; false: there was none. */
-bool read_end(uint32_t shard, uint64_t id);
+void part_tell(uint32_t rail, fake_part *part, bool up, kvf_status status);
+/* Ends one of the rail's reads; false: there was none. */
+bool read_end(uint32_t rail, uint64_t id);
 
 /* Waits until the link's events are these, 5 seconds at most; false: they are not. */
 bool host_has(uint64_t user, const char *events);

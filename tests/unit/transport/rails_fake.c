@@ -1,4 +1,4 @@
-#include "shards_fake.h"
+#include "rails_fake.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -11,14 +11,14 @@
 fake_world fakes;
 host told;
 
-static fake_shard *fake_of(kvf_transport *transport)
+static fake_rail *fake_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, fake_shard, base);
+  return KVF_CONTAINER_OF(transport, fake_rail, base);
 }
 
-static uint32_t index_of(const fake_shard *shard)
+static uint32_t index_of(const fake_rail *rail)
 {
-  return (uint32_t)(shard - fakes.shards);
+  return (uint32_t)(rail - fakes.rails);
 }
 
 static void expect(bool right)
@@ -33,26 +33,26 @@ static const kvf_transport_ops fake_ops;
 static kvf_status fake_open(const kvf_transport_config *config, const kvf_transport_host *its_host, kvf_transport **out,
                             char *message)
 {
-  fake_shard *shard = &fakes.shards[fakes.opened];
+  fake_rail *rail = &fakes.rails[fakes.opened];
   *out = NULL;
   expect(config->connections_max == 5);
   if (fakes.opened == fakes.open_fails) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no shard %u", fakes.opened);
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no rail %u", fakes.opened);
     return fakes.status;
   }
-  *shard = (fake_shard){.base = {&fake_ops}, .host = *its_host, .is_open = true};
+  *rail = (fake_rail){.base = {&fake_ops}, .host = *its_host, .is_open = true};
   fakes.opened++;
-  *out = &shard->base;
+  *out = &rail->base;
   return KVF_OK;
 }
 
 /* Waits for its threads. */
 static void fake_close(kvf_transport *transport)
 {
-  fake_shard *shard = fake_of(transport);
-  expect(shard->is_open);
-  shard->is_open = false;
-  for (fake_part *part = shard->parts; part != NULL; part = part->next) {
+  fake_rail *rail = fake_of(transport);
+  expect(rail->is_open);
+  rail->is_open = false;
+  for (fake_part *part = rail->parts; part != NULL; part = part->next) {
     expect(part->is_given_back);
     if (part->has_thread) {
       (void)pthread_join(part->thread, NULL);
@@ -62,17 +62,17 @@ static void fake_close(kvf_transport *transport)
 
 static kvf_status fake_set_memory(kvf_transport *transport, const kvf_transport_memory *memory)
 {
-  fake_shard *shard = fake_of(transport);
-  expect(memory->table_slots == 7 && !shard->has_memory);
-  shard->has_memory = index_of(shard) != fakes.memory_fails;
-  return shard->has_memory ? KVF_OK : fakes.status;
+  fake_rail *rail = fake_of(transport);
+  expect(memory->table_slots == 7 && !rail->has_memory);
+  rail->has_memory = index_of(rail) != fakes.memory_fails;
+  return rail->has_memory ? KVF_OK : fakes.status;
 }
 
 static void fake_clear_memory(kvf_transport *transport)
 {
-  fake_shard *shard = fake_of(transport);
-  expect(shard->has_memory);
-  shard->has_memory = false;
+  fake_rail *rail = fake_of(transport);
+  expect(rail->has_memory);
+  rail->has_memory = false;
   fakes.clears++;
 }
 
@@ -101,9 +101,9 @@ static void start(pthread_t *thread, void *(*main)(void *), void *context)
 
 static kvf_status fake_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
-  fake_shard *shard = fake_of(transport);
+  fake_rail *rail = fake_of(transport);
   *out = NULL;
-  if (index_of(shard) == fakes.connect_fails) {
+  if (index_of(rail) == fakes.connect_fails) {
     return fakes.status;
   }
   fake_part *part = calloc(1, sizeof(*part));
@@ -117,8 +117,8 @@ static kvf_status fake_connect(kvf_transport *transport, const kvf_link_spec *sp
   part->description_bytes = spec->description_bytes;
   memcpy(part->description, spec->description, spec->description_bytes);
   (void)pthread_mutex_lock(&fakes.lock);
-  part->next = shard->parts;
-  shard->parts = part;
+  part->next = rail->parts;
+  rail->parts = part;
   (void)pthread_mutex_unlock(&fakes.lock);
   if (fakes.comes_up_at_once) {
     const struct timespec a_while = {.tv_nsec = 5000000};
@@ -142,27 +142,27 @@ static void fake_disconnect(kvf_link *link)
 
 static void fake_read(kvf_link *link, const kvf_transfer *read)
 {
-  fake_shard *shard = fake_of(link->transport);
+  fake_rail *rail = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
   expect(read->id != 0 && !KVF_CONTAINER_OF(link, fake_part, base)->is_given_back);
-  shard->reads++;
-  shard->read_link = link;
+  rail->reads++;
+  rail->read_link = link;
   (void)pthread_mutex_unlock(&fakes.lock);
 }
 
 static void fake_cancel(kvf_link *link, uint64_t read_id)
 {
-  fake_shard *shard = fake_of(link->transport);
+  fake_rail *rail = fake_of(link->transport);
   expect(!KVF_CONTAINER_OF(link, fake_part, base)->is_given_back);
-  shard->cancelled = read_id;
-  shard->cancelled_link = link;
+  rail->cancelled = read_id;
+  rail->cancelled_link = link;
 }
 
 static bool fake_assist(kvf_transport *transport)
 {
-  fake_shard *shard = fake_of(transport);
-  shard->assists++;
-  return shard->has_more;
+  fake_rail *rail = fake_of(transport);
+  rail->assists++;
+  return rail->has_more;
 }
 
 static const kvf_transport_ops fake_ops = {.name = "fake",
@@ -179,14 +179,14 @@ static const kvf_transport_ops fake_ops = {.name = "fake",
 
 /* ---- what the test has the fake tell ---- */
 
-fake_part *part_of(uint32_t shard)
+fake_part *part_of(uint32_t rail)
 {
-  return fakes.shards[shard].parts;
+  return fakes.rails[rail].parts;
 }
 
-void part_tell(uint32_t shard, fake_part *part, bool up, kvf_status status)
+void part_tell(uint32_t rail, fake_part *part, bool up, kvf_status status)
 {
-  const kvf_transport_host *its_host = &fakes.shards[shard].host;
+  const kvf_transport_host *its_host = &fakes.rails[rail].host;
   (void)pthread_mutex_lock(&fakes.lock);
   bool may = !part->is_given_back && (int)part->state == (int)(up ? PART_CONNECTING : PART_UP);
   if (may) {
@@ -198,30 +198,30 @@ void part_tell(uint32_t shard, fake_part *part, bool up, kvf_status status)
   }
 }
 
-void part_up(uint32_t shard, kvf_status status)
+void part_up(uint32_t rail, kvf_status status)
 {
-  part_tell(shard, part_of(shard), true, status);
+  part_tell(rail, part_of(rail), true, status);
 }
 
-void part_down(uint32_t shard, kvf_status status)
+void part_down(uint32_t rail, kvf_status status)
 {
-  part_tell(shard, part_of(shard), false, status);
+  part_tell(rail, part_of(rail), false, status);
 }
 
-void part_up_late(uint32_t shard)
+void part_up_late(uint32_t rail)
 {
-  const kvf_transport_host *its_host = &fakes.shards[shard].host;
-  its_host->link_up(its_host->context, &part_of(shard)->base, KVF_OK);
+  const kvf_transport_host *its_host = &fakes.rails[rail].host;
+  its_host->link_up(its_host->context, &part_of(rail)->base, KVF_OK);
 }
 
-void part_down_late(uint32_t shard)
+void part_down_late(uint32_t rail)
 {
-  const kvf_transport_host *its_host = &fakes.shards[shard].host;
-  its_host->link_down(its_host->context, &part_of(shard)->base, KVF_TRANSFER_FAILED);
+  const kvf_transport_host *its_host = &fakes.rails[rail].host;
+  its_host->link_down(its_host->context, &part_of(rail)->base, KVF_TRANSFER_FAILED);
 }
 
 typedef struct telling {
-  uint32_t shard;
+  uint32_t rail;
   kvf_status status;
 } telling;
 
@@ -229,28 +229,28 @@ static void *tell_elsewhere(void *context)
 {
   telling what = *(telling *)context;
   free(context);
-  part_tell(what.shard, part_of(what.shard), true, what.status);
+  part_tell(what.rail, part_of(what.rail), true, what.status);
   return NULL;
 }
 
-pthread_t part_up_elsewhere(uint32_t shard, kvf_status status)
+pthread_t part_up_elsewhere(uint32_t rail, kvf_status status)
 {
   telling *what = malloc(sizeof(*what));
   pthread_t thread;
   if (what == NULL) {
     abort();
   }
-  *what = (telling){shard, status};
+  *what = (telling){rail, status};
   start(&thread, tell_elsewhere, what);
   return thread;
 }
 
-bool read_end(uint32_t shard, uint64_t id)
+bool read_end(uint32_t rail, uint64_t id)
 {
-  const kvf_transport_host *its_host = &fakes.shards[shard].host;
+  const kvf_transport_host *its_host = &fakes.rails[rail].host;
   (void)pthread_mutex_lock(&fakes.lock);
-  bool any = fakes.shards[shard].reads > 0;
-  fakes.shards[shard].reads -= any;
+  bool any = fakes.rails[rail].reads > 0;
+  fakes.rails[rail].reads -= any;
   (void)pthread_mutex_unlock(&fakes.lock);
   if (any) {
     its_host->read_done(its_host->context, &(kvf_read_result){.id = id, .status = KVF_PEER_DOWN, .bytes = 11});
@@ -281,7 +281,7 @@ static void on_event(kvf_link *base, char event, kvf_status status)
   bool disconnects = told.disconnects == event;
   (void)pthread_mutex_unlock(&told.lock);
   if (disconnects) {
-    kvf_shards_disconnect(base);
+    kvf_rails_disconnect(base);
   }
   (void)sched_yield(); /* so that others come between */
   (void)pthread_mutex_lock(&told.lock);
@@ -373,10 +373,10 @@ void host_release(void)
 static kvf_status open_any(const kvf_transport_config *config, const kvf_transport_host *its_host, kvf_transport **out,
                            char *message)
 {
-  return kvf_shards_open(&made_ops, &fake_ops, config->tcp_streams, config, its_host, out, message);
+  return kvf_rails_open(&made_ops, &fake_ops, config->tcp_streams, config, its_host, out, message);
 }
 
-const kvf_transport_ops made_ops = {.name = "made", .open = open_any, .close = kvf_shards_close};
+const kvf_transport_ops made_ops = {.name = "made", .open = open_any, .close = kvf_rails_close};
 
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
 {
@@ -396,9 +396,9 @@ kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out)
 {
   static const kvf_region_layout remote = {64, 64, 9, 1, 1, 0};
-  uint8_t text[KVF_SHARDS_MAX];
+  uint8_t text[KVF_RAILS_MAX];
   uint8_t described[1024];
-  kvf_shards_description description = {.count = theirs};
+  kvf_rails_description description = {.count = theirs};
   kvf_link_spec spec = {.user = user, .peer = {.port = 99}, .session_id = session_id, .description = described};
   size_t used = 0;
   for (uint32_t i = 0; i < theirs; i++) {
@@ -406,13 +406,13 @@ kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id,
     description.each[i].data = &text[i];
     description.each[i].bytes = 1;
   }
-  if (kvf_shards_description_write(&description, described, sizeof(described), &used) != KVF_OK) {
+  if (kvf_rails_description_write(&description, described, sizeof(described), &used) != KVF_OK) {
     abort();
   }
   spec.description_bytes = used;
   spec.remote = &remote;
   spec.remote_count = 1;
-  return kvf_shards_connect(made, &spec, out);
+  return kvf_rails_connect(made, &spec, out);
 }
 
 void fakes_begin(void)
@@ -431,10 +431,10 @@ void fakes_begin(void)
 
 void fakes_end(void)
 {
-  for (uint32_t i = 0; i < KVF_SHARDS_MAX; i++) {
-    while (fakes.shards[i].parts != NULL) {
-      fake_part *part = fakes.shards[i].parts;
-      fakes.shards[i].parts = part->next;
+  for (uint32_t i = 0; i < KVF_RAILS_MAX; i++) {
+    while (fakes.rails[i].parts != NULL) {
+      fake_part *part = fakes.rails[i].parts;
+      fakes.rails[i].parts = part->next;
       free(part);
     }
   }

@@ -2,8 +2,8 @@
  * one number, so its checksum is that number. */
 #include "world.h"
 
-/* What engines alter themselves before it is summed cannot be told, so nothing is hurt until then. */
-static void on_summed(sim_world *world, const sim_event *event)
+/* What engines alter themselves before it is checksummed cannot be told, so nothing is hurt until then. */
+static void on_checksummed(sim_world *world, const sim_event *event)
 {
   const sim_offer *offer = &world->offers[event->a];
   const sim_engine *engine = &world->engines[offer->engine];
@@ -20,7 +20,7 @@ static void on_summed(sim_world *world, const sim_event *event)
     uint32_t block = offer->ids[i];
     for (uint32_t region = i / positions; region < world->regions; region += world->groups) {
       for (uint32_t head = 0; head < node->heads; head++) {
-        node->sums[region][block][head] = node->pool[region][block][head];
+        node->checksums[region][block][head] = node->pool[region][block][head];
         if (is_mine && sim_strikes(world, SIM_FAULT_CORRUPT, 40)) {
           sim_note(world, node->index, "block % is hurt where it lies", block, 0, 0);
           node->pool[region][block][head] ^= 1;
@@ -29,14 +29,14 @@ static void on_summed(sim_world *world, const sim_event *event)
     }
   }
   (void)sim_node_enter(world, node);
-  kvf_lease_table_summed(&node->core.leases, &offer->lease);
+  kvf_lease_table_checksummed(&node->core.leases, &offer->lease);
   sim_node_leave(world, node);
 }
 
 void sim_sum_later(sim_world *world, uint32_t offer, uint32_t rank)
 {
   uint64_t lag_ns = sim_lag(world, SIM_FAULT_CORRUPT, 5 * SIM_MS);
-  sim_push(world, world->now_ns + lag_ns, on_summed, offer, rank, world->offers[offer].life);
+  sim_push(world, world->now_ns + lag_ns, on_checksummed, offer, rank, world->offers[offer].life);
 }
 
 void sim_corrupt(sim_world *world, uint64_t *slice)
@@ -53,7 +53,7 @@ static bool agrees(const sim_world *world, const sim_read *read, const sim_node 
   for (uint32_t region = item->group; region < world->regions; region += world->groups) {
     for (uint32_t head = 0; head < read->heads; head++) {
       if (node->pool[region][item->local_block][read->local_head + head] !=
-          peer->sums[region][item->remote_block][read->remote_head + head]) {
+          peer->checksums[region][item->remote_block][read->remote_head + head]) {
         return false;
       }
     }

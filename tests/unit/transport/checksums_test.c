@@ -1,4 +1,4 @@
-#include "transport/sums.h"
+#include "transport/checksums.h"
 
 #include "base/checksum.h"
 #include "test.h"
@@ -11,39 +11,39 @@ static const kvf_region regions[] = {
     {pools[1], 300, 240, BLOCKS, 4, 8, 1, KVF_MEMORY_HOST},
     {pools[2], 64, 64, BLOCKS - 1, 4, 8, 0, KVF_MEMORY_HOST},
 };
-static kvf_region all[3 + KVF_GROUPS_MAX]; /* regions, then their sums */
+static kvf_region all[3 + KVF_GROUPS_MAX]; /* regions, then their checksums */
 static kvf_region_layout layouts[3 + KVF_GROUPS_MAX];
-static uint32_t sums_count;
+static uint32_t checksums_count;
 
-static int open_sums(void **state)
+static int open_checksums(void **state)
 {
   (void)state;
   for (size_t i = 0; i < sizeof(pools); i++) {
     ((uint8_t *)pools)[i] = (uint8_t)(i * 7 + i / 251);
   }
   memcpy(all, regions, sizeof(regions));
-  assert_int_equal(kvf_sums_open(regions, 3, &all[3], &sums_count), KVF_OK);
-  for (uint32_t i = 0; i < 3 + sums_count; i++) {
+  assert_int_equal(kvf_checksums_open(regions, 3, &all[3], &checksums_count), KVF_OK);
+  for (uint32_t i = 0; i < 3 + checksums_count; i++) {
     layouts[i] = kvf_region_layout_of(&all[i]);
   }
   return 0;
 }
 
-static int close_sums(void **state)
+static int close_checksums(void **state)
 {
   (void)state;
-  kvf_sums_close(&all[3], sums_count);
+  kvf_checksums_close(&all[3], checksums_count);
   assert_null(all[3].base);
   return 0;
 }
 
-#define SET_TEST(name) TEST_WITH(name, open_sums, close_sums)
+#define SET_TEST(name) TEST_WITH(name, open_checksums, close_checksums)
 
-SET_TEST(sums_are_laid_out_like_a_region)
+SET_TEST(checksums_are_laid_out_like_a_region)
 {
   kvf_region_layout out[KVF_GROUPS_MAX];
-  assert_int_equal(kvf_sums_layouts(layouts, 3, out), 2);
-  assert_int_equal(sums_count, 2);
+  assert_int_equal(kvf_checksums_layouts(layouts, 3, out), 2);
+  assert_int_equal(checksums_count, 2);
   assert_int_equal(out[0].blocks, BLOCKS - 1);
   assert_int_equal(out[0].heads, 4);
   assert_int_equal(out[0].heads_total, 8);
@@ -68,23 +68,23 @@ TEST(rows_too_long_are_refused)
     many[i] = (kvf_region_layout){UINT32_C(1) << 28, UINT32_C(1) << 28, 1, UINT32_C(1) << 28, UINT32_C(1) << 28, 0};
   }
   assert_true(kvf_region_layouts_are_valid(many, 2));
-  assert_int_equal(kvf_sums_layouts(many, 1, out), 1);
-  assert_int_equal(kvf_sums_layouts(many, 2, out), 0);
+  assert_int_equal(kvf_checksums_layouts(many, 1, out), 1);
+  assert_int_equal(kvf_checksums_layouts(many, 2, out), 0);
   static kvf_region_layout more[513]; /* rows of 4 GiB and then as much as one head has in 8 */
   for (uint32_t i = 0; i < 513; i++) {
     more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0};
   }
-  assert_int_equal(kvf_sums_layouts(more, 511, out), 1);
-  assert_int_equal(kvf_sums_layouts(more, 513, out), 0);
+  assert_int_equal(kvf_checksums_layouts(more, 511, out), 1);
+  assert_int_equal(kvf_checksums_layouts(more, 513, out), 0);
   many[0].blocks = UINT32_MAX;
   many[0].stride_bytes = many[0].block_bytes = many[0].heads = 65535; /* rows of 8 times the bytes */
   assert_true(kvf_region_layout_is_valid(&many[0]));
-  assert_int_equal(kvf_sums_layouts(many, 1, out), 0);
+  assert_int_equal(kvf_checksums_layouts(many, 1, out), 0);
   const kvf_region too_long[] = {
       {pools, UINT32_MAX, UINT32_C(1) << 29, 1, UINT32_C(1) << 29, UINT32_C(1) << 29, 0, KVF_MEMORY_HOST}};
   uint32_t count = 7;
   kvf_region none[KVF_GROUPS_MAX];
-  assert_int_equal(kvf_sums_open(too_long, 1, none, &count), KVF_LIMIT);
+  assert_int_equal(kvf_checksums_open(too_long, 1, none, &count), KVF_LIMIT);
   assert_int_equal(count, 0);
 }
 
@@ -97,14 +97,14 @@ static uint64_t stored(uint32_t group, uint32_t block, uint32_t at)
 
 SET_TEST(heads_are_outermost)
 {
-  kvf_sums_make(regions, 3, &all[3], 2);
+  kvf_checksums_make(regions, 3, &all[3], 2);
   for (uint32_t head = 0; head < 4; head++) {
     assert_int_equal(stored(0, 2, 2 * head), kvf_checksum(&pools[0][1024 + (size_t)head * 100], 100));
     assert_int_equal(stored(0, 2, 2 * head + 1), kvf_checksum(&pools[2][128 + (size_t)head * 16], 16));
     assert_int_equal(stored(0, 1, 2 * head), 0);
     assert_int_equal(stored(1, 2, head), 0);
   }
-  kvf_sums_make(regions, 3, &all[4], BLOCKS - 1);
+  kvf_checksums_make(regions, 3, &all[4], BLOCKS - 1);
   assert_int_equal(stored(1, BLOCKS - 1, 3), kvf_checksum(pools[1] + (size_t)(BLOCKS - 1) * 300 + 180, 60));
 }
 
@@ -114,11 +114,11 @@ SET_TEST(every_byte_that_is_read_counts)
   const kvf_transfer transfer = {.items = items, .items_count = 3, .remote_head = 1, .local_head = 1, .heads = 2};
   const kvf_chunk chunk = {&transfer, all, layouts, 5};
   assert_int_equal(kvf_chunk_check(&chunk, NULL), KVF_OK);
-  kvf_sums_make(regions, 3, &all[3], 3);
-  kvf_sums_make(regions, 3, &all[4], 5);
-  assert_int_equal(kvf_sums_compare(&chunk, 2), 2);
-  kvf_sums_make(regions, 3, &all[3], 1);
-  assert_int_equal(kvf_sums_compare(&chunk, 2), 3);
+  kvf_checksums_make(regions, 3, &all[3], 3);
+  kvf_checksums_make(regions, 3, &all[4], 5);
+  assert_int_equal(kvf_checksums_compare(&chunk, 2), 2);
+  kvf_checksums_make(regions, 3, &all[3], 1);
+  assert_int_equal(kvf_checksums_compare(&chunk, 2), 3);
   for (uint32_t region = 0; region < 3; region++) {
     uint32_t head_bytes = regions[region].block_bytes / 4;
     for (size_t i = 0; i < sizeof(pools[region]); i++) {
@@ -132,7 +132,7 @@ SET_TEST(every_byte_that_is_read_counts)
         expected = block == 3 ? 0 : block == 1 ? 2 : 3;
       }
       pools[region][i] ^= 4;
-      assert_int_equal(kvf_sums_compare(&chunk, 2), expected);
+      assert_int_equal(kvf_checksums_compare(&chunk, 2), expected);
       pools[region][i] ^= 4;
     }
   }
@@ -144,25 +144,25 @@ SET_TEST(only_live_bytes_are_judged)
   const kvf_transfer_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
   const kvf_transfer transfer = {.lease = {.id = 9}, .items = items, .items_count = 2, .heads = 4};
   const kvf_chunk chunk = {&transfer, all, layouts, 5};
-  kvf_sums_make(regions, 3, &all[4], 0);
+  kvf_checksums_make(regions, 3, &all[4], 0);
   kvf_read_result live = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_live(9), 0}}};
   kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_over(9), 0}}};
   kvf_read_result failed = {.status = KVF_PEER_DOWN, .sample = live.sample};
   kvf_read_result plain = live;
-  kvf_sums_judge(&chunk, 2, &live);
+  kvf_checksums_judge(&chunk, 2, &live);
   assert_int_equal(live.status, KVF_CHECKSUM);
   assert_int_equal(live.verified, 1);
-  kvf_sums_judge(&chunk, 2, &over);
+  kvf_checksums_judge(&chunk, 2, &over);
   assert_int_equal(over.status, KVF_OK);
   assert_int_equal(over.verified, 0);
-  kvf_sums_judge(&chunk, 2, &failed);
+  kvf_checksums_judge(&chunk, 2, &failed);
   assert_int_equal(failed.status, KVF_PEER_DOWN);
-  kvf_sums_judge(&chunk, 0, &plain);
+  kvf_checksums_judge(&chunk, 0, &plain);
   assert_int_equal(plain.status, KVF_OK);
   assert_int_equal(plain.verified, 0);
-  kvf_sums_make(regions, 3, &all[4], 1);
+  kvf_checksums_make(regions, 3, &all[4], 1);
   live.status = KVF_OK;
-  kvf_sums_judge(&chunk, 2, &live);
+  kvf_checksums_judge(&chunk, 2, &live);
   assert_int_equal(live.status, KVF_OK);
   assert_int_equal(live.verified, 2);
 }

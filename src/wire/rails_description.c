@@ -1,9 +1,9 @@
-#include "wire/shards_description.h"
+#include "wire/rails_description.h"
 
-kvf_status kvf_shards_description_write(const kvf_shards_description *description, void *out, size_t capacity,
-                                        size_t *out_bytes)
+kvf_status kvf_rails_description_write(const kvf_rails_description *description, void *out, size_t capacity,
+                                       size_t *out_bytes)
 {
-  bool good = description->count > 0 && description->count <= KVF_SHARDS_MAX;
+  bool good = description->count > 0 && description->count <= KVF_RAILS_MAX;
   for (uint32_t i = 0; good && i < description->count; i++) {
     good = description->each[i].bytes > 0;
   }
@@ -19,11 +19,11 @@ kvf_status kvf_shards_description_write(const kvf_shards_description *descriptio
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
-kvf_status kvf_shards_description_read(const void *data, size_t bytes, kvf_shards_description *out)
+kvf_status kvf_rails_description_read(const void *data, size_t bytes, kvf_rails_description *out)
 {
   kvf_decoder decoder = kvf_decoder_of(data, bytes);
-  *out = (kvf_shards_description){.count = kvf_get_u8(&decoder)};
-  if (out->count == 0 || out->count > KVF_SHARDS_MAX) {
+  *out = (kvf_rails_description){.count = kvf_get_u8(&decoder)};
+  if (out->count == 0 || out->count > KVF_RAILS_MAX) {
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < out->count; i++) {

@@ -54,9 +54,9 @@ TEST(bytes_altered_after_publication)
     uint8_t *byte = node_block(&two->producer, altered[i].region, lease->blocks[3]) + altered[i].offset;
     *byte ^= 1;
     kvf_read_result result = read_upper_half(two, lease);
-    bool is_found = traits->has_sums && altered[i].verified < 16;
+    bool is_found = traits->has_checksums && altered[i].verified < 16;
     assert_int_equal(result.status, is_found ? KVF_CHECKSUM : KVF_OK);
-    assert_int_equal(result.verified, traits->has_sums ? altered[i].verified : 0);
+    assert_int_equal(result.verified, traits->has_checksums ? altered[i].verified : 0);
     *byte ^= 1;
   }
   pair_close(two);
@@ -68,11 +68,11 @@ TEST(altered_and_mended)
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
   *byte ^= 0x80;
-  assert_int_equal(read_upper_half(two, lease).status, traits->has_sums ? KVF_CHECKSUM : KVF_OK);
+  assert_int_equal(read_upper_half(two, lease).status, traits->has_checksums ? KVF_CHECKSUM : KVF_OK);
   *byte ^= 0x80;
   assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
 
-  /* Published again with other bytes, it has other sums. */
+  /* Published again with other bytes, it has other checksums. */
   *byte ^= 0x80;
   lease = node_publish(&two->producer, LEASE_ID + NODE_SLOTS);
   assert_int_equal(read_upper_half(two, lease).status, KVF_OK);

@@ -1,0 +1,33 @@
+/* Checksums of what a node publishes: made by one thread of its own, in the order of the publications, so that neither
+ * the engine's thread nor the node's lock waits for them, and a block that has changed hands gets its last owner's.
+ */
+#ifndef KVF_RUNTIME_CHECKSUMMER_H
+#define KVF_RUNTIME_CHECKSUMMER_H
+
+#include "runtime/pump.h"
+
+/* A lease whose blocks are to be checksummed. */
+typedef struct kvf_checksummer_job kvf_checksummer_job;
+
+/* Makes room for the checksums of node->regions, and starts the thread. KVF_LIMIT: more heads and regions than a row of
+ * checksums can have. KVF_NO_MEMORY. KVF_SYSTEM: no thread. On success *out is the caller's. */
+KVF_MUST_USE kvf_status kvf_checksummer_open(kvf_node *node, kvf_checksummer **out);
+
+/* Adds the checksums to what transports are given: they point into `checksummer`. */
+void kvf_checksummer_describe(const kvf_checksummer *checksummer, kvf_transport_memory *memory);
+
+/* When this returns nothing reads the regions any more. What waited is dropped. Not under the node's lock. NULL is
+ * allowed, here and below. */
+void kvf_checksummer_stop(kvf_checksummer *checksummer);
+
+/* Frees it. It has been stopped, and no transport has its memory. */
+void kvf_checksummer_close(kvf_checksummer *checksummer);
+
+/* `blocks` is copied. NULL: no memory. */
+kvf_checksummer_job *kvf_checksummer_prepare(const kvf_lease *lease, const kvf_blocks *blocks);
+
+/* The lease was published: takes the job over. kvf_lease_table_checksummed() follows, from the thread. Under the node's
+ * lock. */
+void kvf_checksummer_submit(kvf_checksummer *checksummer, kvf_checksummer_job *job);
+
+#endif
