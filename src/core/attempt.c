@@ -102,7 +102,7 @@ struct kvf_attempt {
   kvf_attempt_state state;
   kvf_report report; /* complete once DECIDED */
   kvf_timer timer;   /* deadline, then quiet timeout */
-  kvf_list news;     /* in kvf_attempts.news while some of it are due */
+  kvf_list event;    /* in kvf_attempts.events while one of its is due */
   bool outcome_taken;
   bool quiet_taken;
   bool overdue;
@@ -134,7 +134,7 @@ struct kvf_attempts {
   kvf_list wants;
   kvf_list pings;
   kvf_list stalls;
-  kvf_list news;
+  kvf_list events;
   uint64_t next_read_id;
   kvf_attempt_stats stats;
   kvf_peer_tally untold; /* counts of peers for which the spec names no tally */
@@ -485,7 +485,7 @@ static void settle(kvf_attempts *attempts, kvf_attempt *attempt)
     attempts->stats.overdue--;
     attempts->stats.overdue_blocks -= attempt->items_count;
   }
-  kvf_list_ensure_back(&attempts->news, &attempt->news);
+  kvf_list_ensure_back(&attempts->events, &attempt->event);
 }
 
 static void decide(kvf_attempts *attempts, uint64_t now_ns, kvf_attempt *attempt, const kvf_slice *slice,
@@ -509,7 +509,7 @@ static void decide(kvf_attempts *attempts, uint64_t now_ns, kvf_attempt *attempt
       stop_slice(attempts, &attempt->slices[i]);
     }
   }
-  kvf_list_push_back(&attempts->news, &attempt->news);
+  kvf_list_push_back(&attempts->events, &attempt->event);
   kvf_wheel_arm(&attempts->wheel, &attempt->timer, kvf_time_add(now_ns, attempts->config.quiet_timeout_ns));
   settle(attempts, attempt);
 }
@@ -524,26 +524,26 @@ static void free_if_over(kvf_attempts *attempts, kvf_attempt *attempt)
   }
 }
 
-bool kvf_attempts_next_news(kvf_attempts *attempts, kvf_attempt_news *out)
+bool kvf_attempts_next_event(kvf_attempts *attempts, kvf_attempt_event *out)
 {
-  if (kvf_list_is_empty(&attempts->news)) {
+  if (kvf_list_is_empty(&attempts->events)) {
     return false;
   }
-  kvf_attempt *attempt = KVF_CONTAINER_OF(attempts->news.next, kvf_attempt, news);
+  kvf_attempt *attempt = KVF_CONTAINER_OF(attempts->events.next, kvf_attempt, event);
   out->owner = attempt->owner;
   out->report = attempt->report;
   if (!attempt->outcome_taken) {
     out->kind = KVF_ATTEMPT_OUTCOME;
     attempt->outcome_taken = true;
     if (attempt->state != KVF_ATTEMPT_IS_QUIET) {
-      kvf_list_remove(&attempt->news);
+      kvf_list_remove(&attempt->event);
     }
     return true;
   }
   assert(attempt->state == KVF_ATTEMPT_IS_QUIET);
   out->kind = KVF_ATTEMPT_QUIET;
   attempt->quiet_taken = true;
-  kvf_list_remove(&attempt->news);
+  kvf_list_remove(&attempt->event);
   free_if_over(attempts, attempt);
   return true;
 }
@@ -938,7 +938,7 @@ kvf_status kvf_attempts_create(const kvf_attempts_config *config, uint64_t now_n
   kvf_list_init(&attempts->wants);
   kvf_list_init(&attempts->pings);
   kvf_list_init(&attempts->stalls);
-  kvf_list_init(&attempts->news);
+  kvf_list_init(&attempts->events);
   kvf_wheel_init(&attempts->wheel, now_ns);
   *out = attempts;
   return KVF_OK;
@@ -1038,7 +1038,7 @@ static void fill(kvf_attempt *attempt, const kvf_attempt_spec *spec)
   }
   kvf_list_init(&attempt->link);
   kvf_timer_init(&attempt->timer, KVF_TIMER_OF_ATTEMPT);
-  kvf_list_init(&attempt->news);
+  kvf_list_init(&attempt->event);
   kvf_list_init(&attempt->ready);
   kvf_list_init(&attempt->ready_slices);
 }

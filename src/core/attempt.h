@@ -11,9 +11,9 @@
  * A block is read again only when its last read is quiet, that is, when its on_read_done() has come. What a trouble
  * means, see kvf_attempts_on_read_done(). The machine retries reads; whether a peer can be reached is the peers'
  * machine's business, which is asked for a path (WANT_PATH) and whose "no" is final. Whether another source is tried is
- * the load's (load.h), whom it tells its news.
+ * the load's (load.h), which it has events for.
  *
- * The caller calls an input, then takes actions until there are none, then news. Time is monotonic and does not go
+ * The caller calls an input, then takes actions until there are none, then events. Time is monotonic and does not go
  * backwards. Not for use by several threads at once. Memory: one allocation an attempt and one a peer, all in
  * kvf_attempts_start(), and the hash tables' own.
  */
@@ -69,7 +69,7 @@ typedef struct kvf_slice_spec {
 /* Copied by kvf_attempts_start(). `items` are the wanted blocks, in strictly ascending order of position, then group,
  * so that the groups' prefixes grow together; local blocks must differ within a group. */
 typedef struct kvf_attempt_spec {
-  void *owner;         /* comes back in the news */
+  void *owner;         /* comes back in the events */
   uint64_t request_id; /* of the report */
   uint64_t earlier_ns; /* what attempts at other sources have taken: counts with this one's time */
   uint64_t deadline_ns;
@@ -100,16 +100,16 @@ typedef struct kvf_attempt_action {
   kvf_transfer transfer; /* READ: its items are unchanged until on_read_done(); CANCEL: its id */
 } kvf_attempt_action;
 
-typedef enum kvf_attempt_news_kind {
+typedef enum kvf_attempt_event_kind {
   KVF_ATTEMPT_OUTCOME,
   KVF_ATTEMPT_QUIET /* nothing writes for it any more, and it is gone */
-} kvf_attempt_news_kind;
+} kvf_attempt_event_kind;
 
-typedef struct kvf_attempt_news {
-  kvf_attempt_news_kind kind;
+typedef struct kvf_attempt_event {
+  kvf_attempt_event_kind kind;
   void *owner;
   kvf_report report;
-} kvf_attempt_news;
+} kvf_attempt_event;
 
 /* All only grow, but for `open`, `overdue` and `overdue_blocks`. Blocks and items are counted once for each slice. */
 typedef struct kvf_attempt_stats {
@@ -198,8 +198,8 @@ uint64_t kvf_attempts_next_deadline(const kvf_attempts *attempts);
 /* The next thing to do; false: nothing. Loads take turns, a chunk each. */
 KVF_MUST_USE bool kvf_attempts_next_action(kvf_attempts *attempts, uint64_t now_ns, kvf_attempt_action *out);
 
-/* The next news; false: none. An outcome comes before its quiet; both come once. */
-KVF_MUST_USE bool kvf_attempts_next_news(kvf_attempts *attempts, kvf_attempt_news *out);
+/* The next event; false: none. An outcome comes before its quiet; both come once. */
+KVF_MUST_USE bool kvf_attempts_next_event(kvf_attempts *attempts, kvf_attempt_event *out);
 
 /* False while one is past quiet_timeout_ns without being quiet. */
 bool kvf_attempts_healthy(const kvf_attempts *attempts);

@@ -645,7 +645,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
                   : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
                                                          : KVF_EFFECT_CLOSE_LINK;
       return true;
-    } else if (!kvf_loads_take_news(&core->loads, now_ns)) {
+    } else if (!kvf_loads_take_event(&core->loads, now_ns)) {
       return false;
     }
   }

@@ -41,8 +41,7 @@ KVF_MUST_USE kvf_status kvf_core_create(const kvf_core_config *config, uint64_t 
 void kvf_core_destroy(kvf_core *core);
 
 /* The same in memory of the caller's that does not move, for who knows its size (core_state.h): tests. On failure
- * nothing is to be freed. KVF_INVALID: the options.
- * KVF_NO_MEMORY. */
+ * nothing is to be freed. KVF_INVALID: the options. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
 void kvf_core_free(kvf_core *core);
 

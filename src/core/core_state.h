@@ -25,7 +25,7 @@ struct kvf_core {
   kvf_loads loads;
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
-  uint64_t bad_tickets; /* counted by the caller: a ticket that does not decode never reaches the core */
+  uint64_t bad_tickets;                  /* that did not decode */
 };
 
 #endif

@@ -260,16 +260,16 @@ static void on_quiet(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   kvf_list_ensure_back(&loads->events, &load->event);
 }
 
-bool kvf_loads_take_news(kvf_loads *loads, uint64_t now_ns)
+bool kvf_loads_take_event(kvf_loads *loads, uint64_t now_ns)
 {
-  kvf_attempt_news news;
-  if (!kvf_attempts_next_news(loads->attempts, &news)) {
+  kvf_attempt_event event;
+  if (!kvf_attempts_next_event(loads->attempts, &event)) {
     return false;
   }
-  if (news.kind == KVF_ATTEMPT_OUTCOME) {
-    on_outcome(loads, now_ns, news.owner, &news.report);
+  if (event.kind == KVF_ATTEMPT_OUTCOME) {
+    on_outcome(loads, now_ns, event.owner, &event.report);
   } else {
-    on_quiet(loads, now_ns, news.owner);
+    on_quiet(loads, now_ns, event.owner);
   }
   return true;
 }
@@ -310,7 +310,7 @@ static void forget(kvf_loads *loads, kvf_open_load *load)
 bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out)
 {
   while (kvf_list_is_empty(&loads->events)) {
-    if (!kvf_loads_take_news(loads, now_ns)) {
+    if (!kvf_loads_take_event(loads, now_ns)) {
       return false;
     }
   }

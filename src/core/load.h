@@ -74,8 +74,8 @@ uint32_t kvf_loads_open(const kvf_loads *loads);
 /* Whether this load makes the node unhealthy. */
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 
-/* Takes one of the attempts' news; false: there are none. */
-bool kvf_loads_take_news(kvf_loads *loads, uint64_t now_ns);
+/* Takes one of the attempts' events; false: there is none. */
+bool kvf_loads_take_event(kvf_loads *loads, uint64_t now_ns);
 /* Its outcome, then its quiet, each once. False: nothing is due. */
 KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out);
 /* Its timer (KVF_TIMER_LOAD) is due. */

@@ -17,7 +17,7 @@ typedef struct kvf_pool {
   uint32_t heads_total;
 } kvf_pool;
 
-/* KVF_NO_MEMORY: nothing has changed. `count` is above 0, and the regions are valid. */
+/* `count` is above 0, and the regions are valid. KVF_NO_MEMORY: there is no pool then, as before. */
 KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_region *regions, uint32_t count);
 void kvf_pool_free(kvf_pool *pool);
 

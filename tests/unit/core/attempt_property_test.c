@@ -248,8 +248,8 @@ static void check_quiet(model *m, model_load *load)
 
 static void take_events(model *m)
 {
-  kvf_attempt_news event;
-  while (kvf_attempts_next_news(m->loads, &event)) {
+  kvf_attempt_event event;
+  while (kvf_attempts_next_event(m->loads, &event)) {
     model_load *load = event.owner;
     assert_true(load->used);
     if (event.kind == KVF_ATTEMPT_OUTCOME) {

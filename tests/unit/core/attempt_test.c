@@ -1131,15 +1131,15 @@ LOAD_TEST(ping_is_not_repeated)
 /* A stall that nobody has taken yet outlives the load's own events. */
 LOAD_TEST(stall_of_a_load_that_ends)
 {
-  kvf_attempt_news event;
+  kvf_attempt_event event;
   start_reading();
   expect_at(500, "ping 1");
   world_tick(1000);
   assert_true(world_abort(1000 * MS, 500));
   world_failed(1000, 1, KVF_CANCELLED);
   world_failed(1000, 2, KVF_CANCELLED);
-  assert_true(kvf_attempts_next_news(w.loads, &event));
-  assert_true(kvf_attempts_next_news(w.loads, &event));
+  assert_true(kvf_attempts_next_event(w.loads, &event));
+  assert_true(kvf_attempts_next_event(w.loads, &event));
   assert_int_equal(kvf_attempts_stats(w.loads)->open, 1);
   world_start(1000); /* the same request, anew */
   expect(1000, "stalled 11 of 1 silent; want 1");

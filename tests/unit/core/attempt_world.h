@@ -239,7 +239,7 @@ static inline void world_say_action(const kvf_attempt_action *action)
   }
 }
 
-static inline void world_say_event(const kvf_attempt_news *event)
+static inline void world_say_event(const kvf_attempt_event *event)
 {
   world_asked *asked = event->owner;
   const uint64_t request_id = event->report.request_id;
@@ -261,12 +261,12 @@ static inline void world_say_event(const kvf_attempt_news *event)
 static inline const char *world_trace(uint64_t now_ms)
 {
   kvf_attempt_action action;
-  kvf_attempt_news event;
+  kvf_attempt_event event;
   w.trace[0] = 0;
   while (kvf_attempts_next_action(w.loads, now_ms * MS, &action)) {
     world_say_action(&action);
   }
-  while (kvf_attempts_next_news(w.loads, &event)) {
+  while (kvf_attempts_next_event(w.loads, &event)) {
     world_say_event(&event);
   }
   return w.trace;
