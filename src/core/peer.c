@@ -301,6 +301,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     return;
   }
   peers->counters.dials++;
+  peer->dial_id = peers->next_id;
   peer->conn->peer = peer;
   peer->state = KVF_PEER_DIALING;
   peer->dial_pending = true;
@@ -582,6 +583,8 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
+static const char another_answers[] = "another process answers at its address";
+
 static bool is_nobody(const kvf_incarnation *incarnation)
 {
   const kvf_incarnation nobody = {0};
@@ -601,6 +604,20 @@ static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   rearm(peers, peer, now_ns);
 }
 
+/* Who answers at the peer's address has proved our key. What was known there before the dial began has ended, if it is
+ * another process: it is told so without a dial of its own. */
+static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, const kvf_incarnation *server)
+{
+  for (kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
+    kvf_peer *other = KVF_CONTAINER_OF(node, kvf_peer, used);
+    if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->id < peer->dial_id &&
+        memcmp(&other->key.address, &peer->key.address, sizeof(peer->key.address)) == 0 &&
+        memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 && !is_nobody(&other->key.incarnation)) {
+      fail(peers, now_ns, other, KVF_PEER_RESTARTED, another_answers);
+    }
+  }
+}
+
 static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
 {
   kvf_self *self = peers->self;
@@ -616,12 +633,13 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
   }
+  end_others(peers, now_ns, peer, &challenge.server);
   if (is_nobody(&peer->key.incarnation)) {
     learn_name(peers, now_ns, peer, &challenge.server);
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
-    fail(peers, now_ns, peer, KVF_PEER_RESTARTED, "another process answers at its address");
+    fail(peers, now_ns, peer, KVF_PEER_RESTARTED, another_answers);
     return;
   }
   kvf_proof proof = {.identity_count = self->config.identity_fields};

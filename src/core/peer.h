@@ -75,7 +75,8 @@ struct kvf_peer {
   uint32_t answered_path;
   kvf_status path_status;
   kvf_status open_status;
-  uint64_t id; /* never used again */
+  uint64_t id;      /* never used again */
+  uint64_t dial_id; /* peers below it were known when it was last dialled */
   uint64_t handshakes;
   uint64_t failures;         /* of connection or link */
   kvf_peer_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */

@@ -60,6 +60,14 @@ static kvf_peer_notice next_notice(void)
   return notice;
 }
 
+/* The process at the ticket's address that was, is, or will be there. */
+static uint32_t acquire_life(kvf_incarnation now, uint8_t other)
+{
+  ticket.rank[0].incarnation = now;
+  ticket.rank[0].incarnation.bytes[0] ^= other;
+  return acquire();
+}
+
 /* A peer that is connected, and whose link is opening. */
 static uint32_t linked(void)
 {
@@ -249,6 +257,26 @@ CONTROL_TEST(other_incarnation_is_a_restart)
   kvf_peer_notice notice = ask_path(peer);
   assert_int_equal(notice.status, KVF_PEER_RESTARTED);
   assert_false(world.consumer.dial_wanted); /* it will not come back */
+}
+
+/* What another dial to its address has shown, it need not find out by one of its own: but a process that was named only
+ * after that dial began may have been started since. */
+CONTROL_TEST(restart_is_known_of_all_who_were_there_before)
+{
+  open_world(NULL, NULL, "m");
+  const kvf_incarnation now = ticket.rank[0].incarnation;
+  uint32_t last_life = acquire_life(now, 1);
+  uint32_t peer = acquire_life(now, 0);
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle();
+  uint32_t next_life = acquire_life(now, 2);
+  control_dial(KVF_OK);
+  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer_of(last_life)->gone, KVF_PEER_RESTARTED);
+  assert_int_equal(peer_of(next_life)->gone, KVF_OK);
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, next_life);
+  control_settle();
+  assert_true(world.consumer.dial_wanted);
 }
 
 CONTROL_TEST(closed_connection_takes_its_links_down)
