@@ -274,9 +274,11 @@ static bool live(churn_producer *p, kvf_prng *prng, churn_kind kind)
     stress_fail("P6", "no process: %s", strerror(errno));
     return false;
   }
+  stress_count_child(p->child.pid, true);
   live_on(p, prng, kind, step);
   atomic_store(&p->state, CHURN_DEAD);
   (void)kill(p->child.pid, SIGKILL);
+  stress_count_child(p->child.pid, false);
   (void)child_end(&p->child);
   return true;
 }
@@ -604,6 +606,7 @@ static void tell(uint64_t ms)
                "longest load", (double)atomic_load(&churn.latest_us) / 1000);
   (void)printf("%-28s%llu, %.1f ms in all, %.1f ms at most\n", "the machine's pauses", (unsigned long long)pauses.count,
                (double)pauses.all_us / 1000, (double)pauses.longest_us / 1000);
+  (void)printf("%-28s%.1f ms\n", "  taken by others", (double)pauses.others_us / 1000);
 }
 
 static void forget_warm_up(void)

@@ -235,10 +235,13 @@ bool stress_churn(const stress_churn_order *order);
 /* A clock that stands still while the machine lets this process wait; while stress_watch_machine() runs. */
 uint64_t stress_given_us(void);
 void *stress_watch_machine(void *unused);
+/* A process whose use of the processors is ours. */
+void stress_count_child(pid_t pid, bool lives);
 typedef struct stress_pauses {
-  uint64_t all_us;
+  uint64_t all_us; /* others' share included */
   uint64_t longest_us;
   uint64_t count;
+  uint64_t others_us;
 } stress_pauses;
 stress_pauses stress_pauses_seen(void);
 
