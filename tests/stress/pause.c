@@ -25,6 +25,7 @@ static struct {
   stress_pauses seen;
   usage before;      /* at the beginning of this span */
   uint64_t pause_us; /* in this span */
+  double share;      /* that others had of the last span: as much, for now, of this one */
   uint64_t given_us; /* the last that was told */
   pid_t children[CHILDREN_MAX];
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -97,6 +98,7 @@ static void end_span(uint64_t at_us)
   const uint64_t ours = now.ours_us - watch.before.ours_us;
   const uint64_t others_us = all_us > ours + 2 * idle ? (all_us - ours - 2 * idle) / processors : 0;
   watch.seen.all_us += others_us > watch.pause_us ? others_us - watch.pause_us : 0;
+  watch.share = (double)others_us / (double)(now.at_us - watch.before.at_us);
   watch.seen.others_us += others_us;
   watch.before = now;
   watch.pause_us = 0;
@@ -113,8 +115,10 @@ uint64_t stress_given_us(void)
 {
   (void)pthread_mutex_lock(&watch.lock);
   uint64_t at_us = now_us();
-  uint64_t given_us = at_us - watch.seen.all_us - late_us(at_us);
-  watch.given_us = given_us > watch.given_us ? given_us : watch.given_us; /* a span's share comes at its end */
+  uint64_t paused_us = watch.pause_us + late_us(at_us);
+  uint64_t others_us = watch.asleep_us == 0 ? 0 : (uint64_t)(watch.share * (double)(at_us - watch.before.at_us));
+  uint64_t given_us = at_us - watch.seen.all_us - late_us(at_us) - (others_us > paused_us ? others_us - paused_us : 0);
+  watch.given_us = given_us > watch.given_us ? given_us : watch.given_us; /* it was a guess */
   given_us = watch.given_us;
   (void)pthread_mutex_unlock(&watch.lock);
   return given_us;
