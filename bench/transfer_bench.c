@@ -49,22 +49,22 @@ typedef struct consumer {
 
 static void load_once(consumer *c)
 {
-  kvf_load load = {.request_id = ++c->next_request,
-                   .ticket = c->offer->ticket,
-                   .ticket_bytes = c->offer->ticket_bytes,
-                   .prompt = c->offer->prompt,
-                   .destination = {.ids = c->local_ids, .counts = &c->shape->blocks, .groups = 1}};
+  kvf_load_params load = {.request_id = ++c->next_request,
+                          .ticket = c->offer->ticket,
+                          .ticket_bytes = c->offer->ticket_bytes,
+                          .prompt = c->offer->prompt,
+                          .destination = {.ids = c->local_ids, .counts = &c->shape->blocks, .groups = 1}};
   bench_must(kvf_load_start(c->node, &load) == KVF_OK, "cannot start a load");
   bool quiet = false;
   while (!quiet) {
     kvf_event events[4];
-    size_t count = kvf_poll(c->node, events, 4);
+    size_t count = kvf_node_poll(c->node, events, 4);
     for (size_t i = 0; i < count; i++) {
       bench_must(events[i].kind != KVF_EVENT_LOAD || events[i].u.report.status == KVF_OK, "a load has failed");
       quiet = quiet || events[i].kind == KVF_EVENT_QUIET;
     }
     if (count == 0) { /* sleeps, so that the poller takes no core from the copiers */
-      struct pollfd wait = {.fd = kvf_event_fd(c->node), .events = POLLIN};
+      struct pollfd wait = {.fd = kvf_node_event_fd(c->node), .events = POLLIN};
       (void)poll(&wait, 1, 10000);
     }
   }
@@ -143,7 +143,7 @@ static void run_poll(uint8_t *pool)
     kvf_event event;
     uint64_t begin_ns = bench_now_ns();
     for (int j = 0; j < POLLS; j++) {
-      (void)kvf_poll(node, &event, 1);
+      (void)kvf_node_poll(node, &event, 1);
     }
     ns[i] = (double)(bench_now_ns() - begin_ns) / POLLS;
   }

@@ -47,12 +47,12 @@ static kvf_node *open_node(void)
   return node;
 }
 
-/* The next event. An engine would call kvf_poll() once a step instead. */
+/* The next event. An engine would call kvf_node_poll() once a step instead. */
 static kvf_event next_event(kvf_node *node)
 {
   kvf_event event;
-  while (kvf_poll(node, &event, 1) == 0) {
-    struct pollfd wait = {.fd = kvf_event_fd(node), .events = POLLIN};
+  while (kvf_node_poll(node, &event, 1) == 0) {
+    struct pollfd wait = {.fd = kvf_node_event_fd(node), .events = POLLIN};
     (void)poll(&wait, 1, 1000);
   }
   return event;
@@ -95,11 +95,11 @@ static kvf_verdict load(kvf_node *node, const kvf_prompt *prompt, const char *ti
   static const uint32_t ids[BLOCKS] = {0, 1, 2, 3};
   kvf_request_info info;
   must(kvf_request_open(node, ticket, strlen(ticket), prompt, NULL, 0, &info), "open");
-  const kvf_load load = {.request_id = info.id,
-                         .ticket = ticket,
-                         .ticket_bytes = strlen(ticket),
-                         .prompt = *prompt,
-                         .destination = {.ids = ids, .counts = counts, .groups = 1}};
+  const kvf_load_params load = {.request_id = info.id,
+                                .ticket = ticket,
+                                .ticket_bytes = strlen(ticket),
+                                .prompt = *prompt,
+                                .destination = {.ids = ids, .counts = counts, .groups = 1}};
   must(kvf_request_begin(node, info.id), "begin");
   must(kvf_load_start(node, &load), "load");
   kvf_verdict verdict = {0};

@@ -108,11 +108,11 @@ static void read_begin(const peer_job *job, const char *offer)
 static void start_part(const peer_job *job, uint32_t part)
 {
   uint32_t count = blocks_of_part(job);
-  kvf_load load = {.request_id = ++last_request,
-                   .ticket = tickets[part],
-                   .ticket_bytes = strlen(tickets[part]),
-                   .prompt = prompt,
-                   .destination = {.ids = job->local_ids + (size_t)part * count, .counts = &count, .groups = 1}};
+  kvf_load_params load = {.request_id = ++last_request,
+                          .ticket = tickets[part],
+                          .ticket_bytes = strlen(tickets[part]),
+                          .prompt = prompt,
+                          .destination = {.ids = job->local_ids + (size_t)part * count, .counts = &count, .groups = 1}};
   peer_must(kvf_load_start(node, &load) == KVF_OK, "cannot start a load");
 }
 
@@ -128,7 +128,7 @@ static void step(const peer_job *job)
 {
   kvf_event events[64];
   (void)job;
-  peer_must(kvf_poll(node, events, 64) == 0, "a load has ended meanwhile");
+  peer_must(kvf_node_poll(node, events, 64) == 0, "a load has ended meanwhile");
 }
 
 static bool is_inline(const peer_job *job)
@@ -142,7 +142,7 @@ static const char *read_once(const peer_job *job)
   start(job);
   for (uint32_t quiet = 0; quiet < job->parts;) {
     kvf_event events[4];
-    size_t count = kvf_poll(node, events, 4);
+    size_t count = kvf_node_poll(node, events, 4);
     for (size_t i = 0; i < count; i++) {
       if (events[i].kind == KVF_EVENT_LOAD && events[i].u.report.status != KVF_OK) {
         return kvf_status_name(events[i].u.report.status);
@@ -150,7 +150,7 @@ static const char *read_once(const peer_job *job)
       quiet += events[i].kind == KVF_EVENT_QUIET;
     }
     if (count == 0 && !is_inline(job)) { /* sleeps, so that the caller takes no core from the copiers */
-      struct pollfd wait = {.fd = kvf_event_fd(node), .events = POLLIN};
+      struct pollfd wait = {.fd = kvf_node_event_fd(node), .events = POLLIN};
       (void)poll(&wait, 1, 10000);
     }
   }

@@ -10,9 +10,7 @@
 
 #include "kvferry/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+KVF_C_BEGIN
 
 #define KVF_CHECK_TEXT_BYTES_MAX 128
 
@@ -29,19 +27,17 @@ typedef struct kvf_check_result {
   uint32_t encrypted;                        /* 1: inside TLS 1.3 */
   char version[KVF_CHECK_TEXT_BYTES_MAX];    /* kvf_version() of the node */
   char transports[KVF_CHECK_TEXT_BYTES_MAX]; /* that the node offers: "local,tcp"; "": it has registered no memory */
+  uint64_t reserved[4];
 } kvf_check_result;
 
 /* Checks the node at `address` (HOST:PORT; HOST may be a name). Of `config` it uses key_file, tls and
  * handshake_timeout_ms. Blocks: at most three times handshake_timeout_ms and a second, and as long as the system takes
- * for a name. *out is always set, to what was found before a failure; `message` (KVF_MESSAGE_BYTES_MAX bytes) then says
- * what is wrong. Any thread.
+ * for a name. *out is always set, to what was found before a failure; `message` then says what is wrong. Any thread.
  * KVF_INVALID: the address, the key file, or TLS without a key. KVF_PEER_DOWN: nobody answers, or not any more.
  * KVF_HANDSHAKE_REFUSED: another key, or only one side speaks TLS. KVF_HANDSHAKE_TIMEOUT: who is there is silent.
  * KVF_INCOMPATIBLE: no version in common. KVF_PROTOCOL: not a kvferry node. KVF_NO_MEMORY. */
 KVF_API KVF_MUST_USE kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out,
-                                               char *message);
+                                               char message[KVF_MESSAGE_BYTES_MAX]);
 
-#ifdef __cplusplus
-}
-#endif
+KVF_C_END
 #endif

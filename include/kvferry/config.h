@@ -14,13 +14,11 @@ KVF_C_BEGIN
 typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_DEBUG } kvf_log_level;
 
 /* Takes one log line (no newline); `line` lives until the call returns. Called by a thread that does nothing else, one
- * line at a time. While it blocks, 1024 lines wait and more are dropped (kvf_stats(): log_lines_dropped); nothing else
- * waits for it but kvf_node_close(). Must not call the library. */
+ * line at a time. While it blocks, 1024 lines wait and more are dropped (kvf_node_stats(): log_lines_dropped); nothing
+ * else waits for it but kvf_node_close(). Must not call the library. */
 typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line);
 
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
-
-typedef enum kvf_switch { KVF_OFF, KVF_ON } kvf_switch;
 
 /* Which connections are inside TLS 1.3, with the shared key as PSK. All engines must say the same. */
 typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER } kvf_tls_scope;
@@ -36,13 +34,16 @@ typedef struct kvf_identity_field {
   char value[KVF_IDENTITY_BYTES_MAX];
 } kvf_identity_field;
 
-/* Fields are set by kvf_config_set() and kvf_config_identity(); reading them is fine, their order may change. */
+/* Fields are set by kvf_config_set() and kvf_config_identity(); reading them is fine, what is
+ * new comes at the end. */
 typedef struct kvf_config {
+  size_t struct_bytes; /* kvf_config_init() sets it */
+
   /* The engine. */
-  uint32_t rank;          /* this node's rank in its engine; of no meaning to a control node */
-  uint32_t ranks;         /* ranks of the engine */
-  uint32_t block_tokens;  /* tokens of a block; blocks pair by token position */
-  kvf_switch keep_prefix; /* of a failed load, with one KV group; KVF_OFF: all blocks are good, or none is kept */
+  uint32_t rank;         /* this node's rank in its engine; of no meaning to a control node */
+  uint32_t ranks;        /* ranks of the engine */
+  uint32_t block_tokens; /* tokens of a block; blocks pair by token position */
+  bool keep_prefix;      /* of a failed load, with one KV group; false: all blocks are good, or none is kept */
   uint32_t identity_fields;
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
 
@@ -56,7 +57,7 @@ typedef struct kvf_config {
   char transports[KVF_HOST_BYTES_MAX]; /* comma-separated, best first: "local,tcp" */
   char require[KVF_HOST_BYTES_MAX];    /* of them, those that must be usable, and no other is used; empty: any */
   char peers[KVF_PATH_BYTES_MAX]; /* comma-separated HOST:PORT: connected to on the node's own account; empty: none */
-  kvf_switch checksum;            /* blocks travel with checksums: made here for others, and wanted of others */
+  bool checksum;                  /* blocks travel with checksums: made here for others, and wanted of others */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t idle_timeout_ms;
@@ -94,13 +95,20 @@ typedef struct kvf_config {
   void *log_context;
 } kvf_config;
 
-/* Fills `config` with the defaults of the option table. */
-KVF_API void kvf_config_init(kvf_config *config);
+/* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */
+KVF_API void kvf_config_init_bytes(kvf_config *config, size_t struct_bytes);
 
-/* Sets one option from text. On failure `config` is unchanged, and `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL)
- * names the option, the value and what is allowed: show it to the person who wrote the configuration.
- * KVF_NOT_FOUND: no such option. KVF_INVALID: the value. */
-KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char *message);
+/* The same for a config as this header has it: a program goes on with a later library, whose config is longer. */
+static inline void kvf_config_init(kvf_config *config)
+{
+  kvf_config_init_bytes(config, sizeof(*config));
+}
+
+/* Sets one option from text. On failure `config` is unchanged, and `message` (may be NULL) names the option, the value
+ * and what is allowed: show it to the person who wrote the configuration. KVF_NOT_FOUND: no such option, or the program
+ * was compiled before there was. KVF_INVALID: the value. */
+KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value,
+                                               char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* Adds one field to what the same bytes mean ("dtype" = "float32"): two nodes whose fields differ refuse each other
  * with KVF_INCOMPATIBLE, and the message names the first field that differs. Both names and values are text of fewer

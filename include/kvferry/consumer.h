@@ -31,10 +31,10 @@ KVF_API void kvf_request_options_init(const kvf_node *node, kvf_request_options 
 
 /* Sets one of them from text that may come from the engine's client: name and value as for kvf_config_set(), but
  * load_timeout_ms can only be made shorter, since it is the engine's blocks that a load holds. On failure *options is
- * unchanged, and `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) says what is allowed: send it to the client.
+ * unchanged, and `message` (may be NULL) says what is allowed: send it to the client.
  * KVF_NOT_FOUND: not an option of a request. KVF_INVALID: the value. Any thread. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_options_set(kvf_request_options *options, const char *name,
-                                                        const char *value, char *message);
+                                                        const char *value, char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* What a ticket says, for the engine's block allocation. */
 typedef struct kvf_request_info {
@@ -42,10 +42,11 @@ typedef struct kvf_request_info {
   uint32_t tokens; /* tokens whose KV the ticket offers */
   uint32_t groups;
   uint32_t counts[KVF_GROUPS_MAX]; /* positions of each group */
-  uint32_t load_timeout_ms;        /* of the request's options: give it to the ranks' kvf_load */
+  uint32_t load_timeout_ms;        /* of the request's options: give it to the ranks' kvf_load_params */
   /* Control address of the first source's first rank, as text, for logs and errors: where there are several sources,
    * not always the one that failed last. */
   char peer[KVF_HOST_BYTES_MAX];
+  uint64_t reserved[4];
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
@@ -54,8 +55,8 @@ typedef struct kvf_request_info {
  * not be reached at two renewals in a row (they are a third of the TTL apart, 5 s at most). `options` may be NULL (the
  * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
  * altered, signed with another key, or of another prompt: nothing was connected to; go on by the engine's policy
- * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_MEMORY: too many requests open; retry
- * later or elsewhere. */
+ * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_RESOURCE: too many requests open, or
+ * producers in use; retry later or elsewhere. KVF_NO_MEMORY: likewise. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
@@ -89,16 +90,17 @@ KVF_API kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id);
  * number of blocks. Any thread. */
 KVF_API kvf_report kvf_report_merge(kvf_report a, kvf_report b);
 
-typedef struct kvf_load {
+typedef struct kvf_load_params {
   uint64_t request_id;
   const char *ticket; /* the request's, sources and all; read during the call only */
   size_t ticket_bytes;
   kvf_prompt prompt;
   kvf_blocks destination; /* positions as in the ticket; KVF_BLOCK_NONE: not wanted (this engine has it) */
   uint32_t timeout_ms;    /* 0: load_timeout_ms */
-  uint32_t reserved;
+  uint32_t reserved;      /* zero */
   uint64_t user;
-} kvf_load;
+  uint64_t reserved_too[4]; /* zero */
+} kvf_load_params;
 
 /* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may
  * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producers do: one,
@@ -106,9 +108,10 @@ typedef struct kvf_load {
  * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
  * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or named
  * twice in its group, or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet.
- * KVF_NO_MEMORY: loads_max loads are open. Waits for nothing but a small load over local (option inline_bytes), which
- * is mostly over by then: for spin_us at most, and where the core is shared, for one time slice in 100 ms. */
-KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
+ * KVF_NO_RESOURCE: loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small
+ * load over local (option inline_bytes), which is mostly over by then: for spin_us at most, and where the core is
+ * shared, for one time slice in 100 ms. */
+KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome
  * (KVF_ABORTED, unless it already had one), then quiet. KVF_NOT_FOUND: quiet already, or unknown. */

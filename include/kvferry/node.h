@@ -19,11 +19,12 @@ KVF_C_BEGIN
 
 /* Starts a node: its threads, its socket (if config->listen is not empty), its random incarnation. `config` is copied.
  * On success *out is the caller's, to be given to kvf_node_close(). On failure *out is NULL, and `message`
- * (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) says what to change.
+ * (may be NULL) says what to change.
  * KVF_INVALID: an option, or key file, is unusable, or an address off loopback without a key. KVF_ADDRESS_IN_USE:
  * choose another port (or 0 for any free one). KVF_TRANSFER_SETUP: this machine lacks what the only transport needs.
  * KVF_SYSTEM, KVF_NO_MEMORY: the operating system refused. */
-KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message);
+KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node **out,
+                                              char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* Ends all leases (readers see them ended before this returns), aborts all loads, waits until no thread of the library
  * touches any memory of the caller's, and frees the node. Takes at most about quiet_timeout_ms, unless
@@ -58,7 +59,7 @@ typedef struct kvf_region {
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library
- * touches the memory any more. KVF_DEADLINE: a read has not ended yet; keep the memory mapped, poll, and call again. */
+ * touches the memory any more. KVF_AGAIN: a read has not ended yet; keep the memory mapped, poll, and call again. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
 
 /* ---- engine ---- */
@@ -72,9 +73,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size
  * bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a restarted worker).
  * KVF_INVALID: not address records, or not exactly one for each of config->ranks ranks. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes,
-                                                   uint32_t ranks);
+                                                   size_t ranks);
 
-/* Refuses new leases (KVF_DRAINING) from now on. Then poll kvf_stats() until leases_live is 0, or as long
+/* Refuses new leases (KVF_DRAINING) from now on. Then poll kvf_node_stats() until leases_live is 0, or as long
  * as you can wait. */
 KVF_API void kvf_node_drain(kvf_node *node);
 
@@ -132,16 +133,17 @@ typedef struct kvf_event {
     kvf_lease_end_cause lease_end; /* KVF_EVENT_LEASE_ENDED */
     kvf_report report;             /* KVF_EVENT_LOAD */
     kvf_verdict verdict;           /* KVF_EVENT_VERDICT */
+    uint64_t reserved[8];
   } u;
 } kvf_event;
 
 /* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
  * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET. */
-KVF_API size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity);
+KVF_API size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
-/* A file descriptor that is readable while kvf_poll() has something to report, for the caller's own epoll. Never read
- * from it, never close it. */
-KVF_API int kvf_event_fd(kvf_node *node);
+/* A file descriptor that is readable while kvf_node_poll() has something to report, for the caller's own epoll. Never
+ * read from it, never close it. */
+KVF_API int kvf_node_event_fd(kvf_node *node);
 
 KVF_C_END
 #endif

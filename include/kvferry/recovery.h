@@ -66,11 +66,11 @@ typedef enum kvf_rewind_bar {
 /* The name of the lowest bit in `bars`, for logs and error bodies: "generated"; "none" if there is none. */
 KVF_API const char *kvf_rewind_bar_name(uint32_t bars);
 
-/* A parked request. Positions count blocks from the prompt's first token, as in kvf_load. */
+/* A parked request. Positions count blocks from the prompt's first token, as in kvf_load_params. */
 typedef struct kvf_recovery_request {
   uint64_t request_id;          /* unique among the table's requests */
   uint64_t user;                /* comes back in its events: the engine's record, with the load's handle and lease */
-  kvf_blocks blocks;            /* as kvf_load.destination: KVF_BLOCK_NONE where nothing is loaded */
+  kvf_blocks blocks;            /* as kvf_load_params.destination: KVF_BLOCK_NONE where nothing is loaded */
   uint32_t local_prefix_tokens; /* that the engine has itself: whole blocks, none of them loaded */
   uint32_t tokens;              /* whose KV is complete once all is loaded: local prefix and external match */
   uint32_t prompt_tokens;
@@ -83,7 +83,7 @@ typedef struct kvf_recovery_request {
  * overwrites whole blocks) or one of them is loaded, a group has not one position for each block of `tokens`, a block
  * id is out of its pool, or a bar is not the engine's. KVF_LIMIT: more than KVF_BLOCKS_PER_LEASE_MAX positions.
  * KVF_EXISTS: the id is in the table, or a block belongs to a request in it (whose load may still write to it).
- * KVF_NO_MEMORY: requests_max are in the table; let the request wait, or compute its prompt. */
+ * KVF_NO_RESOURCE: requests_max are in the table; let the request wait, or compute its prompt. */
 KVF_API KVF_MUST_USE kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request *request);
 
 /* A rewind of the request cannot apply any more. KVF_NOT_FOUND. KVF_INVALID: not the engine's bars. */

@@ -22,7 +22,7 @@ typedef struct kvf_stat {
 #define KVF_STATS_MAX 256
 
 /* Writes all numbers, at most `capacity` (KVF_STATS_MAX is always enough); returns how many. The strings are static. */
-KVF_API size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity);
+KVF_API size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity);
 
 /* ---- distributions ---- */
 
@@ -42,7 +42,7 @@ typedef struct kvf_histogram {
 } kvf_histogram;
 
 /* Writes all distributions, at most `capacity` (KVF_HISTOGRAMS_MAX is always enough); returns how many. */
-KVF_API size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity);
+KVF_API size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t capacity);
 
 /* ---- peers ---- */
 
@@ -85,14 +85,16 @@ typedef struct kvf_peer_stat {
   kvf_status last_failure; /* of a load, other than KVF_ABORTED, or of a connection; KVF_OK: none yet */
   uint32_t reserved;
   uint64_t last_failure_age_ms;
+  uint64_t reserved_too[8];
 } kvf_peer_stat;
 
 /* The most peers that are listed, and so the most values that a metric's peer label has at a time. */
 #define KVF_PEERS_LISTED_MAX 64
 
 /* Writes the peers that are in use, or were within idle_timeout_ms, latest used first: at most `capacity` of them, and
- * KVF_PEERS_LISTED_MAX. Returns how many. What peers that are not listed have done is in kvf_stats() all the same. */
-KVF_API size_t kvf_peers_list(kvf_node *node, kvf_peer_stat *out, size_t capacity);
+ * KVF_PEERS_LISTED_MAX. Returns how many. What peers that are not listed have done is in kvf_node_stats() all the same.
+ */
+KVF_API size_t kvf_node_peers(kvf_node *node, kvf_peer_stat *out, size_t capacity);
 
 KVF_C_END
 #endif

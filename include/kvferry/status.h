@@ -57,8 +57,9 @@ typedef enum kvf_status {
   KVF_PROTOCOL = -307,          /* the peer sent something that no version of the protocol allows */
 
   /* This engine cannot go on with the request. */
-  KVF_RANK_LOST = -401, /* a rank did not report by the deadline; its blocks stay quarantined */
-  KVF_NO_MEMORY = -402, /* an allocation failed, or a table with a named limit is full */
+  KVF_RANK_LOST = -401,   /* a rank did not report by the deadline; its blocks stay quarantined */
+  KVF_NO_MEMORY = -402,   /* an allocation failed */
+  KVF_NO_RESOURCE = -403, /* as many are open as an option or a named limit allows */
 
   /* The call was wrong; nothing was changed. */
   KVF_INVALID = -501,        /* an argument is out of range; for node_open and config_set the message names it */
@@ -67,7 +68,8 @@ typedef enum kvf_status {
   KVF_ADDRESS_IN_USE = -504, /* the listen address cannot be bound */
   KVF_SYSTEM = -505,         /* the operating system refused; the message says what */
   KVF_CLOSED = -506,         /* the node is closing */
-  KVF_EXISTS = -507          /* the id is in use */
+  KVF_EXISTS = -507,         /* the id is in use */
+  KVF_AGAIN = -508           /* not yet: poll, and call again */
 } kvf_status;
 
 /* What a status took away, smallest first. */

@@ -9,6 +9,10 @@
 
 KVF_C_BEGIN
 
+/* What is new breaks no caller: a kvf_config says how long it is; other structs have reserved room, which a caller
+ * leaves zero (KVF_INVALID) and which the library fills with zeros; statuses and events of a kind that a caller does
+ * not know may be passed on or over. */
+
 /* Limits. A peer can influence none of them; a value beyond one is refused with KVF_LIMIT. */
 #define KVF_RANKS_MAX 64               /* ranks of one engine */
 #define KVF_GROUPS_MAX 16              /* KV groups of one engine */

@@ -120,7 +120,7 @@ static const kvf_option table[] = {
 
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
-static const char *const switch_names[] = {[KVF_OFF] = "off", [KVF_ON] = "on"};
+static const char *const switch_names[] = {[false] = "off", [true] = "on"};
 static const char *const tls_scope_names[] = {
     [KVF_TLS_OFF_LOOPBACK] = "off_loopback", [KVF_TLS_ALWAYS] = "always", [KVF_TLS_NEVER] = "never"};
 static const char *const log_level_names[] = {
@@ -143,8 +143,8 @@ static const struct {
 _Static_assert(KVF_LISTEN_PORTS_MAX == 1024, "LISTEN_ALLOWED");
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
-_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_switch) == sizeof(uint32_t) &&
-                   sizeof(kvf_tls_scope) == sizeof(uint32_t) && sizeof(kvf_log_level) == sizeof(uint32_t),
+_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_tls_scope) == sizeof(uint32_t) &&
+                   sizeof(kvf_log_level) == sizeof(uint32_t),
                "choices are stored as numbers");
 
 /* ---- values ---- */
@@ -355,7 +355,9 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
   uint32_t number = 0;
   bool good = option->type == TYPE_NUMBER ? parse_number(value, option->min, option->max, &number)
                                           : parse_choice(option->type, value, &number);
-  if (good) {
+  if (good && option->type == TYPE_SWITCH) {
+    *(bool *)field = number != 0;
+  } else if (good) {
     assert(option->bytes == sizeof(number));
     memcpy(field, &number, sizeof(number));
   }
@@ -437,17 +439,31 @@ static void say_bad_value(const kvf_option *option, const char *value, char *mes
 
 /* ---- public ---- */
 
-void kvf_config_init(kvf_config *config)
+void kvf_config_init_bytes(kvf_config *config, size_t struct_bytes)
 {
-  memset(config, 0, sizeof(*config));
+  kvf_config defaults = {.struct_bytes = sizeof(defaults)};
   for (size_t i = 0; i < TABLE_COUNT; i++) {
-    bool stored = store(&table[i], config, table[i].info.initial);
+    bool stored = store(&table[i], &defaults, table[i].info.initial);
     assert(stored);
     (void)stored;
   }
+  memset(config, 0, struct_bytes);
+  memcpy(config, &defaults, min_size(struct_bytes, sizeof(defaults)));
+  config->struct_bytes = struct_bytes;
 }
 
-kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char *message)
+kvf_status kvf_config_copy(const kvf_config *config, kvf_config *out)
+{
+  if (config->struct_bytes < offsetof(kvf_config, log_context) + sizeof(config->log_context)) {
+    return KVF_INVALID;
+  }
+  kvf_config_init(out);
+  memcpy(out, config, min_size(config->struct_bytes, sizeof(*out)));
+  out->struct_bytes = sizeof(*out);
+  return KVF_OK;
+}
+
+kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char message[KVF_MESSAGE_BYTES_MAX])
 {
   if (config == NULL || name == NULL || value == NULL) {
     if (message != NULL) {
@@ -456,7 +472,7 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
     return KVF_INVALID;
   }
   for (size_t i = 0; i < TABLE_COUNT; i++) {
-    if (strcmp(table[i].info.name, name) == 0) {
+    if (strcmp(table[i].info.name, name) == 0 && table[i].offset + table[i].bytes <= config->struct_bytes) {
       if (store(&table[i], config, value)) {
         return KVF_OK;
       }

@@ -13,6 +13,9 @@ void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16
 /* Takes the next address of `peers` from *rest. False: there is none, or it is too long. */
 bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);
 
+/* A caller's configuration, of whatever version, as this library's. KVF_INVALID: kvf_config_init() was not called. */
+KVF_MUST_USE kvf_status kvf_config_copy(const kvf_config *config, kvf_config *out);
+
 /* Checks a whole configuration: every option once more (the struct is the caller's memory), and those that depend on
  * each other. KVF_INVALID: `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) names options, values and what is
  * allowed. Whether addresses and files are usable shows only when they are used. */

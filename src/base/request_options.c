@@ -27,7 +27,8 @@ static void say_not_of_request(const char *name, char *message)
   }
 }
 
-kvf_status kvf_request_options_set(kvf_request_options *options, const char *name, const char *value, char *message)
+kvf_status kvf_request_options_set(kvf_request_options *options, const char *name, const char *value,
+                                   char message[KVF_MESSAGE_BYTES_MAX])
 {
   kvf_config config;
   kvf_config_init(&config);

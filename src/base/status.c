@@ -78,8 +78,9 @@ static const kvf_status_info table[] = {
     /* Its reads may still be going on: computing into quarantined blocks would race with them. */
     STATUS(KVF_RANK_LOST, "rank_lost", KVF_LOST_ENGINE, ELSEWHERE,
            "A rank of this engine did not report by the deadline; its blocks stay quarantined."),
-    STATUS(KVF_NO_MEMORY, "no_memory", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE,
-           "An allocation failed, or a table is full."),
+    STATUS(KVF_NO_MEMORY, "no_memory", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE, "An allocation failed."),
+    STATUS(KVF_NO_RESOURCE, "no_resource", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE,
+           "As many loads, requests or peers are open as an option or a limit allows."),
 
     /* A caller that has made a mistake knows too little of the blocks to compute into them. */
     STATUS(KVF_INVALID, "invalid", KVF_LOST_CALL, 0, "An argument is out of range."),
@@ -89,6 +90,7 @@ static const kvf_status_info table[] = {
     STATUS(KVF_SYSTEM, "system", KVF_LOST_CALL, 0, "The operating system refused."),
     STATUS(KVF_CLOSED, "closed", KVF_LOST_CALL, 0, "The node is closing."),
     STATUS(KVF_EXISTS, "exists", KVF_LOST_CALL, 0, "The id is in use."),
+    STATUS(KVF_AGAIN, "again", KVF_LOST_CALL, 0, "Not yet: poll, and call again."),
 };
 
 #define TABLE_COUNT (sizeof(table) / sizeof(table[0]))

@@ -35,7 +35,7 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
   kvf_lease_table_config config = {.slots = options->lease_slots,
                                    .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
                                    .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms),
-                                   .checksums = options->checksum == KVF_ON};
+                                   .checksums = options->checksum};
   kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
   if (status != KVF_OK) {
     return status;
@@ -343,7 +343,7 @@ kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id,
   return kvf_requests_cancel(&core->requests, now_ns, id, kind);
 }
 
-kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load)
 {
   return kvf_loads_start(&core->loads, now_ns, sources, load);
 }

@@ -82,7 +82,7 @@ kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *
 
 /* `sources` have been decoded with the node's key, and have their digests. */
 KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
-                                            const kvf_load *load);
+                                            const kvf_load_params *load);
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id);
 bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id);
 

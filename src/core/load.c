@@ -41,7 +41,7 @@ static kvf_status keep_others(kvf_open_load *load, const kvf_sources *sources, c
   return KVF_OK;
 }
 
-static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load *spec,
+static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
                          kvf_open_load **out)
 {
   kvf_open_load *load = calloc(1, sizeof(*load));
@@ -332,7 +332,7 @@ bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out)
 
 /* ---- calls ---- */
 
-kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load)
 {
   kvf_sources good;
   kvf_open_load *open;
@@ -347,7 +347,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
     return KVF_EXISTS;
   }
   if (HASH_CNT(by_id, loads->by_id) >= loads->self->config.loads_max) {
-    return KVF_NO_MEMORY;
+    return KVF_NO_RESOURCE;
   }
   status = create(loads, now_ns, &good, load, &open);
   if (status != KVF_OK) {
@@ -412,7 +412,7 @@ static kvf_status create_attempts(kvf_loads *loads, uint64_t now_ns, uint64_t se
                                 .spread_bytes = spread_bytes,
                                 .chunks_in_flight = options->chunks_in_flight,
                                 .inline_bytes = options->inline_bytes,
-                                .checksums = options->checksum == KVF_ON,
+                                .checksums = options->checksum,
                                 .seed = seed};
   return kvf_attempts_create(&config, now_ns, &loads->attempts);
 }

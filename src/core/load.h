@@ -64,7 +64,7 @@ void kvf_loads_free(kvf_loads *loads);
 
 /* As kvf_load_start(). `sources` have been decoded with the node's key, and have their digests. */
 KVF_MUST_USE kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources,
-                                        const kvf_load *load);
+                                        const kvf_load_params *load);
 /* As kvf_load_abort(). */
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id);
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);

@@ -271,7 +271,7 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t
     peer = add_peer(peers, &clean);
   }
   if (peer == NULL) {
-    return KVF_NO_MEMORY;
+    return peers->count == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);

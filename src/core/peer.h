@@ -151,7 +151,7 @@ typedef struct kvf_peers {
 KVF_MUST_USE kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel);
 void kvf_peers_free(kvf_peers *peers);
 
-/* The peer of this key, known or new, for one user more. KVF_NO_MEMORY: KVF_PEERS_MAX are in use. */
+/* The peer of this key, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index);
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 
@@ -168,7 +168,7 @@ void kvf_peers_ping(kvf_peers *peers, uint32_t index);
 /* A load got no byte over this path. `silent`: the peer did not answer a ping either. */
 void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent);
 
-/* kvf_peers_list() of kvferry/stats.h. */
+/* kvf_node_peers() of kvferry/stats.h. */
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);
 
 /* The control connection of a READY peer, for frames of requests; NULL otherwise. */

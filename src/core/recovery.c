@@ -575,7 +575,7 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   }
   kvf_recovery_entry *entry = insert(recovery, request->request_id);
   if (entry == NULL) {
-    return KVF_NO_MEMORY;
+    return KVF_NO_RESOURCE;
   }
   entry->user = request->user;
   entry->tokens = request->tokens;

@@ -378,7 +378,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
     return status;
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
-    return KVF_NO_MEMORY;
+    return KVF_NO_RESOURCE;
   }
   status = create(requests, now_ns, &good, options, user, &request);
   if (status != KVF_OK) {
@@ -443,7 +443,7 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
 /* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
 static bool is_kept_whole(const kvf_requests *requests, const kvf_request *request)
 {
-  return request->groups > 1 || requests->self->config.keep_prefix == KVF_OFF;
+  return request->groups > 1 || !requests->self->config.keep_prefix;
 }
 
 /* A client that is told to come again may come again to another engine, with the same ticket. */

@@ -265,7 +265,8 @@ static kvf_status measure_speed(probe *p)
 
 /* ---- all of it ---- */
 
-kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out, char *message)
+kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out,
+                          char message[KVF_MESSAGE_BYTES_MAX])
 {
   static kvf_status (*const steps[])(probe *p) = {find,        open_keys,          connect_to,
                                                   shake_hands, measure_round_trip, measure_speed};

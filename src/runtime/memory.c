@@ -115,7 +115,7 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   }
   memcpy(node->regions, regions, count * sizeof(*regions));
   node->regions_count = (uint32_t)count;
-  if (node->config.checksum == KVF_ON) {
+  if (node->config.checksum) {
     status = kvf_checksummer_open(node, &node->checksummer);
   }
   if (status == KVF_OK) {
@@ -165,7 +165,7 @@ kvf_status kvf_node_unregister(kvf_node *node)
     if (quiet) {
       clear_memory(node);
     } else {
-      status = KVF_DEADLINE;
+      status = KVF_AGAIN;
     }
   }
   (void)pthread_mutex_unlock(&node->register_lock);
@@ -182,14 +182,14 @@ kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *
   return kvf_rank_record_encode(&record, out, capacity, out_bytes);
 }
 
-kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes, uint32_t ranks)
+kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes, size_t ranks)
 {
   kvf_rank_record decoded[KVF_RANKS_MAX];
   const uint8_t *next = records;
   if (records == NULL || bytes == NULL || ranks == 0 || ranks > KVF_RANKS_MAX) {
     return KVF_INVALID;
   }
-  for (uint32_t i = 0; i < ranks; i++) {
+  for (size_t i = 0; i < ranks; i++) {
     kvf_status status = kvf_rank_record_decode(next, bytes[i], &decoded[i]);
     if (status != KVF_OK) {
       return status;
@@ -197,7 +197,7 @@ kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t 
     next += bytes[i];
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_set_ranks(node->core, decoded, ranks);
+  kvf_status status = kvf_core_set_ranks(node->core, decoded, (uint32_t)ranks);
   kvf_node_leave(node, now_ns);
   return status;
 }

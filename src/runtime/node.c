@@ -223,7 +223,7 @@ static kvf_status open_log(kvf_node *node, char *message)
                           : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
 }
 
-kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message)
+kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[KVF_MESSAGE_BYTES_MAX])
 {
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   char *text = message == NULL ? unwanted : message;
@@ -232,10 +232,11 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
   }
   *out = NULL;
   text[0] = '\0';
-  if (config == NULL) {
-    return KVF_INVALID;
+  kvf_config options;
+  if (config == NULL || kvf_config_copy(config, &options) != KVF_OK) {
+    return kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()");
   }
-  kvf_status status = kvf_config_check(config, text);
+  kvf_status status = kvf_config_check(&options, text);
   if (status != KVF_OK) {
     return status;
   }
@@ -244,7 +245,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char *message
     return KVF_NO_MEMORY;
   }
   node->owner = getpid();
-  node->config = *config;
+  node->config = options;
   node->fence_fd = -1;
   node->wake_fd = -1;
   node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -291,7 +292,7 @@ static void wait_until_quiet(kvf_node *node)
     uint64_t now_ns = kvf_node_enter(node);
     quiet = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
-    while (kvf_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
+    while (kvf_node_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
     }
     if (!quiet) {
       sleep_briefly();
@@ -362,7 +363,7 @@ bool kvf_node_healthy(kvf_node *node)
 }
 
 /* From here on it is kept: until somebody asks, the system calls are not worth it. */
-int kvf_event_fd(kvf_node *node)
+int kvf_node_event_fd(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
   node->event_fd_wanted = true;
@@ -370,7 +371,7 @@ int kvf_event_fd(kvf_node *node)
   return node->event_fd;
 }
 
-size_t kvf_poll(kvf_node *node, kvf_event *events, size_t capacity)
+size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
 {
   const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_relaxed);
   if (assist != 0) {
@@ -415,7 +416,7 @@ static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity
   return count;
 }
 
-size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
+size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_stats(node->core, out, capacity);
@@ -424,7 +425,7 @@ size_t kvf_stats(kvf_node *node, kvf_stat *out, size_t capacity)
   return count;
 }
 
-size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
+size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_histograms(node->core, out, capacity);
@@ -432,7 +433,7 @@ size_t kvf_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
   return count;
 }
 
-size_t kvf_peers_list(kvf_node *node, kvf_peer_stat *out, size_t capacity)
+size_t kvf_node_peers(kvf_node *node, kvf_peer_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_peers(node->core, now_ns, out, capacity);

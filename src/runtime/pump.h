@@ -75,7 +75,7 @@ struct kvf_node {
   bool event_fd_wanted;   /* under the lock: somebody has asked for it */
   bool event_fd_readable; /* likewise */
   atomic_bool has_events;
-  atomic_uint may_assist; /* likewise: kvf_poll() has small reads to look after */
+  atomic_uint may_assist; /* likewise: kvf_node_poll() has small reads to look after */
 };
 
 /* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken

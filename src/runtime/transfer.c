@@ -77,7 +77,7 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
     return status;
   }
   kvf_checksummer_job *job = NULL;
-  if (node->config.checksum == KVF_ON) {
+  if (node->config.checksum) {
     job = kvf_checksummer_prepare(lease, blocks);
     if (job == NULL) {
       return KVF_NO_MEMORY;
@@ -201,10 +201,12 @@ kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id)
   return cancel_request(node, request_id, KVF_FINISH_DETACHED);
 }
 
-kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
+kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
 {
   kvf_sources sources;
-  if (load == NULL || load->ticket == NULL || !is_list(&load->destination)) {
+  static const uint64_t zeros[4] = {0};
+  if (load == NULL || load->ticket == NULL || !is_list(&load->destination) || load->reserved != 0 ||
+      memcmp(load->reserved_too, zeros, sizeof(zeros)) != 0) {
     return KVF_INVALID;
   }
   kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &sources);

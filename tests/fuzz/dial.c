@@ -137,18 +137,18 @@ static void start_load(fuzz_tape *tape)
     model->wanted[i] = i > 0 || (choice & 0x80) == 0;
     destination[i] = model->wanted[i] ? i + POSITIONS * (world.loads_count % 3) : KVF_BLOCK_NONE;
   }
-  kvf_load load = {.request_id = 1000 + world.loads_count,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = destination, .counts = &count, .groups = 1},
-                   .timeout_ms = timeout_ms,
-                   .user = world.loads_count};
+  kvf_load_params load = {.request_id = 1000 + world.loads_count,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = &count, .groups = 1},
+                          .timeout_ms = timeout_ms,
+                          .user = world.loads_count};
   load.prompt.hash[0] = (choice & 0x7c) == 0x7c ? 1 : 0; /* another prompt than the ticket's */
   ticket.compat[0] ^= (choice & 0x7c) == 0x78 ? 1 : 0;   /* another model */
   bool wrong = (choice & 0x7c) == 0x7c || (choice & 0x7c) == 0x78;
   world.loads_count++;
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}, .digests = {DIGEST}};
   kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &sources, &load);
-  fuzz_check(status == KVF_OK || status == KVF_NO_MEMORY || wrong);
+  fuzz_check(status == KVF_OK || status == KVF_NO_MEMORY || status == KVF_NO_RESOURCE || wrong);
   fuzz_check(!wrong || status == KVF_BAD_TICKET || status == KVF_INCOMPATIBLE);
   if (status == KVF_OK) {
     world.is_named[producer] = true;

@@ -133,7 +133,7 @@ static void take_back(kvf_node *producer, const kvf_lease *lease)
   kvf_event event;
   (void)kvf_lease_end(producer, lease);
   (void)kvf_lease_release(producer, lease->id);
-  while (kvf_poll(producer, &event, 1) > 0) {
+  while (kvf_node_poll(producer, &event, 1) > 0) {
   }
 }
 
@@ -188,7 +188,7 @@ static void wait_for(kvf_node *consumer, uint64_t id, waited *w)
   uint64_t begun_ms = now_ms();
   while (!(w->quiet && w->decided)) {
     kvf_event event;
-    if (kvf_poll(consumer, &event, 1) > 0) {
+    if (kvf_node_poll(consumer, &event, 1) > 0) {
       take(consumer, id, &event, w);
     } else {
       sleep_ms(1);
@@ -234,12 +234,12 @@ static void consume(kvf_node *consumer, uint32_t seed, ending how)
     return;
   }
   assert_int_equal(kvf_request_begin(consumer, info.id), KVF_OK);
-  const kvf_load load = {.request_id = info.id,
-                         .ticket = ticket,
-                         .ticket_bytes = ticket_bytes,
-                         .prompt = prompt,
-                         .destination = {.ids = target, .counts = count_of, .groups = 1},
-                         .user = 5};
+  const kvf_load_params load = {.request_id = info.id,
+                                .ticket = ticket,
+                                .ticket_bytes = ticket_bytes,
+                                .prompt = prompt,
+                                .destination = {.ids = target, .counts = count_of, .groups = 1},
+                                .user = 5};
   if (!is_well(kvf_load_start(consumer, &load), "load_start")) {
     (void)kvf_request_cancel(consumer, info.id);
     return;
@@ -275,7 +275,7 @@ static void expire(kvf_node *producer)
   bool over = false;
   while (!over) {
     kvf_event event;
-    over = kvf_poll(producer, &event, 1) > 0 && event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease.id;
+    over = kvf_node_poll(producer, &event, 1) > 0 && event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease.id;
     if (!over) {
       sleep_ms(2);
     }
@@ -312,11 +312,11 @@ static bool scenario(long nth, bool for_good, bool with_expiry)
       kvf_request_info info;
       assert_int_equal(kvf_request_open(consumer, ticket, ticket_bytes, &prompt, NULL, 9, &info), KVF_OK);
       assert_int_equal(kvf_request_begin(consumer, info.id), KVF_OK);
-      const kvf_load load = {.request_id = info.id,
-                             .ticket = ticket,
-                             .ticket_bytes = ticket_bytes,
-                             .prompt = prompt,
-                             .destination = {.ids = target, .counts = count_of, .groups = 1}};
+      const kvf_load_params load = {.request_id = info.id,
+                                    .ticket = ticket,
+                                    .ticket_bytes = ticket_bytes,
+                                    .prompt = prompt,
+                                    .destination = {.ids = target, .counts = count_of, .groups = 1}};
       assert_int_equal(kvf_load_start(consumer, &load), KVF_OK);
       wait_for(consumer, info.id, &w);
       check(&w, 20);

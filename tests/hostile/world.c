@@ -71,7 +71,7 @@ static kvf_status load_good(beside *b, uint32_t seed)
 static void take_ends(pair_node *producer)
 {
   kvf_event events[16];
-  while (kvf_poll(producer->node, events, 16) > 0) {
+  while (kvf_node_poll(producer->node, events, 16) > 0) {
   }
 }
 

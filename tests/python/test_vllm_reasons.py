@@ -204,7 +204,7 @@ def deadline(world: World) -> tuple[Sides, Params]:
     return world.engine(load_timeout_ms=100, handshake_timeout_ms=5000), world.prefill(advertise=world.listener())
 
 
-def no_memory(world: World) -> tuple[Sides, Params]:
+def no_resource(world: World) -> tuple[Sides, Params]:
     """Another load is in the only place."""
     consumer = world.engine(loads_max=1, handshake_timeout_ms=5000)
     consumer.begin(world.prefill(advertise=world.listener()))
@@ -221,7 +221,7 @@ def rank_lost(world: World) -> tuple[Sides, Params]:
 Provoke = Callable[[World], tuple[Sides, Params]]
 AT_THE_TICKET: list[Provoke] = [bad_ticket, incompatible]
 IN_THE_HANDSHAKE: list[Provoke] = [peer_down, handshake_timeout, handshake_refused, peer_restarted, protocol]
-IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_memory]
+IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_resource]
 IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, deadline, rank_lost]
 ALL = [*AT_THE_TICKET, *IN_THE_HANDSHAKE, *IN_THE_SET_UP, *IN_THE_TRANSFER]
 OF_A_STOPPED_PRODUCER = {"transfer_stalled"}
@@ -233,7 +233,8 @@ NEVER_AT_A_CLIENT = {
     "aborted": "the client has left",
     "no_lease": "the producer's log: there is no ticket",
     "draining": "the same",
-    "not_found": "a mistake in a call", "limit": "the same", "exists": "the same", "closed": "the same",
+    "no_memory": "the system has none left: tests/hostile/allocation_test.c",
+    "not_found": "a mistake in a call", "limit": "the same", "exists": "the same", "closed": "the same", "again": "the same",
     "address_in_use": "the engine does not start", "system": "the same",
 }
 

@@ -63,7 +63,7 @@ static bool agrees(const sim_world *world, const sim_read *read, const sim_node 
 
 void sim_compare(const sim_world *world, sim_read *read, const sim_node *peer)
 {
-  if (world->config.checksum != KVF_ON) {
+  if (!world->config.checksum) {
     return;
   }
   while (read->verified < read->items_count && agrees(world, read, peer, &read->items[read->verified])) {

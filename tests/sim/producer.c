@@ -171,7 +171,7 @@ static void on_publish(sim_world *world, const sim_event *event)
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
     sim_watch_published(world, offer, event->b);
-    if (world->config.checksum == KVF_ON) {
+    if (world->config.checksum) {
       sim_sum_later(world, event->a, event->b);
     }
     if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {

@@ -360,7 +360,7 @@ static void step(sim_world *world, sim_read *read, sim_node *peer)
     case SIM_READ_COPIED:
       sim_compare(world, read, peer);
       take_sample(world, read, peer);
-      if (world->config.checksum == KVF_ON && read->verified < read->items_count) {
+      if (world->config.checksum && read->verified < read->items_count) {
         read->status = KVF_CHECKSUM;
       }
       read->phase = SIM_READ_ENDING;

@@ -184,7 +184,7 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
   kvf_status status = enter_tables(world, job, bars);
   sim_note(world, world->engines[job->engine].control, "job % is parked, with a local prefix of % blocks: $",
            sim_job_index(world, job), job->skip, (uint64_t)(int64_t)status);
-  if (status == KVF_NO_MEMORY && is_full) {
+  if (status == KVF_NO_RESOURCE && is_full) {
     sim_cache_give(world, job);
     return false;
   }

@@ -130,7 +130,7 @@ static void choose_options(sim_world *world)
   config->auto_max_recompute_tokens = 8;
   static const uint32_t budgets[] = {0, 0, 8, 100};
   config->recompute_budget_tokens_per_s = choose_of(tape, budgets);
-  config->checksum = sim_may(world, SIM_FAULT_CORRUPT) ? KVF_ON : KVF_OFF;
+  config->checksum = sim_may(world, SIM_FAULT_CORRUPT);
   config->log_level = KVF_LOG_INFO;
   world->core_config.logger = (kvf_logger){.level = KVF_LOG_INFO};
   if (world->trace != NULL) {

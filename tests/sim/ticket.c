@@ -52,11 +52,11 @@ kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const 
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = decode(world, node, job, &sources);
   if (status == KVF_OK) {
-    kvf_load load = {.request_id = job->info.id,
-                     .prompt = sim_prompt_at(job->prompt)->identity,
-                     .destination = *destination,
-                     .timeout_ms = job->options.load_timeout_ms,
-                     .user = sim_job_index(world, job)};
+    kvf_load_params load = {.request_id = job->info.id,
+                            .prompt = sim_prompt_at(job->prompt)->identity,
+                            .destination = *destination,
+                            .timeout_ms = job->options.load_timeout_ms,
+                            .user = sim_job_index(world, job)};
     status = kvf_sources_digest(&sources);
     if (status == KVF_OK) {
       status = kvf_core_load_start(&node->core, now_ns, &sources, &load);

@@ -82,7 +82,7 @@ static kvf_status open_noted(stress_site *site, const stress_ticket *ticket, con
 static void not_started(stress_site *site, const stress_load *load, kvf_status status)
 {
   /* No memory registered just now; too many peers; no source is left, which has been polled. */
-  if (status != KVF_INVALID && status != KVF_NO_MEMORY && status != KVF_NOT_FOUND) {
+  if (status != KVF_INVALID && status != KVF_NO_RESOURCE && status != KVF_NOT_FOUND) {
     stress_fail("P6", "load: %s", kvf_status_name(status));
   }
   (void)pthread_mutex_lock(&site->lock);
@@ -98,12 +98,12 @@ static void not_started(stress_site *site, const stress_load *load, kvf_status s
 
 static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket, const stress_load *load)
 {
-  const kvf_load request = {.request_id = load->id,
-                            .ticket = ticket->text,
-                            .ticket_bytes = ticket->bytes,
-                            .prompt = stress_prompt(ticket->seed, ticket->count),
-                            .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
-                            .user = load->id ^ 2};
+  const kvf_load_params request = {.request_id = load->id,
+                                   .ticket = ticket->text,
+                                   .ticket_bytes = ticket->bytes,
+                                   .prompt = stress_prompt(ticket->seed, ticket->count),
+                                   .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
+                                   .user = load->id ^ 2};
   kvf_status status = kvf_request_begin(site->node, load->id);
   if (status == KVF_OK) {
     status = kvf_load_start(site->node, &request);
@@ -133,7 +133,7 @@ static void consume_one(stress_site *site, kvf_prng *prng)
     (void)pthread_mutex_lock(&site->lock);
     stress_mix_now->outcome(site, &load, status);
     (void)pthread_mutex_unlock(&site->lock);
-  } else if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_MEMORY && status != KVF_EXISTS) {
+  } else if (status != (forged ? KVF_BAD_TICKET : KVF_OK) && status != KVF_NO_RESOURCE && status != KVF_EXISTS) {
     stress_fail("P8", "request: %s", kvf_status_name(status));
   }
   if (status != KVF_OK) {
@@ -245,7 +245,7 @@ void *stress_consume_poll(void *context)
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
     (void)pthread_mutex_lock(&site->lock);
-    size_t count = kvf_poll(site->node, events, EVENTS);
+    size_t count = kvf_node_poll(site->node, events, EVENTS);
     if (stress_mix_now->look != NULL) {
       stress_mix_now->look(site);
     }

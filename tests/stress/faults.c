@@ -111,12 +111,13 @@ static void look(stress_site *site)
   kvf_stat stats[KVF_STATS_MAX];
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
-  if (kvf_stats(site->node, stats, KVF_STATS_MAX) == 0 || kvf_event_fd(site->node) < 0) {
+  if (kvf_node_stats(site->node, stats, KVF_STATS_MAX) == 0 || kvf_node_event_fd(site->node) < 0) {
     stress_fail("P6", "no statistics");
   }
   kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
   kvf_peer_stat peers[4];
-  if (kvf_histograms(site->node, histograms, KVF_HISTOGRAMS_MAX) == 0 || kvf_peers_list(site->node, peers, 4) > 4) {
+  if (kvf_node_histograms(site->node, histograms, KVF_HISTOGRAMS_MAX) == 0 ||
+      kvf_node_peers(site->node, peers, 4) > 4) {
     stress_fail("P6", "no distributions");
   }
   (void)kvf_node_healthy(site->node);

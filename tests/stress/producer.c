@@ -151,7 +151,7 @@ void *stress_produce_poll(void *context)
   while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
-    size_t count = kvf_poll(site->node, events, EVENTS);
+    size_t count = kvf_node_poll(site->node, events, EVENTS);
     for (size_t i = 0; i < count; i++) {
       if (events[i].kind == KVF_EVENT_LEASE_ENDED) {
         on_ended(site, &events[i]);

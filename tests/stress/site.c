@@ -213,7 +213,7 @@ void stress_site_unregister(stress_site *site, kvf_prng *prng)
   const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
   (void)pthread_rwlock_rdlock(&site->life);
   kvf_status status = kvf_node_unregister(site->node);
-  while (status == KVF_DEADLINE && stress_now_ms() < until_ms) {
+  while (status == KVF_AGAIN && stress_now_ms() < until_ms) {
     stress_sleep_us(200);
     status = kvf_node_unregister(site->node);
   }
@@ -229,7 +229,7 @@ uint64_t stress_site_stat(stress_site *site, const char *name)
 {
   kvf_stat stats[KVF_STATS_MAX];
   uint64_t value = 0;
-  size_t count = kvf_stats(site->node, stats, KVF_STATS_MAX);
+  size_t count = kvf_node_stats(site->node, stats, KVF_STATS_MAX);
   for (size_t i = 0; i < count; i++) {
     value += strcmp(stats[i].name, name) == 0 ? stats[i].value : 0;
   }

@@ -149,14 +149,14 @@ PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list)
 }
 
 typedef struct load_order {
-  kvf_load load;
+  kvf_load_params load;
   kvfpy_block_table table;
 } load_order;
 
 static int to_load_order(PyObject *value, void *out)
 {
   load_order *order = out;
-  kvf_load *load = &order->load;
+  kvf_load_params *load = &order->load;
   Py_ssize_t bytes = 0;
   if (!kvfpy_is_tuple(value) ||
       !PyArg_ParseTuple(value, "O&s#O&O&O&O&;a load is (request_id, ticket, prompt, timeout_ms, user, destination)",

@@ -261,7 +261,7 @@ typedef struct event_list {
 static kvf_status call_poll(kvf_node *node, void *arguments)
 {
   event_list *list = arguments;
-  list->count = kvf_poll(node, list->events, POLL_EVENTS_MAX);
+  list->count = kvf_node_poll(node, list->events, POLL_EVENTS_MAX);
   return KVF_OK;
 }
 

@@ -11,7 +11,7 @@ typedef struct stat_list {
 static kvf_status call_stats(kvf_node *node, void *arguments)
 {
   stat_list *list = arguments;
-  list->count = kvf_stats(node, list->stats, KVF_STATS_MAX);
+  list->count = kvf_node_stats(node, list->stats, KVF_STATS_MAX);
   return KVF_OK;
 }
 
@@ -41,7 +41,7 @@ typedef struct histogram_list {
 static kvf_status call_histograms(kvf_node *node, void *arguments)
 {
   histogram_list *list = arguments;
-  list->count = kvf_histograms(node, list->histograms, KVF_HISTOGRAMS_MAX);
+  list->count = kvf_node_histograms(node, list->histograms, KVF_HISTOGRAMS_MAX);
   return KVF_OK;
 }
 
@@ -83,7 +83,7 @@ typedef struct peer_list {
 static kvf_status call_peers(kvf_node *node, void *arguments)
 {
   peer_list *list = arguments;
-  list->count = kvf_peers_list(node, list->peers, KVF_PEERS_LISTED_MAX);
+  list->count = kvf_node_peers(node, list->peers, KVF_PEERS_LISTED_MAX);
   return KVF_OK;
 }
 

@@ -20,6 +20,35 @@ static void assert_refused(const char *name, const char *value, kvf_status expec
   assert_memory_equal(&config, &before, sizeof(config));
 }
 
+/* A program that was compiled with an earlier header has a shorter config, which is not written beyond its end; a later
+ * one has options that we do not know. */
+TEST(configs_of_other_versions)
+{
+  const size_t all = sizeof(kvf_config);
+  const size_t without_log = offsetof(kvf_config, log_level);
+  struct {
+    kvf_config config;
+    char more[8];
+  } later;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_config copy;
+  memset(&later, 0x5a, sizeof(later));
+  kvf_config_init_bytes(&later.config, without_log);
+  assert_int_equal(*((char *)&later.config + without_log), 0x5a);
+  assert_int_equal(kvf_config_set(&later.config, "block_tokens", "32", message), KVF_OK);
+  assert_int_equal(kvf_config_set(&later.config, "log_level", "debug", message), KVF_NOT_FOUND);
+  assert_int_equal(*((char *)&later.config + without_log), 0x5a);
+  assert_int_equal(kvf_config_copy(&later.config, &copy), KVF_INVALID); /* there has been none so short */
+  kvf_config_init_bytes(&later.config, all + sizeof(later.more));
+  assert_int_equal(later.more[7], 0);
+  assert_int_equal(kvf_config_set(&later.config, "block_tokens", "32", message), KVF_OK);
+  assert_int_equal(kvf_config_copy(&later.config, &copy), KVF_OK);
+  assert_int_equal(copy.block_tokens, 32);
+  assert_int_equal(copy.struct_bytes, all);
+  later.config.struct_bytes = 0;
+  assert_int_equal(kvf_config_copy(&later.config, &copy), KVF_INVALID);
+}
+
 static void assert_set(const char *name, const char *value)
 {
   kvf_config config = defaults();
@@ -105,9 +134,9 @@ TEST(choices_are_named)
   kvf_config config = defaults();
   assert_int_equal(kvf_config_set(&config, "policy", "auto", NULL), KVF_OK);
   assert_int_equal(config.policy, KVF_POLICY_AUTO);
-  assert_int_equal(config.checksum, KVF_OFF);
+  assert_int_equal(config.checksum, false);
   assert_int_equal(kvf_config_set(&config, "checksum", "on", NULL), KVF_OK);
-  assert_int_equal(config.checksum, KVF_ON);
+  assert_int_equal(config.checksum, true);
   assert_refused("checksum", "yes", KVF_INVALID, "checksum = \"yes\" is not allowed: it must be off or on");
   assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
   assert_int_equal(config.log_level, KVF_LOG_ERROR);

@@ -159,9 +159,9 @@ static uint64_t request_id;
 static kvf_status start_load(void)
 {
   static const uint32_t into[POSITIONS] = {0, 1, 2, 3, 4, 5};
-  kvf_load load = {.request_id = request_id,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = into, .counts = ticket.counts, .groups = 1}};
+  kvf_load_params load = {.request_id = request_id,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = into, .counts = ticket.counts, .groups = 1}};
   return kvf_core_load_start(consumer(), world.now_ns, &sources, &load);
 }
 

@@ -31,9 +31,9 @@ static void start_load(void)
 {
   static const uint32_t destination[BLOCKS] = {8, 9, 10, 11};
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 1};
-  kvf_load load = {.request_id = 1,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
+  kvf_load_params load = {.request_id = 1,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
   uint64_t digest = 0;
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
   assert_int_equal(kvf_core_load_start(consumer(), world.now_ns,

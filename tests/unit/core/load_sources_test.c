@@ -47,10 +47,10 @@ static kvf_status start(uint32_t count)
   for (uint32_t i = 0; i < count; i++) {
     sources.tickets[i] = &tickets[i];
   }
-  kvf_load load = {.request_id = 1,
-                   .prompt = {.tokens = tickets[0].prompt.tokens},
-                   .destination = {.ids = destination, .counts = tickets[0].counts, .groups = tickets[0].groups},
-                   .user = 5};
+  kvf_load_params load = {.request_id = 1,
+                          .prompt = {.tokens = tickets[0].prompt.tokens},
+                          .destination = {.ids = destination, .counts = tickets[0].counts, .groups = tickets[0].groups},
+                          .user = 5};
   assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
   kvf_status status = kvf_core_load_start(core(), world.now_ns, &sources, &load);
   ranks_settle();

@@ -33,7 +33,7 @@ static int open_simple(__attribute__((unused)) void **state)
 
 #define SIMPLE_TEST(name) TEST_WITH(name, open_simple, ranks_close)
 
-static kvf_status start_load(const kvf_load *load)
+static kvf_status start_load(const kvf_load_params *load)
 {
   return kvf_core_load_start(&world.consumer.core, world.now_ns,
                              &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, load);
@@ -228,10 +228,10 @@ static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32
 {
   kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
   uint64_t digest = 0;
-  kvf_load load = {.request_id = 1,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = destination, .counts = counts, .groups = groups},
-                   .user = 5};
+  kvf_load_params load = {.request_id = 1,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = counts, .groups = groups},
+                          .user = 5};
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
   kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns,
                                           &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load);
@@ -312,9 +312,9 @@ SIMPLE_TEST(tickets_of_others_are_refused)
   ticket.compat[31] ^= 1;
   assert_int_equal(load_into(destination, 1, ticket.counts), KVF_INCOMPATIBLE);
   ticket.compat[31] ^= 1;
-  kvf_load load = {.request_id = 1,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
+  kvf_load_params load = {.request_id = 1,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
   load.prompt.hash[0] ^= 1;
   assert_int_equal(start_load(&load), KVF_BAD_TICKET);
   load.prompt = ticket.prompt;
@@ -357,7 +357,7 @@ RANKS_TEST(table_is_bounded_and_what_is_refused_holds_nothing)
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
   assert_int_equal(ranks_peers_held(), 4);
-  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
   assert_int_equal(ranks_peers_held(), 4);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.loads.by_id), 2);
 }
@@ -370,9 +370,9 @@ RANKS_TEST(loads_whose_events_wait_are_open)
   open_world(&options);
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_load(&ticket, 2), KVF_OK);
-  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
   assert_int_equal(outcome().status, KVF_OK);
-  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_MEMORY);
+  assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
   assert_quiet();
   assert_int_equal(ranks_load(&ticket, 3), KVF_OK);
 }
@@ -388,11 +388,11 @@ RANKS_TEST(deadline_is_the_loads_or_the_nodes)
   for (uint32_t own_ms = 0; own_ms <= 250; own_ms += 250) {
     uint32_t destination[POSITIONS] = {0, 1, 2, 3, 4, 5};
     kvf_event event;
-    kvf_load load = {.request_id = 1,
-                     .prompt = ticket.prompt,
-                     .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
-                     .timeout_ms = own_ms,
-                     .user = 5};
+    kvf_load_params load = {.request_id = 1,
+                            .prompt = ticket.prompt,
+                            .destination = {.ids = destination, .counts = ticket.counts, .groups = 1},
+                            .timeout_ms = own_ms,
+                            .user = 5};
     assert_int_equal(start_load(&load), KVF_OK);
     ranks_settle();
     ranks_advance(own_ms == 0 ? 399 : own_ms - 1);

@@ -484,14 +484,14 @@ CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
   uint32_t kept = linked();
   kvf_peers_release(peers, world.now_ns, kept);
   uint32_t last = fill_table();
-  assert_int_equal(acquire_port(1, &got), KVF_NO_MEMORY);
+  assert_int_equal(acquire_port(1, &got), KVF_NO_RESOURCE);
   assert_int_equal(got, 77);
   assert_int_equal(peers->count, KVF_PEERS_MAX);
   kvf_peers_release(peers, world.now_ns, last);
   assert_int_equal(acquire_port(1, &got), KVF_OK);
   assert_int_equal(got, last);
   assert_int_equal(peer_of(kept)->links[0].state, KVF_LINK_OPENING);
-  assert_int_equal(acquire_port(2, &got), KVF_NO_MEMORY);
+  assert_int_equal(acquire_port(2, &got), KVF_NO_RESOURCE);
 }
 
 /* A link that the runtime has not been told of goes with its peer, and is never opened. */

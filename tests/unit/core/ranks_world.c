@@ -376,10 +376,10 @@ kvf_status ranks_load(const kvf_ticket *ticket, uint64_t request_id)
       ids[count++] = ranks_destination(i);
     }
   }
-  kvf_load load = {.request_id = request_id,
-                   .prompt = ticket->prompt,
-                   .destination = {.ids = ids, .counts = ticket->counts, .groups = ticket->groups},
-                   .user = 5};
+  kvf_load_params load = {.request_id = request_id,
+                          .prompt = ticket->prompt,
+                          .destination = {.ids = ids, .counts = ticket->counts, .groups = ticket->groups},
+                          .user = 5};
   kvf_ticket copy = *ticket;
   const kvf_sources sources = {.count = 1, .tickets = {&copy}, .digests = {digest_of(ticket)}};
   kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &sources, &load);

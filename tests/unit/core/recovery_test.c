@@ -542,10 +542,10 @@ RECOVERY_TEST(table_full_and_ids_taken)
     world_admit(id);
     assert_int_equal(world_try_admit(id, 0), KVF_EXISTS);
   }
-  assert_int_equal(world_try_admit(REQUESTS, 0), KVF_NO_MEMORY);
+  assert_int_equal(world_try_admit(REQUESTS, 0), KVF_NO_RESOURCE);
   world_good(3, BOTH);
   assert_int_equal(kvf_recovery_end(recovery, 3), KVF_OK);
-  assert_int_equal(world_try_admit(REQUESTS, 0), KVF_NO_MEMORY); /* its blocks are not released yet */
+  assert_int_equal(world_try_admit(REQUESTS, 0), KVF_NO_RESOURCE); /* its blocks are not released yet */
   world_event(KVF_RECOVERY_RELEASE, 3);
   world_admit(REQUESTS);
 }

@@ -341,7 +341,7 @@ WORLD_TEST(table_is_bounded)
   uint64_t last = id;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
-                   KVF_NO_MEMORY);
+                   KVF_NO_RESOURCE);
   assert_int_equal(id, last);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
   assert_int_equal(world.consumer.core.peers.table[0]->users, KVF_REQUESTS_MAX);

@@ -24,7 +24,7 @@ static kvf_report wait_quiet(pair *p, uint64_t id)
   kvf_report report = {0};
   for (bool quiet = false; !quiet;) {
     kvf_event event;
-    if (kvf_poll(p->consumer.node, &event, 1) == 0) {
+    if (kvf_node_poll(p->consumer.node, &event, 1) == 0) {
       assert_true(pair_now_ms() < until_ms);
       pair_sleep_ms(1);
     } else if (event.id == id) {

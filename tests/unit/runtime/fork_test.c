@@ -35,7 +35,7 @@ static void outlive(const char *transports)
   producer_process_fork(&producer);
   producer_process_offer(&producer, 8, COUNT, 2, &ticket);
   load_whole(&consumer, &ticket, 2); /* the child has closed its copy of the node */
-  assert_int_equal(kvf_peers_list(consumer.node, &peer, 1), 1);
+  assert_int_equal(kvf_node_peers(consumer.node, &peer, 1), 1);
 
   producer_process_offer(&producer, 16, COUNT, 3, &ticket);
   producer_process_kill(&producer);

@@ -164,8 +164,8 @@ TEST(end_of_registration_waits_for_loads)
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_DEADLINE);
-  assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_DEADLINE);
+  assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
+  assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_true(result.quiet);
   assert_int_equal(result.report.status, KVF_ABORTED);

@@ -236,11 +236,11 @@ PAIR_TEST(loads_only_wanted_blocks)
   uint64_t id = 0;
   open_offering(NULL);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  kvf_load load = {.request_id = id,
-                   .ticket = ticket.text,
-                   .ticket_bytes = ticket.bytes,
-                   .prompt = ticket.prompt,
-                   .destination = {.ids = destination, .counts = &ticket.count, .groups = 1}};
+  kvf_load_params load = {.request_id = id,
+                          .ticket = ticket.text,
+                          .ticket_bytes = ticket.bytes,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = &ticket.count, .groups = 1}};
   assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
   pair_wait(&p.consumer, id, 10000, &result);
   assert_int_equal(result.report.prefix, 8);

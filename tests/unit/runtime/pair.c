@@ -215,12 +215,12 @@ kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id
   for (uint32_t i = 0; i < ticket->count; i++) {
     destination[i] = first + i;
   }
-  kvf_load load = {.request_id = id,
-                   .ticket = ticket->text,
-                   .ticket_bytes = ticket->bytes,
-                   .prompt = ticket->prompt,
-                   .destination = {.ids = destination, .counts = &ticket->count, .groups = 1},
-                   .user = 5};
+  kvf_load_params load = {.request_id = id,
+                          .ticket = ticket->text,
+                          .ticket_bytes = ticket->bytes,
+                          .prompt = ticket->prompt,
+                          .destination = {.ids = destination, .counts = &ticket->count, .groups = 1},
+                          .user = 5};
   return kvf_load_start(consumer->node, &load);
 }
 
@@ -278,7 +278,7 @@ void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_resul
   memset(out, 0, sizeof(*out));
   while (!(out->quiet && out->decided) && pair_now_ms() < until_ms) {
     kvf_event event;
-    if (kvf_poll(consumer->node, &event, 1) == 0) {
+    if (kvf_node_poll(consumer->node, &event, 1) == 0) {
       pair_sleep_ms(1);
     } else {
       take(consumer, id, &event, out);
@@ -291,7 +291,7 @@ kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, 
   uint64_t until_ms = pair_now_ms() + timeout_ms;
   while (pair_now_ms() < until_ms) {
     kvf_event event;
-    if (kvf_poll(producer->node, &event, 1) == 0) {
+    if (kvf_node_poll(producer->node, &event, 1) == 0) {
       pair_sleep_ms(1);
     } else if (event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease_id) {
       return event.u.lease_end;
@@ -304,7 +304,7 @@ kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, 
 uint64_t pair_stat(pair_node *n, const char *name, const char *reason)
 {
   kvf_stat stats[KVF_STATS_MAX];
-  size_t count = kvf_stats(n->node, stats, KVF_STATS_MAX);
+  size_t count = kvf_node_stats(n->node, stats, KVF_STATS_MAX);
   for (size_t i = 0; i < count; i++) {
     if (strcmp(stats[i].name, name) == 0 && strcmp(stats[i].reason, reason) == 0) {
       return stats[i].value;

@@ -19,7 +19,7 @@
 
 static bool is_readable(pair_node *n)
 {
-  struct pollfd waiting = {.fd = kvf_event_fd(n->node), .events = POLLIN};
+  struct pollfd waiting = {.fd = kvf_node_event_fd(n->node), .events = POLLIN};
   return poll(&waiting, 1, 0) == 1;
 }
 
@@ -41,19 +41,19 @@ TEST(descriptor_is_readable_while_there_are_events)
   kvf_event events[8];
   pair_open_node(&n, NULL);
   assert_false(is_readable(&n));
-  assert_int_equal(kvf_poll(n.node, events, 8), 0);
+  assert_int_equal(kvf_node_poll(n.node, events, 8), 0);
   make_events(&n, 5);
   assert_true(is_readable(&n));
-  assert_int_equal(kvf_poll(n.node, events, 0), 0);
+  assert_int_equal(kvf_node_poll(n.node, events, 0), 0);
   assert_true(is_readable(&n));
-  assert_int_equal(kvf_poll(n.node, events, 2), 2);
+  assert_int_equal(kvf_node_poll(n.node, events, 2), 2);
   assert_true(is_readable(&n)); /* three are left */
-  assert_int_equal(kvf_poll(n.node, events, 3), 3);
+  assert_int_equal(kvf_node_poll(n.node, events, 3), 3);
   assert_false(is_readable(&n));
-  assert_int_equal(kvf_poll(n.node, events, 8), 0);
+  assert_int_equal(kvf_node_poll(n.node, events, 8), 0);
   make_events(&n, 1); /* and again */
   assert_true(is_readable(&n));
-  assert_int_equal(kvf_poll(n.node, events, 8), 1);
+  assert_int_equal(kvf_node_poll(n.node, events, 8), 1);
   assert_false(is_readable(&n));
   pair_close_node(&n);
 }
@@ -67,9 +67,9 @@ TEST(descriptor_wakes_a_sleeper)
   kvf_event event;
   pair_open_node(&n, options);
   pair_offer(&n, 0, 1, 1, true, &ticket);
-  struct pollfd waiting = {.fd = kvf_event_fd(n.node), .events = POLLIN};
+  struct pollfd waiting = {.fd = kvf_node_event_fd(n.node), .events = POLLIN};
   assert_int_equal(poll(&waiting, 1, 10000), 1);
-  assert_int_equal(kvf_poll(n.node, &event, 1), 1);
+  assert_int_equal(kvf_node_poll(n.node, &event, 1), 1);
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_EXPIRED);
   pair_close_node(&n);
 }
@@ -85,9 +85,9 @@ static void *poll_events(void *context)
   poller *who = context;
   kvf_event events[4];
   while (!atomic_load(who->stop)) {
-    who->taken += (uint32_t)kvf_poll(who->node, events, 4);
+    who->taken += (uint32_t)kvf_node_poll(who->node, events, 4);
   }
-  who->taken += (uint32_t)kvf_poll(who->node, events, 4);
+  who->taken += (uint32_t)kvf_node_poll(who->node, events, 4);
   return NULL;
 }
 

@@ -62,7 +62,7 @@ static bool take_events(world *w, uint64_t id, uint64_t until_ns, kvf_status *ou
 {
   while (kvf_clock_now() < until_ns) {
     kvf_event event;
-    if (kvf_poll(w->consumer.node, &event, 1) == 0) {
+    if (kvf_node_poll(w->consumer.node, &event, 1) == 0) {
       const struct timespec moment = {.tv_nsec = 20000};
       (void)nanosleep(&moment, NULL);
     } else if (event.id != id) {

@@ -64,7 +64,7 @@ static void assert_whole(uint64_t id)
 static uint64_t blocks_from(const char *address)
 {
   kvf_peer_stat peers[KVF_PEERS_LISTED_MAX];
-  size_t count = kvf_peers_list(p.consumer.node, peers, KVF_PEERS_LISTED_MAX);
+  size_t count = kvf_node_peers(p.consumer.node, peers, KVF_PEERS_LISTED_MAX);
   uint64_t blocks = 0;
   for (size_t i = 0; i < count; i++) {
     blocks += strcmp(peers[i].address, address) == 0 ? peers[i].blocks : 0;

@@ -75,19 +75,30 @@ SET_TEST(missing_arrays_are_refused)
   const kvf_blocks no_counts = {.ids = ticket.blocks, .groups = 1};
   const kvf_blocks *const lists[] = {&no_ids, &no_counts};
   for (size_t i = 0; i < 2; i++) {
-    kvf_load load = {.request_id = 1,
-                     .ticket = ticket.text,
-                     .ticket_bytes = ticket.bytes,
-                     .prompt = ticket.prompt,
-                     .destination = *lists[i]};
+    kvf_load_params load = {.request_id = 1,
+                            .ticket = ticket.text,
+                            .ticket_bytes = ticket.bytes,
+                            .prompt = ticket.prompt,
+                            .destination = *lists[i]};
     assert_int_equal(
         kvf_ticket_make(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, text, sizeof(text), &bytes),
         KVF_INVALID);
     assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, 1), KVF_INVALID);
     assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
   }
-  kvf_load no_ticket = {.request_id = 1, .prompt = ticket.prompt, .destination = blocks_of_ticket()};
+  kvf_load_params no_ticket = {.request_id = 1, .prompt = ticket.prompt, .destination = blocks_of_ticket()};
   assert_int_equal(kvf_load_start(p.consumer.node, &no_ticket), KVF_INVALID);
+}
+
+SET_TEST(reserved_room_is_zero)
+{
+  kvf_load_params load = {.request_id = 1,
+                          .ticket = ticket.text,
+                          .ticket_bytes = ticket.bytes,
+                          .prompt = ticket.prompt,
+                          .destination = blocks_of_ticket(),
+                          .reserved_too = {[3] = 1}};
+  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
 }
 
 SET_TEST(unknown_ids_are_not_found)
