@@ -245,6 +245,8 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->used);
   kvf_list_init(&peer->action);
   kvf_list_init(&peer->notice);
+  kvf_list_init(&peer->slices.all);
+  kvf_list_init(&peer->slices.waiting);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
     free(peer);

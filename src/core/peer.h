@@ -9,7 +9,6 @@
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
 
-#include "core/attempt.h"
 #include "core/breaker.h"
 #include "core/conn.h"
 #include "core/self.h"
@@ -46,6 +45,30 @@ typedef struct kvf_peer_link {
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
 } kvf_peer_link;
 
+/* What loads have seen of a peer; see kvf_peer_stat for the words. */
+typedef struct kvf_peer_tally {
+  uint64_t chunks;
+  uint64_t bytes;
+  uint64_t blocks;
+  uint64_t retries;
+  uint64_t stalls;
+  uint64_t loads[KVF_STATUSES_MAX];
+  uint32_t reads_in_flight;
+  kvf_status last_failure; /* KVF_OK: none yet */
+  uint64_t last_failure_ns;
+} kvf_peer_tally;
+
+/* What the loads that hold a peer share of it: theirs alone (load.c). */
+typedef struct kvf_peer_slices {
+  kvf_list all;          /* slices of loads that still need it */
+  kvf_list waiting;      /* those that wait for a path */
+  bool asked;            /* kvf_peers_want_path() has not been answered yet */
+  uint32_t stalled_path; /* the last one that was reported */
+  uint64_t pings;        /* number of the last one */
+  uint64_t answered;     /* the last one that was sent before the last pong */
+  uint64_t pinged_ns;
+} kvf_peer_slices;
+
 typedef struct kvf_peer_key {
   kvf_address address;
   kvf_incarnation incarnation;
@@ -77,8 +100,9 @@ struct kvf_peer {
   kvf_status open_status;
   uint64_t id; /* never used again */
   uint64_t handshakes;
-  uint64_t failures;         /* of connection or link */
-  kvf_peer_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */
+  uint64_t failures;    /* of connection or link */
+  kvf_peer_tally tally; /* counted by the loads that hold the peer; its last failure may be ours */
+  kvf_peer_slices slices;
   uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
   uint8_t hello[KVF_HELLO_BYTES_MAX];

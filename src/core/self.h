@@ -10,7 +10,7 @@
 #define KVF_LOG_LINES_PER_S 5
 
 /* What the timers of the node's wheel are part of. */
-enum { KVF_TIMER_SESSION = 1, KVF_TIMER_PEER = 2, KVF_TIMER_REQUEST = 3, KVF_TIMER_LOAD = 4, KVF_TIMER_KNOWN = 5 };
+enum { KVF_TIMER_SESSION = 1, KVF_TIMER_PEER = 2, KVF_TIMER_REQUEST = 3, KVF_TIMER_KNOWN = 4 };
 
 typedef struct kvf_self {
   kvf_config config;

@@ -120,7 +120,7 @@ static void do_close_link(kvf_node *node, uint32_t path)
   }
 }
 
-static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *action)
+static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
@@ -135,7 +135,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *a
   entry->link->transport->ops->read(entry->link, &read);
 }
 
-static void do_cancel(kvf_node *node, const kvf_attempt_action *action)
+static void do_cancel(kvf_node *node, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
