@@ -6,6 +6,7 @@
 
 #include "base/cpu_list.h"
 #include "base/log.h"
+#include "base/status.h"
 
 typedef enum option_type {
   TYPE_NUMBER,
@@ -311,41 +312,35 @@ static bool is_peers(const char *text)
   return *text == 0;
 }
 
-static bool is_text(const kvf_option *option, const char *text)
+static bool is_transports(const char *text)
 {
-  switch (option->type) {
-    case TYPE_ADDRESS:
-      return is_address(text);
-    case TYPE_LISTEN:
-      return is_listen(text);
-    case TYPE_PATH:
-      return is_free_of_control_characters(text);
-    case TYPE_TRANSPORTS:
-      return parse_transports(text) != 0;
-    case TYPE_PEERS:
-      return is_peers(text);
-    case TYPE_REQUIRE:
-      return *text == 0 || parse_transports(text) != 0;
-    case TYPE_CPUS:
-      return is_cpus(text);
-    default:
-      return false;
-  }
+  return parse_transports(text) != 0;
 }
 
-static bool is_text_type(option_type type)
+static bool is_transports_or_none(const char *text)
 {
-  return type == TYPE_ADDRESS || type == TYPE_LISTEN || type == TYPE_PATH || type == TYPE_TRANSPORTS ||
-         type == TYPE_REQUIRE || type == TYPE_PEERS || type == TYPE_CPUS;
+  return *text == 0 || is_transports(text);
 }
+
+/* What a text must be. Other types are numbers. */
+static bool (*const text_checks[])(const char *text) = {
+    [TYPE_ADDRESS] = is_address,
+    [TYPE_LISTEN] = is_listen,
+    [TYPE_PATH] = is_free_of_control_characters,
+    [TYPE_TRANSPORTS] = is_transports,
+    [TYPE_REQUIRE] = is_transports_or_none,
+    [TYPE_PEERS] = is_peers,
+    [TYPE_CPUS] = is_cpus,
+    [TYPE_LOG_LEVEL] = NULL, /* the last type */
+};
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
 static bool store(const kvf_option *option, kvf_config *config, const char *value)
 {
   char *field = (char *)config + option->offset;
-  if (is_text_type(option->type)) {
+  if (text_checks[option->type] != NULL) {
     size_t length = strlen(value);
-    if (length >= option->bytes || !is_text(option, value)) {
+    if (length >= option->bytes || !text_checks[option->type](value)) {
       return false;
     }
     memset(field, 0, option->bytes);
@@ -413,28 +408,24 @@ static const char *nearest_name(const char *name)
   return nearest;
 }
 
-static void say_unknown(const char *name, char *message)
+static kvf_status say_unknown(const char *name, char *message)
 {
-  if (message == NULL) {
-    return;
-  }
   const char *nearest = nearest_name(name);
   if (nearest != NULL) {
-    snprintf(message, KVF_MESSAGE_BYTES_MAX, "unknown option \"%.64s\": did you mean \"%s\"?", name, nearest);
+    (void)kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\": did you mean \"%s\"?", name, nearest);
   } else {
-    snprintf(message, KVF_MESSAGE_BYTES_MAX, "unknown option \"%.64s\"", name);
+    (void)kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\"", name);
   }
   kvf_log_clean(message);
+  return KVF_NOT_FOUND;
 }
 
-static void say_bad_value(const kvf_option *option, const char *value, char *message)
+static kvf_status say_bad_value(const kvf_option *option, const char *value, char *message)
 {
-  if (message == NULL) {
-    return;
-  }
-  snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s = \"%.64s\" is not allowed: it must be %s%s%s", option->info.name, value,
-           option->info.allowed, option->info.unit[0] == 0 ? "" : " ", option->info.unit);
+  (void)kvf_fail(KVF_INVALID, message, "%s = \"%.64s\" is not allowed: it must be %s%s%s", option->info.name, value,
+                 option->info.allowed, option->info.unit[0] == 0 ? "" : " ", option->info.unit);
   kvf_log_clean(message);
+  return KVF_INVALID;
 }
 
 /* ---- public ---- */
@@ -465,23 +456,17 @@ kvf_status kvf_config_copy(const kvf_config *config, kvf_config *out)
 
 kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value, char message[KVF_MESSAGE_BYTES_MAX])
 {
+  char unwanted[KVF_MESSAGE_BYTES_MAX];
+  message = message == NULL ? unwanted : message;
   if (config == NULL || name == NULL || value == NULL) {
-    if (message != NULL) {
-      snprintf(message, KVF_MESSAGE_BYTES_MAX, "an option needs a name and a value");
-    }
-    return KVF_INVALID;
+    return kvf_fail(KVF_INVALID, message, "an option needs a name and a value");
   }
   for (size_t i = 0; i < TABLE_COUNT; i++) {
     if (strcmp(table[i].info.name, name) == 0 && table[i].offset + table[i].bytes <= config->struct_bytes) {
-      if (store(&table[i], config, value)) {
-        return KVF_OK;
-      }
-      say_bad_value(&table[i], value, message);
-      return KVF_INVALID;
+      return store(&table[i], config, value) ? KVF_OK : say_bad_value(&table[i], value, message);
     }
   }
-  say_unknown(name, message);
-  return KVF_NOT_FOUND;
+  return say_unknown(name, message);
 }
 
 /* Whether `text` is fit for a field of the identity; sets its length. */
@@ -523,28 +508,21 @@ const kvf_option_info *kvf_option_at(unsigned i)
 
 /* ---- check ---- */
 
-static bool check_option(const kvf_option *option, const kvf_config *config, char *message)
+static kvf_status check_option(const kvf_option *option, const kvf_config *config, char *message)
 {
   const char *field = (const char *)config + option->offset;
-  if (is_text_type(option->type)) {
-    bool good = memchr(field, 0, option->bytes) != NULL && is_text(option, field);
-    if (!good) {
-      char shown[65] = {0};
-      memcpy(shown, field, strnlen(field, min_size(option->bytes, sizeof(shown) - 1)));
-      say_bad_value(option, shown, message);
-    }
-    return good;
+  char shown[65] = {0};
+  if (text_checks[option->type] != NULL) {
+    memcpy(shown, field, strnlen(field, min_size(option->bytes, sizeof(shown) - 1)));
+    return memchr(field, 0, option->bytes) != NULL && text_checks[option->type](field)
+               ? KVF_OK
+               : say_bad_value(option, shown, message);
   }
   uint32_t number = 0;
   memcpy(&number, field, sizeof(number));
+  (void)snprintf(shown, sizeof(shown), "%u", number);
   uint32_t max = option->type == TYPE_NUMBER ? option->max : choices[option->type].count - 1;
-  if (number < option->min || number > max) {
-    char shown[16];
-    snprintf(shown, sizeof(shown), "%u", number);
-    say_bad_value(option, shown, message);
-    return false;
-  }
-  return true;
+  return number >= option->min && number <= max ? KVF_OK : say_bad_value(option, shown, message);
 }
 
 /* Two options of which the first may not exceed the second. */
@@ -555,72 +533,58 @@ typedef struct kvf_option_order {
   uint32_t larger_value;
 } kvf_option_order;
 
-static bool check_order(const kvf_option_order *order, char *message)
+static kvf_status check_order(const kvf_option_order *order, char *message)
 {
-  if (order->smaller_value <= order->larger_value) {
-    return true;
-  }
-  if (message != NULL) {
-    snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s = %u is not allowed: it must be at most %s, which is %u",
-             order->smaller, order->smaller_value, order->larger, order->larger_value);
-  }
-  return false;
+  return order->smaller_value <= order->larger_value
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message, "%s = %u is not allowed: it must be at most %s, which is %u",
+                        order->smaller, order->smaller_value, order->larger, order->larger_value);
 }
 
-static bool check_require(const kvf_config *config, char *message)
+static kvf_status check_require(const kvf_config *config, char *message)
 {
-  if ((parse_transports(config->require) & ~parse_transports(config->transports)) == 0) {
-    return true;
-  }
-  if (message != NULL) {
-    snprintf(message, KVF_MESSAGE_BYTES_MAX,
-             "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too", config->require,
-             config->transports);
-  }
-  return false;
+  return (parse_transports(config->require) & ~parse_transports(config->transports)) == 0
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message,
+                        "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
+                        config->require, config->transports);
 }
 
-static bool check_identity(const kvf_config *config, char *message)
+static kvf_status check_identity(const kvf_config *config, char *message)
 {
-  const char *complaint = NULL;
   bool has_block_tokens = false;
   size_t length = 0;
-  for (uint32_t i = 0; i < config->identity_fields && complaint == NULL; i++) {
+  for (uint32_t i = 0; i < config->identity_fields; i++) {
     if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name, &length) ||
         !is_identity_text(config->identity[i].value, &length)) {
-      complaint = "the identity's fields are to be set by kvf_config_identity()";
-    } else {
-      has_block_tokens = has_block_tokens || strcmp(config->identity[i].name, "block_tokens") == 0;
+      return kvf_fail(KVF_INVALID, message, "the identity's fields are to be set by kvf_config_identity()");
     }
+    has_block_tokens = has_block_tokens || strcmp(config->identity[i].name, "block_tokens") == 0;
   }
-  if (complaint == NULL && config->identity_fields == KVF_IDENTITY_FIELDS_MAX && !has_block_tokens) {
-    complaint = "too many fields of the identity: the node adds block_tokens";
-  }
-  if (complaint != NULL && message != NULL) {
-    snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", complaint);
-  }
-  return complaint == NULL;
+  return config->identity_fields < KVF_IDENTITY_FIELDS_MAX || has_block_tokens
+             ? KVF_OK
+             : kvf_fail(KVF_INVALID, message, "too many fields of the identity: the node adds block_tokens");
 }
 
 #define ORDER(smaller, larger) {#smaller, #larger, config->smaller, config->larger}
 
 kvf_status kvf_config_check(const kvf_config *config, char *message)
 {
-  for (size_t i = 0; i < TABLE_COUNT; i++) {
-    if (!check_option(&table[i], config, message)) {
-      return KVF_INVALID;
-    }
-  }
+  char unwanted[KVF_MESSAGE_BYTES_MAX];
+  message = message == NULL ? unwanted : message;
   const kvf_option_order orders[] = {
       ORDER(backoff_min_ms, backoff_max_ms),
       ORDER(breaker_cooldown_ms, breaker_cooldown_max_ms),
       ORDER(lease_ttl_ms, lease_max_ms),
       {"rank", "ranks - 1", config->rank, config->ranks - 1},
   };
-  for (size_t i = 0; i < COUNT_OF(orders); i++) {
-    if (!check_order(&orders[i], message)) {
-      return KVF_INVALID;
-    }
+  kvf_status status = KVF_OK;
+  for (size_t i = 0; i < TABLE_COUNT && status == KVF_OK; i++) {
+    status = check_option(&table[i], config, message);
   }
-  return check_require(config, message) && check_identity(config, message) ? KVF_OK : KVF_INVALID;
+  for (size_t i = 0; i < COUNT_OF(orders) && status == KVF_OK; i++) {
+    status = check_order(&orders[i], message);
+  }
+  status = status == KVF_OK ? check_require(config, message) : status;
+  return status == KVF_OK ? check_identity(config, message) : status;
 }

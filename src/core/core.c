@@ -99,10 +99,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   if (status == KVF_OK) {
     status = kvf_requests_init(&core->requests, &core->self, &core->conns, &core->peers, &core->wheel, seeds[0]);
   }
-  if (status == KVF_OK) {
-    status = kvf_loads_init(&core->loads, &core->self, &core->wheel, &core->peers, &core->requests, &core->pool, now_ns,
-                            seeds[1]);
-  }
+  kvf_loads_init(&core->loads, &core->self, &core->peers, &core->requests, &core->pool, now_ns, seeds[1]);
   if (status != KVF_OK) {
     kvf_core_free(core);
   }
@@ -360,7 +357,7 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
 
 bool kvf_core_is_healthy(const kvf_core *core)
 {
-  return kvf_attempts_healthy(core->loads.attempts);
+  return core->loads.stats.overdue == 0;
 }
 
 void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
@@ -381,15 +378,12 @@ void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_s
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
                            const kvf_fence_sample *sample, uint64_t bytes)
 {
-  if (verified > 0) {
-    kvf_attempts_on_read_verified(core->loads.attempts, read_id, verified);
-  }
-  kvf_attempts_on_read_done(core->loads.attempts, now_ns, read_id, status, sample, bytes);
+  kvf_loads_on_read_done(&core->loads, now_ns, read_id, status, verified, sample, bytes);
 }
 
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id)
 {
-  kvf_attempts_on_read_progress(core->loads.attempts, now_ns, read_id);
+  kvf_loads_on_read_progress(&core->loads, now_ns, read_id);
 }
 
 size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
@@ -414,23 +408,20 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_KNOWN:
         kvf_known_on_timer(&core->known, now_ns);
         break;
-      case KVF_TIMER_LOAD:
-        kvf_load_on_timer(&core->loads, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
-        break;
       default:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
-  kvf_attempts_tick(core->loads.attempts, now_ns, TICK_ITEMS_MAX);
+  kvf_loads_tick(&core->loads, now_ns, TICK_ITEMS_MAX);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)
 {
   uint64_t at = kvf_wheel_next_deadline(&core->wheel);
   at = kvf_time_min(at, kvf_lease_table_next_deadline(&core->leases));
-  return kvf_time_min(at, kvf_attempts_next_deadline(core->loads.attempts));
+  return kvf_time_min(at, kvf_loads_next_deadline(&core->loads));
 }
 
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
@@ -441,7 +432,7 @@ bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
         (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
     return true;
   }
-  return kvf_loads_next_event(&core->loads, now_ns, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+  return kvf_loads_next_event(&core->loads, out) || kvf_requests_next_event(&core->requests, now_ns, out);
 }
 
 bool kvf_core_has_event(const kvf_core *core)
@@ -582,10 +573,10 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
 {
   switch (notice->kind) {
     case KVF_PEER_PATH:
-      kvf_attempts_on_path(core->loads.attempts, now_ns, notice->peer, notice->path, notice->status);
+      kvf_loads_on_path(&core->loads, now_ns, notice->peer, notice->path, notice->status);
       break;
     case KVF_PEER_PATH_DOWN:
-      kvf_attempts_on_path_down(core->loads.attempts, now_ns, notice->peer, notice->path);
+      kvf_loads_on_path_down(&core->loads, now_ns, notice->peer, notice->path);
       break;
     case KVF_PEER_OPENED:
       kvf_requests_on_open(&core->requests, now_ns, notice->peer);
@@ -597,58 +588,33 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_known_on_named(&core->known, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
-      kvf_attempts_on_pong(core->loads.attempts, notice->peer);
+      kvf_loads_on_pong(&core->loads, notice->peer);
       break;
   }
-}
-
-/* Whether `out` is for the runtime; if not it has been routed. */
-static bool route_load_action(kvf_core *core, uint64_t now_ns, kvf_effect *out)
-{
-  const kvf_attempt_action *action = &out->read;
-  switch (action->kind) {
-    case KVF_ATTEMPT_READ:
-      out->kind = KVF_EFFECT_READ;
-      return true;
-    case KVF_ATTEMPT_CANCEL:
-      out->kind = KVF_EFFECT_CANCEL;
-      return true;
-    case KVF_ATTEMPT_WANT_PATH:
-      kvf_peers_want_path(&core->peers, now_ns, action->peer);
-      return false;
-    case KVF_ATTEMPT_PING:
-      kvf_peers_ping(&core->peers, action->peer);
-      return false;
-    case KVF_ATTEMPT_PATH_STALLED:
-      kvf_peers_path_stalled(&core->peers, now_ns, action->path, action->silent);
-      break;
-  }
-  return false;
 }
 
 bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 {
   kvf_peer_notice notice;
-  for (;;) {
-    if (kvf_lease_table_next_store(&core->leases, &out->store)) {
-      out->kind = KVF_EFFECT_STORE;
-      return true;
-    }
-    if (kvf_peers_next_notice(&core->peers, &notice)) {
-      route_notice(core, now_ns, &notice);
-    } else if (kvf_attempts_next_action(core->loads.attempts, now_ns, &out->read)) {
-      if (route_load_action(core, now_ns, out)) {
-        return true;
-      }
-    } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
-      out->kind = out->link.kind == KVF_PEER_DIAL        ? KVF_EFFECT_DIAL
-                  : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
-                                                         : KVF_EFFECT_CLOSE_LINK;
-      return true;
-    } else if (!kvf_loads_take_event(&core->loads, now_ns)) {
-      return false;
-    }
+  kvf_loads_go_on(&core->loads, now_ns);
+  while (kvf_peers_next_notice(&core->peers, &notice)) {
+    route_notice(core, now_ns, &notice);
+    kvf_loads_go_on(&core->loads, now_ns);
   }
+  if (kvf_lease_table_next_store(&core->leases, &out->store)) {
+    out->kind = KVF_EFFECT_STORE;
+  } else if (kvf_loads_next_cancel(&core->loads, &out->read)) {
+    out->kind = KVF_EFFECT_CANCEL;
+  } else if (kvf_loads_next_read(&core->loads, now_ns, &out->read)) {
+    out->kind = KVF_EFFECT_READ;
+  } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
+    out->kind = out->link.kind == KVF_PEER_DIAL        ? KVF_EFFECT_DIAL
+                : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
+                                                       : KVF_EFFECT_CLOSE_LINK;
+  } else {
+    return false;
+  }
+  return true;
 }
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store)

@@ -15,8 +15,8 @@
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
 
-#include "core/attempt.h"
 #include "core/lease_table.h"
+#include "core/load.h"
 #include "core/peer.h"
 #include "kvferry/kvferry.h"
 #include "wire/handshake_message.h"
@@ -153,9 +153,9 @@ typedef enum kvf_effect_kind {
 
 typedef struct kvf_effect {
   kvf_effect_kind kind;
-  kvf_attempt_action read; /* READ; CANCEL: path and read_id */
-  kvf_peer_action link;    /* DIAL, OPEN_LINK, CLOSE_LINK */
-  kvf_lease_store store;   /* STORE */
+  kvf_load_read read;    /* READ; CANCEL: path and id */
+  kvf_peer_action link;  /* DIAL, OPEN_LINK, CLOSE_LINK */
+  kvf_lease_store store; /* STORE */
 } kvf_effect;
 
 KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out);
@@ -168,7 +168,7 @@ void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status
 void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
 
-/* See kvf_attempts_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
+/* See kvf_loads_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
  * `sample` may be NULL. */
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
                            const kvf_fence_sample *sample, uint64_t bytes);

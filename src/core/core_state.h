@@ -2,7 +2,6 @@
 #ifndef KVF_CORE_CORE_STATE_H
 #define KVF_CORE_CORE_STATE_H
 
-#include "core/known.h"
 #include "core/lease_slots.h"
 #include "core/lease_table.h"
 #include "core/load.h"

@@ -26,7 +26,7 @@ static void gauge(writer *to, const char *name, uint64_t value)
 
 static void put_loads(writer *to, const kvf_core *core)
 {
-  const kvf_attempt_stats *stats = kvf_attempts_stats(core->loads.attempts);
+  const kvf_load_stats *stats = &core->loads.stats;
   gauge(to, "loads_open", kvf_loads_open(&core->loads));
   gauge(to, "loads_not_quiet", stats->overdue);
   counter(to, "loads_not_quiet_total", stats->overdue_total);
@@ -40,13 +40,13 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "load_retries", stats->retries);
   counter(to, "load_stalls", stats->stalls);
   counter(to, "load_pings", stats->pings);
-  counter(to, "source_switches", core->loads.source_switches);
+  counter(to, "source_switches", stats->source_switches);
   counter(to, "late_reads", stats->late);
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL) {
       put(to, info->status == KVF_OK ? "loads_done" : "loads_failed", info->status == KVF_OK ? "" : info->name,
-          core->loads.outcomes[i], false);
+          stats->outcomes[i], false);
     }
   }
 }
@@ -127,7 +127,7 @@ size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
 
 size_t kvf_core_histograms(const kvf_core *core, kvf_histogram *out, size_t capacity)
 {
-  const kvf_attempt_stats *stats = kvf_attempts_stats(core->loads.attempts);
+  const kvf_load_stats *stats = &core->loads.stats;
   const kvf_histogram *all[] = {&stats->load_ns, &stats->load_bytes, &stats->detection_ns};
   size_t count = 0;
   for (; count < sizeof(all) / sizeof(all[0]) && count < capacity; count++) {

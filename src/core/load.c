@@ -4,18 +4,852 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bitmap.h"
 #include "base/status.h"
+#include "core/hash.h"
 #include "core/parts.h"
 
+#define KVF_PATH_NONE 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
 
-/* Copies what attempts at the sources after the first need. */
+enum { TIMER_OF_LOAD, TIMER_OF_SLICE }; /* kinds in kvf_loads.wheel */
+
+typedef struct kvf_slice kvf_slice;
+
+/* A read: a run of items of a slice. */
+struct kvf_load_chunk {
+  uint64_t read_id;
+  UT_hash_handle by_read;
+  kvf_list link;   /* in its slice's flying or idle */
+  kvf_list cancel; /* in kvf_loads.cancels until it is taken */
+  kvf_slice *slice;
+  uint32_t path;
+  uint32_t first;
+  uint32_t count;
+  uint32_t verified; /* of its first items, when it ends */
+  bool cancelled;
+};
+
+typedef enum kvf_slice_state {
+  SLICE_WAIT_PATH,
+  SLICE_READING,
+  SLICE_DRAINING,
+  SLICE_BACKOFF,
+  SLICE_DONE,
+  SLICE_STOPPED
+} kvf_slice_state;
+
+struct kvf_slice {
+  kvf_open_load *load;
+  kvf_peer *peer;        /* which it holds */
+  kvf_fence_claim claim; /* what its fence must say */
+  uint32_t remote_head;  /* `heads` heads, there from this one on ... */
+  uint32_t local_head;   /* ... and here from this one on */
+  uint32_t heads;
+  kvf_slice_state state;
+  uint32_t path;        /* that its next reads take */
+  uint64_t chunk_bytes; /* of its chunks */
+  kvf_status cause;     /* its first trouble since its last confirmed block */
+  uint64_t backoff_ns;  /* its next pause, at most */
+  kvf_list by_peer;
+  kvf_list waiting;
+  kvf_list ready; /* in its load's ready_slices while it may start a read */
+
+  kvf_timer timer; /* end of BACKOFF, or the stall clock */
+  bool given_up;   /* the clock ran out: the reads in flight have been cancelled */
+  uint64_t progress_ns;
+  uint64_t ping; /* the peer's ping that this silence caused or shares; 0: none yet */
+  uint64_t pinged_ns;
+  bool begun_anew; /* this silence, after a pause of our own */
+
+  uint64_t *good;  /* by item: confirmed */
+  uint64_t *taken; /* by item: confirmed, or in a read that has not ended */
+  uint64_t *wrong; /* by item: has come once and did not agree with its checksums */
+  uint32_t good_count;
+  uint32_t missing_count; /* not taken */
+  uint32_t first_missing; /* no item before this one is missing */
+  kvf_list flying;
+  kvf_list idle;
+};
+
+/* What a load takes to go on from another source: a copy of what it was started with, in one allocation. */
+typedef struct load_others {
+  kvf_sources sources; /* all but the one that it began with */
+  uint32_t next;       /* to try */
+  const uint32_t *destination;
+  kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
+} load_others;
+
+typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_TOLD, LOAD_QUIET } load_state;
+
+struct kvf_open_load {
+  uint64_t request_id;
+  uint64_t user;
+  UT_hash_handle by_id;
+  load_state state;
+  kvf_report report;   /* complete when it is decided */
+  kvf_list event;      /* in kvf_loads.events while one of its is due */
+  bool outcome_due;    /* else an event that is due is its quiet */
+  kvf_list going_on;   /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
+  load_others *others; /* NULL: its ticket names no other source */
+  uint64_t begun_ns;
+  uint64_t deadline_ns; /* of all sources together */
+  uint64_t decided_ns;
+  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; TOLD: the quiet timeout */
+  bool overdue;
+
+  /* Of its present source. */
+  kvf_lease lease;
+  uint32_t groups;
+  uint32_t items_count;
+  kvf_transfer_item *items;
+  uint32_t slices_count;
+  uint32_t slices_open;
+  kvf_slice *slices; /* and behind them their chunks, bitmaps and the items */
+  kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
+  kvf_list ready_slices;
+  uint32_t reads_in_flight;
+  uint64_t byte_ns; /* when its last byte landed; at first when it began */
+  uint64_t bytes;
+};
+
+/* ---- lookups: NULL for the unknown ---- */
+
+static kvf_load_chunk *find_chunk(const kvf_loads *loads, uint64_t read_id)
+{
+  kvf_load_chunk *chunk;
+  HASH_FIND(by_read, loads->by_read, &read_id, sizeof(read_id), chunk);
+  return chunk;
+}
+
+static kvf_open_load *find_load(const kvf_loads *loads, uint64_t request_id)
+{
+  kvf_open_load *load;
+  HASH_FIND(by_id, loads->by_id, &request_id, sizeof(request_id), load);
+  return load;
+}
+
+static uint64_t stall_timeout_ns(const kvf_loads *loads)
+{
+  return kvf_ms_to_ns(loads->self->config.stall_timeout_ms);
+}
+
+/* ---- chunks: which items a read takes, and what becomes of them ---- */
+
+static uint64_t item_bytes(const kvf_loads *loads, const kvf_slice *slice, uint32_t index)
+{
+  return loads->pool->head_bytes[slice->load->items[index].group] * slice->heads;
+}
+
+static uint64_t divided(uint64_t bytes, uint64_t by)
+{
+  return bytes / by + (bytes % by != 0);
+}
+
+/* As few chunks as there can be, but as many for one reader as for another. */
+static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
+{
+  const uint64_t chunk_bytes = loads->self->config.chunk_bytes;
+  uint64_t bytes = 0;
+  uint64_t largest = 1;
+  for (uint32_t i = 0; i < slice->load->items_count; i++) {
+    uint64_t each = item_bytes(loads, slice, i);
+    bytes += each;
+    largest = each > largest ? each : largest;
+  }
+  uint64_t readers = loads->readers < bytes / loads->spread_bytes ? loads->readers : bytes / loads->spread_bytes;
+  slice->chunk_bytes = chunk_bytes;
+  if (readers > 1) {
+    uint64_t rounds = divided(bytes, chunk_bytes * readers);
+    uint64_t even = divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
+    slice->chunk_bytes = even < chunk_bytes ? even : chunk_bytes;
+  }
+}
+
+/* Sets the chunk to the first run of missing items, as long as the limits allow. */
+static void choose_items(const kvf_loads *loads, const kvf_slice *slice, kvf_load_chunk *chunk)
+{
+  uint32_t end = slice->load->items_count;
+  uint32_t first = slice->first_missing;
+  while (first < end && kvf_bitmap_get(slice->taken, first)) {
+    first++;
+  }
+  assert(first < end);
+  uint64_t bytes = item_bytes(loads, slice, first);
+  uint32_t count = 1;
+  while (count < KVF_CHUNK_ITEMS_MAX && first + count < end && !kvf_bitmap_get(slice->taken, first + count) &&
+         bytes + item_bytes(loads, slice, first + count) <= slice->chunk_bytes) {
+    bytes += item_bytes(loads, slice, first + count);
+    count++;
+  }
+  chunk->first = first;
+  chunk->count = count;
+}
+
+static void take_items(kvf_slice *slice, const kvf_load_chunk *chunk)
+{
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    assert(!kvf_bitmap_get(slice->taken, chunk->first + i)); /* no read of it is in flight */
+    kvf_bitmap_set(slice->taken, chunk->first + i);
+  }
+  slice->missing_count -= chunk->count;
+  slice->first_missing = chunk->first + chunk->count;
+}
+
+static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
+{
+  assert(slice->state == SLICE_READING && slice->path != KVF_PATH_NONE);
+  assert(!kvf_list_is_empty(&slice->idle) && slice->missing_count > 0);
+  kvf_load_chunk *chunk = KVF_CONTAINER_OF(slice->idle.next, kvf_load_chunk, link);
+  chunk->read_id = loads->next_read_id++;
+  HASH_ADD(by_read, loads->by_read, read_id, sizeof(chunk->read_id), chunk);
+  if (chunk->by_read.tbl == NULL) {
+    return NULL;
+  }
+  choose_items(loads, slice, chunk);
+  take_items(slice, chunk);
+  chunk->path = slice->path;
+  chunk->cancelled = false;
+  chunk->verified = 0;
+  kvf_list_remove(&chunk->link);
+  kvf_list_push_back(&slice->flying, &chunk->link);
+  slice->load->reads_in_flight++;
+  loads->stats.chunks++;
+  slice->peer->tally.chunks++;
+  slice->peer->tally.reads_in_flight++;
+  return chunk;
+}
+
+static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
+{
+  kvf_open_load *load = chunk->slice->load;
+  assert(load->reads_in_flight > 0);
+  HASH_DELETE(by_read, loads->by_read, chunk);
+  kvf_list_remove(&chunk->cancel);
+  kvf_list_remove(&chunk->link);
+  kvf_list_push_back(&chunk->slice->idle, &chunk->link);
+  load->reads_in_flight--;
+  chunk->slice->peer->tally.reads_in_flight--;
+}
+
+/* The trouble before it is over. */
+static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t count)
+{
+  kvf_slice *slice = chunk->slice;
+  assert(count <= chunk->count);
+  slice->cause = KVF_OK;
+  slice->backoff_ns = kvf_ms_to_ns(loads->self->config.backoff_min_ms);
+  for (uint32_t i = 0; i < count; i++) {
+    assert(kvf_bitmap_get(slice->taken, chunk->first + i) && !kvf_bitmap_get(slice->good, chunk->first + i));
+    kvf_bitmap_set(slice->good, chunk->first + i);
+  }
+  slice->good_count += count;
+  slice->peer->tally.blocks += count;
+  loads->stats.blocks += count;
+  if (chunk->verified > 0) {
+    loads->stats.verified += count;
+  } else if (loads->self->config.checksum == true) {
+    loads->stats.unverified += count;
+  }
+}
+
+static void miss(const kvf_load_chunk *chunk, uint32_t good)
+{
+  kvf_slice *slice = chunk->slice;
+  for (uint32_t i = good; i < chunk->count; i++) {
+    assert(kvf_bitmap_get(slice->taken, chunk->first + i) && !kvf_bitmap_get(slice->good, chunk->first + i));
+    kvf_bitmap_clear(slice->taken, chunk->first + i);
+  }
+  slice->missing_count += chunk->count - good;
+  if (chunk->first + good < slice->first_missing) {
+    slice->first_missing = chunk->first + good;
+  }
+}
+
+/* Whether it is all that its load still needs, and few bytes. */
+static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
+{
+  const kvf_slice *slice = chunk->slice;
+  if (slice->load->slices_open != 1 || slice->load->items_count - slice->good_count != chunk->count) {
+    return false;
+  }
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < chunk->count; i++) {
+    bytes += item_bytes(loads, slice, chunk->first + i);
+  }
+  return bytes <= loads->self->config.inline_bytes;
+}
+
+/* ---- slices: their states, what comes in for them, their stall clock ---- */
+
+#define BIT(state) (1u << (state))
+#define OVERSLEPT_SHARE 2 /* of the stall timeout */
+
+/* From each state, where a slice may go next. */
+static const unsigned next_states[] = {
+    [SLICE_WAIT_PATH] = BIT(SLICE_READING) | BIT(SLICE_STOPPED),
+    [SLICE_READING] = BIT(SLICE_DRAINING) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
+    [SLICE_DRAINING] = BIT(SLICE_BACKOFF) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
+    [SLICE_BACKOFF] = BIT(SLICE_WAIT_PATH) | BIT(SLICE_READING) | BIT(SLICE_STOPPED),
+    [SLICE_DONE] = 0,
+    [SLICE_STOPPED] = 0,
+};
+
+static void move(kvf_slice *slice, kvf_slice_state next)
+{
+  bool legal = (next_states[slice->state] & BIT(next)) != 0;
+  assert(legal);
+  (void)legal;
+  assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
+  slice->state = next;
+}
+
+static void update_ready(kvf_loads *loads, kvf_slice *slice)
+{
+  kvf_open_load *load = slice->load;
+  if (slice->state == SLICE_READING && slice->missing_count > 0 && !kvf_list_is_empty(&slice->idle)) {
+    kvf_list_ensure_back(&load->ready_slices, &slice->ready);
+    kvf_list_ensure_back(&loads->ready, &load->ready);
+    return;
+  }
+  kvf_list_remove(&slice->ready);
+  if (kvf_list_is_empty(&load->ready_slices)) {
+    kvf_list_remove(&load->ready);
+  }
+}
+
+static void wait_path(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  kvf_peer *peer = slice->peer;
+  if (slice->state != SLICE_WAIT_PATH) {
+    move(slice, SLICE_WAIT_PATH);
+  }
+  kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
+  if (!peer->slices.asked) {
+    peer->slices.asked = true;
+    kvf_peers_want_path(loads->peers, now_ns, peer->index);
+  }
+}
+
+static void read_over(kvf_loads *loads, kvf_slice *slice, uint32_t path)
+{
+  move(slice, SLICE_READING);
+  slice->path = path;
+  slice->given_up = false;
+  update_ready(loads, slice);
+}
+
+/* DONE or STOPPED: it needs no peer and no timer any more; its reads still end. */
+static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
+{
+  move(slice, state);
+  update_ready(loads, slice);
+  kvf_wheel_disarm(&loads->wheel, &slice->timer);
+  kvf_list_remove(&slice->waiting);
+  kvf_list_remove(&slice->by_peer);
+}
+
+static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
+{
+  for (kvf_list *link = slice->flying.next; link != &slice->flying; link = link->next) {
+    kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, link);
+    if (!chunk->cancelled) {
+      chunk->cancelled = true;
+      kvf_list_push_back(&loads->cancels, &chunk->cancel);
+    }
+  }
+}
+
+static void stop_slice(kvf_loads *loads, kvf_slice *slice)
+{
+  cancel_reads(loads, slice);
+  leave(loads, slice, SLICE_STOPPED);
+}
+
+/* ---- outcome and quiet ---- */
+
+/* Leading positions that all slices have. Positions that are not wanted are good already. With several groups a partial
+ * prefix is of no use: an engine's groups do not cover the same tokens with the same number of blocks. */
+static uint32_t count_prefix(const kvf_open_load *load)
+{
+  size_t leading = load->items_count;
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    size_t good = kvf_bitmap_prefix(load->slices[i].good, load->items_count);
+    leading = good < leading ? good : leading;
+  }
+  if (leading == load->items_count) {
+    return load->report.blocks;
+  }
+  return load->groups == 1 ? load->items[leading].position : 0;
+}
+
+static void count_done(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load)
+{
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    load->slices[i].peer->tally.loads[kvf_status_index(KVF_OK)]++;
+  }
+  kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
+  kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
+}
+
+/* By the first slice from `slice` on that is not done. A load that was aborted says nothing of its peer. */
+static void count_failed(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_slice *slice,
+                         kvf_status status)
+{
+  while (slice->state == SLICE_DONE) {
+    slice++;
+  }
+  kvf_peer_tally *tally = &slice->peer->tally;
+  tally->loads[kvf_status_index(status)]++;
+  if (status != KVF_ABORTED) {
+    tally->last_failure = status;
+    tally->last_failure_ns = now_ns;
+    kvf_histogram_add(&loads->stats.detection_ns, now_ns - load->byte_ns);
+  }
+}
+
+static uint64_t quiet_by_ns(const kvf_loads *loads, const kvf_open_load *load)
+{
+  return kvf_time_add(load->decided_ns, kvf_ms_to_ns(loads->self->config.quiet_timeout_ms));
+}
+
+static bool has_source_left(const kvf_open_load *load)
+{
+  return load->others != NULL && load->others->next < load->others->sources.count;
+}
+
+static void tell(kvf_loads *loads, kvf_open_load *load)
+{
+  load->state = LOAD_TOLD;
+  load->outcome_due = true;
+  loads->stats.outcomes[kvf_status_index(load->report.status)]++;
+  kvf_list_ensure_back(&loads->events, &load->event);
+  kvf_wheel_arm(&loads->wheel, &load->timer, quiet_by_ns(loads, load));
+}
+
+/* Lets go of its present source, of which no read is in flight. */
+static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  assert(load->reads_in_flight == 0);
+  for (uint32_t i = 0; i < load->slices_count && load->slices[i].peer != NULL; i++) {
+    kvf_peers_release(loads->peers, now_ns, load->slices[i].peer->index);
+  }
+  free(load->slices);
+  load->slices = NULL;
+  load->slices_count = 0;
+}
+
+static void be_quiet(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  load->state = LOAD_QUIET;
+  kvf_wheel_disarm(&loads->wheel, &load->timer);
+  if (load->overdue) {
+    loads->stats.overdue--;
+    loads->stats.overdue_blocks -= load->items_count;
+  }
+  drop_source(loads, now_ns, load);
+  kvf_list_ensure_back(&loads->events, &load->event);
+}
+
+/* Once it is decided and none of its reads is in flight, no block that it wanted is written to any more. */
+static void settle(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  if (load->state == LOAD_READING || load->reads_in_flight > 0) {
+    return;
+  }
+  if (load->state == LOAD_HELD) {
+    kvf_list_ensure_back(&loads->going_on, &load->going_on);
+  } else {
+    be_quiet(loads, now_ns, load);
+  }
+}
+
+/* Its present source is. The outcome is told, or held back if there is another source to go on from: but a load that
+ * still reads at the end of the quiet timeout makes the node unhealthy, and its outcome is to come before that. */
+static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_slice *slice, kvf_status status)
+{
+  assert(load->state == LOAD_READING);
+  assert((status == KVF_OK) == (load->slices_open == 0));
+  load->decided_ns = now_ns;
+  /* An outcome is never "the call was wrong", whatever a transport says. */
+  load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
+  load->report.prefix = count_prefix(load);
+  if (status == KVF_OK) {
+    count_done(loads, now_ns, load);
+  } else {
+    count_failed(loads, now_ns, load, slice != NULL ? slice : load->slices, (kvf_status)load->report.status);
+  }
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    if (load->slices[i].state != SLICE_DONE) {
+      stop_slice(loads, &load->slices[i]);
+    }
+  }
+  if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
+      has_source_left(load)) {
+    load->state = LOAD_HELD;
+    kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_min(quiet_by_ns(loads, load), load->deadline_ns));
+  } else {
+    tell(loads, load);
+  }
+  settle(loads, now_ns, load);
+}
+
+static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  if (load->others != NULL) {
+    load->others->next = load->others->sources.count;
+  }
+  if (load->state == LOAD_HELD) {
+    load->report.status = KVF_ABORTED;
+    tell(loads, load);
+  } else if (load->state == LOAD_READING) {
+    decide(loads, now_ns, load, NULL, KVF_ABORTED);
+  }
+}
+
+static void load_free(kvf_loads *loads, kvf_open_load *load)
+{
+  HASH_DELETE(by_id, loads->by_id, load);
+  free(load->slices);
+  free(load->others);
+  free(load);
+}
+
+bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
+{
+  if (kvf_list_is_empty(&loads->events)) {
+    return false;
+  }
+  kvf_open_load *load = KVF_CONTAINER_OF(loads->events.next, kvf_open_load, event);
+  *out = (kvf_event){.kind = KVF_EVENT_QUIET, .id = load->request_id, .user = load->user};
+  if (load->outcome_due) {
+    out->kind = KVF_EVENT_LOAD;
+    out->u.report = load->report;
+    load->outcome_due = false;
+    if (load->state != LOAD_QUIET) {
+      kvf_list_remove(&load->event);
+    }
+    return true;
+  }
+  kvf_list_remove(&load->event);
+  load_free(loads, load);
+  return true;
+}
+
+/* ---- trouble ---- */
+
+static bool clock_runs(const kvf_slice *slice)
+{
+  return (slice->state == SLICE_READING || slice->state == SLICE_DRAINING) && !slice->given_up &&
+         !kvf_list_is_empty(&slice->flying);
+}
+
+/* At least half of the longest, which is twice as long each time. */
+static uint64_t next_pause_ns(kvf_loads *loads, kvf_slice *slice)
+{
+  const uint64_t max_ns = kvf_ms_to_ns(loads->self->config.backoff_max_ms);
+  uint64_t longest_ns = slice->backoff_ns;
+  slice->backoff_ns = longest_ns > max_ns / 2 ? max_ns : 2 * longest_ns;
+  return longest_ns - kvf_prng_below(&loads->jitter, longest_ns / 2 + 1);
+}
+
+/* After the end of a read, or a loss of the path: without reads in flight the clock stops, and a slice that drains
+ * pauses. */
+static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  if (!clock_runs(slice) && slice->state != SLICE_BACKOFF) {
+    kvf_wheel_disarm(&loads->wheel, &slice->timer);
+  }
+  if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
+    move(slice, SLICE_BACKOFF);
+    loads->stats.retries++;
+    slice->peer->tally.retries++;
+    kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
+  }
+  update_ready(loads, slice);
+}
+
+/* No new reads until those in flight have ended and a pause is over. */
+static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  if (slice->state == SLICE_READING) {
+    move(slice, SLICE_DRAINING);
+  }
+  settle_slice(loads, now_ns, slice);
+}
+
+/* The path has failed the slice. A cancelled read says nothing about the cause. */
+static void on_trouble(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice, kvf_status cause)
+{
+  if (slice->cause == KVF_OK && cause != KVF_CANCELLED) {
+    slice->cause = cause;
+  }
+  slice->path = KVF_PATH_NONE;
+  drain(loads, now_ns, slice);
+}
+
+/* ---- the stall clock: runs while reads are in flight, until it has run out ---- */
+
+static void clock_start(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  slice->progress_ns = now_ns;
+  slice->begun_anew = false;
+  slice->ping = 0;
+  kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, stall_timeout_ns(loads) / 2));
+}
+
+/* While no ping is out, the timer is left as it is: it looks again when it fires. */
+static void clock_progress(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  slice->progress_ns = now_ns;
+  slice->begun_anew = false;
+  slice->load->byte_ns = now_ns;
+  if (slice->ping != 0) {
+    clock_start(loads, now_ns, slice);
+  }
+}
+
+/* Slices of one peer that fall silent together share a ping. */
+static void ping_peer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  kvf_peer_slices *of_peer = &slice->peer->slices;
+  if (of_peer->pings == 0 || now_ns - of_peer->pinged_ns >= stall_timeout_ns(loads) / 2) {
+    of_peer->pings++;
+    of_peer->pinged_ns = now_ns;
+    loads->stats.pings++;
+    kvf_peers_ping(loads->peers, slice->peer->index);
+  }
+  slice->ping = of_peer->pings;
+  slice->pinged_ns = of_peer->pinged_ns;
+}
+
+/* When the silence, if it lasts, becomes a stall. */
+static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
+{
+  uint64_t stall_ns = stall_timeout_ns(loads);
+  uint64_t last_ns = kvf_time_add(slice->progress_ns, 2 * stall_ns);
+  if (slice->peer->slices.answered >= slice->ping) {
+    return last_ns;
+  }
+  uint64_t at_ns = kvf_time_add(slice->progress_ns, stall_ns);
+  uint64_t pong_due_ns = kvf_time_add(slice->pinged_ns, stall_ns / 2);
+  return kvf_time_min(pong_due_ns > at_ns ? pong_due_ns : at_ns, last_ns);
+}
+
+static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  uint32_t path = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->path; /* that of all its reads */
+  bool answered = slice->peer->slices.answered >= slice->ping;
+  loads->stats.stalls++;
+  slice->peer->tally.stalls++;
+  if (slice->peer->slices.stalled_path != path) {
+    bool silent = !answered && now_ns - slice->pinged_ns >= stall_timeout_ns(loads) / 2;
+    slice->peer->slices.stalled_path = path;
+    kvf_peers_path_stalled(loads->peers, now_ns, path, silent);
+  }
+  slice->given_up = true;
+  cancel_reads(loads, slice);
+  on_trouble(loads, now_ns, slice, KVF_TRANSFER_STALLED);
+}
+
+/* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile may
+ * wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly ever
+ * runs would wait for a dead peer until the deadline. */
+static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
+{
+  return !slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE;
+}
+
+static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  if (has_overslept(loads, now_ns, slice)) {
+    uint64_t silent_since_ns = now_ns - stall_timeout_ns(loads) / 2;
+    slice->progress_ns = slice->progress_ns > silent_since_ns ? slice->progress_ns : silent_since_ns;
+    slice->begun_anew = true;
+    slice->ping = 0;
+  }
+  uint64_t ping_at_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
+  if (slice->ping == 0 && now_ns < ping_at_ns) {
+    kvf_wheel_arm(&loads->wheel, &slice->timer, ping_at_ns);
+    return;
+  }
+  if (slice->ping == 0) {
+    ping_peer(loads, now_ns, slice);
+  }
+  uint64_t at_ns = stall_at(loads, slice);
+  if (now_ns < at_ns) {
+    kvf_wheel_arm(&loads->wheel, &slice->timer, at_ns);
+    return;
+  }
+  on_stall(loads, now_ns, slice);
+}
+
+static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+{
+  if (slice->state != SLICE_BACKOFF) {
+    assert(clock_runs(slice));
+    on_clock(loads, now_ns, slice);
+  } else if (slice->path != KVF_PATH_NONE) {
+    read_over(loads, slice, slice->path);
+  } else {
+    wait_path(loads, now_ns, slice);
+  }
+}
+
+/* ---- what comes in ---- */
+
+/* The first trouble is the cause; but a connection that broke is only how the end of the peer's process was heard of.
+ */
+static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
+{
+  bool peer_is_gone = status == KVF_PEER_DOWN || status == KVF_PEER_RESTARTED;
+  return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
+}
+
+void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path, kvf_status status)
+{
+  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
+  of_peer->asked = false;
+  while (!kvf_list_is_empty(&of_peer->waiting)) {
+    kvf_slice *slice = KVF_CONTAINER_OF(of_peer->waiting.next, kvf_slice, waiting);
+    if (status == KVF_OK) {
+      assert(path != KVF_PATH_NONE);
+      kvf_list_remove(&slice->waiting);
+      read_over(loads, slice, path);
+    } else {
+      decide(loads, now_ns, slice->load, slice, cause_of_refusal(slice, status));
+    }
+  }
+}
+
+void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path)
+{
+  const kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
+  for (kvf_list *link = of_peer->all.next; link != &of_peer->all; link = link->next) {
+    kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
+    if (slice->path == path) {
+      slice->path = KVF_PATH_NONE;
+      drain(loads, now_ns, slice);
+    }
+  }
+}
+
+static bool is_final(kvf_status status)
+{
+  switch ((int)status) {
+    case KVF_LEASE_EXPIRED:
+    case KVF_LEASE_UNKNOWN:
+    case KVF_BAD_TICKET:
+    case KVF_PEER_RESTARTED:
+    case KVF_INCOMPATIBLE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chunk)
+{
+  kvf_slice *slice = chunk->slice;
+  confirm(loads, chunk, chunk->count);
+  if (slice->good_count < slice->load->items_count) {
+    settle_slice(loads, now_ns, slice);
+    return;
+  }
+  leave(loads, slice, SLICE_DONE);
+  if (--slice->load->slices_open == 0) {
+    decide(loads, now_ns, slice->load, slice, KVF_OK);
+  }
+}
+
+/* The fence was good, and a block came that is not what the producer published. What came before it is good. The block
+ * gets one more try, which helps if the bytes were changed in transit, and not if they are wrong in the producer's
+ * memory. */
+static void on_mismatch(kvf_loads *loads, uint64_t now_ns, const kvf_load_chunk *chunk)
+{
+  kvf_slice *slice = chunk->slice;
+  uint32_t good = chunk->verified < chunk->count ? chunk->verified : chunk->count - 1;
+  uint32_t wrong = chunk->first + good;
+  loads->stats.mismatches++;
+  if (good > 0) {
+    confirm(loads, chunk, good);
+  }
+  miss(chunk, good);
+  if (kvf_bitmap_get(slice->wrong, wrong)) {
+    decide(loads, now_ns, slice->load, slice, KVF_CHECKSUM);
+    return;
+  }
+  kvf_bitmap_set(slice->wrong, wrong);
+  on_trouble(loads, now_ns, slice, KVF_CHECKSUM);
+}
+
+void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
+                            const kvf_fence_sample *sample, uint64_t bytes)
+{
+  kvf_load_chunk *chunk = find_chunk(loads, read_id);
+  if (chunk == NULL) {
+    loads->stats.late++;
+    return;
+  }
+  kvf_slice *slice = chunk->slice;
+  end_chunk(loads, chunk);
+  loads->stats.bytes += bytes;
+  slice->peer->tally.bytes += bytes;
+  slice->load->bytes += bytes;
+  if (slice->load->state != LOAD_READING) {
+    settle(loads, now_ns, slice->load);
+    return;
+  }
+  if (status == KVF_INVALID) {
+    status = KVF_BAD_TICKET; /* ours were checked at the start: it is the peer that has no such blocks */
+  }
+  chunk->verified = sample == NULL ? 0 : verified; /* says nothing without the fence */
+  if (status == KVF_OK || (status == KVF_CHECKSUM && sample != NULL)) {
+    clock_progress(loads, now_ns, slice);
+    kvf_status fence = kvf_fence_check(sample, &slice->claim);
+    status = fence == KVF_OK ? status : fence;
+  }
+  if (status == KVF_OK) {
+    on_confirmed(loads, now_ns, chunk);
+    return;
+  }
+  if (status == KVF_CHECKSUM) {
+    on_mismatch(loads, now_ns, chunk);
+    return;
+  }
+  miss(chunk, 0);
+  if (is_final(status)) {
+    decide(loads, now_ns, slice->load, slice, status);
+  } else if (status == KVF_NOT_PUBLISHED) {
+    drain(loads, now_ns, slice);
+  } else {
+    on_trouble(loads, now_ns, slice, status);
+  }
+}
+
+void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read_id)
+{
+  kvf_load_chunk *chunk = find_chunk(loads, read_id);
+  if (chunk != NULL && clock_runs(chunk->slice)) {
+    clock_progress(loads, now_ns, chunk->slice);
+  }
+}
+
+void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer)
+{
+  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
+  of_peer->answered = of_peer->pings;
+}
+
+/* ---- start: from the first source, then from others ---- */
+
+/* Copies what reading from the sources after the first needs. */
 static kvf_status keep_others(kvf_open_load *load, const kvf_sources *sources, const kvf_blocks *destination)
 {
   const size_t positions = (size_t)kvf_ticket_all_positions(sources->tickets[0]); /* and so the destination's */
   const uint32_t count = sources->count - 1;
-  kvf_load_others *others =
+  load_others *others =
       calloc(1, sizeof(*others) + count * sizeof(kvf_ticket) + (count + 1) * positions * sizeof(uint32_t));
   if (others == NULL) {
     return KVF_NO_MEMORY;
@@ -41,39 +875,7 @@ static kvf_status keep_others(kvf_open_load *load, const kvf_sources *sources, c
   return KVF_OK;
 }
 
-static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
-                         kvf_open_load **out)
-{
-  kvf_open_load *load = calloc(1, sizeof(*load));
-  if (load == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  uint32_t timeout_ms = spec->timeout_ms == 0 ? loads->self->config.load_timeout_ms : spec->timeout_ms;
-  load->request_id = spec->request_id;
-  load->user = spec->user;
-  load->begun_ns = now_ns;
-  load->deadline_ns = kvf_time_add(now_ns, kvf_ms_to_ns(timeout_ms));
-  kvf_list_init(&load->event);
-  kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
-  kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
-  if (status == KVF_OK) {
-    HASH_ADD(by_id, loads->by_id, request_id, sizeof(load->request_id), load);
-    if (load->by_id.tbl == NULL) {
-      status = KVF_NO_MEMORY;
-    }
-  }
-  if (status != KVF_OK) {
-    free(load->others);
-    free(load);
-    return status;
-  }
-  *out = load;
-  return KVF_OK;
-}
-
-/* ---- attempts ---- */
-
-/* The wanted blocks that no earlier attempt has brought, by position and then group, so that the groups' prefixes grow
+/* The wanted blocks that no earlier source has brought, by position and then group, so that the groups' prefixes grow
  * together. */
 static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix,
                            kvf_transfer_item *items)
@@ -101,236 +903,154 @@ static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination
   return count;
 }
 
-static void release_peers(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+/* The slices with their chunks, bitmaps and room for the items, in one allocation. */
+static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
-  while (load->peers_count > 0) {
-    kvf_peers_release(loads->peers, now_ns, load->peers[--load->peers_count]);
+  const size_t chunks_each = loads->self->config.chunks_in_flight;
+  const size_t words = kvf_bitmap_words(load->report.blocks);
+  const size_t chunks_at = slices_count * sizeof(kvf_slice);
+  const size_t bitmaps_at = chunks_at + slices_count * chunks_each * sizeof(kvf_load_chunk);
+  const size_t items_at = bitmaps_at + slices_count * 3 * words * sizeof(uint64_t);
+  char *memory = calloc(1, items_at + load->report.blocks * sizeof(kvf_transfer_item));
+  if (memory == NULL) {
+    return KVF_NO_MEMORY;
   }
-}
-
-/* Plans which rank of the source has which heads, and holds those. */
-static kvf_status plan_slices(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
-                              uint64_t digest, kvf_slice_spec *slices)
-{
-  kvf_part plan[KVF_RANKS_MAX];
-  uint32_t count = 0;
-  kvf_status status = kvf_parts_plan(loads->pool->heads_total, ticket->ranks, loads->self->config.ranks,
-                                     loads->self->config.rank, plan, &count);
-  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_rank_record *record = &ticket->rank[plan[i].rank];
-    kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
-    status = kvf_peers_acquire(loads->peers, &key, &load->peers[i]);
-    if (status != KVF_OK) {
-      break;
+  kvf_load_chunk *chunks = (void *)(memory + chunks_at);
+  uint64_t *bitmaps = (void *)(memory + bitmaps_at);
+  load->slices = (void *)memory;
+  load->slices_count = (uint32_t)slices_count;
+  load->items = (void *)(memory + items_at);
+  for (size_t i = 0; i < slices_count; i++) {
+    kvf_slice *slice = &load->slices[i];
+    kvf_list_init(&slice->by_peer);
+    kvf_list_init(&slice->waiting);
+    kvf_list_init(&slice->ready);
+    kvf_list_init(&slice->flying);
+    kvf_list_init(&slice->idle);
+    kvf_timer_init(&slice->timer, TIMER_OF_SLICE);
+    for (size_t k = 0; k < chunks_each; k++, chunks++) {
+      chunks->slice = slice;
+      kvf_list_init(&chunks->link);
+      kvf_list_init(&chunks->cancel);
+      kvf_list_push_back(&slice->idle, &chunks->link);
     }
-    load->peers_count++;
-    slices[i] =
-        (kvf_slice_spec){.peer = load->peers[i],
-                         .tally = &loads->peers->table[load->peers[i]]->tally,
-                         .claim = {.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest},
-                         .remote_head = plan[i].remote_head,
-                         .local_head = plan[i].local_head,
-                         .heads = plan[i].heads};
+    slice->good = bitmaps + i * 3 * words;
+    slice->taken = slice->good + words;
+    slice->wrong = slice->taken + words;
   }
-  if (status != KVF_OK) {
-    release_peers(loads, now_ns, load);
-  }
-  return status;
+  return KVF_OK;
 }
 
-static kvf_status attempt(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
-                          uint64_t digest, const uint32_t *destination)
+/* What `part` of the ticket's blocks this slice reads, from a peer that it holds from here on. */
+static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *slice, const kvf_part *part,
+                             const kvf_ticket *ticket, uint64_t digest)
 {
-  kvf_slice_spec slices[KVF_RANKS_MAX];
-  const uint32_t positions = (uint32_t)kvf_ticket_all_positions(ticket);
-  kvf_status status = plan_slices(loads, now_ns, load, ticket, digest, slices);
+  const kvf_rank_record *record = &ticket->rank[part->rank];
+  const kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
+  uint32_t index;
+  kvf_status status = kvf_peers_acquire(loads->peers, &key, &index);
   if (status != KVF_OK) {
     return status;
   }
-  kvf_transfer_item *items = calloc(positions == 0 ? 1 : positions, sizeof(*items));
-  if (items == NULL) {
-    release_peers(loads, now_ns, load);
-    return KVF_NO_MEMORY;
+  slice->load = load;
+  slice->peer = loads->peers->table[index];
+  slice->claim = (kvf_fence_claim){.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest};
+  slice->remote_head = part->remote_head;
+  slice->local_head = part->local_head;
+  slice->heads = part->heads;
+  slice->missing_count = load->items_count;
+  slice->backoff_ns = kvf_ms_to_ns(loads->self->config.backoff_min_ms);
+  return KVF_OK;
+}
+
+/* Nothing can fail from here on. */
+static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  load->state = LOAD_READING;
+  load->byte_ns = now_ns;
+  load->bytes = 0;
+  if (load->items_count == 0) {
+    for (uint32_t i = 0; i < load->slices_count; i++) {
+      load->slices[i].state = SLICE_DONE;
+    }
+    decide(loads, now_ns, load, NULL, KVF_OK);
+    return;
   }
-  uint32_t prefix = load->report.prefix;
-  kvf_attempt_spec spec = {.owner = load,
-                           .request_id = load->request_id,
-                           .earlier_ns = now_ns - load->begun_ns,
-                           .deadline_ns = load->deadline_ns,
-                           .lease = ticket->lease,
-                           .rank = loads->self->config.rank,
-                           .groups = ticket->groups,
-                           .positions = positions,
-                           .items_count = list_items(ticket, destination, prefix, items),
-                           .items = items,
-                           .head_bytes = loads->pool->head_bytes,
-                           .slices = slices,
-                           .slices_count = load->peers_count};
-  status = kvf_attempts_start(loads->attempts, now_ns, &spec, &load->attempt);
-  free(items);
+  load->slices_open = load->slices_count;
+  kvf_wheel_arm(&loads->wheel, &load->timer, load->deadline_ns);
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    kvf_slice *slice = &load->slices[i];
+    choose_chunk_bytes(loads, slice);
+    kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
+    wait_path(loads, now_ns, slice);
+  }
+}
+
+/* Reads from this source what no earlier one has brought. */
+static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
+                              uint64_t digest, const uint32_t *destination)
+{
+  const kvf_config *config = &loads->self->config;
+  kvf_part plan[KVF_RANKS_MAX];
+  uint32_t count = 0;
+  kvf_status status =
+      kvf_parts_plan(loads->pool->heads_total, ticket->ranks, config->ranks, config->rank, plan, &count);
+  if (status == KVF_OK) {
+    status = alloc_source(loads, load, count);
+  }
   if (status != KVF_OK) {
-    release_peers(loads, now_ns, load);
+    return status;
+  }
+  load->lease = ticket->lease;
+  load->groups = ticket->groups;
+  load->items_count = list_items(ticket, destination, load->report.prefix, load->items);
+  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
+    status = fill_slice(loads, load, &load->slices[i], &plan[i], ticket, digest);
+  }
+  if (status == KVF_OK) {
+    begin(loads, now_ns, load);
+  } else {
+    drop_source(loads, now_ns, load);
   }
   return status;
 }
 
-/* ---- what the attempts came to ---- */
-
-/* The load of this request, until its quiet has been taken; NULL: there is none. */
-static kvf_open_load *find_load(const kvf_loads *loads, uint64_t request_id)
+static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
+                         kvf_open_load **out)
 {
-  kvf_open_load *load;
-  HASH_FIND(by_id, loads->by_id, &request_id, sizeof(request_id), load);
-  return load;
-}
-
-static void tell_outcome(kvf_loads *loads, kvf_open_load *load)
-{
-  kvf_wheel_disarm(loads->wheel, &load->timer);
-  load->state = KVF_OPEN_LOAD_TOLD;
-  load->outcome_due = true;
-  loads->outcomes[kvf_status_index(load->report.status)]++;
-  kvf_list_ensure_back(&loads->events, &load->event);
-}
-
-static bool has_source_left(const kvf_open_load *load)
-{
-  return load->others != NULL && load->others->next < load->others->sources.count;
-}
-
-static void on_outcome(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_report *report)
-{
-  load->report = *report;
-  bool may_go_on = report->status != KVF_OK && kvf_status_describe(report->status)->retry_elsewhere &&
-                   now_ns < load->deadline_ns && has_source_left(load);
-  if (!may_go_on) {
-    tell_outcome(loads, load);
-    return;
+  const kvf_config *config = &loads->self->config;
+  kvf_open_load *load = calloc(1, sizeof(*load));
+  if (load == NULL) {
+    return KVF_NO_MEMORY;
   }
-  load->state = KVF_OPEN_LOAD_HELD;
-  /* A load that still reads by then makes the node unhealthy: its outcome is to come before that. */
-  uint64_t hopeless_ns = kvf_time_add(now_ns, kvf_ms_to_ns(loads->self->config.quiet_timeout_ms));
-  kvf_wheel_arm(loads->wheel, &load->timer, kvf_time_min(hopeless_ns, load->deadline_ns));
-}
-
-static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
-                       const char *from)
-{
-  char to[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&ticket->rank[0].address, to);
-  kvf_self_log(loads->self, now_ns, load->report.status, load->peers_count > 0 ? load->peers[0] : 0, KVF_LOG_WARN,
-               "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-               (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
-               load->report.blocks, to);
-}
-
-/* Starts at the next source that can be started at; false if there is none. */
-static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const char *from)
-{
-  while (has_source_left(load)) {
-    uint32_t i = load->others->next++;
-    const kvf_ticket *ticket = load->others->sources.tickets[i];
-    if (attempt(loads, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) == KVF_OK) {
-      load->state = KVF_OPEN_LOAD_TRIES;
-      loads->source_switches++;
-      log_switch(loads, now_ns, load, ticket, from);
-      return true;
+  load->request_id = spec->request_id;
+  load->user = spec->user;
+  load->begun_ns = now_ns;
+  load->deadline_ns =
+      kvf_time_add(now_ns, kvf_ms_to_ns(spec->timeout_ms == 0 ? config->load_timeout_ms : spec->timeout_ms));
+  load->report.request_id = spec->request_id;
+  load->report.ranks_mask = UINT64_C(1) << config->rank;
+  load->report.blocks = (uint32_t)kvf_ticket_all_positions(sources->tickets[0]);
+  kvf_list_init(&load->event);
+  kvf_list_init(&load->going_on);
+  kvf_list_init(&load->ready);
+  kvf_list_init(&load->ready_slices);
+  kvf_timer_init(&load->timer, TIMER_OF_LOAD);
+  kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
+  if (status == KVF_OK) {
+    HASH_ADD(by_id, loads->by_id, request_id, sizeof(load->request_id), load);
+    if (load->by_id.tbl == NULL) {
+      status = KVF_NO_MEMORY;
     }
   }
-  return false;
-}
-
-/* The attempt is over: no block that it wanted is written to any more, so that another one may have them. */
-static void on_quiet(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
-{
-  char from[KVF_ADDRESS_TEXT_BYTES] = "";
-  load->attempt = NULL;
-  if (load->state == KVF_OPEN_LOAD_HELD && load->peers_count > 0) {
-    kvf_address_format(&loads->peers->table[load->peers[0]]->key.address, from);
+  if (status != KVF_OK) {
+    free(load->others);
+    free(load);
+    return status;
   }
-  release_peers(loads, now_ns, load);
-  if (load->state == KVF_OPEN_LOAD_HELD) {
-    kvf_wheel_disarm(loads->wheel, &load->timer);
-    if (now_ns < load->deadline_ns && go_on(loads, now_ns, load, from)) {
-      return;
-    }
-    tell_outcome(loads, load);
-  }
-  load->quiet_due = true;
-  kvf_list_ensure_back(&loads->events, &load->event);
+  *out = load;
+  return KVF_OK;
 }
-
-bool kvf_loads_take_event(kvf_loads *loads, uint64_t now_ns)
-{
-  kvf_attempt_event event;
-  if (!kvf_attempts_next_event(loads->attempts, &event)) {
-    return false;
-  }
-  if (event.kind == KVF_ATTEMPT_OUTCOME) {
-    on_outcome(loads, now_ns, event.owner, &event.report);
-  } else {
-    on_quiet(loads, now_ns, event.owner);
-  }
-  return true;
-}
-
-void kvf_load_on_timer(kvf_loads *loads, kvf_open_load *load)
-{
-  assert(load->state == KVF_OPEN_LOAD_HELD);
-  tell_outcome(loads, load);
-}
-
-static void give_up(kvf_loads *loads, kvf_open_load *load)
-{
-  if (load->others != NULL) {
-    load->others->next = load->others->sources.count;
-  }
-  if (load->state == KVF_OPEN_LOAD_HELD) {
-    load->report.status = KVF_ABORTED;
-    tell_outcome(loads, load);
-  }
-}
-
-/* It is in the table no more. */
-static void load_free(kvf_loads *loads, kvf_open_load *load)
-{
-  kvf_wheel_disarm(loads->wheel, &load->timer);
-  kvf_list_remove(&load->event);
-  free(load->others);
-  free(load);
-}
-
-static void forget(kvf_loads *loads, kvf_open_load *load)
-{
-  assert(load->peers_count == 0);
-  HASH_DELETE(by_id, loads->by_id, load);
-  load_free(loads, load);
-}
-
-bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out)
-{
-  while (kvf_list_is_empty(&loads->events)) {
-    if (!kvf_loads_take_event(loads, now_ns)) {
-      return false;
-    }
-  }
-  kvf_open_load *load = KVF_CONTAINER_OF(loads->events.next, kvf_open_load, event);
-  *out = (kvf_event){.id = load->request_id, .user = load->user};
-  if (load->outcome_due) {
-    out->kind = KVF_EVENT_LOAD;
-    out->u.report = load->report;
-    load->outcome_due = false;
-    if (!load->quiet_due) {
-      kvf_list_remove(&load->event);
-    }
-    return true;
-  }
-  out->kind = KVF_EVENT_QUIET;
-  forget(loads, load);
-  return true;
-}
-
-/* ---- calls ---- */
 
 kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load)
 {
@@ -353,11 +1073,58 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (status != KVF_OK) {
     return status;
   }
-  status = attempt(loads, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
+  status = read_source(loads, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
   if (status != KVF_OK) {
-    forget(loads, open);
+    load_free(loads, open);
   }
   return status;
+}
+
+static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
+                       const char *from)
+{
+  char to[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(&ticket->rank[0].address, to);
+  kvf_self_log(loads->self, now_ns, load->report.status, load->slices_count > 0 ? load->slices[0].peer->index : 0,
+               KVF_LOG_WARN, "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+               (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
+               load->report.blocks, to);
+}
+
+/* Goes on from the next source that can be read from; false if there is none. */
+static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  char from[KVF_ADDRESS_TEXT_BYTES] = "";
+  if (load->slices_count > 0) {
+    kvf_address_format(&load->slices[0].peer->key.address, from);
+  }
+  drop_source(loads, now_ns, load);
+  while (has_source_left(load)) {
+    uint32_t i = load->others->next++;
+    const kvf_ticket *ticket = load->others->sources.tickets[i];
+    if (read_source(loads, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) ==
+        KVF_OK) {
+      loads->stats.source_switches++;
+      log_switch(loads, now_ns, load, ticket, from);
+      return true;
+    }
+  }
+  return false;
+}
+
+void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
+{
+  kvf_list *link;
+  while ((link = kvf_list_pop_front(&loads->going_on)) != NULL) {
+    kvf_open_load *load = KVF_CONTAINER_OF(link, kvf_open_load, going_on);
+    if (load->state == LOAD_HELD) {
+      if (now_ns < load->deadline_ns && go_on(loads, now_ns, load)) {
+        continue;
+      }
+      tell(loads, load);
+    }
+    be_quiet(loads, now_ns, load);
+  }
 }
 
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id)
@@ -366,10 +1133,7 @@ kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_i
   if (load == NULL) {
     return KVF_NOT_FOUND;
   }
-  give_up(loads, load);
-  if (load->attempt != NULL) {
-    kvf_attempt_abort(loads->attempts, now_ns, load->attempt);
-  }
+  give_up(loads, now_ns, load);
   return KVF_OK;
 }
 
@@ -379,15 +1143,14 @@ void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns)
   kvf_open_load *next;
   HASH_ITER(by_id, loads->by_id, load, next)
   {
-    give_up(loads, load);
+    give_up(loads, now_ns, load);
   }
-  kvf_attempts_abort_all(loads->attempts, now_ns);
 }
 
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id)
 {
   const kvf_open_load *load = find_load(loads, request_id);
-  return load != NULL && load->attempt != NULL && kvf_attempt_is_stuck(load->attempt);
+  return load != NULL && load->overdue;
 }
 
 uint32_t kvf_loads_open(const kvf_loads *loads)
@@ -395,44 +1158,128 @@ uint32_t kvf_loads_open(const kvf_loads *loads)
   return HASH_CNT(by_id, loads->by_id);
 }
 
-/* ---- the table ---- */
-
-static kvf_status create_attempts(kvf_loads *loads, uint64_t now_ns, uint64_t seed)
+void kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_peers *peers, kvf_requests *requests, const kvf_pool *pool,
+                    uint64_t now_ns, uint64_t seed)
 {
-  const kvf_config *options = &loads->self->config;
-  uint32_t readers = options->tcp_streams > options->copy_threads ? options->tcp_streams : options->copy_threads;
-  readers = readers < options->chunks_in_flight ? readers : options->chunks_in_flight;
-  uint32_t spread_bytes = options->inline_bytes > SPREAD_BYTES ? options->inline_bytes : SPREAD_BYTES;
-  kvf_attempts_config config = {.stall_timeout_ns = kvf_ms_to_ns(options->stall_timeout_ms),
-                                .quiet_timeout_ns = kvf_ms_to_ns(options->quiet_timeout_ms),
-                                .backoff_min_ns = kvf_ms_to_ns(options->backoff_min_ms),
-                                .backoff_max_ns = kvf_ms_to_ns(options->backoff_max_ms),
-                                .chunk_bytes = options->chunk_bytes,
-                                .readers = readers,
-                                .spread_bytes = spread_bytes,
-                                .chunks_in_flight = options->chunks_in_flight,
-                                .inline_bytes = options->inline_bytes,
-                                .checksums = options->checksum,
-                                .seed = seed};
-  return kvf_attempts_create(&config, now_ns, &loads->attempts);
-}
-
-kvf_status kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_wheel *wheel, kvf_peers *peers, kvf_requests *requests,
-                          const kvf_pool *pool, uint64_t now_ns, uint64_t seed)
-{
-  *loads = (kvf_loads){.self = self, .wheel = wheel, .peers = peers, .requests = requests, .pool = pool};
+  const kvf_config *config = &self->config;
+  uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
+  memset(loads, 0, sizeof(*loads));
+  loads->self = self;
+  loads->peers = peers;
+  loads->requests = requests;
+  loads->pool = pool;
+  loads->readers = readers < config->chunks_in_flight ? readers : config->chunks_in_flight;
+  loads->spread_bytes = config->inline_bytes > SPREAD_BYTES ? config->inline_bytes : SPREAD_BYTES;
+  loads->jitter.state = seed;
+  loads->next_read_id = 1;
+  kvf_histogram_init_ns(&loads->stats.load_ns, "load_ns");
+  kvf_histogram_init_bytes(&loads->stats.load_bytes, "load_bytes");
+  kvf_histogram_init_ns(&loads->stats.detection_ns, "detection_ns");
+  kvf_wheel_init(&loads->wheel, now_ns);
+  kvf_list_init(&loads->ready);
+  kvf_list_init(&loads->cancels);
+  kvf_list_init(&loads->going_on);
   kvf_list_init(&loads->events);
-  return create_attempts(loads, now_ns, seed);
 }
 
 void kvf_loads_free(kvf_loads *loads)
 {
   kvf_open_load *load;
   kvf_open_load *next;
-  kvf_attempts_destroy(loads->attempts);
+  HASH_CLEAR(by_read, loads->by_read);
   HASH_ITER(by_id, loads->by_id, load, next)
   {
-    HASH_DELETE(by_id, loads->by_id, load);
-    load_free(loads, load); /* the peers that it holds are freed as a whole */
+    load_free(loads, load);
   }
+}
+
+/* ---- time ---- */
+
+static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+{
+  if (load->state == LOAD_READING) {
+    decide(loads, now_ns, load, NULL, KVF_DEADLINE);
+  } else if (load->state == LOAD_HELD) {
+    tell(loads, load);
+  } else {
+    assert(load->state == LOAD_TOLD);
+    load->overdue = true;
+    loads->stats.overdue++;
+    loads->stats.overdue_blocks += load->items_count;
+    loads->stats.overdue_total++;
+  }
+}
+
+void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items)
+{
+  uint32_t work = max_items;
+  kvf_timer *timer;
+  while ((timer = kvf_wheel_expire(&loads->wheel, now_ns, &work)) != NULL) {
+    if (timer->kind == TIMER_OF_LOAD) {
+      on_load_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
+    } else {
+      on_slice_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_slice, timer));
+    }
+  }
+}
+
+uint64_t kvf_loads_next_deadline(const kvf_loads *loads)
+{
+  return kvf_wheel_next_deadline(&loads->wheel);
+}
+
+/* ---- what the caller is to do next ---- */
+
+bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
+{
+  kvf_list *link = kvf_list_pop_front(&loads->cancels);
+  if (link == NULL) {
+    return false;
+  }
+  const kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, cancel);
+  *out = (kvf_load_read){.path = chunk->path, .transfer = {.id = chunk->read_id}};
+  return true;
+}
+
+static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_load_read *out)
+{
+  const kvf_slice *slice = chunk->slice;
+  *out = (kvf_load_read){.peer = slice->peer->index,
+                         .path = chunk->path,
+                         .transfer = {.id = chunk->read_id,
+                                      .lease = slice->load->lease,
+                                      .remote_head = slice->remote_head,
+                                      .local_head = slice->local_head,
+                                      .heads = slice->heads,
+                                      .items_count = chunk->count,
+                                      .items = &slice->load->items[chunk->first],
+                                      .small = is_small(loads, chunk)}};
+}
+
+/* A chunk of the load whose turn it is, then the turn is the next one's; likewise for the slices of a load. */
+bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
+{
+  while (!kvf_list_is_empty(&loads->ready)) {
+    kvf_open_load *load = KVF_CONTAINER_OF(loads->ready.next, kvf_open_load, ready);
+    kvf_list_remove(&load->ready);
+    kvf_slice *slice = KVF_CONTAINER_OF(kvf_list_pop_front(&load->ready_slices), kvf_slice, ready);
+    bool first_in_flight = kvf_list_is_empty(&slice->flying);
+    const kvf_load_chunk *chunk = begin_chunk(loads, slice);
+    if (chunk == NULL) {
+      on_trouble(loads, now_ns, slice, KVF_NO_MEMORY);
+    } else {
+      update_ready(loads, slice);
+      if (first_in_flight) {
+        clock_start(loads, now_ns, slice);
+      }
+    }
+    if (!kvf_list_is_empty(&load->ready_slices)) {
+      kvf_list_ensure_back(&loads->ready, &load->ready);
+    }
+    if (chunk != NULL) {
+      fill_read(loads, chunk, out);
+      return true;
+    }
+  }
+  return false;
 }

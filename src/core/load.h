@@ -1,65 +1,95 @@
-/* Loads: what an engine asked for, as one load of its request, over the sources of its ticket: one attempt after the
- * other, until one has brought all that is missing. An attempt never knows of another; the engine has one outcome and
- * one quiet.
+/* Loads: what an engine asked for, as one load of its request, over the sources of its ticket: one after the other,
+ * until one has brought all that is missing. The engine has one outcome and one quiet.
  *
- *   TRIES ──► HELD (its outcome is held back: once it is quiet the next source is tried) ──► TRIES
- *     └─────────┴──► TOLD (outcome event) ──► quiet event, and freed
+ *   READING ──► HELD      its outcome is held back: once no read of it is in flight, the next source is read
+ *    │   ▲        │
+ *    │   └────────┤
+ *    └────────────┴──► TOLD (outcome event) ──► QUIET (quiet event), and freed
+ *
+ * From a source it fetches blocks into this rank's memory in slices: one for each producer rank that has some of their
+ * heads. A block is good when all slices have it.
+ *
+ *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
+ *               ▲            │ trouble               STOPPED: its load was decided before that
+ *               │            ▼
+ *            BACKOFF ◄── DRAINING                    no new reads; those in flight end first
+ *
+ * A block is read again only when its last read is quiet, that is, when its on_read_done() has come. What a trouble
+ * means, see kvf_loads_on_read_done(). The machine retries reads; whether a peer can be reached is the peers' machine's
+ * business, which is asked for a path and whose "no" is final.
+ *
+ * The caller calls an input, then takes cancels and reads until there are none, then events. Time is monotonic and does
+ * not go backwards. Not for use by several threads at once. Memory: two allocations a load and one for each source that
+ * it is read from, and the hash tables' own.
  */
 #ifndef KVF_CORE_LOAD_H
 #define KVF_CORE_LOAD_H
 
-#include "core/attempt.h"
+#include "base/prng.h"
+#include "base/transfer.h"
+#include "core/histogram.h"
 #include "core/peer.h"
 #include "core/pool.h"
 #include "core/request.h"
 #include "kvferry/kvferry.h"
 
-/* What a load takes to go on from another source: a copy of what it was started with, in one allocation. */
-typedef struct kvf_load_others {
-  kvf_sources sources; /* all but the one that it began with */
-  uint32_t next;       /* to try */
-  const uint32_t *destination;
-  kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
-} kvf_load_others;
+#define KVF_CHUNK_ITEMS_MAX 1024u
 
-typedef enum kvf_open_load_state { KVF_OPEN_LOAD_TRIES, KVF_OPEN_LOAD_HELD, KVF_OPEN_LOAD_TOLD } kvf_open_load_state;
+typedef struct kvf_open_load kvf_open_load; /* a load, until its quiet has been taken */
+typedef struct kvf_load_chunk kvf_load_chunk;
 
-/* A load, until its quiet has been taken. */
-typedef struct kvf_open_load {
-  uint64_t request_id;
-  uint64_t user;
-  UT_hash_handle by_id;
-  kvf_open_load_state state;
-  kvf_list event; /* in kvf_loads.events while an event of it is due */
-  bool outcome_due;
-  bool quiet_due;
-  kvf_report report; /* of the last attempt */
-  uint64_t begun_ns;
-  uint64_t deadline_ns;    /* of all attempts together */
-  kvf_timer timer;         /* HELD: the deadline, or quiet_timeout_ms from the last outcome if that is earlier */
-  kvf_load_others *others; /* NULL: its ticket names no other source */
-  kvf_attempt *attempt;    /* NULL: the last one is quiet */
-  uint32_t peers_count;
-  uint32_t peers[KVF_RANKS_MAX]; /* that its attempt holds */
-} kvf_open_load;
+/* A read to start, of which exactly one on_read_done() must follow; of one to cancel `transfer` has its id alone. */
+typedef struct kvf_load_read {
+  uint32_t peer;
+  uint32_t path;
+  kvf_transfer transfer; /* its items are unchanged until on_read_done() */
+} kvf_load_read;
+
+/* All only grow, but for `overdue` and `overdue_blocks`. Blocks and items are counted once for each slice. */
+typedef struct kvf_load_stats {
+  uint64_t overdue;        /* loads that are past quiet_timeout_ms without being quiet */
+  uint64_t overdue_blocks; /* wanted blocks of those */
+  uint64_t overdue_total;  /* loads that ever were */
+  uint64_t chunks;         /* reads started */
+  uint64_t bytes;          /* that landed, confirmed or not */
+  uint64_t blocks;         /* confirmed */
+  uint64_t retries;        /* times that a slice has backed off */
+  uint64_t stalls;         /* times that a slice's stall clock has run out */
+  uint64_t pings;
+  uint64_t verified;   /* blocks confirmed that agree with their checksums */
+  uint64_t unverified; /* blocks confirmed that have none, though the option checksum wants them */
+  uint64_t mismatches; /* reads that brought a block that does not agree with its checksums */
+  uint64_t late;       /* completions of reads that are not in flight */
+  uint64_t source_switches;
+  uint64_t outcomes[KVF_STATUSES_MAX]; /* loads by status: [i] counts kvf_status_at(i) */
+  kvf_histogram load_ns;               /* good loads, from start to outcome */
+  kvf_histogram load_bytes;            /* what they brought */
+  kvf_histogram detection_ns;          /* failed ones, from their last byte, or start, to their outcome */
+} kvf_load_stats;
 
 typedef struct kvf_loads {
   kvf_self *self;
-  kvf_wheel *wheel;
   kvf_peers *peers;
   kvf_requests *requests;
   const kvf_pool *pool;
-  kvf_attempts *attempts;
+  uint32_t readers;      /* reads over one path that go on at the same time, each on a core of its own */
+  uint32_t spread_bytes; /* a load of less for each reader is cut for fewer */
+  kvf_prng jitter;
   kvf_open_load *by_id; /* the request's */
+  kvf_load_chunk *by_read;
+  uint64_t next_read_id;
+  kvf_wheel wheel; /* its own */
+  kvf_list ready;
+  kvf_list cancels;
+  kvf_list going_on;
   kvf_list events;
-  uint64_t outcomes[KVF_STATUSES_MAX]; /* by status: [i] counts kvf_status_at(i) */
-  uint64_t source_switches;
+  kvf_load_stats stats;
 } kvf_loads;
 
-/* All that it is given outlives it. KVF_INVALID: the options. KVF_NO_MEMORY. On failure nothing is left. */
-KVF_MUST_USE kvf_status kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_wheel *wheel, kvf_peers *peers,
-                                       kvf_requests *requests, const kvf_pool *pool, uint64_t now_ns, uint64_t seed);
-/* Before the peers. Also after kvf_loads_init() has failed. */
+/* All that it is given outlives it. */
+void kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_peers *peers, kvf_requests *requests, const kvf_pool *pool,
+                    uint64_t now_ns, uint64_t seed);
+/* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 
 /* As kvf_load_start(). `sources` have been decoded with the node's key, and have their digests. */
@@ -69,16 +99,53 @@ KVF_MUST_USE kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id);
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);
 
+/* Loads whose outcome was held back, and for which nothing is written any more, go on from another source, which wants
+ * paths; before notices are taken. */
+void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns);
+
 /* How many there are. */
 uint32_t kvf_loads_open(const kvf_loads *loads);
-/* Whether this load makes the node unhealthy. */
+/* Whether this load makes the node unhealthy: it is past quiet_timeout_ms without being quiet. */
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 
-/* Takes one of the attempts' events; false: there is none. */
-bool kvf_loads_take_event(kvf_loads *loads, uint64_t now_ns);
-/* Its outcome, then its quiet, each once. False: nothing is due. */
-KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out);
-/* Its timer (KVF_TIMER_LOAD) is due. */
-void kvf_load_on_timer(kvf_loads *loads, kvf_open_load *load);
+/* The answer to kvf_peers_want_path(). KVF_OK: the slices that wait for this peer read over `path` (not 0). Else it is
+ * final for their source, whose status is then the first trouble that the slice met since its last confirmed block, and
+ * `status` if it met none: a peer that stalled and then could not be reached again counts as stalled. */
+void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path, kvf_status status);
+/* The path takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
+void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path);
+/* The peer answered a ping. */
+void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
+
+/* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
+ * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:
+ * - live: the blocks are good; if `status` is KVF_CHECKSUM those that were verified, and the next is missing again, or
+ * decides the source if it has come with wrong checksums before;
+ * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same path, after a pause;
+ * - KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED, KVF_INVALID, KVF_INCOMPATIBLE: decides
+ * the source; what was confirmed before counts in the prefix;
+ * - all else: the blocks are missing again; when the slice has no read in flight it pauses and asks for a path anew.
+ * Unknown ids are ignored and counted as late. */
+void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
+                            const kvf_fence_sample *sample, uint64_t bytes);
+/* Bytes of this read have landed. Unknown ids are ignored. */
+void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read_id);
+
+/* Does what is due, at most `max_items` timers of it: if there is more, kvf_loads_next_deadline() is in the past.
+ *
+ * Stalls: while a slice has reads in flight and no byte lands for half of stall_timeout_ms, its peer is pinged. Without
+ * a pong by stall_timeout_ms the peer has failed; with one the path has, at twice that. Either way the peers' machine
+ * is told, the slice's reads are cancelled, and it goes on as after any trouble. A tick() that is half of
+ * stall_timeout_ms late or later shows that this process did not run: the silence begins anew, with a ping. */
+void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items);
+/* When to call kvf_loads_tick(). KVF_TIME_NEVER: not needed. */
+uint64_t kvf_loads_next_deadline(const kvf_loads *loads);
+
+/* The next read to end early, whose on_read_done() is still to come; the next to start: loads take turns, a chunk each.
+ * False: there is none. */
+KVF_MUST_USE bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out);
+KVF_MUST_USE bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out);
+/* A load's outcome, then its quiet, each once. False: nothing is due. */
+KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out);
 
 #endif

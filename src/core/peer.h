@@ -9,7 +9,7 @@
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
 
-#include "core/attempt.h"
+#include "base/options.h"
 #include "core/breaker.h"
 #include "core/conn.h"
 #include "core/self.h"
@@ -46,6 +46,30 @@ typedef struct kvf_peer_link {
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
 } kvf_peer_link;
 
+/* What loads have seen of a peer; see kvf_peer_stat for the words. */
+typedef struct kvf_peer_tally {
+  uint64_t chunks;
+  uint64_t bytes;
+  uint64_t blocks;
+  uint64_t retries;
+  uint64_t stalls;
+  uint64_t loads[KVF_STATUSES_MAX];
+  uint32_t reads_in_flight;
+  kvf_status last_failure; /* KVF_OK: none yet */
+  uint64_t last_failure_ns;
+} kvf_peer_tally;
+
+/* What the loads that hold a peer share of it: theirs alone (load.c). */
+typedef struct kvf_peer_slices {
+  kvf_list all;          /* slices of loads that still need it */
+  kvf_list waiting;      /* those that wait for a path */
+  bool asked;            /* kvf_peers_want_path() has not been answered yet */
+  uint32_t stalled_path; /* the last one that was reported */
+  uint64_t pings;        /* number of the last one */
+  uint64_t answered;     /* the last one that was sent before the last pong */
+  uint64_t pinged_ns;
+} kvf_peer_slices;
+
 typedef struct kvf_peer_key {
   kvf_address address;
   kvf_incarnation incarnation;
@@ -78,8 +102,9 @@ struct kvf_peer {
   uint64_t id;      /* never used again */
   uint64_t dial_id; /* peers below it were known when it was last dialled */
   uint64_t handshakes;
-  uint64_t failures;         /* of connection or link */
-  kvf_peer_tally tally;      /* counted by the loads that hold the peer; its last failure may be ours */
+  uint64_t failures;    /* of connection or link */
+  kvf_peer_tally tally; /* counted by the loads that hold the peer; its last failure may be ours */
+  kvf_peer_slices slices;
   uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
@@ -199,5 +224,35 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
 KVF_MUST_USE bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out);
 KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
+
+/* ---- known peers ----
+ *
+ * Those that the node dials on its own (option peers), so that the first request which needs one finds it connected,
+ * with a transport's link up. It knows only their addresses: the first handshake tells which process answers there, and
+ * after each restart another one does. */
+
+typedef struct kvf_known_peer {
+  kvf_address address;
+  uint32_t peer; /* which it holds */
+  bool held;
+} kvf_known_peer;
+
+typedef struct kvf_known {
+  kvf_peers *peers;
+  kvf_wheel *wheel;
+  kvf_timer timer;
+  uint32_t count;
+  kvf_known_peer entries[KVF_KNOWN_PEERS_MAX];
+} kvf_known;
+
+void kvf_known_init(kvf_known *known, kvf_peers *peers, kvf_wheel *wheel);
+/* KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */
+KVF_MUST_USE kvf_status kvf_known_add(kvf_known *known, const kvf_address *address);
+/* The node can load from now on, or not any more. */
+void kvf_known_start(kvf_known *known, uint64_t now_ns);
+void kvf_known_stop(kvf_known *known, uint64_t now_ns);
+/* KVF_PEER_NAMED came. */
+void kvf_known_on_named(kvf_known *known, uint64_t now_ns, uint32_t peer);
+void kvf_known_on_timer(kvf_known *known, uint64_t now_ns);
 
 #endif

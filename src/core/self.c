@@ -1,5 +1,6 @@
 #include "core/self.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,4 +82,24 @@ void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason, uint32_t p
   } else {
     kvf_log(&self->logger, level, "%s", line);
   }
+}
+
+void kvf_entropy_stir(kvf_entropy *entropy, const uint8_t fresh[KVF_HASH_BYTES])
+{
+  for (size_t i = 0; i < KVF_HASH_BYTES; i++) {
+    entropy->secret[i] ^= fresh[i];
+  }
+}
+
+kvf_status kvf_entropy_draw(kvf_entropy *entropy, void *out, size_t bytes)
+{
+  assert(bytes <= KVF_HASH_BYTES);
+  uint8_t hash[KVF_HASH_BYTES];
+  entropy->counter++;
+  const kvf_span spans[] = {{entropy->secret, sizeof(entropy->secret)}, {&entropy->counter, sizeof(entropy->counter)}};
+  kvf_status status = kvf_sha256(spans, 2, hash);
+  if (status == KVF_OK) {
+    memcpy(out, hash, bytes);
+  }
+  return status;
 }

@@ -362,42 +362,6 @@ bool kvf_node_healthy(kvf_node *node)
   return healthy;
 }
 
-/* From here on it is kept: until somebody asks, the system calls are not worth it. */
-int kvf_node_event_fd(kvf_node *node)
-{
-  uint64_t now_ns = kvf_node_enter(node);
-  node->event_fd_wanted = true;
-  kvf_node_leave(node, now_ns);
-  return node->event_fd;
-}
-
-size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
-{
-  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_relaxed);
-  if (assist != 0) {
-    kvf_node_assist(node, assist);
-  }
-  if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
-    return 0;
-  }
-  size_t count = 0;
-  uint64_t now_ns = kvf_node_enter(node);
-  while (count < capacity && kvf_core_next_event(node->core, now_ns, &events[count])) {
-    count++;
-  }
-  if (!kvf_core_has_event(node->core)) {
-    if (node->event_fd_readable) {
-      uint64_t value;
-      ssize_t got = read(node->event_fd, &value, sizeof(value));
-      (void)got; /* it holds one */
-      node->event_fd_readable = false;
-    }
-    atomic_store_explicit(&node->has_events, false, memory_order_relaxed);
-  }
-  kvf_node_leave(node, now_ns);
-  return count;
-}
-
 /* The core knows nothing of data connections, nor of what becomes of its log lines. */
 static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity)
 {

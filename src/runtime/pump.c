@@ -120,7 +120,7 @@ static void do_close_link(kvf_node *node, uint32_t path)
   }
 }
 
-static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *action)
+static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
@@ -135,7 +135,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *a
   entry->link->transport->ops->read(entry->link, &read);
 }
 
-static void do_cancel(kvf_node *node, const kvf_attempt_action *action)
+static void do_cancel(kvf_node *node, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
@@ -234,6 +234,44 @@ void kvf_node_assist(kvf_node *node, uint32_t transports)
       (void)atomic_fetch_and_explicit(&node->may_assist, ~bit, memory_order_relaxed);
     }
   }
+}
+
+/* ---- events ---- */
+
+/* From here on it is kept: until somebody asks, the system calls are not worth it. */
+int kvf_node_event_fd(kvf_node *node)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  node->event_fd_wanted = true;
+  kvf_node_leave(node, now_ns);
+  return node->event_fd;
+}
+
+size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
+{
+  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_relaxed);
+  if (assist != 0) {
+    kvf_node_assist(node, assist);
+  }
+  if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
+    return 0;
+  }
+  size_t count = 0;
+  uint64_t now_ns = kvf_node_enter(node);
+  while (count < capacity && kvf_core_next_event(node->core, now_ns, &events[count])) {
+    count++;
+  }
+  if (!kvf_core_has_event(node->core)) {
+    if (node->event_fd_readable) {
+      uint64_t value;
+      ssize_t got = read(node->event_fd, &value, sizeof(value));
+      (void)got; /* it holds one */
+      node->event_fd_readable = false;
+    }
+    atomic_store_explicit(&node->has_events, false, memory_order_relaxed);
+  }
+  kvf_node_leave(node, now_ns);
+  return count;
 }
 
 /* ---- what transports call ---- */

@@ -4,12 +4,20 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 
 #define WAIT_MS_MAX 60000
 #define YIELD_LATE_NS (2 * KVF_NS_PER_MS) /* more than a peer on the same core takes until it waits for us */
 #define YIELD_PAUSE_NS (100 * KVF_NS_PER_MS)
 
 _Static_assert(KVF_CPU_LIST_MAX == CPU_SETSIZE, "a list is a cpu_set_t");
+
+uint64_t kvf_clock_now(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
+}
 
 static cpu_set_t set_of(const kvf_cpu_list *list)
 {

@@ -3,18 +3,12 @@
 #define KVF_TRANSPORT_THREAD_H
 
 #include <pthread.h>
-#include <time.h>
 
 #include "base/cpu_list.h"
 #include "base/time.h"
 
 /* CLOCK_MONOTONIC: nobody sets it, and it is the same for all threads. */
-static inline uint64_t kvf_clock_now(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
-}
+uint64_t kvf_clock_now(void);
 
 /* Where threads may run. All 0: on all CPUs that the process may use. */
 typedef struct kvf_thread_cpus {

@@ -4,57 +4,39 @@
 
 #include "wire/cursor.h"
 
-const char *kvf_frame_type_name(kvf_frame_type type)
+static const char *const names[] = {
+    [KVF_FRAME_HELLO] = "hello",
+    [KVF_FRAME_CHALLENGE] = "challenge",
+    [KVF_FRAME_PROOF] = "proof",
+    [KVF_FRAME_WELCOME] = "welcome",
+    [KVF_FRAME_REFUSED] = "refused",
+    [KVF_FRAME_RENEW] = "renew",
+    [KVF_FRAME_FINISH] = "finish",
+    [KVF_FRAME_LEASE_STATES] = "lease_states",
+    [KVF_FRAME_PING] = "ping",
+    [KVF_FRAME_PONG] = "pong",
+    [KVF_FRAME_DATA_CHALLENGE] = "data_challenge",
+    [KVF_FRAME_DATA_HELLO] = "data_hello",
+    [KVF_FRAME_DATA_READY] = "data_ready",
+    [KVF_FRAME_READ] = "read",
+    [KVF_FRAME_CHUNK] = "chunk",
+    [KVF_FRAME_TRAILER] = "trailer",
+    [KVF_FRAME_CANCEL] = "cancel",
+};
+
+static bool is_known(unsigned type)
 {
-  switch (type) {
-    case KVF_FRAME_HELLO:
-      return "hello";
-    case KVF_FRAME_CHALLENGE:
-      return "challenge";
-    case KVF_FRAME_PROOF:
-      return "proof";
-    case KVF_FRAME_WELCOME:
-      return "welcome";
-    case KVF_FRAME_REFUSED:
-      return "refused";
-    case KVF_FRAME_RENEW:
-      return "renew";
-    case KVF_FRAME_FINISH:
-      return "finish";
-    case KVF_FRAME_LEASE_STATES:
-      return "lease_states";
-    case KVF_FRAME_PING:
-      return "ping";
-    case KVF_FRAME_PONG:
-      return "pong";
-    case KVF_FRAME_DATA_CHALLENGE:
-      return "data_challenge";
-    case KVF_FRAME_DATA_HELLO:
-      return "data_hello";
-    case KVF_FRAME_DATA_READY:
-      return "data_ready";
-    case KVF_FRAME_READ:
-      return "read";
-    case KVF_FRAME_CHUNK:
-      return "chunk";
-    case KVF_FRAME_TRAILER:
-      return "trailer";
-    case KVF_FRAME_CANCEL:
-      return "cancel";
-    default:
-      return "unknown";
-  }
+  return type < sizeof(names) / sizeof(names[0]) && names[type] != NULL;
 }
 
-static bool is_known(uint8_t type)
+const char *kvf_frame_type_name(kvf_frame_type type)
 {
-  return (type >= KVF_FRAME_HELLO && type <= KVF_FRAME_PONG) ||
-         (type >= KVF_FRAME_DATA_CHALLENGE && type <= KVF_FRAME_CANCEL);
+  return is_known(type) ? names[type] : "unknown";
 }
 
 void kvf_frame_header_encode(kvf_frame_type type, uint32_t body_bytes, uint8_t out[KVF_FRAME_HEADER_BYTES])
 {
-  assert(is_known((uint8_t)type) && body_bytes <= KVF_FRAME_BODY_BYTES_MAX);
+  assert(is_known(type) && body_bytes <= KVF_FRAME_BODY_BYTES_MAX);
   kvf_encoder encoder = kvf_encoder_of(out, KVF_FRAME_HEADER_BYTES);
   kvf_put_u32(&encoder, body_bytes);
   kvf_put_u8(&encoder, (uint8_t)type);

@@ -358,12 +358,12 @@ static void act_on_read(fuzz_tape *tape)
   }
   if (read == NULL) {
     kvf_fence_sample nothing = {0};
-    kvf_attempts_on_read_done(world.core.loads.attempts, world.all.now_ns, which, KVF_OK, &nothing,
-                              0); /* late, or never asked for */
+    kvf_loads_on_read_done(&world.core.loads, world.all.now_ns, which, KVF_OK, 0, &nothing,
+                           0); /* late, or never asked for */
     return;
   }
   if ((choice & 0x80) != 0) {
-    kvf_attempts_on_read_progress(world.core.loads.attempts, world.all.now_ns, read->read_id);
+    kvf_loads_on_read_progress(&world.core.loads, world.all.now_ns, read->read_id);
     return;
   }
   bool is_live = false;
@@ -439,7 +439,7 @@ static void close_world(void)
     dial_check();
   }
   fuzz_check(dial_is_settled());
-  fuzz_check(kvf_attempts_stats(world.core.loads.attempts)->open == 0 && world.core.loads.by_id == NULL);
+  fuzz_check(world.core.loads.by_id == NULL);
   kvf_core_free(&world.core);
 }
 

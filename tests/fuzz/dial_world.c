@@ -46,7 +46,7 @@ static void open_path(const kvf_peer_action *action)
   }
 }
 
-static void start_read(const kvf_attempt_action *action)
+static void start_read(const kvf_load_read *action)
 {
   uint32_t load = (uint32_t)(action->transfer.lease.id - 100);
   fuzz_check(action->transfer.lease.id >= 100 && load < world.loads_count && !world.loads[load].is_quiet &&
@@ -79,7 +79,7 @@ void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *
     world.loads[read->load].good[read->positions[i]] = true;
   }
   read->read_id = 0;
-  kvf_attempts_on_read_done(world.core.loads.attempts, world.all.now_ns, read_id, status, sample, 0);
+  kvf_loads_on_read_done(&world.core.loads, world.all.now_ns, read_id, status, 0, sample, 0);
 }
 
 static void cancel_read(uint64_t read_id)

@@ -242,7 +242,7 @@ static void on_load(sim_world *world, const sim_event *event)
     refuse_load(world, job, event->b, status);
     return;
   }
-  if (kvf_attempts_stats(node->core.loads.attempts)->open > world->config.loads_max) {
+  if (kvf_loads_open(&node->core.loads) > world->config.loads_max) {
     sim_fail(world, "P6", "node %u has more loads than it may", node->index);
   }
   if (sim_strikes(world, SIM_FAULT_AGAIN, 4) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
@@ -358,7 +358,7 @@ static void on_quiet_watch(sim_world *world, const sim_event *event)
   if (job->load[event->b].state == SIM_LOAD_DECIDED) {
     sim_node_catch_up(world, node);
   }
-  if (job->load[event->b].state == SIM_LOAD_DECIDED && kvf_attempts_healthy(node->core.loads.attempts)) {
+  if (job->load[event->b].state == SIM_LOAD_DECIDED && kvf_core_is_healthy(&node->core)) {
     sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not quiet", node->index, event->a);
   }
 }

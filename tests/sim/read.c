@@ -48,7 +48,7 @@ static void claim_blocks(sim_world *world, const sim_read *read)
 }
 
 /* The job whose load this is: the core does not say, but its blocks do. */
-static uint32_t job_of(const sim_world *world, const sim_node *node, const kvf_attempt_action *action)
+static uint32_t job_of(const sim_world *world, const sim_node *node, const kvf_load_read *action)
 {
   const sim_engine *engine = &world->engines[node->index / SIM_NODES_EACH];
   const kvf_transfer_item *item = &action->transfer.items[0];
@@ -72,7 +72,7 @@ static sim_read *new_read(sim_world *world)
   return NULL;
 }
 
-static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_attempt_action *action)
+static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_load_read *action)
 {
   const sim_link *link = sim_link_find(world, node->index, action->path);
   uint32_t job = job_of(world, node, action);
@@ -147,7 +147,7 @@ static void on_stall_watch(sim_world *world, const sim_event *event)
   }
 }
 
-void sim_read_start(sim_world *world, sim_node *node, const kvf_attempt_action *action)
+void sim_read_start(sim_world *world, sim_node *node, const kvf_load_read *action)
 {
   sim_read *read = new_read(world);
   if (read == NULL || !fill(world, node, read, action)) {
@@ -228,9 +228,8 @@ static void end(sim_world *world, sim_read *read)
   sim_note(world, node->index, "read % ends: $, fence word %", read->id, (uint64_t)(int64_t)read->status,
            read->sample.entry.word);
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_attempts_on_read_verified(node->core.loads.attempts, read->id, read->verified);
-  kvf_attempts_on_read_done(node->core.loads.attempts, now_ns, read->id, read->status, &read->sample,
-                            (uint64_t)read->piece * sizeof(uint64_t));
+  kvf_loads_on_read_done(&node->core.loads, now_ns, read->id, read->status, read->verified, &read->sample,
+                         (uint64_t)read->piece * sizeof(uint64_t));
   sim_node_leave(world, node);
 }
 
@@ -339,7 +338,7 @@ static void copy_some(sim_world *world, sim_read *read, const sim_node *peer)
     sim_note(world, read->node, "read % has copied % of % slices", read->id, read->piece, read->pieces);
     if (!read->cancelled) {
       uint64_t now_ns = sim_node_enter(world, &world->nodes[read->node]);
-      kvf_attempts_on_read_progress(world->nodes[read->node].core.loads.attempts, now_ns, read->id);
+      kvf_loads_on_read_progress(&world->nodes[read->node].core.loads, now_ns, read->id);
       progressed(world, read);
       sim_node_leave(world, &world->nodes[read->node]);
     }

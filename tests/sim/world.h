@@ -476,7 +476,7 @@ void sim_link_close(sim_world *world, sim_node *node, uint32_t path);
 sim_link *sim_link_find(sim_world *world, uint32_t node, uint32_t path);
 void sim_link_break(sim_world *world, sim_link *link, kvf_status status);
 void sim_links_drop_node(sim_world *world, uint32_t node);
-void sim_read_start(sim_world *world, sim_node *node, const kvf_attempt_action *action);
+void sim_read_start(sim_world *world, sim_node *node, const kvf_load_read *action);
 void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id);
 void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t path);
 /* The reads of a node that is gone: nothing is left of them. */

@@ -98,8 +98,7 @@ static void carry_effects(control_side *side)
         side->last_read = effect.read;
         break;
       case KVF_EFFECT_CANCEL:
-        kvf_attempts_on_read_done(side->core.loads.attempts, world.now_ns, effect.read.transfer.id, KVF_CANCELLED, NULL,
-                                  0);
+        kvf_loads_on_read_done(&side->core.loads, world.now_ns, effect.read.transfer.id, KVF_CANCELLED, 0, NULL, 0);
         break;
       case KVF_EFFECT_STORE:
         kvf_core_on_stored(&side->core, &effect.store);

@@ -18,7 +18,7 @@ typedef struct control_side {
   uint32_t opened_path; /* the last link that the core wanted opened */
   uint32_t closed_links;
   uint32_t reads;
-  kvf_attempt_action last_read;
+  kvf_load_read last_read;
   bool dial_wanted;
   uint64_t dial_conn_id;
   bool hung_up;

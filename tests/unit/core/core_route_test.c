@@ -274,10 +274,10 @@ CONTROL_TEST(reads_come_back_to_their_load)
   kvf_event event;
   open_read();
   control_publish(&ticket);
-  kvf_attempts_on_read_done(consumer()->loads.attempts, world.now_ns, 12345, KVF_OK, NULL, 7); /* nobody's */
-  assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->late, 1);
-  kvf_attempts_on_read_done(consumer()->loads.attempts, world.now_ns, world.consumer.last_read.transfer.id,
-                            KVF_LEASE_UNKNOWN, NULL, 7);
+  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, 12345, KVF_OK, 0, NULL, 7); /* nobody's */
+  assert_int_equal(consumer()->loads.stats.late, 1);
+  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_LEASE_UNKNOWN, 0,
+                         NULL, 7);
   assert_outcome(KVF_LEASE_UNKNOWN);
   assert_true(next_event(&event));
   assert_int_equal(event.kind, KVF_EVENT_QUIET);
@@ -287,8 +287,8 @@ static void lose_link(void)
 {
   kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
   control_settle();
-  kvf_attempts_on_read_done(consumer()->loads.attempts, world.now_ns, world.consumer.last_read.transfer.id,
-                            KVF_PEER_DOWN, NULL, 0);
+  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_PEER_DOWN, 0, NULL,
+                         0);
   control_settle();
 }
 
@@ -317,13 +317,13 @@ CONTROL_TEST(pings_and_pongs_find_the_stalled_path)
 {
   open_read();
   control_advance(501);
-  assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->pings, 1);
+  assert_int_equal(consumer()->loads.stats.pings, 1);
   for (int half = 0; half < 2; half++) {
     control_advance(500);
-    assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->stalls, 0); /* it has answered */
+    assert_int_equal(consumer()->loads.stats.stalls, 0); /* it has answered */
   }
   control_advance(500);
-  assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->stalls, 1);
+  assert_int_equal(consumer()->loads.stats.stalls, 1);
   assert_int_equal(consumer()->peers.counters.stalls, 1);
   assert_int_equal(world.consumer.closed_links, 1);
   assert_int_not_equal(world.consumer.conn_id, 0); /* the peer itself is fine */
@@ -345,11 +345,11 @@ CONTROL_TEST(progress_puts_the_stall_off)
   open_read();
   for (int i = 0; i < 20; i++) {
     control_advance(400);
-    kvf_attempts_on_read_progress(consumer()->loads.attempts, world.now_ns, world.consumer.last_read.transfer.id);
-    kvf_attempts_on_read_progress(consumer()->loads.attempts, world.now_ns, 12345);
+    kvf_loads_on_read_progress(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id);
+    kvf_loads_on_read_progress(&consumer()->loads, world.now_ns, 12345);
   }
-  assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->pings, 0);
-  assert_int_equal(kvf_attempts_stats(consumer()->loads.attempts)->stalls, 0);
+  assert_int_equal(consumer()->loads.stats.pings, 0);
+  assert_int_equal(consumer()->loads.stats.stalls, 0);
 }
 
 CONTROL_TEST(open_and_failed_connections_are_heard_by_the_requests)

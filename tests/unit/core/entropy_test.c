@@ -1,4 +1,4 @@
-#include "core/entropy.h"
+#include "core/self.h"
 #include "test.h"
 
 #define DRAWS 64

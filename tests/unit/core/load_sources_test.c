@@ -149,8 +149,8 @@ RANKS_TEST(the_next_source_brings_the_rest)
   for (uint32_t position = 0; position < POSITIONS; position++) {
     assert_true(ranks_holds(&tickets[position < 2 ? 0 : 1], 0, position));
   }
-  assert_int_equal(core()->loads.source_switches, 1);
-  assert_int_equal(core()->loads.outcomes[0], 1);
+  assert_int_equal(core()->loads.stats.source_switches, 1);
+  assert_int_equal(core()->loads.stats.outcomes[0], 1);
   assert_over(KVF_OK, POSITIONS);
 }
 
@@ -169,7 +169,7 @@ RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
   assert_int_equal(start(3), KVF_OK);
   assert_int_equal(world.wires[1].dials, 1);
   assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(core()->loads.source_switches, 2);
+  assert_int_equal(core()->loads.stats.source_switches, 2);
   assert_over(KVF_OK, POSITIONS);
 }
 

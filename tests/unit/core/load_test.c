@@ -218,7 +218,7 @@ SIMPLE_TEST(another_transport_brings_the_rest)
   for (uint32_t position = 0; position < POSITIONS; position++) {
     assert_true(ranks_holds(&ticket, 0, position));
   }
-  assert_int_equal(kvf_attempts_stats(world.consumer.core.loads.attempts)->blocks, POSITIONS);
+  assert_int_equal(world.consumer.core.loads.stats.blocks, POSITIONS);
   assert_quiet();
 }
 
@@ -359,7 +359,7 @@ RANKS_TEST(table_is_bounded_and_what_is_refused_holds_nothing)
   assert_int_equal(ranks_peers_held(), 4);
   assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
   assert_int_equal(ranks_peers_held(), 4);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.loads.by_id), 2);
+  assert_int_equal(kvf_loads_open(&world.consumer.core.loads), 2);
 }
 
 /* P6: an engine that takes no events does not fill the memory. */

@@ -1,4 +1,4 @@
-#include "core/outbox.h"
+#include "core/conn.h"
 #include "test.h"
 
 static uint8_t *reserve(kvf_outbox *outbox, size_t bytes)

@@ -90,7 +90,7 @@ RANKS_TEST(the_deadline_blames_who_was_waited_for)
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
   world.now_ns += 40000 * MS;
-  kvf_attempts_tick(world.consumer.core.loads.attempts, world.now_ns, UINT32_MAX);
+  kvf_loads_tick(&world.consumer.core.loads, world.now_ns, UINT32_MAX);
   ranks_settle();
   ranks_complete(1, POSITIONS, KVF_CANCELLED);
   assert_true(ranks_event(KVF_EVENT_QUIET, &event));
@@ -114,7 +114,7 @@ RANKS_TEST(an_abort_is_no_failure)
   assert_int_equal(list(), 1);
   assert_int_equal(loads_with(&listed[0], KVF_ABORTED), 1);
   assert_int_equal(listed[0].last_failure, KVF_OK);
-  assert_int_equal(kvf_attempts_stats(world.consumer.core.loads.attempts)->detection_ns.sums[0], 0);
+  assert_int_equal(world.consumer.core.loads.stats.detection_ns.sums[0], 0);
 }
 
 RANKS_TEST(a_breaker_shows)

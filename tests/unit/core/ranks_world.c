@@ -121,7 +121,7 @@ int ranks_close(void **state)
 
 /* ---- reads ---- */
 
-static void copy_heads(uint32_t producer, const kvf_attempt_action *read)
+static void copy_heads(uint32_t producer, const kvf_load_read *read)
 {
   for (uint32_t i = 0; i < read->transfer.items_count; i++) {
     const kvf_transfer_item *item = &read->transfer.items[i];
@@ -131,7 +131,7 @@ static void copy_heads(uint32_t producer, const kvf_attempt_action *read)
   }
 }
 
-static void end_read(const kvf_attempt_action *read, kvf_status status)
+static void end_read(const kvf_load_read *read, kvf_status status)
 {
   uint32_t producer = world.path_producer[read->path];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
@@ -140,12 +140,12 @@ static void end_read(const kvf_attempt_action *read, kvf_status status)
     sample.head.incarnation = world.producers[producer].core.self.incarnation;
     sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
-  kvf_attempts_on_read_done(world.consumer.core.loads.attempts, world.now_ns, read->transfer.id, status, &sample, 0);
+  kvf_loads_on_read_done(&world.consumer.core.loads, world.now_ns, read->transfer.id, status, 0, &sample, 0);
 }
 
-static kvf_attempt_action take_read(uint32_t index)
+static kvf_load_read take_read(uint32_t index)
 {
-  kvf_attempt_action read = world.reads[index];
+  kvf_load_read read = world.reads[index];
   world.reads_count--;
   memmove(&world.reads[index], &world.reads[index + 1], (world.reads_count - index) * sizeof(world.reads[0]));
   return read;
@@ -155,7 +155,7 @@ static void cancel_read(uint64_t read_id)
 {
   for (uint32_t i = 0; i < world.reads_count && !world.hold_cancels; i++) {
     if (world.reads[i].transfer.id == read_id) {
-      kvf_attempt_action read = take_read(i);
+      kvf_load_read read = take_read(i);
       end_read(&read, KVF_CANCELLED);
       return;
     }
@@ -171,7 +171,7 @@ uint32_t ranks_complete(uint32_t producer, uint32_t count, kvf_status status)
       next++;
       continue;
     }
-    kvf_attempt_action read = take_read(next);
+    kvf_load_read read = take_read(next);
     end_read(&read, status);
     done++;
   }
@@ -203,7 +203,7 @@ static void open_link(const kvf_peer_action *action)
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
 }
 
-static void start_read(const kvf_attempt_action *read)
+static void start_read(const kvf_load_read *read)
 {
   if (world.hold_reads) {
     assert_true(world.reads_count < RANKS_READS);

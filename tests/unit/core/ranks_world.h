@@ -46,7 +46,7 @@ typedef struct ranks_world {
   uint32_t transports_down;             /* as bits: links over these cannot be opened */
   bool hold_reads;                      /* ranks_complete() ends them */
   bool hold_cancels;                    /* those that were cancelled too */
-  kvf_attempt_action reads[RANKS_READS];
+  kvf_load_read reads[RANKS_READS];
   uint32_t reads_count;
 } ranks_world;
 

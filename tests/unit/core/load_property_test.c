@@ -5,8 +5,8 @@
  *   P3  one outcome, then one quiet, for each load; the outcome says exactly what was confirmed before
  *   P4  no block is in two attempts at once, none is written to before its load's start or after its quiet
  * A failure names its seed: KVF_TEST_SEED=<seed> runs that one only. */
-#include "attempt_world.h"
 #include "base/prng.h"
+#include "load_world.h"
 
 #define RUNS 10000
 #define STEPS 160
@@ -23,7 +23,6 @@
 
 /* The model: who may write to which block, what has been confirmed, and what the machine may say. */
 typedef struct model_load {
-  kvf_attempt *attempt;
   bool used;
   bool aborted;
   bool outcome;
@@ -35,7 +34,7 @@ typedef struct model_load {
   uint32_t items_count;
   uint32_t parts_count;
   kvf_transfer_item items[ITEMS];
-  kvf_slice_spec parts[PARTS];
+  world_slice parts[PARTS];
   bool good[PARTS][ITEMS];
   uint64_t progress_ms[PARTS];
 } model_load;
@@ -51,7 +50,6 @@ typedef struct model_read {
 } model_read;
 
 typedef struct model {
-  kvf_attempts *loads;
   kvf_prng prng;
   uint64_t now_ms;
   uint64_t silent_since_ms; /* no earlier, whatever the last progress was: there was a pause */
@@ -68,6 +66,8 @@ typedef struct model {
   uint64_t last_read_id;
   uint64_t outcomes;
 } model;
+
+static model m_all;
 
 static uint32_t pick(model *m, uint32_t bound)
 {
@@ -122,7 +122,7 @@ static uint32_t item_of(const model_load *load, const kvf_transfer_item *wanted)
 
 static void own_destination(model *m, const model_read *read, uint64_t from, uint64_t to)
 {
-  const kvf_slice_spec *part = &read->load->parts[read->part];
+  const world_slice *part = &read->load->parts[read->part];
   for (uint32_t i = read->first; i < read->first + read->count; i++) {
     uint32_t block = read->load->items[i].local_block;
     assert_ptr_equal(m->block_of[block], read->load);
@@ -133,7 +133,7 @@ static void own_destination(model *m, const model_read *read, uint64_t from, uin
   }
 }
 
-static void on_read(model *m, const kvf_attempt_action *action)
+static void on_read(model *m, const kvf_load_read *action)
 {
   assert_true(action->transfer.items_count > 0 && action->transfer.id > m->last_read_id);
   m->last_read_id = action->transfer.id;
@@ -163,7 +163,7 @@ static void on_read(model *m, const kvf_attempt_action *action)
   own_destination(m, read, 0, read->id);
 }
 
-static void on_cancel(model *m, const kvf_attempt_action *action)
+static void on_cancel(model *m, const kvf_load_read *action)
 {
   model_read *read = find_read(m, action->transfer.id);
   assert_non_null(read);
@@ -175,27 +175,20 @@ static void on_cancel(model *m, const kvf_attempt_action *action)
   }
 }
 
-static void take_action(model *m, const kvf_attempt_action *action)
+static void on_want(uint32_t peer)
 {
-  switch (action->kind) {
-    case KVF_ATTEMPT_READ:
-      on_read(m, action);
-      break;
-    case KVF_ATTEMPT_CANCEL:
-      on_cancel(m, action);
-      break;
-    case KVF_ATTEMPT_WANT_PATH:
-      m->wanted[action->peer] = true;
-      break;
-    case KVF_ATTEMPT_PING:
-      m->pinged[action->peer] = true;
-      break;
-    case KVF_ATTEMPT_PATH_STALLED:
-      assert_int_equal(m->path_peer[action->path], action->peer);
-      break;
-    default:
-      fail();
-  }
+  m_all.wanted[peer] = true;
+}
+
+static void on_ping(uint32_t peer)
+{
+  m_all.pinged[peer] = true;
+}
+
+static void on_stalled(uint32_t path, bool silent)
+{
+  (void)silent;
+  assert_in_range(path, 1, PATHS - 1);
 }
 
 static model_load *find_load(model *m, uint64_t request_id)
@@ -248,12 +241,12 @@ static void check_quiet(model *m, model_load *load)
 
 static void take_events(model *m)
 {
-  kvf_attempt_event event;
-  while (kvf_attempts_next_event(m->loads, &event)) {
-    model_load *load = event.owner;
-    assert_true(load->used);
-    if (event.kind == KVF_ATTEMPT_OUTCOME) {
-      check_outcome(m, load, &event.report);
+  kvf_event event;
+  while (kvf_loads_next_event(&w.loads, &event)) {
+    model_load *load = find_load(m, event.id);
+    assert_non_null(load);
+    if (event.kind == KVF_EVENT_LOAD) {
+      check_outcome(m, load, &event.u.report);
     } else {
       check_quiet(m, load);
     }
@@ -269,18 +262,29 @@ static void check_decided(const model *m)
   }
 }
 
-/* Events first, so that the model knows why reads are cancelled; sometimes not all actions are taken. */
+static bool take_next(model *m)
+{
+  kvf_load_read next;
+  if (kvf_loads_next_cancel(&w.loads, &next)) {
+    on_cancel(m, &next);
+  } else if (kvf_loads_next_read(&w.loads, now_ns(m), &next)) {
+    on_read(m, &next);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/* Events first, so that the model knows why reads are cancelled; sometimes not all that is to be done is. */
 static void take_all(model *m)
 {
-  kvf_attempt_action action;
   uint32_t limit = m->benign || pick(m, 4) != 0 ? UINT32_MAX : pick(m, 4);
   take_events(m);
   while (limit-- > 0) {
-    if (!kvf_attempts_next_action(m->loads, now_ns(m), &action)) {
+    if (!take_next(m)) {
       check_decided(m);
       break;
     }
-    take_action(m, &action);
   }
   take_events(m);
 }
@@ -315,8 +319,7 @@ static uint32_t choose_parts(model *m, model_load *load)
   uint32_t count = 0;
   while (count < PARTS && head < HEADS && (count == 0 || pick(m, 2) == 0)) {
     uint32_t heads = 1 + pick(m, HEADS - head);
-    load->parts[count] = (kvf_slice_spec){
-        .peer = peer, .local_head = head, .heads = heads, .claim = {world_incarnation(peer), LEASE_ID, DIGEST}};
+    load->parts[count] = (world_slice){.peer = peer, .local_head = head, .heads = heads};
     peer = (peer + 1) % PEERS;
     head += heads;
     count++;
@@ -326,30 +329,30 @@ static uint32_t choose_parts(model *m, model_load *load)
 
 static void start_load(model *m)
 {
-  const uint64_t head_bytes[] = {100, 50, 300};
   uint64_t request_id = 500 + pick(m, LOADS);
   model_load *load = &m->load[request_id - 500];
-  kvf_attempt_spec spec = {.owner = load, .request_id = request_id, .groups = 1, .head_bytes = head_bytes};
   if (load->used) {
     return;
   }
   *load = (model_load){.used = true, .request_id = request_id, .groups = 1 + pick(m, 3)};
   load->items_count = choose_items(m, load);
   load->parts_count = choose_parts(m, load);
-  load->deadline_ms = m->now_ms + pick(m, 1000);
-  spec.deadline_ns = load->deadline_ms * MS;
-  spec.groups = load->groups;
-  spec.positions = load->positions;
-  spec.items = load->items;
-  spec.items_count = load->items_count;
-  spec.slices = load->parts;
-  spec.slices_count = load->parts_count;
-  assert_int_equal(kvf_attempts_start(m->loads, now_ns(m), &spec, &load->attempt), KVF_OK);
+  load->deadline_ms = m->now_ms + 1 + pick(m, 1000);
+  const world_load spec = {.request_id = request_id,
+                           .deadline_ns = load->deadline_ms * MS,
+                           .lease = {.id = LEASE_ID},
+                           .groups = load->groups,
+                           .positions = load->positions,
+                           .items_count = load->items_count,
+                           .items = load->items,
+                           .slices_count = load->parts_count,
+                           .slices = load->parts};
+  world_start_load(now_ns(m), &spec);
 }
 
 static void finish_read(model *m, model_read *read, kvf_status status, uint64_t word)
 {
-  const kvf_slice_spec *part = &read->load->parts[read->part];
+  const world_slice *part = &read->load->parts[read->part];
   kvf_fence_sample sample = world_sample(part->peer, word);
   uint64_t id = read->id;
   own_destination(m, read, id, 0);
@@ -362,7 +365,7 @@ static void finish_read(model *m, model_read *read, kvf_status status, uint64_t 
     }
   }
   read->id = 0;
-  kvf_attempts_on_read_done(m->loads, now_ns(m), id, status, status == KVF_OK ? &sample : NULL, 100);
+  kvf_loads_on_read_done(&w.loads, now_ns(m), id, status, 0, status == KVF_OK ? &sample : NULL, 100);
 }
 
 static void finish_some_read(model *m)
@@ -371,7 +374,7 @@ static void finish_some_read(model *m)
   const uint64_t live = kvf_fence_word_live(LEASE_ID);
   const kvf_status failures[] = {KVF_TRANSFER_FAILED, KVF_CANCELLED, KVF_PEER_DOWN, KVF_CHECKSUM, KVF_NOT_PUBLISHED};
   if (read->id == 0) {
-    kvf_attempts_on_read_done(m->loads, now_ns(m), 1000000 + pick(m, 5), KVF_TRANSFER_FAILED, NULL, 0);
+    kvf_loads_on_read_done(&w.loads, now_ns(m), 1000000 + pick(m, 5), KVF_TRANSFER_FAILED, 0, NULL, 0);
     return;
   }
   switch (pick(m, 24)) {
@@ -402,7 +405,7 @@ static void progress_of_some_read(model *m)
   if (read->id != 0) {
     read->load->progress_ms[read->part] = m->now_ms;
   }
-  kvf_attempts_on_read_progress(m->loads, now_ns(m), read->id == 0 ? 1000000 : read->id);
+  kvf_loads_on_read_progress(&w.loads, now_ns(m), read->id == 0 ? 1000000 : read->id);
 }
 
 static void answer_path(model *m)
@@ -413,13 +416,13 @@ static void answer_path(model *m)
   }
   m->wanted[peer] = false;
   if (pick(m, 8) == 0) {
-    kvf_attempts_on_path(m->loads, now_ns(m), peer, 0, KVF_PEER_DOWN);
+    kvf_loads_on_path(&w.loads, now_ns(m), peer, 0, KVF_PEER_DOWN);
     return;
   }
   assert_true(m->paths + 1 < PATHS - PEERS);
   m->paths++;
   m->path_peer[m->paths] = peer;
-  kvf_attempts_on_path(m->loads, now_ns(m), peer, m->paths, KVF_OK);
+  kvf_loads_on_path(&w.loads, now_ns(m), peer, m->paths, KVF_OK);
 }
 
 static void take_path_down(model *m)
@@ -427,7 +430,7 @@ static void take_path_down(model *m)
   if (m->paths > 0) {
     uint32_t path = m->paths - pick(m, m->paths < 4 ? m->paths : 4);
     m->path_down[path] = true;
-    kvf_attempts_on_path_down(m->loads, now_ns(m), m->path_peer[path], path);
+    kvf_loads_on_path_down(&w.loads, now_ns(m), m->path_peer[path], path);
   }
 }
 
@@ -436,7 +439,7 @@ static void pong(model *m)
   uint32_t peer = pick(m, PEERS);
   if (m->pinged[peer] || pick(m, 8) == 0) {
     m->pinged[peer] = false;
-    kvf_attempts_on_pong(m->loads, peer);
+    kvf_loads_on_pong(&w.loads, peer);
   }
 }
 
@@ -448,7 +451,7 @@ static void abort_some_load(model *m)
     load->aborted = true;
   }
   if (load != NULL) {
-    kvf_attempt_abort(m->loads, now_ns(m), load->attempt);
+    assert_true(world_abort(now_ns(m), request_id));
   }
 }
 
@@ -462,7 +465,7 @@ static void check_time(model *m)
       healthy = healthy && (!load->outcome || m->now_ms < load->outcome_ms + QUIET_MS);
     }
   }
-  assert_int_equal(kvf_attempts_healthy(m->loads), healthy);
+  assert_int_equal(w.loads.stats.overdue == 0, healthy);
 }
 
 static void check_silence(const model *m)
@@ -479,18 +482,16 @@ static void check_silence(const model *m)
 
 static void pass_time(model *m, uint64_t ms)
 {
-  kvf_attempt_action action;
   m->now_ms += ms;
   if (ms >= STALL_MS / 2) {
     m->silent_since_ms = m->now_ms - STALL_MS / 2; /* who sleeps through half a timeout hears nobody */
   }
-  while (kvf_attempts_next_deadline(m->loads) <= now_ns(m)) {
-    kvf_attempts_tick(m->loads, now_ns(m), 1 + pick(m, 3));
+  while (kvf_loads_next_deadline(&w.loads) <= now_ns(m)) {
+    kvf_loads_tick(&w.loads, now_ns(m), 1 + pick(m, 3));
   }
   take_events(m);
   check_time(m);
-  while (kvf_attempts_next_action(m->loads, now_ns(m), &action)) {
-    take_action(m, &action);
+  while (take_next(m)) {
   }
   check_silence(m);
 }
@@ -538,12 +539,12 @@ static void step(model *m)
 static void settle(model *m)
 {
   m->benign = true;
-  for (uint32_t round = 0; round < 1500 && kvf_attempts_stats(m->loads)->open > 0; round++) {
+  for (uint32_t round = 0; round < 1500 && kvf_loads_open(&w.loads) > 0; round++) {
     for (uint32_t peer = 0; peer < PEERS; peer++) {
       if (m->wanted[peer]) {
         m->wanted[peer] = false;
         m->path_peer[PATHS - 1 - peer] = peer;
-        kvf_attempts_on_path(m->loads, now_ns(m), peer, PATHS - 1 - peer, KVF_OK);
+        kvf_loads_on_path(&w.loads, now_ns(m), peer, PATHS - 1 - peer, KVF_OK);
         take_all(m);
       }
     }
@@ -555,32 +556,39 @@ static void settle(model *m)
     take_all(m);
     pass_time(m, 1);
   }
-  assert_int_equal(kvf_attempts_stats(m->loads)->open, 0);
-  assert_int_equal(kvf_attempts_next_deadline(m->loads), KVF_TIME_NEVER);
-  assert_true(kvf_attempts_healthy(m->loads));
+  assert_int_equal(kvf_loads_open(&w.loads), 0);
+  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(w.loads.stats.overdue, 0);
 }
 
 static uint64_t run_world(uint64_t seed)
 {
-  static model m;
-  memset(&m, 0, sizeof(m));
-  m.prng.state = seed;
-  const kvf_attempts_config config = {.stall_timeout_ns = STALL_MS * MS,
-                                      .quiet_timeout_ns = QUIET_MS * MS,
-                                      .backoff_min_ns = 2 * MS,
-                                      .backoff_max_ns = 50 * MS,
-                                      .chunk_bytes = 100 + pick(&m, 1500),
-                                      .chunks_in_flight = 1 + pick(&m, 4),
-                                      .inline_bytes = pick(&m, 400),
-                                      .seed = seed};
-  m.now_ms = pick(&m, 100000);
-  assert_int_equal(kvf_attempts_create(&config, now_ns(&m), &m.loads), KVF_OK);
+  model *m = &m_all;
+  memset(m, 0, sizeof(*m));
+  m->prng.state = seed;
+  world_init();
+  w.on_want = on_want;
+  w.on_ping = on_ping;
+  w.on_stalled = on_stalled;
+  kvf_config *config = &w.self.config;
+  config->stall_timeout_ms = STALL_MS;
+  config->quiet_timeout_ms = QUIET_MS;
+  config->backoff_min_ms = 2;
+  config->backoff_max_ms = 50;
+  config->chunk_bytes = 100 + pick(m, 1500);
+  config->chunks_in_flight = 1 + pick(m, 4);
+  config->inline_bytes = pick(m, 400);
+  w.pool.head_bytes[0] = 100;
+  w.pool.head_bytes[1] = 50;
+  w.pool.head_bytes[2] = 300;
+  m->now_ms = pick(m, 100000);
+  world_open_at(now_ns(m), seed);
   for (uint32_t i = 0; i < STEPS; i++) {
-    step(&m);
+    step(m);
   }
-  settle(&m);
-  kvf_attempts_destroy(m.loads);
-  return m.outcomes;
+  settle(m);
+  kvf_loads_free(&w.loads);
+  return m->outcomes;
 }
 
 SEEDS_TEST(every_world_keeps_the_promises)
