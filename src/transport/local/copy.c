@@ -45,8 +45,9 @@ static void batch_fill(iov_batch *batch, const kvf_local_copy *copy, kvf_segment
   batch->count = kvf_segments_next(cursor, segments, KVF_LOCAL_CALL_SEGMENTS_MAX, KVF_LOCAL_CALL_BYTES_MAX);
   for (size_t i = 0; i < batch->count; i++) {
     const kvf_segment *segment = &segments[i];
-    batch->local[i] = (struct iovec){segment->local, segment->bytes};
-    batch->remote[i] = (struct iovec){foreign(copy->bases[segment->region] + segment->remote_offset), segment->bytes};
+    batch->local[i] = (struct iovec){kvf_segment_local(cursor->chunk, segment), segment->bytes};
+    batch->remote[i] =
+        (struct iovec){foreign(copy->bases[segment->remote_region] + segment->remote_offset), segment->bytes};
     batch->bytes += segment->bytes;
   }
 }

@@ -148,7 +148,7 @@ static uint64_t gather(kvf_segment_cursor *cursor, struct iovec *iov, size_t *co
   uint64_t bytes = 0;
   *count = kvf_segments_next(cursor, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes_max);
   for (size_t i = 0; i < *count; i++) {
-    iov[i] = (struct iovec){.iov_base = segments[i].local, .iov_len = segments[i].bytes};
+    iov[i] = (struct iovec){.iov_base = kvf_segment_local(cursor->chunk, &segments[i]), .iov_len = segments[i].bytes};
     bytes += segments[i].bytes;
   }
   return bytes;

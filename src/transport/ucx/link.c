@@ -119,9 +119,9 @@ static void copy(ucx_read *read)
   kvf_segment segment;
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
          kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
-    kvf_ucx_get_start(&read->batch, link, segment.region, segment.remote_offset, segment.local,
-                      read->memory->mems[segment.region], (int)read->chunk.local[segment.region].memory,
-                      (uint32_t)segment.bytes);
+    kvf_ucx_get_start(&read->batch, link, segment.remote_region, segment.remote_offset,
+                      kvf_segment_local(&read->chunk, &segment), read->memory->mems[segment.local_region],
+                      (int)read->chunk.local[segment.local_region].memory, (uint32_t)segment.bytes);
   }
   kvf_ucx_asks_send(read->batch.ucx, link);
 }
