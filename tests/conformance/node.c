@@ -200,7 +200,7 @@ bool node_has_logged(side *node, const char *text)
 
 node_shape node_shape_simple(uint32_t blocks, uint32_t block_bytes)
 {
-  return (node_shape){.count = 1, .regions = {{block_bytes, block_bytes, blocks, 1, 1, 0}}};
+  return (node_shape){.count = 1, .regions = {{block_bytes, block_bytes, blocks, 1, 1, 0, 0}}};
 }
 
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block)

@@ -7,9 +7,9 @@
 #define BLOCKS 6
 static uint8_t pools[3][BLOCKS * 512];
 static const kvf_region regions[] = {
-    {pools[0], 512, 400, BLOCKS, 4, 8, 0, KVF_MEMORY_HOST},
-    {pools[1], 300, 240, BLOCKS, 4, 8, 1, KVF_MEMORY_HOST},
-    {pools[2], 64, 64, BLOCKS - 1, 4, 8, 0, KVF_MEMORY_HOST},
+    {pools[0], 512, 400, BLOCKS, 4, 8, 0, KVF_MEMORY_HOST, 0},
+    {pools[1], 300, 240, BLOCKS, 4, 8, 1, KVF_MEMORY_HOST, 0},
+    {pools[2], 64, 64, BLOCKS - 1, 4, 8, 0, KVF_MEMORY_HOST, 0},
 };
 static kvf_region all[3 + KVF_GROUPS_MAX]; /* regions, then their checksums */
 static kvf_region_layout layouts[3 + KVF_GROUPS_MAX];
@@ -65,14 +65,14 @@ TEST(rows_too_long_are_refused)
   kvf_region_layout out[KVF_GROUPS_MAX];
   kvf_region_layout many[2];
   for (uint32_t i = 0; i < 2; i++) {
-    many[i] = (kvf_region_layout){UINT32_C(1) << 28, UINT32_C(1) << 28, 1, UINT32_C(1) << 28, UINT32_C(1) << 28, 0};
+    many[i] = (kvf_region_layout){UINT32_C(1) << 28, UINT32_C(1) << 28, 1, UINT32_C(1) << 28, UINT32_C(1) << 28, 0, 0};
   }
   assert_true(kvf_region_layouts_are_valid(many, 2));
   assert_int_equal(kvf_checksums_layouts(many, 1, out), 1);
   assert_int_equal(kvf_checksums_layouts(many, 2, out), 0);
   static kvf_region_layout more[513]; /* rows of 4 GiB and then as much as one head has in 8 */
   for (uint32_t i = 0; i < 513; i++) {
-    more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0};
+    more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0, 0};
   }
   assert_int_equal(kvf_checksums_layouts(more, 511, out), 1);
   assert_int_equal(kvf_checksums_layouts(more, 513, out), 0);
@@ -81,7 +81,7 @@ TEST(rows_too_long_are_refused)
   assert_true(kvf_region_layout_is_valid(&many[0]));
   assert_int_equal(kvf_checksums_layouts(many, 1, out), 0);
   const kvf_region too_long[] = {
-      {pools, UINT32_MAX, UINT32_C(1) << 29, 1, UINT32_C(1) << 29, UINT32_C(1) << 29, 0, KVF_MEMORY_HOST}};
+      {pools, UINT32_MAX, UINT32_C(1) << 29, 1, UINT32_C(1) << 29, UINT32_C(1) << 29, 0, KVF_MEMORY_HOST, 0}};
   uint32_t count = 7;
   kvf_region none[KVF_GROUPS_MAX];
   assert_int_equal(kvf_checksums_open(too_long, 1, none, &count), KVF_LIMIT);

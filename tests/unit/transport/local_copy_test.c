@@ -145,7 +145,7 @@ static int scene_open(__attribute__((unused)) void **state)
   for (size_t i = 0; i < (size_t)BLOCKS * BLOCK_BYTES; i++) {
     scene.from[i] = (uint8_t)kvf_prng_next(&prng);
   }
-  scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
+  scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
   scene.remote = kvf_region_layout_of(&scene.local);
   for (uint32_t i = 0; i < BLOCKS; i++) {
     scene.items[i] = (kvf_transfer_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};

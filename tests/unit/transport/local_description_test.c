@@ -6,10 +6,10 @@
 static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
 static const kvf_incarnation incarnation = {{7}};
 static const kvf_region regions[] = {
-    {(void *)(uintptr_t)0x10000, 4096, 4096, 10, 1, 1, 0, KVF_MEMORY_HOST},
-    {(void *)(uintptr_t)0x90000, 512, 256, 10, 1, 1, 0, KVF_MEMORY_HOST},
+    {(void *)(uintptr_t)0x10000, 4096, 4096, 10, 1, 1, 0, KVF_MEMORY_HOST, 0},
+    {(void *)(uintptr_t)0x90000, 512, 256, 10, 1, 1, 0, KVF_MEMORY_HOST, 0},
 };
-static const kvf_region_layout layouts[] = {{4096, 4096, 10, 1, 1, 0}, {512, 256, 10, 1, 1, 0}};
+static const kvf_region_layout layouts[] = {{4096, 4096, 10, 1, 1, 0, 0}, {512, 256, 10, 1, 1, 0, 0}};
 
 static kvf_local_description good_head(void)
 {

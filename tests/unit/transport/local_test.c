@@ -55,7 +55,7 @@ TEST(without_memory_there_is_nothing_to_describe)
 
 TEST(a_description_names_this_process_and_its_memory)
 {
-  const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0}, {96, 64, 4, 1, 1, 0}}};
+  const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0, 0}, {96, 64, 4, 1, 1, 0, 0}}};
   side node;
   node_open(&node, ops, &shape, 1);
   node_introduction introduction;
