@@ -34,8 +34,6 @@ KVF_API void kvf_node_close(kvf_node *node);
 
 /* ---- memory ---- */
 
-typedef enum kvf_memory { KVF_MEMORY_HOST = 0 } kvf_memory;
-
 /* One layer's pool: `blocks` blocks, the i-th at base + i * stride_bytes, block_bytes long, in `heads` equal parts (KV
  * heads outermost; 1 where blocks are not split over ranks). heads_total is the number over all ranks of the engine.
  * Regions pair by their index: the i-th of a consumer is loaded from the i-th of the producer. */
@@ -47,15 +45,18 @@ typedef struct kvf_region {
   uint32_t heads;
   uint32_t heads_total;
   uint32_t group; /* KV group whose block ids index this region */
-  kvf_memory memory;
+  kvf_memory_kind memory;
+  uint32_t device; /* of that kind, as this process counts them; 0 for KVF_MEMORY_HOST */
 } kvf_region;
 
 /* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
  * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other process
  * writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a process
- * that is gone before its successor writes there. KVF_EXISTS: registered already. KVF_INVALID: a region is empty,
- * block_bytes is not a multiple of heads, regions disagree on heads_total, or a group has no region. KVF_LIMIT: more
- * than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
+ * that is gone before its successor writes there. A transport that does not serve this kind of
+ * memory is left out, as the log says. KVF_EXISTS: registered already. KVF_INVALID: a region is empty, or is not memory
+ * of its kind and device as the log says, block_bytes is not a multiple of heads, regions disagree on heads_total, or a
+ * group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or
+ * one that the option require names, would be left out. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library

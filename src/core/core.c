@@ -68,6 +68,11 @@ void kvf_core_leave_out_transport(kvf_core *core, uint32_t i)
   memmove(peers->transports[i], peers->transports[i + 1], (peers->transports_count - i) * sizeof(peers->transports[0]));
 }
 
+void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds)
+{
+  core->peers.unserved[i] = ~kinds;
+}
+
 kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
 {
   memset(core, 0, sizeof(*core));

@@ -56,6 +56,10 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i);
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
 
+/* The i-th transport brings bytes from these kinds of memory (a bit for each kvf_memory_kind) into the memory that is
+ * to be set; until this is said, from all. */
+void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
+
 /* An address of the option peers. Before anything else is asked of the core. KVF_LIMIT. */
 KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address);
 /* Dials these from now on: for a control node at once, for a rank once it has memory. */

@@ -11,6 +11,7 @@ kvf_region_layout kvf_region_layout_of(const kvf_region *region)
       .heads = region->heads,
       .heads_total = region->heads_total,
       .group = region->group,
+      .memory = region->memory,
   };
 }
 
@@ -144,16 +145,18 @@ static kvf_segment piece(const kvf_segment_cursor *cursor)
   uint64_t local_offset = item->local_block * local->stride_bytes + transfer->local_head * head_bytes;
   uint64_t remote_offset = item->remote_block * remote->stride_bytes + transfer->remote_head * head_bytes;
   return (kvf_segment){
-      .local = (uint8_t *)local->base + local_offset + cursor->taken_bytes,
+      .local_region = cursor->region,
+      .remote_region = cursor->region,
+      .local_offset = local_offset + cursor->taken_bytes,
       .remote_offset = remote_offset + cursor->taken_bytes,
       .bytes = transfer->heads * head_bytes - cursor->taken_bytes,
-      .region = cursor->region,
   };
 }
 
 static bool continues(const kvf_segment *before, const kvf_segment *next)
 {
-  return before->region == next->region && before->local + before->bytes == next->local &&
+  return before->local_region == next->local_region && before->remote_region == next->remote_region &&
+         before->local_offset + before->bytes == next->local_offset &&
          before->remote_offset + before->bytes == next->remote_offset;
 }
 

@@ -1,4 +1,5 @@
-/* Which bytes a chunk is made of: from blocks, regions and heads to {local address, remote region and offset, length}.
+/* Which bytes a chunk is made of: from blocks, regions and heads to {local region and offset,
+ * remote region and offset, length}.
  *
  * Pure functions, used by every transport on both sides, so that a chunk has one byte order: for each item in order,
  * for each region of the item's group in order, `heads` heads. A side that knows its own memory only (tcp) passes its
@@ -13,10 +14,11 @@
 
 /* A run of bytes that is contiguous on both sides. */
 typedef struct kvf_segment {
-  uint8_t *local;
-  uint64_t remote_offset; /* from the base of the remote region */
+  uint32_t local_region;
+  uint32_t remote_region;
+  uint64_t local_offset; /* from the region's base, like the next */
+  uint64_t remote_offset;
   uint64_t bytes;
-  uint32_t region;
 } kvf_segment;
 
 /* A transfer in these regions. Everything is the caller's and must stay unchanged while a cursor is in use. */
@@ -35,16 +37,16 @@ typedef struct kvf_segment_cursor {
   uint64_t taken_bytes; /* of the piece at {item, region} */
 } kvf_segment_cursor;
 
+/* Where a segment's bytes lie here. */
+static inline uint8_t *kvf_segment_local(const kvf_chunk *chunk, const kvf_segment *segment)
+{
+  return (uint8_t *)chunk->local[segment->local_region].base + segment->local_offset;
+}
+
 /* From the first byte of a region to its last. */
 static inline uint64_t kvf_region_layout_bytes(const kvf_region_layout *layout)
 {
   return layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
-}
-
-/* Whether `bytes` bytes from a peer's `address` lie in what a process can have. */
-static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
-{
-  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
 }
 
 /* A registered region as its owner describes it to a peer. */

@@ -7,14 +7,14 @@
 #define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
 
 static const kvf_region local_regions[] = {
-    {BASE(0), 4096, 4096, 100, 4, 8, 0, KVF_MEMORY_HOST},
-    {BASE(1), 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST},
-    {BASE(2), 512, 512, 100, 4, 8, 0, KVF_MEMORY_HOST},
+    {BASE(0), 4096, 4096, 100, 4, 8, 0, KVF_MEMORY_HOST, 0},
+    {BASE(1), 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST, 0},
+    {BASE(2), 512, 512, 100, 4, 8, 0, KVF_MEMORY_HOST, 0},
 };
 static const kvf_region_layout remote_layouts[] = {
-    {8192, 8192, 80, 8, 8, 0},
-    {2048, 2048, 40, 8, 8, 1},
-    {1024, 1024, 80, 8, 8, 0},
+    {8192, 8192, 80, 8, 8, 0, 0},
+    {2048, 2048, 40, 8, 8, 1, 0},
+    {1024, 1024, 80, 8, 8, 0, 0},
 };
 
 static kvf_transfer transfer; /* of chunk_of() */
@@ -28,8 +28,9 @@ static kvf_chunk chunk_of(const kvf_transfer_item *items, uint32_t count)
 static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t local_offset, uint64_t remote_offset,
                            uint64_t bytes)
 {
-  assert_int_equal(segment->region, region);
-  assert_ptr_equal(segment->local, (uint8_t *)BASE(region) + local_offset);
+  assert_int_equal(segment->local_region, region);
+  assert_int_equal(segment->remote_region, region);
+  assert_int_equal(segment->local_offset, local_offset);
   assert_int_equal(segment->remote_offset, remote_offset);
   assert_int_equal(segment->bytes, bytes);
 }
@@ -162,8 +163,8 @@ TEST(segments_go_item_by_item_and_region_by_region)
 /* One region, whole blocks of 100 bytes: the remote ones packed, the local ones with this stride. */
 static size_t segments_of(const kvf_transfer_item *items, uint32_t count, uint64_t stride_bytes, kvf_segment *out)
 {
-  const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST};
-  const kvf_region_layout remote = {100, 100, 50, 1, 1, 0};
+  const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST, 0};
+  const kvf_region_layout remote = {100, 100, 50, 1, 1, 0, 0};
   const kvf_transfer whole = {.items = items, .items_count = count, .heads = 1};
   const kvf_chunk chunk = {&whole, &local, &remote, 1};
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
@@ -183,8 +184,8 @@ TEST(neighbours_on_both_sides_are_one_segment)
 
 TEST(heads_apart_are_not_one_segment)
 {
-  const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST};
-  const kvf_region_layout remote = {800, 800, 10, 8, 8, 0};
+  const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST, 0};
+  const kvf_region_layout remote = {800, 800, 10, 8, 8, 0, 0};
   const kvf_transfer_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
   const kvf_transfer half = {.items = items, .items_count = 2, .remote_head = 4, .heads = 4};
   const kvf_chunk chunk = {&half, &local, &remote, 1};
@@ -217,7 +218,7 @@ TEST(a_walk_goes_on_where_it_stopped)
 
 /* Each byte of the walk, however it is split: where it goes and comes from. */
 typedef struct placed_byte {
-  const uint8_t *local;
+  uint64_t local_offset;
   uint64_t remote_offset;
   uint32_t region;
 } placed_byte;
@@ -237,7 +238,8 @@ static size_t spread(const kvf_chunk *chunk, placed_byte *out, kvf_prng *prng)
     uint64_t taken = 0;
     for (size_t i = 0; i < count; i++) {
       for (uint64_t byte = 0; byte < segments[i].bytes; byte++) {
-        out[bytes++] = (placed_byte){segments[i].local + byte, segments[i].remote_offset + byte, segments[i].region};
+        out[bytes++] =
+            (placed_byte){segments[i].local_offset + byte, segments[i].remote_offset + byte, segments[i].local_region};
       }
       taken += segments[i].bytes;
     }
@@ -264,8 +266,8 @@ TEST(a_split_walk_is_the_same_walk)
     memset(split, 0, bytes * sizeof(*split));
     assert_int_equal(spread(&chunk, split, &prng), bytes);
     for (size_t byte = 0; byte < bytes; byte++) {
-      assert_true(whole[byte].local == split[byte].local && whole[byte].remote_offset == split[byte].remote_offset &&
-                  whole[byte].region == split[byte].region);
+      assert_true(whole[byte].local_offset == split[byte].local_offset &&
+                  whole[byte].remote_offset == split[byte].remote_offset && whole[byte].region == split[byte].region);
     }
   }
   free(whole);
