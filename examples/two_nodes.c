@@ -103,15 +103,17 @@ static kvf_verdict load(kvf_node *node, const kvf_prompt *prompt, const char *ti
   must(kvf_request_begin(node, info.id), "begin");
   must(kvf_load_start(node, &load), "load");
   kvf_verdict verdict = {0};
-  bool quiet = false;
-  while (verdict.action == 0 || !quiet) { /* by the load's deadline, whatever the other process does */
+  bool released = false;
+  while (!released) { /* by the load's deadline, whatever the other process does */
     const kvf_event event = next_event(node);
     if (event.kind == KVF_EVENT_LOAD) {
       (void)kvf_request_report(node, &event.u.report); /* what this rank found, to the control node */
+    } else if (event.kind == KVF_EVENT_QUIET) {
+      (void)kvf_request_released(node, event.id, 1); /* and that it writes no more */
     } else if (event.kind == KVF_EVENT_VERDICT) {
       verdict = event.u.verdict;
     } else {
-      quiet = true; /* KVF_EVENT_QUIET: the blocks are ours again */
+      released = true; /* KVF_EVENT_REQUEST_RELEASED: the blocks are ours again */
     }
   }
   return verdict;

@@ -1,7 +1,8 @@
 /* kvferry/consumer.h: requests and loads.
  *
- *   control node   kvf_request_open ──► (request id to the ranks) ──► kvf_request_report … ──► KVF_EVENT_VERDICT
- *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET
+ *   control node   kvf_request_open, _begin ──► kvf_request_report … ──► KVF_EVENT_VERDICT
+ *                                              kvf_request_released … ──► KVF_EVENT_REQUEST_RELEASED
+ *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET (as well)
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
@@ -76,9 +77,24 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t reque
  * last rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
 KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
 
+/* Control node: nothing on the ranks of the mask (bit r: rank r) writes to the request's blocks any more:
+ * KVF_EVENT_QUIET; or kvf_load_start() failed; or no load will be started there. To be said of every request that has
+ * begun, cancelled ones too: its record is kept until then. When all ranks are released, and after the verdict unless
+ * it was cancelled, KVF_EVENT_REQUEST_RELEASED comes, once: until then its blocks are neither to be used nor freed.
+ * Idempotent. KVF_NOT_FOUND: no such request (any more). KVF_INVALID: no rank or one out of range, or the request has
+ * not begun. */
+KVF_API kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask);
+
+/* Control node: kvf_load_is_stuck() of the request on a rank. With this, or if a rank has not reported by the deadline,
+ * KVF_EVENT_REQUEST_STUCK comes before KVF_EVENT_REQUEST_RELEASED, unless the verdict is KVF_ACTION_USE: go on by the
+ * verdict, but with other blocks (keep_tokens is 0), and put these aside until they are released. Idempotent.
+ * KVF_NOT_FOUND: as above. */
+KVF_API kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id);
+
 /* Control node: nobody wants the request any more, or this engine has all it needs without a load. Ends the lease at
  * the producer, unless another consumer is attached to it. No verdict comes after this; loads on the ranks are the
- * ranks' to abort. Legal in every state and any number of times. KVF_NOT_FOUND: no such request (any more). */
+ * ranks' to abort, and to be said released. Legal in every state and any number of times. KVF_NOT_FOUND: no such
+ * request (any more), or its verdict has been polled. */
 KVF_API kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id);
 
 /* As kvf_request_cancel(), but this engine gives up for reasons of its own (it is busy, or shuts down), and its client

@@ -87,10 +87,12 @@ KVF_API bool kvf_node_healthy(kvf_node *node);
 /* ---- events ---- */
 
 typedef enum kvf_event_kind {
-  KVF_EVENT_LEASE_ENDED = 1, /* rank node: the lease's blocks are the engine's again */
-  KVF_EVENT_LOAD = 2,        /* rank node: the load has its outcome */
-  KVF_EVENT_QUIET = 3,       /* rank node: nothing will write to the load's destination blocks any more */
-  KVF_EVENT_VERDICT = 4      /* control node: what to do with the request */
+  KVF_EVENT_LEASE_ENDED = 1,      /* rank node: the lease's blocks are the engine's again */
+  KVF_EVENT_LOAD = 2,             /* rank node: the load has its outcome */
+  KVF_EVENT_QUIET = 3,            /* rank node: nothing will write to the load's destination blocks any more */
+  KVF_EVENT_VERDICT = 4,          /* control node: what to do with the request */
+  KVF_EVENT_REQUEST_RELEASED = 5, /* control node: nothing on any rank will write to the request's blocks any more */
+  KVF_EVENT_REQUEST_STUCK = 6     /* control node: nobody knows when that will be: go on without the blocks */
 } kvf_event_kind;
 
 typedef enum kvf_lease_end_cause {
@@ -139,7 +141,8 @@ typedef struct kvf_event {
 } kvf_event;
 
 /* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
- * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET. */
+ * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET; those
+ * of one request, too: VERDICT unless it was cancelled, perhaps REQUEST_STUCK, and if it had begun REQUEST_RELEASED. */
 KVF_API size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
 /* A file descriptor that is readable while kvf_node_poll() has something to report, for the caller's own epoll. Never

@@ -118,7 +118,7 @@ KVF_API kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request
 
 /* Nothing on the ranks of the mask (bit r: rank r) will write to the request's blocks any more: KVF_EVENT_QUIET; or
  * kvf_load_abort() did not find the load and none will be started; or the rank's process has ended. Any number of
- * times. KVF_NOT_FOUND: as above. KVF_INVALID: a rank out of range. */
+ * times. KVF_NOT_FOUND: as above. KVF_INVALID: no rank, or one out of range. */
 KVF_API kvf_status kvf_recovery_quiet(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask);
 
 /* ---- what to do ---- */

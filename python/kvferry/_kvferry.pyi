@@ -2,30 +2,81 @@
 
 - Structs cross as bytes: a lease (kvf_lease), a prompt (kvf_prompt), a report (kvf_report). Keep them, send them, compare
   them; do not look into them.
+- Other structs are objects with named fields: those that calls return are tuples, too.
 - Blocks are a tuple with one bytes object for each KV group: native uint32 block ids, BLOCK_NONE where there is none.
 - A batch takes a list and returns a list of statuses, one for each item. What happens to a transfer is data, never an
   exception. `Error`, `TypeError`, `ValueError` and `OverflowError` mean that the call itself was wrong.
 - Calls run without the GIL. Any thread may call, except that close() refuses to run beside another call.
 """
 
-from typing import Final, TypeAlias, TypedDict
+from typing import Final, NamedTuple, TypeAlias, TypedDict
+
+from .records import Load, Publication, Region
 
 Lease: TypeAlias = bytes
 Prompt: TypeAlias = bytes
 Report: TypeAlias = bytes
 Blocks: TypeAlias = tuple[bytes, ...]
-Region: TypeAlias = tuple[int, int, int, int, int, int, int]
-"""(base, stride_bytes, block_bytes, blocks, heads, heads_total, group), as in kvf_region."""
-Verdict: TypeAlias = tuple[int, int, int, int, int, int]
-"""(action, status, keep_blocks, keep_tokens, recompute_tokens, retry_after_ms), as in kvf_verdict."""
-Event: TypeAlias = tuple[int, int, int, int | Report | Verdict | None]
-"""(kind, id, user, payload). The payload of EVENT_LEASE_ENDED is a LEASE_END_* cause, of EVENT_LOAD a report, of
-EVENT_VERDICT a verdict, of EVENT_QUIET None."""
 
-Number: TypeAlias = tuple[str, str, int, bool]
-"""(name, reason, value, is a gauge), as in kvf_stat."""
-Path: TypeAlias = tuple[str, int, str, bool]
-"""(name, a BREAKER_*, why it is not closed or "ok", is up), as in kvf_path_stat."""
+class Verdict(NamedTuple):
+    """A kvf_verdict."""
+
+    action: int
+    status: int
+    keep_blocks: int
+    keep_tokens: int
+    recompute_tokens: int
+    retry_after_ms: int
+
+class Event(NamedTuple):
+    """A kvf_event."""
+
+    kind: int
+    id: int
+    user: int
+    cause: int | None
+    """A LEASE_END_*, of EVENT_LEASE_ENDED."""
+    report: Report | None
+    """Of EVENT_LOAD."""
+    verdict: Verdict | None
+    """Of EVENT_VERDICT."""
+
+class RequestInfo(NamedTuple):
+    """A kvf_request_info."""
+
+    id: int
+    tokens: int
+    counts: list[int]
+    peer: str
+    load_timeout_ms: int
+
+class Number(NamedTuple):
+    """A kvf_stat."""
+
+    name: str
+    reason: str
+    value: int
+    is_gauge: bool
+
+class Path(NamedTuple):
+    """A kvf_path_stat."""
+
+    name: str
+    breaker: int
+    cause: str
+    is_up: bool
+
+class Peer(NamedTuple):
+    """A kvf_peer_stat."""
+
+    id: int
+    address: str
+    failure: str
+    """The last one's reason, or ""."""
+    failure_age_ms: int
+    paths: list[Path]
+    numbers: list[Number]
+    """Those other than 0. They go by the names of stats() where those have them."""
 
 Checked = TypedDict("Checked", {
     "address": str, "connect_ns": int, "handshake_ns": int, "round_trip_ns": int, "bytes": int, "bytes_per_s": int,
@@ -56,10 +107,7 @@ class Node:
     def histograms(self) -> list[tuple[str, list[tuple[int, int, int]]]]:
         """(name, its buckets: (upper bound, count, sum)). The unit is the last word of the name."""
 
-    def peers(self) -> list[tuple[int, str, str, int, list[Path], list[Number]]]:
-        """(id, address, the last failure's reason or "", its age in ms, paths, numbers other than 0). Numbers go by the
-        names of stats() where those have them."""
-
+    def peers(self) -> list[Peer]: ...
     def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, Lease | None, int]:
         """(status, lease, lease id)."""
 
@@ -67,25 +115,23 @@ class Node:
     def ticket_make(self, lease: Lease, prompt: Prompt, blocks: Blocks) -> tuple[int, str | None]:
         """(status, ticket)."""
 
-    def lease_publish(self, publications: list[tuple[Lease, Prompt, int, Blocks]]) -> list[int]:
-        """Items: (lease, prompt, user, blocks)."""
-
+    def lease_publish(self, publications: list[Publication]) -> list[int]: ...
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
     def request_open(self, ticket: str, prompt: Prompt, user: int,
-                     options: dict[str, str]) -> tuple[int, tuple[int, int, list[int], str, int] | None]:
-        """(status, (request id, tokens, positions of each group, the producer's address, load timeout in ms)). `options`
-        are those in which the request differs from the node. Error: a bad one (the text names it)."""
+                     options: dict[str, str]) -> tuple[int, RequestInfo | None]:
+        """(status, info). `options` are those in which the request differs from the node. Error: a bad one (the text names
+        it)."""
 
     def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Verdict:
         """What to do with a prompt whose ticket request_open() has refused."""
 
     def request_begin(self, request_ids: list[int]) -> list[int]: ...
     def request_report(self, reports: list[Report]) -> list[int]: ...
+    def request_released(self, request_ids: list[int], rank: int) -> list[int]: ...
+    def request_stuck(self, request_ids: list[int]) -> list[int]: ...
     def request_cancel(self, request_ids: list[int]) -> list[int]: ...
     def request_detach(self, request_ids: list[int]) -> list[int]: ...
-    def load_start(self, loads: list[tuple[int, str, Prompt, int, int, Blocks]]) -> list[int]:
-        """Items: (request id, ticket, prompt, timeout_ms, user, destination)."""
-
+    def load_start(self, loads: list[Load]) -> list[int]: ...
     def load_abort(self, request_ids: list[int]) -> list[int]: ...
     def load_stuck(self, request_ids: list[int]) -> list[int]:
         """OK for each that is not quiet quiet_timeout_ms after its outcome."""
@@ -103,7 +149,6 @@ def check_node(address: str, options: dict[str, str]) -> tuple[int, str, Checked
 def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) -> Report:
     """One rank's report, for a load that load_start() refused."""
 
-def report_merge(a: Report, b: Report) -> Report: ...
 def status_name(status: int) -> str: ...
 def status_meaning(status: int) -> str:
     """One sentence for a person."""
@@ -120,6 +165,8 @@ EVENT_LEASE_ENDED: Final[int]
 EVENT_LOAD: Final[int]
 EVENT_QUIET: Final[int]
 EVENT_VERDICT: Final[int]
+EVENT_REQUEST_RELEASED: Final[int]
+EVENT_REQUEST_STUCK: Final[int]
 LEASE_END_COMPLETED: Final[int]
 LEASE_END_ABANDONED: Final[int]
 LEASE_END_EXPIRED: Final[int]

@@ -340,6 +340,16 @@ kvf_status kvf_core_request_report(kvf_core *core, uint64_t now_ns, const kvf_re
   return kvf_requests_report(&core->requests, now_ns, report);
 }
 
+kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t id, uint64_t ranks_mask)
+{
+  return kvf_requests_released(&core->requests, now_ns, id, ranks_mask);
+}
+
+kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t now_ns, uint64_t id)
+{
+  return kvf_requests_stuck(&core->requests, now_ns, id);
+}
+
 kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind)
 {
   return kvf_requests_cancel(&core->requests, now_ns, id, kind);

@@ -105,6 +105,8 @@ kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status
                                      const kvf_request_options *options);
 KVF_MUST_USE kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id);
 kvf_status kvf_core_request_report(kvf_core *core, uint64_t now_ns, const kvf_report *report);
+kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t id, uint64_t ranks_mask);
+kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t now_ns, uint64_t id);
 /* kvf_request_cancel(), or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 

@@ -1,3 +1,5 @@
+#include "core/merge.h"
+
 #include "kvferry/consumer.h"
 
 /* By one total order over all ints: statuses after which recomputing is unsafe are graver than all others (so that a
@@ -34,4 +36,45 @@ kvf_report kvf_report_merge(kvf_report a, kvf_report b)
     merged.status = gravest(merged.status, KVF_INVALID);
   }
   return merged;
+}
+
+kvf_ranks kvf_ranks_of(uint32_t ranks, uint64_t request_id, uint32_t blocks)
+{
+  /* What no rank has found: merged with a report it is that report. */
+  return (kvf_ranks){.merged = {.request_id = request_id, .blocks = blocks, .prefix = blocks, .status = KVF_OK},
+                     .all = UINT64_MAX >> (KVF_RANKS_MAX - ranks)};
+}
+
+static bool are_known(const kvf_ranks *ranks, uint64_t mask)
+{
+  return mask != 0 && (mask & ~ranks->all) == 0;
+}
+
+kvf_status kvf_ranks_report(kvf_ranks *ranks, const kvf_report *report)
+{
+  if (!are_known(ranks, report->ranks_mask) || report->blocks != ranks->merged.blocks ||
+      report->prefix > report->blocks) {
+    return KVF_INVALID;
+  }
+  ranks->merged = kvf_report_merge(ranks->merged, *report);
+  return KVF_OK;
+}
+
+kvf_status kvf_ranks_release(kvf_ranks *ranks, uint64_t mask)
+{
+  if (!are_known(ranks, mask)) {
+    return KVF_INVALID;
+  }
+  ranks->released |= mask;
+  return KVF_OK;
+}
+
+bool kvf_ranks_have_reported(const kvf_ranks *ranks)
+{
+  return ranks->merged.ranks_mask == ranks->all;
+}
+
+bool kvf_ranks_are_released(const kvf_ranks *ranks)
+{
+  return ranks->released == ranks->all;
 }

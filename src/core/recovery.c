@@ -6,18 +6,16 @@
 #include <stdlib.h>
 
 #include "base/bitmap.h"
-#include "kvferry/consumer.h"
+#include "core/merge.h"
 #include "kvferry/recovery.h"
 
 typedef struct kvf_recovery_entry {
   uint64_t request_id;
   uint64_t user;
-  kvf_report merged; /* of no rank: ranks_mask is 0 */
-  uint64_t quiet_mask;
+  kvf_ranks ranks;
   uint32_t tokens;
   uint32_t prompt_tokens;
   uint32_t local_blocks;
-  uint32_t positions; /* of all groups */
   uint32_t bars;
   uint32_t kept;        /* leading blocks of each group that the engine was told are good */
   uint32_t first_block; /* of its loaded blocks */
@@ -37,19 +35,22 @@ typedef struct kvf_recovery_block {
   bool drained;
 } kvf_recovery_block;
 
+/* Some of the entries. */
+typedef struct kvf_recovery_set {
+  uint64_t *bits;
+  uint32_t count;
+} kvf_recovery_set;
+
 struct kvf_recovery {
   kvf_recovery_options options;
-  uint64_t all_ranks;
   kvf_recovery_entry *entries;
   uint32_t *buckets;
   uint32_t buckets_mask;
-  uint64_t *free_entries; /* bitmap: the lowest is taken, whatever the order in which they became free */
+  kvf_recovery_set free_entries; /* the lowest is taken, whatever the order in which they became free */
   kvf_recovery_block *blocks;
   uint32_t group_first[KVF_GROUPS_MAX + 1]; /* index of each group's block 0 */
-  uint64_t *due;                            /* bitmap of entries with an event, its lowest first */
-  uint64_t *errors;                         /* bitmap of entries with blocks to drain */
-  uint32_t due_count;
-  uint32_t errors_count;
+  kvf_recovery_set due;                     /* entries with an event */
+  kvf_recovery_set errors;                  /* entries with blocks to drain */
   kvf_recovery_stats stats;
 };
 
@@ -58,18 +59,39 @@ static uint32_t index_of(const kvf_recovery *recovery, const kvf_recovery_entry 
   return (uint32_t)(entry - recovery->entries);
 }
 
+static void put(const kvf_recovery *recovery, kvf_recovery_set *set, const kvf_recovery_entry *entry, bool in)
+{
+  uint32_t index = index_of(recovery, entry);
+  if (in != kvf_bitmap_get(set->bits, index)) {
+    (in ? kvf_bitmap_set : kvf_bitmap_clear)(set->bits, index);
+    set->count = in ? set->count + 1 : set->count - 1;
+  }
+}
+
+static kvf_recovery_entry *first_of(const kvf_recovery *recovery, const kvf_recovery_set *set)
+{
+  return set->count == 0 ? NULL : &recovery->entries[kvf_bitmap_first(set->bits, recovery->options.requests_max)];
+}
+
+/* Positions of all groups. */
+static uint32_t positions_of(const kvf_recovery_entry *entry)
+{
+  return entry->ranks.merged.blocks;
+}
+
 /* Blocks of each group. */
 static uint32_t group_blocks_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  return entry->positions / recovery->options.groups;
+  return positions_of(entry) / recovery->options.groups;
 }
 
 /* Leading blocks of each group that are good, the local prefix at least. With several groups a load is all or nothing:
  * their blocks do not cover the same tokens. */
 static uint32_t good_blocks_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  uint32_t good = recovery->options.groups == 1 ? entry->merged.prefix : 0;
-  if (entry->merged.prefix == entry->positions) {
+  uint32_t prefix = entry->ranks.merged.prefix;
+  uint32_t good = recovery->options.groups == 1 ? prefix : 0;
+  if (prefix == positions_of(entry)) {
     good = group_blocks_of(recovery, entry);
   }
   return good > entry->local_blocks ? good : entry->local_blocks;
@@ -117,11 +139,11 @@ static bool allocate(kvf_recovery *recovery)
   recovery->entries = calloc(options->requests_max, sizeof(*recovery->entries));
   recovery->buckets = calloc(buckets, sizeof(*recovery->buckets));
   recovery->blocks = calloc(recovery->group_first[options->groups], sizeof(*recovery->blocks));
-  recovery->free_entries = calloc(words, sizeof(*recovery->free_entries));
-  recovery->due = calloc(words, sizeof(*recovery->due));
-  recovery->errors = calloc(words, sizeof(*recovery->errors));
+  recovery->free_entries.bits = calloc(words, sizeof(uint64_t));
+  recovery->due.bits = calloc(words, sizeof(uint64_t));
+  recovery->errors.bits = calloc(words, sizeof(uint64_t));
   return recovery->entries != NULL && recovery->buckets != NULL && recovery->blocks != NULL &&
-         recovery->free_entries != NULL && recovery->due != NULL && recovery->errors != NULL;
+         recovery->free_entries.bits != NULL && recovery->due.bits != NULL && recovery->errors.bits != NULL;
 }
 
 kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery **out)
@@ -136,13 +158,12 @@ kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery *
     return KVF_NO_MEMORY;
   }
   recovery->options = *options;
-  recovery->all_ranks = UINT64_MAX >> (KVF_RANKS_MAX - options->ranks);
   if (!allocate(recovery)) {
     kvf_recovery_close(recovery);
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < options->requests_max; i++) {
-    kvf_bitmap_set(recovery->free_entries, i);
+    put(recovery, &recovery->free_entries, &recovery->entries[i], true);
   }
   *out = recovery;
   return KVF_OK;
@@ -153,9 +174,9 @@ void kvf_recovery_close(kvf_recovery *recovery)
   if (recovery == NULL) {
     return;
   }
-  free(recovery->errors);
-  free(recovery->due);
-  free(recovery->free_entries);
+  free(recovery->errors.bits);
+  free(recovery->due.bits);
+  free(recovery->free_entries.bits);
   free(recovery->blocks);
   free(recovery->buckets);
   free(recovery->entries);
@@ -181,15 +202,14 @@ static kvf_recovery_entry *find(const kvf_recovery *recovery, uint64_t request_i
 
 static kvf_recovery_entry *insert(kvf_recovery *recovery, uint64_t request_id)
 {
-  size_t i = kvf_bitmap_first(recovery->free_entries, recovery->options.requests_max);
-  if (i == recovery->options.requests_max) {
+  kvf_recovery_entry *entry = first_of(recovery, &recovery->free_entries);
+  if (entry == NULL) {
     return NULL;
   }
-  kvf_recovery_entry *entry = &recovery->entries[i];
   uint32_t *bucket = bucket_of(recovery, request_id);
-  kvf_bitmap_clear(recovery->free_entries, i);
+  put(recovery, &recovery->free_entries, entry, false);
   *entry = (kvf_recovery_entry){.request_id = request_id, .next = *bucket};
-  *bucket = (uint32_t)i + 1;
+  *bucket = index_of(recovery, entry) + 1;
   recovery->stats.open++;
   return entry;
 }
@@ -202,7 +222,7 @@ static void take_out(kvf_recovery *recovery, kvf_recovery_entry *entry)
     link = &recovery->entries[*link - 1].next;
   }
   *link = entry->next;
-  kvf_bitmap_set(recovery->free_entries, i - 1);
+  put(recovery, &recovery->free_entries, entry, true);
   recovery->stats.open--;
 }
 
@@ -227,7 +247,7 @@ static void disown_blocks(kvf_recovery *recovery, const kvf_recovery_entry *entr
 static kvf_status own_blocks(kvf_recovery *recovery, kvf_recovery_entry *entry, const kvf_blocks *blocks)
 {
   uint32_t group_blocks = group_blocks_of(recovery, entry);
-  for (uint32_t i = entry->positions; i-- > 0;) {
+  for (uint32_t i = positions_of(entry); i-- > 0;) {
     if (blocks->ids[i] == KVF_BLOCK_NONE) {
       continue;
     }
@@ -272,7 +292,7 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
     uint32_t good = block->position;
     status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
-                                                         .blocks = entry->positions,
+                                                         .blocks = positions_of(entry),
                                                          .prefix = good,
                                                          .status = why});
   }
@@ -280,25 +300,6 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
 }
 
 /* ---- errors ---- */
-
-static void want_drain(kvf_recovery *recovery, kvf_recovery_entry *entry)
-{
-  entry->error_block = entry->first_block;
-  uint32_t index = index_of(recovery, entry);
-  if (!kvf_bitmap_get(recovery->errors, index)) {
-    kvf_bitmap_set(recovery->errors, index);
-    recovery->errors_count++;
-  }
-}
-
-static void drop_errors(kvf_recovery *recovery, const kvf_recovery_entry *entry)
-{
-  uint32_t index = index_of(recovery, entry);
-  if (kvf_bitmap_get(recovery->errors, index)) {
-    kvf_bitmap_clear(recovery->errors, index);
-    recovery->errors_count--;
-  }
-}
 
 static uint32_t group_of(const kvf_recovery *recovery, uint32_t index)
 {
@@ -326,7 +327,7 @@ static size_t drain_entry(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf
                                         .group = group,
                                         .block_id = index - recovery->group_first[group],
                                         .position = block->position,
-                                        .status = entry->merged.status};
+                                        .status = entry->ranks.merged.status};
   }
   return count;
 }
@@ -334,12 +335,10 @@ static size_t drain_entry(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf
 size_t kvf_recovery_drain_errors(kvf_recovery *recovery, kvf_recovery_error *out, size_t capacity)
 {
   size_t count = 0;
-  while (recovery->errors_count > 0 && count < capacity) {
-    kvf_recovery_entry *entry = &recovery->entries[kvf_bitmap_first(recovery->errors, recovery->options.requests_max)];
+  while (recovery->errors.count > 0 && count < capacity) {
+    kvf_recovery_entry *entry = first_of(recovery, &recovery->errors);
     count += drain_entry(recovery, entry, out + count, capacity - count);
-    if (entry->error_block == 0) {
-      drop_errors(recovery, entry);
-    }
+    put(recovery, &recovery->errors, entry, entry->error_block != 0);
   }
   recovery->stats.errors += count;
   return count;
@@ -348,11 +347,6 @@ size_t kvf_recovery_drain_errors(kvf_recovery *recovery, kvf_recovery_error *out
 /* ---- what there is to say of a request, decided when it is asked ---- */
 
 #define NOTHING 0u
-
-static bool is_quiet(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
-{
-  return entry->quiet_mask == recovery->all_ranks;
-}
 
 static uint32_t computed_tokens(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
@@ -369,7 +363,7 @@ static bool is_complete(const kvf_recovery *recovery, const kvf_recovery_entry *
 static uint32_t bars_to_all(const kvf_recovery_entry *entry)
 {
   uint32_t bars = entry->bars & KVF_BAR_POLICY;
-  return kvf_status_describe(entry->merged.status)->recompute_safe ? bars : bars | KVF_BAR_UNSAFE;
+  return kvf_status_describe(entry->ranks.merged.status)->recompute_safe ? bars : bars | KVF_BAR_UNSAFE;
 }
 
 static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
@@ -391,14 +385,14 @@ static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_e
   if (entry->told != NOTHING) {
     return good_blocks_of(recovery, entry) < entry->kept ? KVF_RECOVERY_TERMINATE : NOTHING;
   }
-  if (entry->merged.ranks_mask != recovery->all_ranks) {
+  if (!kvf_ranks_have_reported(&entry->ranks)) {
     return NOTHING;
   }
   bool complete = is_complete(recovery, entry);
   if (bars_to_all(entry) != 0 || (!complete && bars_to_rewind(recovery, entry) != 0)) {
     return KVF_RECOVERY_TERMINATE;
   }
-  if (!is_quiet(recovery, entry)) {
+  if (!kvf_ranks_are_released(&entry->ranks)) {
     return NOTHING; /* a late write would undo what the engine computes */
   }
   return complete ? KVF_RECOVERY_READY : KVF_RECOVERY_REWIND;
@@ -410,7 +404,7 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
   if (decision != NOTHING) {
     return decision;
   }
-  if (!is_quiet(recovery, entry)) {
+  if (!kvf_ranks_are_released(&entry->ranks)) {
     bool given_up = entry->ended || entry->told == KVF_RECOVERY_TERMINATE;
     return given_up && !entry->abort_told ? KVF_RECOVERY_ABORT : NOTHING;
   }
@@ -419,19 +413,14 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
 
 static void leave(kvf_recovery *recovery, kvf_recovery_entry *entry)
 {
-  drop_errors(recovery, entry);
+  put(recovery, &recovery->errors, entry, false);
   disown_blocks(recovery, entry);
   take_out(recovery, entry);
 }
 
 static void review(kvf_recovery *recovery, kvf_recovery_entry *entry)
 {
-  uint32_t index = index_of(recovery, entry);
-  bool due = next_kind(recovery, entry) != NOTHING;
-  if (due != kvf_bitmap_get(recovery->due, index)) {
-    (due ? kvf_bitmap_set : kvf_bitmap_clear)(recovery->due, index);
-    recovery->due_count = due ? recovery->due_count + 1 : recovery->due_count - 1;
-  }
+  put(recovery, &recovery->due, entry, next_kind(recovery, entry) != NOTHING);
   if (entry->ended && entry->released) {
     leave(recovery, entry);
   }
@@ -441,7 +430,7 @@ static void tell_decision(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf
 {
   bool complete = is_complete(recovery, entry);
   event->bars = event->kind == KVF_RECOVERY_TERMINATE ? bars_to_rewind(recovery, entry) : 0;
-  event->status = event->kind == KVF_RECOVERY_READY ? KVF_OK : kvf_status_describe(entry->merged.status)->status;
+  event->status = event->kind == KVF_RECOVERY_READY ? KVF_OK : kvf_status_describe(entry->ranks.merged.status)->status;
   entry->told = event->kind;
   entry->kept = good_blocks_of(recovery, entry);
   if (event->kind != KVF_RECOVERY_TERMINATE) {
@@ -450,7 +439,8 @@ static void tell_decision(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf
     event->recompute_tokens = entry->tokens - event->computed_tokens;
   }
   if (!complete) {
-    want_drain(recovery, entry);
+    entry->error_block = entry->first_block;
+    put(recovery, &recovery->errors, entry, true);
   }
   kvf_recovery_stats *stats = &recovery->stats;
   stats->ready += event->kind == KVF_RECOVERY_READY;
@@ -472,7 +462,7 @@ static void tell(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf_recovery
       break;
     case KVF_RECOVERY_ABORT:
       entry->abort_told = true;
-      event->ranks_mask = recovery->all_ranks & ~entry->quiet_mask;
+      event->ranks_mask = entry->ranks.all & ~entry->ranks.released;
       recovery->stats.aborted++;
       break;
     case KVF_RECOVERY_RELEASE:
@@ -485,10 +475,10 @@ static void tell(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf_recovery
 
 bool kvf_recovery_next_event(kvf_recovery *recovery, kvf_recovery_event *out)
 {
-  if (recovery->due_count == 0) {
+  kvf_recovery_entry *entry = first_of(recovery, &recovery->due);
+  if (entry == NULL) {
     return false;
   }
-  kvf_recovery_entry *entry = &recovery->entries[kvf_bitmap_first(recovery->due, recovery->options.requests_max)];
   uint32_t kind = next_kind(recovery, entry);
   assert(kind != NOTHING);
   kvf_recovery_event event = {
@@ -581,7 +571,8 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->tokens = request->tokens;
   entry->prompt_tokens = request->prompt_tokens;
   entry->local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
-  entry->positions = blocks_of(recovery, request->tokens) * recovery->options.groups;
+  entry->ranks = kvf_ranks_of(recovery->options.ranks, request->request_id,
+                              blocks_of(recovery, request->tokens) * recovery->options.groups);
   entry->bars = request->bars;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
@@ -620,47 +611,17 @@ kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 
 /* ---- what the ranks found ---- */
 
-static void merge(kvf_recovery *recovery, kvf_recovery_entry *entry, const kvf_report *report)
-{
-  recovery->stats.late_reports += entry->told != 0 || entry->ended;
-  entry->merged = entry->merged.ranks_mask == 0 ? *report : kvf_report_merge(entry->merged, *report);
-  review(recovery, entry);
-}
-
 kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
 {
   kvf_recovery_entry *entry = find(recovery, report->request_id);
   if (entry == NULL) {
     return KVF_NOT_FOUND;
   }
-  if (report->ranks_mask == 0 || (report->ranks_mask & ~recovery->all_ranks) != 0 ||
-      report->blocks != entry->positions || report->prefix > report->blocks ||
-      (report->status == KVF_OK && report->prefix < report->blocks)) {
-    return KVF_INVALID;
-  }
-  merge(recovery, entry, report);
-  return KVF_OK;
-}
-
-/* What all ranks have, by the verdict. */
-static kvf_status report_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry, const kvf_verdict *verdict,
-                            kvf_report *out)
-{
-  *out = (kvf_report){.request_id = entry->request_id,
-                      .ranks_mask = recovery->all_ranks,
-                      .blocks = entry->positions,
-                      .status = verdict->status};
-  switch (verdict->action) {
-    case KVF_ACTION_USE:
-      out->prefix = entry->positions;
-      return verdict->status == KVF_OK ? KVF_OK : KVF_INVALID;
-    case KVF_ACTION_RECOMPUTE:
-      out->prefix = verdict->keep_blocks;
-      return verdict->status != KVF_OK && verdict->keep_blocks < entry->positions ? KVF_OK : KVF_INVALID;
-    case KVF_ACTION_FAIL:
-      return verdict->status != KVF_OK ? KVF_OK : KVF_INVALID;
-  }
-  return KVF_INVALID;
+  bool contradicts_itself = report->status == KVF_OK && report->prefix < report->blocks;
+  kvf_status status = contradicts_itself ? KVF_INVALID : kvf_ranks_report(&entry->ranks, report);
+  recovery->stats.late_reports += status == KVF_OK && (entry->told != NOTHING || entry->ended);
+  review(recovery, entry);
+  return status;
 }
 
 kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, const kvf_verdict *verdict)
@@ -669,25 +630,31 @@ kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, con
   if (entry == NULL) {
     return KVF_NOT_FOUND;
   }
-  kvf_report report;
-  kvf_status status = report_of(recovery, entry, verdict, &report);
-  if (status == KVF_OK) {
-    entry->bars |= verdict->action == KVF_ACTION_FAIL ? (uint32_t)KVF_BAR_POLICY : 0;
-    merge(recovery, entry, &report);
+  bool is_use = verdict->action == KVF_ACTION_USE;
+  if (verdict->action < KVF_ACTION_USE || verdict->action > KVF_ACTION_FAIL || is_use != (verdict->status == KVF_OK) ||
+      (verdict->action == KVF_ACTION_RECOMPUTE && verdict->keep_blocks >= positions_of(entry))) {
+    return KVF_INVALID;
   }
-  return status;
+  kvf_report report = {.request_id = request_id,
+                       .ranks_mask = entry->ranks.all,
+                       .blocks = positions_of(entry),
+                       .prefix = is_use ? positions_of(entry) : 0,
+                       .status = verdict->status};
+  if (verdict->action == KVF_ACTION_RECOMPUTE) {
+    report.prefix = verdict->keep_blocks;
+  } else if (!is_use) {
+    entry->bars |= KVF_BAR_POLICY;
+  }
+  return kvf_recovery_report(recovery, &report);
 }
 
 kvf_status kvf_recovery_quiet(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
-  if ((ranks_mask & ~recovery->all_ranks) != 0) {
-    return KVF_INVALID;
-  }
   if (entry == NULL) {
     return KVF_NOT_FOUND;
   }
-  entry->quiet_mask |= ranks_mask;
+  kvf_status status = kvf_ranks_release(&entry->ranks, ranks_mask);
   review(recovery, entry);
-  return KVF_OK;
+  return status;
 }

@@ -31,13 +31,20 @@ kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *
   return KVF_OK;
 }
 
-static void free_request(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+/* There is nothing to tell its producers any more. */
+static void let_peers_go(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_list_remove(&request->ranks[i].due);
     kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
   }
+  request->ranks_count = 0;
   kvf_wheel_disarm(requests->wheel, &request->timer);
+}
+
+static void free_request(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  let_peers_go(requests, now_ns, request);
   kvf_list_remove(&request->event);
   HASH_DELETE(by_id, requests->by_id, request);
   free(request);
@@ -180,31 +187,63 @@ static void finish(kvf_requests *requests, uint64_t now_ns, kvf_request *request
   tell(requests, now_ns, request);
 }
 
-static bool is_told(const kvf_request *request)
+/* ---- what the engine is to hear of it ---- */
+
+#define NOTHING 0u
+
+static uint32_t next_kind(const kvf_request *request)
+{
+  if (request->verdict_pending) {
+    return KVF_EVENT_VERDICT;
+  }
+  if (request->state < KVF_REQUEST_FINISHING || !request->begun || request->released_told) {
+    return NOTHING;
+  }
+  if (kvf_ranks_are_released(&request->own)) {
+    return KVF_EVENT_REQUEST_RELEASED;
+  }
+  bool is_good = request->verdict.action == KVF_ACTION_USE; /* it is in no hurry */
+  return request->own.stuck && !is_good && !request->stuck_told ? KVF_EVENT_REQUEST_STUCK : NOTHING;
+}
+
+/* To be called after whatever may give a request something to say, or end it: the request may be gone. */
+static void review(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  bool all_said = !request->verdict_pending && (!request->begun || request->released_told);
+  if (request->state == KVF_REQUEST_TOLD && all_said) {
+    free_request(requests, now_ns, request);
+  } else if (next_kind(request) == NOTHING) {
+    kvf_list_remove(&request->event);
+  } else {
+    kvf_list_ensure_back(&requests->events, &request->event);
+  }
+}
+
+/* ---- the end of the telling ---- */
+
+static void stop_telling(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  request->state = KVF_REQUEST_TOLD;
+  let_peers_go(requests, now_ns, request);
+  review(requests, now_ns, request);
+}
+
+static void stop_if_told(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     if (!request->ranks[i].told) {
-      return false;
+      return;
     }
   }
-  return true;
-}
-
-static void free_if_done(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  if (!request->verdict_pending && is_told(request)) {
-    free_request(requests, now_ns, request);
-  }
+  stop_telling(requests, now_ns, request);
 }
 
 static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     requests->counters.finishes_given_up += !request->ranks[i].told;
-    request->ranks[i].told = true;
-    kvf_list_remove(&request->ranks[i].due);
   }
-  free_if_done(requests, now_ns, request);
+  stop_telling(requests, now_ns, request);
 }
 
 static kvf_status send_renew(kvf_requests *requests, kvf_conn *conn, kvf_renew *renew)
@@ -330,8 +369,9 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
   request->groups = ticket->groups;
-  request->positions = (uint32_t)kvf_ticket_all_positions(ticket);
   request->options = kvf_requests_options(requests, options);
+  request->own =
+      kvf_ranks_of(requests->self->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
 }
@@ -397,14 +437,14 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
 kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id)
 {
   kvf_request *request = find(requests, id);
-  if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
+  if (request == NULL || (request->state >= KVF_REQUEST_FINISHING && !request->verdict_pending)) {
     return KVF_NOT_FOUND;
   }
   if (request->begun) {
     return KVF_EXISTS;
   }
   request->begun = true;
-  if (request->state == KVF_REQUEST_FINISHING) {
+  if (request->state >= KVF_REQUEST_FINISHING) {
     return KVF_OK; /* its verdict is on the way */
   }
   request->state = KVF_REQUEST_LOADING;
@@ -458,19 +498,19 @@ static kvf_finish_kind finish_of(const kvf_verdict *verdict)
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   request->verdict = decide(requests, now_ns, &request->options,
-                            (kvf_policy_input){.report = request->merged,
+                            (kvf_policy_input){.report = request->own.merged,
                                                .whole = is_kept_whole(requests, request),
                                                .block_tokens = request->block_tokens,
                                                .tokens = request->tokens});
   request->verdict_pending = true;
-  kvf_list_push_back(&requests->events, &request->event);
+  review(requests, now_ns, request);
   if (request->verdict.action != KVF_ACTION_USE) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
     kvf_self_log(requests->self, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
                  "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
                  (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
-                 kvf_status_name(request->verdict.status), request->merged.prefix, request->positions,
+                 kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
                  request->verdict.recompute_tokens,
                  request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
@@ -491,47 +531,65 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)
 {
   kvf_request *request = find(requests, report->request_id);
-  uint32_t ranks = requests->self->config.ranks;
-  uint64_t all = ranks >= 64 ? UINT64_MAX : (UINT64_C(1) << ranks) - 1;
-  if (request == NULL || request->state == KVF_REQUEST_FINISHING) {
+  if (request == NULL || request->state >= KVF_REQUEST_FINISHING) {
     requests->counters.late_reports++;
     return KVF_NOT_FOUND;
   }
-  if (request->state == KVF_REQUEST_OPEN || report->ranks_mask == 0 || (report->ranks_mask & ~all) != 0 ||
-      report->blocks != request->positions || report->prefix > report->blocks) {
-    return KVF_INVALID;
-  }
-  request->merged = request->merged.ranks_mask == 0 ? *report : kvf_report_merge(request->merged, *report);
-  if (request->merged.ranks_mask == all) {
+  kvf_status status = request->state == KVF_REQUEST_OPEN ? KVF_INVALID : kvf_ranks_report(&request->own, report);
+  if (status == KVF_OK && kvf_ranks_have_reported(&request->own)) {
     conclude(requests, now_ns, request);
   }
+  return status;
+}
+
+kvf_status kvf_requests_released(kvf_requests *requests, uint64_t now_ns, uint64_t id, uint64_t ranks_mask)
+{
+  kvf_request *request = find(requests, id);
+  if (request == NULL) {
+    return KVF_NOT_FOUND;
+  }
+  kvf_status status = request->begun ? kvf_ranks_release(&request->own, ranks_mask) : KVF_INVALID;
+  review(requests, now_ns, request);
+  return status;
+}
+
+kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t now_ns, uint64_t id)
+{
+  kvf_request *request = find(requests, id);
+  if (request == NULL) {
+    return KVF_NOT_FOUND;
+  }
+  request->own.stuck = true;
+  review(requests, now_ns, request);
   return KVF_OK;
 }
 
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind)
 {
   kvf_request *request = find(requests, id);
-  if (request == NULL || (request->state == KVF_REQUEST_FINISHING && !request->verdict_pending)) {
+  if (request == NULL || (request->state >= KVF_REQUEST_FINISHING && !request->verdict_pending)) {
     return KVF_NOT_FOUND;
   }
   requests->counters.cancelled += kind != KVF_FINISH_DETACHED;
   requests->counters.detached += kind == KVF_FINISH_DETACHED;
   if (request->verdict_pending) {
     request->verdict_pending = false;
-    kvf_list_remove(&request->event);
-    free_if_done(requests, now_ns, request);
-    return KVF_OK;
+  } else {
+    finish(requests, now_ns, request, kind);
   }
-  finish(requests, now_ns, request, kind);
+  review(requests, now_ns, request);
   return KVF_OK;
 }
 
 /* ---- what becomes of the producers while a request waits ---- */
 
-static kvf_report loaded_nothing(const kvf_request *request, kvf_status status)
+/* The ranks that have not reported have nothing, for this reason. */
+static void find_nothing(kvf_request *request, kvf_status status)
 {
-  return (kvf_report){
-      .request_id = request->id, .ranks_mask = UINT64_MAX, .blocks = request->positions, .status = status};
+  kvf_report nothing = request->own.merged;
+  nothing.prefix = 0;
+  nothing.status = status;
+  request->own.merged = kvf_report_merge(request->own.merged, nothing);
 }
 
 /* This rank's source lacks it from now on. A load that has begun finds that out for itself. */
@@ -544,7 +602,7 @@ static void lose(kvf_requests *requests, uint64_t now_ns, const kvf_request_rank
   request->sources_left &= ~(1u << rank->source);
   if (request->sources_left == 0) {
     requests->counters.lost[kvf_status_index(status)]++;
-    request->merged = loaded_nothing(request, status);
+    find_nothing(request, status);
     conclude(requests, now_ns, request);
   }
 }
@@ -608,7 +666,7 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
     }
   }
   if (asked && request->state == KVF_REQUEST_FINISHING) {
-    free_if_done(requests, now_ns, request);
+    stop_if_told(requests, now_ns, request);
   }
 }
 
@@ -627,12 +685,12 @@ kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint3
 
 /* ---- time and events ---- */
 
-/* The load's last moment: ranks that have not reported are lost. */
+/* The load's last moment: ranks that have not reported are lost, and so is who could say that they are released. */
 static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  kvf_report lost = loaded_nothing(request, KVF_RANK_LOST);
   requests->counters.ranks_lost++;
-  request->merged = request->merged.ranks_mask == 0 ? lost : kvf_report_merge(request->merged, lost);
+  find_nothing(request, KVF_RANK_LOST);
+  request->own.stuck = true;
   conclude(requests, now_ns, request);
 }
 
@@ -656,9 +714,16 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
     return false;
   }
   kvf_request *request = KVF_CONTAINER_OF(node, kvf_request, event);
-  *out = (kvf_event){
-      .kind = KVF_EVENT_VERDICT, .id = request->id, .user = request->user, .u = {.verdict = request->verdict}};
-  request->verdict_pending = false;
-  free_if_done(requests, now_ns, request);
+  kvf_event_kind kind = (kvf_event_kind)next_kind(request);
+  *out = (kvf_event){.kind = kind, .id = request->id, .user = request->user};
+  if (kind == KVF_EVENT_VERDICT) {
+    out->u.verdict = request->verdict;
+    request->verdict_pending = false;
+  } else if (kind == KVF_EVENT_REQUEST_STUCK) {
+    request->stuck_told = true;
+  } else {
+    request->released_told = true;
+  }
+  review(requests, now_ns, request);
   return true;
 }

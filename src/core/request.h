@@ -6,23 +6,32 @@
  * end: the engine's ranks may be reading from any of them. What becomes of a source concerns the ranks that read from
  * it, never the request.
  *
- *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► freed
+ *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► TOLD
  *     └─────────── no source left, cancel, detach ────────────┘
+ *
+ * A request that is TOLD is freed once its events have been taken, with one that has begun when all of the engine's
+ * ranks have released it.
  */
 #ifndef KVF_CORE_REQUEST_H
 #define KVF_CORE_REQUEST_H
 
 #include "base/prng.h"
 #include "core/budget.h"
+#include "core/merge.h"
 #include "core/peer.h"
 #include "kvferry/consumer.h"
 #include "wire/lease_message.h"
 #include "wire/sources.h"
 
-/* Open at once, those included that only wait for producers to hear of their end. */
+/* Open at once, those included that only wait for producers to hear of their end, or for their own ranks' release. */
 #define KVF_REQUESTS_MAX 65536
 
-typedef enum kvf_request_state { KVF_REQUEST_OPEN, KVF_REQUEST_LOADING, KVF_REQUEST_FINISHING } kvf_request_state;
+typedef enum kvf_request_state {
+  KVF_REQUEST_OPEN,
+  KVF_REQUEST_LOADING,
+  KVF_REQUEST_FINISHING,
+  KVF_REQUEST_TOLD
+} kvf_request_state;
 
 typedef struct kvf_request kvf_request;
 
@@ -45,8 +54,10 @@ struct kvf_request {
   kvf_finish_kind finish; /* what FINISHING tells */
   bool begun;
   bool verdict_pending;
+  bool stuck_told;
+  bool released_told;
   kvf_verdict verdict;
-  kvf_list event; /* in kvf_requests.events while verdict_pending */
+  kvf_list event; /* in kvf_requests.events while there is something to say */
   kvf_timer timer;
   uint64_t renew_ns;   /* when to renew, or to tell again */
   uint64_t until_ns;   /* LOADING: the verdict's time; FINISHING: when the lease is over by itself */
@@ -58,8 +69,7 @@ struct kvf_request {
   uint32_t tokens;
   uint32_t block_tokens;
   uint32_t groups;
-  uint32_t positions;
-  kvf_report merged;
+  kvf_ranks own; /* the engine's */
   uint32_t ranks_count;
   kvf_request_rank ranks[]; /* of the producers, source by source */
 };
@@ -121,6 +131,8 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
                                  const kvf_request_options *options);
 KVF_MUST_USE kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id);
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report);
+kvf_status kvf_requests_released(kvf_requests *requests, uint64_t now_ns, uint64_t id, uint64_t ranks_mask);
+kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t now_ns, uint64_t id);
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 

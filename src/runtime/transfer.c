@@ -183,6 +183,22 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
   return status;
 }
 
+kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_request_released(node->core, now_ns, request_id, ranks_mask);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_request_stuck(node->core, now_ns, request_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
 static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish_kind kind)
 {
   uint64_t now_ns = kvf_node_enter(node);

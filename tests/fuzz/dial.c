@@ -195,6 +195,10 @@ static void act_on_request(fuzz_tape *tape)
       }
       break;
     case 2: {
+      if ((choice & 4) != 0) {
+        dial_let_go(request, choice >> 3 & 1);
+        break;
+      }
       kvf_report report = {.request_id = request->id, .blocks = POSITIONS, .ranks_mask = 1};
       report.prefix = fuzz_choose(tape, POSITIONS + 1);
       report.status = report.prefix == POSITIONS ? KVF_OK : KVF_TRANSFER_FAILED;
@@ -435,6 +439,9 @@ static void close_world(void)
     fuzz_tape refuse = {.data = (const uint8_t *)"\xff", .bytes = 1};
     answer_dial(&refuse);
     end_reads();
+    for (uint32_t k = 0; k < world.requests_count; k++) {
+      dial_let_go(&world.requests[k], false);
+    }
     dial_pass(10 * MS);
     dial_check();
   }

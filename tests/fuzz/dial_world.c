@@ -123,6 +123,18 @@ static void on_verdict(const kvf_event *event)
   fuzz_check(request->begun || (event->u.verdict.action != KVF_ACTION_USE && event->u.verdict.keep_blocks == 0));
 }
 
+static void on_request(const kvf_event *event)
+{
+  fuzz_check(event->user < world.requests_count);
+  request_model *request = &world.requests[event->user];
+  fuzz_check(request->id == event->id && request->begun && (request->cancelled || request->has_verdict));
+  fuzz_check(!request->is_released);
+  if (event->kind == KVF_EVENT_REQUEST_RELEASED) {
+    fuzz_check(request->is_let_go);
+    request->is_released = true;
+  }
+}
+
 static void settle(void)
 {
   kvf_effect effect;
@@ -150,6 +162,8 @@ static void settle(void)
   while (kvf_core_next_event(&world.core, world.all.now_ns, &event)) {
     if (event.kind == KVF_EVENT_VERDICT) {
       on_verdict(&event);
+    } else if (event.kind == KVF_EVENT_REQUEST_RELEASED || event.kind == KVF_EVENT_REQUEST_STUCK) {
+      on_request(&event);
     } else {
       on_load(&event);
     }
@@ -218,6 +232,15 @@ void dial_open(void)
   wires_set_memory(&world.core);
 }
 
+void dial_let_go(request_model *request, bool is_stuck)
+{
+  kvf_requests *requests = &world.core.requests;
+  kvf_status status = is_stuck ? kvf_requests_stuck(requests, world.all.now_ns, request->id)
+                               : kvf_requests_released(requests, world.all.now_ns, request->id, 1);
+  fuzz_check(status == KVF_OK || is_stuck || !request->begun || request->is_released);
+  request->is_let_go = request->is_let_go || (!is_stuck && status == KVF_OK);
+}
+
 bool dial_is_settled(void)
 {
   bool settled = true;
@@ -226,7 +249,7 @@ bool dial_is_settled(void)
   }
   for (uint32_t i = 0; i < world.requests_count; i++) {
     const request_model *request = &world.requests[i];
-    settled = settled && (!request->begun || request->cancelled || request->has_verdict);
+    settled = settled && (!request->begun || request->is_released);
   }
   return settled;
 }

@@ -36,6 +36,8 @@ typedef struct request_model {
   bool begun;
   bool cancelled;
   bool has_verdict;
+  bool is_let_go; /* its rank is said to be released */
+  bool is_released;
   uint64_t verdict_by_ns;
 } request_model;
 
@@ -67,6 +69,8 @@ void dial_pass(uint64_t ns);
 /* The read is over; `is_good`: with a live fence's sample. */
 void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *sample, bool is_good);
 /* Whether every load is quiet and every request has what it waits for. */
+/* Says that the only rank is released, or that it is stuck. */
+void dial_let_go(request_model *request, bool is_stuck);
 bool dial_is_settled(void);
 
 #endif

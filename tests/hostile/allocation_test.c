@@ -177,6 +177,7 @@ static void take(kvf_node *consumer, uint64_t id, const kvf_event *event, waited
   } else if (event->kind == KVF_EVENT_QUIET) {
     assert_true(w->loaded && !w->quiet);
     w->quiet = true;
+    (void)kvf_request_released(consumer, id, 1);
   } else if (event->kind == KVF_EVENT_VERDICT) {
     assert_false(w->decided);
     w->decided = true;
@@ -242,6 +243,7 @@ static void consume(kvf_node *consumer, uint32_t seed, ending how)
                                 .user = 5};
   if (!is_well(kvf_load_start(consumer, &load), "load_start")) {
     (void)kvf_request_cancel(consumer, info.id);
+    (void)kvf_request_released(consumer, info.id, 1);
     return;
   }
   if (how == END_ABORTED) {

@@ -12,6 +12,7 @@
 static void on_blocks(sim_world *world, const sim_event *event);
 static void on_load(sim_world *world, const sim_event *event);
 static void on_report(sim_world *world, const sim_event *event);
+static void on_let_go(sim_world *world, const sim_event *event);
 static void on_abort(sim_world *world, const sim_event *event);
 static void on_load_watch(sim_world *world, const sim_event *event);
 static void on_verdict_watch(sim_world *world, const sim_event *event);
@@ -29,13 +30,16 @@ static void tell(sim_world *world, const sim_job *job, sim_event_fn fn, uint32_t
   sim_push(world, world->now_ns + after_ns, fn, sim_job_index(world, job), rank, job->life);
 }
 
+static bool is_alive(const sim_world *world, const sim_event *event)
+{
+  const sim_engine *engine = &world->engines[world->jobs[event->a].engine];
+  return engine->life == event->c && engine->state != SIM_ENGINE_DOWN;
+}
+
 sim_job *sim_job_of(sim_world *world, const sim_event *event)
 {
   sim_job *job = &world->jobs[event->a];
-  return world->engines[job->engine].life == event->c && world->engines[job->engine].state != SIM_ENGINE_DOWN &&
-                 job->state != SIM_JOB_OVER
-             ? job
-             : NULL;
+  return is_alive(world, event) && job->state != SIM_JOB_OVER ? job : NULL;
 }
 
 static sim_node *rank_of(sim_world *world, const sim_job *job, uint32_t rank)
@@ -112,7 +116,7 @@ static void begin(sim_world *world, sim_job *job)
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
   HASH_FIND(by_id, control->core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
-  job->decided_early = request != NULL && request->state == KVF_REQUEST_FINISHING;
+  job->decided_early = request != NULL && request->state >= KVF_REQUEST_FINISHING;
   if (sim_strikes(world, SIM_FAULT_AGAIN, 4)) {
     sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_EXISTS);
   }
@@ -196,17 +200,27 @@ void sim_jobs_try(sim_world *world, uint32_t engine)
   }
 }
 
+/* Nothing of the load writes on this rank any more: the worker says so, perhaps twice. */
+static void let_go(sim_world *world, sim_job *job, uint32_t rank, sim_load_state state)
+{
+  job->load[rank].state = state;
+  tell(world, job, on_let_go, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  if (sim_strikes(world, SIM_FAULT_AGAIN, 4)) {
+    tell(world, job, on_let_go, rank, sim_lag(world, SIM_FAULT_AGAIN, 20 * SIM_MS));
+  }
+  sim_job_advance(world, job);
+}
+
 static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_status status)
 {
   sim_load *load = &job->load[rank];
-  load->state = SIM_LOAD_REFUSED;
   load->report = (kvf_report){.request_id = job->info.id,
                               .ranks_mask = UINT64_C(1) << rank,
                               .blocks = sim_prompt_at(job->prompt)->positions * world->groups,
                               .prefix = 0,
                               .status = status};
   tell(world, job, on_report, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
-  sim_job_advance(world, job);
+  let_go(world, job, rank, SIM_LOAD_REFUSED);
 }
 
 static void on_load(sim_world *world, const sim_event *event)
@@ -224,8 +238,7 @@ static void on_load(sim_world *world, const sim_event *event)
     return;
   }
   if (job->cancelled || job->state != SIM_JOB_LOADING) {
-    job->load[event->b].state = SIM_LOAD_REFUSED; /* nothing to do any more */
-    sim_job_advance(world, job);
+    let_go(world, job, event->b, SIM_LOAD_REFUSED); /* nothing to do any more */
     return;
   }
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
@@ -314,8 +327,7 @@ static void on_quiet(sim_world *world, sim_job *job, const sim_node *node)
     sim_fail(world, "P4", "node %u: job %u is quiet with %u reads in flight", node->index, sim_job_index(world, job),
              load->reads);
   }
-  load->state = SIM_LOAD_QUIET;
-  sim_job_advance(world, job);
+  let_go(world, job, node->rank, SIM_LOAD_QUIET);
 }
 
 void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event)
@@ -360,6 +372,31 @@ static void on_quiet_watch(sim_world *world, const sim_event *event)
   }
   if (job->load[event->b].state == SIM_LOAD_DECIDED && kvf_core_is_healthy(&node->core)) {
     sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not quiet", node->index, event->a);
+  }
+  if (job->load[event->b].state == SIM_LOAD_DECIDED) {
+    sim_node *control = control_of(world, job);
+    uint64_t now_ns = sim_node_enter(world, control);
+    (void)kvf_requests_stuck(&control->core.requests, now_ns, job->info.id);
+    sim_node_leave(world, control);
+    job->said_stuck = true;
+  }
+}
+
+static void on_let_go(sim_world *world, const sim_event *event)
+{
+  sim_job *job = &world->jobs[event->a]; /* its blocks may have been given back already, by a recovery table */
+  if (!is_alive(world, event) || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *control = control_of(world, job);
+  bool is_news = (job->let_go >> event->b & 1) == 0;
+  job->let_go |= 1u << event->b;
+  uint64_t now_ns = sim_node_enter(world, control);
+  kvf_status status = kvf_requests_released(&control->core.requests, now_ns, job->info.id, UINT64_C(1) << event->b);
+  sim_node_leave(world, control);
+  sim_note(world, control->index, "job %: rank % is released: $", event->a, event->b, (uint64_t)(int64_t)status);
+  if (is_news && status != KVF_OK) {
+    sim_fail(world, "P4", "job %u is forgotten before it is released: %s", event->a, kvf_status_name(status));
   }
 }
 
@@ -474,11 +511,8 @@ void sim_job_advance(sim_world *world, sim_job *job)
   if (job->state != SIM_JOB_DECIDED) {
     return;
   }
-  for (uint32_t rank = 0; rank < engine->ranks && job->has_blocks; rank++) {
-    sim_load_state state = job->load[rank].state;
-    if (state != SIM_LOAD_QUIET && state != SIM_LOAD_REFUSED) {
-      return;
-    }
+  if (job->has_blocks && !job->released) {
+    return;
   }
   if (!job->has_blocks || job->cancelled || job->verdict.action == KVF_ACTION_FAIL) {
     job->state = SIM_JOB_OVER;

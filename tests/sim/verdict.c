@@ -76,6 +76,36 @@ static uint32_t kept_positions(const sim_world *world, const sim_job *job, const
   return verdict->action == KVF_ACTION_RECOMPUTE ? verdict->keep_blocks : 0;
 }
 
+/* P3, P4: once, after the verdict, and only when no rank's load may write any more, and the control node knows that. */
+void sim_job_on_released(sim_world *world, sim_node *node, const kvf_event *event)
+{
+  sim_job *job = event->user < world->jobs_count ? &world->jobs[event->user] : NULL;
+  bool is_release = event->kind == KVF_EVENT_REQUEST_RELEASED;
+  sim_note(world, node->index, is_release ? "job % is released" : "job % is stuck", event->user, 0, 0);
+  if (job == NULL || job->info.id != event->id || job->released || (!is_release && job->stuck) ||
+      !(job->had_verdict || job->cancelled)) {
+    sim_fail(world, "P3", "node %u: request %llu is released or stuck twice, or too early", node->index,
+             (unsigned long long)event->id);
+    return;
+  }
+  if (!is_release) {
+    bool is_late = job->had_verdict && job->verdict.status == KVF_RANK_LOST;
+    if ((job->had_verdict && job->verdict.action == KVF_ACTION_USE) || (!job->said_stuck && !is_late)) {
+      sim_fail(world, "P7", "job %llu is stuck, and no rank has said so", (unsigned long long)event->user);
+    }
+    job->stuck = true;
+    return;
+  }
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    sim_load_state state = job->load[rank].state;
+    if ((state != SIM_LOAD_QUIET && state != SIM_LOAD_REFUSED) || (job->let_go >> rank & 1) == 0) {
+      sim_fail(world, "P4", "job %llu is released, and rank %u is not", (unsigned long long)event->user, rank);
+    }
+  }
+  job->released = true;
+  sim_job_advance(world, job);
+}
+
 static uint32_t any_producer(sim_world *world)
 {
   return sim_choose(&world->tape, world->producers);

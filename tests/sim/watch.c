@@ -37,7 +37,7 @@ static bool needs_lease(const sim_world *world, const sim_job *job)
     return false;
   }
   HASH_FIND(by_id, world->nodes[engine->control].core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
-  return request != NULL && request->state != KVF_REQUEST_FINISHING;
+  return request != NULL && request->state < KVF_REQUEST_FINISHING;
 }
 
 static sim_job *job_of(sim_world *world, uint32_t node, uint64_t request_id)

@@ -253,6 +253,10 @@ typedef struct sim_job {
   bool has_blocks;
   bool had_verdict;
   bool decided_early; /* the library decided before its load could begin */
+  bool released;
+  bool stuck;      /* told, with its verdict */
+  uint32_t let_go; /* ranks, as bits, that the control node has been told are released */
+  bool said_stuck; /* the control node has been told that */
   kvf_verdict verdict;
   kvf_request_info info;
   kvf_request_options options;
@@ -501,6 +505,8 @@ void sim_job_arrive(sim_world *world, sim_job *job);
 void sim_job_cancel(sim_world *world, sim_job *job, kvf_finish_kind kind);
 void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event);
 void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event);
+/* KVF_EVENT_REQUEST_RELEASED, KVF_EVENT_REQUEST_STUCK. */
+void sim_job_on_released(sim_world *world, sim_node *node, const kvf_event *event);
 /* A rank's load is quiet, or its job was decided: perhaps the blocks can go. */
 void sim_job_advance(sim_world *world, sim_job *job);
 void sim_jobs_drop_engine(sim_world *world, uint32_t engine);

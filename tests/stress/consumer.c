@@ -17,7 +17,7 @@ static stress_load *find_load(stress_site *site, uint64_t id)
 /* With the site's lock: forgets it when nothing of it can come any more. */
 static void forget_if_done(stress_load *load)
 {
-  if ((load->quiet || !load->started) && (load->decided || load->cancelled)) {
+  if ((load->released || !load->started) && (load->decided || load->cancelled)) {
     load->id = 0;
   }
 }
@@ -198,6 +198,9 @@ static void on_quiet(stress_site *site, stress_load *load)
   }
   check_bytes(site, load, "when quiet");
   load->quiet = true;
+  if (kvf_request_released(site->node, load->id, 1) != KVF_OK) {
+    stress_fail("P4", "a request is forgotten before it is released");
+  }
   for (uint32_t i = 0; i < load->count; i++) {
     stress_fill(site, load->blocks[i], 0, 0);
     site->used[load->blocks[i]] = false;
@@ -220,6 +223,11 @@ static void on_event(stress_site *site, const kvf_event *event)
       stress_fail("P3", "a second verdict, or one after cancel");
     }
     load->decided = true;
+  } else if (event->kind == KVF_EVENT_REQUEST_RELEASED) {
+    if (load->released || !load->quiet || !(load->decided || load->cancelled)) {
+      stress_fail("P4", "released twice, before it is quiet, or before its verdict");
+    }
+    load->released = true;
   } else {
     stress_fail("P3", "a consumer has an event of kind %d", (int)event->kind);
   }

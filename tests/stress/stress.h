@@ -124,6 +124,7 @@ typedef struct stress_load {
   bool quiet;
   bool decided;
   bool cancelled;
+  bool released;
 } stress_load;
 
 /* What a node is told. The parent sends it to a child process. */

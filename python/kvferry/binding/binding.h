@@ -2,7 +2,8 @@
  * share.
  *
  * Plain-data structs (kvf_lease, kvf_prompt, kvf_report) cross as bytes, block ids as one bytes object of native uint32
- * for each KV group, addresses as ints. Every call into a node runs without the GIL; the library never calls Python.
+ * for each KV group, addresses as ints, and all else as objects with named fields (records.c). Every call into a node
+ * runs without the GIL; the library never calls Python.
  *
  * NULL and false mean that an exception is set; so does 0 of a converter (kvfpy_to_*, PyArg_ParseTuple()'s "O&").
  */
@@ -25,8 +26,19 @@
 #define KVFPY_METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))(function), flags, NULL}
 #define KVFPY_SLOT(id, function) {id, (void *)(uintptr_t)(function)}
 
+typedef enum kvfpy_record {
+  KVFPY_EVENT,
+  KVFPY_VERDICT,
+  KVFPY_REQUEST_INFO,
+  KVFPY_NUMBER,
+  KVFPY_PATH,
+  KVFPY_PEER,
+  KVFPY_RECORDS
+} kvfpy_record;
+
 typedef struct kvfpy_module_state {
   PyObject *error;
+  PyTypeObject *records[KVFPY_RECORDS];
 } kvfpy_module_state;
 
 typedef struct kvfpy_node_object {
@@ -37,6 +49,8 @@ typedef struct kvfpy_node_object {
 } kvfpy_node_object;
 
 /* ---- call.c ---- */
+
+const kvfpy_module_state *kvfpy_state_of(kvfpy_node_object *self);
 
 /* Both return NULL. `message` may be NULL: the status's own meaning. */
 PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *message);
@@ -54,34 +68,56 @@ PyObject *kvfpy_call_or_raise(kvfpy_node_object *self, kvfpy_node_call call, voi
 typedef struct kvfpy_batch_kind {
   size_t item_bytes;
   int (*parse)(PyObject *value, void *item); /* a converter: 0 with an exception set on failure */
-  kvfpy_node_call call;
+  kvf_status (*call)(kvf_node *node, void *item, const void *context);
   void (*clear)(void *item); /* NULL: an item owns nothing. Items that were not parsed are zero. */
 } kvfpy_batch_kind;
 
-PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind);
+PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind, const void *context);
+
+/* The batch of a call that takes an id. */
+PyObject *kvfpy_node_ids(kvfpy_node_object *self, PyObject *list, kvf_status (*call)(kvf_node *node, uint64_t id));
+
+/* ---- records.c ---- */
+
+/* Makes the types, and puts them into the module. */
+bool kvfpy_add_records(PyObject *module, kvfpy_module_state *state);
+
+/* The fields by a format of Py_BuildValue() that makes a tuple. */
+PyObject *kvfpy_record_object(const kvfpy_module_state *state, kvfpy_record kind, const char *format, ...);
+
+/* One field of an object that comes from Python: the attribute `name`, by a converter to out + offset. */
+typedef struct kvfpy_field {
+  const char *name;
+  int (*convert)(PyObject *value, void *out);
+  size_t offset;
+} kvfpy_field;
+
+/* Reads fields up to one without a name; what it raises says `what` and which. A converter but for its arguments. */
+int kvfpy_to_fields(PyObject *value, const char *what, const kvfpy_field *fields, void *out);
 
 /* ---- convert.c ---- */
 
-typedef PyObject *(*kvfpy_make_object)(const void *item);
+typedef PyObject *(*kvfpy_make_object)(const kvfpy_module_state *state, const void *item);
 
 /* A list with an object for each of `count` items. */
-PyObject *kvfpy_make_list(const void *items, size_t item_bytes, size_t count, kvfpy_make_object make);
+PyObject *kvfpy_make_list(const kvfpy_module_state *state, const void *items, size_t item_bytes, size_t count,
+                          kvfpy_make_object make);
 
 /* Takes `object` over. Either may be NULL, with an exception set: false. */
 bool kvfpy_append(PyObject *list, PyObject *object);
 
 PyObject *kvfpy_struct_object(const void *data, size_t bytes);
-PyObject *kvfpy_verdict_object(const kvf_verdict *verdict);
+PyObject *kvfpy_verdict_object(const kvfpy_module_state *state, const kvf_verdict *verdict);
 
 /* The length of a list, -1 with an exception set if it is none. */
 Py_ssize_t kvfpy_list_length(PyObject *list);
-bool kvfpy_is_tuple(PyObject *value);
 
 int kvfpy_to_u32(PyObject *value, void *out);
 int kvfpy_to_u64(PyObject *value, void *out);
 int kvfpy_to_lease(PyObject *value, void *out);
 int kvfpy_to_prompt(PyObject *value, void *out);
 int kvfpy_to_report(PyObject *value, void *out);
+int kvfpy_to_rank(PyObject *value, void *out); /* to a mask with its bit */
 
 typedef struct kvfpy_block_table {
   uint32_t *ids; /* owned */
@@ -123,6 +159,8 @@ PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_request_released(kvfpy_node_object *self, PyObject *args);
+PyObject *kvfpy_node_request_stuck(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list);

@@ -19,10 +19,14 @@ PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *mes
   return NULL;
 }
 
+const kvfpy_module_state *kvfpy_state_of(kvfpy_node_object *self)
+{
+  return PyType_GetModuleState(Py_TYPE((PyObject *)self)); /* the type cannot be derived from: it is there */
+}
+
 PyObject *kvfpy_node_raise(kvfpy_node_object *self, kvf_status status, const char *message)
 {
-  kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE(self));
-  return state == NULL ? NULL : kvfpy_raise_status(state->error, status, message);
+  return kvfpy_raise_status(kvfpy_state_of(self)->error, status, message);
 }
 
 bool kvfpy_call_node(kvfpy_node_object *self, kvfpy_node_call call, void *arguments, kvf_status *status)
@@ -52,6 +56,7 @@ PyObject *kvfpy_call_or_raise(kvfpy_node_object *self, kvfpy_node_call call, voi
 
 typedef struct batch {
   const kvfpy_batch_kind *kind;
+  const void *context;
   size_t count;
   char *items;
   kvf_status *statuses;
@@ -61,7 +66,7 @@ static kvf_status batch_run(kvf_node *node, void *arguments)
 {
   batch *run = arguments;
   for (size_t i = 0; i < run->count; i++) {
-    run->statuses[i] = run->kind->call(node, run->items + i * run->kind->item_bytes);
+    run->statuses[i] = run->kind->call(node, run->items + i * run->kind->item_bytes, run->context);
   }
   return KVF_OK;
 }
@@ -76,12 +81,13 @@ static bool batch_parse(batch *run, PyObject *list)
   return true;
 }
 
-static PyObject *status_object(const void *item)
+static PyObject *status_object(const kvfpy_module_state *state, const void *item)
 {
+  (void)state;
   return PyLong_FromLong(*(const kvf_status *)item);
 }
 
-PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind)
+PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind, const void *context)
 {
   Py_ssize_t count = kvfpy_list_length(list);
   if (count < 0) {
@@ -89,13 +95,13 @@ PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_
   }
   PyObject *result = NULL;
   kvf_status unused = KVF_OK;
-  batch run = {.kind = kind, .count = (size_t)count};
+  batch run = {.kind = kind, .context = context, .count = (size_t)count};
   run.items = calloc(run.count + 1, kind->item_bytes);
   run.statuses = calloc(run.count + 1, sizeof(*run.statuses));
   if (run.items == NULL || run.statuses == NULL) {
     (void)PyErr_NoMemory();
   } else if (batch_parse(&run, list) && kvfpy_call_node(self, batch_run, &run, &unused)) {
-    result = kvfpy_make_list(run.statuses, sizeof(*run.statuses), run.count, status_object);
+    result = kvfpy_make_list(NULL, run.statuses, sizeof(*run.statuses), run.count, status_object);
   }
   for (size_t i = 0; kind->clear != NULL && run.items != NULL && i < run.count; i++) {
     kind->clear(run.items + i * kind->item_bytes);
@@ -103,4 +109,17 @@ PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_
   free(run.statuses);
   free(run.items);
   return result;
+}
+
+typedef kvf_status (*call_by_id)(kvf_node *node, uint64_t id);
+
+static kvf_status call_id(kvf_node *node, void *item, const void *context)
+{
+  return (*(const call_by_id *)context)(node, *(const uint64_t *)item);
+}
+
+PyObject *kvfpy_node_ids(kvfpy_node_object *self, PyObject *list, call_by_id call)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_id, NULL};
+  return kvfpy_node_batch(self, list, &kind, &call);
 }

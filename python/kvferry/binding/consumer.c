@@ -22,10 +22,9 @@ static bool set_request_option(PyObject *error, void *options, const char *name,
 /* The node's own options, and what a dict changes about them. */
 static bool read_request_options(kvfpy_node_object *self, PyObject *changes, kvf_request_options *out)
 {
-  const kvfpy_module_state *state = PyType_GetModuleState(Py_TYPE((PyObject *)self));
   kvf_status status = KVF_OK;
-  return state != NULL && kvfpy_call_node(self, call_request_options_init, out, &status) &&
-         kvfpy_set_all(state->error, out, changes, set_request_option);
+  return kvfpy_call_node(self, call_request_options_init, out, &status) &&
+         kvfpy_set_all(kvfpy_state_of(self)->error, out, changes, set_request_option);
 }
 
 typedef struct request_order {
@@ -44,17 +43,18 @@ static kvf_status call_request_open(kvf_node *node, void *arguments)
                           &order->info);
 }
 
-static PyObject *count_object(const void *item)
+static PyObject *count_object(const kvfpy_module_state *state, const void *item)
 {
+  (void)state;
   return PyLong_FromUnsignedLong(*(const uint32_t *)item);
 }
 
-static PyObject *request_info_object(const kvf_request_info *info)
+static PyObject *request_info_object(const kvfpy_module_state *state, const kvf_request_info *info)
 {
-  PyObject *counts = kvfpy_make_list(info->counts, sizeof(info->counts[0]), info->groups, count_object);
+  PyObject *counts = kvfpy_make_list(state, info->counts, sizeof(info->counts[0]), info->groups, count_object);
   return counts == NULL ? NULL
-                        : Py_BuildValue("(KINsI)", (unsigned long long)info->id, info->tokens, counts, info->peer,
-                                        info->load_timeout_ms);
+                        : kvfpy_record_object(state, KVFPY_REQUEST_INFO, "(KINsI)", (unsigned long long)info->id,
+                                              info->tokens, counts, info->peer, info->load_timeout_ms);
 }
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
@@ -72,7 +72,7 @@ PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
   if (!kvfpy_call_node(self, call_request_open, &order, &status)) {
     return NULL;
   }
-  PyObject *info = status == KVF_OK ? request_info_object(&order.info) : Py_NewRef(Py_None);
+  PyObject *info = status == KVF_OK ? request_info_object(kvfpy_state_of(self), &order.info) : Py_NewRef(Py_None);
   return info == NULL ? NULL : Py_BuildValue("(iN)", (int)status, info);
 }
 
@@ -101,109 +101,119 @@ PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args)
       !kvfpy_call_node(self, call_request_refused, &refused, &status)) {
     return NULL;
   }
-  return status == KVF_OK ? kvfpy_verdict_object(&refused.verdict) : kvfpy_node_raise(self, status, NULL);
-}
-
-static kvf_status call_request_begin(kvf_node *node, void *item)
-{
-  return kvf_request_begin(node, *(const uint64_t *)item);
+  return status == KVF_OK ? kvfpy_verdict_object(kvfpy_state_of(self), &refused.verdict)
+                          : kvfpy_node_raise(self, status, NULL);
 }
 
 PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_begin, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_ids(self, list, kvf_request_begin);
 }
 
-static kvf_status call_request_report(kvf_node *node, void *item)
+static kvf_status call_request_report(kvf_node *node, void *item, const void *context)
 {
+  (void)context;
   return kvf_request_report(node, item);
 }
 
 PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list)
 {
   static const kvfpy_batch_kind kind = {sizeof(kvf_report), kvfpy_to_report, call_request_report, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_batch(self, list, &kind, NULL);
 }
 
-static kvf_status call_request_cancel(kvf_node *node, void *item)
+static kvf_status call_request_released(kvf_node *node, void *item, const void *context)
 {
-  return kvf_request_cancel(node, *(const uint64_t *)item);
+  return kvf_request_released(node, *(const uint64_t *)item, *(const uint64_t *)context);
+}
+
+PyObject *kvfpy_node_request_released(kvfpy_node_object *self, PyObject *args)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_released, NULL};
+  PyObject *list = NULL;
+  uint64_t mask = 0;
+  return PyArg_ParseTuple(args, "OO&:request_released", &list, kvfpy_to_rank, &mask)
+             ? kvfpy_node_batch(self, list, &kind, &mask)
+             : NULL;
+}
+
+PyObject *kvfpy_node_request_stuck(kvfpy_node_object *self, PyObject *list)
+{
+  return kvfpy_node_ids(self, list, kvf_request_stuck);
 }
 
 PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_cancel, NULL};
-  return kvfpy_node_batch(self, list, &kind);
-}
-
-static kvf_status call_request_detach(kvf_node *node, void *item)
-{
-  return kvf_request_detach(node, *(const uint64_t *)item);
+  return kvfpy_node_ids(self, list, kvf_request_cancel);
 }
 
 PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_detach, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_ids(self, list, kvf_request_detach);
 }
 
 typedef struct load_order {
   kvf_load_params load;
+  PyObject *ticket; /* owned: the load's is in it */
   kvfpy_block_table table;
 } load_order;
 
+static int to_text(PyObject *value, void *out)
+{
+  *(PyObject **)out = Py_NewRef(value);
+  return PyUnicode_AsUTF8AndSize(value, NULL) != NULL;
+}
+
 static int to_load_order(PyObject *value, void *out)
 {
+  static const kvfpy_field fields[] = {{"request_id", kvfpy_to_u64, offsetof(load_order, load.request_id)},
+                                       {"ticket", to_text, offsetof(load_order, ticket)},
+                                       {"prompt", kvfpy_to_prompt, offsetof(load_order, load.prompt)},
+                                       {"timeout_ms", kvfpy_to_u32, offsetof(load_order, load.timeout_ms)},
+                                       {"user", kvfpy_to_u64, offsetof(load_order, load.user)},
+                                       {"destination", kvfpy_to_block_table, offsetof(load_order, table)},
+                                       {NULL, NULL, 0}};
   load_order *order = out;
-  kvf_load_params *load = &order->load;
   Py_ssize_t bytes = 0;
-  if (!kvfpy_is_tuple(value) ||
-      !PyArg_ParseTuple(value, "O&s#O&O&O&O&;a load is (request_id, ticket, prompt, timeout_ms, user, destination)",
-                        kvfpy_to_u64, &load->request_id, &load->ticket, &bytes, kvfpy_to_prompt, &load->prompt,
-                        kvfpy_to_u32, &load->timeout_ms, kvfpy_to_u64, &load->user, kvfpy_to_block_table,
-                        &order->table)) {
+  if (!kvfpy_to_fields(value, "a load", fields, out)) {
     return 0;
   }
-  load->ticket_bytes = (size_t)bytes;
-  load->destination = kvfpy_block_table_view(&order->table);
+  order->load.ticket = PyUnicode_AsUTF8AndSize(order->ticket, &bytes);
+  order->load.ticket_bytes = (size_t)bytes;
+  order->load.destination = kvfpy_block_table_view(&order->table);
   return 1;
 }
 
-static kvf_status call_load_start(kvf_node *node, void *item)
+static kvf_status call_load_start(kvf_node *node, void *item, const void *context)
 {
+  (void)context;
   return kvf_load_start(node, &((const load_order *)item)->load);
 }
 
 static void load_order_clear(void *item)
 {
-  free(((load_order *)item)->table.ids);
+  load_order *order = item;
+  Py_XDECREF(order->ticket);
+  free(order->table.ids);
 }
 
 PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list)
 {
   static const kvfpy_batch_kind kind = {sizeof(load_order), to_load_order, call_load_start, load_order_clear};
-  return kvfpy_node_batch(self, list, &kind);
-}
-
-static kvf_status call_load_abort(kvf_node *node, void *item)
-{
-  return kvf_load_abort(node, *(const uint64_t *)item);
+  return kvfpy_node_batch(self, list, &kind, NULL);
 }
 
 PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_abort, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_ids(self, list, kvf_load_abort);
 }
 
-static kvf_status call_load_stuck(kvf_node *node, void *item)
+static kvf_status load_stuck(kvf_node *node, uint64_t request_id)
 {
-  return kvf_load_is_stuck(node, *(const uint64_t *)item) ? KVF_OK : KVF_NOT_FOUND;
+  return kvf_load_is_stuck(node, request_id) ? KVF_OK : KVF_NOT_FOUND;
 }
 
 PyObject *kvfpy_node_load_stuck(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_load_stuck, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_ids(self, list, load_stuck);
 }

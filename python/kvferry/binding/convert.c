@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-PyObject *kvfpy_make_list(const void *items, size_t item_bytes, size_t count, kvfpy_make_object make)
+PyObject *kvfpy_make_list(const kvfpy_module_state *state, const void *items, size_t item_bytes, size_t count,
+                          kvfpy_make_object make)
 {
   PyObject *list = PyList_New((Py_ssize_t)count);
   for (size_t i = 0; list != NULL && i < count; i++) {
-    PyObject *object = make((const char *)items + i * item_bytes);
+    PyObject *object = make(state, (const char *)items + i * item_bytes);
     if (object == NULL || PyList_SetItem(list, (Py_ssize_t)i, object) < 0) {
       Py_CLEAR(list);
     }
@@ -28,10 +29,11 @@ PyObject *kvfpy_struct_object(const void *data, size_t bytes)
   return PyBytes_FromStringAndSize(data, (Py_ssize_t)bytes);
 }
 
-PyObject *kvfpy_verdict_object(const kvf_verdict *verdict)
+PyObject *kvfpy_verdict_object(const kvfpy_module_state *state, const kvf_verdict *verdict)
 {
-  return Py_BuildValue("(iiIIII)", (int)verdict->action, (int)verdict->status, verdict->keep_blocks,
-                       verdict->keep_tokens, verdict->recompute_tokens, verdict->retry_after_ms);
+  return kvfpy_record_object(state, KVFPY_VERDICT, "(iiIIII)", (int)verdict->action, (int)verdict->status,
+                             verdict->keep_blocks, verdict->keep_tokens, verdict->recompute_tokens,
+                             verdict->retry_after_ms);
 }
 
 Py_ssize_t kvfpy_list_length(PyObject *list)
@@ -41,15 +43,6 @@ Py_ssize_t kvfpy_list_length(PyObject *list)
     return -1;
   }
   return PyList_Size(list);
-}
-
-bool kvfpy_is_tuple(PyObject *value)
-{
-  if (!PyTuple_Check(value)) {
-    PyErr_SetString(PyExc_TypeError, "an item of this batch is a tuple");
-    return false;
-  }
-  return true;
 }
 
 int kvfpy_to_u32(PyObject *value, void *out)
@@ -104,6 +97,20 @@ int kvfpy_to_prompt(PyObject *value, void *out)
 int kvfpy_to_report(PyObject *value, void *out)
 {
   return to_struct(value, out, sizeof(kvf_report), "report");
+}
+
+int kvfpy_to_rank(PyObject *value, void *out)
+{
+  uint32_t rank = 0;
+  if (!kvfpy_to_u32(value, &rank)) {
+    return 0;
+  }
+  if (rank >= KVF_RANKS_MAX) {
+    (void)PyErr_Format(PyExc_ValueError, "a rank is less than %d", KVF_RANKS_MAX);
+    return 0;
+  }
+  *(uint64_t *)out = UINT64_C(1) << rank;
+  return 1;
 }
 
 kvf_blocks kvfpy_block_table_view(const kvfpy_block_table *table)

@@ -48,30 +48,13 @@ static PyObject *module_report(PyObject *module, PyObject *args)
 {
   (void)module;
   kvf_report report = {0};
-  uint32_t rank = 0;
   int status = 0;
-  if (!PyArg_ParseTuple(args, "O&O&O&O&i:report", kvfpy_to_u64, &report.request_id, kvfpy_to_u32, &rank, kvfpy_to_u32,
-                        &report.blocks, kvfpy_to_u32, &report.prefix, &status)) {
+  if (!PyArg_ParseTuple(args, "O&O&O&O&i:report", kvfpy_to_u64, &report.request_id, kvfpy_to_rank, &report.ranks_mask,
+                        kvfpy_to_u32, &report.blocks, kvfpy_to_u32, &report.prefix, &status)) {
     return NULL;
   }
-  if (rank >= KVF_RANKS_MAX) {
-    return PyErr_Format(PyExc_ValueError, "a rank is less than %d", KVF_RANKS_MAX);
-  }
-  report.ranks_mask = UINT64_C(1) << rank;
   report.status = status;
   return kvfpy_struct_object(&report, sizeof(report));
-}
-
-static PyObject *module_report_merge(PyObject *module, PyObject *args)
-{
-  (void)module;
-  kvf_report a;
-  kvf_report b;
-  if (!PyArg_ParseTuple(args, "O&O&:report_merge", kvfpy_to_report, &a, kvfpy_to_report, &b)) {
-    return NULL;
-  }
-  const kvf_report merged = kvf_report_merge(a, b);
-  return kvfpy_struct_object(&merged, sizeof(merged));
 }
 
 /* What a peer says may be cut anywhere, and is anything. */
@@ -173,7 +156,6 @@ static PyMethodDef module_methods[] = {
     KVFPY_METHOD("prompt_set_model", module_prompt_set_model, METH_VARARGS),
     KVFPY_METHOD("check_node", module_check_node, METH_VARARGS),
     KVFPY_METHOD("report", module_report, METH_VARARGS),
-    KVFPY_METHOD("report_merge", module_report_merge, METH_VARARGS),
     KVFPY_METHOD("status_name", module_status_name, METH_O),
     KVFPY_METHOD("status_meaning", module_status_meaning, METH_O),
     KVFPY_METHOD("reasons", module_reasons, METH_NOARGS),
@@ -208,6 +190,8 @@ static int add_constants(PyObject *module)
       {"EVENT_LOAD", KVF_EVENT_LOAD},
       {"EVENT_QUIET", KVF_EVENT_QUIET},
       {"EVENT_VERDICT", KVF_EVENT_VERDICT},
+      {"EVENT_REQUEST_RELEASED", KVF_EVENT_REQUEST_RELEASED},
+      {"EVENT_REQUEST_STUCK", KVF_EVENT_REQUEST_STUCK},
       {"LEASE_END_COMPLETED", KVF_LEASE_END_COMPLETED},
       {"LEASE_END_ABANDONED", KVF_LEASE_END_ABANDONED},
       {"LEASE_END_EXPIRED", KVF_LEASE_END_EXPIRED},
@@ -231,7 +215,8 @@ static int module_exec(PyObject *module)
 {
   kvfpy_module_state *state = PyModule_GetState(module);
   state->error = PyErr_NewExceptionWithDoc("kvferry.Error", "A call was refused; `status` says why.", NULL, NULL);
-  if (state->error == NULL || PyModule_AddObjectRef(module, "Error", state->error) < 0) {
+  if (state->error == NULL || PyModule_AddObjectRef(module, "Error", state->error) < 0 ||
+      !kvfpy_add_records(module, state)) {
     return -1;
   }
   PyObject *type = PyType_FromModuleAndSpec(module, &kvfpy_node_spec, NULL);
@@ -247,6 +232,9 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
   kvfpy_module_state *state = PyModule_GetState(module);
   Py_VISIT(state->error);
+  for (int kind = 0; kind < KVFPY_RECORDS; kind++) {
+    Py_VISIT(state->records[kind]);
+  }
   return 0;
 }
 
@@ -254,6 +242,9 @@ static int module_clear(PyObject *module)
 {
   kvfpy_module_state *state = PyModule_GetState(module);
   Py_CLEAR(state->error);
+  for (int kind = 0; kind < KVFPY_RECORDS; kind++) {
+    Py_CLEAR(state->records[kind]);
+  }
   return 0;
 }
 

@@ -103,21 +103,25 @@ static PyObject *node_close(kvfpy_node_object *self, PyObject *unused)
 
 /* ---- memory and engine ---- */
 
+static int to_address(PyObject *value, void *out)
+{
+  uint64_t address = 0;
+  int converted = kvfpy_to_u64(value, &address);
+  *(void **)out = (void *)(uintptr_t)address;
+  return converted;
+}
+
 static int to_region(PyObject *value, void *out)
 {
-  kvf_region *region = out;
-  uint64_t base = 0;
-  if (!PyArg_ParseTuple(
-          value, "O&O&O&O&O&O&O&;a region is (base, stride_bytes, block_bytes, blocks, heads, heads_total, group)",
-          kvfpy_to_u64, &base, kvfpy_to_u64, &region->stride_bytes, kvfpy_to_u32, &region->block_bytes, kvfpy_to_u32,
-          &region->blocks, kvfpy_to_u32, &region->heads, kvfpy_to_u32, &region->heads_total, kvfpy_to_u32,
-          &region->group)) {
-    return 0;
-  }
-  region->base = (void *)(uintptr_t)base;
-  region->memory = KVF_MEMORY_HOST;
-  region->device = 0;
-  return 1;
+  static const kvfpy_field fields[] = {{"base", to_address, offsetof(kvf_region, base)},
+                                       {"stride_bytes", kvfpy_to_u64, offsetof(kvf_region, stride_bytes)},
+                                       {"block_bytes", kvfpy_to_u32, offsetof(kvf_region, block_bytes)},
+                                       {"blocks", kvfpy_to_u32, offsetof(kvf_region, blocks)},
+                                       {"heads", kvfpy_to_u32, offsetof(kvf_region, heads)},
+                                       {"heads_total", kvfpy_to_u32, offsetof(kvf_region, heads_total)},
+                                       {"group", kvfpy_to_u32, offsetof(kvf_region, group)},
+                                       {NULL, NULL, 0}};
+  return kvfpy_to_fields(value, "a region", fields, out);
 }
 
 typedef struct region_list {
@@ -228,30 +232,29 @@ static PyObject *node_healthy(kvfpy_node_object *self, PyObject *unused)
 
 /* ---- events ---- */
 
-static PyObject *event_payload(const kvf_event *event)
+static PyObject *or_none(PyObject *object)
 {
-  switch (event->kind) {
-    case KVF_EVENT_LEASE_ENDED:
-      return PyLong_FromLong((long)event->u.lease_end);
-    case KVF_EVENT_LOAD:
-      return kvfpy_struct_object(&event->u.report, sizeof(event->u.report));
-    case KVF_EVENT_VERDICT:
-      return kvfpy_verdict_object(&event->u.verdict);
-    case KVF_EVENT_QUIET:
-      break;
-  }
-  return Py_NewRef(Py_None);
+  return object != NULL ? object : Py_NewRef(Py_None);
 }
 
-static PyObject *event_object(const void *item)
+static PyObject *event_object(const kvfpy_module_state *state, const void *item)
 {
   const kvf_event *event = item;
-  PyObject *payload = event_payload(event);
-  if (payload == NULL) {
+  PyObject *cause = NULL;
+  PyObject *report = NULL;
+  PyObject *verdict = NULL;
+  if (event->kind == KVF_EVENT_LEASE_ENDED) {
+    cause = PyLong_FromLong((long)event->u.lease_end);
+  } else if (event->kind == KVF_EVENT_LOAD) {
+    report = kvfpy_struct_object(&event->u.report, sizeof(event->u.report));
+  } else if (event->kind == KVF_EVENT_VERDICT) {
+    verdict = kvfpy_verdict_object(state, &event->u.verdict);
+  }
+  if (PyErr_Occurred() != NULL) {
     return NULL;
   }
-  return Py_BuildValue("(iKKN)", (int)event->kind, (unsigned long long)event->id, (unsigned long long)event->user,
-                       payload);
+  return kvfpy_record_object(state, KVFPY_EVENT, "(iKKNNN)", (int)event->kind, (unsigned long long)event->id,
+                             (unsigned long long)event->user, or_none(cause), or_none(report), or_none(verdict));
 }
 
 typedef struct event_list {
@@ -274,7 +277,7 @@ static PyObject *node_poll(kvfpy_node_object *self, PyObject *unused)
   if (!kvfpy_call_node(self, call_poll, &polled, &status)) {
     return NULL;
   }
-  return kvfpy_make_list(polled.events, sizeof(polled.events[0]), polled.count, event_object);
+  return kvfpy_make_list(kvfpy_state_of(self), polled.events, sizeof(polled.events[0]), polled.count, event_object);
 }
 
 /* ---- the type ---- */
@@ -298,6 +301,8 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),
     KVFPY_METHOD("request_begin", kvfpy_node_request_begin, METH_O),
     KVFPY_METHOD("request_report", kvfpy_node_request_report, METH_O),
+    KVFPY_METHOD("request_released", kvfpy_node_request_released, METH_VARARGS),
+    KVFPY_METHOD("request_stuck", kvfpy_node_request_stuck, METH_O),
     KVFPY_METHOD("request_cancel", kvfpy_node_request_cancel, METH_O),
     KVFPY_METHOD("request_detach", kvfpy_node_request_detach, METH_O),
     KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),

@@ -28,15 +28,9 @@ PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args)
                           : Py_BuildValue("(iOi)", (int)status, Py_None, 0);
 }
 
-static kvf_status call_lease_release(kvf_node *node, void *item)
-{
-  return kvf_lease_release(node, *(const uint64_t *)item);
-}
-
 PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list)
 {
-  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_lease_release, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_ids(self, list, kvf_lease_release);
 }
 
 typedef struct ticket_order {
@@ -85,14 +79,17 @@ typedef struct publication {
 
 static int to_publication(PyObject *value, void *out)
 {
-  publication *item = out;
-  return kvfpy_is_tuple(value) && PyArg_ParseTuple(value, "O&O&O&O&;a publication is (lease, prompt, user, blocks)",
-                                                   kvfpy_to_lease, &item->lease, kvfpy_to_prompt, &item->prompt,
-                                                   kvfpy_to_u64, &item->user, kvfpy_to_block_table, &item->table);
+  static const kvfpy_field fields[] = {{"lease", kvfpy_to_lease, offsetof(publication, lease)},
+                                       {"prompt", kvfpy_to_prompt, offsetof(publication, prompt)},
+                                       {"user", kvfpy_to_u64, offsetof(publication, user)},
+                                       {"blocks", kvfpy_to_block_table, offsetof(publication, table)},
+                                       {NULL, NULL, 0}};
+  return kvfpy_to_fields(value, "a publication", fields, out);
 }
 
-static kvf_status call_lease_publish(kvf_node *node, void *item)
+static kvf_status call_lease_publish(kvf_node *node, void *item, const void *context)
 {
+  (void)context;
   const publication *order = item;
   const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
   return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, order->user);
@@ -106,16 +103,17 @@ static void publication_clear(void *item)
 PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *list)
 {
   static const kvfpy_batch_kind kind = {sizeof(publication), to_publication, call_lease_publish, publication_clear};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_batch(self, list, &kind, NULL);
 }
 
-static kvf_status call_lease_end(kvf_node *node, void *item)
+static kvf_status call_lease_end(kvf_node *node, void *item, const void *context)
 {
+  (void)context;
   return kvf_lease_end(node, item);
 }
 
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list)
 {
   static const kvfpy_batch_kind kind = {sizeof(kvf_lease), kvfpy_to_lease, call_lease_end, NULL};
-  return kvfpy_node_batch(self, list, &kind);
+  return kvfpy_node_batch(self, list, &kind, NULL);
 }

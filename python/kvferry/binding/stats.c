@@ -15,11 +15,11 @@ static kvf_status call_stats(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-static PyObject *stat_object(const void *item)
+static PyObject *stat_object(const kvfpy_module_state *state, const void *item)
 {
   const kvf_stat *stat = item;
-  return Py_BuildValue("(ssKO)", stat->name, stat->reason, (unsigned long long)stat->value,
-                       stat->gauge ? Py_True : Py_False);
+  return kvfpy_record_object(state, KVFPY_NUMBER, "(ssKO)", stat->name, stat->reason, (unsigned long long)stat->value,
+                             stat->gauge ? Py_True : Py_False);
 }
 
 PyObject *kvfpy_node_stats(kvfpy_node_object *self, PyObject *unused)
@@ -30,7 +30,7 @@ PyObject *kvfpy_node_stats(kvfpy_node_object *self, PyObject *unused)
   if (!kvfpy_call_node(self, call_stats, &taken, &status)) {
     return NULL;
   }
-  return kvfpy_make_list(taken.stats, sizeof(taken.stats[0]), taken.count, stat_object);
+  return kvfpy_make_list(kvfpy_state_of(self), taken.stats, sizeof(taken.stats[0]), taken.count, stat_object);
 }
 
 typedef struct histogram_list {
@@ -52,8 +52,9 @@ static PyObject *bucket_object(const kvf_histogram *histogram, uint32_t bucket)
                        (unsigned long long)histogram->counts[bucket], (unsigned long long)histogram->sums[bucket]);
 }
 
-static PyObject *histogram_object(const void *item)
+static PyObject *histogram_object(const kvfpy_module_state *state, const void *item)
 {
+  (void)state;
   const kvf_histogram *histogram = item;
   PyObject *buckets = PyList_New(0);
   for (uint32_t i = 0; buckets != NULL && i < histogram->buckets; i++) {
@@ -72,7 +73,8 @@ PyObject *kvfpy_node_histograms(kvfpy_node_object *self, PyObject *unused)
   if (!kvfpy_call_node(self, call_histograms, &taken, &status)) {
     return NULL;
   }
-  return kvfpy_make_list(taken.histograms, sizeof(taken.histograms[0]), taken.count, histogram_object);
+  return kvfpy_make_list(kvfpy_state_of(self), taken.histograms, sizeof(taken.histograms[0]), taken.count,
+                         histogram_object);
 }
 
 typedef struct peer_list {
@@ -87,14 +89,13 @@ static kvf_status call_peers(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-/* [(name, breaker, cause, up), ...] */
-static PyObject *paths_object(const kvf_peer_stat *peer)
+static PyObject *paths_object(const kvfpy_module_state *state, const kvf_peer_stat *peer)
 {
   PyObject *list = PyList_New(0);
   for (uint32_t i = 0; i < peer->paths_count; i++) {
     const kvf_path_stat *path = &peer->paths[i];
-    if (!kvfpy_append(list, Py_BuildValue("(sisO)", path->name, (int)path->breaker, kvf_status_name(path->cause),
-                                          path->up ? Py_True : Py_False))) {
+    if (!kvfpy_append(list, kvfpy_record_object(state, KVFPY_PATH, "(sisO)", path->name, (int)path->breaker,
+                                                kvf_status_name(path->cause), path->up ? Py_True : Py_False))) {
       Py_CLEAR(list);
       break;
     }
@@ -102,8 +103,8 @@ static PyObject *paths_object(const kvf_peer_stat *peer)
   return list;
 }
 
-/* [(name, reason, value, is a gauge), ...], as kvfpy_node_stats() gives them, of what is not 0. */
-static PyObject *peer_numbers(const kvf_peer_stat *peer)
+/* As kvfpy_node_stats() gives them, of what is not 0. */
+static PyObject *peer_numbers(const kvfpy_module_state *state, const kvf_peer_stat *peer)
 {
   const kvf_stat numbers[] = {{"handshakes", "", peer->handshakes, false, {0}},
                               {"connection_failures", "", peer->connection_failures, false, {0}},
@@ -117,7 +118,7 @@ static PyObject *peer_numbers(const kvf_peer_stat *peer)
   PyObject *list = PyList_New(0);
   bool good = list != NULL;
   for (size_t i = 0; good && i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-    good = (numbers[i].value == 0 && !numbers[i].gauge) || kvfpy_append(list, stat_object(&numbers[i]));
+    good = (numbers[i].value == 0 && !numbers[i].gauge) || kvfpy_append(list, stat_object(state, &numbers[i]));
   }
   for (unsigned i = 0; good && kvf_status_at(i) != NULL; i++) {
     const kvf_status_info *info = kvf_status_at(i);
@@ -126,7 +127,7 @@ static PyObject *peer_numbers(const kvf_peer_stat *peer)
                             peer->loads[i],
                             false,
                             {0}};
-    good = loads.value == 0 || kvfpy_append(list, stat_object(&loads));
+    good = loads.value == 0 || kvfpy_append(list, stat_object(state, &loads));
   }
   if (!good) {
     Py_CLEAR(list);
@@ -134,18 +135,18 @@ static PyObject *peer_numbers(const kvf_peer_stat *peer)
   return list;
 }
 
-static PyObject *peer_object(const void *item)
+static PyObject *peer_object(const kvfpy_module_state *state, const void *item)
 {
   const kvf_peer_stat *peer = item;
-  PyObject *paths = paths_object(peer);
-  PyObject *numbers = paths != NULL ? peer_numbers(peer) : NULL;
+  PyObject *paths = paths_object(state, peer);
+  PyObject *numbers = paths != NULL ? peer_numbers(state, peer) : NULL;
   if (numbers == NULL) {
     Py_XDECREF(paths);
     return NULL;
   }
   const char *last = peer->last_failure == KVF_OK ? "" : kvf_status_name(peer->last_failure);
-  return Py_BuildValue("(KssKNN)", (unsigned long long)peer->id, peer->address, last,
-                       (unsigned long long)peer->last_failure_age_ms, paths, numbers);
+  return kvfpy_record_object(state, KVFPY_PEER, "(KssKNN)", (unsigned long long)peer->id, peer->address, last,
+                             (unsigned long long)peer->last_failure_age_ms, paths, numbers);
 }
 
 PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused)
@@ -158,7 +159,7 @@ PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused)
   kvf_status status = KVF_OK;
   PyObject *result = NULL;
   if (kvfpy_call_node(self, call_peers, taken, &status)) {
-    result = kvfpy_make_list(taken->peers, sizeof(taken->peers[0]), taken->count, peer_object);
+    result = kvfpy_make_list(kvfpy_state_of(self), taken->peers, sizeof(taken->peers[0]), taken->count, peer_object);
   }
   free(taken);
   return result;

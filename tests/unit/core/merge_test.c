@@ -1,3 +1,4 @@
+#include "core/merge.h"
 #include "kvferry/consumer.h"
 
 #include "base/prng.h"
@@ -88,4 +89,44 @@ TEST(reports_that_do_not_belong_together_are_invalid)
   other_blocks.blocks = 11;
   assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_request).status, KVF_INVALID);
   assert_int_equal(kvf_report_merge(report_of(1, 10, KVF_OK), other_blocks).status, KVF_INVALID);
+}
+
+TEST(ranks_are_merged_until_all_are_in)
+{
+  kvf_ranks ranks = kvf_ranks_of(3, 9, 10);
+  kvf_report report = report_of(1, 10, KVF_OK);
+  assert_int_equal(kvf_ranks_report(&ranks, &report), KVF_OK);
+  assert_true(same(ranks.merged, report)); /* what no rank has found adds nothing */
+  report = report_of(6, 4, KVF_PEER_DOWN);
+  assert_false(kvf_ranks_have_reported(&ranks));
+  assert_int_equal(kvf_ranks_report(&ranks, &report), KVF_OK);
+  assert_true(kvf_ranks_have_reported(&ranks));
+  assert_true(same(ranks.merged, report_of(7, 4, KVF_PEER_DOWN)));
+}
+
+TEST(a_first_report_is_taken_as_it_is)
+{
+  for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
+    kvf_ranks ranks = kvf_ranks_of(64, 9, 10);
+    kvf_report report = report_of(UINT64_C(1) << 63, 3, (int)kvf_status_at(i)->status);
+    assert_int_equal(kvf_ranks_report(&ranks, &report), KVF_OK);
+    assert_true(same(ranks.merged, report));
+  }
+}
+
+TEST(ranks_that_there_are_not_change_nothing)
+{
+  kvf_ranks ranks = kvf_ranks_of(2, 9, 10);
+  kvf_report bad[] = {report_of(0, 0, 0), report_of(4, 0, 0), report_of(1, 11, 0), report_of(1, 0, 0)};
+  bad[3].blocks = 9;
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    assert_int_equal(kvf_ranks_report(&ranks, &bad[i]), KVF_INVALID);
+  }
+  assert_int_equal(ranks.merged.ranks_mask, 0);
+  assert_int_equal(kvf_ranks_release(&ranks, 0), KVF_INVALID);
+  assert_int_equal(kvf_ranks_release(&ranks, 7), KVF_INVALID);
+  assert_int_equal(kvf_ranks_release(&ranks, 2), KVF_OK);
+  assert_false(kvf_ranks_are_released(&ranks));
+  assert_int_equal(kvf_ranks_release(&ranks, 3), KVF_OK);
+  assert_true(kvf_ranks_are_released(&ranks));
 }

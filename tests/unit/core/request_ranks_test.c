@@ -75,6 +75,16 @@ static uint64_t ended(uint32_t producer, kvf_lease_end_cause cause)
   return counts[cause];
 }
 
+/* All of the engine's ranks are released. */
+static void let_go(uint64_t id)
+{
+  kvf_event event;
+  uint64_t all = (UINT64_C(1) << world.consumer.core.self.config.ranks) - 1;
+  assert_int_equal(kvf_requests_released(requests(), world.now_ns, id, all), KVF_OK);
+  assert_true(ranks_event(KVF_EVENT_REQUEST_RELEASED, &event));
+  assert_int_equal(event.id, id);
+}
+
 static void assert_forgotten(void)
 {
   assert_int_equal(HASH_CNT(by_id, requests()->by_id), 0);
@@ -108,9 +118,10 @@ static void assert_all_ended(kvf_lease_end_cause cause)
   }
 }
 
-static void assert_used(void)
+static void assert_used(uint64_t id)
 {
   assert_int_equal(verdict().action, KVF_ACTION_USE);
+  let_go(id);
   assert_forgotten();
 }
 
@@ -130,7 +141,7 @@ PUBLISHED_TEST(every_rank_is_told_of_completion)
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(live(), 0);
   assert_all_ended(KVF_LEASE_END_COMPLETED);
-  assert_used();
+  assert_used(id);
 }
 
 PUBLISHED_TEST(every_rank_is_told_of_a_cancellation)
@@ -171,6 +182,7 @@ PUBLISHED_TEST(unreachable_rank_is_told_later)
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     assert_int_equal(world.producers[i].core.leases.counters.late_acknowledgements, 0); /* P3: told once */
   }
+  let_go(id);
   assert_forgotten();
 }
 
@@ -186,6 +198,7 @@ RANKS_TEST(rank_that_never_comes_back_is_given_up)
   ranks_advance(20);
   assert_int_equal(requests()->counters.finishes_given_up, 1);
   assert_int_equal(ended(3, KVF_LEASE_END_EXPIRED), 1); /* by itself */
+  let_go(id);
   assert_forgotten();
 }
 
@@ -204,7 +217,7 @@ RANKS_TEST(rank_that_publishes_late_is_told_again)
   assert_int_equal(live(), 1);
   ranks_advance(1001);
   assert_int_equal(ended(PRODUCERS - 1, KVF_LEASE_END_COMPLETED), 1);
-  assert_used();
+  assert_used(id);
 }
 
 /* A connection that breaks while the end is under way. */
@@ -217,6 +230,7 @@ PUBLISHED_TEST(end_survives_a_broken_connection)
   report(id, 0, KVF_TRANSFER_FAILED, 1);
   assert_int_equal(live(), 0);
   assert_int_equal(verdict().keep_blocks, 1);
+  let_go(id);
   assert_forgotten();
 }
 
@@ -237,6 +251,7 @@ RANKS_TEST(verdict_waits_for_all_own_ranks)
   assert_int_equal(decided.status, KVF_LEASE_EXPIRED);
   assert_int_equal(decided.keep_blocks, 1);
   assert_int_equal(live(), 0);
+  let_go(id);
   assert_forgotten();
 }
 
@@ -294,7 +309,7 @@ RANKS_TEST(every_source_is_kept_alive_and_told)
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(live(), 0);
   assert_all_ended(KVF_LEASE_END_COMPLETED);
-  assert_used();
+  assert_used(id);
 }
 
 RANKS_TEST(every_source_is_told_of_a_cancellation)
@@ -330,6 +345,7 @@ RANKS_TEST(a_lost_source_costs_the_request_nothing)
     ranks_advance(100);
   }
   assert_int_equal(requests()->counters.finishes_given_up, 2);
+  let_go(id);
   assert_forgotten();
 }
 

@@ -41,6 +41,18 @@ static bool next_verdict(kvf_event *event)
   return got;
 }
 
+/* The only rank is released, and so is the request. */
+static void let_go(uint64_t id)
+{
+  kvf_event event;
+  assert_int_equal(kvf_requests_released(&world.consumer.core.requests, world.now_ns, id, 1), KVF_OK);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.kind, KVF_EVENT_REQUEST_RELEASED);
+  assert_int_equal(event.id, id);
+  assert_int_equal(event.user, 5);
+  assert_false(next_verdict(&event));
+}
+
 static int set_up(__attribute__((unused)) void **state)
 {
   open_world(KVF_POLICY_RECOMPUTE, 30000);
@@ -90,6 +102,7 @@ WORLD_TEST(decides_once_when_all_ranks_are_in)
   assert_int_equal(event.u.verdict.keep_tokens, 48);
   assert_int_equal(event.u.verdict.recompute_tokens, 16);
   assert_false(next_verdict(&event));
+  let_go(id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }
 
@@ -108,6 +121,7 @@ CONTROL_TEST(retryable_failure_detaches)
   control_settle();
   assert_true(next_verdict(&event));
   assert_in_range(event.u.verdict.retry_after_ms, 500, 1500);
+  let_go(id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* the producer has heard it */
   assert_int_equal(live(), 1);
   id = open_request();
@@ -190,6 +204,8 @@ CONTROL_TEST(silent_rank_is_lost_at_the_deadline)
   assert_true(next_verdict(&event));
   assert_int_equal(event.u.verdict.status, KVF_RANK_LOST);
   assert_int_equal(event.u.verdict.action, KVF_ACTION_FAIL); /* its blocks are quarantined */
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.kind, KVF_EVENT_REQUEST_STUCK);
 }
 
 /* P3, P5: the end is told until the producer has answered. */
@@ -244,6 +260,7 @@ CONTROL_TEST(heard_end_is_not_given_up)
   }
   assert_int_equal(requests->counters.finishes_given_up, 0);
   assert_true(next_verdict(&event));
+  let_go(id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }
 
@@ -439,7 +456,140 @@ WORLD_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
   control_dial(KVF_OK);
   assert_int_equal(live(), 0);
+  let_go(id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+}
+
+/* ---- when its ranks are released ---- */
+
+static kvf_event_kind next_kind(void)
+{
+  kvf_event event = {.kind = 0};
+  return next_verdict(&event) ? event.kind : 0;
+}
+
+static void report_of(uint64_t id, uint64_t ranks_mask, kvf_status status)
+{
+  kvf_report report = {.request_id = id, .ranks_mask = ranks_mask, .blocks = 4, .status = status};
+  report.prefix = status == KVF_OK ? 4 : 0;
+  assert_int_equal(kvf_requests_report(&world.consumer.core.requests, world.now_ns, &report), KVF_OK);
+  control_settle();
+}
+
+/* Of an engine of two ranks. */
+static uint64_t begin_request(void)
+{
+  world.consumer.core.self.config.ranks = 2;
+  uint64_t id = open_request();
+  assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
+  return id;
+}
+
+static kvf_status released(uint64_t id, uint64_t ranks_mask)
+{
+  return kvf_requests_released(&world.consumer.core.requests, world.now_ns, id, ranks_mask);
+}
+
+static kvf_status stuck(uint64_t id)
+{
+  return kvf_requests_stuck(&world.consumer.core.requests, world.now_ns, id);
+}
+
+/* P3, P4: once, when every rank has said so, and not before its verdict; the record stays until then (P6). */
+WORLD_TEST(released_after_the_verdict_when_all_ranks_are)
+{
+  control_publish(&ticket);
+  uint64_t id = begin_request();
+  control_dial(KVF_OK);
+  assert_int_equal(released(id, 1), KVF_OK);
+  assert_int_equal(released(id, 1), KVF_OK);
+  report_of(id, 1, KVF_OK);
+  assert_int_equal(next_kind(), 0);
+  report_of(id, 2, KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
+  assert_int_equal(next_kind(), 0);
+  control_advance(120000);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
+  assert_int_equal(world.consumer.core.peers.table[0]->users, 0); /* its producer has heard, and is let go */
+  assert_int_equal(released(id, 2), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+  assert_int_equal(released(id, 3), KVF_NOT_FOUND);
+}
+
+WORLD_TEST(released_before_it_is_decided)
+{
+  uint64_t id = begin_request();
+  assert_int_equal(released(id, 3), KVF_OK);
+  report_of(id, 3, KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+}
+
+WORLD_TEST(cancelled_load_is_released)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  uint64_t id = begin_request();
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(released(id, 3), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+  assert_int_equal(released(id, 3), KVF_OK); /* its producer has not heard yet */
+  assert_int_equal(next_kind(), 0);
+}
+
+WORLD_TEST(only_a_load_that_has_begun_is_released)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  uint64_t id = open_request();
+  assert_int_equal(released(id, 1), KVF_INVALID);
+  assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
+  assert_int_equal(released(id, 1), KVF_INVALID);
+  assert_int_equal(next_kind(), 0);
+  id = begin_request();
+  assert_int_equal(released(id, 0), KVF_INVALID);
+  assert_int_equal(released(id, 4), KVF_INVALID); /* there are two ranks */
+  assert_int_equal(released(id + 1, 1), KVF_NOT_FOUND);
+  assert_int_equal(stuck(id + 1), KVF_NOT_FOUND);
+}
+
+/* P2: the engine need not wait for what a rank cannot say. */
+WORLD_TEST(stuck_rank_is_told_once_after_the_verdict)
+{
+  uint64_t id = begin_request();
+  assert_int_equal(stuck(id), KVF_OK);
+  assert_int_equal(stuck(id), KVF_OK);
+  assert_int_equal(next_kind(), 0);
+  report_of(id, 3, KVF_TRANSFER_FAILED);
+  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_STUCK);
+  assert_int_equal(stuck(id), KVF_OK);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(released(id, 3), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+}
+
+WORLD_TEST(what_is_whole_is_waited_for_though_it_is_stuck)
+{
+  uint64_t id = begin_request();
+  report_of(id, 3, KVF_OK);
+  assert_int_equal(stuck(id), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(released(id, 3), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+}
+
+WORLD_TEST(silent_rank_is_stuck_and_may_still_be_released)
+{
+  uint64_t id = begin_request();
+  report_of(id, 1, KVF_OK);
+  control_advance(35001);
+  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_STUCK);
+  assert_int_equal(released(id, 3), KVF_OK);
+  assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
 }
 
 /* ---- what becomes of the producer while the request waits ---- */
@@ -470,6 +620,7 @@ WORLD_TEST(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal)
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_EXISTS);
   assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_EXPIRED);
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_NOT_FOUND);
+  let_go(id); /* no rank was told to load */
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
 }
 

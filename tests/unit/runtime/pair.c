@@ -261,11 +261,17 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
       assert_true(out->loaded);
       assert_false(out->quiet);
       out->quiet = true;
+      (void)kvf_request_released(consumer->node, id, 1);
       break;
     case KVF_EVENT_VERDICT:
       assert_false(out->decided);
       out->decided = true;
       out->verdict = event->u.verdict;
+      break;
+    case KVF_EVENT_REQUEST_RELEASED:
+      assert_true(out->quiet && out->decided);
+      assert_false(out->released);
+      out->released = true;
       break;
     default:
       break;

@@ -77,6 +77,7 @@ typedef struct pair_result {
   kvf_verdict verdict;
   bool loaded;
   bool quiet;
+  bool released;
   bool decided;
 } pair_result;
 
