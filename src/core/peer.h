@@ -10,10 +10,10 @@
 #define KVF_CORE_PEER_H
 
 #include "base/options.h"
+#include "base/wheel.h"
 #include "core/breaker.h"
 #include "core/conn.h"
 #include "core/self.h"
-#include "core/wheel.h"
 #include "wire/address.h"
 
 #define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
