@@ -209,16 +209,10 @@ static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *reques
 
 static kvf_status send_leases(kvf_requests *requests, kvf_conn *conn, const kvf_leases *leases)
 {
-  uint8_t *body;
+  uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
-  kvf_status status = kvf_conn_frame_begin(conn, KVF_LEASES_BYTES_MAX, &body);
-  if (status == KVF_OK) {
-    status = kvf_leases_encode(leases, body, KVF_LEASES_BYTES_MAX, &bytes);
-  }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(requests->conns, conn, KVF_FRAME_LEASES, bytes);
-  }
-  return status;
+  kvf_status status = kvf_leases_encode(leases, body, sizeof(body), &bytes);
+  return status == KVF_OK ? kvf_conn_send(requests->conns, conn, KVF_FRAME_LEASES, body, bytes) : status;
 }
 
 /* Takes what is due off the list, as much as fits one frame. */

@@ -159,13 +159,9 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
     status =
         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
   }
-  uint8_t *body;
   if (status == KVF_OK) {
-    status = kvf_conn_frame_begin(session->conn, session->challenge_bytes, &body);
-  }
-  if (status == KVF_OK) {
-    memcpy(body, session->challenge, session->challenge_bytes);
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge_bytes);
+    status = kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge,
+                           session->challenge_bytes);
   }
   return status;
 }
@@ -307,16 +303,10 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 
 static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, const kvf_lease_states *states)
 {
+  uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
   size_t bytes = 0;
-  uint8_t *body;
-  kvf_status status = kvf_conn_frame_begin(session->conn, KVF_LEASE_STATES_BYTES_MAX, &body);
-  if (status == KVF_OK) {
-    status = kvf_lease_states_encode(states, body, KVF_LEASE_STATES_BYTES_MAX, &bytes);
-  }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, bytes);
-  }
-  return status;
+  kvf_status status = kvf_lease_states_encode(states, body, sizeof(body), &bytes);
+  return status == KVF_OK ? kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
 }
 
 static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
