@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define KEEP_BYTES 4096u
 
@@ -75,6 +76,17 @@ void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, s
   kvf_frame_header_encode(type, (uint32_t)body_bytes, conn->outbox.data + conn->outbox.bytes);
   kvf_outbox_commit(&conn->outbox, KVF_FRAME_HEADER_BYTES + body_bytes);
   kvf_list_ensure_back(&conns->output, &conn->output);
+}
+
+kvf_status kvf_conn_send(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, const uint8_t *body, size_t body_bytes)
+{
+  uint8_t *out;
+  kvf_status status = kvf_conn_frame_begin(conn, body_bytes, &out);
+  if (status == KVF_OK) {
+    memcpy(out, body, body_bytes);
+    kvf_conn_frame_end(conns, conn, type, body_bytes);
+  }
+  return status;
 }
 
 kvf_conn *kvf_conns_next_output(kvf_conns *conns)

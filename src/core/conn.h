@@ -66,6 +66,9 @@ void kvf_conns_drop(kvf_conns *conns, kvf_conn *conn);
 KVF_MUST_USE kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_max, uint8_t **body);
 /* Ends the frame that was begun: it is sent. */
 void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
+/* Both, for a body that is there already. */
+KVF_MUST_USE kvf_status kvf_conn_send(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, const uint8_t *body,
+                                      size_t body_bytes);
 
 /* The next connection with something to do, NULL if there is none: the runtime takes outbox.data, clears the outbox,
  * and if hanging_up closes the socket and calls kvf_conns_drop(). */

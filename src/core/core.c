@@ -10,6 +10,7 @@
 
 /* Timers of one kind that one tick looks at. */
 #define TICK_ITEMS_MAX 1024
+
 static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
 {
   kvf_self *self = &core->self;

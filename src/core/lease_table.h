@@ -25,7 +25,7 @@
 #define KVF_CORE_LEASE_TABLE_H
 
 #include "base/fence.h"
-#include "core/wheel.h"
+#include "base/wheel.h"
 #include "kvferry/node.h"
 #include "wire/layout.h"
 #include "wire/lease_message.h"

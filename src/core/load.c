@@ -216,8 +216,8 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   kvf_list_push_back(&slice->flying, &chunk->link);
   slice->load->reads_in_flight++;
   loads->stats.chunks++;
-  slice->peer->tally.chunks++;
-  slice->peer->tally.reads_in_flight++;
+  slice->peer->stat.chunks++;
+  slice->peer->stat.reads_in_flight++;
   return chunk;
 }
 
@@ -230,7 +230,7 @@ static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&chunk->slice->idle, &chunk->link);
   load->reads_in_flight--;
-  chunk->slice->peer->tally.reads_in_flight--;
+  chunk->slice->peer->stat.reads_in_flight--;
 }
 
 /* The trouble before it is over. */
@@ -245,7 +245,7 @@ static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t coun
     kvf_bitmap_set(slice->good, chunk->first + i);
   }
   slice->good_count += count;
-  slice->peer->tally.blocks += count;
+  slice->peer->stat.blocks += count;
   loads->stats.blocks += count;
   if (chunk->verified > 0) {
     loads->stats.verified += count;
@@ -387,7 +387,7 @@ static uint32_t count_prefix(const kvf_open_load *load)
 static void count_done(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load)
 {
   for (uint32_t i = 0; i < load->slices_count; i++) {
-    load->slices[i].peer->tally.loads[kvf_status_index(KVF_OK)]++;
+    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)]++;
   }
   kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
   kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
@@ -400,11 +400,10 @@ static void count_failed(kvf_loads *loads, uint64_t now_ns, const kvf_open_load 
   while (slice->state == SLICE_DONE) {
     slice++;
   }
-  kvf_peer_tally *tally = &slice->peer->tally;
-  tally->loads[kvf_status_index(status)]++;
+  slice->peer->stat.loads[kvf_status_index(status)]++;
   if (status != KVF_ABORTED) {
-    tally->last_failure = status;
-    tally->last_failure_ns = now_ns;
+    slice->peer->stat.last_failure = status;
+    slice->peer->last_failure_ns = now_ns;
     kvf_histogram_add(&loads->stats.detection_ns, now_ns - load->byte_ns);
   }
 }
@@ -564,7 +563,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
     move(slice, SLICE_BACKOFF);
     loads->stats.retries++;
-    slice->peer->tally.retries++;
+    slice->peer->stat.retries++;
     kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
   }
   update_ready(loads, slice);
@@ -642,7 +641,7 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   uint32_t path = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->path; /* that of all its reads */
   bool answered = slice->peer->slices.answered >= slice->ping;
   loads->stats.stalls++;
-  slice->peer->tally.stalls++;
+  slice->peer->stat.stalls++;
   if (slice->peer->slices.stalled_path != path) {
     bool silent = !answered && now_ns - slice->pinged_ns >= stall_timeout_ns(loads) / 2;
     slice->peer->slices.stalled_path = path;
@@ -795,7 +794,7 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
   kvf_slice *slice = chunk->slice;
   end_chunk(loads, chunk);
   loads->stats.bytes += bytes;
-  slice->peer->tally.bytes += bytes;
+  slice->peer->stat.bytes += bytes;
   slice->load->bytes += bytes;
   if (slice->load->state != LOAD_READING) {
     settle(loads, now_ns, slice->load);

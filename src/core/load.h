@@ -25,9 +25,9 @@
 #ifndef KVF_CORE_LOAD_H
 #define KVF_CORE_LOAD_H
 
+#include "base/histogram.h"
 #include "base/prng.h"
 #include "base/transfer.h"
-#include "core/histogram.h"
 #include "core/peer.h"
 #include "core/pool.h"
 #include "core/request.h"

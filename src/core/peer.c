@@ -126,9 +126,9 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
 static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
   peers->counters.failures++;
-  peer->failures++;
-  peer->tally.last_failure = status;
-  peer->tally.last_failure_ns = now_ns;
+  peer->stat.connection_failures++;
+  peer->stat.last_failure = status;
+  peer->last_failure_ns = now_ns;
 }
 
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
@@ -255,7 +255,7 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
     free(peer);
     return NULL;
   }
-  peer->id = peers->next_id++;
+  peer->stat.id = peers->next_id++;
   peer->index = free_index(peers);
   peers->table[peer->index] = peer;
   peers->count++;
@@ -584,13 +584,8 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
   if (status == KVF_OK) {
     status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
   }
-  uint8_t *body;
   if (status == KVF_OK) {
-    status = kvf_conn_frame_begin(peer->conn, peer->hello_bytes, &body);
-  }
-  if (status == KVF_OK) {
-    memcpy(body, peer->hello, peer->hello_bytes);
-    kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_HELLO, peer->hello_bytes);
+    status = kvf_conn_send(peers->conns, peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
   }
   return status;
 }
@@ -637,7 +632,7 @@ static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, 
 {
   for (kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
     kvf_peer *other = KVF_CONTAINER_OF(node, kvf_peer, used);
-    if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->id < peer->dial_id &&
+    if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->stat.id < peer->dial_id &&
         memcmp(&other->key.address, &peer->key.address, sizeof(peer->key.address)) == 0 &&
         memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 && !is_nobody(&other->key.incarnation)) {
       fail(peers, now_ns, other, KVF_PEER_RESTARTED, another_answers);
@@ -701,7 +696,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   }
   peer->state = KVF_PEER_READY;
   peers->counters.handshakes++;
-  peer->handshakes++;
+  peer->stat.handshakes++;
   kvf_breaker_succeed(&peer->breaker);
   rearm(peers, peer, now_ns);
   advance(peers, now_ns, peer);
@@ -963,26 +958,15 @@ static void describe_paths(const kvf_peers *peers, const kvf_peer *peer, kvf_pee
 
 static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
 {
-  const kvf_peer_tally *tally = &peer->tally;
-  *out = (kvf_peer_stat){.id = peer->id,
-                         .gone = peer->gone,
-                         .users = peer->users,
-                         .reads_in_flight = tally->reads_in_flight,
-                         .handshakes = peer->handshakes,
-                         .connection_failures = peer->failures,
-                         .chunks = tally->chunks,
-                         .bytes = tally->bytes,
-                         .blocks = tally->blocks,
-                         .retries = tally->retries,
-                         .stalls = tally->stalls,
-                         .last_failure = tally->last_failure};
+  *out = peer->stat;
+  out->gone = peer->gone;
+  out->users = peer->users;
   kvf_address_format(&peer->key.address, out->address);
-  memcpy(out->loads, tally->loads, sizeof(out->loads));
   if (peer->users == 0) {
     out->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
   }
-  if (tally->last_failure != KVF_OK) {
-    out->last_failure_age_ms = kvf_time_until(tally->last_failure_ns, now_ns) / KVF_NS_PER_MS;
+  if (out->last_failure != KVF_OK) {
+    out->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
   }
   describe_paths(peers, peer, out);
 }

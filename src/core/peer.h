@@ -11,10 +11,11 @@
 #define KVF_CORE_PEER_H
 
 #include "base/options.h"
+#include "base/wheel.h"
 #include "core/breaker.h"
 #include "core/conn.h"
 #include "core/self.h"
-#include "core/wheel.h"
+#include "kvferry/stats.h"
 #include "wire/address.h"
 
 #define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
@@ -46,19 +47,6 @@ typedef struct kvf_peer_link {
   kvf_breaker breaker;
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
 } kvf_peer_link;
-
-/* What loads have seen of a peer; see kvf_peer_stat for the words. */
-typedef struct kvf_peer_tally {
-  uint64_t chunks;
-  uint64_t bytes;
-  uint64_t blocks;
-  uint64_t retries;
-  uint64_t stalls;
-  uint64_t loads[KVF_STATUSES_MAX];
-  uint32_t reads_in_flight;
-  kvf_status last_failure; /* KVF_OK: none yet */
-  uint64_t last_failure_ns;
-} kvf_peer_tally;
 
 /* What the loads that hold a peer share of it: theirs alone (load.c). */
 typedef struct kvf_peer_slices {
@@ -100,11 +88,9 @@ struct kvf_peer {
   uint32_t answered_path;
   kvf_status path_status;
   kvf_status open_status;
-  uint64_t id;      /* never used again */
-  uint64_t dial_id; /* peers below it were known when it was last dialled */
-  uint64_t handshakes;
-  uint64_t failures;    /* of connection or link */
-  kvf_peer_tally tally; /* counted by the loads that hold the peer; its last failure may be ours */
+  uint64_t dial_id;   /* peers below it were known when it was last dialled */
+  kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
+  uint64_t last_failure_ns;
   kvf_peer_slices slices;
   uint64_t used_ns;          /* last acquired or released */
   uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */

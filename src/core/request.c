@@ -246,70 +246,43 @@ static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *reques
   stop_telling(requests, now_ns, request);
 }
 
-static kvf_status send_renew(kvf_requests *requests, kvf_conn *conn, kvf_renew *renew)
+static kvf_status send_leases(kvf_requests *requests, kvf_conn *conn, const kvf_leases *leases)
 {
-  uint8_t *body;
+  uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
-  kvf_status status = renew->count == 0 ? KVF_OK : kvf_conn_frame_begin(conn, KVF_RENEW_BYTES_MAX, &body);
-  if (status == KVF_OK && renew->count > 0) {
-    requests->counters.renewals += renew->count;
-    status = kvf_renew_encode(renew, body, KVF_RENEW_BYTES_MAX, &bytes);
-    if (status == KVF_OK) {
-      kvf_conn_frame_end(requests->conns, conn, KVF_FRAME_RENEW, bytes);
-    }
-  }
-  return status;
+  kvf_status status = kvf_leases_encode(leases, body, sizeof(body), &bytes);
+  return status == KVF_OK ? kvf_conn_send(requests->conns, conn, KVF_FRAME_LEASES, body, bytes) : status;
 }
 
-static kvf_status send_finish(kvf_requests *requests, kvf_conn *conn, kvf_finish *finish)
+/* Takes what is due off the list, as much as fits one frame. */
+static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
 {
-  uint8_t *body;
-  size_t bytes = 0;
-  kvf_status status = finish->count == 0 ? KVF_OK : kvf_conn_frame_begin(conn, KVF_FINISH_BYTES_MAX, &body);
-  if (status == KVF_OK && finish->count > 0) {
-    requests->counters.finishes += finish->count;
-    status = kvf_finish_encode(finish, body, KVF_FINISH_BYTES_MAX, &bytes);
-    if (status == KVF_OK) {
-      kvf_conn_frame_end(requests->conns, conn, KVF_FRAME_FINISH, bytes);
-    }
-  }
-  return status;
-}
-
-/* Takes what is due off the list, as much as fits one frame of each kind. */
-static void collect(kvf_requests *requests, kvf_list *due, kvf_renew *renew, kvf_finish *finish)
-{
-  renew->count = 0;
-  renew->seq = ++requests->next_seq;
-  finish->count = 0;
-  finish->seq = ++requests->next_seq;
-  while (renew->count < KVF_LEASE_ITEMS_MAX && finish->count < KVF_LEASE_ITEMS_MAX) {
-    kvf_list *node = kvf_list_pop_front(due);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  leases->count = 0;
+  leases->seq = ++requests->next_seq;
+  while (leases->count < KVF_LEASE_ITEMS_MAX && (node = kvf_list_pop_front(due)) != NULL) {
     kvf_request_rank *rank = KVF_CONTAINER_OF(node, kvf_request_rank, due);
     const kvf_request *request = rank->request;
+    const bool finishes = request->state == KVF_REQUEST_FINISHING;
     rank->unreached = false;
-    if (request->state == KVF_REQUEST_FINISHING) {
-      rank->finish_seq = rank->finish_seq == 0 ? finish->seq : rank->finish_seq;
-      finish->items[finish->count++] = (kvf_finish_item){
-          .lease = request->leases[rank->source], .request_id = request->id, .kind = (uint8_t)request->finish};
-    } else {
-      renew->items[renew->count++] =
-          (kvf_renew_item){.lease = request->leases[rank->source], .request_id = request->id};
+    if (finishes && rank->finish_seq == 0) {
+      rank->finish_seq = leases->seq;
     }
+    requests->counters.finishes += finishes;
+    requests->counters.renewals += !finishes;
+    leases->items[leases->count++] = (kvf_leases_item){.lease = request->leases[rank->source],
+                                                       .request_id = request->id,
+                                                       .kind = (uint8_t)(finishes ? request->finish : KVF_FINISH_NONE)};
   }
 }
 
 void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer)
 {
   kvf_conn *conn = kvf_peers_conn(requests->peers, peer);
-  kvf_renew renew;
-  kvf_finish finish;
+  kvf_leases leases;
   while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
-    collect(requests, &requests->due[peer], &renew, &finish);
-    if (send_renew(requests, conn, &renew) != KVF_OK || send_finish(requests, conn, &finish) != KVF_OK) {
+    collect(requests, &requests->due[peer], &leases);
+    if (send_leases(requests, conn, &leases) != KVF_OK) {
       return; /* the peer does not read: what was taken comes again at its next time */
     }
     kvf_peers_await(requests->peers, now_ns, peer);

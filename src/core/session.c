@@ -159,13 +159,9 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
     status =
         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
   }
-  uint8_t *body;
   if (status == KVF_OK) {
-    status = kvf_conn_frame_begin(session->conn, session->challenge_bytes, &body);
-  }
-  if (status == KVF_OK) {
-    memcpy(body, session->challenge, session->challenge_bytes);
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge_bytes);
+    status = kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge,
+                           session->challenge_bytes);
   }
   return status;
 }
@@ -305,55 +301,29 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   }
 }
 
-static kvf_consumer_key consumer_of(const kvf_session *session, uint64_t request_id)
-{
-  return (kvf_consumer_key){.incarnation = session->client, .request_id = request_id};
-}
-
 static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, const kvf_lease_states *states)
 {
+  uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
   size_t bytes = 0;
-  uint8_t *body;
-  kvf_status status = kvf_conn_frame_begin(session->conn, KVF_LEASE_STATES_BYTES_MAX, &body);
-  if (status == KVF_OK) {
-    status = kvf_lease_states_encode(states, body, KVF_LEASE_STATES_BYTES_MAX, &bytes);
-  }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, bytes);
-  }
-  return status;
+  kvf_status status = kvf_lease_states_encode(states, body, sizeof(body), &bytes);
+  return status == KVF_OK ? kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
 }
 
-static kvf_status on_renew(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
-                           size_t body_bytes)
-{
-  kvf_renew renew;
-  if (session->role == KVF_ROLE_CHECK || kvf_renew_decode(body, body_bytes, &renew) != KVF_OK) {
-    return KVF_PROTOCOL;
-  }
-  kvf_lease_states states = {.seq = renew.seq, .count = renew.count};
-  for (uint32_t i = 0; i < renew.count; i++) {
-    const kvf_renew_item *item = &renew.items[i];
-    kvf_consumer_key key = consumer_of(session, item->request_id);
-    kvf_lease_state state = kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key);
-    states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
-  }
-  return answer_states(sessions, session, &states);
-}
-
-static kvf_status on_finish(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
+static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
                             size_t body_bytes)
 {
-  kvf_finish finish;
-  if (session->role == KVF_ROLE_CHECK || kvf_finish_decode(body, body_bytes, &finish) != KVF_OK) {
+  kvf_leases leases;
+  if (session->role == KVF_ROLE_CHECK || kvf_leases_decode(body, body_bytes, &leases) != KVF_OK) {
     return KVF_PROTOCOL;
   }
-  kvf_lease_states states = {.seq = finish.seq, .count = finish.count};
-  for (uint32_t i = 0; i < finish.count; i++) {
-    const kvf_finish_item *item = &finish.items[i];
-    kvf_consumer_key key = consumer_of(session, item->request_id);
-    kvf_lease_state state =
-        kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
+  kvf_lease_states states = {.seq = leases.seq, .count = leases.count};
+  for (uint32_t i = 0; i < leases.count; i++) {
+    const kvf_leases_item *item = &leases.items[i];
+    const kvf_consumer_key key = {.incarnation = session->client, .request_id = item->request_id};
+    const kvf_finish_kind kind = (kvf_finish_kind)item->kind;
+    kvf_lease_state state = kind == KVF_FINISH_NONE
+                                ? kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key)
+                                : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, kind);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);
@@ -388,11 +358,8 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   kvf_status status = KVF_PROTOCOL;
   switch (type) {
-    case KVF_FRAME_RENEW:
-      status = on_renew(sessions, session, now_ns, body, body_bytes);
-      break;
-    case KVF_FRAME_FINISH:
-      status = on_finish(sessions, session, now_ns, body, body_bytes);
+    case KVF_FRAME_LEASES:
+      status = on_leases(sessions, session, now_ns, body, body_bytes);
       break;
     case KVF_FRAME_PING:
       status = on_ping(sessions, session, now_ns, body, body_bytes);

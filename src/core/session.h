@@ -5,11 +5,11 @@
 #ifndef KVF_CORE_SESSION_H
 #define KVF_CORE_SESSION_H
 
+#include "base/wheel.h"
 #include "core/budget.h"
 #include "core/conn.h"
 #include "core/lease_table.h"
 #include "core/self.h"
-#include "core/wheel.h"
 #include "wire/address.h"
 
 /* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */

@@ -51,7 +51,7 @@ static kvf_status wait_for(const probe *p, short events)
 
 static kvf_status find(probe *p)
 {
-  kvf_status status = kvf_address_resolve_for(p->text, NULL, &p->address, p->message);
+  kvf_status status = kvf_address_resolve(p->text, NULL, &p->address, p->message);
   if (status == KVF_OK && p->address.port == 0) {
     return kvf_fail(KVF_INVALID, p->message, "an address to check is HOST:PORT");
   }

@@ -50,7 +50,7 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
 {
   const bool advertised = config->advertise[0] != '\0';
   *out = *listen;
-  kvf_status status = advertised ? kvf_address_resolve_for(config->advertise, listen, out, message) : KVF_OK;
+  kvf_status status = advertised ? kvf_address_resolve(config->advertise, listen, out, message) : KVF_OK;
   if (status == KVF_OK && kvf_address_is_any(out)) {
     return kvf_fail(KVF_INVALID, message,
                     "%s = %.60s names no address that others can connect to: set the option advertise%s",
@@ -86,7 +86,7 @@ static kvf_status open_listener(kvf_control *control, char *message)
   char first[KVF_HOST_BYTES_MAX];
   uint16_t last;
   kvf_listen_split(node->config.listen, first, &last);
-  kvf_status status = kvf_address_resolve(first, &address, message);
+  kvf_status status = kvf_address_resolve(first, NULL, &address, message);
   if (status != KVF_OK) {
     return status;
   }

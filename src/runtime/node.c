@@ -141,7 +141,7 @@ static kvf_status add_known(kvf_node *node, char *message)
   char text[KVF_HOST_BYTES_MAX];
   while (kvf_peer_names_next(&rest, text)) {
     kvf_address address;
-    if (kvf_address_resolve_for(text, NULL, &address, message) != KVF_OK) {
+    if (kvf_address_resolve(text, NULL, &address, message) != KVF_OK) {
       kvf_log(&node->logger, KVF_LOG_WARN, "peers: %s is left out: %s", text, message);
     } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
       return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",

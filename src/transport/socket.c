@@ -93,12 +93,7 @@ static const struct addrinfo *choose(const struct addrinfo *found, const kvf_add
   return found;
 }
 
-kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message)
-{
-  return kvf_address_resolve_for(text, NULL, out, message);
-}
-
-kvf_status kvf_address_resolve_for(const char *text, const kvf_address *listener, kvf_address *out, char *message)
+kvf_status kvf_address_resolve(const char *text, const kvf_address *listener, kvf_address *out, char *message)
 {
   if (kvf_address_parse(text, 0, out) == KVF_OK) {
     return KVF_OK;

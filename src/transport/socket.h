@@ -25,15 +25,12 @@
 
 uint32_t kvf_socket_patience_ms(uint32_t handshake_timeout_ms);
 
-/* As kvf_address_parse(), port 0 where none is given, and HOST may also be a name that the system can resolve. On
+/* As kvf_address_parse(), port 0 where none is given, and HOST may also be a name that the system can resolve. Where
+ * others are to connect to `listener` (else NULL), it is one of a family that that serves, if the name has one. On
  * failure *out is unchanged and `message` (KVF_MESSAGE_BYTES_MAX bytes) says what is wrong with the text. KVF_INVALID.
  */
-KVF_MUST_USE kvf_status kvf_address_resolve(const char *text, kvf_address *out, char *message);
-
-/* The same for where others are to connect to: of a name's addresses, one of a family that `listener` serves, where
- * there is one. NULL: any. */
-KVF_MUST_USE kvf_status kvf_address_resolve_for(const char *text, const kvf_address *listener, kvf_address *out,
-                                                char *message);
+KVF_MUST_USE kvf_status kvf_address_resolve(const char *text, const kvf_address *listener, kvf_address *out,
+                                            char *message);
 
 /* Returns the length to pass on. */
 socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_storage *out);

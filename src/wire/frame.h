@@ -27,11 +27,10 @@ typedef enum kvf_frame_type {
   KVF_FRAME_WELCOME = 4,
   KVF_FRAME_REFUSED = 5,
   /* Control connection: lease_message.h, ping_message.h */
-  KVF_FRAME_RENEW = 6,
-  KVF_FRAME_FINISH = 7,
-  KVF_FRAME_LEASE_STATES = 8,
-  KVF_FRAME_PING = 9,
-  KVF_FRAME_PONG = 10,
+  KVF_FRAME_LEASES = 6,
+  KVF_FRAME_LEASE_STATES = 7,
+  KVF_FRAME_PING = 8,
+  KVF_FRAME_PONG = 9,
   /* Data connection: data_message.h */
   KVF_FRAME_DATA_CHALLENGE = 16,
   KVF_FRAME_DATA_HELLO = 17,

@@ -5,8 +5,7 @@
 #include "wire/fields.h"
 #include "wire/frame.h"
 
-_Static_assert(KVF_FINISH_BYTES_MAX <= KVF_FRAME_BODY_BYTES_MAX && KVF_RENEW_BYTES_MAX <= KVF_FINISH_BYTES_MAX &&
-                   KVF_LEASE_STATES_BYTES_MAX <= KVF_FINISH_BYTES_MAX,
+_Static_assert(KVF_LEASES_BYTES_MAX <= KVF_FRAME_BODY_BYTES_MAX && KVF_LEASE_STATES_BYTES_MAX <= KVF_LEASES_BYTES_MAX,
                "every batch fits a frame");
 
 static void put_head(kvf_encoder *encoder, uint32_t seq, uint32_t count)
@@ -27,73 +26,30 @@ static uint32_t get_head(kvf_decoder *decoder, uint32_t *seq)
   return count;
 }
 
-static bool renew_is_valid(const kvf_renew *renew)
+static bool item_is_valid(const kvf_leases_item *item)
 {
-  for (uint32_t i = 0; i < renew->count; i++) {
-    if (!kvf_lease_is_valid(&renew->items[i].lease)) {
+  return kvf_lease_is_valid(&item->lease) && item->kind <= KVF_FINISH_DETACHED;
+}
+
+static bool leases_are_valid(const kvf_leases *leases)
+{
+  for (uint32_t i = 0; i < leases->count; i++) {
+    if (!item_is_valid(&leases->items[i])) {
       return false;
     }
   }
   return true;
 }
 
-kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes)
+kvf_status kvf_leases_encode(const kvf_leases *leases, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (renew->count > KVF_LEASE_ITEMS_MAX || !renew_is_valid(renew)) {
+  if (leases->count > KVF_LEASE_ITEMS_MAX || !leases_are_valid(leases)) {
     return KVF_INVALID;
   }
   kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  put_head(&encoder, renew->seq, renew->count);
-  for (uint32_t i = 0; i < renew->count; i++) {
-    kvf_put_lease(&encoder, &renew->items[i].lease);
-    kvf_put_u64(&encoder, renew->items[i].request_id);
-  }
-  return kvf_encoder_end(&encoder, body_bytes);
-}
-
-kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out)
-{
-  kvf_renew renew;
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  renew.count = get_head(&decoder, &renew.seq);
-  for (uint32_t i = 0; i < renew.count; i++) {
-    kvf_get_lease(&decoder, &renew.items[i].lease);
-    renew.items[i].request_id = kvf_get_u64(&decoder);
-  }
-  kvf_status status = kvf_decoder_end(&decoder);
-  if (status != KVF_OK) {
-    return status;
-  }
-  out->seq = renew.seq;
-  out->count = renew.count;
-  memcpy(out->items, renew.items, renew.count * sizeof(out->items[0]));
-  return KVF_OK;
-}
-
-static bool finish_item_is_valid(const kvf_finish_item *item)
-{
-  return kvf_lease_is_valid(&item->lease) && item->kind >= KVF_FINISH_COMPLETED && item->kind <= KVF_FINISH_DETACHED;
-}
-
-static bool finish_is_valid(const kvf_finish *finish)
-{
-  for (uint32_t i = 0; i < finish->count; i++) {
-    if (!finish_item_is_valid(&finish->items[i])) {
-      return false;
-    }
-  }
-  return true;
-}
-
-kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capacity, size_t *body_bytes)
-{
-  if (finish->count > KVF_LEASE_ITEMS_MAX || !finish_is_valid(finish)) {
-    return KVF_INVALID;
-  }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  put_head(&encoder, finish->seq, finish->count);
-  for (uint32_t i = 0; i < finish->count; i++) {
-    const kvf_finish_item *item = &finish->items[i];
+  put_head(&encoder, leases->seq, leases->count);
+  for (uint32_t i = 0; i < leases->count; i++) {
+    const kvf_leases_item *item = &leases->items[i];
     kvf_put_lease(&encoder, &item->lease);
     kvf_put_u64(&encoder, item->request_id);
     kvf_put_u8(&encoder, item->kind);
@@ -101,23 +57,23 @@ kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capaci
   return kvf_encoder_end(&encoder, body_bytes);
 }
 
-kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *out)
+kvf_status kvf_leases_decode(const void *body, size_t body_bytes, kvf_leases *out)
 {
-  kvf_finish finish;
+  kvf_leases leases;
   kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  finish.count = get_head(&decoder, &finish.seq);
-  for (uint32_t i = 0; i < finish.count; i++) {
-    kvf_finish_item *item = &finish.items[i];
+  leases.count = get_head(&decoder, &leases.seq);
+  for (uint32_t i = 0; i < leases.count; i++) {
+    kvf_leases_item *item = &leases.items[i];
     kvf_get_lease(&decoder, &item->lease);
     item->request_id = kvf_get_u64(&decoder);
     item->kind = kvf_get_u8(&decoder);
   }
-  if (kvf_decoder_end(&decoder) != KVF_OK || !finish_is_valid(&finish)) {
+  if (kvf_decoder_end(&decoder) != KVF_OK || !leases_are_valid(&leases)) {
     return KVF_PROTOCOL;
   }
-  out->seq = finish.seq;
-  out->count = finish.count;
-  memcpy(out->items, finish.items, finish.count * sizeof(out->items[0]));
+  out->seq = leases.seq;
+  out->count = leases.count;
+  memcpy(out->items, leases.items, leases.count * sizeof(out->items[0]));
   return KVF_OK;
 }
 

@@ -10,47 +10,32 @@
 
 #define KVF_LEASE_ITEMS_MAX 512
 
-#define KVF_RENEW_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 36)
-#define KVF_FINISH_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 37)
+#define KVF_LEASES_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 37)
 #define KVF_LEASE_STATES_BYTES_MAX (6 + KVF_LEASE_ITEMS_MAX * 21)
-
-typedef struct kvf_renew_item {
-  kvf_lease lease;
-  uint64_t request_id;
-} kvf_renew_item;
-
-/* RENEW: the request still needs the lease. */
-typedef struct kvf_renew {
-  uint32_t seq; /* comes back in the answer */
-  uint32_t count;
-  kvf_renew_item items[KVF_LEASE_ITEMS_MAX];
-} kvf_renew;
-
-KVF_MUST_USE kvf_status kvf_renew_encode(const kvf_renew *renew, void *body, size_t capacity, size_t *body_bytes);
-KVF_MUST_USE kvf_status kvf_renew_decode(const void *body, size_t body_bytes, kvf_renew *out);
 
 /* How a request lets go of its lease. */
 typedef enum kvf_finish_kind {
+  KVF_FINISH_NONE = 0,      /* it does not: a renewal */
   KVF_FINISH_COMPLETED = 1, /* it has all it needs */
   KVF_FINISH_ABORTED = 2,   /* nobody wants it any more */
   KVF_FINISH_DETACHED = 3   /* this engine gives it up, another may take it */
 } kvf_finish_kind;
 
-typedef struct kvf_finish_item {
+typedef struct kvf_leases_item {
   kvf_lease lease;
   uint64_t request_id;
   uint8_t kind; /* kvf_finish_kind */
-} kvf_finish_item;
+} kvf_leases_item;
 
-/* FINISH: the request needs the lease no longer. */
-typedef struct kvf_finish {
+/* LEASES: which leases requests still need, and which no longer. */
+typedef struct kvf_leases {
   uint32_t seq; /* comes back in the answer */
   uint32_t count;
-  kvf_finish_item items[KVF_LEASE_ITEMS_MAX];
-} kvf_finish;
+  kvf_leases_item items[KVF_LEASE_ITEMS_MAX];
+} kvf_leases;
 
-KVF_MUST_USE kvf_status kvf_finish_encode(const kvf_finish *finish, void *body, size_t capacity, size_t *body_bytes);
-KVF_MUST_USE kvf_status kvf_finish_decode(const void *body, size_t body_bytes, kvf_finish *out);
+KVF_MUST_USE kvf_status kvf_leases_encode(const kvf_leases *leases, void *body, size_t capacity, size_t *body_bytes);
+KVF_MUST_USE kvf_status kvf_leases_decode(const void *body, size_t body_bytes, kvf_leases *out);
 
 typedef enum kvf_lease_state {
   KVF_LEASE_STATE_LIVE = 1,
@@ -66,7 +51,7 @@ typedef struct kvf_lease_states_item {
   uint8_t state; /* kvf_lease_state */
 } kvf_lease_states_item;
 
-/* LEASE_STATES: the answer to RENEW and FINISH, item by item. */
+/* LEASE_STATES: the answer to LEASES, item by item. */
 typedef struct kvf_lease_states {
   uint32_t seq; /* of the message that is answered */
   uint32_t count;

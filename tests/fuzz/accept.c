@@ -131,25 +131,21 @@ static uint8_t role_of(const wire *at)
 /* Notes what a holder of the key has said of leases; who only checks has no say. */
 static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
-  static kvf_renew renew;
-  static kvf_finish finish;
+  static kvf_leases said;
   if (!from->has_key || !from->welcomed || role_of(from) == KVF_ROLE_CHECK) {
     return;
   }
-  if (type == KVF_FRAME_RENEW && kvf_renew_decode(body, bytes, &renew) == KVF_OK) {
-    for (uint32_t i = 0; i < renew.count; i++) {
-      lease_model *model = find_lease(&renew.items[i].lease);
-      if (model != NULL && all.now_ns < model->renewed_ns + kvf_ms_to_ns(config.options.lease_ttl_ms)) {
+  if (type == KVF_FRAME_LEASES && kvf_leases_decode(body, bytes, &said) == KVF_OK) {
+    for (uint32_t i = 0; i < said.count; i++) {
+      const kvf_leases_item *item = &said.items[i];
+      lease_model *model = find_lease(&item->lease);
+      if (model != NULL && item->kind == KVF_FINISH_NONE &&
+          all.now_ns < model->renewed_ns + kvf_ms_to_ns(config.options.lease_ttl_ms)) {
         model->renewed_ns = all.now_ns;
       }
-    }
-  }
-  if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK) {
-    for (uint32_t i = 0; i < finish.count; i++) {
-      lease_model *model = find_lease(&finish.items[i].lease);
       if (model != NULL) {
-        model->completed = model->completed || finish.items[i].kind == KVF_FINISH_COMPLETED;
-        model->aborted = model->aborted || finish.items[i].kind == KVF_FINISH_ABORTED;
+        model->completed = model->completed || item->kind == KVF_FINISH_COMPLETED;
+        model->aborted = model->aborted || item->kind == KVF_FINISH_ABORTED;
       }
     }
   }
@@ -330,9 +326,8 @@ static kvf_lease name_lease(fuzz_tape *tape)
 
 static void speak_of_leases(fuzz_tape *tape, wire *from)
 {
-  static kvf_renew renew;
-  static kvf_finish finish;
-  static uint8_t body[KVF_FINISH_BYTES_MAX];
+  static kvf_leases said;
+  static uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
   uint8_t choice = fuzz_u8(tape);
   bool is_renew = (choice & 1) == 0;
@@ -341,19 +336,14 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
   for (uint32_t i = 0; i < count; i++) {
     kvf_lease lease = name_lease(tape);
     uint8_t who = fuzz_u8(tape);
-    renew.items[i] = (kvf_renew_item){.lease = lease, .request_id = who & 7};
     uint8_t kind = (who & 8) != 0 ? KVF_FINISH_ABORTED : KVF_FINISH_COMPLETED;
-    finish.items[i] =
-        (kvf_finish_item){.lease = lease, .request_id = who & 7, .kind = (who & 16) != 0 ? KVF_FINISH_DETACHED : kind};
+    kind = (who & 16) != 0 ? KVF_FINISH_DETACHED : kind;
+    said.items[i] =
+        (kvf_leases_item){.lease = lease, .request_id = who & 7, .kind = is_renew ? (uint8_t)KVF_FINISH_NONE : kind};
   }
-  renew.count = count;
-  finish.count = count;
-  if (is_renew) {
-    fuzz_check(kvf_renew_encode(&renew, body, sizeof(body), &bytes) == KVF_OK);
-  } else {
-    fuzz_check(kvf_finish_encode(&finish, body, sizeof(body), &bytes) == KVF_OK);
-  }
-  wires_feed_frame(&all, from, is_renew ? KVF_FRAME_RENEW : KVF_FRAME_FINISH, body, bytes, cut);
+  said.count = count;
+  fuzz_check(kvf_leases_encode(&said, body, sizeof(body), &bytes) == KVF_OK);
+  wires_feed_frame(&all, from, KVF_FRAME_LEASES, body, bytes, cut);
 }
 
 static void send_something(fuzz_tape *tape, unsigned what)

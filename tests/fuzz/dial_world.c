@@ -183,8 +183,7 @@ static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t by
   (void)body;
   (void)bytes;
   fuzz_check(type == KVF_FRAME_HELLO || to->has_key);
-  fuzz_check(type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF || type == KVF_FRAME_RENEW ||
-             type == KVF_FRAME_FINISH || type == KVF_FRAME_PING);
+  fuzz_check(type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF || type == KVF_FRAME_LEASES || type == KVF_FRAME_PING);
 }
 
 void dial_check(void)

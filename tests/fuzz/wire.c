@@ -36,8 +36,7 @@ SAME_AGAIN(hello)
 SAME_AGAIN(challenge)
 SAME_AGAIN(proof)
 SAME_AGAIN(refused)
-SAME_AGAIN(renew)
-SAME_AGAIN(finish)
+SAME_AGAIN(leases)
 SAME_AGAIN(lease_states)
 SAME_AGAIN(data_challenge)
 SAME_AGAIN(data_hello)
@@ -271,19 +270,11 @@ static size_t seed_welcome(uint8_t *out)
   return bytes;
 }
 
-static size_t seed_renew(uint8_t *out)
+static size_t seed_leases(uint8_t *out)
 {
-  static kvf_renew renew = {.seq = 1, .count = 2, .items = {{.lease = {.id = 1}}, {.lease = {.id = 2}}}};
+  static kvf_leases leases = {.seq = 1, .count = 2, .items = {{.lease = {.id = 1}}, {.kind = 2}}};
   size_t bytes = 0;
-  fuzz_check(kvf_renew_encode(&renew, out, sizeof(again), &bytes) == KVF_OK);
-  return bytes;
-}
-
-static size_t seed_finish(uint8_t *out)
-{
-  static kvf_finish finish = {.seq = 1, .count = 2, .items = {{.kind = 1}, {.kind = 2}}};
-  size_t bytes = 0;
-  fuzz_check(kvf_finish_encode(&finish, out, sizeof(again), &bytes) == KVF_OK);
+  fuzz_check(kvf_leases_encode(&leases, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
 }
 
@@ -403,13 +394,13 @@ static const struct {
   size_t (*seed)(uint8_t *out);
 } decoders[] = {
     {take_hello, seed_hello},           {take_challenge, seed_challenge},   {take_proof, seed_proof},
-    {take_refused, seed_refused},       {take_welcome, seed_welcome},       {take_renew, seed_renew},
-    {take_finish, seed_finish},         {take_lease_states, seed_states},   {take_ping, seed_ping},
+    {take_refused, seed_refused},       {take_welcome, seed_welcome},       {take_leases, seed_leases},
+    {take_rails, seed_rails},           {take_lease_states, seed_states},   {take_ping, seed_ping},
     {take_data_challenge, seed_32},     {take_data_hello, seed_data_hello}, {take_read, seed_read},
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer}, {take_rails, seed_rails},
+    {take_ucx_answer, seed_ucx_answer},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

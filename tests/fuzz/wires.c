@@ -65,8 +65,7 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
     kvf_challenge challenge;
     kvf_proof proof;
     kvf_refused refused;
-    kvf_renew renew;
-    kvf_finish finish;
+    kvf_leases leases;
     kvf_lease_states states;
     kvf_ping ping;
   } out;
@@ -88,11 +87,8 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
     case KVF_FRAME_REFUSED:
       fuzz_check(kvf_refused_decode(body, bytes, &out.refused) == KVF_OK);
       break;
-    case KVF_FRAME_RENEW:
-      fuzz_check(kvf_renew_decode(body, bytes, &out.renew) == KVF_OK);
-      break;
-    case KVF_FRAME_FINISH:
-      fuzz_check(kvf_finish_decode(body, bytes, &out.finish) == KVF_OK);
+    case KVF_FRAME_LEASES:
+      fuzz_check(kvf_leases_decode(body, bytes, &out.leases) == KVF_OK);
       break;
     case KVF_FRAME_LEASE_STATES:
       fuzz_check(kvf_lease_states_decode(body, bytes, &out.states) == KVF_OK);

@@ -162,7 +162,7 @@ TEST_WITH(unacknowledged_bytes_end_it, NULL, mend_network)
   kvf_address peer;
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
-  assert_int_equal(kvf_address_resolve("127.0.0.1", &at, message), KVF_OK);
+  assert_int_equal(kvf_address_resolve("127.0.0.1", NULL, &at, message), KVF_OK);
   assert_int_equal(kvf_socket_listen(&at, &listener, &at, message), KVF_OK);
   int client = kvf_socket_connect(&at, HANDSHAKE_MS, 0);
   struct pollfd waiting = {.fd = listener, .events = POLLIN};

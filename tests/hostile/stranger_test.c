@@ -177,7 +177,7 @@ static void send_malformed_proof(stranger *s)
 static void send_malformed_finish(stranger *s)
 {
   shake_hands(s);
-  peer_send_frame(s->fd, KVF_FRAME_FINISH, "finish", 6);
+  peer_send_frame(s->fd, KVF_FRAME_LEASES, "leases", 6);
 }
 
 static void break_off_hello(stranger *s)

@@ -105,16 +105,16 @@ static void say_finish(sim_world *world, sim_conn *conn)
 {
   uint8_t body[256];
   size_t bytes = 0;
-  kvf_finish finish = {.seq = 1, .count = 1};
+  kvf_leases leases = {.seq = 1, .count = 1};
   if (world->offers_count == 0) {
     return;
   }
   uint32_t back = sim_choose(&world->tape, world->offers_count < 4 ? world->offers_count : 4);
   const sim_offer *offer = &world->offers[world->offers_count - 1 - back];
-  finish.items[0] = (kvf_finish_item){
+  leases.items[0] = (kvf_leases_item){
       .lease = offer->lease, .request_id = 1 + sim_choose(&world->tape, 4), .kind = KVF_FINISH_COMPLETED};
-  if (kvf_finish_encode(&finish, body, sizeof(body), &bytes) == KVF_OK) {
-    say(world, conn, KVF_FRAME_FINISH, body, bytes);
+  if (kvf_leases_encode(&leases, body, sizeof(body), &bytes) == KVF_OK) {
+    say(world, conn, KVF_FRAME_LEASES, body, bytes);
   }
 }
 

@@ -6,8 +6,7 @@
 #include "wire/lease_message.h"
 #include "world.h"
 
-static kvf_renew renew;
-static kvf_finish finish;
+static kvf_leases leases;
 static kvf_lease_states states;
 
 static sim_offer *offer_of(sim_world *world, const sim_node *node, const kvf_lease *lease)
@@ -62,7 +61,7 @@ void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank)
   offer->until_surely_ns[rank] = offer->until_ns[rank];
 }
 
-static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_renew_item *item)
+static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_leases_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
   uint32_t rank = node->rank;
@@ -85,7 +84,7 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
 }
 
 /* Noted before the node hears of it. */
-static void on_finish(sim_world *world, const sim_node *node, const kvf_finish_item *item)
+static void on_finish(sim_world *world, const sim_node *node, const kvf_leases_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
   if (offer != NULL && has_token(offer, &item->lease) && item->kind != KVF_FINISH_DETACHED) {
@@ -93,7 +92,7 @@ static void on_finish(sim_world *world, const sim_node *node, const kvf_finish_i
   }
 }
 
-static void on_finished(sim_world *world, const sim_node *node, const kvf_finish_item *item)
+static void on_finished(sim_world *world, const sim_node *node, const kvf_leases_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
   uint64_t ended = node->core.leases.counters.ended[KVF_LEASE_END_COMPLETED];
@@ -181,9 +180,11 @@ void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id, kvf_fr
   world->is_heard = conn != NULL && (conn->session != NULL || conn->peer != NULL);
   const uint64_t *ended = node->core.leases.counters.ended;
   world->ended_before = ended[KVF_LEASE_END_COMPLETED] + ended[KVF_LEASE_END_ABANDONED];
-  if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK) {
-    for (uint32_t i = 0; i < finish.count; i++) {
-      on_finish(world, node, &finish.items[i]);
+  if (type == KVF_FRAME_LEASES && kvf_leases_decode(body, bytes, &leases) == KVF_OK) {
+    for (uint32_t i = 0; i < leases.count; i++) {
+      if (leases.items[i].kind != KVF_FINISH_NONE) {
+        on_finish(world, node, &leases.items[i]);
+      }
     }
   }
 }
@@ -198,12 +199,14 @@ void sim_watch_after(sim_world *world, const sim_conn *conn, sim_node *node, kvf
     check_impostor(world, conn, node);
     return;
   }
-  if (type == KVF_FRAME_RENEW && kvf_renew_decode(body, bytes, &renew) == KVF_OK) {
-    for (uint32_t i = 0; i < renew.count; i++) {
-      on_renewed(world, conn, node, &renew.items[i]);
+  if (type == KVF_FRAME_LEASES && kvf_leases_decode(body, bytes, &leases) == KVF_OK) {
+    for (uint32_t i = 0; i < leases.count; i++) {
+      if (leases.items[i].kind == KVF_FINISH_NONE) {
+        on_renewed(world, conn, node, &leases.items[i]);
+      } else if (leases.count == 1) {
+        on_finished(world, node, &leases.items[i]);
+      }
     }
-  } else if (type == KVF_FRAME_FINISH && kvf_finish_decode(body, bytes, &finish) == KVF_OK && finish.count == 1) {
-    on_finished(world, node, &finish.items[0]);
   } else if (type == KVF_FRAME_LEASE_STATES && kvf_lease_states_decode(body, bytes, &states) == KVF_OK) {
     for (uint32_t i = 0; i < states.count; i++) {
       on_state(world, conn, node, &states.items[i]);

@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-FILES_MAX = 18
+FILES_MAX = 15
 FOLDERS = ("src/core/", "src/transport/", "src/runtime/", "src/memory/")
 # The threads of the nodes that look at the clock may run while the load does; of several runs, that with the fewest
 # files is the load alone.

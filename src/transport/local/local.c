@@ -458,7 +458,9 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
   if (result->status == KVF_OK) {
     result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
   }
-  kvf_checksums_judge(&chunk, link->checksums_count, result);
+  if (link->checksums_count > 0) {
+    kvf_checksums_judge(&chunk, link->checksums_count, result);
+  }
 }
 
 /* Without the lock: reports a read and frees it. */

@@ -123,7 +123,7 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
     return KVF_OK;
   }
   kvf_address address;
-  kvf_status status = kvf_address_resolve(tcp->config.listen, &address, message);
+  kvf_status status = kvf_address_resolve(tcp->config.listen, NULL, &address, message);
   if (status != KVF_OK) {
     return status;
   }

@@ -338,7 +338,7 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
   kvf_address listen = {0};
   *out = NULL;
   if (config->listen[0] != '\0') {
-    kvf_status status = kvf_address_resolve(config->listen, &listen, message);
+    kvf_status status = kvf_address_resolve(config->listen, NULL, &listen, message);
     if (status != KVF_OK) {
       return status;
     }

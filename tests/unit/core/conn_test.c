@@ -128,7 +128,7 @@ CONNS_TEST(frames_past_the_limit_are_refused)
   size_t frames = 0;
   kvf_conn *conn = kvf_conns_add(&conns);
   while (kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body) == KVF_OK) {
-    kvf_conn_frame_end(&conns, conn, KVF_FRAME_RENEW, KVF_FRAME_BODY_BYTES_MAX);
+    kvf_conn_frame_end(&conns, conn, KVF_FRAME_LEASES, KVF_FRAME_BODY_BYTES_MAX);
     frames++;
   }
   assert_int_equal(frames, KVF_OUTBOX_BYTES_MAX / (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX));

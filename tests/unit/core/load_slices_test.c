@@ -779,15 +779,15 @@ static uint64_t total(const uint64_t *numbers)
 LOAD_TEST(a_good_load_s_time_and_bytes)
 {
   const kvf_load_stats *stats = &w.loads.stats;
-  const kvf_peer_tally *tally = &w.peer[1].tally;
+  const kvf_peer_stat *peer = &w.peer[1].stat;
   world_spec(500, 1, "1");
   world_start(10);
   expect(10, "want 1");
   expect_path(12, 1, 11, "read 1 over 11: 0");
   world_live(17, 1, 1);
   world_trace(17);
-  assert_int_equal(tally->bytes, 400);
-  assert_int_equal(tally->loads[0], 1);
+  assert_int_equal(peer->bytes, 400);
+  assert_int_equal(peer->loads[0], 1);
   assert_int_equal(total(stats->load_ns.counts), 1);
   assert_int_equal(total(stats->load_ns.sums), 7 * MS);
   assert_int_equal(total(stats->load_bytes.sums), 400);

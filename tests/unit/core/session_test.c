@@ -57,8 +57,8 @@ CONTROL_TEST(strangers_cannot_take_all_places)
 
 CONTROL_TEST(anything_but_a_hello_is_refused)
 {
-  const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF, KVF_FRAME_WELCOME,      KVF_FRAME_RENEW,
-                                  KVF_FRAME_FINISH,    KVF_FRAME_PING,  KVF_FRAME_LEASE_STATES, KVF_FRAME_HELLO};
+  const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF,        KVF_FRAME_WELCOME, KVF_FRAME_LEASES,
+                                  KVF_FRAME_PING,      KVF_FRAME_LEASE_STATES, KVF_FRAME_HELLO};
   open_world(64);
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
     uint8_t garbage[40] = {1, 2, 3};
@@ -180,8 +180,7 @@ CONTROL_TEST(either_key_is_taken)
 /* Who has the key may not send what he likes either. */
 CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
 {
-  static const kvf_frame_type types[] = {KVF_FRAME_RENEW, KVF_FRAME_FINISH, KVF_FRAME_PING, KVF_FRAME_HELLO,
-                                         KVF_FRAME_PONG};
+  static const kvf_frame_type types[] = {KVF_FRAME_LEASES, KVF_FRAME_PING, KVF_FRAME_HELLO, KVF_FRAME_PONG};
   const uint8_t garbage[3] = {1, 2, 3};
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
     uint64_t conn_id = open_session(64);
@@ -294,9 +293,9 @@ static uint32_t ask(kvf_conn *conn, uint32_t wanted_bytes)
 /* P8, and P3: nor does it open a data connection. */
 CONTROL_TEST(who_checks_has_no_say_in_leases)
 {
-  static uint8_t body[KVF_FINISH_BYTES_MAX];
-  static kvf_renew renew;
-  static kvf_finish finish;
+  static uint8_t body[KVF_LEASES_BYTES_MAX];
+  static kvf_leases leases;
+  const kvf_finish_kind kinds[] = {KVF_FINISH_NONE, KVF_FINISH_COMPLETED};
   for (int i = 0; i < 2; i++) {
     kvf_ticket ticket;
     uint32_t ids[1];
@@ -306,13 +305,9 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
     control_ticket(&ticket, ids, 1);
     control_publish(&ticket);
     assert_false(kvf_sessions_key(&world.producer.core.sessions, conn->session->id, &key));
-    renew = (kvf_renew){.count = 1, .items = {{.lease = ticket.lease}}};
-    finish = (kvf_finish){.count = 1, .items = {{.lease = ticket.lease, .kind = KVF_FINISH_COMPLETED}}};
-    assert_int_equal(i == 0 ? kvf_renew_encode(&renew, body, sizeof(body), &bytes)
-                            : kvf_finish_encode(&finish, body, sizeof(body), &bytes),
-                     KVF_OK);
-    kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, i == 0 ? KVF_FRAME_RENEW : KVF_FRAME_FINISH, body,
-                      bytes);
+    leases = (kvf_leases){.count = 1, .items = {{.lease = ticket.lease, .kind = (uint8_t)kinds[i]}}};
+    assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, KVF_FRAME_LEASES, body, bytes);
     assert_int_equal(world.producer.core.sessions.open_count, 0);
     assert_int_equal(kvf_lease_table_authorize(&world.producer.core.leases, world.now_ns, &ticket.lease, NULL, 0),
                      KVF_OK);

@@ -68,12 +68,12 @@ SET_TEST(frames_come_whole_and_in_order)
   uint8_t data[64];
   size_t bytes = frame_of(KVF_FRAME_PING, 1, 5, data);
   bytes += frame_of(KVF_FRAME_PONG, 9, 0, data + bytes);
-  bytes += frame_of(KVF_FRAME_RENEW, 100, 7, data + bytes);
+  bytes += frame_of(KVF_FRAME_LEASES, 100, 7, data + bytes);
   static const struct {
     kvf_frame_type type;
     size_t bytes;
     uint8_t first;
-  } expected[] = {{KVF_FRAME_PING, 5, 1}, {KVF_FRAME_PONG, 0, 0}, {KVF_FRAME_RENEW, 7, 100}};
+  } expected[] = {{KVF_FRAME_PING, 5, 1}, {KVF_FRAME_PONG, 0, 0}, {KVF_FRAME_LEASES, 7, 100}};
   size_t taken = 0;
   kvf_frame_type type;
   const uint8_t *body;
@@ -136,7 +136,7 @@ SET_TEST(long_frames_are_refused_by_their_header)
   kvf_frame_type type;
   const uint8_t *body;
   size_t body_bytes;
-  kvf_frame_header_encode(KVF_FRAME_RENEW, LIMIT + 1, data);
+  kvf_frame_header_encode(KVF_FRAME_LEASES, LIMIT + 1, data);
   peer_sends(data, sizeof(data));
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
   size_t capacity = f.socket->in_capacity;
@@ -149,7 +149,7 @@ SET_TEST(long_frames_are_refused_by_their_header)
 SET_TEST(input_is_bounded)
 {
   static uint8_t data[KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX];
-  size_t bytes = frame_of(KVF_FRAME_RENEW, 0, KVF_FRAME_BODY_BYTES_MAX, data);
+  size_t bytes = frame_of(KVF_FRAME_LEASES, 0, KVF_FRAME_BODY_BYTES_MAX, data);
   size_t sent = 0;
   uint32_t frames = 0;
   for (int turn = 0; turn < 100000 && frames < 3; turn++) {
@@ -174,7 +174,7 @@ SET_TEST(input_is_bounded)
 SET_TEST(idle_connections_keep_a_small_buffer)
 {
   static uint8_t data[64 * 1024];
-  size_t bytes = frame_of(KVF_FRAME_RENEW, 0, 60000, data);
+  size_t bytes = frame_of(KVF_FRAME_LEASES, 0, 60000, data);
   kvf_frame_type type;
   const uint8_t *body;
   size_t body_bytes;

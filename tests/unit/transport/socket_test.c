@@ -17,7 +17,7 @@ static kvf_address resolved(const char *text)
 {
   kvf_address address;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
-  assert_int_equal(kvf_address_resolve(text, &address, message), KVF_OK);
+  assert_int_equal(kvf_address_resolve(text, NULL, &address, message), KVF_OK);
   return address;
 }
 
@@ -55,7 +55,7 @@ TEST(bad_text_is_refused)
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     kvf_address address = {.port = 7};
     char message[KVF_MESSAGE_BYTES_MAX] = "";
-    assert_int_equal(kvf_address_resolve(bad[i], &address, message), KVF_INVALID);
+    assert_int_equal(kvf_address_resolve(bad[i], NULL, &address, message), KVF_INVALID);
     assert_non_null(strstr(message, "address \""));
     assert_int_equal(address.port, 7);
   }
@@ -91,13 +91,12 @@ TEST(a_name_is_looked_up_for_its_listener)
     kvf_address listener = resolved(cases[i].listener == NULL ? "::" : cases[i].listener);
     char text[KVF_ADDRESS_TEXT_BYTES];
     assert_int_equal(
-        kvf_address_resolve_for("both.example:7", cases[i].listener == NULL ? NULL : &listener, &address, message),
-        KVF_OK);
+        kvf_address_resolve("both.example:7", cases[i].listener == NULL ? NULL : &listener, &address, message), KVF_OK);
     kvf_address_format(&address, text);
     assert_string_equal(text, cases[i].expected);
   }
   kvf_address v6 = resolved("fd00::1");
-  assert_int_equal(kvf_address_resolve_for("192.0.2.1:7", &v6, &address, message), KVF_OK); /* as it was said */
+  assert_int_equal(kvf_address_resolve("192.0.2.1:7", &v6, &address, message), KVF_OK); /* as it was said */
   assert_true(kvf_address_is_v4(&address));
 }
 

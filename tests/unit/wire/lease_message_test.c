@@ -3,8 +3,7 @@
 #include "base/fence.h"
 #include "wire_test.h"
 
-DECODER(renew)
-DECODER(finish)
+DECODER(leases)
 DECODER(lease_states)
 
 static kvf_lease lease_of(uint32_t i)
@@ -14,25 +13,15 @@ static kvf_lease lease_of(uint32_t i)
   return lease;
 }
 
-static void fill_renew(kvf_renew *renew, uint32_t count)
+static void fill_leases(kvf_leases *leases, uint32_t count)
 {
-  memset(renew, 0, sizeof(*renew));
-  renew->seq = 0x01020304;
-  renew->count = count;
+  memset(leases, 0, sizeof(*leases));
+  leases->seq = 0x01020304;
+  leases->count = count;
   for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
-    renew->items[i] = (kvf_renew_item){.lease = lease_of(i), .request_id = UINT64_MAX - i};
-  }
-}
-
-static void fill_finish(kvf_finish *finish, uint32_t count)
-{
-  memset(finish, 0, sizeof(*finish));
-  finish->seq = 0x01020304;
-  finish->count = count;
-  for (uint32_t i = 0; i < count && i < KVF_LEASE_ITEMS_MAX; i++) {
-    finish->items[i].lease = lease_of(i);
-    finish->items[i].request_id = UINT64_MAX - i;
-    finish->items[i].kind = (uint8_t)(KVF_FINISH_COMPLETED + i % KVF_FINISH_DETACHED);
+    leases->items[i].lease = lease_of(i);
+    leases->items[i].request_id = UINT64_MAX - i;
+    leases->items[i].kind = (uint8_t)(i % (KVF_FINISH_DETACHED + 1));
   }
 }
 
@@ -49,46 +38,26 @@ static void fill_states(kvf_lease_states *states, uint32_t count)
   }
 }
 
-TEST(test_renew_round_trip)
+TEST(test_leases_round_trip)
 {
-  static kvf_renew renew;
-  static kvf_renew back;
-  static uint8_t body[KVF_RENEW_BYTES_MAX];
+  static kvf_leases leases;
+  static kvf_leases back;
+  static uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
-  fill_renew(&renew, KVF_LEASE_ITEMS_MAX);
-  CHECK_CAPACITY(renew, &renew, KVF_RENEW_BYTES_MAX);
-  for (uint32_t count = 0; count <= KVF_LEASE_ITEMS_MAX; count = count * 4 + 2) {
-    fill_renew(&renew, count);
-    memset(&back, 0, sizeof(back));
-    assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
-    assert_int_equal(kvf_renew_decode(body, bytes, &back), KVF_OK);
-    assert_memory_equal(&back, &renew, sizeof(renew));
+  fill_leases(&leases, KVF_LEASE_ITEMS_MAX);
+  CHECK_CAPACITY(leases, &leases, KVF_LEASES_BYTES_MAX);
+  assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(kvf_leases_decode(body, bytes, &back), KVF_OK);
+  assert_int_equal(back.seq, leases.seq);
+  assert_int_equal(back.count, leases.count);
+  for (uint32_t i = 0; i < leases.count; i++) {
+    assert_memory_equal(&back.items[i].lease, &leases.items[i].lease, sizeof(kvf_lease));
+    assert_true(back.items[i].request_id == leases.items[i].request_id);
+    assert_int_equal(back.items[i].kind, leases.items[i].kind);
   }
-  fill_renew(&renew, 3);
-  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_renew, body, bytes);
-}
-
-TEST(test_finish_round_trip)
-{
-  static kvf_finish finish;
-  static kvf_finish back;
-  static uint8_t body[KVF_FINISH_BYTES_MAX];
-  size_t bytes = 0;
-  fill_finish(&finish, KVF_LEASE_ITEMS_MAX);
-  CHECK_CAPACITY(finish, &finish, KVF_FINISH_BYTES_MAX);
-  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(kvf_finish_decode(body, bytes, &back), KVF_OK);
-  assert_int_equal(back.seq, finish.seq);
-  assert_int_equal(back.count, finish.count);
-  for (uint32_t i = 0; i < finish.count; i++) {
-    assert_memory_equal(&back.items[i].lease, &finish.items[i].lease, sizeof(kvf_lease));
-    assert_true(back.items[i].request_id == finish.items[i].request_id);
-    assert_int_equal(back.items[i].kind, finish.items[i].kind);
-  }
-  fill_finish(&finish, 3);
-  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
-  check_length(decode_finish, body, bytes);
+  fill_leases(&leases, 3);
+  assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
+  check_length(decode_leases, body, bytes);
 }
 
 TEST(test_states_round_trip)
@@ -116,77 +85,65 @@ TEST(test_states_round_trip)
 
 TEST(test_count_limit)
 {
-  static kvf_renew renew;
-  static kvf_finish finish;
+  static kvf_leases leases;
   static kvf_lease_states states;
   /* One item more than allowed, in a body that is long enough for it. */
-  static uint8_t body[KVF_FINISH_BYTES_MAX + 41];
-  static uint8_t room[KVF_FINISH_BYTES_MAX + 41];
+  static uint8_t body[KVF_LEASES_BYTES_MAX + 41];
+  static uint8_t room[KVF_LEASES_BYTES_MAX + 41];
   size_t bytes = 0;
-  fill_renew(&renew, KVF_LEASE_ITEMS_MAX);
-  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
-  memcpy(body + bytes, body + 6, 36);
-  body[4]++;
-  assert_int_equal(decode_renew(body, bytes + 36), KVF_PROTOCOL);
-  fill_finish(&finish, KVF_LEASE_ITEMS_MAX);
-  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
+  fill_leases(&leases, KVF_LEASE_ITEMS_MAX);
+  assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
   memcpy(body + bytes, body + 6, 41);
   body[4]++;
-  assert_int_equal(decode_finish(body, bytes + 41), KVF_PROTOCOL);
+  assert_int_equal(decode_leases(body, bytes + 41), KVF_PROTOCOL);
   fill_states(&states, KVF_LEASE_ITEMS_MAX);
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   memcpy(body + bytes, body + 6, 21);
   body[4]++;
   assert_int_equal(decode_lease_states(body, bytes + 21), KVF_PROTOCOL);
 
-  renew.count++;
-  finish.count++;
+  leases.count++;
   states.count++;
-  assert_int_equal(kvf_renew_encode(&renew, room, sizeof(room), &bytes), KVF_INVALID);
-  assert_int_equal(kvf_finish_encode(&finish, room, sizeof(room), &bytes), KVF_INVALID);
+  assert_int_equal(kvf_leases_encode(&leases, room, sizeof(room), &bytes), KVF_INVALID);
   assert_int_equal(kvf_lease_states_encode(&states, room, sizeof(room), &bytes), KVF_INVALID);
 }
 
 TEST(test_lease_ids)
 {
-  static kvf_renew renew;
+  static kvf_leases leases;
   static kvf_lease_states states;
-  static uint8_t body[KVF_RENEW_BYTES_MAX];
+  static uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
-  fill_renew(&renew, 2);
-  renew.items[1].lease.id = KVF_LEASE_ID_MAX;
-  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(decode_renew(body, bytes), KVF_OK);
-  body[6 + 36]++;
-  assert_int_equal(decode_renew(body, bytes), KVF_PROTOCOL);
-  renew.items[1].lease.id++;
-  assert_int_equal(kvf_renew_encode(&renew, body, sizeof(body), &bytes), KVF_INVALID);
+  fill_leases(&leases, 2);
+  leases.items[1].lease.id = KVF_LEASE_ID_MAX;
+  assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
+  assert_int_equal(decode_leases(body, bytes), KVF_OK);
+  body[6 + 37]++;
+  assert_int_equal(decode_leases(body, bytes), KVF_PROTOCOL);
+  leases.items[1].lease.id++;
+  assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_INVALID);
   fill_states(&states, 1);
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   body[6]++;
   assert_int_equal(decode_lease_states(body, bytes), KVF_PROTOCOL);
-  static kvf_finish finish;
-  fill_finish(&finish, 1);
-  finish.items[0].lease.id = KVF_LEASE_ID_MAX + 1;
-  assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_INVALID);
   states.items[0].lease_id++;
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-TEST(test_finish_rules)
+TEST(test_kinds)
 {
-  static kvf_finish finish;
+  static kvf_leases leases;
   for (unsigned kind = 0; kind < 256; kind++) {
     uint8_t body[6 + 37];
     uint8_t other[6 + 37];
     size_t bytes = 0;
-    bool valid = kind >= 1 && kind <= 3;
-    fill_finish(&finish, 1);
-    assert_int_equal(kvf_finish_encode(&finish, body, sizeof(body), &bytes), KVF_OK);
-    finish.items[0].kind = (uint8_t)kind;
-    assert_int_equal(kvf_finish_encode(&finish, other, sizeof(other), &bytes), valid ? KVF_OK : KVF_INVALID);
+    bool valid = kind <= 3;
+    fill_leases(&leases, 1);
+    assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
+    leases.items[0].kind = (uint8_t)kind;
+    assert_int_equal(kvf_leases_encode(&leases, other, sizeof(other), &bytes), valid ? KVF_OK : KVF_INVALID);
     body[42] = (uint8_t)kind;
-    assert_int_equal(decode_finish(body, sizeof(body)), valid ? KVF_OK : KVF_PROTOCOL);
+    assert_int_equal(decode_leases(body, sizeof(body)), valid ? KVF_OK : KVF_PROTOCOL);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "core/histogram.h"
+#include "base/histogram.h"
 #include "base/time.h"
 #include "test.h"
 

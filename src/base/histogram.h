@@ -1,6 +1,6 @@
 /* Distributions of what loads took: fixed buckets, no allocation. kvferry/stats.h says what a bucket is. */
-#ifndef KVF_CORE_HISTOGRAM_H
-#define KVF_CORE_HISTOGRAM_H
+#ifndef KVF_BASE_HISTOGRAM_H
+#define KVF_BASE_HISTOGRAM_H
 
 #include "kvferry/stats.h"
 

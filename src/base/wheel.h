@@ -5,8 +5,8 @@
  * all of the 64-bit time, so that there is no horizon and no origin to care for. `now_ns` must not go backwards. Not
  * for use by several threads at once. A wheel points into itself: it must not be moved once it is initialised.
  */
-#ifndef KVF_CORE_WHEEL_H
-#define KVF_CORE_WHEEL_H
+#ifndef KVF_BASE_WHEEL_H
+#define KVF_BASE_WHEEL_H
 
 #include "base/list.h"
 #include "base/time.h"

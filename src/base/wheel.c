@@ -1,4 +1,4 @@
-#include "core/wheel.h"
+#include "base/wheel.h"
 
 #include <assert.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "core/wheel.h"
+#include "base/wheel.h"
 
 #include "base/prng.h"
 #include "test.h"
