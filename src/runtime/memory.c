@@ -7,6 +7,7 @@
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
+#include "runtime/ordering.h"
 #include "runtime/pump.h"
 #include "transport/segments.h"
 
@@ -56,8 +57,17 @@ static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t
   return KVF_OK;
 }
 
+static void set_ordering(kvf_node *node, kvf_ordering *ordering)
+{
+  (void)pthread_mutex_lock(&node->lock);
+  node->ordering = ordering;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 static void clear_memory(kvf_node *node)
 {
+  kvf_ordering_close(node->ordering); /* set under register_lock only, which is held */
+  set_ordering(node, NULL);
   kvf_checksummer_stop(node->checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
@@ -190,6 +200,11 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   node->regions_count = (uint32_t)count;
   if (node->config.checksum == KVF_ON) {
     status = kvf_checksummer_open(node, &node->checksummer);
+  }
+  if (status == KVF_OK) {
+    kvf_ordering *ordering;
+    status = kvf_ordering_open(node, &ordering);
+    set_ordering(node, ordering);
   }
   if (status == KVF_OK) {
     status = set_transports(node);

@@ -166,7 +166,8 @@ static void on_publish(sim_world *world, const sim_event *event)
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_fence_digest(&offer->lease, &blocks, &prompt->identity, &digest);
   if (status == KVF_OK) {
-    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a);
+    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a,
+                              world->config.checksum == KVF_ON);
   }
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
@@ -175,7 +176,9 @@ static void on_publish(sim_world *world, const sim_event *event)
       sim_sum_later(world, event->a, event->b);
     }
     if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
-      sim_expect(world, "publish", kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a),
+      sim_expect(world, "publish",
+                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a,
+                                  world->config.checksum == KVF_ON),
                  KVF_EXISTS);
     }
   }

@@ -59,7 +59,7 @@ kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const 
                      .user = sim_job_index(world, job)};
     status = kvf_sources_digest(&sources);
     if (status == KVF_OK) {
-      status = kvf_core_load_start(&node->core, now_ns, &sources, &load);
+      status = kvf_core_load_start(&node->core, now_ns, &sources, &load, 0);
     }
     kvf_sources_free(&sources);
   }

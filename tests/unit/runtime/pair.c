@@ -195,7 +195,7 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
 void pair_publish(pair_node *producer, const pair_ticket *ticket)
 {
   kvf_blocks blocks = {.ids = ticket->blocks, .counts = &ticket->count, .groups = 1};
-  assert_int_equal(kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, 7), KVF_OK);
+  assert_int_equal(kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, NULL, 7), KVF_OK);
 }
 
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id)
