@@ -33,6 +33,7 @@ typedef struct exported {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static piece pieces[PIECES_MAX]; /* under the lock */
 static atomic_uint imports;
+atomic_bool test_memory_is_known = true;
 static const kvf_memory_ops test_ops;
 
 const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
@@ -326,7 +327,7 @@ const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
     case KVF_MEMORY_HOST:
       return &kvf_memory_host;
     case TEST_MEMORY:
-      return &test_ops;
+      return atomic_load(&test_memory_is_known) ? &test_ops : NULL;
     case TEST_MEMORY_OTHER:
       return &other_ops;
     default:
