@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
@@ -80,16 +79,6 @@ static void clear_memory(kvf_node *node)
   node->regions = NULL;
 }
 
-/* The kinds of our regions, a bit for each. */
-static uint32_t own_kinds(const kvf_node *node)
-{
-  uint32_t kinds = 0;
-  for (uint32_t i = 0; i < node->regions_count; i++) {
-    kinds |= UINT32_C(1) << node->regions[i].memory;
-  }
-  return kinds;
-}
-
 /* The kinds that the transport brings into all of `ours`; *used: whether it serves any of these in any pair. */
 static uint32_t served_kinds(const kvf_transport_ops *ops, uint32_t ours, bool *used)
 {
@@ -128,7 +117,7 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
 
 static kvf_status set_transports(kvf_node *node)
 {
-  const uint32_t ours = own_kinds(node);
+  const uint32_t ours = kvf_memory_kinds(node->regions, node->regions_count);
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
                                  .table = node->fence_table,
@@ -164,29 +153,16 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
   return KVF_OK;
 }
 
-/* Whether they are what they say; their layouts are valid. */
-static kvf_status check_memory(const kvf_node *node, const kvf_region *regions, size_t count)
-{
-  kvf_status status = KVF_OK;
-  for (size_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
-    char message[KVF_MESSAGE_BYTES_MAX];
-    status = ops != NULL ? ops->check(&regions[i], message)
-                         : kvf_fail(KVF_INVALID, message, "kind of memory %u is not this library's",
-                                    (unsigned)regions[i].memory);
-    if (status != KVF_OK) {
-      kvf_log(&node->logger, KVF_LOG_ERROR, "region %zu: %s", i, message);
-    }
-  }
-  return status;
-}
-
 static kvf_status register_regions(kvf_node *node, const kvf_region *regions, size_t count)
 {
   kvf_welcome welcome;
   kvf_status status = make_welcome(node, regions, count, &welcome);
   if (status == KVF_OK) {
-    status = check_memory(node, regions, count);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    status = kvf_memory_check(regions, (uint32_t)count, message);
+    if (status != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
+    }
   }
   if (status != KVF_OK) {
     goto free_welcome;
