@@ -87,6 +87,7 @@ struct kvf_open_load {
   uint64_t request_id;
   uint64_t user;
   UT_hash_handle by_id;
+  uint64_t point; /* that nothing is written before; 0: none, or it has come */
   load_state state;
   kvf_report report;   /* complete when it is decided */
   kvf_list event;      /* in kvf_loads.events while one of its is due */
@@ -249,7 +250,7 @@ static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t coun
   loads->stats.blocks += count;
   if (chunk->verified > 0) {
     loads->stats.verified += count;
-  } else if (loads->self->config.checksum == true) {
+  } else if (loads->self->config.checksum) {
     loads->stats.unverified += count;
   }
 }
@@ -308,7 +309,8 @@ static void move(kvf_slice *slice, kvf_slice_state next)
 static void update_ready(kvf_loads *loads, kvf_slice *slice)
 {
   kvf_open_load *load = slice->load;
-  if (slice->state == SLICE_READING && slice->missing_count > 0 && !kvf_list_is_empty(&slice->idle)) {
+  if (slice->state == SLICE_READING && load->point == 0 && slice->missing_count > 0 &&
+      !kvf_list_is_empty(&slice->idle)) {
     kvf_list_ensure_back(&load->ready_slices, &slice->ready);
     kvf_list_ensure_back(&loads->ready, &load->ready);
     return;
@@ -1015,7 +1017,7 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
 }
 
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
-                         kvf_open_load **out)
+                         uint64_t point, kvf_open_load **out)
 {
   const kvf_config *config = &loads->self->config;
   kvf_open_load *load = calloc(1, sizeof(*load));
@@ -1024,6 +1026,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   }
   load->request_id = spec->request_id;
   load->user = spec->user;
+  load->point = point;
   load->begun_ns = now_ns;
   load->deadline_ns =
       kvf_time_add(now_ns, kvf_ms_to_ns(spec->timeout_ms == 0 ? config->load_timeout_ms : spec->timeout_ms));
@@ -1051,7 +1054,8 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   return KVF_OK;
 }
 
-kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load)
+kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load,
+                           uint64_t point)
 {
   kvf_sources good;
   kvf_open_load *open;
@@ -1068,7 +1072,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (HASH_CNT(by_id, loads->by_id) >= loads->self->config.loads_max) {
     return KVF_NO_RESOURCE;
   }
-  status = create(loads, now_ns, &good, load, &open);
+  status = create(loads, now_ns, &good, load, point, &open);
   if (status != KVF_OK) {
     return status;
   }
@@ -1123,6 +1127,18 @@ void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
       tell(loads, load);
     }
     be_quiet(loads, now_ns, load);
+  }
+}
+
+void kvf_loads_on_point(kvf_loads *loads, uint64_t request_id, uint64_t point)
+{
+  kvf_open_load *load = find_load(loads, request_id);
+  if (load == NULL || load->point != point) {
+    return;
+  }
+  load->point = 0;
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    update_ready(loads, &load->slices[i]);
   }
 }
 

@@ -92,9 +92,12 @@ void kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_peers *peers, kvf_requ
 /* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 
-/* As kvf_load_start(). `sources` have been decoded with the node's key, and have their digests. */
+/* As kvf_load_start(). `point`: see kvf_core_load_start(). `sources` have been decoded with the node's key, and have
+ * their digests. */
 KVF_MUST_USE kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources,
-                                        const kvf_load_params *load);
+                                        const kvf_load_params *load, uint64_t point);
+/* See kvf_core_on_point(). */
+void kvf_loads_on_point(kvf_loads *loads, uint64_t request_id, uint64_t point);
 /* As kvf_load_abort(). */
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id);
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
+#include "runtime/ordering.h"
 #include "runtime/pump.h"
 #include "transport/segments.h"
 
@@ -56,8 +56,17 @@ static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t
   return KVF_OK;
 }
 
+static void set_ordering(kvf_node *node, kvf_ordering *ordering)
+{
+  (void)pthread_mutex_lock(&node->lock);
+  node->ordering = ordering;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 static void clear_memory(kvf_node *node)
 {
+  kvf_ordering_close(node->ordering); /* set under register_lock only, which is held */
+  set_ordering(node, NULL);
   kvf_checksummer_stop(node->checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
@@ -68,16 +77,6 @@ static void clear_memory(kvf_node *node)
   node->checksummer = NULL;
   free(node->regions);
   node->regions = NULL;
-}
-
-/* The kinds of our regions, a bit for each. */
-static uint32_t own_kinds(const kvf_node *node)
-{
-  uint32_t kinds = 0;
-  for (uint32_t i = 0; i < node->regions_count; i++) {
-    kinds |= UINT32_C(1) << node->regions[i].memory;
-  }
-  return kinds;
 }
 
 /* The kinds that the transport brings into all of `ours`; *used: whether it serves any of these in any pair. */
@@ -118,7 +117,7 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
 
 static kvf_status set_transports(kvf_node *node)
 {
-  const uint32_t ours = own_kinds(node);
+  const uint32_t ours = kvf_memory_kinds(node->regions, node->regions_count);
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
                                  .table = node->fence_table,
@@ -154,29 +153,16 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
   return KVF_OK;
 }
 
-/* Whether they are what they say; their layouts are valid. */
-static kvf_status check_memory(const kvf_node *node, const kvf_region *regions, size_t count)
-{
-  kvf_status status = KVF_OK;
-  for (size_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
-    char message[KVF_MESSAGE_BYTES_MAX];
-    status = ops != NULL ? ops->check(&regions[i], message)
-                         : kvf_fail(KVF_INVALID, message, "kind of memory %u is not this library's",
-                                    (unsigned)regions[i].memory);
-    if (status != KVF_OK) {
-      kvf_log(&node->logger, KVF_LOG_ERROR, "region %zu: %s", i, message);
-    }
-  }
-  return status;
-}
-
 static kvf_status register_regions(kvf_node *node, const kvf_region *regions, size_t count)
 {
   kvf_welcome welcome;
   kvf_status status = make_welcome(node, regions, count, &welcome);
   if (status == KVF_OK) {
-    status = check_memory(node, regions, count);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    status = kvf_memory_check(regions, (uint32_t)count, message);
+    if (status != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
+    }
   }
   if (status != KVF_OK) {
     goto free_welcome;
@@ -190,6 +176,11 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   node->regions_count = (uint32_t)count;
   if (node->config.checksum) {
     status = kvf_checksummer_open(node, &node->checksummer);
+  }
+  if (status == KVF_OK) {
+    kvf_ordering *ordering;
+    status = kvf_ordering_open(node, &ordering);
+    set_ordering(node, ordering);
   }
   if (status == KVF_OK) {
     status = set_transports(node);
