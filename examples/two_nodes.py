@@ -26,7 +26,7 @@ class Engine:
         self.memory = (ctypes.c_char * (POOL_BLOCKS * BLOCK_BYTES))()
         # Nodes of another identity are refused.
         self.node = kvferry.Node({"block_tokens": str(BLOCK_TOKENS)}, {"model": "example"})
-        self.node.register([(ctypes.addressof(self.memory), BLOCK_BYTES, BLOCK_BYTES, POOL_BLOCKS, 1, 1, 0)])
+        self.node.register([kvferry.Region(ctypes.addressof(self.memory), BLOCK_BYTES, BLOCK_BYTES, POOL_BLOCKS, 1, 1, 0)])
         self.node.set_ranks([self.node.address()])
 
     def events(self):
@@ -54,10 +54,10 @@ def prefill(to_decode: Connection) -> None:
     must(status)
     status, ticket = engine.node.ticket_make(lease, PROMPT, blocks(SOURCE))
     must(status)
-    must(*engine.node.lease_publish([(lease, PROMPT, 0, blocks(SOURCE))]))  # until it ends we leave the blocks alone
+    must(*engine.node.lease_publish([kvferry.Publication(lease, PROMPT, 0, blocks(SOURCE))]))  # until it ends we leave the blocks alone
     to_decode.send(ticket)  # an engine sends it with the request
 
-    _, _, _, cause = next(engine.events())  # nothing else can come: EVENT_LEASE_ENDED
+    cause = next(engine.events()).cause  # nothing else can come: EVENT_LEASE_ENDED
     must(*engine.node.lease_release([lease_id]))
     ctypes.memset(engine.memory, ord("x"), len(engine.memory))
     print("prefill: the lease has ended,", "completed" if cause == kvf.LEASE_END_COMPLETED else "in vain")
@@ -66,22 +66,20 @@ def prefill(to_decode: Connection) -> None:
     engine.node.close()
 
 
-def load(engine: Engine, ticket: str) -> tuple[int, ...]:
+def load(engine: Engine, ticket: str) -> kvf.Verdict:
     """The verdict. It comes by the load's deadline, whatever the other process does."""
     status, info = engine.node.request_open(ticket, PROMPT, 0, {})
     must(status)
-    request_id = info[0]
-    must(*engine.node.request_begin([request_id]))
-    must(*engine.node.load_start([(request_id, ticket, PROMPT, 0, 0, blocks(TARGET))]))
-    verdict, quiet = None, False
-    for kind, _, _, payload in engine.events():
-        if kind == kvf.EVENT_LOAD:
-            engine.node.request_report([payload])  # what this rank found, to the control node
-        elif kind == kvf.EVENT_VERDICT:
-            verdict = payload
-        elif kind == kvf.EVENT_QUIET:  # the blocks are ours again
-            quiet = True
-        if verdict and quiet:
+    must(*engine.node.request_begin([info.id]))
+    must(*engine.node.load_start([kvferry.Load(info.id, ticket, PROMPT, 0, 0, blocks(TARGET))]))
+    for event in engine.events():
+        if event.kind == kvf.EVENT_LOAD:
+            engine.node.request_report([event.report])  # what this rank found, to the control node
+        elif event.kind == kvf.EVENT_QUIET:
+            engine.node.request_released([info.id], 0)  # and that it writes no more
+        elif event.kind == kvf.EVENT_VERDICT:
+            verdict = event.verdict
+        elif event.kind == kvf.EVENT_REQUEST_RELEASED:  # the blocks are ours again
             return verdict
 
 
@@ -89,13 +87,13 @@ def decode(from_prefill: Connection) -> None:
     engine = Engine()
     ticket = from_prefill.recv()
     for _ in range(2):
-        action, status, _, keep_tokens, recompute_tokens, _ = load(engine, ticket)
-        if action == kvf.ACTION_USE:
+        verdict = load(engine, ticket)
+        if verdict.action == kvf.ACTION_USE:
             letters = engine.memory[:len(TARGET) * BLOCK_BYTES:BLOCK_BYTES].decode()
-            print(f"decode: {keep_tokens} tokens loaded:", *letters)
+            print(f"decode: {verdict.keep_tokens} tokens loaded:", *letters)
             from_prefill.recv()  # the lease has ended, and the blocks have been overwritten
         else:
-            print(f"decode: {kvferry.status_name(status)}, {recompute_tokens} tokens to compute")
+            print(f"decode: {kvferry.status_name(verdict.status)}, {verdict.recompute_tokens} tokens to compute")
     engine.node.close()
 
 

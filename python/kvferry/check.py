@@ -227,15 +227,11 @@ def port_trouble(host: str, port: int) -> str:
     return ""
 
 
-def limit_text(value: int) -> str:
-    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
-
-
 def check_limit(subject: str, what: int, wanted: int, meaning: str, way_out: str) -> Finding:
     soft, _ = resource.getrlimit(what)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         return Finding(WARN, subject, f"{soft}, {meaning}", way_out)
-    return Finding(OK, subject, limit_text(soft))
+    return Finding(OK, subject, "unlimited" if soft == resource.RLIM_INFINITY else str(soft))
 
 
 def check_vllm() -> Finding:
@@ -244,10 +240,10 @@ def check_vllm() -> Finding:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+        found = f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}"
         if version.startswith(tuple(f"{tested}." for tested in VLLM_TESTED)):
-            return Finding(OK, "vllm", f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}")
-        return Finding(WARN, "vllm", f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}",
-                       "take one of these, or try and report")
+            return Finding(OK, "vllm", found)
+        return Finding(WARN, "vllm", found, "take one of these, or try and report")
     return Finding(WARN, "vllm", "not in this Python", "install kvferry next to vLLM, and run kvferry from there")
 
 

@@ -76,7 +76,8 @@ COUNTERS = (
 GAUGES = (
     Metric("leases", "Leases that the engine has given and not got back.", ("leases_reserved",), ("node",)),
     Metric("leases_live", "Leases that consumers may read.", ("leases_live",), ("node",)),
-    Metric("requests_open", "Requests whose leases this engine keeps alive, or ends.", ("requests_open",), ("node",)),
+    Metric("requests_open", "Requests whose leases this engine keeps alive, or ends, or whose load may still write.",
+           ("requests_open",), ("node",)),
     Metric("loads_open", "Loads that are not over.", ("loads_open",), ("node",)),
     Metric("loads_not_quiet", "Loads whose blocks are quarantined: replace the engine.", ("loads_not_quiet",),
            ("node",)),

@@ -5,9 +5,10 @@ Not in kvferry.vllm, whose import brings in much of vLLM: the connector is impor
 
 from __future__ import annotations
 
-import functools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from kvferry.engine.wrapping import wrap
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,17 +35,12 @@ def _wrap_executor() -> None:
     """vLLM tells connectors of a model only when it is loaded: its executor is made before."""
     from vllm.v1.executor.abstract import Executor
 
-    make = Executor.__init__
-    if getattr(make, "of_kvferry", False):
-        return
-
-    @functools.wraps(make)
-    def make_and_read(self: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
+    def make_and_read(make: Any, executor: Any, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         _begin_to_read(vllm_config)
-        make(self, vllm_config, *args, **kwargs)
+        make(executor, vllm_config, *args, **kwargs)
 
-    make_and_read.of_kvferry = True  # type: ignore[attr-defined]
-    Executor.__init__ = make_and_read  # type: ignore[method-assign]
+    if not hasattr(Executor.__init__, "of_kvferry"):
+        Executor.__init__ = wrap(Executor.__init__, make_and_read)  # type: ignore[method-assign]
 
 
 def own_config(transfer: Any) -> dict[str, Any] | None:

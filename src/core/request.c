@@ -687,8 +687,9 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
     return false;
   }
   kvf_request *request = KVF_CONTAINER_OF(node, kvf_request, event);
-  kvf_event_kind kind = (kvf_event_kind)next_kind(request);
-  *out = (kvf_event){.kind = kind, .id = request->id, .user = request->user};
+  uint32_t kind = next_kind(request);
+  assert(kind != NOTHING);
+  *out = (kvf_event){.kind = (kvf_event_kind)kind, .id = request->id, .user = request->user};
   if (kind == KVF_EVENT_VERDICT) {
     out->u.verdict = request->verdict;
     request->verdict_pending = false;

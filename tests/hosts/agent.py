@@ -52,7 +52,7 @@ class Agent:
 
     def ended(self, lease: int, limit_s: float = 5.0) -> str:
         """Waits until the lease has; why. The blocks are the engine's again."""
-        cause = wait_for("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s)[3]
+        cause = wait_for("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s).cause
         assert self.engine.control.lease_release([lease]) == [_kvferry.OK]
         del self._leases[lease]
         return ENDS[cause]
@@ -66,9 +66,9 @@ class Agent:
 
     def finish(self, request: int, source: list[int], target: list[int], seed: int, limit_s: float) -> dict[str, Any]:
         """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""
-        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s)[3]
+        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s).verdict
         at = time.monotonic()
-        wait_for("quiet", lambda: self._event(_kvferry.EVENT_QUIET, request), limit_s)
+        wait_for("release", lambda: self._event(_kvferry.EVENT_REQUEST_RELEASED, request), limit_s)
         action, status, keep = verdict[:3]
         expected, got = Pool(seed, BLOCK_BYTES), self.engine.pool
         wrong = [i for i in range(keep) if got.block(target[i]) != expected.block(source[i])]
@@ -78,8 +78,10 @@ class Agent:
         engine = self.engine
         for event in [*engine.control.poll(), *engine.rank.poll()]:
             engine.events.append(event)
-            if event[0] == _kvferry.EVENT_LOAD:
-                engine.control.request_report([event[3]])
+            if event.kind == _kvferry.EVENT_LOAD:
+                engine.control.request_report([event.report])
+            elif event.kind == _kvferry.EVENT_QUIET:
+                engine.control.request_released([event.id], 0)
         return next((event for event in engine.events if event[:2] == (kind, id_)), None)
 
     # ---- what is left ----

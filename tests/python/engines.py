@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from kvferry import Node, _kvferry, prompt_hash
+from kvferry import Load, Node, Publication, Region, _kvferry, prompt_hash
 
 BLOCK_TOKENS = 16
 BLOCK_BYTES = 4096
@@ -45,8 +45,8 @@ class Pool:
         self.layers = [(ctypes.c_char * (BLOCKS * block_bytes)).from_buffer(
             bytearray(rng.randbytes(BLOCKS * block_bytes))) for _ in range(LAYERS)]
 
-    def regions(self) -> list[tuple[int, int, int, int, int, int, int]]:
-        return [(ctypes.addressof(layer), self.block_bytes, self.block_bytes, BLOCKS, 1, 1, 0) for layer in self.layers]
+    def regions(self) -> list[Region]:
+        return [Region(ctypes.addressof(layer), self.block_bytes, self.block_bytes, BLOCKS, 1, 1, 0) for layer in self.layers]
 
     def block(self, index: int) -> bytes:
         begin = index * self.block_bytes
@@ -62,7 +62,7 @@ class Engine:
         self.rank = Node(given, identity or IDENTITY)
         self.rank.register(self.pool.regions())
         self.control.set_ranks([self.rank.address()])
-        self.events: list[tuple[int, int, int, Any]] = []
+        self.events: list[Any] = []
 
     def close(self) -> None:
         self.control.close()
@@ -72,7 +72,7 @@ class Engine:
         """A lease of these blocks, its id and its ticket."""
         status, lease, lease_id = self.control.lease_reserve(len(blocks), pool_blocks)
         assert status == _kvferry.OK and lease is not None
-        assert self.rank.lease_publish([(lease, prompt, 77, pack(blocks))]) == [_kvferry.OK]
+        assert self.rank.lease_publish([Publication(lease, prompt, 77, pack(blocks))]) == [_kvferry.OK]
         status, ticket = self.control.ticket_make(lease, prompt, pack(blocks))
         assert status == _kvferry.OK and ticket is not None
         return lease, lease_id, ticket
@@ -80,29 +80,30 @@ class Engine:
     def open(self, ticket: str, prompt: bytes) -> int:
         status, info = self.control.request_open(ticket, prompt, 55, {})
         assert status == _kvferry.OK and info is not None, _kvferry.status_name(status)
-        return info[0]
+        return info.id
 
     def load(self, ticket: str, prompt: bytes, blocks: list[int]) -> int:
         """Begins a load of a whole ticket; the request's id."""
         request_id = self.open(ticket, prompt)
         assert self.control.request_begin([request_id]) == [_kvferry.OK]
-        assert self.rank.load_start([(request_id, ticket, prompt, 0, 55, pack(blocks))]) == [_kvferry.OK]
+        assert self.rank.load_start([Load(request_id, ticket, prompt, 0, 55, pack(blocks))]) == [_kvferry.OK]
         return request_id
 
     def take(self, kind: int, id_: int) -> Any:
-        """Waits for an event of this kind and id, passing the rank's reports on; its payload."""
-        def find() -> tuple[Any] | None:
+        """Waits for an event of this kind and id, passing on what the rank has to say."""
+        def find() -> Any:
             for event in [*self.control.poll(), *self.rank.poll()]:
                 self.events.append(event)
-                if event[0] == _kvferry.EVENT_LOAD:
-                    self.control.request_report([event[3]])
-            return next(((payload,) for event_kind, event_id, _, payload in self.events
-                         if (event_kind, event_id) == (kind, id_)), None)
-        return wait_for(f"event {kind} of {id_}", find)[0]
+                if event.kind == _kvferry.EVENT_LOAD:
+                    self.control.request_report([event.report])
+                elif event.kind == _kvferry.EVENT_QUIET:
+                    self.control.request_released([event.id], 0)
+            return next((event for event in self.events if (event.kind, event.id) == (kind, id_)), None)
+        return wait_for(f"event {kind} of {id_}", find)
 
-    def verdict(self, request_id: int) -> tuple[int, ...]:
-        verdict = self.take(_kvferry.EVENT_VERDICT, request_id)
-        self.take(_kvferry.EVENT_QUIET, request_id)
+    def verdict(self, request_id: int) -> Any:
+        verdict = self.take(_kvferry.EVENT_VERDICT, request_id).verdict
+        self.take(_kvferry.EVENT_REQUEST_RELEASED, request_id)
         return verdict
 
     def stat(self, name: str, reason: str = "") -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,20 +19,41 @@ POOL_BLOCKS = 100
 PEER = "10.0.0.1:7000"
 
 
+def event(kind: int, id_: int, cause: int | None = None, report: bytes | None = None, verdict: Any = None) -> Any:
+    return _kvferry.Event((kind, id_, 0, cause, report, verdict))
+
+
+def verdict(action: int, status: int = _kvferry.OK, keep_tokens: int = 0, retry_after_ms: int = 0) -> Any:
+    return _kvferry.Verdict((action, status, keep_tokens // BLOCK_TOKENS, keep_tokens, 0, retry_after_ms))
+
+
+@dataclass
+class FakeLoad:
+    """What the library knows of a request that has begun."""
+
+    released: set[int] = field(default_factory=set)
+    stuck: bool = False
+    verdict: Any = None
+    cancelled: bool = False
+    told: set[int] = field(default_factory=set)
+
+
 class FakeNode:
     """Answers as told, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
-        self.events: list[tuple[int, int, int, Any]] = []
+        self.events: list[Any] = []
+        self.ranks = 1
+        self.loads: dict[int, FakeLoad] = {}
         self.status: dict[str, int] = {}
         self.next_id = 100
         self.stuck: set[int] = set()
-        self.numbers: list[tuple[str, str, int, bool]] = []
+        self.numbers: list[Any] = []
         self.distributions: list[tuple[str, list[tuple[int, int, int]]]] = []
         self.listed: list[Any] = []
         self.positions = [1]
-        self.refusal = (_kvferry.ACTION_RECOMPUTE, _kvferry.BAD_TICKET, 0, 0, 0, 0)
+        self.refusal = verdict(_kvferry.ACTION_RECOMPUTE, _kvferry.BAD_TICKET)
 
     def of(self, name: str) -> list[Any]:
         """The arguments of all calls of this name; those of a batch one after the other."""
@@ -42,10 +64,61 @@ class FakeNode:
         return [self.status.get(name, _kvferry.OK)] * len(items)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("lease_release", "lease_publish", "lease_end", "request_begin", "request_report",
-                    "request_cancel", "request_detach", "load_start", "load_abort"):
+        if name in ("lease_release", "lease_publish", "lease_end", "request_report", "load_start", "load_abort"):
             return lambda items: self._batch(name, items)
         raise AttributeError(name)
+
+    # ---- as the library's request machine ----
+
+    def request_begin(self, ids: list[int]) -> list[int]:
+        self.loads |= {id_: FakeLoad() for id_ in ids}
+        return self._batch("request_begin", ids)
+
+    def _end(self, name: str, ids: list[int]) -> list[int]:
+        for id_ in self.loads.keys() & set(ids):
+            if _kvferry.EVENT_VERDICT not in self.loads[id_].told:
+                self.loads[id_].cancelled = True
+            self._review(id_)
+        return self._batch(name, ids)
+
+    def request_cancel(self, ids: list[int]) -> list[int]:
+        return self._end("request_cancel", ids)
+
+    def request_detach(self, ids: list[int]) -> list[int]:
+        return self._end("request_detach", ids)
+
+    def request_released(self, ids: list[int], rank: int) -> list[int]:
+        for id_ in self.loads.keys() & set(ids):
+            self.loads[id_].released.add(rank)
+            self._review(id_)
+        return self._batch("request_released", [(id_, rank) for id_ in ids])
+
+    def request_stuck(self, ids: list[int]) -> list[int]:
+        for id_ in self.loads.keys() & set(ids):
+            self.loads[id_].stuck = True
+            self._review(id_)
+        return self._batch("request_stuck", ids)
+
+    def decide(self, id_: int, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
+        load = self.loads.setdefault(id_, FakeLoad(told={_kvferry.EVENT_REQUEST_RELEASED}))
+        load.verdict, load.stuck = verdict(action, status, keep_tokens), load.stuck or status == _kvferry.RANK_LOST
+        if not load.cancelled:
+            self._tell(id_, _kvferry.EVENT_VERDICT, load.verdict)
+        self._review(id_)
+
+    def _tell(self, id_: int, kind: int, said: Any = None) -> None:
+        if kind not in self.loads[id_].told:
+            self.loads[id_].told.add(kind)
+            self.events.append(event(kind, id_, verdict=said))
+
+    def _review(self, id_: int) -> None:
+        load = self.loads[id_]
+        if load.verdict is None and not load.cancelled or _kvferry.EVENT_REQUEST_RELEASED in load.told:
+            return
+        if len(load.released) == self.ranks:
+            self._tell(id_, _kvferry.EVENT_REQUEST_RELEASED)
+        elif load.stuck and (load.verdict is None or load.verdict.action != _kvferry.ACTION_USE):
+            self._tell(id_, _kvferry.EVENT_REQUEST_STUCK)
 
     def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, bytes | None, int]:
         self.calls.append(("lease_reserve", (blocks, pool_blocks)))
@@ -59,43 +132,39 @@ class FakeNode:
         status = self.status.get("ticket_make", _kvferry.OK)
         return status, "ticket of " + lease.decode() if status == _kvferry.OK else None
 
-    def request_refused(self, status: int, tokens: int,
-                        options: dict[str, str]) -> tuple[int, int, int, int, int, int]:
+    def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Any:
         self.calls.append(("request_refused", (status, tokens, options)))
         return self.refusal
 
     def request_open(self, ticket: str, prompt: bytes, user: int,
-                     options: dict[str, str]) -> tuple[int, tuple[int, int, list[int], str, int] | None]:
+                     options: dict[str, str]) -> tuple[int, Any]:
         self.calls.append(("request_open", ticket))
         if "bad" in options:
             raise Error("bad is not an option of a request")
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
             return status, None
         self.next_id += 1
-        return status, (self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0)))
+        return status, _kvferry.RequestInfo((self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0))))
 
-    def poll(self) -> list[tuple[int, int, int, Any]]:
+    def poll(self) -> list[Any]:
         events, self.events = self.events, []
         return events
 
-    def stats(self) -> list[tuple[str, str, int, bool]]:
-        return self.numbers
+    def stats(self) -> list[Any]:
+        return [_kvferry.Number(number) for number in self.numbers]
 
     def histograms(self) -> list[tuple[str, list[tuple[int, int, int]]]]:
         return self.distributions
 
     def peers(self) -> list[Any]:
-        return self.listed
+        return [_kvferry.Peer((*peer[:4], list(map(_kvferry.Path, peer[4])), list(map(_kvferry.Number, peer[5]))))
+                for peer in self.listed]
 
     def healthy(self) -> bool:
         return not self.stuck
 
     def load_stuck(self, request_ids: list[int]) -> list[int]:
         return [_kvferry.OK if id_ in self.stuck else _kvferry.NOT_FOUND for id_ in request_ids]
-
-    def decide(self, id_: int, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
-        self.events.append((_kvferry.EVENT_VERDICT, id_, 0, (action, status, keep_tokens // BLOCK_TOKENS, keep_tokens,
-                                                             0, 0)))
 
 
 def spec(**fields: Any) -> FullAttentionSpec:

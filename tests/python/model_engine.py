@@ -188,7 +188,7 @@ class ModelEngine:
                 self.finished[output.request_id] = (output.finish_reason, output.kv_transfer_params)
 
     def _rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
-        return [method(SimpleNamespace(own=rank.connector), *args) for rank in self.ranks]
+        return [getattr(rank.connector._worker, args[0])(*args[1:]) for rank in self.ranks]
 
     # ---- the model ----
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config, vllm_scheduler
 from kvferry.vllm import config, scheduler, worker
-from kvferry.vllm.messages import News, Orders
+from kvferry.vllm.scheduler import News, Orders
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
@@ -76,9 +76,9 @@ class Sides:
                 side.before_forward(own_orders)
                 side.start_loads(own_orders)
                 side.publish(own_orders)
-                self.ended |= side.results(own_orders).finished_sending
-                if (own := side.news(own_orders)) is not None:
-                    news = own if news is None else news.aggregate(own)
+                self.ended |= set(own_orders.last_words)
+                own = News([side.news()])
+                news = own if news is None else news.aggregate(own)
         failed = self._end_failed()
         heard = KVConnectorOutput(kv_connector_worker_meta=news or News())
         self.scheduler.update(heard)

@@ -11,7 +11,7 @@ from pathlib import Path
 import kvferry
 import pytest
 from engines import Engine, make_prompt, pack
-from kvferry import _kvferry
+from kvferry import Load, Publication, Region, _kvferry
 
 MakeEngine = Callable[..., Engine]
 
@@ -80,7 +80,7 @@ def test_memory_is_registered_once(engine: MakeEngine) -> None:
 def test_an_empty_region_is_refused() -> None:
     node = kvferry.Node({}, {})
     with pytest.raises(kvferry.Error) as caught:
-        node.register([(0, 0, 0, 0, 1, 1, 0)])
+        node.register([Region(0, 0, 0, 0, 1, 1, 0)])
     assert caught.value.status == _kvferry.INVALID
     node.close()
 
@@ -104,10 +104,11 @@ def test_ranks_must_be_address_records(engine: MakeEngine) -> None:
     lambda p: p.rank.lease_end([b"short"]),
     lambda p: p.control.request_report([b"short"]),
     lambda p: p.control.request_open("ticket", b"short", 0, {}),
-    lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, (b"abc",))]),
-    lambda p: p.rank.load_start([(1, "ticket", make_prompt(3), 0, 0, pack(*[[1]] * 17))]),
+    lambda p: p.rank.load_start([Load(1, "ticket", make_prompt(3), 0, 0, (b"abc",))]),
+    lambda p: p.rank.load_start([Load(1, "ticket", make_prompt(3), 0, 0, pack(*[[1]] * 17))]),
     lambda p: _kvferry.prompt_hash(b"abc", b""),
     lambda p: _kvferry.report(1, 64, 1, 1, 0),
+    lambda p: p.control.request_released([1], 64),
 ])
 def test_bytes_of_a_wrong_length(engine: MakeEngine, call: Callable[[Engine], object]) -> None:
     with pytest.raises(ValueError):
@@ -124,6 +125,23 @@ def test_bytes_of_a_wrong_length(engine: MakeEngine, call: Callable[[Engine], ob
 ])
 def test_wrong_types(engine: MakeEngine, call: Callable[[Engine], object]) -> None:
     with pytest.raises((TypeError, ValueError)):
+        call(engine())
+
+
+@pytest.mark.parametrize("call, kind, said", [
+    (lambda p: p.rank.load_start([(1, "ticket")]), TypeError, "a load, request_id: 'tuple' object has no attribute"),
+    (lambda p: p.rank.load_start([Load("1", "", b"", 0, 0, ())]), TypeError, "a load, request_id: "),
+    (lambda p: p.rank.load_start([Load(1, 5, b"", 0, 0, ())]), TypeError, "a load, ticket: "),
+    (lambda p: p.rank.load_start([Load(1, "", b"x", 0, 0, ())]), ValueError, "a load, prompt: a prompt is 68 bytes long, not 1"),
+    (lambda p: p.rank.load_start([Load(1, "", make_prompt(3), -1, 0, ())]), OverflowError, "a load, timeout_ms: "),
+    (lambda p: p.rank.load_start([Load(1, "", make_prompt(3), 0, 1 << 64, ())]), OverflowError, "a load, user: "),
+    (lambda p: p.rank.load_start([Load(1, "", make_prompt(3), 0, 0, [b""])]), ValueError, "a load, destination: "),
+    (lambda p: p.rank.lease_publish([Publication(b"", b"", 0, ())]), ValueError, "a publication, lease: "),
+    (lambda p: p.rank.register([Region(1, 2, 3, 1 << 32, 5, 6, 7)]), OverflowError, "a region, blocks: "),
+])
+def test_what_is_wrong_names_its_field(engine: MakeEngine, call: Callable[[Engine], object], kind: type[Exception],
+                                       said: str) -> None:
+    with pytest.raises(kind, match="^" + re.escape(said)):
         call(engine())
 
 

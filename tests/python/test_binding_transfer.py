@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-from engines import BLOCK_TOKENS, Engine, make_prompt, pack, wait_for
-from kvferry import Error, _kvferry
+from engines import BLOCK_TOKENS, IDENTITY, Engine, make_prompt, pack, wait_for
+from kvferry import Error, Load, Node, Publication, _kvferry
 
 MakeEngine = Callable[..., Engine]
 SOURCE = [3, 9, 4, 20]
@@ -29,8 +30,9 @@ def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: s
     for source, target in zip(SOURCE, TARGET):
         assert d.pool.block(target) == p.pool.block(source)
     assert d.pool.block(5) == bystander
-    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_COMPLETED
-    assert (_kvferry.EVENT_LEASE_ENDED, lease_id, 77, _kvferry.LEASE_END_COMPLETED) in p.events
+    ended = p.take(_kvferry.EVENT_LEASE_ENDED, lease_id)
+    assert ended == (_kvferry.EVENT_LEASE_ENDED, lease_id, 77, _kvferry.LEASE_END_COMPLETED, None, None)
+    assert (ended.user, ended.cause, ended.report, ended.verdict) == (77, _kvferry.LEASE_END_COMPLETED, None, None)
     assert p.control.lease_release([lease_id]) == [_kvferry.OK]
     assert p.control.lease_release([lease_id]) == [_kvferry.NOT_FOUND]
     assert d.rank.poll() == [] and d.control.poll() == []
@@ -92,7 +94,7 @@ def test_an_ended_lease_is_recomputed(engine: MakeEngine) -> None:
     prompt = make_prompt(TOKENS)
     lease, lease_id, ticket = p.publish(SOURCE, prompt)
     assert p.rank.lease_end([lease]) == [_kvferry.OK]
-    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_REVOKED
+    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id).cause == _kvferry.LEASE_END_REVOKED
     request_id = d.load(ticket, prompt, TARGET)
     action, status, _, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
     assert (action, status) == (_kvferry.ACTION_RECOMPUTE, _kvferry.LEASE_EXPIRED)
@@ -154,7 +156,7 @@ def test_options_of_an_open_request(engine: MakeEngine) -> None:
     status, info = d.control.request_open(ticket, prompt, 0, {"policy": "fail", "load_timeout_ms": "700"})
     assert status == _kvferry.OK and info is not None and info[4] == 700
     d.control.request_begin([info[0]])
-    assert d.rank.load_start([(info[0], ticket, prompt, info[4], 55, pack(TARGET))]) == [_kvferry.OK]
+    assert d.rank.load_start([Load(info.id, ticket, prompt, info.load_timeout_ms, 55, pack(TARGET))]) == [_kvferry.OK]
     assert d.verdict(info[0])[:2] == (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED)
 
 
@@ -202,7 +204,7 @@ def test_an_altered_ticket_is_refused(engine: MakeEngine, spoil: Callable[[str],
     prompt = make_prompt(TOKENS)
     _, _, ticket = p.publish(SOURCE, prompt)
     assert d.control.request_open(spoil(ticket), prompt, 0, {}) == (_kvferry.BAD_TICKET, None)
-    load = (1, spoil(ticket), prompt, 0, 0, pack(TARGET))
+    load = Load(1, spoil(ticket), prompt, 0, 0, pack(TARGET))
     assert d.rank.load_start([load]) == [_kvferry.BAD_TICKET]
     assert d.stat("peer_dials") == 0
 
@@ -225,10 +227,10 @@ def test_an_aborted_load_ends_and_is_quiet(engine: MakeEngine) -> None:
     assert d.rank.load_abort([request_id]) == [_kvferry.OK]
     assert d.control.request_cancel([request_id]) == [_kvferry.OK]
     d.take(_kvferry.EVENT_LOAD, request_id)
-    d.take(_kvferry.EVENT_QUIET, request_id)
+    d.take(_kvferry.EVENT_REQUEST_RELEASED, request_id)
     assert d.rank.load_abort([request_id]) == [_kvferry.NOT_FOUND]
-    p.rank.lease_publish([(lease, prompt, 0, pack(SOURCE))])
-    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id) == _kvferry.LEASE_END_ABANDONED
+    p.rank.lease_publish([Publication(lease, prompt, 0, pack(SOURCE))])
+    assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id).cause == _kvferry.LEASE_END_ABANDONED
     wait_for("no request", lambda: d.stat("requests_open") == 0)
 
 
@@ -238,9 +240,9 @@ def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:
     _, _, ticket = p.publish(SOURCE, prompt)
     request_id = d.open(ticket, prompt)
     d.control.request_begin([request_id])
-    assert d.rank.load_start([(request_id, ticket, prompt, 0, 0, pack([1, 2, 3, 9999]))]) == [_kvferry.INVALID]
+    assert d.rank.load_start([Load(request_id, ticket, prompt, 0, 0, pack([1, 2, 3, 9999]))]) == [_kvferry.INVALID]
     d.control.request_report([_kvferry.report(request_id, 0, 4, 0, _kvferry.NO_MEMORY)])
-    verdict = d.take(_kvferry.EVENT_VERDICT, request_id)
+    verdict = d.take(_kvferry.EVENT_VERDICT, request_id).verdict
     assert verdict[:2] == (_kvferry.ACTION_RECOMPUTE, _kvferry.NO_MEMORY)
 
 
@@ -250,9 +252,26 @@ def test_reservations_are_bounded(engine: MakeEngine) -> None:
     assert p.control.lease_reserve(1, 32) == (_kvferry.NO_LEASE, None, 0)
 
 
-def test_reports_merge_to_the_shortest_prefix() -> None:
-    a = _kvferry.report(5, 0, 8, 8, _kvferry.OK)
-    b = _kvferry.report(5, 1, 8, 3, _kvferry.LEASE_EXPIRED)
-    merged = _kvferry.report_merge(a, b)
-    assert merged == _kvferry.report_merge(b, a) == _kvferry.report_merge(merged, a)
-    assert merged not in (a, b)
+def test_the_ranks_are_merged(engine: MakeEngine) -> None:
+    """Once all have said so: the shortest prefix, and the release."""
+    p, prompt = engine(1), make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    with closing(Node({"listen": "", "ranks": "2", "block_tokens": str(BLOCK_TOKENS)}, IDENTITY)) as control:
+        _, info = control.request_open(ticket, prompt, 55, {})
+        assert info is not None
+        id_ = info.id
+        assert control.request_released([id_], 0) == [_kvferry.INVALID]  # it has not begun
+        control.request_begin([id_])
+        assert control.request_report([_kvferry.report(id_, 1, 4, 4, _kvferry.OK)]) == [_kvferry.OK]
+        assert control.request_released([id_, id_ + 1], 1) == [_kvferry.OK, _kvferry.NOT_FOUND]
+        assert control.request_released([id_], 2) == [_kvferry.INVALID]
+        assert control.poll() == []
+        assert control.request_report([_kvferry.report(id_, 0, 4, 2, _kvferry.DEADLINE)]) == [_kvferry.OK]
+        assert control.request_stuck([id_, id_ + 1]) == [_kvferry.OK, _kvferry.NOT_FOUND]
+        decided, stuck = control.poll()
+        assert decided.kind == _kvferry.EVENT_VERDICT and decided.user == 55 and decided.verdict is not None
+        assert (decided.verdict.action, decided.verdict.keep_blocks) == (_kvferry.ACTION_RECOMPUTE, 2)
+        assert stuck[:2] == (_kvferry.EVENT_REQUEST_STUCK, id_)
+        assert control.request_released([id_], 0) == [_kvferry.OK]
+        (released,) = control.poll()
+        assert (released.kind, released.id, released.user) == (_kvferry.EVENT_REQUEST_RELEASED, id_, 55)

@@ -203,12 +203,15 @@ def test_the_control_file_is_the_injectors() -> None:
 
 
 def test_files_of_dead_engines_are_removed(tmp_path: Path) -> None:
-    dead, living, other = (tmp_path / name for name in ("1-a.errors", "2-b.errors", "3-c"))
-    for path in (dead, living, other):
+    dead, living, other = (tmp_path / name for name in ("1-a", "2-b", "3-c"))
+    dead.mkdir()
+    living.mkdir()
+    for path in (dead / "why", other):
         path.write_bytes(b"")
-    with living.open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        remove_error_files(tmp_path)
+    held = os.open(living, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    remove_error_files(tmp_path)
+    os.close(held)
     assert not dead.exists() and living.exists() and other.exists()
 
 

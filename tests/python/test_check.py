@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kvferry import Node, __version__, check, cli
+from kvferry import Node, Region, __version__, check, cli
 
 SUBJECTS = {"ptrace", "user", "namespace", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
 
@@ -37,7 +37,7 @@ def node() -> Iterator[Callable[..., str]]:
     def open_one(registered: bool = True, **options: str) -> str:
         opened.append(Node({"log_level": "error", "block_tokens": "16", **options}, {"model": "toy"}))
         if registered:
-            opened[-1].register([(base, 1024, 1024, 4, 1, 1, 0)])
+            opened[-1].register([Region(base, 1024, 1024, 4, 1, 1, 0)])
         return check.address_of(opened[-1])
 
     yield open_one

@@ -18,9 +18,11 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
+from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import config, weights  # noqa: E402
 from kvferry.vllm.layout import check_groups, regions_of  # noqa: E402
-from kvferry.vllm.requests import NoIdentity, Prompts  # noqa: E402
+from kvferry.engine.messages import NoIdentity  # noqa: E402
+from kvferry.vllm.requests import Prompts  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SinkFullAttentionSpec  # noqa: E402
 
@@ -82,8 +84,8 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "current_platform", GPU)
-    for open_node in (lambda: config.open_control_node(vllm_config(), kv_cache_config()),
-                      lambda: config.open_rank_node(vllm_config(), kv_cache_config(), 0)):
+    for open_node in (lambda: config.open_node(vllm_config(), kv_cache_config()),
+                      lambda: config.open_node(vllm_config(), kv_cache_config(), 0)):
         assert message(open_node, config.ConfigError) == documented("Before the model is loaded")[0]
 
 
@@ -127,11 +129,11 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         engine = vllm_config(options=options)
         config.error_status_of(engine)
         config.carries_drafts(engine)
-        config.load_bounds(engine, kv_cache_config())
+        config.in_flight(engine, kv_cache_config())
         config.lease_wait_s(engine)
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
-        config.open_rank_node(engine, kv_cache_config(), 0).close()
+        config.open_node(engine, kv_cache_config(), 0).close()
 
     given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
@@ -155,7 +157,7 @@ def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model = SimpleNamespace(model=str(tmp_path), model_weights="", revision=None)
 
     def digest(loaded_from_ns: int) -> str:
-        return weights._digest_of(file, weights._state_of(file), loaded_from_ns, weights._Cache())
+        return engine_weights._digest_of(file, engine_weights._state_of(file), loaded_from_ns, engine_weights._Cache())
 
     refused = [lambda: weights.loaded_files(model, SimpleNamespace(load_format="runai_streamer")), lambda: digest(0)]
     found = [message(read, weights.UnknownWeightsError).replace(str(tmp_path), "/model") for read in refused]

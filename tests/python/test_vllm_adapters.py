@@ -13,12 +13,11 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import adapters, engine_core, scheduler, worker  # noqa: E402
 from kvferry.vllm.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
-from kvferry.vllm.messages import News  # noqa: E402
-from kvferry.vllm.requests import NoIdentity  # noqa: E402
+from kvferry.engine.messages import NoIdentity  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from vllm.config.lora import LoRAConfig  # noqa: E402
 from vllm.lora.lora_model import LoRAModel  # noqa: E402
@@ -163,7 +162,9 @@ class Engine:
     """Both sides, with one or two ranks whose vLLM has read what they are told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1) -> None:
-        monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: FakeNode())
+        control = FakeNode()
+        control.ranks = ranks
+        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
         self.side = scheduler.Scheduler(vllm_config(ranks=ranks), kv_cache_config())
@@ -174,7 +175,7 @@ class Engine:
         self.workers: list[Any] = []
         self.loras: list[dict[int, Any]] = [{} for _ in range(ranks)]
         for rank in range(ranks):
-            monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: FakeNode())
+            monkeypatch.setattr(worker, "open_node", lambda *arguments: FakeNode())
             monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
             self.workers.append(worker.Worker(vllm_config(ranks=ranks), kv_cache_config()))
         self.ok = True
@@ -182,7 +183,7 @@ class Engine:
         self.scheduler = SimpleNamespace(connector=connector, get_kv_connector=lambda: connector, requests={},
                                          finished_recving_kv_req_ids=set(), reset_prefix_cache=lambda reset_connector: self.ok,
                                          _free_blocks=lambda request: None)
-        self.model_executor = SimpleNamespace(collective_rpc=lambda method: [one.look() for one in self.workers])
+        self.model_executor = SimpleNamespace(collective_rpc=lambda method, args: [getattr(one, *args)() for one in self.workers])
         self.vllm_config = SimpleNamespace(lora_config=LoRAConfig(max_lora_rank=8, max_loras=1))
 
     def read(self, digests: str, lora_id: int = 1) -> None:
@@ -198,13 +199,10 @@ class Engine:
 
     def step(self, output: Any = None) -> Any:
         orders = self.side.orders(output or step())
-        news = News()
         for one in self.workers:
             one.start_loads(orders)
             one.publish(orders)
-            if (own := one.news(orders)) is not None:
-                news = news.aggregate(own)
-        self.side.take(news)
+        self.side.take([one.news() for one in self.workers])
         self.settled = self.side.settle()
         return orders
 
@@ -232,7 +230,7 @@ class Engine:
         b = self.load()
         (load,) = self.step().load
         for one in self.workers:
-            one._node.events.append((_kvferry.EVENT_QUIET, load[0], 0, None))
+            one._node.events.append(event(_kvferry.EVENT_QUIET, load[0]))
         self.node.decide(load[0], _kvferry.ACTION_USE)
         self.step()
         self.side._poll()
@@ -343,7 +341,7 @@ def test_a_rank_with_another_one_loads_nothing(pair: Engine, what: str) -> None:
     assert [len(one._node.of("load_start")) for one in pair.workers] == [1, 0]
     orders = pair.step()
     assert orders.abort
-    pair.workers[0]._node.events.append((_kvferry.EVENT_QUIET, orders.abort[0], 0, None))
+    pair.workers[0]._node.events.append(event(_kvferry.EVENT_QUIET, orders.abort[0]))
     pair.step()
     assert pair.settled == {"b"} and b.num_computed_tokens == 0
     assert pair.reasons("not_loaded") == {"lora_changed": 1}
@@ -354,7 +352,7 @@ def test_dropped_by_a_call_while_it_loads(engine: Engine) -> None:
     engine.step()
     b = engine.load()
     (load,) = engine.step().load
-    engine.workers[0]._node.events.append((_kvferry.EVENT_QUIET, load[0], 0, None))
+    engine.workers[0]._node.events.append(event(_kvferry.EVENT_QUIET, load[0]))
     engine.call("add_lora", lora(2, "/b"), meanwhile=lambda: engine.read("y"))
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and b.num_computed_tokens == 0
     assert engine.reasons("not_loaded") == {"lora_changed": 1}
@@ -389,8 +387,8 @@ def test_once_begun_it_is_vllm_s(engine: Engine) -> None:
 
 def test_news_that_overtake_one_another() -> None:
     known = Adapters(1)
-    known.take({0: {1: Adapter(b"y", 2, True, told=5)}})
-    known.take({0: {1: Adapter(b"x", 1, True, told=4)}})
+    known.take(0, {1: Adapter(b"y", 2, True, told=5)})
+    known.take(0, {1: Adapter(b"x", 1, True, told=4)})
     content = known.content(1)
     assert content is not None and content.digest == b"y"
 

@@ -18,12 +18,13 @@ from fakes import (  # noqa: E402
     kv_cache_config,
     prompts,
     request,
+    verdict,
     vllm_config,
 )
 from kvferry import _kvferry  # noqa: E402
+from kvferry.engine.messages import News, Orders  # noqa: E402
+from kvferry.engine.metrics import Tally  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
-from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.metrics import Tally  # noqa: E402
 
 TOKENS = 80
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -35,9 +36,10 @@ class Side:
     """A consumer with one request, `a`."""
 
     def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
-                 open_status: int = _kvferry.OK, refusal: tuple[int, ...] | None = None, sliding: bool = False,
+                 open_status: int = _kvferry.OK, refusal: Any = None, sliding: bool = False,
                  tokens: int = TOKENS, options: dict[str, Any] | None = None) -> None:
         self.node = FakeNode()
+        self.node.ranks = ranks
         self.node.refusal = refusal or self.node.refusal
         self.node.status["request_open"] = open_status
         self.node.positions = [(tokens + 31) // 32] * (groups + sliding)
@@ -62,14 +64,25 @@ class Side:
         self.a.num_computed_tokens = TOKENS
         return self.orders()
 
-    def decide(self, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
-        self.consumer.decide(self.id, (action, status, 0, keep_tokens, 0, 0))
+    def poll(self) -> None:
+        for event in self.node.poll():
+            self.consumer.on_event(event)
 
-    def quiet(self, ranks: int = 1, **news: Any) -> None:
-        self.consumer.take(News(quiet={self.id: ranks}, **news))
+    def decide(self, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
+        self.node.decide(self.id, action, status, keep_tokens)
+        self.poll()
+
+    def release(self, *ranks: int, **news: Any) -> None:
+        for rank in ranks or (0,):
+            self.consumer.take(News(rank, released={self.id}, **news))
+        self.poll()
+
+    def stuck(self, id_: int | None = None) -> None:
+        self.consumer.take(News(0, stuck={id_ or self.id}))
+        self.poll()
 
     def settle(self) -> set[str]:
-        return self.consumer.settle()
+        return self.consumer.settle(self.consumer.settled())
 
 
 def test_an_ordinary_request_is_left_alone() -> None:
@@ -100,7 +113,7 @@ def test_a_load_is_used() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side.decide(USE)
     assert side.settle() == set()
-    side.quiet()
+    side.release()
     assert side.settle() == {"a"}
     assert side.settle() == set()
     assert not side.consumer.busy
@@ -114,23 +127,23 @@ def test_all_ranks_have_to_be_quiet() -> None:
     side = Side(ranks=2)
     side.admit()
     side.decide(USE)
-    side.quiet(0b10)
-    side.quiet(0b10)
+    side.release(1)
+    side.release(1)
     assert side.settle() == set()
-    side.quiet(0b01)
+    side.release(0)
     assert side.settle() == {"a"}
 
 
 def test_reports_go_to_the_library() -> None:
     side = Side()
-    side.consumer.take(News(reports={1: b"x", 2: b"y"}))
-    assert side.node.of("request_report") == [b"x", b"y"]
+    side.consumer.take(News(1, reports=[b"x", b"y"], released={7}))
+    assert side.node.of("request_report") == [b"x", b"y"] and side.node.of("request_released") == [(7, 1)]
 
 
 def test_a_prefix_is_kept() -> None:
     side = Side()
     side.admit()
-    side.quiet()
+    side.release()
     side.decide(RECOMPUTE, _kvferry.LEASE_EXPIRED, keep_tokens=64)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 64
@@ -140,7 +153,7 @@ def test_a_prefix_is_kept() -> None:
 def test_nothing_is_kept() -> None:
     side = Side()
     side.admit()
-    side.quiet()
+    side.release()
     side.decide(RECOMPUTE, _kvferry.PEER_DOWN)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0
@@ -151,11 +164,11 @@ def test_nothing_is_kept() -> None:
 def test_a_failed_load_is_ended_by_vllm() -> None:
     side = Side()
     side.admit()
-    side.quiet()
+    side.release()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
     assert side.failures.recorded == [] and side.consumer.errors == set()
     assert side.settle() == set()
-    assert side.failures.recorded == [("a", (FAIL, _kvferry.LEASE_EXPIRED, 0, 0, 0, 0), PEER)]
+    assert side.failures.recorded == [("a", verdict(FAIL, _kvferry.LEASE_EXPIRED), PEER)]
     assert side.consumer.errors == {"a"} and side.consumer.busy
     assert side.consumer.finish(side.a)
     assert side.manager.freed == ["a"]
@@ -177,10 +190,10 @@ def test_cancelled_while_loading() -> None:
     assert side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
     assert side.orders().abort == [side.id]
-    side.quiet(1)
+    side.release(0)
     assert side.consumer.busy and side.manager.popped == ["a"] and side.manager.freed == []
     side.decide(USE)  # crossed the cancel
-    side.quiet(2)
+    side.release(1)
     assert side.manager.freed == ["block 2", "block 1"]
     assert side.settle() == set() and not side.consumer.busy
 
@@ -188,8 +201,9 @@ def test_cancelled_while_loading() -> None:
 def test_cancelled_when_it_is_quiet() -> None:
     side = Side()
     side.admit()
-    side.quiet()
+    side.release()
     assert side.consumer.finish(side.a)
+    side.poll()
     assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
 
 
@@ -212,7 +226,7 @@ def test_a_refused_ticket_is_computed_here(status: int) -> None:
 
 
 def test_a_refused_ticket_fails_without_a_read() -> None:
-    refusal = (FAIL, _kvferry.BAD_TICKET, 0, 0, 0, 700)
+    refusal = verdict(FAIL, _kvferry.BAD_TICKET, retry_after_ms=700)
     side = Side(open_status=_kvferry.BAD_TICKET, refusal=refusal)
     assert side.failures.recorded == [("a", refusal, None)]
     assert side.consumer.errors == {"a"} and side.consumer.busy
@@ -240,26 +254,26 @@ def test_decided_before_admission() -> None:
 def test_a_load_that_does_not_become_quiet_is_quarantined(stuck: bool, status: int) -> None:
     side = Side(ranks=2)
     side.admit()
-    side.quiet(0b01, stuck={side.id} if stuck else set())
+    side.release(0, stuck={side.id} if stuck else set())
     side.decide(RECOMPUTE, status, keep_tokens=64)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0
     assert side.manager.popped == ["a"] and side.orders().abort == [side.id]
     assert side.manager.freed == ["a"] and side.consumer.busy  # "a" holds no block any more
     side.manager.freed.clear()
-    side.quiet(0b10)
+    side.release(1)
     assert side.manager.freed == ["block 2", "block 1"]
-    side.quiet(0b10)
+    side.release(1)
     assert not side.consumer.busy
 
 
 def test_a_load_is_waited_for_whatever_others_do() -> None:
     side = Side()
     side.admit()
-    side.consumer.take(News(stuck={side.id + 1}))
+    side.stuck(side.id + 1)
     side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED, keep_tokens=32)
     assert side.settle() == set() and side.manager.popped == []
-    side.quiet()
+    side.release()
     assert side.settle() == {"a"} and side.a.num_computed_tokens == 32
 
 
@@ -268,18 +282,18 @@ def test_a_discarded_load_that_does_not_become_quiet_is_quarantined() -> None:
     side.admit()
     side.consumer.discard_all()
     assert side.settle() == set()
-    side.consumer.take(News(stuck={side.id}))
+    side.stuck()
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0 and side.manager.popped == ["a"]
     side.manager.freed.clear()
-    side.quiet()
+    side.release()
     assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
 
 
 def test_a_failed_load_that_does_not_become_quiet_is_quarantined() -> None:
     side = Side()
     side.admit()
-    side.consumer.take(News(stuck={side.id}))
+    side.stuck()
     side.decide(FAIL, _kvferry.DEADLINE)
     assert side.settle() == set() and side.consumer.errors == {"a"} and side.manager.popped == ["a"]
     assert side.consumer.finish(side.a)
@@ -301,7 +315,7 @@ def test_loads_beyond_the_bound_wait(options: dict[str, Any]) -> None:
     assert side.consumer.offer(b, 0) == (None, False)
     side.decide(USE)
     assert side.settle() == set() and side.consumer.offer(b, 0) == (None, False)
-    side.quiet()
+    side.release()
     assert side.settle() == {"a"} and side.consumer.offer(b, 0) == (TOKENS, True)
 
 
@@ -315,8 +329,9 @@ def test_what_a_stuck_or_cancelled_load_held_of_the_bound_is_free() -> None:
     c = another(side, "c")
     assert side.consumer.offer(c, 0) == (None, False)
     id_ = side.node.next_id - 1
-    side.consumer.take(News(stuck={id_}))
-    side.consumer.decide(id_, (RECOMPUTE, _kvferry.DEADLINE, 0, 0, 0, 0))
+    side.stuck(id_)
+    side.node.decide(id_, RECOMPUTE, _kvferry.DEADLINE)
+    side.poll()
     assert side.settle() == {"b"} and side.consumer.offer(c, 0) == (TOKENS, True)
 
 
@@ -335,7 +350,7 @@ def test_preempted_after_its_load() -> None:
     side = Side()
     side.admit()
     side.decide(USE)
-    side.quiet()
+    side.release()
     assert side.settle() == {"a"}
     side.consumer.start({"a"}, ())
     assert side.tally.take() == {}
@@ -364,7 +379,7 @@ def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
     assert len(side.node.of("request_open")) == (1 if said else 2)
     assert side.node.of("request_cancel") == [] and side.orders() == Orders()
     side.decide(USE)
-    side.quiet()
+    side.release()
     assert side.settle() == {"a"}
 
 
@@ -384,7 +399,7 @@ def test_a_request_has_options_of_its_own() -> None:
     ("fail", "kvferry_options: not an object of names and values"),
 ])
 def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
-    refusal = (FAIL, _kvferry.INVALID, 0, 0, 0, 0)
+    refusal = verdict(FAIL, _kvferry.INVALID)
     side = Side(params={**PARAMS, "kvferry_options": options}, refusal=refusal)
     assert side.consumer.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
@@ -419,9 +434,9 @@ def test_a_discarded_load_is_computed_when_it_is_quiet() -> None:
     side.admit()
     assert side.consumer.discard_all() == [side.id] and side.node.of("request_cancel") == [side.id]
     side.decide(FAIL, _kvferry.CANCELLED)
-    assert side.settle() == set() and side.consumer.not_quiet([side.id]) == [side.id]
-    side.quiet()
-    assert side.consumer.not_quiet([side.id]) == []
+    assert side.settle() == set() and side.consumer.unreleased([side.id]) == [side.id]
+    side.release()
+    assert side.consumer.unreleased([side.id]) == []
     assert side.settle() == {"a"} and side.settle() == set()
     assert side.a.num_computed_tokens == 0 and side.manager.freed == ["a"]
     assert side.failures.recorded == []
@@ -433,10 +448,10 @@ def test_a_discarded_load_whose_client_leaves() -> None:
     side.admit()
     side.consumer.discard_all()
     assert side.consumer.finish(side.a)
-    assert side.consumer.discard_all() == [side.id] == side.consumer.not_quiet([side.id])
-    side.quiet()
+    assert side.consumer.discard_all() == [side.id] == side.consumer.unreleased([side.id])
+    side.release()
     assert side.settle() == set() and side.manager.freed == ["block 2", "block 1"]
-    assert side.consumer.discard_all() == [] == side.consumer.not_quiet([side.id])
+    assert side.consumer.discard_all() == [] == side.consumer.unreleased([side.id])
 
 
 def test_what_waits_with_a_ticket_of_old_weights_is_computed() -> None:

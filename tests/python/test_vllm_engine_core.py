@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import engine_core, scheduler, worker  # noqa: E402
-from kvferry.vllm.messages import Ending  # noqa: E402
+from kvferry.engine import worker as engine_worker  # noqa: E402
+from kvferry.engine.messages import Ending  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -27,7 +28,7 @@ class Rank:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int, polls: int | None) -> None:
         self.node = FakeNode()
-        monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: self.node)
+        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.node)
         monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
         self.side = worker.Worker(vllm_config(ranks=2), kv_cache_config())
         self.polls = polls
@@ -40,16 +41,18 @@ class Rank:
         if self.polls >= 0:
             return []
         leases = [int(lease.split()[1]) for lease in self.node.of("lease_end")]
-        return [*((_kvferry.EVENT_LEASE_ENDED, id_, id_, 3) for id_ in leases),
-                *((_kvferry.EVENT_QUIET, id_, 0, None) for id_ in self.node.of("load_abort"))]
+        return [*(event(_kvferry.EVENT_LEASE_ENDED, id_, cause=3) for id_ in leases),
+                *(event(_kvferry.EVENT_QUIET, id_) for id_ in self.node.of("load_abort"))]
 
 
 class Engine:
     """An EngineCore of two ranks; `ok` says whether vLLM's own reset finds its pool empty."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2)) -> None:
-        monkeypatch.setattr(worker, "CONFIRM_S", 0.05)
-        monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: FakeNode())
+        control = FakeNode()
+        control.ranks = 2
+        monkeypatch.setattr(engine_worker, "CONFIRM_S", 0.05)
+        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
         self.side = scheduler.Scheduler(vllm_config(ranks=2), kv_cache_config())
@@ -70,9 +73,10 @@ class Engine:
         return [getattr(block, "block_id", block) for block in self.manager.freed]
 
     def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
-        if method is engine_core.address_on_worker:
+        assert method is engine_core.on_worker
+        if args[0] == "address":
             return [b"address %d" % index for index, _ in enumerate(self.ranks)]
-        return [rank.side.end_transfers(*args) for rank in self.ranks]
+        return [getattr(rank.side, args[0])(*args[1:]) for rank in self.ranks]
 
     def lend(self) -> Any:
         """A request that has finished, and whose blocks are under a lease."""
@@ -204,8 +208,8 @@ def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatc
 
 def test_confirmations_of_a_step_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
-    engine.ranks[0].side._news.quiet[77] = 1
-    assert engine.ranks[0].side.end_transfers(Ending(loads=[5])).quiet == {77: 1, 5: 1}
+    engine.ranks[0].side._news.released.add(77)
+    assert engine.ranks[0].side.end_transfers(Ending(loads=[5])).released == {77, 5}
 
 
 def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +275,7 @@ def test_a_reset_during_an_update_is_no_end_of_it(monkeypatch: pytest.MonkeyPatc
 def test_reloaded_from_files(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, str]) -> None:
     engine = Engine(monkeypatch)
     begun = []
-    monkeypatch.setattr(engine.side._weights, "begin", lambda since_ns, path: begun.append(path))
+    monkeypatch.setattr(engine.side._weights, "reload", lambda since_ns, path: begun.append(path))
     wrapped("collective_rpc", engine, "reload_weights", kwargs=kwargs)
     assert begun == [kwargs.get("weights_path")] and not engine.offers()
 

@@ -1,9 +1,8 @@
-"""The file that brings failures from the engine's process to the API servers'."""
+"""The files that bring failures from the engine's process to the API servers'."""
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import signal
 import subprocess
@@ -16,45 +15,38 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from fakes import verdict  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import error_folder, failures  # noqa: E402
-from kvferry.vllm.error_folder import EngineFile, Engines  # noqa: E402
-from kvferry.vllm.error_ring import (  # noqa: E402
-    FILE_BYTES,
-    HEADER_BYTES,
-    RECORD_BYTES,
-    RECORDS,
-    TEXT_BYTES_MAX,
-    RingReader,
-    RingWriter,
-)
+from kvferry.engine import errors  # noqa: E402
+from kvferry.engine.errors import Failures, find_failure  # noqa: E402
+from kvferry.vllm.middleware import Failures as VllmFailures  # noqa: E402
 
+FAILED = verdict(_kvferry.ACTION_FAIL, _kvferry.DEADLINE, retry_after_ms=500)
 ENGINE = """
-import sys, types
+import sys
 from pathlib import Path
-package = sys.modules["kvferry.vllm"] = types.ModuleType("kvferry.vllm")  # the real one would load all of vLLM
-package.__path__ = [sys.argv[2]]
-from kvferry.vllm.error_folder import EngineFile
-file = EngineFile(Path(sys.argv[1]))
+from kvferry import _kvferry
+from kvferry.engine import errors
+errors.errors_folder = lambda: Path(sys.argv[1])
+failures = errors.Failures(500)
 for line in sys.stdin:
-    name, text = line.split()
-    file.ring.write(name, text.encode())
+    name, peer = line.split()
+    failures.record(name, _kvferry.Verdict((3, _kvferry.DEADLINE, 0, 0, 0, 500)), peer)
     print(name, flush=True)
-file.close()
+failures.close()
 """
-MODULES = str(Path(error_folder.__file__).parent)
 
 
 class OtherEngine:
     """A process that writes what it is told."""
 
     def __init__(self, folder: Path) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", ENGINE, str(folder), MODULES], text=True,
+        self.process = subprocess.Popen([sys.executable, "-c", ENGINE, str(folder)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, peer: str) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{name} {text}\n")
+        self.process.stdin.write(f"{name} {peer}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline().strip() == name
 
@@ -64,13 +56,19 @@ class OtherEngine:
         self.process.communicate(timeout=60)
 
 
-def ring() -> tuple[mmap.mmap, RingWriter, RingReader]:
-    memory = mmap.mmap(-1, FILE_BYTES)
-    writer = RingWriter(memory)
-    return memory, writer, RingReader(memory)
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(errors, "errors_folder", lambda: tmp_path)
+    return tmp_path
 
 
-# ---- the ring ----
+def peer_of(base: Path, name: str, since_ns: int = 0) -> str | None:
+    """What tells one failure of these tests from another; None: there is none."""
+    reply = find_failure(base, name, since_ns)
+    return None if reply is None else reply.error["peer"]
+
+
+# ---- one engine ----
 
 @pytest.mark.parametrize("asked, engine_id", [
     ("chatcmpl-a1", "chatcmpl-a1-0123abcd"),
@@ -81,186 +79,146 @@ def ring() -> tuple[mmap.mmap, RingWriter, RingReader]:
     ("cmpl-a1", "cmpl-a1-0"),
     ("cmpl-x-1", "cmpl-x-1-0-0123abcd"),
     ("cmpl-\n", "cmpl-\n-0-0123abcd"),
+    ("cmpl-/../x", "cmpl-/../x-0-0123abcd"),
     ("cmpl-\ud800", "cmpl-\ud800-0-0123abcd"),
 ])
-def test_a_request_is_found_by_the_id_of_the_api_server(asked: str, engine_id: str) -> None:
-    _, writer, reader = ring()
-    assert reader.find(asked, 0) is None
-    writer.write(engine_id, b"why")
-    assert reader.find(asked, 0) == b"why"
-    assert reader.find(asked + "x", 0) is None
-    assert reader.find(asked[:-1], 0) is None
+def test_a_request_is_found_by_the_id_of_the_api_server(base: Path, asked: str, engine_id: str) -> None:
+    with closing(VllmFailures(500)) as failures:
+        assert peer_of(base, asked) is None
+        failures.record(engine_id, FAILED, "why")
+        assert peer_of(base, asked) == "why"
+        assert peer_of(base, asked + "x") is None and peer_of(base, asked[:-1]) is None
 
 
-def test_an_earlier_failure_of_the_same_id_is_not_this_one() -> None:
-    _, writer, reader = ring()
-    writer.write("cmpl-a-0-0123abcd", b"first")
-    began = time.monotonic_ns()
-    assert reader.find("cmpl-a", began) is None
-    writer.write("cmpl-a-0-89abcdef", b"second")
-    assert reader.find("cmpl-a", began) == b"second"
+def test_an_earlier_failure_of_the_same_id_is_not_this_one(base: Path) -> None:
+    with closing(Failures(500)) as failures:
+        failures.record("a", FAILED, "first")
+        began = time.monotonic_ns()
+        assert peer_of(base, "a", began) is None
+        failures.record("a", FAILED, "second")
+        assert peer_of(base, "a", began) == "second"
 
 
-def test_the_oldest_are_overwritten() -> None:
-    _, writer, reader = ring()
-    late = RingReader(writer._memory)
-    for number in range(RECORDS + 10):
-        writer.write(f"cmpl-{number}x-0-0123abcd", b"%d" % number)
-        if number % 1000 == 0:
-            assert reader.find(f"cmpl-{number}x", 0) == b"%d" % number
-    for one in (reader, late):
-        assert one.find("cmpl-9x", 0) is None
-        assert one.find("cmpl-10x", 0) == b"10"
-        assert one.find(f"cmpl-{RECORDS + 9}x", 0) == b"%d" % (RECORDS + 9)
-    assert len(reader._numbers) <= 2 * RECORDS
+def test_files_are_bounded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest go first; one that is written again is young."""
+    monkeypatch.setattr(errors, "FILES_MAX", 3)
+    with closing(Failures(500)) as failures:
+        for name in ("a", "b", "c", "a", "d"):
+            failures.record(name, FAILED, name)
+        (folder,) = base.iterdir()
+        assert len(list(folder.iterdir())) == 3
+        assert [peer_of(base, name) for name in "abcd"] == ["a", None, "c", "d"]
 
 
-def test_a_record_that_is_being_overwritten_is_none() -> None:
-    memory, writer, reader = ring()
-    writer.write("cmpl-a-0-0123abcd", b"why")
-    assert reader.find("cmpl-a", 0) == b"why"
-    for byte in range(RECORD_BYTES):
-        at = HEADER_BYTES + byte
-        old, memory[at] = memory[at], memory[at] ^ 1
-        found = reader.find("cmpl-a", 0)
-        assert found is None or (found == b"why" and (byte in (50, 51) or byte >= 56 + len(b"why"))), byte
-        memory[at] = old
+def test_only_the_user_can_read_them(base: Path) -> None:
+    with closing(Failures(500)) as failures:
+        failures.record("a", FAILED, None)
+        (folder,) = base.iterdir()
+        (file,) = folder.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
 
 
-def test_texts_are_bounded() -> None:
-    _, writer, reader = ring()
-    writer.write("cmpl-a-0", b"x" * TEXT_BYTES_MAX)
-    assert reader.find("cmpl-a", 0) == b"x" * TEXT_BYTES_MAX
-    with pytest.raises(ValueError, match="more than"):
-        writer.write("cmpl-a-0", b"x" * (TEXT_BYTES_MAX + 1))
+def test_a_file_system_that_is_full(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine goes on; its clients get its own error."""
+    failures = Failures(500)
+
+    def full(*arguments: object, **named: object) -> int:
+        raise OSError(28, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        failures.record("a", FAILED, None)
+    assert peer_of(base, "a") is None
+    failures.record("b", FAILED, "why")
+    assert peer_of(base, "b") == "why"
+    failures.close()
+    monkeypatch.setattr(Path, "mkdir", full)
+    silent = Failures(500)
+    silent.record("a", FAILED, None)
+    silent.close()
+    assert list(base.iterdir()) == []
 
 
-@pytest.mark.parametrize("size", [FILE_BYTES, FILE_BYTES - 1])
-def test_what_is_no_ring(size: int) -> None:
-    with pytest.raises(ValueError, match="version"):
-        RingReader(mmap.mmap(-1, size))
+# ---- several engines, several API servers ----
 
-
-# ---- the folder ----
-
-def test_two_engines_and_two_api_servers(tmp_path: Path) -> None:
-    engines = [OtherEngine(tmp_path), OtherEngine(tmp_path)]
-    servers = [Engines(tmp_path), Engines(tmp_path)]
+def test_two_engines(base: Path) -> None:
+    engines = [OtherEngine(base), OtherEngine(base)]
     began = time.monotonic_ns()
     for turn in range(3):
         for number, engine in enumerate(engines):
-            engine.write(f"cmpl-{turn}of{number}-0-0123abcd", f"{turn}{number}")
-        for server in servers:
-            assert server.find(f"cmpl-{turn}of0", began) == b"%d0" % turn
-            assert server.find(f"cmpl-{turn}of1", began) == b"%d1" % turn
-            assert server.find("cmpl-other", began) is None
+            engine.write(f"{turn}of{number}", f"{turn}{number}")
+        assert peer_of(base, f"{turn}of0", began) == f"{turn}0" and peer_of(base, f"{turn}of1", began) == f"{turn}1"
+        assert peer_of(base, "other", began) is None
     for engine in engines:
         engine.end()
-    assert list(tmp_path.iterdir()) == []
-    assert servers[0].find("cmpl-0of0", began) is None
+    assert list(base.iterdir()) == []
+    assert peer_of(base, "0of0", began) is None
 
 
-def test_the_file_of_a_killed_engine_is_stale(tmp_path: Path) -> None:
-    engine, server = OtherEngine(tmp_path), Engines(tmp_path)
-    engine.write("cmpl-a-0-0123abcd", "why")
-    assert server.find("cmpl-a", 0) == b"why"
-    engine.end(signal.SIGKILL)
-    assert len(list(tmp_path.iterdir())) == 1
-    assert server.find("cmpl-a", 0) is None
-    assert list(tmp_path.iterdir()) == []
-    assert Engines(tmp_path).find("cmpl-a", 0) is None
+def test_what_dead_engines_have_left_is_removed(base: Path) -> None:
+    """By the next engine, and by an API server that ends; not what living ones have."""
+    for sweeper in (errors.sweep, lambda base: Failures(500).close()):
+        dead, living = OtherEngine(base), OtherEngine(base)
+        dead.write("a", "x")
+        living.write("b", "why")
+        dead.end(signal.SIGKILL)
+        assert len(list(base.iterdir())) == 2
+        sweeper(base)
+        assert len(list(base.iterdir())) == 1
+        assert peer_of(base, "a") is None and peer_of(base, "b") == "why"
+        living.end()
+        assert list(base.iterdir()) == []
 
 
-def test_an_engine_removes_what_dead_ones_left(tmp_path: Path) -> None:
-    for _ in range(2):
-        engine = OtherEngine(tmp_path)
-        engine.write("a", "x")
-        engine.end(signal.SIGKILL)
-    (tmp_path / "1-2.errors").write_bytes(b"")
-    living = OtherEngine(tmp_path)
-    living.write("cmpl-a-0-0123abcd", "why")
-    mine = EngineFile(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert Engines(tmp_path).find("cmpl-a", 0) == b"why"
-    mine.close()
-    living.end()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_engine_that_ends_takes_its_file_along(tmp_path: Path) -> None:
-    file, server = EngineFile(tmp_path), Engines(tmp_path)
-    file.ring.write("cmpl-a-0-0123abcd", b"why")
-    assert server.find("cmpl-a", 0) == b"why"
-    file.close()
-    assert server.find("cmpl-a", 0) is None and list(tmp_path.iterdir()) == []
-
-
-def test_a_file_system_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: int) -> None:
-        raise OSError(28, "No space left on device")
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    monkeypatch.setattr(failures, "errors_folder", lambda: tmp_path)
-    with pytest.raises(OSError):
-        EngineFile(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    silent = failures.Failures(500)
-    silent.record("cmpl-a-0", (_kvferry.ACTION_FAIL, _kvferry.DEADLINE, 0, 0, 0, 500), None)
-    silent.close()
+def test_what_is_no_failure(base: Path) -> None:
+    """Neither does what else lies there disturb."""
+    (base / "file").write_bytes(b"")
+    folder = base / "1-2"
+    folder.mkdir()
+    assert peer_of(base, "a") is None
+    (folder / errors._file_name("a")).write_bytes(b"[")
+    with pytest.raises(ValueError):
+        peer_of(base, "a")
 
 
 def test_a_folder_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_folder, "MEMORY_FOLDER", tmp_path)
-    folder = error_folder.errors_folder()
+    monkeypatch.setattr(errors, "MEMORY_FOLDER", tmp_path)
+    folder = errors.errors_folder()
     assert folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
-    assert error_folder.errors_folder() == folder
+    assert errors.errors_folder() == folder
     folder.chmod(0o755)
     with pytest.raises(PermissionError):
-        error_folder.errors_folder()
+        errors.errors_folder()
     folder.rmdir()
     folder.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     with pytest.raises(PermissionError):
-        error_folder.errors_folder()
+        errors.errors_folder()
 
 
 # ---- what is said ----
 
+def reply(verdict_: object, peer: str | None, http_status: int, mistake: str | None = None) -> errors.Reply:
+    found = errors.reply_of(errors.failure_text(verdict_, peer, http_status, mistake))
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("retry_after_ms, seconds", [(1, b"1"), (500, b"1"), (1000, b"1"), (1001, b"2")])
 def test_a_failure_that_may_be_retried(retry_after_ms: int, seconds: bytes) -> None:
-    verdict = (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED, 0, 0, 0, retry_after_ms)
-    reply = failures.reply_of(failures.failure_text(verdict, "10.0.0.1:7000", 503))
-    assert reply.status == 503
-    assert dict(reply.headers) == {b"retry-after": seconds, b"retry-after-ms": b"%d" % retry_after_ms}
-    assert json.loads(reply.body()) == {"error": {
+    said = reply(verdict(_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED, retry_after_ms=retry_after_ms), "10.0.0.1:7000", 503)
+    assert said.status == 503
+    assert dict(said.headers) == {b"retry-after": seconds, b"retry-after-ms": b"%d" % retry_after_ms}
+    assert json.loads(said.body()) == {"error": {
         "type": "kv_transfer_error", "reason": "lease_expired", "retryable": True, "peer": "10.0.0.1:7000",
         "message": "The producer has taken the blocks back.", "code": 503}}
 
 
 def test_a_failure_that_may_not_be_retried() -> None:
-    verdict = (_kvferry.ACTION_FAIL, _kvferry.INVALID, 0, 0, 0, 0)
-    reply = failures.reply_of(failures.failure_text(verdict, None, 500))
-    assert reply.status == 500 and reply.headers == [(b"x-should-retry", b"false")]
-    assert reply.error["retryable"] is False and reply.error["peer"] is None
+    said = reply(verdict(_kvferry.ACTION_FAIL, _kvferry.INVALID), None, 500)
+    assert said.status == 500 and said.headers == [(b"x-should-retry", b"false")]
+    assert said.error["retryable"] is False and said.error["peer"] is None
 
 
 def test_a_mistake_of_the_client() -> None:
-    verdict = (_kvferry.ACTION_FAIL, _kvferry.INVALID, 0, 0, 0, 0)
-    reply = failures.reply_of(failures.failure_text(verdict, None, 503, "kvferry_options: no"))
-    assert reply.status == 400 and reply.error["message"] == "kvferry_options: no"
-
-
-@pytest.mark.parametrize("character", ["x", '"', "\N{SNOWMAN}", "\N{GRINNING FACE}"])
-def test_every_mistake_fits(character: str) -> None:
-    with closing(_kvferry.Node({"listen": ""}, {})) as node:
-        for options in ({character * 300: "1"}, {"policy": character * 300}, {"load_timeout_ms": character * 300}):
-            with pytest.raises(_kvferry.Error) as refused:
-                node.request_refused(_kvferry.BAD_TICKET, 1, options)
-            text = failures.failure_text((3, _kvferry.INVALID, 0, 0, 0, 0), None, 503, f"kvferry_options: {refused.value}")
-            assert len(text) <= TEXT_BYTES_MAX
-
-
-def test_every_reason_fits() -> None:
-    statuses = {getattr(_kvferry, name) for name in dir(_kvferry)
-                if name.isupper() and isinstance(getattr(_kvferry, name), int)}
-    longest = max(len(failures.failure_text((3, status, 0, 0, 0, 2**32 - 1), "x" * 64, 503)) for status in statuses)
-    assert longest <= TEXT_BYTES_MAX
+    said = reply(verdict(_kvferry.ACTION_FAIL, _kvferry.INVALID), None, 503, "kvferry_options: no")
+    assert said.status == 400 and said.error["message"] == "kvferry_options: no"

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.vllm.log import KEYS_MAX, LINES_PER_S, LimitedLogger  # noqa: E402
+from kvferry.engine.log import KEYS_MAX, LINES_PER_S, LimitedLogger  # noqa: E402
 
 
 class Heard(logging.Handler):

@@ -17,7 +17,8 @@ pytest.importorskip("vllm")
 
 from fakes import FakeNode  # noqa: E402
 from kvferry import Node, _kvferry, metric_table  # noqa: E402
-from kvferry.vllm.metrics import OTHER, PEER_LABELS_MAX, Meter, PromMetrics, Stats  # noqa: E402
+from kvferry.engine.metrics import OTHER, PEER_LABELS_MAX, Meter  # noqa: E402
+from kvferry.vllm.metrics import PromMetrics, Stats  # noqa: E402
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # noqa: E402
 
 PEER = "10.0.0.1:7000"
@@ -34,9 +35,9 @@ def peer(counters: Any = None, gauges: Any = None, failures: Any = None) -> dict
 
 
 def read(meter: Meter) -> dict[str, Any]:
-    stats = meter.read()
-    assert stats is not None
-    return stats.data
+    news = meter.read()
+    assert news is not None
+    return news
 
 
 # ---- the table ----

@@ -16,8 +16,11 @@ pytest.importorskip("vllm")
 from fastapi import FastAPI, Request  # noqa: E402
 from fastapi.responses import StreamingResponse  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
+from fakes import verdict  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import KVErrors, error_folder, failures, middleware  # noqa: E402
+from kvferry.engine import errors, middleware  # noqa: E402
+from kvferry.vllm import KVErrors  # noqa: E402
+from kvferry.vllm.middleware import Failures  # noqa: E402
 from vllm.entrypoints.generate.base.protocol import DeltaMessage, RequestResponseMetadata  # noqa: E402
 from vllm.entrypoints.openai.chat_completion.protocol import (  # noqa: E402
     ChatCompletionResponseStreamChoice,
@@ -31,7 +34,7 @@ from vllm.exceptions import GenerationError  # noqa: E402
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 PEER = "10.0.0.1:7000"
-FAILED = (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED, 0, 0, 0, 730)
+FAILED = verdict(_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED, retry_after_ms=730)
 TYPED = {"error": {"type": "kv_transfer_error", "reason": "lease_expired", "retryable": True, "peer": PEER,
                    "message": "The producer has taken the blocks back.", "code": 500}}
 VLLM_ERROR = create_error_response(GenerationError("Internal server error")).model_dump()
@@ -52,11 +55,11 @@ WORD = chat_chunk(content='"delta":{"role":"" "content":""')
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[failures.Failures]:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Failures]:
     """What an engine's process has."""
-    for module in (failures, middleware):
+    for module in (errors, middleware):
         monkeypatch.setattr(module, "errors_folder", lambda: tmp_path)
-    made = failures.Failures(500)
+    made = Failures(500)
     yield made
     made.close()
 
@@ -111,7 +114,7 @@ class Server:
         return asyncio.run(self.ask(name, method))
 
 
-def fail(engine: failures.Failures, name: str = "cmpl-a", peer: str | None = PEER) -> Callable[[], None]:
+def fail(engine: Failures, name: str = "cmpl-a", peer: str | None = PEER) -> Callable[[], None]:
     return lambda: engine.record(f"{name}-0-0123abcd", FAILED, peer)
 
 
@@ -127,41 +130,41 @@ def assert_typed(got: list[Message], status: int = 500, expected: Message = TYPE
 
 # ---- errors of transfers ----
 
-def test_a_plain_request(engine: failures.Failures) -> None:
+def test_a_plain_request(engine: Failures) -> None:
     assert_typed(Server().answer(fail(engine), *plain(500, VLLM_ERROR)))
 
 
 @pytest.mark.parametrize("chunks", [(), (ROLE,), (ROLE, ROLE)], ids=["completion", "chat", "chat of two choices"])
-def test_a_stream_fails_before_any_byte(engine: failures.Failures, chunks: tuple[bytes, ...]) -> None:
+def test_a_stream_fails_before_any_byte(engine: Failures, chunks: tuple[bytes, ...]) -> None:
     assert_typed(Server().answer(fail(engine), *stream(*chunks, ERROR_EVENT, DONE)))
 
 
-def test_an_error_that_comes_in_pieces(engine: failures.Failures) -> None:
+def test_an_error_that_comes_in_pieces(engine: Failures) -> None:
     assert_typed(Server().answer(fail(engine), start(500), body(b'{"err', True), body(b'or":1}', True), body(b"")))
 
 
-def test_other_headers_stay(engine: failures.Failures) -> None:
+def test_other_headers_stay(engine: Failures) -> None:
     got = Server().answer(fail(engine), start(500, b"x", (b"X-Request-Id", b"7"), (b"Content-Length", b"9")), body(b""))
     assert (b"X-Request-Id", b"7") in got[0]["headers"]
     assert [value for name, value in got[0]["headers"] if name.lower() == b"content-length"] != [b"9"]
     assert_typed(got)
 
 
-def test_another_status(tmp_path: Path, engine: failures.Failures) -> None:
-    unavailable = failures.Failures(503)
+def test_another_status(tmp_path: Path, engine: Failures) -> None:
+    unavailable = Failures(503)
     got = Server().answer(fail(unavailable), *plain(500, VLLM_ERROR))
     assert_typed(got, 503, {"error": {**TYPED["error"], "code": 503}})
     unavailable.close()
 
 
-def test_a_choice_that_fails_after_another_has_begun(engine: failures.Failures) -> None:
+def test_a_choice_that_fails_after_another_has_begun(engine: Failures) -> None:
     sent = stream(ROLE, WORD, ERROR_EVENT, DONE)
     got = Server().answer(*sent[:3], fail(engine), *sent[3:])
     assert got[:3] == sent[:3] and got[4:] == sent[4:]
     assert json.loads(got[3]["body"].removeprefix(b"data: ")) == TYPED and got[3]["body"].endswith(b"\n\n")
 
 
-def test_many_at_once(engine: failures.Failures) -> None:
+def test_many_at_once(engine: Failures) -> None:
     server = Server()
     kinds = [plain(500, VLLM_ERROR), stream(ERROR_EVENT, DONE), stream(ROLE, ERROR_EVENT, DONE)]
     good = stream(ROLE, WORD, DONE)
@@ -188,28 +191,28 @@ def test_many_at_once(engine: failures.Failures) -> None:
     stream(b": keep-alive\n\n", ROLE, WORD, DONE), stream(), stream(ROLE), [start(204), body(b"")],
     [start(200, b"text/event-stream")], [{"type": "http.response.debug"}, *plain(500, VLLM_ERROR)],
 ], ids=lambda sent: "")
-def test_what_is_no_failed_transfer_stays_as_it_is(engine: failures.Failures, sent: list[Message]) -> None:
+def test_what_is_no_failed_transfer_stays_as_it_is(engine: Failures, sent: list[Message]) -> None:
     engine.record("cmpl-other-0-0123abcd", FAILED, PEER)
     assert Server().answer(*sent) == sent
 
 
-def test_an_earlier_failure_is_not_this_one(engine: failures.Failures) -> None:
+def test_an_earlier_failure_is_not_this_one(engine: Failures) -> None:
     fail(engine)()
     sent = plain(500, VLLM_ERROR)
     assert Server().answer(*sent) == sent
 
 
-def test_a_good_answer_of_a_request_that_had_failed(engine: failures.Failures) -> None:
+def test_a_good_answer_of_a_request_that_had_failed(engine: Failures) -> None:
     sent = stream(ROLE, WORD, DONE)
     assert Server().answer(fail(engine), *sent) == sent
 
 
-def test_other_methods_pass(engine: failures.Failures) -> None:
+def test_other_methods_pass(engine: Failures) -> None:
     sent = plain(500, VLLM_ERROR)
     assert Server().answer(fail(engine), *sent, method="GET") == sent
 
 
-def test_nothing_is_held_after_the_first_content(engine: failures.Failures) -> None:
+def test_nothing_is_held_after_the_first_content(engine: Failures) -> None:
     """Each chunk is out before the application makes the next."""
     seen: list[int] = []
     server, got = Server(), []
@@ -228,20 +231,20 @@ def test_nothing_is_held_after_the_first_content(engine: failures.Failures) -> N
     assert seen == [0, 0, 3, 4, 5, 6, 7]
 
 
-def test_holding_is_bounded(engine: failures.Failures) -> None:
+def test_holding_is_bounded(engine: Failures) -> None:
     sent = stream(*[ROLE] * (middleware.HELD_MAX + 5), ERROR_EVENT)
     got = Server().answer(*sent[:-2], fail(engine), *sent[-2:])
     assert got[:-2] == sent[:-2] and json.loads(got[-2]["body"].removeprefix(b"data: ")) == TYPED
 
 
-def test_an_application_that_breaks_off(engine: failures.Failures) -> None:
+def test_an_application_that_breaks_off(engine: Failures) -> None:
     def break_off() -> None:
         raise RuntimeError("broken")
     with pytest.raises(RuntimeError, match="broken"):
         Server().answer(start(500), break_off)
 
 
-def test_without_a_folder(engine: failures.Failures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder(engine: Failures, monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Path:
         raise PermissionError("not ours")
     monkeypatch.setattr(middleware, "errors_folder", none)
@@ -259,9 +262,9 @@ def test_websockets_pass() -> None:
     assert called == [({"type": "websocket"}, "receive", "send")]
 
 
-def test_the_end_of_an_api_server_removes_what_killed_engines_left(engine: failures.Failures, tmp_path: Path) -> None:
-    left = tmp_path / "1-2.errors"
-    left.write_bytes(b"")
+def test_the_end_of_an_api_server_removes_what_killed_engines_left(engine: Failures, tmp_path: Path) -> None:
+    left = tmp_path / "1-2"
+    left.mkdir()
 
     async def app(scope: Message, receive: Any, send: Any) -> None:
         assert left.exists()
@@ -271,7 +274,7 @@ def test_the_end_of_an_api_server_removes_what_killed_engines_left(engine: failu
 
 
 def test_the_folder_is_that_of_the_engines() -> None:
-    assert middleware.errors_folder is error_folder.errors_folder is failures.errors_folder
+    assert middleware.errors_folder is errors.errors_folder
 
 
 # ---- what it leans on in vLLM ----
@@ -287,7 +290,7 @@ def test_an_engines_error_is_an_internal_one() -> None:
 
 
 @pytest.mark.parametrize("path", ["/plain", "/stream"])
-def test_inside_vllms_web_framework(engine: failures.Failures, path: str) -> None:
+def test_inside_vllms_web_framework(engine: Failures, path: str) -> None:
     """What a handler leaves in its request's state is where the middleware looks, whatever lies between."""
     app = FastAPI()
     app.add_middleware(XRequestIdMiddleware)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
 from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
@@ -74,7 +74,7 @@ def multi(children: list[Any]) -> MultiConnector:
 
 def ours(side: Any) -> KVFerryConnector:
     made = object.__new__(KVFerryConnector)
-    vars(made).update(_side=side, _kv_cache_config=kv_cache_config(), _connector_metadata=None)
+    vars(made).update(_side=side, _scheduler=side, _worker=side, _kv_cache_config=kv_cache_config(), _connector_metadata=None)
     return made
 
 
@@ -86,9 +86,9 @@ class Engine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
         self.control, self.rank = FakeNode(), FakeNode()
         self.control.set_ranks = lambda addresses: None
-        monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: self.control)
+        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: self.rank)
+        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
         monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 0)
         self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
         self.manager = FakeManager()
@@ -144,7 +144,7 @@ class Engine:
         self._update_from_kv_xfer_finished(heard)
 
     def quiet(self) -> None:
-        self.rank.events.append((_kvferry.EVENT_QUIET, self.control.next_id, 0, None))
+        self.rank.events.append(event(_kvferry.EVENT_QUIET, self.control.next_id))
 
 
 @pytest.fixture(params=[True, False], ids=["first", "last"])
@@ -178,7 +178,7 @@ def test_blocks_wait_for_both(engine: Engine) -> None:
     engine.step()
     assert engine.freed == ["a"] and engine.manager.freed == []
     assert engine.connector.has_pending_push_work(), "vLLM would stop stepping"
-    engine.rank.events = [(_kvferry.EVENT_LEASE_ENDED, engine.control.next_id, 0, 3)]
+    engine.rank.events = [event(_kvferry.EVENT_LEASE_ENDED, engine.control.next_id, cause=3)]
     engine.step()
     assert [block.block_id for block in engine.manager.freed] == [7, 6, 5]
     engine.step()

@@ -11,8 +11,8 @@ pytest.importorskip("vllm")
 
 from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.metrics import Tally  # noqa: E402
+from kvferry.engine.messages import News, Orders  # noqa: E402
+from kvferry.engine.metrics import Tally  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -33,7 +33,8 @@ def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
 
 def run_step(producer: Producer, **arguments: Any) -> Orders:
     orders = Orders()
-    producer.fill(orders, step(**arguments))
+    producer.follow(orders, step(**arguments))
+    producer.fill(orders)
     return orders
 
 
@@ -89,8 +90,8 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     assert params["kvferry_ticket"] == "ticket of lease 101"
     assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
     assert ids(producer.manager.touched) == [5, 6, 7] and producer.manager.freed == []
-    producer.take(News(ended={lease_id: 1}))
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
+    producer.take(News(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
     assert node.of("lease_release") == [lease_id]
     assert not producer.busy
@@ -111,10 +112,10 @@ def test_every_rank_has_to_end_it() -> None:
     a, lease_id = published(producer)
     a.status = RequestStatus.FINISHED_STOPPED
     producer.finish(a)
-    producer.take(News(ended={lease_id: 0b10}))
-    producer.take(News(ended={lease_id: 0b10}))
+    producer.take(News(1, ended={lease_id}))
+    producer.take(News(1, ended={lease_id}))
     assert producer.manager.freed == [] and node.of("lease_release") == []
-    producer.take(News(ended={lease_id: 0b01}))
+    producer.take(News(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -129,7 +130,7 @@ def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> No
     assert run_step(producer).end == [b"lease 101"]
     assert run_step(producer).end == []
     assert ids(producer.manager.touched) == [5, 6, 7]
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -147,7 +148,7 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
     """It expired while the request went on decoding."""
     node, producer = make()
     a, lease_id = published(producer, max_tokens=9)
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
     assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
@@ -157,11 +158,11 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
 def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer, max_tokens=9)
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
     assert run_step(producer).end == [b"lease 101"]
-    producer.take(News(ended={lease_id: 2}))
+    producer.take(News(1, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -173,7 +174,7 @@ def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
     assert orders.end == [b"lease 101"] and not orders.publish
     orders = run_step(producer, tokens={"a": TOKENS + 4}, blocks=BLOCKS)
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
     assert producer.manager.touched == []
     a.status = RequestStatus.FINISHED_STOPPED
     params = producer.finish(a)
@@ -230,7 +231,7 @@ def test_no_ticket_ends_the_lease() -> None:
 def test_a_rank_that_cannot_publish_ends_the_others() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer)
-    producer.take(News(unpublished={lease_id}, ended={lease_id: 2}))
+    producer.take(News(1, unpublished={lease_id}, ended={lease_id}))
     assert run_step(producer).end == [b"lease 101"]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
@@ -259,9 +260,9 @@ def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is not None
     assert ids(producer.manager.touched) == [9, 10, 5, 6, 7]
-    producer.take(News(ended={publication[2]: 1}))
+    producer.take(News(0, ended={publication[2]}))
     assert producer.manager.freed == []
-    producer.take(News(ended={publication[2]: 2}))
+    producer.take(News(1, ended={publication[2]}))
     assert ids(producer.manager.freed) == [7, 6, 5, 10, 9]
 
 
@@ -278,7 +279,7 @@ def test_blocks_before_the_window_are_not_leased() -> None:
 
 def test_unknown_leases_are_ignored() -> None:
     node, producer = make()
-    producer.take(News(ended={7: 1}, unpublished={8}))
+    producer.take(News(0, ended={7}, unpublished={8}))
     assert producer.manager.freed == [] and node.calls == []
 
 
@@ -298,7 +299,7 @@ def test_all_leases_end_for_a_caller() -> None:
     assert producer.end_all() == {lease_id: b"lease %d" % lease_id}
     assert not run_step(producer).end
     assert producer.live([lease_id, 7]) == [lease_id]
-    producer.take(News(ended={lease_id: 1}))
+    producer.take(News(0, ended={lease_id}))
     assert producer.live([lease_id]) == [] and not producer.busy
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None

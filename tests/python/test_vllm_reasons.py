@@ -22,7 +22,8 @@ from fakes import POOL_BLOCKS  # noqa: E402
 from fastapi import FastAPI, Request  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import KVErrors, failures, middleware  # noqa: E402
+from kvferry.engine import errors, middleware  # noqa: E402
+from kvferry.vllm import KVErrors  # noqa: E402
 from sides import BLOCK_TOKENS, HEAD_SIZE, HEADS, TOKENS, Sides  # noqa: E402
 from vllm.entrypoints.generate.base.protocol import RequestResponseMetadata  # noqa: E402
 from vllm.entrypoints.serve.exception_handling.handlers.vllm_error import generation_error_handler  # noqa: E402
@@ -45,7 +46,7 @@ class World:
         self._tmp_path = tmp_path
         self._open = ExitStack()
         self.producer: Sides | None = None
-        for module in (failures, middleware):
+        for module in (errors, middleware):
             monkeypatch.setattr(module, "errors_folder", lambda: tmp_path)
 
     def engine(self, **options: Any) -> Sides:

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.vllm import engine_core, producer  # noqa: E402
-from kvferry.vllm.metrics import Tally  # noqa: E402
+from kvferry.engine import producer  # noqa: E402
+from kvferry.engine.metrics import Tally  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
 
 ASKS = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -28,7 +28,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngin
         made.append(ModelEngine(monkeypatch, *args, **kwargs))
         return made[-1]
 
-    monkeypatch.setattr(engine_core, "end_on_worker", lambda worker, ending: worker.own._worker.end_transfers(ending))
     yield make
     for one in made:
         one.close()

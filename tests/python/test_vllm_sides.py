@@ -17,6 +17,7 @@ from fakes import (  # noqa: E402
     FakeFailures,
     FakeManager,
     FakeNode,
+    event,
     kv_cache_config,
     prompts,
     request,
@@ -24,11 +25,14 @@ from fakes import (  # noqa: E402
     step,
     vllm_config,
 )
-from kvferry import Node, _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, adapters, config, consumer, identity, producer, requests, scheduler, worker  # noqa: E402
+from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
+from kvferry.engine import config as engine_config  # noqa: E402
+from kvferry.engine import consumer, messages, producer  # noqa: E402
+from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
 from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, layer_specs, regions_of, without_drafts  # noqa: E402
-from kvferry.vllm.messages import News, Orders  # noqa: E402
-from kvferry.vllm.requests import NoIdentity, Prompts, log_left_out, pack_blocks  # noqa: E402
+from kvferry.vllm.requests import Prompts  # noqa: E402
+from kvferry.vllm.scheduler import News, Orders  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
@@ -52,21 +56,16 @@ PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 # ---- messages ----
 
-def test_news_of_ranks_merge() -> None:
-    def report(rank: int, prefix: int) -> bytes:
-        return _kvferry.report(5, rank, 4, prefix, _kvferry.OK if prefix == 4 else _kvferry.DEADLINE)
-    a = News(reports={5: report(0, 4)}, quiet={5: 1}, ended={9: 1}, unpublished={9})
-    b = News(reports={5: report(1, 2), 6: b"other"}, quiet={5: 2, 6: 2}, ended={9: 2}, stuck={6})
-    merged = a.aggregate(b)
-    assert merged.quiet == {5: 3, 6: 2} and merged.ended == {9: 3} and merged.unpublished == {9}
-    assert merged.reports == {5: _kvferry.report_merge(report(0, 4), report(1, 2)), 6: b"other"}
-    assert merged.stuck == {6}
-    assert merged == b.aggregate(a) == merged.aggregate(a)
-    assert a.quiet == {5: 1}
+def test_news_of_ranks_are_kept_apart() -> None:
+    """What they mean together is the library's to say."""
+    a, b = messages.News(0, reports=[b"a"], released={5}), messages.News(1, reports=[b"b"], stuck={5})
+    merged = News([a]).aggregate(News([b]))
+    assert merged.ranks == [a, b]
+    assert (a.reports, b.reports) == ([b"a"], [b"b"])
 
 
 def test_an_empty_answer_reaches_the_scheduler_side() -> None:
-    assert News().is_empty() and not News(stuck={5}).is_empty()
+    assert messages.News(1).is_empty() and not messages.News(1, stuck={5}).is_empty()
     assert not KVConnectorOutput(kv_connector_worker_meta=News()).is_empty()
 
 
@@ -75,54 +74,58 @@ def test_an_empty_answer_reaches_the_scheduler_side() -> None:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeNode, worker.Worker]:
     node = FakeNode()
-    monkeypatch.setattr(worker, "open_rank_node", lambda *arguments: node)
+    monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
     monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 1)
     return node, worker.Worker(vllm_config(ranks=2), kv_cache_config())
 
 
 def test_a_worker_answers_only_when_asked_or_with_news(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    assert side.news(Orders()) is None
-    assert side.news(Orders(answer=True)) == News()
-    node.events = [(_kvferry.EVENT_LEASE_ENDED, 9, 9, 3)]
-    assert side.news(Orders()) == News(ended={9: 2})
-    assert side.news(Orders()) is None
+    connector = SimpleNamespace(_worker=side, _orders=Orders())
+    answer = KVFerryConnector.build_connector_worker_meta
+    assert answer(connector) is None
+    connector._orders = Orders(answer=True)
+    assert answer(connector) == News([messages.News(1)])
+    connector._orders = Orders()
+    node.events = [event(_kvferry.EVENT_LEASE_ENDED, 9, cause=3)]
+    assert answer(connector) == News([messages.News(1, ended={9})])
+    assert answer(connector) is None
 
 
 def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    load = (5, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0]))
-    other = (6, "ticket", b"prompt", 0, 0, pack_blocks([[3, 4]], 0, [2], [0]))
-    side.start_loads(Orders(load=[load, other]))
+    loads = [Load(id_, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0])) for id_ in (5, 6)]
+    side.start_loads(Orders(load=loads))
     node.stuck = {5, 7}
-    assert side.news(Orders()) == News(stuck={5})
+    assert side.news() == messages.News(1, stuck={5})
     node.stuck = set()
-    node.events = [(_kvferry.EVENT_LOAD, 5, 0, b"report"), (_kvferry.EVENT_QUIET, 5, 0, None)]
-    assert side.news(Orders()) == News(reports={5: b"report"}, quiet={5: 2})
+    node.events = [event(_kvferry.EVENT_LOAD, 5, report=b"report"), event(_kvferry.EVENT_QUIET, 5)]
+    assert side.news() == messages.News(1, reports=[b"report"], released={5})
 
 
 def test_a_load_that_cannot_start_is_reported(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     node.status["load_start"] = _kvferry.NO_MEMORY
-    side.start_loads(Orders(load=[(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1], [0, 0]))]))
-    assert side.news(Orders()) == News(reports={5: _kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)}, quiet={5: 2})
+    side.start_loads(Orders(load=[Load(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1], [0, 0]))]))
+    assert side.news() == messages.News(1, reports=[_kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)], released={5})
 
 
 def test_a_lease_that_cannot_be_published_has_ended(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     node.status["lease_publish"] = _kvferry.NO_MEMORY
-    side.publish(Orders(publish=[(b"lease", b"prompt", 9, ())]))
-    assert side.news(Orders()) == News(ended={9: 2}, unpublished={9})
+    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    assert side.news() == messages.News(1, ended={9}, unpublished={9})
 
 
 def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    side.before_forward(Orders(end=[b"lease"], abort=[5], load=[(6, "", b"", 0, 0, ())]))
+    side.before_forward(Orders(end=[b"lease"], abort=[5], load=[Load(6, "", b"", 0, 0, ())]))
     assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
 
 
-def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
-    results = rank[1].results(Orders(last_words=["a"]))
+def test_only_last_words_are_told_to_vllm() -> None:
+    connector = SimpleNamespace(_orders=Orders(last_words=["a"]))
+    results = KVFerryConnector.get_transfer_results(connector, set())
     assert (results.finished_sending, results.finished_recving, results.failed_recving) == ({"a"}, set(), set())
 
 
@@ -130,14 +133,14 @@ def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) 
 
 def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode()
-    monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: node)
+    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: node)
     monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.bind(FakeManager())
     assert side.orders(step()) == Orders()
     side.arrive(request("images", 20, params=PARAMS, prompt_embeds="some"))
     stats = side.stats()
-    assert stats is not None and stats.data["counters"] == {"not_loaded": {"no_token_ids": 1}}
+    assert stats is not None and stats["counters"] == {"not_loaded": {"no_token_ids": 1}}
     assert side.stats() is None
     a = request("a", 20, params=PARAMS)
     side.arrive(a)
@@ -145,7 +148,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     orders = side.orders(step())
     assert len(orders.load) == 1 and orders.answer
     node.decide(node.next_id, _kvferry.ACTION_USE)
-    output = KVConnectorOutput(kv_connector_worker_meta=News(quiet={node.next_id: 1}), finished_recving={"stranger"},
+    output = KVConnectorOutput(kv_connector_worker_meta=News([messages.News(0, released={node.next_id})]), finished_recving={"stranger"},
                                finished_sending={"stranger"})
     side.update(output)
     assert output.finished_recving == {"a", "stranger"} and output.finished_sending == {"stranger"}
@@ -196,11 +199,11 @@ def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> 
 def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said()
     monkeypatch.setattr(scheduler, "logger", said)
-    monkeypatch.setattr(scheduler, "open_control_node", lambda *arguments: FakeNode())
+    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: FakeNode())
     monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
     assert scheduler.Scheduler(vllm_config(), kv_cache_config()).stats() is None and not said
     stats = scheduler.Scheduler(vllm_config(), kv_cache_config(), 3).stats()
-    assert stats is not None and stats.data["gauges"] == {"draft_layers_not_carried": {"control": 3}}
+    assert stats is not None and stats["gauges"] == {"draft_layers_not_carried": {"control": 3}}
     assert len(said) == 1 and "the KV of 3 draft layers is NOT carried" in said[0]
 
 
@@ -227,7 +230,7 @@ def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids are equal on two engines, whatever they show. The log says so when the engine starts, and no more."""
     said = Said()
     monkeypatch.setattr(requests, "logger", said)
-    monkeypatch.setattr(requests, "limited", said)
+    monkeypatch.setattr(messages, "limited", said)
     image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
         engine = vllm_config()
@@ -255,7 +258,7 @@ def test_no_identity_without_weights() -> None:
 
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
-    own = {adapters.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
+    own = {messages.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
            producer.PREEMPTED, producer.ABORTED, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) == own | {cause.value for cause in NoIdentity}
 
@@ -264,7 +267,7 @@ def test_causes_are_documented() -> None:
 
 def open_rank(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> Node:
     monkeypatch.setattr(config, "identity_fields", lambda *arguments: {})
-    return config.open_rank_node(vllm_config(options=options), kv_cache_config(), 0)
+    return config.open_node(vllm_config(options=options), kv_cache_config(), 0)
 
 
 def test_options_reach_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +289,12 @@ def test_an_engine_that_is_not_supported(field: str) -> None:
     engine = vllm_config()
     setattr(engine.parallel_config, field, 2)
     with pytest.raises(config.ConfigError, match=field):
-        config.open_control_node(engine, kv_cache_config())
+        config.open_node(engine, kv_cache_config())
 
 
 def test_more_ranks_than_heads() -> None:
     with pytest.raises(config.ConfigError, match="KV heads"):
-        config.open_control_node(vllm_config(ranks=16), kv_cache_config())
+        config.open_node(vllm_config(ranks=16), kv_cache_config())
 
 
 @pytest.mark.parametrize("address, expected", [
@@ -300,24 +303,24 @@ def test_more_ranks_than_heads() -> None:
     ("10.0.0.1:7000-7003", "10.0.0.1:7000-7003"),  # each takes the first that is free
 ])
 def test_ranks_of_one_host_take_ports_in_a_row(address: str, expected: str) -> None:
-    assert config._address_of_rank(address, 3) == expected
+    assert engine_config.address_of_rank(address, 3) == expected
 
 
 @pytest.mark.parametrize("name", ["listen", "advertise"])
 def test_each_rank_has_its_own_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     given: list[dict[str, str]] = []
     monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
-    monkeypatch.setattr(config, "Node", lambda options, identity: given.append(options))
+    monkeypatch.setattr(engine_config, "Node", lambda options, identity: given.append(options))
     engine = vllm_config(ranks=2, options={name: "10.0.0.1:7000"})
     for rank in range(2):
-        config.open_rank_node(engine, kv_cache_config(), rank)
+        config.open_node(engine, kv_cache_config(), rank)
     assert [options[name] for options in given] == ["10.0.0.1:7000", "10.0.0.1:7001"]
 
 
 @pytest.mark.parametrize("options, status", [({}, 500), ({"error_status": 503}, 503)])
 def test_status_of_errors(options: dict[str, Any], status: int) -> None:
     assert config.error_status_of(vllm_config(options=options)) == status
-    assert "error_status" not in config._given_options(vllm_config(options=options))
+    assert "error_status" not in config.options_given(vllm_config(options=options)).of_library(config.OF_CONNECTOR)
 
 
 def test_other_status_of_errors_is_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import weights  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
@@ -153,9 +154,9 @@ def test_what_is_loaded_again_is_read_again(folder: Path) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are read."""
     read: list[Path] = []
-    real = weights._sha256
-    monkeypatch.setattr(weights, "_sha256", lambda path: (read.append(path), real(path))[1])
-    monkeypatch.setattr(weights, "SETTLED_NS", 0)
+    real = engine_weights._sha256
+    monkeypatch.setattr(engine_weights, "_sha256", lambda path: (read.append(path), real(path))[1])
+    monkeypatch.setattr(engine_weights, "SETTLED_NS", 0)
     return read
 
 
@@ -186,7 +187,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, cache: Path
 
 def test_the_cache_is_bounded(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted(monkeypatch)
-    monkeypatch.setattr(weights, "CACHED_FILES_MAX", 1)
+    monkeypatch.setattr(engine_weights, "CACHED_FILES_MAX", 1)
     known(folder)
     assert len(list(cache.iterdir())) == 1
 
@@ -224,7 +225,7 @@ def test_a_blob_that_is_not_named_by_its_content(tmp_path: Path, monkeypatch: py
 def test_a_streamed_loader_needs_a_name(folder: Path) -> None:
     found = Weights(model(folder), LoadConfig(load_format="tensorizer"))
     with pytest.raises(weights.UnknownWeightsError, match="weights_id"):
-        weights.loaded_files(found._model, found._load)
+        weights.loaded_files(found._model, LoadConfig(load_format="tensorizer"))
     found.begin()
     found.loaded()
     assert digest_of(found, READ_LIMIT_S) is None
@@ -256,8 +257,7 @@ def test_reloaded_from_another_folder(folder: Path, tmp_path: Path) -> None:
     other = make_folder(tmp_path / "other", b"updated")
     time.sleep(0.02)
     for path in (str(other), None):  # the second time, as vLLM, from where it was last
-        found.begin(time.time_ns(), path)
-        found.loaded()
+        found.reload(time.time_ns(), path)
         assert digest_of(found) == known(other) != known(folder)
 
 

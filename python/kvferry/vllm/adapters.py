@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from .log import limited
-from .wrapping import wrap_methods
+from kvferry.engine.log import limited
+from kvferry.engine.wrapping import wrap_methods
 
 if TYPE_CHECKING:
     from vllm.config.lora import LoRAConfig
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
 
-LORA_CHANGED = "lora_changed"
-"""Why there is no ticket, or no load: another content was read meanwhile."""
 ADAPTERS_MAX = 4096
 """Remembered, beside those in memory: what is forgotten counts as not loaded, or its cached blocks as old."""
 
@@ -37,12 +35,9 @@ class Adapter:
     """One of a rank's, under vLLM's id of it."""
 
     digest: bytes
-    version: int
-    """Another one whenever the content has changed, even if it has changed back since."""
-    loaded: bool
-    """It is in memory; else vLLM will read its files again."""
-    told: int = 0
-    """Grows: news may overtake one another."""
+    version: int  # another one whenever the content has changed, even if it has changed back since
+    loaded: bool  # it is in memory; else vLLM will read its files again
+    told: int = 0  # grows: news may overtake one another
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,7 @@ class Content:
 
     lora_id: int
     digest: bytes
-    versions: tuple[int, ...]
-    """By rank."""
+    versions: tuple[int, ...]  # by rank
 
 
 def _trim(known: dict[int, Adapter]) -> None:
@@ -163,8 +157,7 @@ def wrap_loads() -> None:
 
 Key = tuple[str, str]
 """Name and path: vLLM's prefix cache tells adapters apart by them."""
-SEVERAL = b""
-"""Digest of blocks that more than one content has computed."""
+SEVERAL = b""  # digest of blocks that more than one content has computed
 
 
 class Adapters:
@@ -173,15 +166,13 @@ class Adapters:
     def __init__(self, ranks: int) -> None:
         self._ranks: list[dict[int, Adapter]] = [{} for _ in range(ranks)]
         self._cached: dict[Key, bytes] = {}
-        self._alive: dict[int, Counter[Key]] = {}
-        """Requests that are not over, by adapter's id."""
+        self._alive: dict[int, Counter[Key]] = {}  # requests that are not over, by adapter's id
         self._by_call: dict[int, None] = {}
         self._unsteady: dict[int, None] = {}
 
-    def take(self, news: dict[int, dict[int, Adapter]]) -> None:
-        for rank, changed in news.items():
-            for lora_id, adapter in changed.items():
-                self._take(self._ranks[rank], lora_id, adapter)
+    def take(self, rank: int, changed: dict[int, Adapter]) -> None:
+        for lora_id, adapter in changed.items():
+            self._take(self._ranks[rank], lora_id, adapter)
 
     def _take(self, known: dict[int, Adapter], lora_id: int, adapter: Adapter) -> None:
         before = known.get(lora_id)

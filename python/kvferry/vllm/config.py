@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllm.platforms import current_platform
 
-from kvferry import Error, Node
+from kvferry import Node
+from kvferry.engine import config
+from kvferry.engine.config import ConfigError, Options
+from kvferry.engine.consumer import InFlight
+from kvferry.vllm_plugin import EXTRA
 
 from .identity import identity_fields
 from .layout import check_groups, slides
@@ -16,44 +20,18 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-EXTRA = "kv_connector_extra_config"
-OF_ENGINE = ("rank", "ranks", "block_tokens", "keep_prefix")
-"""Options that follow from the engine's own configuration."""
-ERROR_STATUS = "error_status"
-"""The HTTP status of a request that has failed."""
-CARRY_DRAFTS = "carry_drafts"
-"""Whether the KV of draft models is carried."""
+ERROR_STATUS = "error_status"  # the HTTP status of a request that has failed
+CARRY_DRAFTS = "carry_drafts"  # whether the KV of draft models is carried
 LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight"
 """How many loads, and how many bytes a rank, may be under way: other requests wait in vLLM's queue."""
 LOADS_IN_FLIGHT_DEFAULT = 256
-LEASE_WAIT = "lease_wait_ms"
-"""How long a prompt waits for its lease before it is computed."""
+LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
 OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT)
 """Options that are not the library's."""
 
 
-class ConfigError(ValueError):
-    """An engine that cannot be started like this; the text says what to change."""
-
-
-def option_text(value: Any) -> str:
-    """An option's value, as the library takes it, from one of JSON's."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
-    return str(value)
-
-
-def _given_options(vllm_config: VllmConfig) -> dict[str, str]:
-    transfer = vllm_config.kv_transfer_config
-    options = {"policy": transfer.kv_load_failure_policy}
-    for name, value in transfer.kv_connector_extra_config.items():
-        if name in OF_ENGINE:
-            raise ConfigError(f"{EXTRA}: {name} follows from the engine's configuration and cannot be set")
-        if name not in OF_CONNECTOR:
-            options[name] = option_text(value)
-    return options
+def options_given(vllm_config: VllmConfig) -> Options:
+    return Options(vllm_config.kv_transfer_config.kv_connector_extra_config, EXTRA)
 
 
 def check_engine(vllm_config: VllmConfig) -> None:
@@ -73,55 +51,28 @@ def check_engine(vllm_config: VllmConfig) -> None:
         raise ConfigError("kvferry needs tensor_parallel_size to be at most the model's number of KV heads")
 
 
-def _address_of_rank(address: str, index: int) -> str:
-    """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""
-    host, separator, port = address.rpartition(":")
-    named = separator and port.isdigit() and (":" not in host or host.endswith("]"))
-    return f"{host}:{int(port) + index}" if named and int(port) > 0 else address
-
-
-def _open(options: dict[str, str], vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
+def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
+    """The node of one worker, or the scheduler's."""
+    options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy}
+    options |= options_given(vllm_config).of_library(OF_CONNECTOR)
     check_engine(vllm_config)
-    options["ranks"] = str(vllm_config.parallel_config.tensor_parallel_size)
+    parallel = vllm_config.parallel_config
+    options["ranks"] = str(parallel.tensor_parallel_size)
     options["block_tokens"] = str(check_groups(kv_cache_config))
     options["keep_prefix"] = "off" if any(map(slides, kv_cache_config.transfer_groups)) else "on"
-    try:
-        return Node(options, identity_fields(vllm_config, kv_cache_config))
-    except Error as error:
-        raise ConfigError(f"{EXTRA}: {error}") from error
-
-
-def open_control_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Node:
-    """The scheduler's node. It takes no connections."""
-    options = _given_options(vllm_config)
-    options["listen"] = ""
-    return _open(options, vllm_config, kv_cache_config)
-
-
-def open_rank_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int) -> Node:
-    """The node of one worker."""
-    options = _given_options(vllm_config)
-    parallel = vllm_config.parallel_config
-    index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
-    for name in {"listen", "advertise"} & options.keys():
-        options[name] = _address_of_rank(options[name], index)
-    options["rank"] = str(rank)
-    return _open(options, vllm_config, kv_cache_config)
+    index = None
+    if rank is not None:
+        options["rank"] = str(rank)
+        index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
+    return config.open_node(options, identity_fields(vllm_config, kv_cache_config), EXTRA, index)
 
 
 def carries_drafts(vllm_config: VllmConfig) -> bool:
-    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(CARRY_DRAFTS, True))
-    if given not in ("true", "false"):
-        raise ConfigError(f'{EXTRA}: {CARRY_DRAFTS} = "{given}" is not allowed: it must be true or false')
-    return given == "true"
+    return options_given(vllm_config).choice(CARRY_DRAFTS, "true", "false") == "true"
 
 
 def error_status_of(vllm_config: VllmConfig) -> int:
-    """The HTTP status of a request that has failed."""
-    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(ERROR_STATUS, 500))
-    if given not in ("500", "503"):
-        raise ConfigError(f'{EXTRA}: error_status = "{given}" is not allowed: it must be 500 or 503')
-    return int(given)
+    return int(options_given(vllm_config).choice(ERROR_STATUS, "500", "503"))
 
 
 def loaded_weights(vllm_config: VllmConfig) -> Weights:
@@ -132,22 +83,15 @@ def loaded_weights(vllm_config: VllmConfig) -> Weights:
         raise ConfigError(f"{EXTRA}: {error}") from error
 
 
-def _count_option(vllm_config: VllmConfig, name: str, default: int, least: int = 1) -> int:
-    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(name, default))
-    if not given.isascii() or not given.isdigit() or int(given) < least:
-        raise ConfigError(f'{EXTRA}: {name} = "{given}" is not allowed: it must be a whole number, {least} or more')
-    return int(given)
-
-
 def lease_wait_s(vllm_config: VllmConfig) -> float:
-    """How long a prompt waits for its lease."""
-    return _count_option(vllm_config, LEASE_WAIT, 0, least=0) / 1000
+    return options_given(vllm_config).count(LEASE_WAIT, 0, least=0) / 1000
 
 
-def load_bounds(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> tuple[int, int]:
-    """Most loads, and most tokens to be loaded, at a time. Without a bound on bytes the pool is one."""
+def in_flight(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> InFlight:
+    """Without a bound on bytes the pool is one."""
     block_bytes = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names)
                       for group in kv_cache_config.transfer_groups)
-    bytes_max = _count_option(vllm_config, LOAD_BYTES_IN_FLIGHT, kv_cache_config.num_blocks * block_bytes)
-    return (_count_option(vllm_config, LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT),
-            bytes_max * check_groups(kv_cache_config) // block_bytes)
+    options = options_given(vllm_config)
+    bytes_max = options.count(LOAD_BYTES_IN_FLIGHT, kv_cache_config.num_blocks * block_bytes)
+    return InFlight(options.count(LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT),
+                    bytes_max * check_groups(kv_cache_config) // block_bytes)

@@ -16,9 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from .config import carries_drafts
 from .layout import without_drafts
-from .messages import Orders
 from .metrics import PromMetrics, Stats
-from .scheduler import Scheduler
+from .scheduler import News, Orders, Scheduler
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -50,19 +49,9 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._side: Scheduler | Worker
         if role == KVConnectorRole.SCHEDULER:
-            self._side = Scheduler(vllm_config, kv_cache_config, len(drafts))
+            self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts))
         else:
-            self._side = Worker(vllm_config, kv_cache_config)
-
-    @property
-    def _scheduler(self) -> Scheduler:
-        assert isinstance(self._side, Scheduler)
-        return self._side
-
-    @property
-    def _worker(self) -> Worker:
-        assert isinstance(self._side, Worker)
-        return self._side
+            self._side = self._worker = Worker(vllm_config, kv_cache_config)
 
     @property
     def _orders(self) -> Orders:
@@ -77,7 +66,8 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return "LBHNC"
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        return self._side.stats()
+        data = self._side.stats()
+        return None if data is None else Stats(data)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
@@ -119,10 +109,13 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.publish(self._orders)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        return self._worker.results(self._orders)
+        """vLLM hears of loads from the scheduler side. Of a request that has ended it waits for as many words as connectors
+        keep it, and counts those of workers."""
+        return KVConnectorTransferResults(finished_sending=set(self._orders.last_words))
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        return self._worker.news(self._orders)
+        news = self._worker.news()
+        return News([news]) if self._orders.answer or not news.is_empty() else None
 
     # ---- the scheduler ----
 
@@ -154,9 +147,7 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self._scheduler.busy
 
-    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(self, request: Request, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         return self._scheduler.finish(request)
 
-    def request_finished_all_groups(self, request: Request,
-                                    block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
-        return self._scheduler.finish(request)
+    request_finished_all_groups = request_finished

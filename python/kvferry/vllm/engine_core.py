@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
 
-from .log import logger
-from .messages import Ending, News
-from .wrapping import wrap_methods
+from kvferry.engine.log import logger
+from kvferry.engine.wrapping import wrap_methods
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
@@ -27,8 +26,7 @@ UPDATE_ENDS = "finish_weight_update"
 UPDATE_GOES_ON = ("update_weights", UPDATE_ENDS)
 UPDATE = ("start_weight_update", "start_draft_weight_update", *UPDATE_GOES_ON)
 WEIGHTS_ID = "weights_id"
-LEVEL_WITHOUT_WEIGHTS = 2
-"""Of sleep."""
+LEVEL_WITHOUT_WEIGHTS = 2  # of sleep
 
 
 class TransfersError(RuntimeError):
@@ -47,10 +45,9 @@ def _side_of(engine: Any) -> Scheduler | None:
     return connector._scheduler if connector is not None else None
 
 
-def end_on_worker(worker: Any, ending: Ending) -> News:
-    """Runs in each worker's process."""
-    answer: News = _own(get_kv_transfer_group())._worker.end_transfers(ending)
-    return answer
+def on_worker(worker: Any, call: str, *args: Any) -> Any:
+    """Runs in each worker's process: one of our Worker's methods there."""
+    return getattr(_own(get_kv_transfer_group())._worker, call)(*args)
 
 
 def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
@@ -61,8 +58,7 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
     ending = side.ending(loads)
     if not ending.leases and not ending.loads:
         return
-    for news in engine.model_executor.collective_rpc(end_on_worker, args=(ending,)):
-        side.take(news)
+    side.take(engine.model_executor.collective_rpc(on_worker, args=("end_transfers", ending)))
     left = side.not_ended(ending)
     if left:
         raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
@@ -71,15 +67,9 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
 
 # ---- around vLLM's methods ----
 
-def address_on_worker(worker: Any) -> bytes:
-    """Runs in each worker's process."""
-    address: bytes = _own(get_kv_transfer_group())._worker.address()
-    return address
-
-
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     if not side.joined:
-        side.join(engine.scheduler, engine.model_executor.collective_rpc(address_on_worker))
+        side.join(engine.scheduler, engine.model_executor.collective_rpc(on_worker, args=("address",)))
     call(engine, *args, **kwargs)
 
 
@@ -87,6 +77,14 @@ def _alone(engine: Any) -> bool:
     """No other connector has a cache of its own."""
     connector = engine.scheduler.get_kv_connector()
     return _own(connector) is connector
+
+
+def _empty_cache(engine: Any, side: Scheduler) -> bool:
+    """False: some request uses a block."""
+    emptied: bool = engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine))
+    if emptied:
+        side.cache_is_empty()
+    return emptied
 
 
 def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], reset_running_requests: bool = False,
@@ -160,18 +158,10 @@ def _take_weights_id(kwargs: dict[str, Any] | None) -> str:
 
 def _end_weight_change(engine: Any, side: Scheduler) -> None:
     side.weights_have_changed()
-    if engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine)):
-        side.cache_is_empty()
-    else:
+    if not _empty_cache(engine, side):
         logger.warning("kvferry: no tickets and no loads before the prefix cache, which holds blocks of the old weights, "
                        "has been reset: POST /reset_prefix_cache when no request runs (beside other connectors with "
                        "?reset_external=true), or pause before an update")
-
-
-def look_on_worker(worker: Any) -> News:
-    """Runs in each worker's process."""
-    answer: News = _own(get_kv_transfer_group())._worker.look()
-    return answer
 
 
 def _with_look(engine: Any, side: Scheduler, call: Callable[..., Any], *args: Any) -> Any:
@@ -180,20 +170,16 @@ def _with_look(engine: Any, side: Scheduler, call: Callable[..., Any], *args: An
         return call(engine, *args)
     finally:
         if engine.vllm_config.lora_config is not None:
-            for news in engine.model_executor.collective_rpc(look_on_worker):
-                side.take(news)
+            side.take(engine.model_executor.collective_rpc(on_worker, args=("news",)))
             engine.scheduler.finished_recving_kv_req_ids |= side.settle()
 
 
 def _add_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_request: LoRARequest) -> bool:
     added: bool = _with_look(engine, side, call, lora_request)
-    if side.adapter_called(lora_request):
-        if engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine)):
-            side.cache_is_empty()
-        else:
-            logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "
-                           "prefix cache, which holds blocks of the adapter's old content, has been reset: POST "
-                           "/reset_prefix_cache", lora_request.lora_name)
+    if side.adapter_called(lora_request) and not _empty_cache(engine, side):
+        logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "
+                       "prefix cache, which holds blocks of the adapter's old content, has been reset: POST "
+                       "/reset_prefix_cache", lora_request.lora_name)
     return added
 
 

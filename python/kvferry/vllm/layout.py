@@ -15,11 +15,12 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from kvferry import Region
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-Region = tuple[int, int, int, int, int, int, int]
 SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
 """Exactly these: kinds derived from them keep other things in their blocks."""
 
@@ -112,12 +113,12 @@ def _pool(name: str, tensor: torch.Tensor, blocks: int, heads: int, heads_total:
             f"layer {name}: KV of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
             f"[{blocks} blocks, {heads} heads, ...] with every block in one piece and its heads outermost")
     size = tensor.element_size()
-    return (tensor.data_ptr(), tensor.stride(0) * size, block.numel() * size, blocks, heads, heads_total, group)
+    return Region(tensor.data_ptr(), tensor.stride(0) * size, block.numel() * size, blocks, heads, heads_total, group)
 
 
 def _check_page(name: str, spec: AttentionSpec, regions: list[Region]) -> None:
     """What vLLM keeps beside the tensor that it shows (scales, say) would not be carried."""
-    carried, page = sum(region[2] for region in regions), spec.real_page_size_bytes
+    carried, page = sum(region.block_bytes for region in regions), spec.real_page_size_bytes
     if carried != page:
         raise LayoutError(f"layer {name}: its blocks are {page} bytes, and the tensor that vLLM shows has {carried} of them")
 
@@ -145,7 +146,7 @@ def regions_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfi
                                       spec.num_kv_heads * ranks, index)
             _check_page(name, spec, of_layer)
             for region in of_layer:
-                if region[0] not in seen:
+                if region.base not in seen:
                     regions.append(region)
-                seen.add(region[0])
+                seen.add(region.base)
     return regions

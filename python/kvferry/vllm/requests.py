@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 import json
 from array import array
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kvferry import _kvferry
+from kvferry import prompt_hash, prompt_set_model
+from kvferry.engine.config import option_text
+from kvferry.engine.log import logger
+from kvferry.engine.messages import NoIdentity
 
 from .adapters import Adapters, Content
-from .config import option_text
-from .log import limited, logger
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
     from .weights import Weights
 
-TICKET = "kvferry_ticket"
-"""The field of kv_transfer_params that a consumer needs; the others are for the router."""
+TICKET = "kvferry_ticket"  # the field of kv_transfer_params that a consumer needs; the others are for the router
 
 OPTIONS = "kvferry_options"
 """The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}."""
@@ -48,29 +46,6 @@ def options_of(request: Request) -> dict[str, str]:
     if not isinstance(options, dict):
         raise ValueError("not an object of names and values")
     return {name: option_text(value) for name, value in options.items()}
-
-
-class NoIdentity(enum.Enum):
-    """Why a prompt's KV is not handed over, nor loaded; the values are reasons in metrics."""
-
-    NO_TOKEN_IDS = "no_token_ids"
-    """It came as embeddings, or grows."""
-    IMAGES_UNHASHED = "images_unhashed"
-    WEIGHTS_UNKNOWN = "weights_unknown"
-    CACHE_OLD = "cache_old"
-    """vLLM's prefix cache may hold blocks that other weights, or another adapter, have computed."""
-    LORA_UNKNOWN = "lora_unknown"
-    """Not every rank has read its adapter yet, or they have not read the same, or vLLM reads it anew in every step."""
-
-
-SAID_AT_START = frozenset((NoIdentity.IMAGES_UNHASHED.value,))
-"""What follows from the engine's configuration: the log has it once."""
-
-
-def log_left_out(text: str, request_id: str, reason: str) -> None:
-    """A request whose KV is not handed over, or not loaded."""
-    if reason not in SAID_AT_START:
-        limited.warning(text, request_id, reason, reason=reason)
 
 
 def _salt(request: Request) -> bytes:
@@ -117,28 +92,10 @@ class Prompts:
             if self.adapters.cache_is_old(request.lora_request):
                 return NoIdentity.CACHE_OLD
             model += b"\0" + content.digest
-        prompt = _kvferry.prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
-        return _kvferry.prompt_set_model(prompt, model)
+        prompt = prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
+        return prompt_set_model(prompt, model)
 
     def content(self, request: Request) -> Content | None:
         """Of its adapter."""
         lora = request.lora_request
         return self.adapters.content(lora.lora_int_id) if lora is not None else None
-
-
-def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequence[int],
-                firsts: Sequence[int]) -> tuple[bytes, ...]:
-    """Block ids by KV group, `counts` positions of each. Positions before `firsts`, those that have no block, and vLLM's
-    null block become BLOCK_NONE."""
-    packed = []
-    for group, count, first in zip(groups, counts, firsts):
-        ids = array("I", (_kvferry.BLOCK_NONE if position < first or block == null_block else block
-                          for position, block in enumerate(group[:count])))
-        ids.extend([_kvferry.BLOCK_NONE] * (count - len(ids)))
-        packed.append(ids.tobytes())
-    return tuple(packed)
-
-
-def count_wanted(blocks: Iterable[bytes]) -> int:
-    """How many positions hold a block."""
-    return sum(sum(block != _kvferry.BLOCK_NONE for block in array("I", group)) for group in blocks)

@@ -1,21 +1,24 @@
-"""The scheduler's side: the engine's control node, and what it and the workers have to tell vLLM's scheduler."""
+"""The scheduler's side: what the engine's control node and the workers have to tell vLLM's scheduler."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
-from kvferry import _kvferry
+from kvferry.engine import messages
+from kvferry.engine.control import Control
+from kvferry.engine.log import logger
+from kvferry.engine.metrics import Tally
 from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
-from .config import error_status_of, loaded_weights, open_control_node
+from .config import error_status_of, loaded_weights, open_node
 from .consumer import Consumer
 from .engine_core import install
-from .failures import Failures
-from .log import logger
-from .messages import Ending, News, Orders
-from .metrics import Meter, Stats, Tally
+from .middleware import Failures
 from .producer import Producer
 from .requests import Prompts
 
@@ -30,19 +33,34 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class Scheduler:
+@dataclass
+class Orders(messages.Orders, KVConnectorMetadata):
+    pass
+
+
+@dataclass
+class News(KVConnectorWorkerMetadata):
+    ranks: list[messages.News] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
+        assert isinstance(other, News)
+        return News(self.ranks + other.ranks)
+
+
+class Scheduler(Control):
+    _producer: Producer
+    _consumer: Consumer
+
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, drafts_left_out: int = 0) -> None:
         if drafts_left_out:
             logger.warning("kvferry: the KV of %d draft layers is NOT carried: after a load, fewer of their tokens are "
                            "accepted. The answers are the same.", drafts_left_out)
-        self._node = open_control_node(vllm_config, kv_cache_config)
-        tally = Tally()
-        self._meter = Meter(self._node, "control", tally, {"draft_layers_not_carried": drafts_left_out})
+        node, tally, failures = open_node(vllm_config, kv_cache_config), Tally(), Failures(error_status_of(vllm_config))
         self._weights = loaded_weights(vllm_config)
-        self._prompts = Prompts(vllm_config, self._weights)
-        self._producer = Producer(self._node, self._prompts, tally, vllm_config, kv_cache_config)
-        self._failures = Failures(error_status_of(vllm_config))
-        self._consumer = Consumer(self._node, self._prompts, tally, self._failures, vllm_config, kv_cache_config)
+        self._prompts = prompts = Prompts(vllm_config, self._weights)
+        super().__init__(node, Producer(node, prompts, tally, vllm_config, kv_cache_config),
+                         Consumer(node, prompts, tally, failures, vllm_config, kv_cache_config), failures, tally,
+                         {"draft_layers_not_carried": drafts_left_out})
         self._weights_change = False
         self._weights_id = ""
         self._last_words: list[str] = []
@@ -93,41 +111,30 @@ class Scheduler:
             self._last_words.append(request.request_id)
         return waits, self._producer.finish(request)
 
-    def _poll(self) -> None:
-        while events := self._node.poll():
-            for kind, id_, _, payload in events:
-                if kind == _kvferry.EVENT_VERDICT:
-                    self._consumer.decide(id_, payload)
-
     def orders(self, scheduler_output: SchedulerOutput) -> Orders:
         """The step's orders to the workers."""
-        self._poll()
         orders = Orders()
         self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
-        self._producer.fill(orders, scheduler_output)
-        self._consumer.fill(orders)
+        self._producer.follow(orders, scheduler_output)
+        self.fill(orders)
         orders.last_words, self._last_words = self._last_words, []
-        orders.answer = self.busy
         return orders
-
-    @property
-    def busy(self) -> bool:
-        """Steps have to go on, be it without requests."""
-        return self._producer.busy or self._consumer.busy
 
     def update(self, output: KVConnectorOutput) -> None:
         """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
         the same set."""
-        news = output.kv_connector_worker_meta
-        if isinstance(news, News):
-            self.take(news)
-        self._poll()
-        output.finished_recving = self._consumer.settle() | (output.finished_recving or set())
+        if isinstance(output.kv_connector_worker_meta, News):
+            self.take(output.kv_connector_worker_meta.ranks)
+        output.finished_recving = self.settle() | (output.finished_recving or set())
 
-    def take(self, news: News) -> None:
-        self._prompts.adapters.take(news.adapters)
-        self._producer.take(news)
-        self._consumer.take(news)
+    def take(self, news: Iterable[messages.News]) -> None:
+        for one in news:
+            self._prompts.adapters.take(one.rank, one.adapters)
+            super().take([one])
+
+    def settle(self) -> set[str]:
+        self._consumer.drop_other_adapters()
+        return self._consumer.settle(self.settled())
 
     # ---- between steps: engine_core.py ----
 
@@ -157,8 +164,7 @@ class Scheduler:
 
     def weights_reloaded(self, path: str | None, loaded_from_ns: int) -> None:
         """vLLM has loaded them since then, from the files of its model or from another folder."""
-        self._weights.begin(loaded_from_ns, path)
-        self._weights.loaded()
+        self._weights.reload(loaded_from_ns, path)
 
     def weights_named(self, version: str) -> None:
         """Whoever has sent them has named them."""
@@ -181,24 +187,3 @@ class Scheduler:
     def aborting(self) -> None:
         """vLLM is about to abort all its requests, and not because their clients have left."""
         self._consumer.detach_all()
-
-    def ending(self, loads: bool) -> Ending:
-        """What is to be ended on every rank: all leases, and perhaps all loads, whose requests are then computed here."""
-        return Ending(self._producer.end_all(), self._consumer.discard_all() if loads else [])
-
-    def not_ended(self, ending: Ending) -> str:
-        """What of it some rank has not confirmed; "" if there is none."""
-        leases = self._producer.live(ending.leases)
-        loads = self._consumer.not_quiet(ending.loads)
-        return f"{len(leases)} leases, {len(loads)} loads" if leases or loads else ""
-
-    def settle(self) -> set[str]:
-        self._poll()
-        return self._consumer.settle()
-
-    def stats(self) -> Stats | None:
-        return self._meter.read()
-
-    def close(self) -> None:
-        self._failures.close()
-        self._node.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import sys
 import time
@@ -34,10 +35,14 @@ def run_to_end(main: Callable[[], int]) -> NoReturn:
 
 def remove_error_files(folder: Path) -> None:
     """Those of dead engines: they hold a lock on theirs while they live. The next engine would, but after the last none comes."""
-    for path in folder.glob("*.errors"):
-        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:  # the second: its engine lives
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
+    for path in folder.glob("[!.]*"):
+        with suppress(OSError):  # its engine lives, or it is none
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(descriptor)
 
 
 class Stack:

@@ -1,4 +1,4 @@
-"""One logger for the connector: a child of vLLM's, which formats and shows what it says.
+"""One logger for an adapter, which makes it a child of its engine's.
 
 Clients and peers can cause lines at will: what they cause goes through `limited`.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partialmethod
 
-from vllm.logger import init_logger
-
-logger = init_logger("vllm.kvferry")
+logger = logging.getLogger("kvferry")
 
 LINES_PER_S = 5
 KEYS_MAX = 256
@@ -27,13 +26,7 @@ class LimitedLogger:
         self._seconds: dict[tuple[str, str], list[float]] = {}
         """By text and reason: when its second began, the lines since, those left out."""
 
-    def warning(self, text: str, *arguments: object, reason: str = "") -> None:
-        self._log(logging.WARNING, text, arguments, reason)
-
-    def error(self, text: str, *arguments: object, reason: str = "") -> None:
-        self._log(logging.ERROR, text, arguments, reason)
-
-    def _log(self, level: int, text: str, arguments: tuple[object, ...], reason: str) -> None:
+    def _log(self, level: int, text: str, *arguments: object, reason: str = "") -> None:
         now = self._clock()
         if (text, reason) not in self._seconds and len(self._seconds) >= KEYS_MAX:
             self._seconds.clear()
@@ -47,11 +40,10 @@ class LimitedLogger:
         if second[2]:
             text, arguments = text + " (and %d more like it)", (*arguments, int(second[2]))
             second[2] = 0
-        self._to.log(level, text, *(clean(one) if isinstance(one, (str, Exception)) else one for one in arguments))
+        self._to.log(level, text, *("".join(c if c.isprintable() else "?" for c in str(one))
+                                    if isinstance(one, (str, Exception)) else one for one in arguments))
 
-
-def clean(words: str | Exception) -> str:
-    return "".join(c if c.isprintable() else "?" for c in str(words))
+    warning, error = partialmethod(_log, logging.WARNING), partialmethod(_log, logging.ERROR)
 
 
 limited = LimitedLogger(logger)

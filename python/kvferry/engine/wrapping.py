@@ -1,4 +1,4 @@
-"""Methods of vLLM's classes, wrapped where no hook comes in time."""
+"""Methods of an engine's classes, wrapped where no hook comes in time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-Around = Callable[..., Any]
-"""Called as around(method, self, *args, **kwargs)."""
 
-
-def _wrap(method: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def wrap(method: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls become around(method, self, *args, **kwargs)."""
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         return around(method, self, *args, **kwargs)
@@ -19,7 +17,7 @@ def _wrap(method: Callable[..., Any], around: Around) -> Callable[..., Any]:
     return wrapped
 
 
-def wrap_methods(cls: type, arounds: dict[str, Around]) -> None:
+def wrap_methods(cls: type, arounds: dict[str, Callable[..., Any]]) -> None:
     """Wraps the methods of a class, and of the classes that override them. May be called again."""
     classes = [cls]
     for one in classes:
@@ -27,4 +25,4 @@ def wrap_methods(cls: type, arounds: dict[str, Around]) -> None:
         for name, around in arounds.items():
             method = vars(one).get(name)
             if method is not None and not hasattr(method, "of_kvferry"):
-                setattr(one, name, _wrap(method, around))
+                setattr(one, name, wrap(method, around))

@@ -1,0 +1,70 @@
+"""From an engine's configuration to a node's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvferry import Error, Node
+
+OF_ENGINE = ("rank", "ranks", "block_tokens", "keep_prefix")  # options that follow from the engine's own configuration
+
+
+class ConfigError(ValueError):
+    """An engine that cannot be started like this; the text says what to change."""
+
+
+def option_text(value: Any) -> str:
+    """An option's value, as the library takes it, from one of JSON's."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+class Options:
+    """What a user has given: options of the library, and the adapter's own."""
+
+    def __init__(self, given: Mapping[str, Any], where: str) -> None:
+        self._given = given
+        self.where = where
+
+    def of_library(self, of_adapter: Iterable[str]) -> dict[str, str]:
+        for name in OF_ENGINE:
+            if name in self._given:
+                raise ConfigError(f"{self.where}: {name} follows from the engine's configuration and cannot be set")
+        return {name: option_text(value) for name, value in self._given.items() if name not in of_adapter}
+
+    def choice(self, name: str, *allowed: str) -> str:
+        """The first is the default."""
+        given = option_text(self._given.get(name, allowed[0]))
+        if given not in allowed:
+            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be {" or ".join(allowed)}')
+        return given
+
+    def count(self, name: str, default: int, least: int = 1) -> int:
+        given = option_text(self._given.get(name, default))
+        if not given.isascii() or not given.isdigit() or int(given) < least:
+            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be a whole number, {least} or more')
+        return int(given)
+
+
+def address_of_rank(address: str, index: int) -> str:
+    """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""
+    host, separator, port = address.rpartition(":")
+    named = separator and port.isdigit() and (":" not in host or host.endswith("]"))
+    return f"{host}:{int(port) + index}" if named and int(port) > 0 else address
+
+
+def open_node(options: dict[str, str], identity: dict[str, str], where: str, index: int | None = None) -> Node:
+    """The node of a rank, the `index`-th on its host, or the scheduler's, which takes no connections."""
+    if index is None:
+        options["listen"] = ""
+    else:
+        for name in {"listen", "advertise"} & options.keys():
+            options[name] = address_of_rank(options[name], index)
+    try:
+        return Node(options, identity)
+    except Error as error:
+        raise ConfigError(f"{where}: {error}") from error

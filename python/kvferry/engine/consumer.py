@@ -1,0 +1,327 @@
+"""The scheduler side of loading a prompt that another engine has computed.
+
+    OPEN ──admitted──► LOADING ──verdict, and released on all ranks──► done
+      └──────verdict──────┴──────► FAILING ──the engine ends it with an error──► done
+
+A request that is LOADING is one that the engine keeps waiting, and that it is told of once. One that ends there waits for a
+last word from every rank, and its blocks until they are released.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvferry import Load, _kvferry
+
+from .errors import Failures
+from .log import limited
+from .messages import LORA_CHANGED, News, Orders, log_left_out
+from .metrics import Tally
+
+if TYPE_CHECKING:
+    from kvferry import Node
+    from kvferry._kvferry import Event, Verdict
+
+WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN, PREEMPTED = "weights_changed", "discarded", "not_taken", "preempted"
+"""Why a ticket is not used, beside NoIdentity: the engine has reset its cache, or paused, while its load was under way; the
+engine did not take the offer: another connector loads, or its logprobs are asked for; the engine has taken back the
+blocks of a running request, whose lease ended when it had been loaded."""
+
+
+class Phase(enum.Enum):
+    OPEN = enum.auto()
+    LOADING = enum.auto()
+    FAILING = enum.auto()
+
+
+@dataclass
+class Arrival:
+    """A request that came with a ticket."""
+
+    key: str  # the engine's id
+    request: Any
+    phase: Phase = Phase.OPEN
+    ticket: str = ""
+    prompt: bytes = b""
+    content: Any = None  # of its LoRA adapter
+    id: int = 0  # the library's id; 0 if it has refused the ticket
+    counts: tuple[int, ...] = ()
+    peer: str | None = None  # the producer's address, if the ticket was good
+    load_timeout_ms: int = 0
+    mistake: str | None = None  # what is wrong with the request itself
+    verdict: Verdict | None = None
+    offered: bool = False
+    admitted: bool = False
+    discarded: str = ""  # why what it has loaded is not wanted any more: it is computed here
+
+
+class Quarantine(NamedTuple):
+    """Blocks that a load may still write to, and that belong to no request any more."""
+
+    blocks: Sequence[Any]
+    awaited: bool  # its load has been cancelled, and should be released soon
+
+
+class InFlight:
+    """The loads that are under way on an engine, and whether there may be another one."""
+
+    def __init__(self, loads_max: int, tokens_max: int) -> None:
+        self._loads_max = loads_max
+        self._tokens_max = tokens_max
+        self._tokens = 0
+        self._loads: dict[int, int] = {}
+
+    def has_room(self, tokens: int) -> bool:
+        """A load that is too large for the bound goes alone."""
+        return not self._loads or (len(self._loads) < self._loads_max and self._tokens + tokens <= self._tokens_max)
+
+    def add(self, id_: int, tokens: int) -> None:
+        self._loads[id_] = tokens
+        self._tokens += tokens
+
+    def drop(self, id_: int) -> None:
+        self._tokens -= self._loads.pop(id_, 0)
+
+
+class Consumer:
+    def __init__(self, node: Node, tally: Tally, failures: Failures, in_flight: InFlight) -> None:
+        self._node = node
+        self._tally = tally
+        self._failures = failures
+        self._in_flight = in_flight
+        self._arrivals: dict[str, Arrival] = {}
+        self._by_id: dict[int, Arrival] = {}
+        self._unreleased: set[int] = set()  # loads to whose blocks some rank may still write
+        self._ready: dict[int, bool] = {}
+        """Loads that can be acted upon, and whether they are released: else they are stuck."""
+        self._failing: set[str] = set()
+        self._quarantined: dict[int, Quarantine] = {}
+        self._load: list[Load] = []
+        self._load_adapters: dict[int, Any] = {}
+        self._abort: list[int] = []
+        self.errors: set[str] = set()  # requests that the engine ends with an error at the end of its step
+
+    # ---- what an engine's adapter does ----
+
+    def keep(self, request: Any, tokens: int) -> None:
+        """The engine goes on after the first tokens of what it took for loaded, in the blocks that the request has; with 0
+        it computes the prompt, in whatever blocks."""
+        raise NotImplementedError
+
+    def free(self, request: Any) -> None:
+        """Gives back the blocks of a request that has ended."""
+        raise NotImplementedError
+
+    def take_blocks(self, request: Any) -> Sequence[Any]:
+        """From the request, which has none then."""
+        raise NotImplementedError
+
+    def free_blocks(self, blocks: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+    # ---- what the engine's scheduler says ----
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._unreleased or self._ready or self._failing)
+
+    def open(self, arrival: Arrival, tokens: int, options: dict[str, str]) -> None:
+        """It has a ticket, and a prompt of so many tokens. Error: an option is bad."""
+        status, info = self._node.request_open(arrival.ticket, arrival.prompt, 0, options)
+        if info is None:
+            self._refuse(arrival, status, self._node.request_refused(status, tokens, options))
+            return
+        arrival.id, arrival.counts, arrival.peer = info.id, tuple(info.counts), info.peer
+        arrival.load_timeout_ms = info.load_timeout_ms
+        self._arrivals[arrival.key] = self._by_id[arrival.id] = arrival
+
+    def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:
+        fails, reason = verdict.action == _kvferry.ACTION_FAIL, _kvferry.status_name(status)
+        limited.warning("kvferry: request %s: its ticket is refused (%s): %s", arrival.key, reason,
+                        "it fails" if fails else "it is computed here", reason=reason)
+        if fails:
+            self._fail(arrival, verdict)
+
+    def reject(self, arrival: Arrival, tokens: int, mistake: str) -> None:
+        """Nothing can be done about it but by whoever has made the request."""
+        limited.warning("kvferry: request %s fails: %s", arrival.key, mistake)
+        arrival.mistake = mistake
+        self._fail(arrival, self._node.request_refused(_kvferry.INVALID, tokens, {}))
+
+    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
+        arrival.phase = Phase.FAILING
+        self._arrivals[arrival.key] = arrival
+        self._failing.add(arrival.key)
+        self._failures.record(arrival.key, verdict, arrival.peer, arrival.mistake)
+        self.errors.add(arrival.key)
+
+    def compute_here(self, key: str, reason: str) -> None:
+        self._tally.add("not_loaded", reason)
+        log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", key, reason)
+
+    def room_for(self, key: str, missing: int) -> int | None:
+        """How many of `missing` tokens a load would bring; None: it is not to be admitted. Asked often: changes nothing."""
+        arrival = self._arrivals.get(key)
+        if arrival is not None and arrival.phase is Phase.FAILING:
+            return None
+        if arrival is None or arrival.phase is not Phase.OPEN:
+            return 0
+        arrival.offered = missing > 0
+        if not arrival.offered:
+            return 0
+        return missing if self._in_flight.has_room(missing) else None
+
+    def opened(self, key: str) -> Arrival | None:
+        """Of a request whose load can begin."""
+        arrival = self._arrivals.get(key)
+        return arrival if arrival is not None and arrival.phase is Phase.OPEN else None
+
+    def pass_over(self, arrival: Arrival) -> None:
+        """The engine does not wait for a load."""
+        self._forget(arrival)
+        if arrival.offered:
+            self.compute_here(arrival.key, NOT_TAKEN)
+
+    def begin(self, arrival: Arrival, tokens: int, destination: tuple[bytes, ...]) -> None:
+        """The engine waits for so many tokens in these blocks."""
+        arrival.phase, arrival.admitted = Phase.LOADING, True
+        self._in_flight.add(arrival.id, tokens)
+        self._node.request_begin([arrival.id])
+        self._unreleased.add(arrival.id)
+        self._load.append(Load(arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms, sum(arrival.counts),
+                               destination))
+        if arrival.content is not None:
+            self._load_adapters[arrival.id] = arrival.content
+
+    def end(self, key: str) -> bool:
+        """The request has ended; whether the engine has to wait for the last word of every rank. Its blocks go their own
+        way: the engine would free them with the first word of whichever connector."""
+        arrival = self._arrivals.get(key)
+        if arrival is None:
+            return False
+        if arrival.phase is Phase.OPEN:
+            self._forget(arrival)
+            return False
+        del self._arrivals[key]
+        self._failing.discard(key)
+        if arrival.phase is Phase.LOADING:
+            self._leave(arrival)
+            self._node.request_cancel([arrival.id])
+            self._quarantine(arrival, awaited=True)
+        elif arrival.admitted:
+            self.free(arrival.request)
+        return arrival.admitted
+
+    def forget_waiting(self) -> None:
+        """Requests whose load has not begun are computed here."""
+        for arrival in [arrival for arrival in self._arrivals.values() if arrival.phase is Phase.OPEN]:
+            self._forget(arrival)
+            self.compute_here(arrival.key, WEIGHTS_CHANGED)
+
+    def detach_all(self) -> None:
+        """The engine is about to abort its requests: their clients may go elsewhere, with the same tickets."""
+        self._node.request_detach([id_ for id_, arrival in self._by_id.items()
+                                   if arrival.phase in (Phase.OPEN, Phase.LOADING)])
+
+    def discard_all(self) -> list[int]:
+        """The loads under way, which the caller ends on every rank; their requests are computed here."""
+        ids = [arrival.id for arrival in self._by_id.values() if arrival.phase is Phase.LOADING]
+        for id_ in ids:
+            self._by_id[id_].discarded = DISCARDED
+        self._node.request_cancel(ids)
+        return ids + [id_ for id_, quarantine in self._quarantined.items() if quarantine.awaited]
+
+    def unreleased(self, ids: list[int]) -> list[int]:
+        return [id_ for id_ in ids if id_ in self._unreleased]
+
+    def discard(self, arrival: Arrival, reason: str) -> None:
+        if not arrival.discarded:
+            arrival.discarded = reason
+            self._node.request_cancel([arrival.id])
+            self._abort.append(arrival.id)
+
+    def _forget(self, arrival: Arrival) -> None:
+        """Takes it off the books; the producer is told."""
+        del self._arrivals[arrival.key]
+        self._leave(arrival)
+        self._node.request_cancel([arrival.id])
+
+    def _leave(self, arrival: Arrival) -> None:
+        self._by_id.pop(arrival.id, None)
+        self._in_flight.drop(arrival.id)
+
+    # ---- what the ranks and the library say ----
+
+    def fill(self, orders: Orders) -> None:
+        orders.load, self._load = self._load, []
+        orders.load_adapters, self._load_adapters = self._load_adapters, {}
+        orders.abort, self._abort = self._abort, []
+
+    def take(self, news: News) -> None:
+        self._node.request_report(news.reports)
+        self._node.request_released(list(news.released), news.rank)
+        self._node.request_stuck(list(news.stuck))
+        for id_ in news.refused & self._by_id.keys():
+            self.discard(self._by_id[id_], LORA_CHANGED)
+
+    def on_event(self, event: Event) -> None:
+        arrival = self._by_id.get(event.id)
+        if event.kind == _kvferry.EVENT_REQUEST_RELEASED:
+            self._unreleased.discard(event.id)
+            if event.id in self._quarantined:
+                self.free_blocks(self._quarantined.pop(event.id).blocks)
+        if arrival is None:
+            return
+        if event.kind == _kvferry.EVENT_VERDICT:
+            assert event.verdict is not None
+            arrival.verdict = event.verdict
+            if arrival.phase is Phase.OPEN:
+                self._decide_early(arrival, event.verdict)
+        elif arrival.verdict is not None or arrival.discarded:  # else it is about to be aborted
+            self._ready[event.id] = event.kind == _kvferry.EVENT_REQUEST_RELEASED
+
+    def _decide_early(self, arrival: Arrival, verdict: Verdict) -> None:
+        self._leave(arrival)
+        if verdict.action == _kvferry.ACTION_FAIL:
+            self._fail(arrival, verdict)
+        else:
+            del self._arrivals[arrival.key]
+
+    def settled(self) -> list[Arrival]:
+        """Requests whose load is over, each once: the engine may go on with them."""
+        ready, self._ready = self._ready, {}
+        arrivals = [(self._by_id[id_], released) for id_, released in ready.items() if id_ in self._by_id]
+        return [arrival for arrival, released in arrivals if self._settle(arrival, released)]
+
+    def _settle(self, arrival: Arrival, released: bool) -> bool:
+        """False: it is to be ended with an error."""
+        verdict = arrival.verdict
+        self._leave(arrival)
+        if not released:
+            count = self._quarantine(arrival)
+            limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+                          arrival.key, count)
+        if verdict is not None and verdict.action == _kvferry.ACTION_FAIL and not arrival.discarded:
+            self._fail(arrival, verdict)
+            return False
+        del self._arrivals[arrival.key]
+        if arrival.discarded:
+            self.compute_here(arrival.key, arrival.discarded)
+        if verdict is None or arrival.discarded or not released:
+            self.keep(arrival.request, 0)
+        elif verdict.action == _kvferry.ACTION_RECOMPUTE:
+            self.keep(arrival.request, verdict.keep_tokens)
+        return True
+
+    def _quarantine(self, arrival: Arrival, awaited: bool = False) -> int:
+        """The load may write to these blocks for nobody knows how long: the request goes on, or ends, without them."""
+        blocks = self.take_blocks(arrival.request)
+        self._abort.append(arrival.id)
+        if arrival.id in self._unreleased:
+            self._quarantined[arrival.id] = Quarantine(blocks, awaited)
+        else:
+            self.free_blocks(blocks)
+        return len(blocks)

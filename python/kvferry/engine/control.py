@@ -1,0 +1,67 @@
+"""The scheduler's side: the engine's control node, and what it and the ranks have to say of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kvferry import Node
+
+from .consumer import Arrival, Consumer
+from .errors import Failures
+from .messages import Ending, News, Orders
+from .metrics import Data, Meter, Tally
+from .producer import Producer
+
+
+class Control:
+    def __init__(self, node: Node, producer: Producer, consumer: Consumer, failures: Failures, tally: Tally,
+                 constants: dict[str, int]) -> None:
+        self._node = node
+        self._producer = producer
+        self._consumer = consumer
+        self._failures = failures
+        self._meter = Meter(node, "control", tally, constants)
+
+    @property
+    def busy(self) -> bool:
+        """Steps have to go on, be it without requests."""
+        return self._producer.busy or self._consumer.busy
+
+    def _poll(self) -> None:
+        while events := self._node.poll():
+            for event in events:
+                self._consumer.on_event(event)
+
+    def fill(self, orders: Orders) -> None:
+        """The step's orders to the ranks, but for what is published in it."""
+        self._poll()
+        self._producer.fill(orders)
+        self._consumer.fill(orders)
+        orders.answer = self.busy
+
+    def take(self, news: Iterable[News]) -> None:
+        for one in news:
+            self._producer.take(one)
+            self._consumer.take(one)
+
+    def settled(self) -> list[Arrival]:
+        """Requests that the engine may go on with, each once."""
+        self._poll()
+        return self._consumer.settled()
+
+    def ending(self, loads: bool) -> Ending:
+        """What is to be ended on every rank: all leases, and perhaps all loads, whose requests are then computed here."""
+        return Ending(self._producer.end_all(), self._consumer.discard_all() if loads else [])
+
+    def not_ended(self, ending: Ending) -> str:
+        """What of it some rank has not confirmed; "" if there is none."""
+        self._poll()
+        leases, loads = self._producer.live(ending.leases), self._consumer.unreleased(ending.loads)
+        return f"{len(leases)} leases, {len(loads)} loads" if leases or loads else ""
+
+    def stats(self) -> Data | None:
+        return self._meter.read()
+
+    def close(self) -> None:
+        self._failures.close()
+        self._node.close()

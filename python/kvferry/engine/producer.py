@@ -1,0 +1,197 @@
+"""The scheduler side of handing a prompt over: reserves a lease in the step of its last tokens, makes the ticket when
+the request finishes, and keeps its blocks until every rank has ended it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvferry import Publication, _kvferry
+
+from .messages import News, Orders, count_wanted, log_left_out
+from .metrics import Tally
+
+if TYPE_CHECKING:
+    from kvferry import Node
+
+PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
+PREEMPTED, ABORTED = "preempted", "aborted"
+"""Why there is no ticket, beside NoIdentity and the library's statuses."""
+FREES_WITHIN_S = 1.0  # how long an engine waits for the blocks of leases, at a stretch, before it preempts
+
+
+@dataclass
+class Lease:
+    id: int
+    lease: bytes
+    prompt: bytes
+    blocks: tuple[bytes, ...]
+    key: str  # the engine's id of its request
+    ended: set[int] = field(default_factory=set)  # ranks that have ended it
+    ending: bool = False  # the ranks have been told to end it
+    held: list[Any] = field(default_factory=list)
+    """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
+    else keeps them has references of its own."""
+
+
+class Producer:
+    def __init__(self, node: Node, tally: Tally, ranks: int, pool_blocks: int, wait_s: float) -> None:
+        """`wait_s`: how long a prompt waits for its lease before it is computed."""
+        self._node = node
+        self._tally = tally
+        self._ranks = ranks
+        self._pool_blocks = pool_blocks
+        self._wanted: dict[str, Any] = {}  # requests that another engine will decode
+        self._leases: dict[int, Lease] = {}
+        self._by_request: dict[str, Lease] = {}
+        self._end: list[bytes] = []
+        self._wait_s = wait_s
+        self._waits_until: dict[str, float] = {}
+        self._reserved: dict[str, tuple[bytes, int]] = {}
+        """By request that is not computed yet: the lease that it will have, if prompts wait for theirs."""
+        self._short_since: float | None = None  # in each step since then the engine has lacked blocks
+        self._short = False
+        self.paused = False  # the engine waits for work to end: no new leases
+
+    # ---- what an engine's adapter does ----
+
+    def hold(self, lease: Lease, request: Any, sliding: bool) -> None:
+        """Has the lease reference the blocks of those groups that slide, or of those that do not."""
+        raise NotImplementedError
+
+    def free_blocks(self, blocks: list[Any]) -> None:
+        """The lease's references."""
+        raise NotImplementedError
+
+    # ---- what the engine's scheduler says ----
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._leases)
+
+    def waits_for_lease(self, key: str, blocks: Callable[[], int | None]) -> bool:
+        """Whether a request is not to be computed yet, since leases leave no room for its own of so many blocks (None: it
+        will have none). Asked often."""
+        if self._wait_s == 0 or key not in self._wanted or key in self._reserved:
+            return False
+        wanted = blocks()
+        if wanted is None:
+            return False
+        until = self._waits_until.setdefault(key, time.monotonic() + self._wait_s)
+        status, lease, lease_id = self._node.lease_reserve(wanted, self._pool_blocks)
+        if lease is not None:
+            self._reserved[key] = lease, lease_id
+            return False
+        return status == _kvferry.NO_LEASE and time.monotonic() < until
+
+    def frees_soon(self) -> bool:
+        """Whether the engine, which lacks blocks, had better wait for those that only leases hold. Not for ever: some may
+        last."""
+        if len(self._leases) == len(self._by_request):
+            return False
+        self._short = True
+        if self._short_since is None:
+            self._short_since = time.monotonic()
+        return time.monotonic() < self._short_since + FREES_WITHIN_S
+
+    def fill(self, orders: Orders) -> None:
+        if not self._short:
+            self._short_since = None
+        self._short = False
+        orders.end, self._end = self._end, []
+
+    def publish(self, orders: Orders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None) -> None:
+        """This step computes the prompt's last tokens, with this LoRA adapter."""
+        if key in self._reserved:
+            reserved, lease_id = self._reserved.pop(key)
+        else:
+            status, lease, lease_id = self._node.lease_reserve(count_wanted(blocks), self._pool_blocks)
+            if lease is None:
+                self.refuse(key, _kvferry.status_name(status))
+                return
+            reserved = lease
+        made = self._leases[lease_id] = self._by_request[key] = Lease(lease_id, reserved, prompt, blocks, key)
+        self.hold(made, self._wanted[key], sliding=True)  # the engine gives it back as the request goes on
+        orders.publish.append(Publication(reserved, prompt, lease_id, blocks))
+        if content is not None:
+            orders.lease_adapters[lease_id] = content
+
+    def forget(self, key: str) -> None:
+        self._wanted.pop(key, None)
+        self._waits_until.pop(key, None)
+        if key in self._reserved:
+            self._node.lease_release([self._reserved.pop(key)[1]])
+
+    def refuse(self, key: str, reason: str) -> None:
+        self.forget(key)
+        self._tally.add("no_tickets", reason)
+        log_left_out("kvferry: request %s gets no ticket: %s", key, reason)
+
+    def abandon(self, key: str) -> None:
+        """The engine has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""
+        lease = self._by_request.pop(key, None)
+        if lease is not None:
+            self._tell_end(lease)
+
+    def _tell_end(self, lease: Lease) -> None:
+        if not lease.ending:
+            lease.ending = True
+            self._end.append(lease.lease)
+
+    def end_all(self) -> dict[int, bytes]:
+        """All leases that some rank still has to end, by id; the caller ends them."""
+        for lease in self._leases.values():
+            lease.ending = True
+        return {lease.id: lease.lease for lease in self._leases.values()}
+
+    def live(self, lease_ids: Iterable[int]) -> list[int]:
+        return [id_ for id_ in lease_ids if id_ in self._leases]
+
+    def end(self, key: str, request: Any, is_read: bool) -> str | None:
+        """The request has finished: its ticket, if somebody reads it. From now on the lease alone keeps the blocks."""
+        wanted = key in self._wanted
+        self.forget(key)
+        lease = self._by_request.pop(key, None)
+        if lease is not None:
+            self.hold(lease, request, sliding=False)
+        ticket = self._ticket(key, lease, is_read) if wanted else None
+        if lease is not None and ticket is None:
+            self._tell_end(lease)
+        return ticket
+
+    def _ticket(self, key: str, lease: Lease | None, is_read: bool) -> str | None:
+        if not is_read:
+            self._tally.add("no_tickets", ABORTED)  # not logged: most often it is the client that has left
+        elif lease is None:
+            self.refuse(key, PREEMPTED)  # the step that was under way has ended it
+        elif lease.ending or lease.ended:
+            self.refuse(key, LEASE_ENDED)
+        else:
+            status, ticket = self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)
+            if ticket is None:
+                self.refuse(key, _kvferry.status_name(status))
+            return ticket
+        return None
+
+    # ---- what the ranks say ----
+
+    def take(self, news: News) -> None:
+        for lease_id in news.unpublished & self._leases.keys():
+            self._tell_end(self._leases[lease_id])
+        for lease_id in news.ended & self._leases.keys():
+            lease = self._leases[lease_id]
+            lease.ended.add(news.rank)
+            if len(lease.ended) == self._ranks:
+                self._release(lease)
+
+    def _release(self, lease: Lease) -> None:
+        del self._leases[lease.id]
+        self._node.lease_release([lease.id])
+        if lease.held:
+            self.free_blocks(lease.held)
+        if self._by_request.get(lease.key) is lease:
+            # It ended before its request did: what is left of the request needs no ticket.
+            del self._by_request[lease.key]
+            self.refuse(lease.key, LEASE_ENDED)

@@ -1,0 +1,116 @@
+"""A rank's side: carries the scheduler side's orders to the rank's node, and the node's events back."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from kvferry import _kvferry
+
+from .log import limited
+from .messages import LORA_CHANGED, Ending, News, Orders
+from .metrics import Data, Meter
+
+if TYPE_CHECKING:
+    from kvferry import Node
+
+CONFIRM_S = 0.8  # how long a rank may take to end all of its leases and loads
+CONFIRM_POLL_S = 0.001
+
+
+class Worker:
+    def __init__(self, node: Node, rank: int) -> None:
+        self._node = node
+        self._rank = rank
+        self._meter = Meter(node, f"rank {rank}")
+        self._news = News(rank)
+        self._loading: set[int] = set()
+
+    # ---- an engine's adapter may override ----
+
+    def has_adapter(self, content: Any) -> bool:
+        """The LoRA adapter is in memory, with this content."""
+        return True
+
+    def adapters_changed(self) -> dict[int, Any]:
+        """Since the last call."""
+        return {}
+
+    # ---- in the order of one step ----
+
+    def before_forward(self, orders: Orders) -> None:
+        """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
+        self._node.lease_end(orders.end)
+        self._node.load_abort(orders.abort)
+
+    def start_loads(self, orders: Orders) -> None:
+        refused = self._have_another_adapter(orders.load_adapters)
+        self._news.refused |= refused
+        self._news.released |= refused
+        loads = [load for load in orders.load if load.request_id not in refused]
+        for load, status in zip(loads, self._node.load_start(loads)):
+            if status == _kvferry.OK:
+                self._loading.add(load.request_id)
+            else:  # no event will come, and nothing has been written
+                self._news.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
+                self._news.released.add(load.request_id)
+
+    def publish(self, orders: Orders) -> None:
+        """The step's forward is over: the bytes of its prompts are complete."""
+        failed = dict.fromkeys(self._have_another_adapter(orders.lease_adapters), LORA_CHANGED)
+        publications = [publication for publication in orders.publish if publication.user not in failed]
+        for publication, status in zip(publications, self._node.lease_publish(publications)):
+            if status != _kvferry.OK:
+                failed[publication.user] = _kvferry.status_name(status)
+        for lease_id, reason in failed.items():
+            limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
+        self._news.unpublished |= failed.keys()
+        self._news.ended |= failed.keys()
+
+    def _have_another_adapter(self, contents: dict[int, Any]) -> set[int]:
+        return {id_ for id_, content in contents.items() if not self.has_adapter(content)}
+
+    def _poll(self) -> None:
+        news = self._news
+        while events := self._node.poll():
+            for event in events:
+                if event.kind == _kvferry.EVENT_LEASE_ENDED:
+                    news.ended.add(event.id)
+                elif event.kind == _kvferry.EVENT_LOAD:
+                    assert event.report is not None
+                    news.reports.append(event.report)
+                elif event.kind == _kvferry.EVENT_QUIET:
+                    news.released.add(event.id)
+                    self._loading.discard(event.id)
+        if self._loading and not self._node.healthy():
+            loads = list(self._loading)
+            news.stuck |= {id_ for id_, status in zip(loads, self._node.load_stuck(loads)) if status == _kvferry.OK}
+
+    def news(self) -> News:
+        self._poll()
+        news, self._news = self._news, News(self._rank)
+        news.adapters = self.adapters_changed()
+        return news
+
+    # ---- between steps ----
+
+    def end_transfers(self, ending: Ending) -> News:
+        """Ends these leases and loads, and waits for the library to confirm each. What it does not know has ended."""
+        for ended, ids, statuses in (
+                (self._news.ended, list(ending.leases), self._node.lease_end(list(ending.leases.values()))),
+                (self._news.released, ending.loads, self._node.load_abort(ending.loads))):
+            ended |= {id_ for id_, status in zip(ids, statuses) if status == _kvferry.NOT_FOUND}
+        deadline = time.monotonic() + CONFIRM_S
+        self._poll()
+        while not (self._news.ended >= ending.leases.keys() and self._news.released >= set(ending.loads)):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(CONFIRM_POLL_S)
+            self._poll()
+        return self.news()
+
+    def stats(self) -> Data | None:
+        return self._meter.read()
+
+    def close(self) -> None:
+        self._node.close()
