@@ -104,7 +104,9 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
   bool used;
   const uint32_t kinds = served_kinds(ops, ours, &used);
   kvf_status status = used ? ops->set_memory(node->transports[i], memory) : KVF_TRANSFER_SETUP;
+  uint64_t now_ns = kvf_node_enter(node);
   kvf_core_set_served(node->core, i, status == KVF_OK ? kinds : 0);
+  kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     node->transports_used |= UINT32_C(1) << i;
   } else if (status == KVF_TRANSFER_SETUP) {
