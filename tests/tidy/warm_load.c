@@ -95,7 +95,7 @@ int main(void)
             kvf_lease_reserve(producer.node, LOADED, 0, &lease) == KVF_OK &&
             kvf_ticket_make(producer.node, &lease, &blocks, &what.prompt, ticket, sizeof(ticket), &what.ticket_bytes) ==
                 KVF_OK &&
-            kvf_lease_publish(producer.node, &lease, &blocks, &what.prompt, 0) == KVF_OK,
+            kvf_lease_publish(producer.node, &lease, &blocks, &what.prompt, NULL, 0) == KVF_OK,
         "nothing is published");
   load(&consumer, &what);
   pause_ms(20); /* the control threads have nothing left to do */

@@ -282,7 +282,7 @@ static inline void world_start_load(uint64_t now_ns, const world_load *spec)
                                 .timeout_ms = (uint32_t)((spec->deadline_ns - now_ns) / MS),
                                 .destination = {.ids = local, .counts = ticket.counts, .groups = spec->groups}};
   w.starting = spec;
-  assert_int_equal(kvf_loads_start(&w.loads, now_ns, &sources, &load), KVF_OK);
+  assert_int_equal(kvf_loads_start(&w.loads, now_ns, &sources, &load, 0), KVF_OK);
   memset(&ticket, 0xff, sizeof(ticket));
   memset(remote, 0xff, spec->positions * sizeof(remote[0]));
   memset(local, 0xff, spec->positions * sizeof(local[0]));
