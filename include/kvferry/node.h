@@ -14,6 +14,7 @@
 #define KVFERRY_NODE_H
 
 #include "kvferry/config.h"
+#include "kvferry/part.h"
 
 KVF_C_BEGIN
 

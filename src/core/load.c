@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "core/parts.h"
+#include "wire/pages.h"
 
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
@@ -112,10 +112,10 @@ static void release_peers(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
 static kvf_status plan_slices(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
                               uint64_t digest, kvf_slice_spec *slices)
 {
-  kvf_part plan[KVF_RANKS_MAX];
+  kvf_rank_share plan[KVF_RANKS_MAX];
   uint32_t count = 0;
-  kvf_status status = kvf_parts_plan(loads->pool->heads_total, ticket->ranks, loads->self->config.ranks,
-                                     loads->self->config.rank, plan, &count);
+  kvf_status status = kvf_rank_shares(loads->pool->heads_total, ticket->ranks, 1, loads->self->config.ranks,
+                                      loads->self->config.rank, plan, &count);
   for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
     const kvf_rank_record *record = &ticket->rank[plan[i].rank];
     kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
