@@ -34,8 +34,6 @@ KVF_API void kvf_node_close(kvf_node *node);
 
 /* ---- memory ---- */
 
-typedef enum kvf_memory { KVF_MEMORY_HOST = 0 } kvf_memory;
-
 /* One layer's pool: `blocks` blocks, the i-th at base + i * stride_bytes, block_bytes long, in `heads` equal parts (KV
  * heads outermost; 1 where blocks are not split over ranks). heads_total is the number over all ranks of the engine.
  * Regions pair by their index: the i-th of a consumer is loaded from the i-th of the producer. */
@@ -47,7 +45,8 @@ typedef struct kvf_region {
   uint32_t heads;
   uint32_t heads_total;
   uint32_t group; /* KV group whose block ids index this region */
-  kvf_memory memory;
+  kvf_memory_kind memory;
+  uint32_t device; /* of that kind, as this process counts them; 0 for KVF_MEMORY_HOST */
 } kvf_region;
 
 /* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until

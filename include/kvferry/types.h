@@ -61,6 +61,25 @@ typedef struct kvf_lease {
   uint8_t token[16];
 } kvf_lease;
 
+/* What a region of memory is. Values travel between nodes: they are stable, and below KVF_MEMORY_KINDS_MAX. */
+typedef enum kvf_memory_kind {
+  KVF_MEMORY_HOST = 0 /* the process' own memory: any thread may read and write it by its address */
+} kvf_memory_kind;
+
+#define KVF_MEMORY_KINDS_MAX 32
+
+/* "host"; "unknown" for a value that is none of this library's. Static memory; any thread. */
+KVF_API const char *kvf_memory_kind_name(int kind);
+
+/* A moment in the work that was given to a device: what it had been given before is complete then, as those see it who
+ * read or write the memory afterwards. Where a call takes one, NULL means that there is nothing to wait for, as always
+ * with KVF_MEMORY_HOST: a thread's own writes are complete when it calls. Read during the call only. */
+typedef struct kvf_ordering_point {
+  kvf_memory_kind memory; /* whose device; KVF_MEMORY_HOST has none */
+  uint32_t device;
+  void *handle; /* what the kind calls it: a queue of the device, and all that is in it now */
+} kvf_ordering_point;
+
 typedef struct kvf_node kvf_node;
 
 KVF_C_END

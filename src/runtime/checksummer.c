@@ -38,8 +38,9 @@ static bool sum_blocks(kvf_checksummer *checksummer, const kvf_checksummer_job *
       if (atomic_load_explicit(&checksummer->stop, memory_order_relaxed)) {
         return false;
       }
-      if (*next != KVF_BLOCK_NONE) {
-        kvf_checksums_make(node->regions, node->regions_count, &checksummer->checksums[group], *next);
+      if (*next != KVF_BLOCK_NONE &&
+          !kvf_checksums_make(node->regions, node->regions_count, &checksummer->checksums[group], *next)) {
+        return false; /* the lease is never live, and runs out */
       }
     }
   }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checksum.h"
+#include "memory/memory.h"
 
 #define SUM_BYTES sizeof(uint64_t)
 
@@ -81,12 +81,18 @@ void kvf_checksums_close(kvf_region *checksums, uint32_t count)
   }
 }
 
-/* The sum of one head of one block in one region, as it is stored. */
-static uint64_t sum_of(const kvf_region *region, uint32_t block, uint32_t head)
+/* The sum of one head of one block in one region, as it is stored. False: the region's device has failed. */
+static bool sum_of(const kvf_region *region, uint32_t block, uint32_t head, uint64_t *out)
 {
   size_t head_bytes = region->block_bytes / region->heads;
   const uint8_t *base = region->base;
-  return htole64(kvf_checksum(base + block * region->stride_bytes + head * head_bytes, head_bytes));
+  uint64_t sum;
+  if (!kvf_memory_ops_of(region->memory)
+           ->checksum(base + block * region->stride_bytes + head * head_bytes, head_bytes, &sum)) {
+    return false;
+  }
+  *out = htole64(sum);
+  return true;
 }
 
 /* The checksums of one head of one block: one for each region of the group, in order. */
@@ -105,7 +111,7 @@ __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, 
   }
 }
 
-void kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
+bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
 {
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
@@ -113,10 +119,15 @@ void kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const
       continue;
     }
     for (uint32_t head = 0; head < checksums->heads; head++) {
-      store(checksums_at(checksums, block, head) + member, sum_of(&regions[i], block, head));
+      uint64_t sum;
+      if (!sum_of(&regions[i], block, head, &sum)) {
+        return false;
+      }
+      store(checksums_at(checksums, block, head) + member, sum);
     }
     member++;
   }
+  return true;
 }
 
 static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
@@ -130,7 +141,9 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
       continue;
     }
     for (uint32_t head = transfer->local_head; head < transfer->local_head + transfer->heads; head++) {
-      if (checksums_at(checksums, item->local_block, head)[member] != sum_of(region, item->local_block, head)) {
+      uint64_t sum;
+      if (!sum_of(region, item->local_block, head, &sum) ||
+          checksums_at(checksums, item->local_block, head)[member] != sum) {
         return false;
       }
     }

@@ -27,8 +27,9 @@ KVF_MUST_USE kvf_status kvf_checksums_open(const kvf_region *regions, uint32_t r
 void kvf_checksums_close(kvf_region *checksums, uint32_t count);
 
 /* Writes a block's row in `checksums`, which is its group's, from the block's bytes. Others may read the row meanwhile:
- * checksums that stay the same are not written. One writer a row. */
-void kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block);
+ * checksums that stay the same are not written. One writer a row. False: the memory's device has failed. */
+KVF_MUST_USE bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums,
+                                     uint32_t block);
 
 /* How many of the chunk's leading items have, at their local blocks, the bytes that their local checksums say. The
  * chunk has been read whole, and its last `checksums_count` regions are checksums. */

@@ -11,6 +11,7 @@ kvf_region_layout kvf_region_layout_of(const kvf_region *region)
       .heads = region->heads,
       .heads_total = region->heads_total,
       .group = region->group,
+      .memory = region->memory,
   };
 }
 

@@ -49,12 +49,6 @@ static inline uint64_t kvf_region_layout_bytes(const kvf_region_layout *layout)
   return layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
 }
 
-/* Whether `bytes` bytes from a peer's `address` lie in what a process can have. */
-static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
-{
-  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
-}
-
 /* A registered region as its owner describes it to a peer. */
 kvf_region_layout kvf_region_layout_of(const kvf_region *region);
 

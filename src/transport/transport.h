@@ -116,6 +116,11 @@ static inline bool kvf_link_spec_is_whole(const kvf_link_spec *spec)
 typedef struct kvf_transport_ops {
   const char *name; /* as in the option `transports` */
 
+  /* Whether it brings bytes from a producer's memory of one kind (kvf_memory_kind; it may be none of ours) into a
+   * consumer's of another. A node gives it no memory that it serves in no pair, and no link whose pairs it does not
+   * serve. */
+  bool (*serves)(uint32_t theirs, uint32_t ours);
+
   /* Starts threads and sockets. On failure *out is NULL and message (KVF_MESSAGE_BYTES_MAX) says why;
    * KVF_TRANSFER_SETUP: this machine lacks what the transport needs, and a node can do without. */
   kvf_status (*open)(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,

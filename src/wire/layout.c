@@ -8,7 +8,8 @@ bool kvf_region_layout_is_valid(const kvf_region_layout *layout)
   if (layout->block_bytes % layout->heads != 0 || layout->heads > layout->heads_total) {
     return false;
   }
-  if (layout->stride_bytes < layout->block_bytes || layout->group >= KVF_GROUPS_MAX) {
+  if (layout->stride_bytes < layout->block_bytes || layout->group >= KVF_GROUPS_MAX ||
+      layout->memory >= KVF_MEMORY_KINDS_MAX) {
     return false;
   }
   uint64_t before_last = layout->blocks - 1;

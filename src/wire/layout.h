@@ -12,7 +12,8 @@
 /* From a region's first byte to its last: 256 TiB, so that checksums over KVF_REGIONS_MAX regions cannot overflow. */
 #define KVF_REGION_BYTES_MAX (UINT64_C(1) << 48)
 
-/* A region as its owner describes it to a peer: kvf_region without the address. */
+/* A region as its owner describes it to a peer: kvf_region without the address, and without the device, whose number
+ * means nothing in another process. */
 typedef struct kvf_region_layout {
   uint64_t stride_bytes;
   uint32_t block_bytes;
@@ -20,10 +21,12 @@ typedef struct kvf_region_layout {
   uint32_t heads;
   uint32_t heads_total;
   uint32_t group;
+  uint32_t memory; /* kvf_memory_kind; a newer peer may have one that is not among ours */
 } kvf_region_layout;
 
 /* Whether one region makes sense by itself: blocks, heads and block_bytes above 0, whole heads, heads within
- * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX. */
+ * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX, memory
+ * below KVF_MEMORY_KINDS_MAX. */
 bool kvf_region_layout_is_valid(const kvf_region_layout *layout);
 
 /* Whether a rank's regions make sense together: each by itself, at most KVF_REGIONS_MAX, one heads_total, and no group

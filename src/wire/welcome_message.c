@@ -8,7 +8,7 @@
 
 #define HEAD_BYTES (8 + 4 + 4 + 4 + 2 + 1)
 #define TAIL_BYTES (2 + 2 + KVF_LIBRARY_BYTES_MAX)
-#define REGION_RUN_BYTES (2 + 8 + 5 * 4)
+#define REGION_RUN_BYTES (2 + 8 + 5 * 4 + 1)
 #define OFFER_BYTES (KVF_TRANSPORT_NAME_BYTES + 4)
 
 _Static_assert(HEAD_BYTES + TAIL_BYTES + KVF_REGIONS_MAX * REGION_RUN_BYTES +
@@ -61,7 +61,7 @@ size_t kvf_welcome_bytes_max(const kvf_welcome *welcome)
 static bool layouts_are_equal(const kvf_region_layout *a, const kvf_region_layout *b)
 {
   return a->stride_bytes == b->stride_bytes && a->block_bytes == b->block_bytes && a->blocks == b->blocks &&
-         a->heads == b->heads && a->heads_total == b->heads_total && a->group == b->group;
+         a->heads == b->heads && a->heads_total == b->heads_total && a->group == b->group && a->memory == b->memory;
 }
 
 /* The layers of a model are mostly alike: a run of equal regions is written once. */
@@ -80,6 +80,7 @@ static void put_regions(kvf_encoder *encoder, const kvf_region_layout *regions, 
     kvf_put_u32(encoder, region->heads);
     kvf_put_u32(encoder, region->heads_total);
     kvf_put_u32(encoder, region->group);
+    kvf_put_u8(encoder, (uint8_t)region->memory);
     i += equal;
   }
 }
@@ -131,6 +132,7 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
     region.heads = kvf_get_u32(decoder);
     region.heads_total = kvf_get_u32(decoder);
     region.group = kvf_get_u32(decoder);
+    region.memory = kvf_get_u8(decoder);
     if (equal == 0 || equal > welcome->regions_count - i) {
       return KVF_PROTOCOL;
     }

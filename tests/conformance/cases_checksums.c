@@ -10,13 +10,13 @@ static pair *open_pair(void)
 {
   const node_shape producer = {
       .count = 3,
-      .regions = {{1024, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0},
-                  {512, HEADS * 64, BLOCKS, HEADS, HEADS, 1},
-                  {(uint64_t)HEADS * HEAD_BYTES, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0}}};
+      .regions = {{1024, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0, 0},
+                  {512, HEADS * 64, BLOCKS, HEADS, HEADS, 1, 0},
+                  {(uint64_t)HEADS * HEAD_BYTES, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0, 0}}};
   const node_shape consumer = {.count = 3,
-                               .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0},
-                                           {128, 2 * 64, BLOCKS, 2, HEADS, 1},
-                                           {512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0}}};
+                               .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0},
+                                           {128, 2 * 64, BLOCKS, 2, HEADS, 1, 0},
+                                           {512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0}}};
   return pair_open(&producer, &consumer);
 }
 

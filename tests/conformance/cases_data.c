@@ -83,14 +83,16 @@ TEST(random_blocks)
 TEST(regions_and_groups)
 {
   /* Blocks apart on one side, packed on the other, of odd sizes. */
-  const node_shape producer = {
-      .count = 4,
-      .regions = {
-          {4096, 3000, 16, 1, 1, 0}, {520, 520, 20, 1, 1, 1}, {3000, 3000, 16, 1, 1, 0}, {65536, 65536, 18, 1, 1, 1}}};
-  const node_shape consumer = {
-      .count = 4,
-      .regions = {
-          {3000, 3000, 40, 1, 1, 0}, {1024, 520, 40, 1, 1, 1}, {3001, 3000, 40, 1, 1, 0}, {70000, 65536, 40, 1, 1, 1}}};
+  const node_shape producer = {.count = 4,
+                               .regions = {{4096, 3000, 16, 1, 1, 0, 0},
+                                           {520, 520, 20, 1, 1, 1, 0},
+                                           {3000, 3000, 16, 1, 1, 0, 0},
+                                           {65536, 65536, 18, 1, 1, 1, 0}}};
+  const node_shape consumer = {.count = 4,
+                               .regions = {{3000, 3000, 40, 1, 1, 0, 0},
+                                           {1024, 520, 40, 1, 1, 1, 0},
+                                           {3001, 3000, 40, 1, 1, 0, 0},
+                                           {70000, 65536, 40, 1, 1, 1, 0}}};
   pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_transfer read = lease_read(&two->consumer, lease, 5);
@@ -103,12 +105,12 @@ static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_
                        uint32_t heads)
 {
   const node_shape producer = {.count = 2,
-                               .regions = {{8192, producer_heads * 768, 8, producer_heads, 8, 0},
-                                           {8192, producer_heads * 512, 8, producer_heads, 8, 0}}};
+                               .regions = {{8192, producer_heads * 768, 8, producer_heads, 8, 0, 0},
+                                           {8192, producer_heads * 512, 8, producer_heads, 8, 0, 0}}};
   const node_shape consumer = {
       .count = 2,
-      .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0},
-                  {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0}}};
+      .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0, 0},
+                  {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0, 0}}};
   pair *two = pair_open(&producer, &consumer);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   kvf_transfer read = lease_read(&two->consumer, lease, 1);
@@ -142,7 +144,7 @@ static void expect_refused(pair *two, kvf_transfer *read)
 
 TEST(items_out_of_range)
 {
-  const node_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0}}};
+  const node_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0, 0}}};
   pair *two = pair_open(&shape, &shape);
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */

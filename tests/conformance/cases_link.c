@@ -24,7 +24,7 @@ static kvf_status refused(side *consumer, const kvf_link_spec *spec)
 
 static pair *small_pair(void)
 {
-  const node_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0}, {4096, 2048, 8, 4, 8, 1}}};
+  const node_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0, 0}, {4096, 2048, 8, 4, 8, 1, 0}}};
   return pair_open(&shape, &shape);
 }
 

@@ -564,8 +564,17 @@ static bool fault_assist(kvf_transport *transport)
   return inner->ops->assist != NULL && inner->ops->assist(inner);
 }
 
+/* As the real ones, for all that a test has. */
+static bool fault_serves(uint32_t theirs, uint32_t ours)
+{
+  (void)theirs;
+  (void)ours;
+  return true;
+}
+
 #define FAULT_OPS(transport_name, opener) \
   {.name = (transport_name),              \
+   .serves = fault_serves,                \
    .open = (opener),                      \
    .close = fault_close,                  \
    .set_memory = fault_set_memory,        \

@@ -200,7 +200,7 @@ bool node_has_logged(side *node, const char *text)
 
 node_shape node_shape_simple(uint32_t blocks, uint32_t block_bytes)
 {
-  return (node_shape){.count = 1, .regions = {{block_bytes, block_bytes, blocks, 1, 1, 0}}};
+  return (node_shape){.count = 1, .regions = {{block_bytes, block_bytes, blocks, 1, 1, 0, 0}}};
 }
 
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block)
@@ -413,8 +413,8 @@ node_lease *node_publish(side *node, uint64_t lease_id)
 {
   node_lease *lease = node_reserve(node, lease_id);
   for (uint32_t i = 0; i < node->checksums_count * lease->positions; i++) {
-    kvf_checksums_make(node->regions, node->shape.count, &node->checksums[i % node->checksums_count],
-                       lease->blocks[i / node->checksums_count]);
+    assert_true(kvf_checksums_make(node->regions, node->shape.count, &node->checksums[i % node->checksums_count],
+                                   lease->blocks[i / node->checksums_count]));
   }
   const kvf_fence_entry entry = {kvf_fence_word_live(lease_id), lease->digest};
   kvf_fence_store_live(node->table, lease->lease.slot, entry);

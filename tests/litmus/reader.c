@@ -82,7 +82,7 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
   const size_t region_bytes = LITMUS_REGION_WORDS * sizeof(uint64_t);
   kvf_region regions[LITMUS_REGIONS];
   kvf_region_layout layouts[LITMUS_REGIONS];
-  uint64_t bases[LITMUS_REGIONS];
+  kvf_memory_import imports[LITMUS_REGIONS];
   kvf_transfer_item items[LITMUS_BLOCKS];
   uint64_t bytes;
   for (size_t i = 0; i < LITMUS_REGIONS; i++) {
@@ -93,7 +93,8 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                               .heads = 1,
                               .heads_total = 1};
     layouts[i] = kvf_region_layout_of(&regions[i]);
-    bases[i] = (uint64_t)(uintptr_t)reader->world->blocks + i * region_bytes;
+    imports[i] = (kvf_memory_import){.ops = &kvf_memory_host,
+                                     .base = (uint64_t)(uintptr_t)reader->world->blocks + i * region_bytes};
   }
   for (uint32_t i = 0; i < LITMUS_BLOCKS; i++) {
     items[i] = (kvf_transfer_item){0, i, i, i};
@@ -104,7 +105,7 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                                  .heads = 1};
   const kvf_chunk chunk = {&transfer, regions, layouts, LITMUS_REGIONS};
   const kvf_local_copy copy = {
-      .pid = reader->producer, .bases = bases, .fence = reader->fence, .stop = &never_stop, .landed = landed};
+      .pid = reader->producer, .imports = imports, .fence = reader->fence, .stop = &never_stop, .landed = landed};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
   return kvf_local_copy_lease(&copy, &chunk, table, &bytes, out);
 }

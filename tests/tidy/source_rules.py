@@ -11,8 +11,9 @@ LAYERS_BELOW = {
     "base": set(),
     "wire": {"base"},
     "core": {"base", "wire"},
-    "transport": {"base", "wire"},
-    "runtime": {"base", "wire", "core", "transport"},
+    "memory": {"base"},
+    "transport": {"base", "wire", "memory"},
+    "runtime": {"base", "wire", "core", "memory", "transport"},
 }
 PURE_LAYERS = ("base", "wire", "core")
 
@@ -106,7 +107,7 @@ def transports_know_only_themselves(root):
 def tools_use_the_public_interface(root):
     for _, name, text in c_files(root, "tools"):
         for line, content in numbered(text):
-            if re.match(r'\s*#\s*include\s+"(base|wire|core|transport|runtime)/', content):
+            if re.match(r'\s*#\s*include\s+"(base|wire|core|memory|transport|runtime)/', content):
                 yield f"{name}:{line}: tools use the public headers only"
 
 

@@ -116,6 +116,7 @@ static int to_region(PyObject *value, void *out)
   }
   region->base = (void *)(uintptr_t)base;
   region->memory = KVF_MEMORY_HOST;
+  region->device = 0;
   return 1;
 }
 

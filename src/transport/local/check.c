@@ -25,7 +25,13 @@ struct kvf_local_check {
   kvf_status status;
   int pidfd;
   void *fence;
+  bool has_imports;
   char message[KVF_MESSAGE_BYTES_MAX];
+  uint32_t imports_count;
+  kvf_memory_import *imports; /* behind this, like the next two */
+  kvf_region_layout *remote;
+  uint8_t *exports;
+  size_t exports_bytes;
 };
 
 /* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
@@ -62,6 +68,9 @@ static void drop(kvf_local_check *check)
   if (atomic_fetch_sub(&check->refs, 1) > 1) {
     return;
   }
+  if (check->has_imports) {
+    kvf_local_release(check->imports, check->imports_count);
+  }
   kvf_fence_table_close(check->fence, check->description.table_slots);
   if (check->pidfd >= 0) {
     kvf_own_fd_close(check->pidfd);
@@ -96,6 +105,12 @@ static kvf_status look(kvf_local_check *check)
       memcmp(&head.incarnation, &description->incarnation, sizeof(head.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
   }
+  kvf_status status =
+      kvf_local_import(description, check->exports, check->exports_bytes, check->remote, check->imports, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  check->has_imports = true;
   if (description->has_table_fd != 0) {
     check->fence = kvf_fence_table_map(pid, description->table_fd, description->table_slots, &description->incarnation);
   }
@@ -125,7 +140,29 @@ static kvf_status start_thread(kvf_local_check *check, const kvf_thread_cpus *cp
   return KVF_OK;
 }
 
-kvf_status kvf_local_check_start(const kvf_local_description *description, int wake_fd, const kvf_thread_cpus *cpus,
+/* A check with room for what it imports, and copies of what it needs for that, in one allocation. */
+static kvf_local_check *alloc(const kvf_local_description *description, const kvf_region_layout *remote,
+                              const uint8_t *exports, size_t exports_bytes)
+{
+  const size_t count = (size_t)description->regions_count + description->checksums_count;
+  kvf_local_check *check =
+      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + exports_bytes);
+  if (check == NULL) {
+    return NULL;
+  }
+  check->description = *description;
+  check->imports_count = (uint32_t)count;
+  check->imports = (void *)(check + 1);
+  check->remote = (void *)(check->imports + count);
+  check->exports = (void *)(check->remote + count);
+  check->exports_bytes = exports_bytes;
+  memcpy(check->remote, remote, count * sizeof(*check->remote));
+  memcpy(check->exports, exports, exports_bytes);
+  return check;
+}
+
+kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
+                                 const uint8_t *exports, size_t exports_bytes, int wake_fd, const kvf_thread_cpus *cpus,
                                  kvf_local_check **out, char *message)
 {
   *out = NULL;
@@ -134,11 +171,10 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, int w
     return KVF_LIMIT;
   }
   kvf_status status = KVF_NO_MEMORY;
-  kvf_local_check *check = calloc(1, sizeof(*check));
+  kvf_local_check *check = alloc(description, remote, exports, exports_bytes);
   if (check == NULL) {
     goto failed;
   }
-  check->description = *description;
   check->place = place;
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
@@ -162,14 +198,17 @@ bool kvf_local_check_is_done(kvf_local_check *check)
   return atomic_load_explicit(&check->done, memory_order_acquire);
 }
 
-kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence, char *message)
+kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence, kvf_memory_import *imports,
+                                char *message)
 {
   kvf_status status = check->status;
   if (status == KVF_OK) {
     *pidfd = check->pidfd;
     *fence = check->fence;
+    memcpy(imports, check->imports, check->imports_count * sizeof(*imports));
     check->pidfd = -1;
     check->fence = NULL;
+    check->has_imports = false;
   } else {
     memcpy(message, check->message, sizeof(check->message));
   }

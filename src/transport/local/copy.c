@@ -16,82 +16,103 @@ static void *foreign(uint64_t address)
   return (void *)(uintptr_t)address;
 }
 
-static kvf_status status_of(int error)
-{
-  switch (error) {
-    case ESRCH:
-      return KVF_PEER_DOWN;
-    case ENOMEM:
-      return KVF_NO_MEMORY;
-    default:
-      return KVF_TRANSFER_FAILED;
-  }
-}
-
-/* Pairs of equal length, local and remote, and how far they are copied. */
-typedef struct iov_batch {
-  struct iovec local[KVF_LOCAL_CALL_SEGMENTS_MAX + 1]; /* one for the fence's head */
-  struct iovec remote[KVF_LOCAL_CALL_SEGMENTS_MAX + 1];
-  size_t first;
+/* A walk over a chunk, a batch of runs of the same two kinds at a time. */
+typedef struct chunk_walk {
+  const kvf_local_copy *copy;
+  const kvf_chunk *chunk;
+  kvf_segment_cursor cursor;
+  kvf_segment segments[KVF_MEMORY_BATCH_RUNS_MAX];
+  size_t next; /* of the segments, that is in no batch yet */
   size_t count;
-  uint64_t bytes; /* of the chunk's, that have yet to come */
-} iov_batch;
+  const kvf_memory_ops *theirs; /* of the batch; likewise the next */
+  const kvf_memory_ops *ours;
+  kvf_memory_batch batch;
+  uint64_t bytes; /* of the chunk's, that the batch has yet to bring */
+  size_t staged_bytes;
+  void *staged_for;                       /* where they are to be copied in, when the batch has come */
+  uint8_t staging[KVF_LOCAL_STAGE_BYTES]; /* touched only where their kind cannot be read into ours */
+} chunk_walk;
 
-static void batch_fill(iov_batch *batch, const kvf_local_copy *copy, kvf_segment_cursor *cursor)
+static const kvf_memory_ops *theirs_of(const chunk_walk *walk)
 {
-  kvf_segment segments[KVF_LOCAL_CALL_SEGMENTS_MAX];
-  batch->first = 0;
-  batch->bytes = 0;
-  batch->count = kvf_segments_next(cursor, segments, KVF_LOCAL_CALL_SEGMENTS_MAX, KVF_LOCAL_CALL_BYTES_MAX);
-  for (size_t i = 0; i < batch->count; i++) {
-    const kvf_segment *segment = &segments[i];
-    batch->local[i] = (struct iovec){kvf_segment_local(cursor->chunk, segment), segment->bytes};
-    batch->remote[i] =
-        (struct iovec){foreign(copy->bases[segment->remote_region] + segment->remote_offset), segment->bytes};
-    batch->bytes += segment->bytes;
-  }
+  return walk->copy->imports[walk->segments[walk->next].remote_region].ops;
 }
 
-static void batch_add(iov_batch *batch, kvf_fence_head *head, uint64_t table)
+static const kvf_memory_ops *ours_of(const chunk_walk *walk)
 {
-  batch->local[batch->count] = (struct iovec){head, sizeof(*head)};
-  batch->remote[batch->count] = (struct iovec){foreign(table), sizeof(*head)};
+  return kvf_memory_ops_of(walk->chunk->local[walk->segments[walk->next].local_region].memory);
+}
+
+static void batch_add(kvf_memory_batch *batch, void *to, uint64_t from, size_t bytes)
+{
+  batch->to[batch->count] = (struct iovec){to, bytes};
+  batch->from[batch->count] = (struct iovec){foreign(from), bytes};
   batch->count++;
 }
 
-static void batch_advance(iov_batch *batch, size_t bytes)
+/* Adds the next segment, or as much of it as can be staged. */
+static void add_segment(chunk_walk *walk, bool staged)
 {
-  while (bytes > 0 && batch->first < batch->count) {
-    struct iovec *local = &batch->local[batch->first];
-    struct iovec *remote = &batch->remote[batch->first];
-    if (bytes < local->iov_len) {
-      local->iov_base = (uint8_t *)local->iov_base + bytes;
-      remote->iov_base = (uint8_t *)remote->iov_base + bytes;
-      local->iov_len -= bytes;
-      remote->iov_len -= bytes;
-      return;
-    }
-    bytes -= local->iov_len;
-    batch->first++;
+  kvf_segment *segment = &walk->segments[walk->next];
+  const uint64_t from = walk->copy->imports[segment->remote_region].base + segment->remote_offset;
+  uint8_t *to = kvf_segment_local(walk->chunk, segment);
+  uint64_t bytes = segment->bytes;
+  if (staged) {
+    bytes = bytes < sizeof(walk->staging) ? bytes : sizeof(walk->staging);
+    walk->staged_for = to;
+    walk->staged_bytes = bytes;
+    to = walk->staging;
+    segment->local_offset += bytes;
+    segment->remote_offset += bytes;
+    segment->bytes -= bytes;
   }
+  batch_add(&walk->batch, to, from, bytes);
+  walk->bytes += bytes;
+  walk->next += !staged || segment->bytes == 0;
 }
 
-/* One system call. A short count is progress: the next call gets the rest, or the error that made it short. */
-static kvf_status batch_copy(iov_batch *batch, pid_t pid, uint64_t *bytes)
+/* False: there is none. */
+static bool next_batch(chunk_walk *walk)
 {
-  size_t left = batch->count - batch->first;
-  ssize_t copied = process_vm_readv(pid, &batch->local[batch->first], left, &batch->remote[batch->first], left, 0);
-  if (copied < 0) {
-    return errno == EINTR ? KVF_OK : status_of(errno);
+  if (walk->next == walk->count) {
+    walk->next = 0;
+    walk->count =
+        kvf_segments_next(&walk->cursor, walk->segments, KVF_MEMORY_BATCH_RUNS_MAX, KVF_MEMORY_BATCH_BYTES_MAX);
   }
-  if (copied == 0) {
-    return KVF_TRANSFER_FAILED;
+  if (walk->count == 0) {
+    return false;
   }
-  uint64_t of_chunk = (uint64_t)copied < batch->bytes ? (uint64_t)copied : batch->bytes;
-  batch->bytes -= of_chunk;
+  walk->theirs = theirs_of(walk);
+  walk->ours = ours_of(walk);
+  walk->batch.first = 0;
+  walk->batch.count = 0;
+  const bool staged = !walk->ours->is_addressable && walk->ours != walk->theirs;
+  do {
+    add_segment(walk, staged);
+  } while (!staged && walk->next < walk->count && theirs_of(walk) == walk->theirs && ours_of(walk) == walk->ours);
+  return true;
+}
+
+/* What has come is where it should be. False: our device has failed. */
+static bool end_batch(chunk_walk *walk)
+{
+  const size_t bytes = walk->staged_bytes;
+  walk->staged_bytes = 0;
+  return bytes == 0 || walk->ours->copy_in(walk->staged_for, walk->staging, bytes);
+}
+
+/* One step. */
+static kvf_status read_batch(chunk_walk *walk, uint64_t *bytes)
+{
+  uint64_t read = 0;
+  kvf_status status = walk->theirs->read(walk->copy->pid, &walk->batch, &read);
+  uint64_t of_chunk = read < walk->bytes ? read : walk->bytes;
+  walk->bytes -= of_chunk;
   *bytes += of_chunk;
-  batch_advance(batch, (size_t)copied);
-  return KVF_OK;
+  if (status == KVF_OK && walk->batch.first == walk->batch.count && !end_batch(walk)) {
+    status = KVF_TRANSFER_FAILED;
+  }
+  return status;
 }
 
 static uint64_t coarse_now_ns(void)
@@ -105,26 +126,28 @@ static uint64_t coarse_now_ns(void)
 static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, kvf_fence_head *head,
                              uint64_t *bytes)
 {
-  kvf_segment_cursor cursor = kvf_segments_begin(chunk);
+  chunk_walk walk;
+  walk.copy = copy;
+  walk.chunk = chunk;
+  walk.cursor = kvf_segments_begin(chunk);
+  walk.next = walk.count = 0;
+  walk.batch.first = walk.batch.count = 0;
+  walk.bytes = walk.staged_bytes = 0;
   uint64_t told_ns = coarse_now_ns();
-  iov_batch batch;
-  batch.first = 0;
-  batch.count = 0;
   *bytes = 0;
   for (;;) {
-    if (batch.first == batch.count) {
-      batch_fill(&batch, copy, &cursor);
-      if (batch.count == 0) {
+    if (walk.batch.first == walk.batch.count) {
+      if (!next_batch(&walk)) {
         return KVF_OK;
       }
       if (head != NULL) {
-        batch_add(&batch, head, table);
+        batch_add(&walk.batch, head, table, sizeof(*head));
       }
     }
     if (atomic_load_explicit(copy->stop, memory_order_relaxed)) {
       return KVF_CANCELLED;
     }
-    kvf_status status = batch_copy(&batch, copy->pid, bytes);
+    kvf_status status = read_batch(&walk, bytes);
     if (status != KVF_OK) {
       return status;
     }
@@ -179,7 +202,7 @@ kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_
   for (int i = 0; i < SAMPLE_TRIES; i++) {
     int error = read_once(pid, local, remote, sizeof(local) / sizeof(local[0]));
     if (error != 0) {
-      return status_of(error);
+      return kvf_memory_host_error(error);
     }
     /* Read twice and found the same, word and digest are of one lease. */
     if (memcmp(&out->entry, &again, sizeof(again)) == 0) {

@@ -1,21 +1,22 @@
-/* Copies out of another process with process_vm_readv. No state and no threads: local.c owns those. */
+/* Copies out of another process, as its memory's kind does it, and looks at its fence with process_vm_readv. No state
+ * and no threads: local.c owns those. */
 #ifndef KVF_TRANSPORT_LOCAL_COPY_H
 #define KVF_TRANSPORT_LOCAL_COPY_H
 
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "memory/memory.h"
 #include "transport/segments.h"
 
-/* Segments and bytes of one system call: what a cancel waits for at most, and long enough that the call itself costs
- * nothing beside the bytes. */
-#define KVF_LOCAL_CALL_SEGMENTS_MAX 256
-#define KVF_LOCAL_CALL_BYTES_MAX (UINT64_C(1) << 20)
+#define KVF_LOCAL_STAGE_BYTES 65536 /* that are read into host memory first, where two kinds do not go together */
 
 typedef struct kvf_local_copy {
   pid_t pid;
-  const uint64_t *bases;         /* of the remote regions */
-  const void *fence;             /* the fence table as it is mapped here; NULL: it is looked at by system calls */
+  const kvf_memory_import *imports; /* of the remote regions */
+  /* The fence table as it is mapped here, if both sides' memory is the host's; NULL: it is looked at by system calls.
+   */
+  const void *fence;
   const atomic_bool *stop;       /* set by another thread to end the copy early */
   atomic_ullong *moved_ns;       /* when bytes have landed, after each system call; may be NULL */
   void (*landed)(void *context); /* bytes have landed: at most once per KVF_PROGRESS_NS */

@@ -2,6 +2,7 @@
 #ifndef KVF_TRANSPORT_LOCAL_DESCRIPTION_H
 #define KVF_TRANSPORT_LOCAL_DESCRIPTION_H
 
+#include "memory/memory.h"
 #include "transport/transport.h"
 
 #define KVF_LOCAL_COOKIE_BYTES 32
@@ -13,8 +14,8 @@ typedef struct kvf_local_place {
   uint64_t pid_namespace;
 } kvf_local_place;
 
-/* As it travels: plain memory, since reader and writer run on one machine. Bases (uint64_t) of its regions, then of its
- * checksums, follow. */
+/* As it travels: plain memory, since reader and writer run on one machine. What its regions, then its checksums, have
+ * exported follows: for each the number of bytes (uint32_t), and these. */
 typedef struct kvf_local_description {
   uint64_t magic;
   kvf_local_place place;
@@ -30,23 +31,31 @@ typedef struct kvf_local_description {
   uint32_t table_fd; /* the descriptor that the fence table's file has there */
 } kvf_local_description;
 
-#define KVF_LOCAL_MAGIC UINT64_C(0x336c61636f6c766b) /* "kvlocal3" */
+#define KVF_LOCAL_MAGIC UINT64_C(0x346c61636f6c766b) /* "kvlocal4" */
 
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);
 
-/* Writes the description and the bases of memory's regions and checksums. KVF_LIMIT: `capacity` is too small. */
-KVF_MUST_USE kvf_status kvf_local_description_write(const kvf_local_description *head,
-                                                    const kvf_transport_memory *memory, void *out, size_t capacity,
-                                                    size_t *out_bytes);
+/* Exports memory's regions and checksums for the description. *out is the caller's, for free(). KVF_TRANSFER_SETUP: one
+ * cannot be read by others, as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY. KVF_LIMIT: they are too long.
+ */
+KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes,
+                                         char *message);
 
-/* Reads what a peer sent. It goes with `remote_count` layouts, which have passed kvf_layouts_check(); `bases` has room
- * for as many and KVF_GROUPS_MAX more, `checksums` gets the layouts of its checksums, head->checksums_count of them.
+/* Reads what a peer sent: the head, and where in `bytes` its exports begin. It goes with `remote_count` layouts, which
+ * have passed kvf_layouts_check(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
  * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
  * found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                                    const kvf_incarnation *incarnation, const kvf_region_layout *remote,
-                                                   uint32_t remote_count, kvf_local_description *head, uint64_t *bases,
+                                                   uint32_t remote_count, kvf_local_description *head,
                                                    kvf_region_layout checksums[KVF_GROUPS_MAX], char *message);
+
+/* Imports what a description that has been read exports: as many as `remote` has layouts, of regions and then of
+ * checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP: the message says which and why. */
+KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, const uint8_t *exports,
+                                         size_t exports_bytes, const kvf_region_layout *remote, kvf_memory_import *out,
+                                         char *message);
+void kvf_local_release(kvf_memory_import *imports, uint32_t count);
 
 #endif

@@ -54,6 +54,7 @@ static void memory_drop(kvf_local_memory *memory)
 {
   memory->refs--;
   if (memory->refs == 0) {
+    free(memory->exports);
     free(memory);
   }
 }
@@ -102,11 +103,11 @@ static void link_drop(kvf_local *local, kvf_local_link *link)
   }
 }
 
-/* The link and its arrays in one allocation: layouts and bases first, since they are aligned alike. */
+/* The link and its arrays in one allocation: layouts and imports first, since they are aligned alike. */
 static kvf_local_link *link_alloc(const kvf_link_spec *spec)
 {
   size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  size_t bytes = sizeof(kvf_local_link) + count * (sizeof(kvf_region_layout) + sizeof(uint64_t));
+  size_t bytes = sizeof(kvf_local_link) + count * (sizeof(kvf_region_layout) + sizeof(kvf_memory_import));
   kvf_local_link *link = calloc(1, bytes + spec->description_bytes);
   if (link == NULL) {
     return NULL;
@@ -114,8 +115,8 @@ static kvf_local_link *link_alloc(const kvf_link_spec *spec)
   void *after = link + 1;
   link->remote = after;
   after = link->remote + count;
-  link->bases = after;
-  after = link->bases + count;
+  link->imports = after;
+  after = link->imports + count;
   link->description = after;
   return link;
 }
@@ -178,6 +179,7 @@ static void link_free(kvf_local *local, kvf_local_link *link)
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
     kvf_own_fd_close(link->pidfd);
   }
+  kvf_local_release(link->imports, link->imports_count);
   kvf_fence_table_close(link->fence, link->table_slots);
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_remove(&link->in_links);
@@ -199,6 +201,19 @@ static void agree_on_checksums(kvf_local *local, kvf_local_link *link)
   }
 }
 
+/* Only the host's own calls can tell, while they read the blocks, whose they are: see copy.c. */
+static void forgo_fence(kvf_local_link *link)
+{
+  bool is_host = link->memory->is_host;
+  for (uint32_t i = 0; i < link->imports_count; i++) {
+    is_host = is_host && link->imports[i].ops == &kvf_memory_host;
+  }
+  if (!is_host) {
+    kvf_fence_table_close(link->fence, link->table_slots);
+    link->fence = NULL;
+  }
+}
+
 static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
@@ -212,7 +227,7 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
     return status;
   }
   status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      link->remote, link->regions_count, &description, link->bases, checksums, message);
+                                      link->remote, link->regions_count, &description, checksums, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -220,7 +235,9 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   link->table = description.table_address;
   link->table_slots = description.table_slots;
   link->checksums_count = description.checksums_count;
-  return kvf_local_check_start(&description, local->wake_fd, &local->cpus, &link->check, message);
+  return kvf_local_check_start(&description, link->remote, link->description + sizeof(description),
+                               link->description_bytes - sizeof(description), local->wake_fd, &local->cpus,
+                               &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
@@ -256,13 +273,17 @@ static void link_end_check(kvf_local *local, kvf_local_link *link)
 {
   char message[KVF_MESSAGE_BYTES_MAX];
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
-  kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, message);
+  kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, link->imports, message);
   link->check = NULL;
+  if (status == KVF_OK) {
+    link->imports_count = link->regions_count + link->checksums_count;
+  }
   if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
     status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
   }
   if (status == KVF_OK) {
     agree_on_checksums(local, link);
+    forgo_fence(link);
   }
   report_check(local, link, status, message);
 }
@@ -427,7 +448,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
   const kvf_transfer *request = &read->read;
   const kvf_chunk chunk = {request, link->memory->regions, link->remote, link->regions_count + link->checksums_count};
   const kvf_local_copy copy = {.pid = link->pid,
-                               .bases = link->bases,
+                               .imports = link->imports,
                                .fence = link->fence,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
@@ -942,37 +963,52 @@ static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
   }
 }
 
-static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
+static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
 {
-  kvf_local *local = kvf_local_of(transport);
   size_t regions_bytes = given->regions_count * sizeof(kvf_region);
   size_t checksums_bytes = given->checksums_count * sizeof(kvf_region);
-  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + 2 * checksums_bytes);
+  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + checksums_bytes);
   if (memory == NULL) {
-    return KVF_NO_MEMORY;
+    return NULL;
   }
-  memory->refs = 1;
-  memory->given = *given;
   kvf_region *checksums_read = memory->regions + given->regions_count;
-  kvf_region *checksums = checksums_read + given->checksums_count;
+  *memory = (kvf_local_memory){.refs = 1, .given = *given, .is_host = true};
   memory->given.regions = memory->regions;
+  memory->given.checksums = NULL;
   memory->given.checksums_read = checksums_read;
-  memory->given.checksums = checksums;
   memcpy(memory->regions, given->regions, regions_bytes);
   if (checksums_bytes > 0) {
     memcpy(checksums_read, given->checksums_read, checksums_bytes);
-    memcpy(checksums, given->checksums, checksums_bytes);
   }
-  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; i < given->regions_count; i++) {
+    memory->is_host = memory->is_host && given->regions[i].memory == KVF_MEMORY_HOST;
+  }
+  return memory;
+}
+
+static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
+{
+  kvf_local *local = kvf_local_of(transport);
+  kvf_local_memory *memory = copy_memory(given);
+  if (memory == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  char line[KVF_MESSAGE_BYTES_MAX + 16] = "local: ";
+  const size_t used = strlen(line);
+  kvf_status status = kvf_local_export(given, &memory->exports, &memory->exports_bytes, line + used);
+  if (status != KVF_OK) {
+    local->host.log(local->host.context, KVF_LOG_WARN, line);
+  }
   (void)pthread_mutex_lock(&local->lock);
-  if (local->memory == NULL) {
+  if (status == KVF_OK && local->memory != NULL) {
+    status = KVF_EXISTS;
+  } else if (status == KVF_OK) {
     local->memory = memory;
     move_workers(local, given->near_cpus);
-  } else {
-    status = KVF_EXISTS;
   }
   (void)pthread_mutex_unlock(&local->lock);
   if (status != KVF_OK) {
+    free(memory->exports);
     free(memory);
   }
   return status;
@@ -1009,7 +1045,13 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
-  return kvf_local_description_write(&head, memory, out, capacity, out_bytes);
+  *out_bytes = sizeof(head) + local->memory->exports_bytes;
+  if (*out_bytes > capacity) {
+    return KVF_LIMIT;
+  }
+  memcpy(out, &head, sizeof(head));
+  memcpy((uint8_t *)out + sizeof(head), local->memory->exports, local->memory->exports_bytes);
+  return KVF_OK;
 }
 
 static kvf_status local_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
@@ -1024,8 +1066,16 @@ static kvf_status local_describe(kvf_transport *transport, void *out, size_t cap
   return status;
 }
 
+/* We do it all: read theirs, and write ours. */
+static bool local_serves(uint32_t theirs, uint32_t ours)
+{
+  const kvf_memory_ops *ops = kvf_memory_ops_of(theirs);
+  return ops != NULL && ops->import != NULL && kvf_memory_ops_of(ours) != NULL;
+}
+
 const kvf_transport_ops kvf_transport_local = {
     .name = "local",
+    .serves = local_serves,
     .open = local_open,
     .close = local_close,
     .set_memory = local_set_memory,

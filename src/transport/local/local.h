@@ -18,10 +18,13 @@
 #include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
- * follow: the regions, the checksums of what is read, the checksums of what others read. */
+ * follow: the regions, the checksums of what is read. */
 typedef struct kvf_local_memory {
   uint32_t refs;
   kvf_transport_memory given;
+  bool is_host;     /* all of its regions */
+  uint8_t *exports; /* what describe() says of them */
+  size_t exports_bytes;
   kvf_region regions[];
 } kvf_local_memory;
 
@@ -105,13 +108,14 @@ struct kvf_local_link {
   int pidfd; /* the reaper's */
   uint64_t table;
   uint32_t table_slots;
-  void *fence; /* that table, mapped; NULL: it cannot be */
+  void *fence; /* that table, mapped; NULL: it cannot be, or not all memory is the host's: see copy.h */
   uint32_t regions_count;
   uint32_t checksums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
   size_t description_bytes;
   uint8_t *description;
   kvf_region_layout *remote; /* of regions, then of their checksums; likewise the next */
-  uint64_t *bases;
+  uint32_t imports_count;    /* 0 before the check's end */
+  kvf_memory_import *imports;
 };
 
 typedef struct kvf_local_read {

@@ -53,6 +53,7 @@ typedef struct kvf_tcp_memory {
   uint32_t checksums_count;
   uint32_t table_slots;
   const void *table;
+  uint8_t *staging; /* of kvf_tcp_payload */
   kvf_region *served;
   kvf_region_layout *layouts; /* of `served` */
   kvf_region regions[];

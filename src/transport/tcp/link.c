@@ -451,7 +451,8 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
     return false;
   }
   if (chunk.status == KVF_OK) {
-    link->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes};
+    link->payload = (kvf_tcp_payload){
+        .cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes, .staging = link->memory->staging};
     link->awaits = KVF_TCP_AWAITS_PAYLOAD;
     return true;
   }

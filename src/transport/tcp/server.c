@@ -230,10 +230,10 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
   }
   conn->sending = request;
   conn->call_bytes = CALL_BYTES_FIRST;
-  conn->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes};
+  conn->payload = (kvf_tcp_payload){
+      .cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes, .staging = tcp->memory->staging};
   out = bytes <= KVF_TCP_COPIED_BYTES_MAX ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
-  if (out != NULL) {
-    kvf_tcp_copy(&conn->payload, out);
+  if (out != NULL && kvf_tcp_copy(&conn->payload, out)) { /* else it is sent from its blocks, or fails there */
     kvf_tcp_staged(&conn->stream, bytes);
     end_sending(tcp, conn);
   }

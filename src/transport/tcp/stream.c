@@ -8,9 +8,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "memory/memory.h"
 #include "transport/socket.h"
 
 #define SCRATCH_BYTES 65536
+#define COPIED_SEGMENTS 64 /* at a time */
 
 kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes)
 {
@@ -141,14 +143,58 @@ kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
   return in->tail == in->capacity ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
 }
 
-/* Turns the cursor's next segments into iovecs. Returns their bytes. */
-static uint64_t gather(kvf_segment_cursor *cursor, struct iovec *iov, size_t *count, uint64_t bytes_max)
+/* Copies the cursor's next `bytes` bytes out of their blocks to `out`, or if that is NULL from `in` into them. False: a
+ * device has failed. */
+static bool copy_segments(kvf_segment_cursor *cursor, uint8_t *out, const uint8_t *in, uint64_t bytes)
+{
+  bool copied = true;
+  while (copied && bytes > 0) {
+    kvf_segment segments[COPIED_SEGMENTS];
+    size_t count = kvf_segments_next(cursor, segments, COPIED_SEGMENTS, bytes);
+    for (size_t i = 0; copied && i < count; i++) {
+      const kvf_memory_ops *ops = kvf_memory_ops_of(cursor->chunk->local[segments[i].local_region].memory);
+      uint8_t *block = kvf_segment_local(cursor->chunk, &segments[i]);
+      if (out != NULL) {
+        copied = ops->copy_out(out, block, segments[i].bytes);
+        out += segments[i].bytes;
+      } else {
+        copied = ops->copy_in(block, in, segments[i].bytes);
+        in += segments[i].bytes;
+      }
+      bytes -= segments[i].bytes;
+    }
+  }
+  return copied;
+}
+
+static kvf_tcp_io device_failed(kvf_tcp_stream *stream)
+{
+  stream->error = EIO;
+  return KVF_TCP_IO_FAILED;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+  return a < b ? a : b;
+}
+
+/* Turns the payload's next segments, or staging for them, into iovecs, and moves its `ahead` behind them. Returns their
+ * bytes. */
+static uint64_t gather(const kvf_tcp_payload *payload, kvf_segment_cursor *ahead, struct iovec *iov, size_t *count,
+                       uint64_t bytes_max)
 {
   kvf_segment segments[KVF_TCP_CALL_SEGMENTS_MAX];
-  uint64_t bytes = 0;
-  *count = kvf_segments_next(cursor, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes_max);
+  uint64_t bytes = smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX);
+  if (payload->staging != NULL) {
+    bytes = smaller(smaller(bytes, KVF_TCP_STAGING_BYTES), payload->left_bytes);
+    iov[0] = (struct iovec){.iov_base = payload->staging, .iov_len = bytes};
+    *count = 1;
+    return bytes;
+  }
+  *count = kvf_segments_next(ahead, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes);
+  bytes = 0;
   for (size_t i = 0; i < *count; i++) {
-    iov[i] = (struct iovec){.iov_base = kvf_segment_local(cursor->chunk, &segments[i]), .iov_len = segments[i].bytes};
+    iov[i] = (struct iovec){.iov_base = kvf_segment_local(ahead->chunk, &segments[i]), .iov_len = segments[i].bytes};
     bytes += segments[i].bytes;
   }
   return bytes;
@@ -162,31 +208,23 @@ static void advance(kvf_tcp_payload *payload, const kvf_segment_cursor *ahead, u
     payload->cursor = *ahead;
     return;
   }
-  kvf_segment segments[KVF_TCP_CALL_SEGMENTS_MAX];
-  (void)kvf_segments_next(&payload->cursor, segments, KVF_TCP_CALL_SEGMENTS_MAX, bytes);
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-  return a < b ? a : b;
+  while (bytes > 0) {
+    kvf_segment segment;
+    (void)kvf_segments_next(&payload->cursor, &segment, 1, bytes);
+    bytes -= segment.bytes;
+  }
 }
 
 /* Payload that came along with a frame. */
-static void take_waiting(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard)
+static kvf_tcp_io take_waiting(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard)
 {
   uint64_t bytes = smaller(kvf_tcp_waiting_bytes(stream), payload->left_bytes);
-  if (!discard) {
-    struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX];
-    size_t count;
-    bytes = gather(&payload->cursor, iov, &count, bytes);
-    const uint8_t *from = kvf_tcp_waiting(stream);
-    for (size_t i = 0; i < count; i++) {
-      memcpy(iov[i].iov_base, from, iov[i].iov_len);
-      from += iov[i].iov_len;
-    }
+  if (!discard && !copy_segments(&payload->cursor, NULL, kvf_tcp_waiting(stream), bytes)) {
+    return device_failed(stream);
   }
   kvf_tcp_consume(stream, bytes);
   payload->left_bytes -= bytes;
+  return KVF_TCP_IO_MOVED;
 }
 
 static kvf_tcp_io discard_payload(kvf_tcp_stream *stream, kvf_tcp_payload *payload)
@@ -204,8 +242,7 @@ static kvf_tcp_io discard_payload(kvf_tcp_stream *stream, kvf_tcp_payload *paylo
 kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard, uint64_t bytes_max)
 {
   if (kvf_tcp_waiting_bytes(stream) > 0) {
-    take_waiting(stream, payload, discard);
-    return KVF_TCP_IO_MOVED;
+    return take_waiting(stream, payload, discard);
   }
   if (discard) {
     return discard_payload(stream, payload);
@@ -213,7 +250,7 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
   struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX + 1];
   struct msghdr message = {.msg_iov = iov};
   kvf_segment_cursor ahead = payload->cursor;
-  uint64_t offered = gather(&ahead, iov, &message.msg_iovlen, smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX));
+  uint64_t offered = gather(payload, &ahead, iov, &message.msg_iovlen, bytes_max);
   uint64_t asked = offered;
   if (offered == payload->left_bytes) {
     asked += stream->in.capacity;
@@ -224,24 +261,27 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
     return moved_nothing(stream, got);
   }
   uint64_t landed = smaller((uint64_t)got, offered);
-  advance(payload, &ahead, offered, landed);
+  if (payload->staging == NULL) {
+    advance(payload, &ahead, offered, landed);
+  } else if (copy_segments(&payload->cursor, NULL, payload->staging, landed)) {
+    payload->left_bytes -= landed;
+  } else {
+    return device_failed(stream);
+  }
   stream->in.tail = (size_t)((uint64_t)got - landed); /* it was empty */
   return (uint64_t)got == asked ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
 }
 
 /* ---- out ---- */
 
-void kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out)
+bool kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out)
 {
-  while (payload->left_bytes > 0) {
-    struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX];
-    size_t count;
-    payload->left_bytes -= gather(&payload->cursor, iov, &count, payload->left_bytes);
-    for (size_t i = 0; i < count; i++) {
-      memcpy(out, iov[i].iov_base, iov[i].iov_len);
-      out += iov[i].iov_len;
-    }
+  kvf_segment_cursor cursor = payload->cursor;
+  if (!copy_segments(&cursor, out, NULL, payload->left_bytes)) {
+    return false;
   }
+  payload->left_bytes = 0;
+  return true;
 }
 
 uint8_t *kvf_tcp_stage(kvf_tcp_stream *stream, size_t bytes)
@@ -270,7 +310,10 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   iov[0] = (struct iovec){.iov_base = out->data + out->head, .iov_len = unsent};
   if (payload != NULL) {
     ahead = payload->cursor;
-    offered = gather(&ahead, iov + 1, &count, smaller(bytes_max, KVF_TCP_CALL_BYTES_MAX));
+    offered = gather(payload, &ahead, iov + 1, &count, bytes_max);
+    if (payload->staging != NULL && !copy_segments(&ahead, payload->staging, NULL, offered)) {
+      return device_failed(stream);
+    }
   }
   struct msghdr message = {.msg_iov = iov, .msg_iovlen = count + 1};
   ssize_t sent = send_message(stream, &message);

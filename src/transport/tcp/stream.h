@@ -13,6 +13,7 @@
 /* Blocks and bytes that one system call takes at most. */
 #define KVF_TCP_CALL_SEGMENTS_MAX 512
 #define KVF_TCP_CALL_BYTES_MAX (2u << 20)
+#define KVF_TCP_STAGING_BYTES (256u << 10)
 
 typedef enum kvf_tcp_io {
   KVF_TCP_IO_MOVED,   /* all that was offered or asked for has moved; there may be more */
@@ -90,10 +91,14 @@ static inline bool kvf_tcp_is_its_turn(const kvf_tcp_stream *stream)
 typedef struct kvf_tcp_payload {
   kvf_segment_cursor cursor;
   uint64_t left_bytes;
+  /* KVF_TCP_STAGING_BYTES of host memory, through which all of it goes; NULL: straight from and into the blocks, all
+   * of which lie in memory that the kernel reads and writes by its address. */
+  uint8_t *staging;
 } kvf_tcp_payload;
 
-/* Copies all that is left of the payload, from its local blocks. */
-void kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out);
+/* Copies all that is left of the payload, from its local blocks. False: their device has failed, and nothing has
+ * changed; with the next two it is KVF_TCP_IO_FAILED. */
+KVF_MUST_USE bool kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out);
 
 /* One system call: sends what is staged and, behind it, of the payload (NULL: none) at most bytes_max bytes from its
  * local blocks. */

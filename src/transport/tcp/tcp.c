@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "memory/memory.h"
 #include "transport/own_fds.h"
 #include "transport/tcp/link.h"
 #include "transport/tcp/rails.h"
@@ -225,6 +226,15 @@ static void run_set_memory(void *owner, kvf_command *command)
   tcp->memory = KVF_CONTAINER_OF(command, kvf_tcp_memory, set);
 }
 
+static bool is_addressable(const kvf_tcp_memory *memory)
+{
+  bool addressable = true;
+  for (uint32_t i = 0; i < memory->regions_count; i++) {
+    addressable = addressable && kvf_memory_ops_of(memory->regions[i].memory)->is_addressable;
+  }
+  return addressable;
+}
+
 static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
@@ -247,6 +257,13 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
     memory->served[i] = i < regions ? given->regions[i] : given->checksums[i - regions];
     memory->layouts[i] = kvf_region_layout_of(&memory->served[i]);
   }
+  if (!is_addressable(memory)) {
+    memory->staging = malloc(KVF_TCP_STAGING_BYTES);
+    if (memory->staging == NULL) {
+      free(memory);
+      return KVF_NO_MEMORY;
+    }
+  }
   kvf_commands_lock(&tcp->commands);
   bool taken = tcp->has_memory;
   if (!taken) {
@@ -256,7 +273,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   }
   kvf_commands_unlock(&tcp->commands);
   if (taken) {
-    free(memory);
+    kvf_tcp_memory_drop(memory);
     return KVF_EXISTS;
   }
   kvf_thread_move(tcp->thread, given->near_cpus);
@@ -305,8 +322,16 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
+/* Theirs is read by them. */
+static bool tcp_serves(uint32_t theirs, uint32_t ours)
+{
+  (void)theirs;
+  return kvf_memory_ops_of(ours) != NULL;
+}
+
 const kvf_transport_ops kvf_transport_tcp_rail = {
     .name = "tcp",
+    .serves = tcp_serves,
     .open = tcp_open,
     .close = tcp_close,
     .set_memory = tcp_set_memory,
@@ -334,6 +359,7 @@ static kvf_status tcp_rails_open(const kvf_transport_config *config, const kvf_t
 
 const kvf_transport_ops kvf_transport_tcp = {
     .name = "tcp",
+    .serves = tcp_serves,
     .open = tcp_rails_open,
     .close = kvf_rails_close,
     .set_memory = kvf_rails_set_memory,

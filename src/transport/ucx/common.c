@@ -64,14 +64,14 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
   *worker = NULL;
 }
 
-kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, int memory_type, kvf_ucp_mem *out)
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out)
 {
   const kvf_ucp_mem_map_params params = {
       .field_mask = KVF_UCP_MEM_MAP_PARAM_FIELD_ADDRESS | KVF_UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                     KVF_UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
       .address = (void *)(uintptr_t)address,
       .length = bytes,
-      .memory_type = memory_type,
+      .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
   };
   kvf_ucs_status error = ucx->api->mem_map(ucx->context, &params, out);
   if (error != KVF_UCS_OK) {

@@ -216,7 +216,7 @@ const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status);
 KVF_MUST_USE bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker);
 /* In the data thread: registers memory with UCX; *out is NULL on failure. */
-kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, int memory_type, kvf_ucp_mem *out);
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out);
 /* And what a memory has of it. */
 void kvf_ucx_unmap_all(kvf_ucx_memory *memory);
 /* In the data thread: one ref less. */

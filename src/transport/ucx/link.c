@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/memory.h"
 #include "transport/checksums.h"
 #include "transport/ucx/get.h"
 #include "transport/ucx/path.h"
@@ -121,7 +122,7 @@ static void copy(ucx_read *read)
          kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
     kvf_ucx_get_start(&read->batch, link, segment.remote_region, segment.remote_offset,
                       kvf_segment_local(&read->chunk, &segment), read->memory->mems[segment.local_region],
-                      (int)read->chunk.local[segment.local_region].memory, (uint32_t)segment.bytes);
+                      (uint32_t)segment.bytes);
   }
   kvf_ucx_asks_send(read->batch.ucx, link);
 }
@@ -545,16 +546,6 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
   return error;
 }
 
-/* Bytes of messages are put in place by us, who cannot write to a device. */
-static bool has_device_memory(const kvf_ucx_memory *memory)
-{
-  bool found = false;
-  for (uint32_t i = 0; i < memory->regions_count; i++) {
-    found = found || memory->regions[i].memory != KVF_MEMORY_HOST;
-  }
-  return found;
-}
-
 static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_key *memories, char *message)
 {
   kvf_ucx_description description;
@@ -575,9 +566,6 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
-  }
-  if (link->has_messages && has_device_memory(ucx->memory)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "its network cannot read memory, and ours is not the host's");
   }
   if (!kvf_ucx_room_take(ucx, &link->check, 0)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "too many links and reads at a time");

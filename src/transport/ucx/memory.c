@@ -17,11 +17,10 @@ static bool map_all(kvf_ucx_memory *memory, char *message)
   uint32_t i = 0;
   for (; error == KVF_UCS_OK && i + 1 < memory->mems_count; i++) {
     const kvf_region *region = &memory->regions[i];
-    error = kvf_ucx_map(ucx, region->base, kvf_ucx_region_bytes(region), (int)region->memory, &memory->mems[i]);
+    error = kvf_ucx_map(ucx, region->base, kvf_ucx_region_bytes(region), &memory->mems[i]);
   }
   if (error == KVF_UCS_OK) {
-    error = kvf_ucx_map(ucx, memory->table, kvf_fence_table_bytes(memory->table_slots), KVF_UCS_MEMORY_TYPE_HOST,
-                        &memory->mems[i]);
+    error = kvf_ucx_map(ucx, memory->table, kvf_fence_table_bytes(memory->table_slots), &memory->mems[i]);
   }
   if (error != KVF_UCS_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "memory %u of %u cannot be registered: %s", (unsigned)i,

@@ -96,7 +96,7 @@ static bool rooms_open(kvf_ucx *ucx, char *message)
     return false;
   }
   memset(ucx->rooms, 0, bytes);
-  kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, KVF_UCS_MEMORY_TYPE_HOST, &ucx->rooms_mem);
+  kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, &ucx->rooms_mem);
   if (error != KVF_UCS_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
     return false;
@@ -365,8 +365,15 @@ static void ucx_close(kvf_transport *transport)
   destroy(ucx);
 }
 
+/* Where the network does not read memory we put the bytes in place, by their address. */
+static bool ucx_serves(uint32_t theirs, uint32_t ours)
+{
+  return theirs == KVF_MEMORY_HOST && ours == KVF_MEMORY_HOST;
+}
+
 const kvf_transport_ops kvf_transport_ucx = {
     .name = "ucx",
+    .serves = ucx_serves,
     .open = ucx_open,
     .close = ucx_close,
     .set_memory = kvf_ucx_set_memory,

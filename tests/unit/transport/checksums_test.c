@@ -7,9 +7,9 @@
 #define BLOCKS 6
 static uint8_t pools[3][BLOCKS * 512];
 static const kvf_region regions[] = {
-    {pools[0], 512, 400, BLOCKS, 4, 8, 0, KVF_MEMORY_HOST},
-    {pools[1], 300, 240, BLOCKS, 4, 8, 1, KVF_MEMORY_HOST},
-    {pools[2], 64, 64, BLOCKS - 1, 4, 8, 0, KVF_MEMORY_HOST},
+    {pools[0], 512, 400, BLOCKS, 4, 8, 0, KVF_MEMORY_HOST, 0},
+    {pools[1], 300, 240, BLOCKS, 4, 8, 1, KVF_MEMORY_HOST, 0},
+    {pools[2], 64, 64, BLOCKS - 1, 4, 8, 0, KVF_MEMORY_HOST, 0},
 };
 static kvf_region all[3 + KVF_GROUPS_MAX]; /* regions, then their checksums */
 static kvf_region_layout layouts[3 + KVF_GROUPS_MAX];
@@ -65,14 +65,14 @@ TEST(rows_too_long_are_refused)
   kvf_region_layout out[KVF_GROUPS_MAX];
   kvf_region_layout many[2];
   for (uint32_t i = 0; i < 2; i++) {
-    many[i] = (kvf_region_layout){UINT32_C(1) << 28, UINT32_C(1) << 28, 1, UINT32_C(1) << 28, UINT32_C(1) << 28, 0};
+    many[i] = (kvf_region_layout){UINT32_C(1) << 28, UINT32_C(1) << 28, 1, UINT32_C(1) << 28, UINT32_C(1) << 28, 0, 0};
   }
   assert_true(kvf_region_layouts_are_valid(many, 2));
   assert_int_equal(kvf_checksums_layouts(many, 1, out), 1);
   assert_int_equal(kvf_checksums_layouts(many, 2, out), 0);
   static kvf_region_layout more[513]; /* rows of 4 GiB and then as much as one head has in 8 */
   for (uint32_t i = 0; i < 513; i++) {
-    more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0};
+    more[i] = (kvf_region_layout){UINT32_C(1) << 20, UINT32_C(1) << 20, 1, UINT32_C(1) << 20, UINT32_C(1) << 20, 0, 0};
   }
   assert_int_equal(kvf_checksums_layouts(more, 511, out), 1);
   assert_int_equal(kvf_checksums_layouts(more, 513, out), 0);
@@ -81,7 +81,7 @@ TEST(rows_too_long_are_refused)
   assert_true(kvf_region_layout_is_valid(&many[0]));
   assert_int_equal(kvf_checksums_layouts(many, 1, out), 0);
   const kvf_region too_long[] = {
-      {pools, UINT32_MAX, UINT32_C(1) << 29, 1, UINT32_C(1) << 29, UINT32_C(1) << 29, 0, KVF_MEMORY_HOST}};
+      {pools, UINT32_MAX, UINT32_C(1) << 29, 1, UINT32_C(1) << 29, UINT32_C(1) << 29, 0, KVF_MEMORY_HOST, 0}};
   uint32_t count = 7;
   kvf_region none[KVF_GROUPS_MAX];
   assert_int_equal(kvf_checksums_open(too_long, 1, none, &count), KVF_LIMIT);
@@ -97,14 +97,14 @@ static uint64_t stored(uint32_t group, uint32_t block, uint32_t at)
 
 SET_TEST(heads_are_outermost)
 {
-  kvf_checksums_make(regions, 3, &all[3], 2);
+  assert_true(kvf_checksums_make(regions, 3, &all[3], 2));
   for (uint32_t head = 0; head < 4; head++) {
     assert_int_equal(stored(0, 2, 2 * head), kvf_checksum(&pools[0][1024 + (size_t)head * 100], 100));
     assert_int_equal(stored(0, 2, 2 * head + 1), kvf_checksum(&pools[2][128 + (size_t)head * 16], 16));
     assert_int_equal(stored(0, 1, 2 * head), 0);
     assert_int_equal(stored(1, 2, head), 0);
   }
-  kvf_checksums_make(regions, 3, &all[4], BLOCKS - 1);
+  assert_true(kvf_checksums_make(regions, 3, &all[4], BLOCKS - 1));
   assert_int_equal(stored(1, BLOCKS - 1, 3), kvf_checksum(pools[1] + (size_t)(BLOCKS - 1) * 300 + 180, 60));
 }
 
@@ -114,10 +114,10 @@ SET_TEST(every_byte_that_is_read_counts)
   const kvf_transfer transfer = {.items = items, .items_count = 3, .remote_head = 1, .local_head = 1, .heads = 2};
   const kvf_chunk chunk = {&transfer, all, layouts, 5};
   assert_int_equal(kvf_chunk_check(&chunk, NULL), KVF_OK);
-  kvf_checksums_make(regions, 3, &all[3], 3);
-  kvf_checksums_make(regions, 3, &all[4], 5);
+  assert_true(kvf_checksums_make(regions, 3, &all[3], 3));
+  assert_true(kvf_checksums_make(regions, 3, &all[4], 5));
   assert_int_equal(kvf_checksums_compare(&chunk, 2), 2);
-  kvf_checksums_make(regions, 3, &all[3], 1);
+  assert_true(kvf_checksums_make(regions, 3, &all[3], 1));
   assert_int_equal(kvf_checksums_compare(&chunk, 2), 3);
   for (uint32_t region = 0; region < 3; region++) {
     uint32_t head_bytes = regions[region].block_bytes / 4;
@@ -144,7 +144,7 @@ SET_TEST(only_live_bytes_are_judged)
   const kvf_transfer_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
   const kvf_transfer transfer = {.lease = {.id = 9}, .items = items, .items_count = 2, .heads = 4};
   const kvf_chunk chunk = {&transfer, all, layouts, 5};
-  kvf_checksums_make(regions, 3, &all[4], 0);
+  assert_true(kvf_checksums_make(regions, 3, &all[4], 0));
   kvf_read_result live = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_live(9), 0}}};
   kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_over(9), 0}}};
   kvf_read_result failed = {.status = KVF_PEER_DOWN, .sample = live.sample};
@@ -160,7 +160,7 @@ SET_TEST(only_live_bytes_are_judged)
   kvf_checksums_judge(&chunk, 0, &plain);
   assert_int_equal(plain.status, KVF_OK);
   assert_int_equal(plain.verified, 0);
-  kvf_checksums_make(regions, 3, &all[4], 1);
+  assert_true(kvf_checksums_make(regions, 3, &all[4], 1));
   live.status = KVF_OK;
   kvf_checksums_judge(&chunk, 2, &live);
   assert_int_equal(live.status, KVF_OK);

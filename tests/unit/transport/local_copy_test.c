@@ -120,7 +120,7 @@ typedef struct test_scene {
   kvf_region local;
   kvf_region_layout remote;
   kvf_transfer_item items[BLOCKS];
-  uint64_t base;
+  kvf_memory_import import;
   kvf_transfer transfer;
   kvf_chunk chunk;
   kvf_local_copy copy;
@@ -145,16 +145,16 @@ static int scene_open(__attribute__((unused)) void **state)
   for (size_t i = 0; i < (size_t)BLOCKS * BLOCK_BYTES; i++) {
     scene.from[i] = (uint8_t)kvf_prng_next(&prng);
   }
-  scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
+  scene.local = (kvf_region){scene.to, BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
   scene.remote = kvf_region_layout_of(&scene.local);
   for (uint32_t i = 0; i < BLOCKS; i++) {
     scene.items[i] = (kvf_transfer_item){0, i, i, (uint32_t)((uint64_t)i * 11 % BLOCKS)};
   }
-  scene.base = (uintptr_t)scene.from;
+  scene.import = (kvf_memory_import){.ops = &kvf_memory_host, .base = (uintptr_t)scene.from};
   scene.transfer = (kvf_transfer){.items = scene.items, .items_count = BLOCKS, .heads = 1};
   scene.chunk = (kvf_chunk){&scene.transfer, &scene.local, &scene.remote, 1};
-  scene.copy =
-      (kvf_local_copy){.pid = getpid(), .bases = &scene.base, .stop = &fake.stop, .landed = landed, .context = &scene};
+  scene.copy = (kvf_local_copy){
+      .pid = getpid(), .imports = &scene.import, .stop = &fake.stop, .landed = landed, .context = &scene};
   return 0;
 }
 
@@ -182,8 +182,8 @@ SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_all_copied();
-  assert_true(fake.longest_bytes <= KVF_LOCAL_CALL_BYTES_MAX);
-  assert_true(fake.longest_segments <= KVF_LOCAL_CALL_SEGMENTS_MAX);
+  assert_true(fake.longest_bytes <= KVF_MEMORY_BATCH_BYTES_MAX);
+  assert_true(fake.longest_segments <= KVF_MEMORY_BATCH_RUNS_MAX);
   assert_int_equal(fake.calls, 4);
 }
 
@@ -216,7 +216,7 @@ static void assert_failure(int error, kvf_status expected)
   fake.fail_call = 3;
   fake.error = error;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), expected);
-  assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
+  assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
   assert_int_equal(fake.calls, 3);
 }
 
@@ -235,7 +235,7 @@ SCENE_TEST(a_stop_is_seen_at_the_next_call)
   fake.stop_call = 2;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
-  assert_int_equal(bytes, 2 * KVF_LOCAL_CALL_BYTES_MAX);
+  assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 0);
@@ -494,7 +494,7 @@ LIVE_TEST(a_copy_fails_under_a_mapped_fence)
   for (fake.fail_call = 1; fake.fail_call <= 4; fake.fail_call++) {
     assert_int_equal(read_lease(&bytes), KVF_PEER_DOWN);
   }
-  scene.base = 4096;
+  scene.import.base = 4096;
   fake.fail_call = 0;
   assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
   fake.before_call = end_at_second_call;

@@ -6,10 +6,10 @@
 static const kvf_local_place here = {.boot = "some boot", .pid_namespace = 11};
 static const kvf_incarnation incarnation = {{7}};
 static const kvf_region regions[] = {
-    {(void *)(uintptr_t)0x10000, 4096, 4096, 10, 1, 1, 0, KVF_MEMORY_HOST},
-    {(void *)(uintptr_t)0x90000, 512, 256, 10, 1, 1, 0, KVF_MEMORY_HOST},
+    {(void *)(uintptr_t)0x10000, 4096, 4096, 10, 1, 1, 0, KVF_MEMORY_HOST, 0},
+    {(void *)(uintptr_t)0x90000, 512, 256, 10, 1, 1, 0, KVF_MEMORY_HOST, 0},
 };
-static const kvf_region_layout layouts[] = {{4096, 4096, 10, 1, 1, 0}, {512, 256, 10, 1, 1, 0}};
+static const kvf_region_layout layouts[] = {{4096, 4096, 10, 1, 1, 0, 0}, {512, 256, 10, 1, 1, 0, 0}};
 
 static kvf_local_description good_head(void)
 {
@@ -26,35 +26,50 @@ static kvf_local_description good_head(void)
   };
 }
 
+static char message[KVF_MESSAGE_BYTES_MAX];
+
 typedef struct written {
   uint8_t bytes[512];
   size_t count;
 } written;
 
-static written write_head(const kvf_local_description *head)
+static written write_with(const kvf_local_description *head, const kvf_transport_memory *memory)
 {
-  const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
   written out = {.count = 0};
-  assert_int_equal(kvf_local_description_write(head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  uint8_t *exports = NULL;
+  size_t bytes = 0;
+  assert_int_equal(kvf_local_export(memory, &exports, &bytes, message), KVF_OK);
+  memcpy(out.bytes, head, sizeof(*head));
+  memcpy(out.bytes + sizeof(*head), exports, bytes);
+  out.count = sizeof(*head) + bytes;
+  free(exports);
   return out;
 }
 
-static char message[KVF_MESSAGE_BYTES_MAX];
-
-static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, uint64_t *bases)
+static written write_head(const kvf_local_description *head)
 {
+  const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
+  return write_with(head, &memory);
+}
+
+/* Reads it, and imports what it exports. */
+static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, kvf_memory_import *imports)
+{
+  kvf_region_layout all[2 + KVF_GROUPS_MAX] = {layouts[0], layouts[1]};
   message[0] = '\0';
-  kvf_region_layout checksums[KVF_GROUPS_MAX];
-  return kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, bases, checksums,
-                                    message);
+  kvf_status status =
+      kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, all + 2, message);
+  return status != KVF_OK
+             ? status
+             : kvf_local_import(head, from->bytes + sizeof(*head), count - sizeof(*head), all, imports, message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)
 {
   written out = write_head(bad);
   kvf_local_description head;
-  uint64_t bases[2 + KVF_GROUPS_MAX];
-  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_TRANSFER_SETUP);
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
+  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_TRANSFER_SETUP);
   if (strstr(message, why) == NULL) {
     fail_msg("\"%s\" does not say \"%s\"", message, why);
   }
@@ -65,29 +80,18 @@ TEST(what_is_written_is_read)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2 + KVF_GROUPS_MAX];
-  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
+  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_OK);
   assert_memory_equal(&head, &good, sizeof(good));
-  assert_int_equal(bases[0], 0x10000);
-  assert_int_equal(bases[1], 0x90000);
+  assert_int_equal(imports[0].base, 0x10000);
+  assert_int_equal(imports[1].base, 0x90000);
 }
 
 TEST(the_largest_one_fits_the_handshake)
 {
-  assert_true(sizeof(kvf_local_description) + (KVF_REGIONS_MAX + KVF_GROUPS_MAX) * sizeof(uint64_t) <=
+  assert_true(sizeof(kvf_local_description) +
+                  (KVF_REGIONS_MAX + KVF_GROUPS_MAX) * (sizeof(uint32_t) + sizeof(uint64_t)) <=
               KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
-}
-
-TEST(too_little_room_is_a_limit)
-{
-  const kvf_local_description good = good_head();
-  const kvf_transport_memory memory = {.regions = regions, .regions_count = 2};
-  uint8_t room[512];
-  size_t count = 0;
-  const size_t whole = sizeof(good) + 16;
-  assert_int_equal(kvf_local_description_write(&good, &memory, room, whole - 1, &count), KVF_LIMIT);
-  assert_int_equal(kvf_local_description_write(&good, &memory, room, whole, &count), KVF_OK);
-  assert_int_equal(count, whole);
 }
 
 TEST(any_other_length_is_refused)
@@ -95,12 +99,13 @@ TEST(any_other_length_is_refused)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
   for (size_t count = 0; count < out.count + 20; count++) {
     kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
-    assert_int_equal(read_back(&out, count, &head, bases), expected);
+    assert_int_equal(read_back(&out, count, &head, imports), expected);
   }
-  assert_string_equal(message, "its description has 179 bytes, not 160");
+  assert_int_equal(read_back(&out, sizeof(good) - 1, &head, imports), KVF_TRANSFER_SETUP);
+  assert_string_equal(message, "its description has 143 bytes, not 144 or more");
 }
 
 TEST(what_is_no_description_is_refused)
@@ -120,7 +125,7 @@ TEST(checksums_are_told_too)
 {
   kvf_local_description head = good_head();
   kvf_region_layout checksums[KVF_GROUPS_MAX];
-  uint64_t bases[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
   uint32_t groups = kvf_checksums_layouts(layouts, 2, checksums);
   assert_true(groups > 0);
   kvf_region rows[KVF_GROUPS_MAX] = {{0}};
@@ -129,21 +134,20 @@ TEST(checksums_are_told_too)
   }
   const kvf_transport_memory memory = {
       .regions = regions, .regions_count = 2, .checksums_count = groups, .checksums = rows, .checksums_read = rows};
-  written out;
   head.checksums_count = groups;
-  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
+  written out = write_with(&head, &memory);
   kvf_local_description back;
-  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_OK);
+  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_OK);
   assert_int_equal(back.checksums_count, groups);
-  assert_int_equal(bases[2], 0x700000);
+  assert_int_equal(imports[2].base, 0x700000);
 
   rows[groups - 1].base = (void *)(uintptr_t)(INT64_MAX - 7);
-  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
-  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
+  out = write_with(&head, &memory);
+  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_TRANSFER_SETUP);
   assert_non_null(strstr(message, "checksums"));
   head.checksums_count = 0; /* and yet as long as with them */
-  assert_int_equal(kvf_local_description_write(&head, &memory, out.bytes, sizeof(out.bytes), &out.count), KVF_OK);
-  assert_int_equal(read_back(&out, out.count, &back, bases), KVF_TRANSFER_SETUP);
+  out = write_with(&head, &memory);
+  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_TRANSFER_SETUP);
 }
 
 TEST(other_places_are_refused)
@@ -183,14 +187,14 @@ TEST(impossible_regions_are_refused)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  uint64_t bases[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
   const uint64_t last = (uint64_t)INT64_MAX - (9 * 512 + 256);
   memcpy(out.bytes + out.count - 8, &last, 8);
-  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_OK);
+  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_OK);
   const uint64_t past = last + 1;
   memcpy(out.bytes + out.count - 8, &past, 8);
-  assert_int_equal(read_back(&out, out.count, &head, bases), KVF_TRANSFER_SETUP);
-  assert_string_equal(message, "the address of its region 1 is impossible");
+  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_TRANSFER_SETUP);
+  assert_string_equal(message, "its region 1 cannot be read: its address is impossible");
 }
 
 TEST(this_place_is_always_the_same)

@@ -55,26 +55,29 @@ TEST(without_memory_there_is_nothing_to_describe)
 
 TEST(a_description_names_this_process_and_its_memory)
 {
-  const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0}, {96, 64, 4, 1, 1, 0}}};
+  const node_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0, 0}, {96, 64, 4, 1, 1, 0, 0}}};
   side node;
   node_open(&node, ops, &shape, 1);
   node_introduction introduction;
   node_introduce(&node, &introduction);
   const kvf_local_place here = kvf_local_place_here();
   kvf_local_description head;
-  uint64_t bases[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2];
   kvf_region_layout checksums[KVF_GROUPS_MAX];
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
-                                              &node.incarnation, shape.regions, 2, &head, bases, checksums, message),
+                                              &node.incarnation, shape.regions, 2, &head, checksums, message),
+                   KVF_OK);
+  assert_int_equal(kvf_local_import(&head, introduction.description + sizeof(head),
+                                    introduction.description_bytes - sizeof(head), shape.regions, imports, message),
                    KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);
   assert_int_equal(head.table_address, (uintptr_t)node.table);
   assert_int_equal(head.has_table_fd, 1);
   assert_int_equal(head.table_fd, node.table_fd);
-  assert_int_equal(bases[0], (uintptr_t)node.regions[0].base);
-  assert_int_equal(bases[1], (uintptr_t)node.regions[1].base);
+  assert_int_equal(imports[0].base, (uintptr_t)node.regions[0].base);
+  assert_int_equal(imports[1].base, (uintptr_t)node.regions[1].base);
   assert_memory_equal((const void *)(uintptr_t)head.cookie_address, head.cookie, sizeof(head.cookie));
   node_close(&node);
 }

@@ -395,7 +395,7 @@ kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
 
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out)
 {
-  static const kvf_region_layout remote = {64, 64, 9, 1, 1, 0};
+  static const kvf_region_layout remote = {64, 64, 9, 1, 1, 0, 0};
   uint8_t text[KVF_RAILS_MAX];
   uint8_t described[1024];
   kvf_rails_description description = {.count = theirs};

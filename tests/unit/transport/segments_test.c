@@ -7,14 +7,14 @@
 #define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
 
 static const kvf_region local_regions[] = {
-    {BASE(0), 4096, 4096, 100, 4, 8, 0, KVF_MEMORY_HOST},
-    {BASE(1), 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST},
-    {BASE(2), 512, 512, 100, 4, 8, 0, KVF_MEMORY_HOST},
+    {BASE(0), 4096, 4096, 100, 4, 8, 0, KVF_MEMORY_HOST, 0},
+    {BASE(1), 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST, 0},
+    {BASE(2), 512, 512, 100, 4, 8, 0, KVF_MEMORY_HOST, 0},
 };
 static const kvf_region_layout remote_layouts[] = {
-    {8192, 8192, 80, 8, 8, 0},
-    {2048, 2048, 40, 8, 8, 1},
-    {1024, 1024, 80, 8, 8, 0},
+    {8192, 8192, 80, 8, 8, 0, 0},
+    {2048, 2048, 40, 8, 8, 1, 0},
+    {1024, 1024, 80, 8, 8, 0, 0},
 };
 
 static kvf_transfer transfer; /* of chunk_of() */
@@ -163,8 +163,8 @@ TEST(segments_go_item_by_item_and_region_by_region)
 /* One region, whole blocks of 100 bytes: the remote ones packed, the local ones with this stride. */
 static size_t segments_of(const kvf_transfer_item *items, uint32_t count, uint64_t stride_bytes, kvf_segment *out)
 {
-  const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST};
-  const kvf_region_layout remote = {100, 100, 50, 1, 1, 0};
+  const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST, 0};
+  const kvf_region_layout remote = {100, 100, 50, 1, 1, 0, 0};
   const kvf_transfer whole = {.items = items, .items_count = count, .heads = 1};
   const kvf_chunk chunk = {&whole, &local, &remote, 1};
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
@@ -184,8 +184,8 @@ TEST(neighbours_on_both_sides_are_one_segment)
 
 TEST(heads_apart_are_not_one_segment)
 {
-  const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST};
-  const kvf_region_layout remote = {800, 800, 10, 8, 8, 0};
+  const kvf_region local = {BASE(0), 400, 400, 10, 4, 8, 0, KVF_MEMORY_HOST, 0};
+  const kvf_region_layout remote = {800, 800, 10, 8, 8, 0, 0};
   const kvf_transfer_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
   const kvf_transfer half = {.items = items, .items_count = 2, .remote_head = 4, .heads = 4};
   const kvf_chunk chunk = {&half, &local, &remote, 1};

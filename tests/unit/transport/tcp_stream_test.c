@@ -33,7 +33,7 @@ static int scene_open(__attribute__((unused)) void **state)
   assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
   assert_int_equal(kvf_tcp_stream_open(&s.from, fds[0], 256, 64), KVF_OK);
   assert_int_equal(kvf_tcp_stream_open(&s.to, fds[1], 256, 64), KVF_OK);
-  s.layout = (kvf_region_layout){STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0};
+  s.layout = (kvf_region_layout){STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, 0};
   for (uint32_t i = 0; i < BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.remote_block = BLOCKS - 1 - i, .local_block = BLOCKS - 1 - i};
   }
@@ -41,9 +41,9 @@ static int scene_open(__attribute__((unused)) void **state)
   for (int side = 0; side < 2; side++) {
     s.memory[side] = calloc(BLOCKS, STRIDE);
     assert_non_null(s.memory[side]);
-    s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST};
+    s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
     s.chunks[side] = (kvf_chunk){&s.transfer, &s.regions[side], &s.layout, 1};
-    s.payloads[side] = (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES};
+    s.payloads[side] = (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES, NULL};
   }
   for (size_t i = 0; i < (size_t)BLOCKS * STRIDE; i++) {
     s.memory[0][i] = (uint8_t)(i * 31 >> 3);

@@ -43,6 +43,10 @@ TEST(test_size_limit)
   assert_false(kvf_region_layout_is_valid(&layout));
   layout.blocks = 1; /* its stride leads nowhere */
   assert_true(kvf_region_layout_is_valid(&layout));
+  layout.memory = KVF_MEMORY_KINDS_MAX - 1; /* a newer peer's: not ours */
+  assert_true(kvf_region_layout_is_valid(&layout));
+  layout.memory++;
+  assert_false(kvf_region_layout_is_valid(&layout));
 }
 
 TEST(test_regions_together)

@@ -21,8 +21,13 @@ static kvf_status decode_welcome(const void *body, size_t body_bytes)
 static kvf_welcome some_welcome(uint32_t regions_count)
 {
   for (uint32_t i = 0; i <= KVF_REGIONS_MAX; i++) {
-    regions[i] = (kvf_region_layout){
-        .stride_bytes = 8192, .block_bytes = 4096, .blocks = 100, .heads = 2, .heads_total = 4, .group = 0};
+    regions[i] = (kvf_region_layout){.stride_bytes = 8192,
+                                     .block_bytes = 4096,
+                                     .blocks = 100,
+                                     .heads = 2,
+                                     .heads_total = 4,
+                                     .group = 0,
+                                     .memory = 7};
   }
   fill(description, sizeof(description), 9);
   return (kvf_welcome){.session_id = UINT64_C(0x1122334455667788),
@@ -66,6 +71,7 @@ static void check_equal(const kvf_welcome *a, const kvf_welcome *b)
     assert_int_equal(a->regions[i].heads, b->regions[i].heads);
     assert_int_equal(a->regions[i].heads_total, b->regions[i].heads_total);
     assert_int_equal(a->regions[i].group, b->regions[i].group);
+    assert_int_equal(a->regions[i].memory, b->regions[i].memory);
   }
   assert_int_equal(a->transports_count, b->transports_count);
   for (uint32_t i = 0; i < a->transports_count; i++) {
@@ -187,7 +193,7 @@ TEST(test_rules)
   check_invalid(&welcome);
 }
 
-/* Offsets in the body of some_welcome(3): head 22, one run of regions 30, then the transports. */
+/* Offsets in the body of some_welcome(3): head 22, one run of regions 31, then the transports. */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {
@@ -211,22 +217,23 @@ TEST(test_decoding_checks_the_same)
               {44, 1},    /* heads_total below heads */
               {48, 1},    /* no group 0 */
               {48, 16},   /* group */
-              {52, 3},    /* more transports than there are */
-              {52, 5},    /* more than allowed */
-              {53, 16},   /* a name's length */
-              {54, ' '},  /* a name's character */
-              {60, 0xff}, /* a description's length */
-              {62, 1},    /* … far beyond */
-              {61, 0x81}, /* … beyond the limit */
-              {80, 2},    /* the library's length */
-              {81, 7}};   /* a character of it */
+              {52, 32},   /* memory */
+              {53, 3},    /* more transports than there are */
+              {53, 5},    /* more than allowed */
+              {54, 16},   /* a name's length */
+              {55, ' '},  /* a name's character */
+              {61, 0xff}, /* a description's length */
+              {63, 1},    /* … far beyond */
+              {62, 0x81}, /* … beyond the limit */
+              {81, 2},    /* the library's length */
+              {82, 7}};   /* a character of it */
   kvf_welcome welcome = some_welcome(3);
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
-  assert_int_equal(body[52], 2);
-  assert_int_equal(body[59], 5);
-  assert_int_equal(body[80], 3);
+  assert_int_equal(body[53], 2);
+  assert_int_equal(body[60], 5);
+  assert_int_equal(body[81], 3);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t *copy = exact_copy(body, bytes);
     copy[rows[i].at] = rows[i].byte;

@@ -1,0 +1,98 @@
+/* What a kind of memory can do. Nothing but these operations touches the bytes of a region: elsewhere an address of a
+ * region is a name for them, unless its kind says that it is more.
+ *
+ * Any thread may call them, several at once. None may be called under a lock that others wait for, unless it says so.
+ * What they wait for is the device, and for import() and read() the peer's process: see transport/local.
+ */
+#ifndef KVF_MEMORY_MEMORY_H
+#define KVF_MEMORY_MEMORY_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "kvferry/node.h"
+
+#define KVF_MEMORY_EXPORT_BYTES_MAX 128
+
+/* Runs and bytes of one step of read(): what a cancel waits for at most, and long enough that the step itself costs
+ * nothing beside the bytes. */
+#define KVF_MEMORY_BATCH_RUNS_MAX 256
+#define KVF_MEMORY_BATCH_BYTES_MAX (UINT64_C(1) << 20)
+
+/* Runs of equal length, from a peer's regions to ours, of which those before `first` have been read. */
+typedef struct kvf_memory_batch {
+  struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
+  struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
+  size_t first;
+  size_t count;
+} kvf_memory_batch;
+
+typedef struct kvf_memory_ops kvf_memory_ops;
+
+/* A peer's region, as it can be read here. */
+typedef struct kvf_memory_import {
+  const kvf_memory_ops *ops; /* of its kind; NULL: there is nothing to release */
+  uint64_t base;             /* what read() calls its first byte */
+  void *state;               /* the kind's own */
+} kvf_memory_import;
+
+struct kvf_memory_ops {
+  kvf_memory_kind kind;
+  /* Any code may read and write it by its address: whoever is faster without copy_in() and copy_out() does so. */
+  bool is_addressable;
+
+  /* Whether the region is memory of this kind and on its device, and can be read. KVF_INVALID: `message`
+   * (KVF_MESSAGE_BYTES_MAX, here and below) says what it is. */
+  kvf_status (*check)(const kvf_region *region, char *message);
+
+  /* Between host memory and a run of a region. When they return the bytes are where they should be. False: they are
+   * not, since the device has failed. */
+  bool (*copy_in)(void *to, const void *from, size_t bytes);
+  bool (*copy_out)(void *to, const void *from, size_t bytes);
+  /* kvf_checksum() of a run of a region. False: likewise. */
+  bool (*checksum)(const void *at, size_t bytes, uint64_t *out);
+
+  /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
+   * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. */
+  kvf_status (*mark)(const kvf_ordering_point *point, void **mark);
+  /* Whether it is complete, without waiting. Once it is, it stays so, and what is read or written by anyone afterwards
+   * comes after all that was before the point. */
+  bool (*is_complete)(void *mark);
+  void (*unmark)(void *mark);
+
+  /* What a process on this host needs to read the region: at most KVF_MEMORY_EXPORT_BYTES_MAX bytes. Good for as long
+   * as the region is registered. KVF_TRANSFER_SETUP: this memory cannot be read by others; the message says why. */
+  kvf_status (*export)(const kvf_region *region, void *out, size_t *bytes, char *message);
+  /* In the other process: `exported` comes from process `pid`, which may be lying, and is to be as long as
+   * `region_bytes`. On KVF_OK *out is the caller's, for release(), and stays readable whatever becomes of the process:
+   * that it is still alive, and the bytes its own, is for the fence to say, after they have been read.
+   * KVF_TRANSFER_SETUP: it cannot be read; the message says why. */
+  kvf_status (*import)(pid_t pid, const void *exported, size_t bytes, uint64_t region_bytes, kvf_memory_import *out,
+                       char *message);
+  /* NULL: there is nothing to release. */
+  void (*release)(kvf_memory_import *import);
+  /* One step: reads some of the batch and moves it on; *bytes is how many. `to` is addressable, or of this kind. When
+   * it returns nothing writes to it. KVF_PEER_DOWN: the process is gone. KVF_TRANSFER_FAILED: it is there, the memory
+   * is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
+  kvf_status (*read)(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes);
+};
+
+/* The operations of a kind, constant; NULL: the library does not know it. `kind` may come from a peer. */
+const kvf_memory_ops *kvf_memory_ops_of(uint32_t kind);
+
+extern const kvf_memory_ops kvf_memory_host;
+
+/* What an errno of process_vm_readv means to a read. */
+kvf_status kvf_memory_host_error(int error);
+
+/* Whether `bytes` bytes from `address` lie in what a process can have. */
+static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
+{
+  return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
+}
+
+/* `bytes` more of the batch have been read: for read(). */
+void kvf_memory_batch_advance(kvf_memory_batch *batch, size_t bytes);
+
+#endif
