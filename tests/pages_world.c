@@ -195,13 +195,13 @@ static void rank_open(const world *w, const world_side *side, uint32_t stage, ui
   uint32_t all = all_heads(w);
   r->pages = (kvf_pages){.regions = r->regions,
                          .regions_count = regions,
-                         .parts = r->parts,
-                         .parts_count = count,
-                         .share = {.first_head = r->split * all / splits_of(side),
-                                   .heads = at_least_one(all / splits_of(side)),
-                                   .heads_total = all}};
+                         .layout = {.parts = r->parts,
+                                    .parts_count = count,
+                                    .share = {.first_head = r->split * all / splits_of(side),
+                                              .heads = at_least_one(all / splits_of(side)),
+                                              .heads_total = all}}};
   if (side->dealt > 1) {
-    r->pages.deal = (kvf_deal){side->dealt, r->dealt_rank, side->deal_tokens};
+    r->pages.layout.deal = (kvf_deal){side->dealt, r->dealt_rank, side->deal_tokens};
   }
 }
 
@@ -243,7 +243,7 @@ static uint32_t block_at(const world_side *side, const world_thing *thing, uint3
 
 static void fill(const world *w, rank *r)
 {
-  for (uint32_t i = 0; i < r->pages.parts_count; i++) {
+  for (uint32_t i = 0; i < r->pages.layout.parts_count; i++) {
     const world_thing *thing = &w->things[r->thing[i]];
     for (uint32_t token = 0; token < request_tokens(w, thing); token++) {
       write_token(&w->producer, r, i, r->memory[r->parts[i].region], block_at(&w->producer, thing, token), r->thing[i],
@@ -401,7 +401,7 @@ static const char *compare(const world *w, const rank *d, const kvf_transfer_ite
       abort();
     }
   }
-  for (uint32_t part = 0; part < d->pages.parts_count; part++) {
+  for (uint32_t part = 0; part < d->pages.layout.parts_count; part++) {
     const world_thing *thing = &w->things[d->thing[part]];
     for (uint32_t i = 0; i < count; i++) {
       uint32_t first = items[i].position * item_tokens(w, thing);
@@ -617,7 +617,7 @@ const char *world_check_malformed(world *w, world_choose choose, void *context)
   rank d;
   rank_open(w, &w->producer, 0, choose(context, w->producer.ranks), &p);
   rank_open(w, &w->consumer, 0, choose(context, w->consumer.ranks), &d);
-  kvf_transfer transfer = {.items = items, .items_count = make_items(w, items), .heads = p.pages.share.heads};
+  kvf_transfer transfer = {.items = items, .items_count = make_items(w, items), .heads = p.pages.layout.share.heads};
   for (uint32_t i = 0; choose(context, 2) == 1 && i < transfer.items_count; i++) {
     items[i].remote_block = items[i].local_block = WORLD_BLOCKS - 1; /* nothing lies behind it */
   }
@@ -627,7 +627,7 @@ const char *world_check_malformed(world *w, world_choose choose, void *context)
   memcpy(regions, p.regions, sizeof(regions));
   memcpy(parts, p.parts, sizeof(parts));
   told.regions = regions;
-  told.parts = parts;
+  told.layout.parts = parts;
   const char *wrong = NULL;
   if (choose(context, 2) == 0) {
     for (uint32_t i = 1 + choose(context, 3); i > 0; i--) {
@@ -636,16 +636,16 @@ const char *world_check_malformed(world *w, world_choose choose, void *context)
           spoil(regions, told.regions_count * sizeof(regions[0]), choose, context);
           break;
         case 1:
-          spoil(&told.share, sizeof(told.share), choose, context);
+          spoil(&told.layout.share, sizeof(told.layout.share), choose, context);
           break;
         case 2:
-          spoil(&told.deal, sizeof(told.deal), choose, context);
+          spoil(&told.layout.deal, sizeof(told.layout.deal), choose, context);
           break;
         case 3:
           spoil(&transfer.remote_head, 3 * sizeof(uint32_t), choose, context);
           break;
         default:
-          spoil(parts, told.parts_count * sizeof(parts[0]), choose, context);
+          spoil(parts, told.layout.parts_count * sizeof(parts[0]), choose, context);
           break;
       }
     }

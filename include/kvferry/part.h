@@ -84,8 +84,9 @@ typedef struct kvf_deal {
   uint32_t tokens;
 } kvf_deal;
 
+/* What a rank's pages are. */
 typedef struct kvf_layout {
-  const kvf_part *parts;
+  const kvf_part *parts; /* NULL: each region is a part of its own, as its kvf_region says, and nothing is dealt */
   size_t parts_count;
   kvf_share share;
   kvf_deal deal;

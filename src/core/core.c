@@ -175,12 +175,13 @@ void kvf_core_free(kvf_core *core)
 
 /* ---- memory and engine ---- */
 
-kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
+kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
 {
+  const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
   if (core->pool.has_existed) {
     return KVF_EXISTS;
   }
-  kvf_status status = kvf_pool_set(&core->pool, regions, count);
+  kvf_status status = kvf_pool_set(&core->pool, &pages);
   if (status != KVF_OK) {
     return status;
   }

@@ -93,7 +93,8 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
                         .description = offer->description,
                         .description_bytes = offer->description_bytes,
                         .remote = action->welcome->regions,
-                        .remote_count = action->welcome->regions_count};
+                        .remote_count = action->welcome->regions_count,
+                        .layout = action->welcome->layout};
   status = transport->ops->connect(transport, &spec, &entry->link);
   kvf_forget(&spec.session_key, sizeof(spec.session_key));
   if (status == KVF_OK) {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 
 #define NAME_BYTES 48
+#define REGIONS_MAX (KVF_REGIONS_MAX + KVF_GROUPS_MAX) /* with their checksums */
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -17,13 +18,13 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 
 uint32_t kvf_pages_parts(const kvf_pages *pages)
 {
-  return pages->parts == NULL ? pages->regions_count : pages->parts_count;
+  return pages->layout.parts == NULL ? pages->regions_count : (uint32_t)pages->layout.parts_count;
 }
 
 kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i)
 {
-  if (pages->parts != NULL) {
-    return pages->parts[i];
+  if (pages->layout.parts != NULL) {
+    return pages->layout.parts[i];
   }
   const kvf_region_layout *region = &pages->regions[i];
   uint32_t head_bytes = region->block_bytes / region->heads;
@@ -40,8 +41,8 @@ kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i)
 
 kvf_share kvf_pages_share(const kvf_pages *pages)
 {
-  return pages->parts != NULL || pages->regions_count == 0
-             ? pages->share
+  return pages->layout.parts != NULL || pages->regions_count == 0
+             ? pages->layout.share
              : (kvf_share){.heads = pages->regions[0].heads, .heads_total = pages->regions[0].heads_total};
 }
 
@@ -49,7 +50,7 @@ static void name_part(const kvf_pages *pages, uint32_t i, char name[NAME_BYTES])
 {
   static const char *const kinds[] = {"KV", "keys", "values", "latent", "index", "scales", "state", "convolution"};
   const kvf_part part = kvf_pages_part(pages, i);
-  if (pages->parts == NULL) {
+  if (pages->layout.parts == NULL) {
     (void)snprintf(name, NAME_BYTES, "region %" PRIu32, i);
   } else if ((uint32_t)part.kind < sizeof(kinds) / sizeof(kinds[0])) {
     (void)snprintf(name, NAME_BYTES, "layer %" PRIu32 " %s %" PRIu32, part.layer, kinds[part.kind], part.index);
@@ -76,7 +77,7 @@ static bool part_is_valid(const kvf_pages *pages, const kvf_part *part)
     return false;
   }
   if (part->unit_bytes == 0 || part->rows == 0 || part->rows > KVF_PART_ROWS_MAX || part->heads == 0 ||
-      part->heads_total > pages->share.heads_total || part->heads > part->heads_total ||
+      part->heads_total > pages->layout.share.heads_total || part->heads > part->heads_total ||
       part->first_head > part->heads_total - part->heads || !strides_are_valid(part)) {
     return false;
   }
@@ -110,15 +111,15 @@ static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
 {
   uint32_t block_tokens[KVF_GROUPS_MAX];
   uint32_t groups = 0;
-  for (uint32_t i = 0; i < pages->parts_count; i++) {
-    const kvf_part *part = &pages->parts[i];
+  for (uint32_t i = 0; i < pages->layout.parts_count; i++) {
+    const kvf_part *part = &pages->layout.parts[i];
     *bad = i;
     if (!part_is_valid(pages, part)) {
       return false;
     }
     bool first = (groups >> part->group & 1) == 0;
     if ((!first && part->block_tokens != block_tokens[part->group]) ||
-        (part->block_tokens > 0 && !deal_fits(&pages->deal, part->block_tokens, part->rows))) {
+        (part->block_tokens > 0 && !deal_fits(&pages->layout.deal, part->block_tokens, part->rows))) {
       return false;
     }
     block_tokens[part->group] = part->block_tokens;
@@ -130,9 +131,9 @@ static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
 
 static bool whole_is_valid(const kvf_pages *pages)
 {
-  const kvf_share *share = &pages->share;
-  const kvf_deal *deal = &pages->deal;
-  return pages->parts_count > 0 && pages->parts_count <= KVF_PARTS_MAX && share->heads > 0 &&
+  const kvf_share *share = &pages->layout.share;
+  const kvf_deal *deal = &pages->layout.deal;
+  return pages->layout.parts_count > 0 && pages->layout.parts_count <= KVF_PARTS_MAX && share->heads > 0 &&
          share->heads_total <= KVF_PART_HEADS_MAX && share->heads <= share->heads_total &&
          share->first_head <= share->heads_total - share->heads && deal_is_valid(deal);
 }
@@ -140,7 +141,7 @@ static bool whole_is_valid(const kvf_pages *pages)
 bool kvf_pages_are_valid(const kvf_pages *pages)
 {
   uint32_t bad;
-  if (pages->parts == NULL) {
+  if (pages->layout.parts == NULL) {
     return kvf_region_layouts_are_valid(pages->regions, pages->regions_count);
   }
   for (uint32_t i = 0; i < smaller(pages->regions_count, KVF_REGIONS_MAX); i++) {
@@ -156,7 +157,7 @@ bool kvf_pages_are_valid(const kvf_pages *pages)
 /* What a deal is in a plan: one of ranks 0 is one of a single rank. */
 static kvf_deal deal_of(const kvf_pages *pages)
 {
-  return is_dealt(&pages->deal) ? pages->deal : (kvf_deal){.ranks = 1, .tokens = 1};
+  return is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
 }
 
 static kvf_place place_of(const kvf_pages *pages, const kvf_part *part)
@@ -218,6 +219,15 @@ static void end_runs(kvf_pair *pairs, uint32_t count)
   }
 }
 
+kvf_want kvf_want_whole(uint32_t layers)
+{
+  kvf_want want = {.layers = layers, .deal = {.ranks = 1, .tokens = 1}};
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    want.splits[i] = 1;
+  }
+  return want;
+}
+
 void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
 {
   *plan = (kvf_plan){.pairs = pairs,
@@ -226,6 +236,7 @@ void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
                      .deal = deal_of(pages),
                      .is_own = true};
   kvf_part before = {0};
+  uint32_t layers = 0;
   for (uint32_t i = 0, run = 0; i < plan->pairs_count; i++) {
     const kvf_part part = kvf_pages_part(pages, i);
     run += i > 0 && !follow_each_other(&before, &part) ? 1 : 0;
@@ -233,13 +244,11 @@ void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
     pairs[i].run_end = run;
     add_to_group(plan, pages, &part, pages, &part);
     plan->groups_count = part.group >= plan->groups_count ? part.group + 1 : plan->groups_count;
+    layers = part.layer >= layers ? part.layer + 1 : layers;
     before = part;
   }
   end_runs(pairs, plan->pairs_count);
-  plan->want = (kvf_want){.layers = KVF_LAYERS_MAX, .deal = {.ranks = 1, .tokens = 1}};
-  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    plan->want.splits[i] = 1;
-  }
+  plan->want = kvf_want_whole(layers);
 }
 
 static kvf_status differ(char *message, const char *part, const char *field, uint64_t here, uint64_t there)
@@ -250,7 +259,7 @@ static kvf_status differ(char *message, const char *part, const char *field, uin
 /* A peer's description on its own. */
 static kvf_status check_remote(const kvf_pages *remote, char *message)
 {
-  for (uint32_t i = 0; i < smaller(remote->regions_count, KVF_REGIONS_MAX); i++) {
+  for (uint32_t i = 0; i < smaller(remote->regions_count, REGIONS_MAX); i++) {
     const kvf_region_layout *region = &remote->regions[i];
     if (!kvf_region_layout_is_valid(region)) {
       return kvf_fail(KVF_INCOMPATIBLE, message,
@@ -260,11 +269,11 @@ static kvf_status check_remote(const kvf_pages *remote, char *message)
                       region->group);
     }
   }
-  if (remote->regions_count > KVF_REGIONS_MAX || (remote->parts != NULL && !whole_is_valid(remote))) {
+  if (remote->regions_count > REGIONS_MAX || (remote->layout.parts != NULL && !whole_is_valid(remote))) {
     return kvf_fail(KVF_INCOMPATIBLE, message, "the peer's layout makes no sense");
   }
   uint32_t bad;
-  if (remote->parts != NULL && !parts_are_valid(remote, &bad)) {
+  if (remote->layout.parts != NULL && !parts_are_valid(remote, &bad)) {
     char name[NAME_BYTES];
     name_part(remote, bad, name);
     return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", name);
@@ -330,7 +339,7 @@ typedef struct pairing {
   char *message;
 } pairing;
 
-_Static_assert(KVF_REGIONS_MAX <= KVF_PARTS_MAX, "a part a region");
+_Static_assert(REGIONS_MAX <= KVF_PARTS_MAX, "a part a region");
 
 static kvf_status pair_all(pairing *p)
 {
@@ -349,7 +358,7 @@ static kvf_status pair_all(pairing *p)
     char name[NAME_BYTES];
     const kvf_part here = kvf_pages_part(p->local, found);
     name_part(p->remote, i, name);
-    kvf_status status = check_pair(&here, &there, name, p->remote->parts == NULL, p->message);
+    kvf_status status = check_pair(&here, &there, name, p->remote->layout.parts == NULL, p->message);
     if (status != KVF_OK) {
       return status;
     }
@@ -388,7 +397,6 @@ static kvf_status split_groups(pairing *p)
   kvf_plan *plan = p->plan;
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
     const kvf_plan_group *group = &plan->groups[i];
-    plan->want.splits[i] = 1;
     if (!group->has_tokens) {
       continue;
     }
@@ -408,7 +416,7 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
                          char *message)
 {
   pairing p = {.plan = plan, .pairs = pairs, .local = local, .remote = remote, .message = message};
-  if (local->parts == NULL && remote->parts == NULL && local->regions_count != remote->regions_count) {
+  if (local->layout.parts == NULL && remote->layout.parts == NULL && local->regions_count != remote->regions_count) {
     return kvf_fail(KVF_INCOMPATIBLE, message, "regions: %" PRIu32 " here, %" PRIu32 " there", local->regions_count,
                     remote->regions_count);
   }
@@ -416,7 +424,8 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
   if (status != KVF_OK) {
     return status;
   }
-  *plan = (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote)};
+  *plan =
+      (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote), .want = kvf_want_whole(0)};
   plan->want.deal = deal_of(local);
   for (uint32_t i = 0; i < kvf_pages_parts(local); i++) {
     uint32_t group = kvf_pages_part(local, i).group;
@@ -570,16 +579,18 @@ static bool want_fits(const kvf_chunk *chunk)
       return false;
     }
   }
+  bool has_last = false;
   for (uint32_t i = 0; i < plan->pairs_count; i++) {
     const kvf_pair *pair = &plan->pairs[i];
     const kvf_plan_group *group = &plan->groups[pair->group];
     uint32_t row_tokens = group->has_tokens ? group->remote_tokens / pair->rows : 1;
+    has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
     if (is_wanted(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
                                    (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
       return false;
     }
   }
-  return deal_is_valid(&want->deal);
+  return has_last && deal_is_valid(&want->deal);
 }
 
 /* Bytes of a whole remote block of each group. */

@@ -28,11 +28,8 @@
 /* A rank's memory, as it is described. Everything is the caller's. */
 typedef struct kvf_pages {
   const kvf_region_layout *regions;
-  const kvf_part *parts; /* NULL: one a region */
   uint32_t regions_count;
-  uint32_t parts_count;
-  kvf_share share; /* not read without parts */
-  kvf_deal deal;
+  kvf_layout layout;
 } kvf_pages;
 
 /* Whether it makes sense; every number in it is then within its limit, and every part within its region. No regions at
@@ -51,6 +48,9 @@ typedef struct kvf_want {
   kvf_deal deal;                   /* the reader's */
   uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
 } kvf_want;
+
+/* All of the first `layers` layers, block by block. */
+kvf_want kvf_want_whole(uint32_t layers);
 
 /* Where a part lies on one side. */
 typedef struct kvf_place {

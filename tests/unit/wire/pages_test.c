@@ -266,9 +266,7 @@ static void describe(described *d)
   }
   d->pages = (kvf_pages){.regions = d->regions,
                          .regions_count = 1,
-                         .parts = d->parts,
-                         .parts_count = 2,
-                         .share = {.heads = 4, .heads_total = 4}};
+                         .layout = {.parts = d->parts, .parts_count = 2, .share = {.heads = 4, .heads_total = 4}}};
 }
 
 TEST(descriptions_are_checked)
@@ -304,18 +302,18 @@ TEST(descriptions_are_checked)
   REFUSED(d.parts[1].group = KVF_GROUPS_MAX);
   REFUSED(d.parts[1].group = 2); /* and none in 1 */
   REFUSED(d.regions[0].blocks = 0);
-  REFUSED(d.pages.parts_count = 0);
-  REFUSED(d.pages.parts_count = KVF_PARTS_MAX + 1);
+  REFUSED(d.pages.layout.parts_count = 0);
+  REFUSED(d.pages.layout.parts_count = KVF_PARTS_MAX + 1);
   REFUSED(d.pages.regions_count = KVF_REGIONS_MAX + 1);
-  REFUSED(d.pages.share.heads = 0);
-  REFUSED(d.pages.share.first_head = 1);
-  REFUSED(d.pages.share.heads_total = KVF_PART_HEADS_MAX + 1);
-  REFUSED(d.pages.deal = ((kvf_deal){2, 2, 1}));
-  REFUSED(d.pages.deal = ((kvf_deal){2, 0, 0}));
-  REFUSED(d.pages.deal = ((kvf_deal){2, 0, 3})); /* a block has no whole number of turns */
-  REFUSED(d.pages.deal = ((kvf_deal){KVF_RANKS_MAX + 1, 0, 1}));
+  REFUSED(d.pages.layout.share.heads = 0);
+  REFUSED(d.pages.layout.share.first_head = 1);
+  REFUSED(d.pages.layout.share.heads_total = KVF_PART_HEADS_MAX + 1);
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 2, 1}));
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 0}));
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 3})); /* a block has no whole number of turns */
+  REFUSED(d.pages.layout.deal = ((kvf_deal){KVF_RANKS_MAX + 1, 0, 1}));
   describe(&d);
-  d.pages.deal = (kvf_deal){2, 1, 2};
+  d.pages.layout.deal = (kvf_deal){2, 1, 2};
   assert_true(kvf_pages_are_valid(&d.pages));
 }
 
@@ -345,15 +343,15 @@ TEST(what_does_not_pair_is_named)
   INCOMPATIBLE(there.parts[1].unit_bytes = 1, "layer 0 values 0: unit_bytes is 2 here, 1 there");
   INCOMPATIBLE(there.parts[1].group = 1, "layer 0 values 0: group is 0 here, 1 there");
   INCOMPATIBLE(there.parts[1].heads_total = 2; there.parts[1].heads = 2, "heads_total is 4 here, 2 there");
-  INCOMPATIBLE(there.pages.share.heads_total = 8, "layout: heads_total is 4 here, 8 there");
+  INCOMPATIBLE(there.pages.layout.share.heads_total = 8, "layout: heads_total is 4 here, 8 there");
   INCOMPATIBLE(there.parts[1].rows = 2; there.parts[0].rows = 2, "tokens of a row is 1 here, 2 there");
   INCOMPATIBLE(there.parts[1].block_tokens = 0; there.parts[0].block_tokens = 0, "block_tokens is 4 here, 0 there");
   INCOMPATIBLE(there.parts[1].kind = KVF_PART_STATE, "layer 0 state 0: there only");
   INCOMPATIBLE(there.parts[1].kind = KVF_PART_KEYS, "layer 0 keys 0: there only, or twice");
-  INCOMPATIBLE(there.pages.parts_count = 1, "layer 0 values 0: here only");
+  INCOMPATIBLE(there.pages.layout.parts_count = 1, "layer 0 values 0: here only");
   INCOMPATIBLE(there.parts[0].layer = there.parts[1].layer = 3, "it has none of the layers");
   INCOMPATIBLE(there.parts[1].rows = 0, "layer 0 values 0 of the peer makes no sense");
-  INCOMPATIBLE(there.pages.share.heads = 0, "the peer's layout makes no sense");
+  INCOMPATIBLE(there.pages.layout.share.heads = 0, "the peer's layout makes no sense");
   INCOMPATIBLE(there.regions[0].blocks = 0, "region 0 of the peer makes no sense");
   INCOMPATIBLE(
       for (int i = 0; i < 2; i++) { there.parts[i].rows = there.parts[i].block_tokens = 3; },
@@ -383,8 +381,8 @@ TEST(layers_in_between_must_be_there)
   kvf_part three[] = {there.parts[0], there.parts[1], there.parts[1]};
   kvf_pair room[3];
   three[2].layer = 2;
-  there.pages.parts = three;
-  there.pages.parts_count = 3;
+  there.pages.layout.parts = three;
+  there.pages.layout.parts_count = 3;
   assert_int_equal(kvf_plan_make(&plan, room, &here.pages, &there.pages, message), KVF_INCOMPATIBLE);
   assert_string_equal(message, "layer 1 keys 0: there only, or twice");
 }
@@ -414,7 +412,8 @@ TEST(wants_are_checked)
   want.deal = (kvf_deal){2, 2, 1};
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
   want = plan.want;
-  want.first_layer = 1;
-  assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
-  assert_int_equal(bytes, 0);
+  want.layers = 2;
+  assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID); /* it has one */
+  want.layers = 0;
+  assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
 }
