@@ -112,6 +112,9 @@ static void put_part(kvf_encoder *encoder, const kvf_part *part)
 static void put_layout(kvf_encoder *encoder, const kvf_layout *layout)
 {
   kvf_put_u16(encoder, (uint16_t)layout->parts_count);
+  if (layout->parts_count == 0) {
+    return;
+  }
   kvf_put_u32(encoder, layout->share.first_head);
   kvf_put_u32(encoder, layout->share.heads);
   kvf_put_u32(encoder, layout->share.heads_total);
@@ -206,6 +209,9 @@ static kvf_part get_part(kvf_decoder *decoder)
 static kvf_status get_layout(kvf_decoder *decoder, kvf_layout *layout)
 {
   size_t count = kvf_get_u16(decoder);
+  if (count == 0) {
+    return KVF_OK;
+  }
   layout->share.first_head = kvf_get_u32(decoder);
   layout->share.heads = kvf_get_u32(decoder);
   layout->share.heads_total = kvf_get_u32(decoder);
@@ -214,9 +220,6 @@ static kvf_status get_layout(kvf_decoder *decoder, kvf_layout *layout)
   layout->deal.tokens = kvf_get_u32(decoder);
   if (count > KVF_PARTS_MAX || kvf_decoder_left(decoder) < count * PART_BYTES) {
     return KVF_PROTOCOL;
-  }
-  if (count == 0) {
-    return KVF_OK;
   }
   kvf_part *parts = calloc(count, sizeof(*parts));
   if (parts == NULL) {
