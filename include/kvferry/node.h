@@ -52,9 +52,11 @@ typedef struct kvf_region {
 /* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
  * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other process
  * writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a process
- * that is gone before its successor writes there. KVF_EXISTS: registered already. KVF_INVALID: a region is empty,
- * block_bytes is not a multiple of heads, regions disagree on heads_total, or a group has no region. KVF_LIMIT: more
- * than KVF_REGIONS_MAX or KVF_GROUPS_MAX. */
+ * that is gone before its successor writes there. A transport that does not serve this kind of
+ * memory is left out, as the log says. KVF_EXISTS: registered already. KVF_INVALID: a region is empty, or is not memory
+ * of its kind and device as the log says, block_bytes is not a multiple of heads, regions disagree on heads_total, or a
+ * group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or
+ * one that the option require names, would be left out. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies

@@ -53,8 +53,9 @@ typedef enum kvf_status {
   KVF_HANDSHAKE_TIMEOUT = -303, /* connected, but the handshake did not end in handshake_timeout_ms */
   KVF_HANDSHAKE_REFUSED = -304, /* the two sides do not share a key */
   KVF_INCOMPATIBLE = -305,      /* the same bytes mean different things to the two engines */
-  KVF_TRANSFER_SETUP = -306,    /* no transport that both sides have could be set up */
-  KVF_PROTOCOL = -307,          /* the peer sent something that no version of the protocol allows */
+  KVF_TRANSFER_SETUP = -306, /* no transport that both sides have could be set up, or brings bytes from the one's kind
+                                of memory into the other's: the log names the kinds */
+  KVF_PROTOCOL = -307,       /* the peer sent something that no version of the protocol allows */
 
   /* This engine cannot go on with the request. */
   KVF_RANK_LOST = -401, /* a rank did not report by the deadline; its blocks stay quarantined */

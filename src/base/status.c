@@ -70,7 +70,7 @@ static const kvf_status_info table[] = {
            "The two engines differ in model or layout, so that the same bytes mean different things."),
     /* The breaker is per path: it keeps each next load from paying for the same failing connect. */
     STATUS(KVF_TRANSFER_SETUP, "transfer_setup", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
-           "No transport that both sides have could be set up."),
+           "No transport that both sides have could be set up, or serves their kinds of memory."),
     /* Costs the connection, so it counts as a reset does. */
     STATUS(KVF_PROTOCOL, "protocol", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
            "The peer sent something that no version of the protocol allows."),

@@ -68,6 +68,11 @@ void kvf_core_leave_out_transport(kvf_core *core, uint32_t i)
   memmove(peers->transports[i], peers->transports[i + 1], (peers->transports_count - i) * sizeof(peers->transports[0]));
 }
 
+void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds)
+{
+  core->peers.unserved[i] = ~kinds;
+}
+
 kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
 {
   memset(core, 0, sizeof(*core));
@@ -380,8 +385,9 @@ void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_s
 }
 
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes)
+                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces)
 {
+  core->read_pieces += pieces;
   if (verified > 0) {
     kvf_attempts_on_read_verified(core->loads.attempts, read_id, verified);
   }

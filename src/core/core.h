@@ -56,6 +56,10 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i);
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
 
+/* The i-th transport brings bytes from these kinds of memory (a bit for each kvf_memory_kind) into the memory that is
+ * to be set; until this is said, from all. */
+void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
+
 /* An address of the option peers. Before anything else is asked of the core. KVF_LIMIT. */
 KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address);
 /* Dials these from now on: for a control node at once, for a rank once it has memory. */
@@ -168,9 +172,9 @@ void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
 
 /* See kvf_attempts_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
- * `sample` may be NULL. */
+ * `sample` may be NULL. `pieces`: runs that its bytes came in. */
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes);
+                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces);
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
 
 /* For the producer's side of a transport: the key of a session, and whether a lease may be read (kvf_transport_host).

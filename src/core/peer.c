@@ -329,6 +329,17 @@ static bool offers(const kvf_peer *peer, const char *transport)
   return false;
 }
 
+/* Its kinds of memory that the transport does not bring into ours. */
+static uint32_t unserved(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
+{
+  return peer->memory_kinds & peers->unserved[transport];
+}
+
+static bool is_usable(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
+{
+  return offers(peer, peers->transports[transport]) && unserved(peers, peer, transport) == 0;
+}
+
 static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
 {
   link->path = peers->next_path++;
@@ -341,14 +352,24 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   return true;
 }
 
+#define REASON_BYTES 64
+
 /* Why loads go over another transport than this one. */
-static const char *passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
+static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport, char out[REASON_BYTES])
 {
   const kvf_peer_link *link = &peer->links[transport];
+  const uint32_t kinds = unserved(peers, peer, transport);
+  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : kvf_breaker_cause(&link->breaker));
   if (!offers(peer, peers->transports[transport])) {
-    return "not offered";
+    why = "not offered";
+  } else if (kinds != 0) {
+    const kvf_welcome *own = &peers->self->welcome; /* without regions once our memory has gone */
+    (void)snprintf(out, REASON_BYTES, "does not bring %s memory into %s memory",
+                   kvf_memory_kind_name(__builtin_ctz(kinds)),
+                   kvf_memory_kind_name(own->regions_count > 0 ? (int)own->regions[0].memory : KVF_MEMORY_HOST));
+    return;
   }
-  return kvf_status_name(link->unusable != KVF_OK ? link->unusable : kvf_breaker_cause(&link->breaker));
+  (void)snprintf(out, REASON_BYTES, "%s", why);
 }
 
 /* `what`, and why it is none of the first `count` transports. */
@@ -356,11 +377,12 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
                       uint32_t count)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
-  char why[KVF_TRANSPORTS_MAX * 64] = "";
+  char why[KVF_TRANSPORTS_MAX * (KVF_TRANSPORT_NAME_BYTES + REASON_BYTES)] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < count; i++) {
-    (void)snprintf(why + used, sizeof(why) - used, "%s%s: %s", i == 0 ? " (" : ", ", peers->transports[i],
-                   passed_over(peers, peer, i));
+    char reason[REASON_BYTES];
+    passed_over(peers, peer, i, reason);
+    (void)snprintf(why + used, sizeof(why) - used, "%s%s: %s", i == 0 ? " (" : ", ", peers->transports[i], reason);
     used = strlen(why);
   }
   kvf_address_format(&peer->key.address, address);
@@ -374,7 +396,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   kvf_status cause = KVF_TRANSFER_SETUP;
   for (uint32_t i = 0; i < peers->transports_count; i++) {
     kvf_peer_link *link = &peer->links[i];
-    if (!offers(peer, peers->transports[i])) {
+    if (!is_usable(peers, peer, i)) {
       continue;
     }
     if (link->unusable != KVF_OK) {
@@ -452,7 +474,7 @@ static bool may_open_link(const kvf_peers *peers, const kvf_peer *peer, uint64_t
       return false;
     }
     const bool is_due = kvf_breaker_allows(&link->breaker) || kvf_breaker_wants_probe(&link->breaker, now_ns);
-    may = may || (offers(peer, peers->transports[i]) && link->unusable == KVF_OK && is_due);
+    may = may || (is_usable(peers, peer, i) && link->unusable == KVF_OK && is_due);
   }
   return may;
 }
@@ -650,6 +672,10 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     return;
   }
   peer->welcome = welcome;
+  peer->memory_kinds = 0;
+  for (uint32_t i = 0; i < welcome->regions_count; i++) {
+    peer->memory_kinds |= UINT32_C(1) << welcome->regions[i].memory;
+  }
   peer->state = KVF_PEER_READY;
   peers->counters.handshakes++;
   peer->handshakes++;

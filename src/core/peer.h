@@ -2,9 +2,10 @@
  * process is another peer with a fresh breaker: failures of the old process do not count against the new one.
  *
  * A node dials when a load wants a path or a request has something to say, shakes hands, and for loads opens links: one
- * per transport that both sides have, best first. All retrying of connections is here: what kvf_peers_next_notice()
- * reports as failed is final for those who were waiting. The breaker of the control connection and one for each link
- * decide whether another try makes sense; while one is open, a probe runs in the background after each cooldown.
+ * per transport that both sides have and that serves their kinds of memory, best first. All retrying of connections is
+ * here: what kvf_peers_next_notice() reports as failed is final for those who were waiting. The breaker of the control
+ * connection and one for each link decide whether another try makes sense; while one is open, a probe runs in the
+ * background after each cooldown.
  */
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
@@ -85,6 +86,7 @@ struct kvf_peer {
   size_t hello_bytes;
   kvf_key session_key;
   kvf_welcome *welcome;       /* while READY on a rank node */
+  uint32_t memory_kinds;      /* of its regions, a bit for each kvf_memory_kind */
   const char *said_transport; /* the last that the log has named; NULL: none */
   kvf_peer_link links[KVF_TRANSPORTS_MAX];
 };
@@ -143,7 +145,8 @@ typedef struct kvf_peers {
   uint64_t next_ping;
   uint32_t transports_count;
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
-  bool is_control; /* opens no links */
+  uint32_t unserved[KVF_TRANSPORTS_MAX]; /* kinds of memory, a bit for each, that it does not bring into ours */
+  bool is_control;                       /* opens no links */
   kvf_peer_counters counters;
 } kvf_peers;
 

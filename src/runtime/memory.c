@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
+#include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
 #include "runtime/pump.h"
@@ -12,8 +14,11 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
   uint8_t *room = malloc(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_status status = room == NULL ? KVF_NO_MEMORY : KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
+    if ((node->transports_used >> i & 1) == 0) {
+      continue;
+    }
     kvf_transport *transport = node->transports[i];
-    kvf_transport_offer *offer = &welcome->transports[i];
+    kvf_transport_offer *offer = &welcome->transports[welcome->transports_count];
     size_t bytes = 0;
     status = transport->ops->describe(transport, room, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, &bytes);
     if (status == KVF_OK) {
@@ -24,7 +29,7 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
       memcpy(offer->description, room, bytes);
       offer->description_bytes = bytes;
       (void)snprintf(offer->name, sizeof(offer->name), "%s", kvf_core_transport(node->core, i));
-      welcome->transports_count = i + 1;
+      welcome->transports_count++;
     }
   }
   free(room);
@@ -62,14 +67,62 @@ static void clear_memory(kvf_node *node)
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
   node->memory_set = false;
+  node->transports_used = 0;
   kvf_checksummer_close(node->checksummer);
   node->checksummer = NULL;
   free(node->regions);
   node->regions = NULL;
 }
 
+/* The kinds of our regions, a bit for each. */
+static uint32_t own_kinds(const kvf_node *node)
+{
+  uint32_t kinds = 0;
+  for (uint32_t i = 0; i < node->regions_count; i++) {
+    kinds |= UINT32_C(1) << node->regions[i].memory;
+  }
+  return kinds;
+}
+
+/* The kinds that the transport brings into all of `ours`; *used: whether it serves any of these in any pair. */
+static uint32_t served_kinds(const kvf_transport_ops *ops, uint32_t ours, bool *used)
+{
+  uint32_t kinds = 0;
+  *used = false;
+  for (uint32_t theirs = 0; theirs < KVF_MEMORY_KINDS_MAX; theirs++) {
+    bool all = true;
+    for (uint32_t own = 0; own < KVF_MEMORY_KINDS_MAX; own++) {
+      if ((ours >> own & 1) != 0) {
+        all = all && ops->serves(theirs, own);
+        *used = *used || ops->serves(theirs, own) || ops->serves(own, theirs);
+      }
+    }
+    kinds |= (uint32_t)all << theirs;
+  }
+  return kinds;
+}
+
+/* Gives the memory to a transport, or leaves it out, where the others will do. */
+static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const kvf_transport_memory *memory)
+{
+  const kvf_transport_ops *ops = node->transports[i]->ops;
+  bool used;
+  const uint32_t kinds = served_kinds(ops, ours, &used);
+  kvf_status status = used ? ops->set_memory(node->transports[i], memory) : KVF_TRANSFER_SETUP;
+  kvf_core_set_served(node->core, i, status == KVF_OK ? kinds : 0);
+  if (status == KVF_OK) {
+    node->transports_used |= UINT32_C(1) << i;
+  } else if (status == KVF_TRANSFER_SETUP) {
+    kvf_log(&node->logger, KVF_LOG_WARN, "transport %s is left out: it does not serve %s memory", ops->name,
+            kvf_memory_kind_name(__builtin_ctz(ours)));
+    status = node->config.require[0] == '\0' ? KVF_OK : KVF_TRANSFER_SETUP;
+  }
+  return status;
+}
+
 static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
 {
+  const uint32_t ours = own_kinds(node);
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
                                  .layout = *layout,
@@ -78,16 +131,16 @@ static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
                                  .table_fd = node->fence_fd};
   kvf_cpu_list near_cpus;
   kvf_checksummer_describe(node->checksummer, &memory);
-  if (kvf_thread_cpus_are_free(&node->cpus) &&
+  if (ours == UINT32_C(1) << KVF_MEMORY_HOST && kvf_thread_cpus_are_free(&node->cpus) &&
       kvf_numa_cpus(KVF_NUMA_FOLDER, node->regions, node->regions_count, &near_cpus)) {
     memory.near_cpus = &near_cpus;
   }
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
-    status = node->transports[i]->ops->set_memory(node->transports[i], &memory);
+    status = set_transport(node, i, ours, &memory);
   }
   node->memory_set = true;
-  return status;
+  return status == KVF_OK && node->transports_used == 0 ? KVF_TRANSFER_SETUP : status;
 }
 
 static kvf_status check_regions(const kvf_node *node, const kvf_region *regions, size_t count)
@@ -99,11 +152,28 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
     return KVF_LIMIT;
   }
   for (size_t i = 0; i < count; i++) {
-    if (regions[i].base == NULL || regions[i].memory != KVF_MEMORY_HOST) {
+    if (regions[i].base == NULL) {
       return KVF_INVALID;
     }
   }
   return KVF_OK;
+}
+
+/* Whether they are what they say; their layouts are valid. */
+static kvf_status check_memory(const kvf_node *node, const kvf_region *regions, size_t count)
+{
+  kvf_status status = KVF_OK;
+  for (size_t i = 0; status == KVF_OK && i < count; i++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    status = ops != NULL ? ops->check(&regions[i], message)
+                         : kvf_fail(KVF_INVALID, message, "kind of memory %u is not this library's",
+                                    (unsigned)regions[i].memory);
+    if (status != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "region %zu: %s", i, message);
+    }
+  }
+  return status;
 }
 
 /* A copy, in which parts take the place of heads and groups. */
@@ -129,6 +199,9 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   kvf_status status = copy_regions(node, regions, count, layout->parts != NULL);
   if (status == KVF_OK) {
     status = make_welcome(node, layout, &welcome);
+  }
+  if (status == KVF_OK) {
+    status = check_memory(node, regions, count);
   }
   if (status != KVF_OK) {
     goto free_welcome;

@@ -125,7 +125,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_attempt_action *a
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
-    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0);
+    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0, 0);
     return;
   }
   kvf_transfer read = action->transfer;
@@ -244,7 +244,7 @@ static void on_read_done(void *context, const kvf_read_result *result)
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
   kvf_core_on_read_done(node->core, now_ns, result->id, result->status, result->verified, &result->sample,
-                        result->bytes);
+                        result->bytes, result->pieces);
   kvf_node_leave(node, now_ns);
 }
 

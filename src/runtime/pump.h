@@ -61,6 +61,7 @@ struct kvf_node {
   int wake_fd;               /* wakes the control thread; -1: there is none yet */
   uint32_t transports_count; /* set once, at open */
   kvf_transport *transports[KVF_TRANSPORTS_MAX];
+  uint32_t transports_used;      /* a bit for each that has our memory: the others are left out */
   uint64_t connections_accepted; /* by the transports; under the lock, like the next */
   uint64_t connections_ended[KVF_NODE_REASONS];
   void *fence_table; /* config.lease_slots entries */

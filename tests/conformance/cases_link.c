@@ -220,7 +220,7 @@ PEER_TEST(who_copies_moves_near_the_memory)
   kvf_bitmap_set(near_cpus.words, cpu);
 
   side *node = allocate(sizeof(*node));
-  node_open(node, traits->ops, &shape, SEED);
+  producer_open(node, &shape);
   assert_int_equal(count_threads_on(&cpus), 0);
   traits->ops->clear_memory(node->transport);
   const kvf_transport_memory memory = {.regions = node->regions,
@@ -288,7 +288,7 @@ PEER_TEST(forked_child_keeps_nothing)
   const node_shape shape = node_shape_simple(8, 4096);
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));
-  node_open(consumer, traits->ops, &shape, SEED + 1);
+  consumer_open(consumer, &shape);
   process_start(process, &shape);
   kvf_link *link = node_connect_ok(consumer, &process->introduction);
   pid_t child = _Fork();

@@ -59,7 +59,7 @@ PEER_TEST(producer_stopped)
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));
   process_start(process, &shape);
-  node_open(consumer, traits->ops, &own, SEED + 1);
+  consumer_open(consumer, &own);
   kvf_link *link = node_connect_ok(consumer, &process->introduction);
   kvf_prng prng = {13};
   for (int i = 0; i < ROUNDS; i++) {
@@ -98,7 +98,7 @@ PEER_TEST(producer_killed)
   const node_shape own = consumer_shape();
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));
-  node_open(consumer, traits->ops, &own, SEED + 1);
+  consumer_open(consumer, &own);
   kvf_prng prng = {17};
   for (int i = 0; i < 10; i++) {
     process_start(process, &shape);
@@ -159,7 +159,7 @@ PEER_TEST(disconnect_then_killed)
   const node_shape own = consumer_shape();
   side *consumer = allocate(sizeof(*consumer));
   producer_process *process = allocate(sizeof(*process));
-  node_open(consumer, traits->ops, &own, SEED + 1);
+  consumer_open(consumer, &own);
   uint64_t least_ns = KVF_TIME_NEVER;
   for (int i = 0; i < 10 && least_ns > DETECT_NS; i++) {
     least_ns = kvf_time_min(least_ns, end_with_producer_ns(consumer, process));
@@ -201,7 +201,7 @@ PEER_TEST(producer_clears_memory)
     traits->ops->clear_memory(two->producer.transport);
     two->producer.memory_set = false;
     /* Whoever still reads it now, crashes or gets an error. */
-    assert_int_equal(mprotect(two->producer.regions[0].base, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES, PROT_NONE), 0);
+    node_withdraw(&two->producer, 0);
     volley_end(&volley, &producer);
     pair_close(two);
   }

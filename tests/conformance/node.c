@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../memory_kind.h"
 #include "base/time.h"
 #include "test.h"
 #include "transport/checksums.h"
@@ -204,7 +205,7 @@ node_shape node_shape_simple(uint32_t blocks, uint32_t block_bytes)
 
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block)
 {
-  return (uint8_t *)node->regions[region].base + block * node->regions[region].stride_bytes;
+  return node->bytes[region] + block * node->regions[region].stride_bytes;
 }
 
 void node_fill(side *node, uint32_t seed)
@@ -224,14 +225,14 @@ static size_t region_bytes(const kvf_region_layout *layout)
 void node_set_all(side *node, uint8_t value)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    memset(node->regions[i].base, value, region_bytes(&node->shape.regions[i]));
+    memset(node->bytes[i], value, region_bytes(&node->shape.regions[i]));
   }
 }
 
 bool node_all_are(const side *node, uint8_t value)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    const uint8_t *bytes = node->regions[i].base;
+    const uint8_t *bytes = node->bytes[i];
     size_t count = region_bytes(&node->shape.regions[i]);
     if (bytes[0] != value || memcmp(bytes, bytes + 1, count - 1) != 0) {
       return false;
@@ -240,13 +241,29 @@ bool node_all_are(const side *node, uint8_t value)
   return true;
 }
 
+static bool is_host(const kvf_region_layout *layout)
+{
+  return layout->memory == KVF_MEMORY_HOST;
+}
+
+static size_t allocated_bytes(const kvf_region_layout *layout)
+{
+  return region_bytes(layout) + REGION_GAP_BYTES;
+}
+
+static void *allocate_host(size_t bytes)
+{
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(base, MAP_FAILED);
+  return base;
+}
+
 static void allocate_regions(side *node)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
     const kvf_region_layout *layout = &node->shape.regions[i];
     void *base =
-        mmap(NULL, region_bytes(layout) + REGION_GAP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(base, MAP_FAILED);
+        is_host(layout) ? allocate_host(allocated_bytes(layout)) : test_memory_allocate(allocated_bytes(layout));
     node->regions[i] = (kvf_region){
         .base = base,
         .stride_bytes = layout->stride_bytes,
@@ -256,16 +273,31 @@ static void allocate_regions(side *node)
         .heads_total = layout->heads_total,
         .group = layout->group,
     };
+    memcpy(&node->regions[i].memory, &layout->memory, sizeof(layout->memory)); /* not all are enumerators */
+    node->bytes[i] = test_memory_bytes(base);
+  }
+}
+
+void node_withdraw(const side *node, uint32_t region)
+{
+  const kvf_region_layout *layout = &node->shape.regions[region];
+  if (is_host(layout)) {
+    assert_int_equal(mprotect(node->regions[region].base, region_bytes(layout), PROT_NONE), 0);
+  } else {
+    test_memory_withdraw(node->regions[region].base);
   }
 }
 
 static void free_regions(side *node)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    if (node->regions[i].base != NULL) {
-      (void)munmap(node->regions[i].base, region_bytes(&node->shape.regions[i]) + REGION_GAP_BYTES);
-      node->regions[i].base = NULL;
+    const kvf_region_layout *layout = &node->shape.regions[i];
+    if (!is_host(layout)) {
+      test_memory_free(node->regions[i].base);
+    } else if (node->regions[i].base != NULL) {
+      (void)munmap(node->regions[i].base, allocated_bytes(layout));
     }
+    node->regions[i].base = NULL;
   }
   kvf_checksums_close(node->checksums, node->checksums_count);
   kvf_checksums_close(node->checksums_read, node->checksums_count);

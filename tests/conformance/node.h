@@ -52,6 +52,7 @@ typedef struct side {
   kvf_incarnation incarnation;
   node_shape shape;
   kvf_region regions[NODE_REGIONS_MAX];
+  uint8_t *bytes[NODE_REGIONS_MAX]; /* of the regions, for the suite itself */
   kvf_region checksums[KVF_GROUPS_MAX];
   kvf_region checksums_read[KVF_GROUPS_MAX];
   uint32_t checksums_count;
@@ -86,7 +87,8 @@ typedef struct node_introduction {
 extern bool node_has_checksums;
 extern kvf_tls_use node_tls; /* of node_config() */
 
-/* Opens a transport and allocates and registers memory of this shape, filled with the pattern of this seed (pattern.h).
+/* Opens a transport and allocates and registers memory of this shape, of the kinds that it says, filled with the
+ * pattern of this seed (pattern.h).
  */
 void node_open(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed);
 /* As node_open(), with a configuration of one's own. */
@@ -104,6 +106,8 @@ void node_fill(side *node, uint32_t seed);
 void node_set_all(side *node, uint8_t value);
 bool node_all_are(const side *node, uint8_t value);
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block);
+/* Whoever touches the region from here on, crashes or gets an error. */
+void node_withdraw(const side *node, uint32_t region);
 
 void node_introduce(side *node, node_introduction *out);
 

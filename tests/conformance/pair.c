@@ -1,12 +1,32 @@
 #include "pair.h"
 
+#include "../memory_kind.h"
 #include "test.h"
+
+static void open_with(side *node, const node_shape *shape, uint32_t memory, uint32_t seed)
+{
+  node_shape own = *shape;
+  for (uint32_t i = 0; i < own.count; i++) {
+    own.regions[i].memory = memory;
+  }
+  node_open(node, traits->ops, &own, seed);
+}
+
+void producer_open(side *node, const node_shape *shape)
+{
+  open_with(node, shape, traits->producer_memory, SEED);
+}
+
+void consumer_open(side *node, const node_shape *shape)
+{
+  open_with(node, shape, traits->consumer_memory, SEED + 1);
+}
 
 pair *pair_open(const node_shape *producer, const node_shape *consumer)
 {
   pair *two = allocate(sizeof(*two));
-  node_open(&two->producer, traits->ops, producer, SEED);
-  node_open(&two->consumer, traits->ops, consumer, SEED + 1);
+  producer_open(&two->producer, producer);
+  consumer_open(&two->consumer, consumer);
   node_introduce(&two->producer, &two->introduction);
   two->link = node_connect_ok(&two->consumer, &two->introduction);
   return two;
@@ -19,6 +39,7 @@ void pair_close(pair *two)
   }
   node_close(&two->consumer);
   node_close(&two->producer);
+  assert_int_equal(test_memory_imports(), 0); /* no link of this process has kept one */
   free(two);
 }
 

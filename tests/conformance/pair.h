@@ -19,7 +19,9 @@ typedef struct conformance_traits {
   bool is_slow;                 /* fewer rounds of what is one round trip after the other */
   bool has_no_peers;            /* the cases of peers that come and go are left out */
   bool is_inside_tls;           /* all connections */
-  bool has_faults;              /* it is a fault transport: the cases of cases_fault.c are run too */
+  uint32_t producer_memory;     /* kvf_memory_kind, or the test's */
+  uint32_t consumer_memory;
+  bool has_faults; /* it is a fault transport: the cases of cases_fault.c are run too */
 } conformance_traits;
 
 /* Those of this program, which the build names. */
@@ -38,6 +40,9 @@ typedef struct pair {
   kvf_link *link;
 } pair;
 
+/* Either side, with the suite's kind of memory; a producer's is filled with SEED. */
+void producer_open(side *node, const node_shape *shape);
+void consumer_open(side *node, const node_shape *shape);
 /* Linked sides; the producer's memory is filled with SEED. */
 pair *pair_open(const node_shape *producer, const node_shape *consumer);
 /* Disconnects (unless link is NULL), closes both, frees. */

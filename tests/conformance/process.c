@@ -51,7 +51,7 @@ int process_main(void)
   if (!child_receive(STDIN_FILENO, &shape, sizeof(shape))) {
     return EXIT_FAILURE;
   }
-  node_open(producer, traits->ops, &shape, SEED);
+  producer_open(producer, &shape);
   node_introduce(producer, introduction);
   const node_lease *lease = node_publish(producer, LEASE_ID);
   if (!child_send(STDIN_FILENO, introduction, sizeof(*introduction)) ||
@@ -97,7 +97,7 @@ int consumer_main(void)
       !child_receive(STDIN_FILENO, lease, sizeof(*lease))) {
     return EXIT_FAILURE;
   }
-  node_open(consumer, traits->ops, &shape, SEED + 1);
+  consumer_open(consumer, &shape);
   kvf_link *link = node_connect_ok(consumer, introduction);
   for (int i = 0; i < CONSUMER_VOLLEYS; i++) {
     const char begun = 1;

@@ -1,0 +1,343 @@
+#include "memory_kind.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/checksum.h"
+#include "base/status.h"
+
+#define PIECES_MAX 1024
+#define FILE_NAME "kvf-test-memory"
+#define STEP_BYTES 65536u /* that a step of read() brings at most */
+
+typedef struct piece {
+  uint8_t *base; /* PROT_NONE */
+  uint8_t *own;
+  size_t bytes;
+  int fd;
+} piece;
+
+/* As it travels. */
+typedef struct exported {
+  uint64_t fd;
+  uint64_t offset;
+} exported;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static piece pieces[PIECES_MAX]; /* under the lock */
+static atomic_uint imports;
+static const kvf_memory_ops test_ops;
+
+const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
+const char *__wrap_kvf_memory_kind_name(int kind);
+
+static void fail(const char *what)
+{
+  perror(what);
+  abort();
+}
+
+/* ---- pieces ---- */
+
+void *test_memory_allocate(size_t bytes)
+{
+  piece made = {.bytes = bytes, .fd = memfd_create(FILE_NAME, MFD_CLOEXEC)};
+  if (made.fd < 0 || ftruncate(made.fd, (off_t)bytes) != 0) {
+    fail("memfd");
+  }
+  made.base = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, made.fd, 0);
+  made.own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.fd, 0);
+  if (made.base == MAP_FAILED || made.own == MAP_FAILED) {
+    fail("mmap");
+  }
+  (void)pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < PIECES_MAX && pieces[i].base != NULL) {
+    i++;
+  }
+  if (i == PIECES_MAX) {
+    fail("too many pieces");
+  }
+  pieces[i] = made;
+  (void)pthread_mutex_unlock(&lock);
+  return made.base;
+}
+
+/* The piece that has all of this; its `base` is NULL: there is none. */
+static piece find(const void *address, size_t bytes)
+{
+  piece found = {0};
+  const uintptr_t at = (uintptr_t)address;
+  (void)pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PIECES_MAX && found.base == NULL; i++) {
+    const uintptr_t base = (uintptr_t)pieces[i].base;
+    if (base != 0 && at >= base && at - base <= pieces[i].bytes && bytes <= pieces[i].bytes - (at - base)) {
+      found = pieces[i];
+    }
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return found;
+}
+
+/* Where a run of a region is touched. */
+static uint8_t *own_of(const void *address, size_t bytes)
+{
+  piece found = find(address, bytes);
+  if (found.base == NULL || found.own == NULL) {
+    fail("touched what is no memory of the kind any more");
+  }
+  return found.own + ((const uint8_t *)address - found.base);
+}
+
+uint8_t *test_memory_bytes(const void *address)
+{
+  return find(address, 1).base != NULL ? own_of(address, 1) : (uint8_t *)(uintptr_t)address;
+}
+
+static void unmap(void *base, bool forget)
+{
+  (void)pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PIECES_MAX; i++) {
+    piece *found = &pieces[i];
+    if (found->base != base) {
+      continue;
+    }
+    if (found->own != NULL) {
+      (void)munmap(found->own, found->bytes);
+      found->own = NULL;
+    }
+    if (forget) {
+      (void)munmap(found->base, found->bytes);
+      (void)close(found->fd);
+      *found = (piece){0};
+    }
+  }
+  (void)pthread_mutex_unlock(&lock);
+}
+
+void test_memory_withdraw(void *base)
+{
+  unmap(base, false);
+}
+
+void test_memory_free(void *base)
+{
+  unmap(base, true);
+}
+
+/* ---- operations ---- */
+
+static kvf_status check(const kvf_region *region, char *message)
+{
+  const size_t bytes = region->stride_bytes * (region->blocks - 1) + region->block_bytes;
+  if (region->device >= TEST_MEMORY_DEVICES || find(region->base, bytes).base == NULL) {
+    return kvf_fail(KVF_INVALID, message, "%p is no memory of the test's device %u", region->base,
+                    (unsigned)region->device);
+  }
+  return KVF_OK;
+}
+
+/* As the host's bytes are moved, by a system call: ThreadSanitizer does not see it, since a reader may be too late. */
+static void move_bytes(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+  while (bytes > 0) {
+    const struct iovec into = {to, bytes};
+    const struct iovec out_of = {(void *)(uintptr_t)from, bytes};
+    const ssize_t moved = process_vm_readv(getpid(), &into, 1, &out_of, 1, 0);
+    if (moved <= 0) {
+      fail("bytes cannot be moved");
+    }
+    to += moved;
+    from += moved;
+    bytes -= (size_t)moved;
+  }
+}
+
+static bool copy_in(void *to, const void *from, size_t bytes)
+{
+  move_bytes(own_of(to, bytes), from, bytes);
+  return true;
+}
+
+static bool copy_out(void *to, const void *from, size_t bytes)
+{
+  move_bytes(to, own_of(from, bytes), bytes);
+  return true;
+}
+
+static bool checksum(const void *at, size_t bytes, uint64_t *out)
+{
+  *out = kvf_checksum(own_of(at, bytes), bytes);
+  return true;
+}
+
+static kvf_status export_region(const kvf_region *region, void *out, size_t *bytes, char *message)
+{
+  (void)message;
+  piece found = find(region->base, 1);
+  const exported all = {(uint64_t)found.fd, (uint64_t)((uint8_t *)region->base - found.base)};
+  memcpy(out, &all, sizeof(all));
+  *bytes = sizeof(all);
+  return KVF_OK;
+}
+
+/* Not a device, a FIFO, or a file system that does not answer. */
+static int open_file(pid_t pid, uint64_t fd)
+{
+  static const char expected[] = "/memfd:" FILE_NAME " ";
+  char path[64];
+  char name[sizeof(expected)];
+  (void)snprintf(path, sizeof(path), "/proc/%d/fd/%llu", (int)pid, (unsigned long long)fd);
+  if (readlink(path, name, sizeof(name)) != (ssize_t)sizeof(name) ||
+      memcmp(name, expected, sizeof(expected) - 1) != 0) {
+    return -1;
+  }
+  return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+typedef struct mapping {
+  void *at;
+  size_t bytes;
+} mapping;
+
+static kvf_status import_region(pid_t pid, const void *data, size_t bytes, uint64_t region_bytes,
+                                kvf_memory_import *out, char *message)
+{
+  exported all;
+  struct stat file;
+  if (bytes != sizeof(all)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "%zu bytes name no memory of the test's", bytes);
+  }
+  memcpy(&all, data, sizeof(all));
+  int fd = open_file(pid, all.fd);
+  if (fd < 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "file %llu of process %d is no memory of the test's",
+                    (unsigned long long)all.fd, (int)pid);
+  }
+  mapping *map = malloc(sizeof(*map));
+  if (map == NULL || fstat(fd, &file) != 0 || all.offset > (uint64_t)file.st_size ||
+      region_bytes > (uint64_t)file.st_size - all.offset) {
+    free(map);
+    (void)close(fd);
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "the test's memory there is too short");
+  }
+  map->bytes = (size_t)file.st_size;
+  map->at = mmap(NULL, map->bytes, PROT_READ, MAP_SHARED, fd, 0);
+  (void)close(fd);
+  if (map->at == MAP_FAILED) {
+    fail("mmap of an import");
+  }
+  (void)atomic_fetch_add(&imports, 1);
+  *out = (kvf_memory_import){.ops = &test_ops, .base = (uintptr_t)map->at + all.offset, .state = map};
+  return KVF_OK;
+}
+
+static void release(kvf_memory_import *import)
+{
+  mapping *map = import->state;
+  (void)munmap(map->at, map->bytes);
+  free(map);
+  (void)atomic_fetch_sub(&imports, 1);
+}
+
+unsigned test_memory_imports(void)
+{
+  return atomic_load(&imports);
+}
+
+static kvf_status read_batch(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes)
+{
+  (void)pid;
+  *bytes = 0;
+  while (batch->first < batch->count && *bytes < STEP_BYTES) {
+    const struct iovec *to = &batch->to[batch->first];
+    size_t some = to->iov_len < STEP_BYTES ? to->iov_len : STEP_BYTES;
+    uint8_t *own = find(to->iov_base, some).base == NULL ? to->iov_base : own_of(to->iov_base, some);
+    move_bytes(own, batch->from[batch->first].iov_base, some);
+    *bytes += some;
+    kvf_memory_batch_advance(batch, some);
+  }
+  return KVF_OK;
+}
+
+/* ---- ordering points ---- */
+
+kvf_ordering_point test_point(test_event *event)
+{
+  kvf_ordering_point point = {.handle = event};
+  const uint32_t kind = TEST_MEMORY;
+  memcpy(&point.memory, &kind, sizeof(point.memory)); /* no enumerator */
+  return point;
+}
+
+static kvf_status mark_point(const kvf_ordering_point *point, void **mark)
+{
+  test_event *event = point->handle;
+  if (event == NULL || point->device >= TEST_MEMORY_DEVICES) {
+    return KVF_INVALID;
+  }
+  (void)atomic_fetch_add(&event->marks, 1);
+  *mark = event;
+  return KVF_OK;
+}
+
+static bool is_complete(void *mark)
+{
+  test_event *event = mark;
+  (void)atomic_fetch_add(&event->asked, 1);
+  return atomic_load(&event->complete);
+}
+
+static void unmark(void *mark)
+{
+  test_event *event = mark;
+  (void)atomic_fetch_sub(&event->marks, 1);
+}
+
+/* ---- the kinds ---- */
+
+#define OPERATIONS(number)                                                                                           \
+  .kind = (kvf_memory_kind)(number), .check = check, .copy_in = copy_in, .copy_out = copy_out, .checksum = checksum, \
+  .mark = mark_point, .is_complete = is_complete, .unmark = unmark
+
+static const kvf_memory_ops test_ops = {OPERATIONS(TEST_MEMORY), .export = export_region, .import = import_region,
+                                        .release = release, .read = read_batch};
+
+static kvf_status export_nothing(const kvf_region *region, void *out, size_t *bytes, char *message)
+{
+  (void)region;
+  (void)out;
+  (void)bytes;
+  return kvf_fail(KVF_TRANSFER_SETUP, message, "no other process can read it");
+}
+
+static const kvf_memory_ops other_ops = {OPERATIONS(TEST_MEMORY_OTHER), .export = export_nothing};
+
+const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
+{
+  switch (kind) {
+    case KVF_MEMORY_HOST:
+      return &kvf_memory_host;
+    case TEST_MEMORY:
+      return &test_ops;
+    case TEST_MEMORY_OTHER:
+      return &other_ops;
+    default:
+      return NULL;
+  }
+}
+
+const char *__wrap_kvf_memory_kind_name(int kind)
+{
+  return kind == KVF_MEMORY_HOST     ? "host"
+         : kind == TEST_MEMORY       ? "test"
+         : kind == TEST_MEMORY_OTHER ? "other"
+                                     : "unknown";
+}

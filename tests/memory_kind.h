@@ -1,0 +1,35 @@
+/* A kind of memory that nothing but its own operations can touch: a memfd, mapped as a region to PROT_NONE, so that a
+ * stray read or write crashes, and once more for the operations and the test. Linked with --wrap of
+ * kvf_memory_ops_of and kvf_memory_kind_name, a program has it beside the library's own. */
+#ifndef KVF_TESTS_MEMORY_KIND_H
+#define KVF_TESTS_MEMORY_KIND_H
+
+#include <stdatomic.h>
+
+#include "memory/memory.h"
+
+#define TEST_MEMORY 7u       /* its kind's number; its name is "test" */
+#define TEST_MEMORY_OTHER 8u /* "other": the same, but that no other process can read it */
+#define TEST_MEMORY_DEVICES 2
+
+/* For a region's base. Zeroed; never NULL. */
+void *test_memory_allocate(size_t bytes);
+/* Where the test itself reads and writes what lies at this address, which may also be the host's. */
+uint8_t *test_memory_bytes(const void *address);
+/* From here on its operations crash, too. */
+void test_memory_withdraw(void *base);
+void test_memory_free(void *base);
+
+/* What an ordering point's handle names. */
+typedef struct test_event {
+  atomic_bool complete;
+  atomic_uint marks; /* that have been made, and not been given back */
+  atomic_uint asked; /* how often */
+} test_event;
+
+kvf_ordering_point test_point(test_event *event);
+
+/* Imports that have not been released, of this process. */
+unsigned test_memory_imports(void);
+
+#endif
