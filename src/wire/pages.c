@@ -1,5 +1,6 @@
 #include "wire/pages.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -129,27 +130,41 @@ static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
   return (groups & (groups + 1)) == 0;
 }
 
-static bool whole_is_valid(const kvf_pages *pages)
+/* False: `bad` is what makes no sense. */
+static bool check_pages(const kvf_pages *pages, char bad[NAME_BYTES])
 {
   const kvf_share *share = &pages->layout.share;
-  const kvf_deal *deal = &pages->layout.deal;
-  return pages->layout.parts_count > 0 && pages->layout.parts_count <= KVF_PARTS_MAX && share->heads > 0 &&
-         share->heads_total <= KVF_PART_HEADS_MAX && share->heads <= share->heads_total &&
-         share->first_head <= share->heads_total - share->heads && deal_is_valid(deal);
+  uint32_t part;
+  (void)snprintf(bad, NAME_BYTES, "layout");
+  if (pages->regions_count > REGIONS_MAX) {
+    return false;
+  }
+  for (uint32_t i = 0; i < pages->regions_count; i++) {
+    if (!kvf_region_layout_is_valid(&pages->regions[i])) {
+      (void)snprintf(bad, NAME_BYTES, "region %" PRIu32, i);
+      return false;
+    }
+  }
+  if (pages->layout.parts == NULL) {
+    return true;
+  }
+  if (pages->layout.parts_count == 0 || pages->layout.parts_count > KVF_PARTS_MAX || share->heads == 0 ||
+      share->heads_total > KVF_PART_HEADS_MAX || share->heads > share->heads_total ||
+      share->first_head > share->heads_total - share->heads || !deal_is_valid(&pages->layout.deal)) {
+    return false;
+  }
+  if (!parts_are_valid(pages, &part)) {
+    name_part(pages, part, bad);
+    return false;
+  }
+  return true;
 }
 
 bool kvf_pages_are_valid(const kvf_pages *pages)
 {
-  uint32_t bad;
-  if (pages->layout.parts == NULL) {
-    return kvf_region_layouts_are_valid(pages->regions, pages->regions_count);
-  }
-  for (uint32_t i = 0; i < smaller(pages->regions_count, KVF_REGIONS_MAX); i++) {
-    if (!kvf_region_layout_is_valid(&pages->regions[i])) {
-      return false;
-    }
-  }
-  return pages->regions_count <= KVF_REGIONS_MAX && whole_is_valid(pages) && parts_are_valid(pages, &bad);
+  char bad[NAME_BYTES];
+  return pages->layout.parts == NULL ? kvf_region_layouts_are_valid(pages->regions, pages->regions_count)
+                                     : pages->regions_count <= KVF_REGIONS_MAX && check_pages(pages, bad);
 }
 
 /* ---- a plan ---- */
@@ -171,26 +186,23 @@ static kvf_place place_of(const kvf_pages *pages, const kvf_part *part)
                      .heads = part->heads};
 }
 
-static kvf_pair pair_of(const kvf_pages *local, const kvf_part *here, const kvf_pages *remote, const kvf_part *there)
-{
-  return (kvf_pair){.local = place_of(local, here),
-                    .remote = place_of(remote, there),
-                    .layer = there->layer,
-                    .group = there->group,
-                    .unit_bytes = there->unit_bytes,
-                    .rows = there->rows,
-                    .heads_total = there->heads_total};
-}
-
 static uint32_t block_tokens_of(const kvf_part *part)
 {
   return part->block_tokens == 0 ? 1 : part->block_tokens;
 }
 
-/* The pair's group has one part more. */
-static void add_to_group(kvf_plan *plan, const kvf_pages *local, const kvf_part *here, const kvf_pages *remote,
-                         const kvf_part *there)
+/* Adds a pair to the plan, and to its group. */
+static void add_pair(kvf_plan *plan, kvf_pair *pair, const kvf_pages *local, const kvf_part *here,
+                     const kvf_pages *remote, const kvf_part *there)
 {
+  *pair = (kvf_pair){.local = place_of(local, here),
+                     .remote = place_of(remote, there),
+                     .layer = there->layer,
+                     .group = there->group,
+                     .unit_bytes = there->unit_bytes,
+                     .rows = there->rows,
+                     .heads_total = there->heads_total};
+  plan->pairs_count++;
   kvf_plan_group *group = &plan->groups[there->group];
   uint32_t local_blocks = local->regions[here->region].blocks;
   uint32_t remote_blocks = remote->regions[there->region].blocks;
@@ -228,57 +240,9 @@ kvf_want kvf_want_whole(uint32_t layers)
   return want;
 }
 
-void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
-{
-  *plan = (kvf_plan){.pairs = pairs,
-                     .pairs_count = kvf_pages_parts(pages),
-                     .share = kvf_pages_share(pages),
-                     .deal = deal_of(pages),
-                     .is_own = true};
-  kvf_part before = {0};
-  uint32_t layers = 0;
-  for (uint32_t i = 0, run = 0; i < plan->pairs_count; i++) {
-    const kvf_part part = kvf_pages_part(pages, i);
-    run += i > 0 && !follow_each_other(&before, &part) ? 1 : 0;
-    pairs[i] = pair_of(pages, &part, pages, &part);
-    pairs[i].run_end = run;
-    add_to_group(plan, pages, &part, pages, &part);
-    plan->groups_count = part.group >= plan->groups_count ? part.group + 1 : plan->groups_count;
-    layers = part.layer >= layers ? part.layer + 1 : layers;
-    before = part;
-  }
-  end_runs(pairs, plan->pairs_count);
-  plan->want = kvf_want_whole(layers);
-}
-
 static kvf_status differ(char *message, const char *part, const char *field, uint64_t here, uint64_t there)
 {
   return kvf_fail(KVF_INCOMPATIBLE, message, "%s: %s is %" PRIu64 " here, %" PRIu64 " there", part, field, here, there);
-}
-
-/* A peer's description on its own. */
-static kvf_status check_remote(const kvf_pages *remote, char *message)
-{
-  for (uint32_t i = 0; i < smaller(remote->regions_count, REGIONS_MAX); i++) {
-    const kvf_region_layout *region = &remote->regions[i];
-    if (!kvf_region_layout_is_valid(region)) {
-      return kvf_fail(KVF_INCOMPATIBLE, message,
-                      "region %" PRIu32 " of the peer makes no sense: blocks %" PRIu32 ", block_bytes %" PRIu32
-                      ", stride_bytes %" PRIu64 ", heads %" PRIu32 " of %" PRIu32 ", group %" PRIu32,
-                      i, region->blocks, region->block_bytes, region->stride_bytes, region->heads, region->heads_total,
-                      region->group);
-    }
-  }
-  if (remote->regions_count > REGIONS_MAX || (remote->layout.parts != NULL && !whole_is_valid(remote))) {
-    return kvf_fail(KVF_INCOMPATIBLE, message, "the peer's layout makes no sense");
-  }
-  uint32_t bad;
-  if (remote->layout.parts != NULL && !parts_are_valid(remote, &bad)) {
-    char name[NAME_BYTES];
-    name_part(remote, bad, name);
-    return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", name);
-  }
-  return KVF_OK;
 }
 
 static kvf_status check_pair(const kvf_part *here, const kvf_part *there, const char *name, bool is_region,
@@ -364,10 +328,9 @@ static kvf_status pair_all(pairing *p)
     }
     kvf_bitmap_set(p->here, found);
     kvf_bitmap_set(p->there, i);
-    kvf_pair *pair = &p->pairs[plan->pairs_count++];
-    *pair = pair_of(p->local, &here, p->remote, &there);
+    kvf_pair *pair = &p->pairs[plan->pairs_count];
+    add_pair(plan, pair, p->local, &here, p->remote, &there);
     pair->run_end = run;
-    add_to_group(plan, p->local, &here, p->remote, &there);
     bool first = plan->pairs_count == 1;
     plan->want.first_layer = first ? there.layer : smaller(there.layer, plan->want.first_layer);
     last_layer = there.layer > last_layer ? there.layer : last_layer;
@@ -420,9 +383,9 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
     return kvf_fail(KVF_INCOMPATIBLE, message, "regions: %" PRIu32 " here, %" PRIu32 " there", local->regions_count,
                     remote->regions_count);
   }
-  kvf_status status = check_remote(remote, message);
-  if (status != KVF_OK) {
-    return status;
+  char bad[NAME_BYTES];
+  if (!check_pages(remote, bad)) {
+    return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", bad);
   }
   *plan =
       (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote), .want = kvf_want_whole(0)};
@@ -431,7 +394,7 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
     uint32_t group = kvf_pages_part(local, i).group;
     plan->groups_count = group >= plan->groups_count ? group + 1 : plan->groups_count;
   }
-  status = pair_all(&p);
+  kvf_status status = pair_all(&p);
   if (status == KVF_OK && plan->pairs_count == 0) {
     status = kvf_fail(KVF_INCOMPATIBLE, message, "it has none of the layers that this rank has");
   }
@@ -448,6 +411,16 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
   return status == KVF_OK ? split_groups(&p) : status;
 }
 
+void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = kvf_plan_make(plan, pairs, pages, pages, message);
+  assert(status == KVF_OK && plan->pairs_count == kvf_pages_parts(pages));
+  (void)status;
+  plan->is_own = true;
+  plan->want.deal = kvf_want_whole(0).deal;
+}
+
 /* ---- tokens ---- */
 
 /* Tokens of one item that lie side by side in both blocks. */
@@ -460,9 +433,6 @@ typedef struct token_run {
 /* The first token from `token` on that is the rank's. */
 static uint64_t owned_from(const kvf_deal *deal, uint64_t token)
 {
-  if (!is_dealt(deal)) {
-    return token;
-  }
   uint64_t turn = (uint64_t)deal->ranks * deal->tokens;
   uint64_t at = token % turn;
   uint64_t begin = (uint64_t)deal->rank * deal->tokens;
@@ -481,9 +451,6 @@ static uint64_t owned_to(const kvf_deal *deal, uint64_t token)
 /* Where it lies in its rank's block. */
 static uint32_t place_in_block(const kvf_deal *deal, uint32_t block_tokens, uint64_t token)
 {
-  if (!is_dealt(deal)) {
-    return (uint32_t)(token % block_tokens);
-  }
   uint64_t turn = (uint64_t)deal->ranks * deal->tokens;
   return (uint32_t)((token / turn * deal->tokens + token % deal->tokens) % block_tokens);
 }
@@ -590,7 +557,7 @@ static bool want_fits(const kvf_chunk *chunk)
       return false;
     }
   }
-  return has_last && deal_is_valid(&want->deal);
+  return has_last && want->deal.ranks > 0 && deal_is_valid(&want->deal);
 }
 
 /* Bytes of a whole remote block of each group. */
