@@ -82,7 +82,7 @@ static void operate(bench *b, int what, uint32_t slot)
   const kvf_consumer_key key = {.request_id = slot};
   b->now_ns += STEP_NS;
   if (what == PUBLISH) {
-    must(kvf_lease_table_publish(&b->table, b->now_ns, &lease, &blocks, slot, slot) == KVF_OK, "publish");
+    must(kvf_lease_table_publish(&b->table, b->now_ns, &lease, &blocks, slot, slot, false) == KVF_OK, "publish");
   } else if (what == RENEW) {
     must(kvf_lease_table_renew(&b->table, b->now_ns, &lease, &key) == KVF_LEASE_STATE_LIVE, "renew");
   } else {

@@ -99,7 +99,7 @@ static void offer_blocks(kvf_node *node, const bench_shape *shape, bench_offer *
                  kvf_node_set_ranks(node, record, &record_bytes, 1) == KVF_OK &&
                  kvf_prompt_hash(tokens, shape->blocks * 16, NULL, 0, &offer->prompt) == KVF_OK &&
                  kvf_lease_reserve(node, shape->blocks, 0, &lease) == KVF_OK &&
-                 kvf_lease_publish(node, &lease, &blocks, &offer->prompt, 0) == KVF_OK &&
+                 kvf_lease_publish(node, &lease, &blocks, &offer->prompt, NULL, 0) == KVF_OK &&
                  kvf_ticket_make(node, &lease, &blocks, &offer->prompt, offer->ticket, sizeof(offer->ticket),
                                  &offer->ticket_bytes) == KVF_OK,
              "cannot offer the blocks");

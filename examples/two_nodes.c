@@ -73,8 +73,9 @@ static int publish(const kvf_prompt *prompt, FILE *to_decode)
   size_t bytes = 0;
   must(kvf_lease_reserve(node, BLOCKS, POOL_BLOCKS, &lease), "reserve");
   must(kvf_ticket_make(node, &lease, &blocks, prompt, ticket, sizeof(ticket), &bytes), "ticket");
-  must(kvf_lease_publish(node, &lease, &blocks, prompt, 0), "publish"); /* until the lease ends we leave them alone */
-  (void)fprintf(to_decode, "%.*s\n", (int)bytes, ticket);               /* an engine sends it with the request */
+  must(kvf_lease_publish(node, &lease, &blocks, prompt, NULL, 0),
+       "publish");                                        /* until the lease ends we leave them alone */
+  (void)fprintf(to_decode, "%.*s\n", (int)bytes, ticket); /* an engine sends it with the request */
   (void)fflush(to_decode);
 
   const kvf_event event = next_event(node); /* nothing else can come: KVF_EVENT_LEASE_ENDED */

@@ -30,9 +30,17 @@ typedef struct exported {
   uint64_t offset;
 } exported;
 
+/* An import. */
+typedef struct mapping {
+  uint8_t *at;
+  size_t bytes;
+} mapping;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static piece pieces[PIECES_MAX]; /* under the lock */
+static piece pieces[PIECES_MAX];     /* under the lock */
+static mapping mappings[PIECES_MAX]; /* likewise */
 static atomic_uint imports;
+atomic_bool test_memory_is_known = true;
 static const kvf_memory_ops test_ops;
 
 const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
@@ -202,11 +210,6 @@ static int open_file(pid_t pid, uint64_t fd)
   return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-typedef struct mapping {
-  void *at;
-  size_t bytes;
-} mapping;
-
 static kvf_status import_region(pid_t pid, const void *data, size_t bytes, uint64_t region_bytes,
                                 kvf_memory_import *out, char *message)
 {
@@ -221,30 +224,54 @@ static kvf_status import_region(pid_t pid, const void *data, size_t bytes, uint6
     return kvf_fail(KVF_TRANSFER_SETUP, message, "file %llu of process %d is no memory of the test's",
                     (unsigned long long)all.fd, (int)pid);
   }
-  mapping *map = malloc(sizeof(*map));
-  if (map == NULL || fstat(fd, &file) != 0 || all.offset > (uint64_t)file.st_size ||
-      region_bytes > (uint64_t)file.st_size - all.offset) {
-    free(map);
-    (void)close(fd);
+  mapping map = {.bytes = 0};
+  if (fstat(fd, &file) == 0 && all.offset <= (uint64_t)file.st_size &&
+      region_bytes <= (uint64_t)file.st_size - all.offset) {
+    map.bytes = (size_t)file.st_size;
+    map.at = mmap(NULL, map.bytes, PROT_READ, MAP_SHARED, fd, 0);
+  }
+  (void)close(fd);
+  if (map.bytes == 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the test's memory there is too short");
   }
-  map->bytes = (size_t)file.st_size;
-  map->at = mmap(NULL, map->bytes, PROT_READ, MAP_SHARED, fd, 0);
-  (void)close(fd);
-  if (map->at == MAP_FAILED) {
+  if (map.at == MAP_FAILED) {
     fail("mmap of an import");
   }
+  (void)pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < PIECES_MAX && mappings[i].at != NULL) {
+    i++;
+  }
+  if (i == PIECES_MAX) {
+    fail("too many imports");
+  }
+  mappings[i] = map;
+  (void)pthread_mutex_unlock(&lock);
   (void)atomic_fetch_add(&imports, 1);
-  *out = (kvf_memory_import){.ops = &test_ops, .base = (uintptr_t)map->at + all.offset, .state = map};
+  *out = (kvf_memory_import){.ops = &test_ops, .base = (uintptr_t)map.at + all.offset, .state = &mappings[i]};
   return KVF_OK;
 }
 
 static void release(kvf_memory_import *import)
 {
   mapping *map = import->state;
+  (void)pthread_mutex_lock(&lock);
   (void)munmap(map->at, map->bytes);
-  free(map);
+  *map = (mapping){.bytes = 0};
+  (void)pthread_mutex_unlock(&lock);
   (void)atomic_fetch_sub(&imports, 1);
+}
+
+static bool is_imported(const void *address, size_t bytes)
+{
+  bool found = false;
+  (void)pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < PIECES_MAX && !found; i++) {
+    const uintptr_t past = (uintptr_t)address - (uintptr_t)mappings[i].at;
+    found = mappings[i].at != NULL && past < mappings[i].bytes && bytes <= mappings[i].bytes - past;
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return found;
 }
 
 unsigned test_memory_imports(void)
@@ -260,6 +287,9 @@ static kvf_status read_batch(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes
     const struct iovec *to = &batch->to[batch->first];
     size_t some = to->iov_len < STEP_BYTES ? to->iov_len : STEP_BYTES;
     uint8_t *own = find(to->iov_base, some).base == NULL ? to->iov_base : own_of(to->iov_base, some);
+    if (!is_imported(batch->from[batch->first].iov_base, some)) {
+      fail("read what is no import of the kind");
+    }
     move_bytes(own, batch->from[batch->first].iov_base, some);
     *bytes += some;
     kvf_memory_batch_advance(batch, some);
@@ -326,7 +356,7 @@ const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
     case KVF_MEMORY_HOST:
       return &kvf_memory_host;
     case TEST_MEMORY:
-      return &test_ops;
+      return atomic_load(&test_memory_is_known) ? &test_ops : NULL;
     case TEST_MEMORY_OTHER:
       return &other_ops;
     default:

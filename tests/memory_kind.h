@@ -12,6 +12,9 @@
 #define TEST_MEMORY_OTHER 8u /* "other": the same, but that no other process can read it */
 #define TEST_MEMORY_DEVICES 2
 
+/* As in a library that does not know the kind yet, until it is true again. */
+extern atomic_bool test_memory_is_known;
+
 /* For a region's base. Zeroed; never NULL. */
 void *test_memory_allocate(size_t bytes);
 /* Where the test itself reads and writes what lies at this address, which may also be the host's. */

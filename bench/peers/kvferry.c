@@ -86,7 +86,7 @@ static void hold(const peer_job *job, FILE *offer)
   peer_must(kvf_node_address(node, record, sizeof(record), &record_bytes) == KVF_OK &&
                 kvf_node_set_ranks(node, record, &record_bytes, 1) == KVF_OK &&
                 kvf_lease_reserve(node, count, 0, &lease) == KVF_OK &&
-                kvf_lease_publish(node, &lease, &blocks, &prompt, 0) == KVF_OK &&
+                kvf_lease_publish(node, &lease, &blocks, &prompt, NULL, 0) == KVF_OK &&
                 kvf_ticket_make(node, &lease, &blocks, &prompt, text, sizeof(text), &text_bytes) == KVF_OK,
             "cannot offer the blocks");
   (void)fprintf(offer, "%.*s", (int)text_bytes, text);

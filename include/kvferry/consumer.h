@@ -98,16 +98,18 @@ typedef struct kvf_load {
   uint32_t timeout_ms;    /* 0: load_timeout_ms */
   uint32_t reserved;
   uint64_t user;
+  const kvf_ordering_point *after; /* no byte is written before it; NULL: at once. Read during the call only */
 } kvf_load;
 
-/* Rank: starts loading. On KVF_OK the destination blocks are the library's until KVF_EVENT_QUIET: nothing else may
- * write to them or free them. The outcome (KVF_EVENT_LOAD) comes by the deadline, whatever the producers do: one,
- * however many sources were tried, with the last one's status and all that they have brought. A load of
- * no wanted blocks is done at once. On failure no event comes and the blocks are untouched. KVF_BAD_TICKET,
- * KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id out of range or named
- * twice in its group, or positions that do not fit the ticket. KVF_EXISTS: a load of this request is not quiet yet.
- * KVF_NO_MEMORY: loads_max loads are open. Waits for nothing but a small load over local (option inline_bytes), which
- * is mostly over by then: for spin_us at most, and where the core is shared, for one time slice in 100 ms. */
+/* Rank: starts loading: connects at once, and writes once load->after is complete. On KVF_OK the destination blocks are
+ * the library's until KVF_EVENT_QUIET: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD) comes
+ * by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status and all
+ * that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks are
+ * untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id
+ * out of range or named twice in its group, positions that do not fit the ticket, or a point that the registered
+ * memory's kind does not know. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_MEMORY: loads_max loads are
+ * open. Waits for nothing but a small load over local (option inline_bytes), which is mostly over by then: for spin_us
+ * at most, and where the core is shared, for one time slice in 100 ms. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome

@@ -29,14 +29,16 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
                                                 const kvf_prompt *prompt, char *ticket, size_t capacity,
                                                 size_t *ticket_bytes);
 
-/* Rank: the bytes of `blocks` are complete in this rank's memory and stay as they are until the lease has ended. From
- * here consumers may read them; with option checksum, once a thread of the library has made their checksums, until when
- * they are told that the lease is not published yet. `user` comes back in KVF_EVENT_LEASE_ENDED.
- * KVF_INVALID: no memory registered, or a block id out of its regions. KVF_EXISTS: this id, or a later one, has been
- * published in that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED: as they say; the lease is not published, no event
- * comes. */
+/* Rank: the bytes of `blocks` are complete in this rank's memory, now or, if it is not NULL, at the ordering point
+ * `after`, and stay as they are until the lease has ended. From then on consumers may read them; with option checksum,
+ * once a thread of the library has made their checksums. Until then they are told that the lease is not published yet;
+ * it may end before, and where the point never comes it runs out. `user` comes back in KVF_EVENT_LEASE_ENDED.
+ * KVF_INVALID: no memory registered, a block id out of its regions, or a point that the registered memory's kind does
+ * not know. KVF_EXISTS: this id, or a later one, has been published in that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED:
+ * as they say; the lease is not published, no event comes. */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
-                                                  const kvf_prompt *prompt, uint64_t user);
+                                                  const kvf_prompt *prompt, const kvf_ordering_point *after,
+                                                  uint64_t user);
 
 /* Rank: ends the lease now: when this returns, no reader can take later bytes of the blocks for the lease's. Call it
  * before any reuse of the blocks that the library did not grant. Legal in every state and any number of times; the

@@ -100,6 +100,7 @@ struct kvf_attempt {
   kvf_list link; /* in kvf_attempts.all */
   kvf_lease lease;
   kvf_attempt_state state;
+  bool held;         /* no read begins */
   kvf_report report; /* complete once DECIDED */
   kvf_timer timer;   /* deadline, then quiet timeout */
   kvf_list event;    /* in kvf_attempts.events while one of its is due */
@@ -371,7 +372,8 @@ static void move(kvf_slice *slice, kvf_slice_state next)
 static void update_ready(kvf_attempts *attempts, kvf_slice *slice)
 {
   kvf_attempt *attempt = slice->attempt;
-  if (slice->state == KVF_SLICE_READING && slice->missing_count > 0 && !kvf_list_is_empty(&slice->idle)) {
+  if (slice->state == KVF_SLICE_READING && !attempt->held && slice->missing_count > 0 &&
+      !kvf_list_is_empty(&slice->idle)) {
     kvf_list_ensure_back(&attempt->ready_slices, &slice->ready);
     kvf_list_ensure_back(&attempts->ready, &attempt->ready);
     return;
@@ -1028,6 +1030,7 @@ static void fill(kvf_attempt *attempt, const kvf_attempt_spec *spec)
 {
   attempt->owner = spec->owner;
   attempt->lease = spec->lease;
+  attempt->held = spec->held;
   attempt->groups = spec->groups;
   attempt->report.request_id = spec->request_id;
   attempt->report.ranks_mask = UINT64_C(1) << spec->rank;
@@ -1101,6 +1104,14 @@ kvf_status kvf_attempts_start(kvf_attempts *attempts, uint64_t now_ns, const kvf
   open_attempt(attempts, now_ns, attempt, spec->earlier_ns, spec->deadline_ns);
   *out = attempt;
   return KVF_OK;
+}
+
+void kvf_attempt_release(kvf_attempts *attempts, kvf_attempt *attempt)
+{
+  attempt->held = false;
+  for (uint32_t i = 0; i < attempt->slices_count; i++) {
+    update_ready(attempts, &attempt->slices[i]);
+  }
 }
 
 void kvf_attempt_abort(kvf_attempts *attempts, uint64_t now_ns, kvf_attempt *attempt)

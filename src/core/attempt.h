@@ -73,6 +73,7 @@ typedef struct kvf_attempt_spec {
   uint64_t request_id; /* of the report */
   uint64_t earlier_ns; /* what attempts at other sources have taken: counts with this one's time */
   uint64_t deadline_ns;
+  bool held; /* no read begins before kvf_attempt_release() */
   kvf_lease lease;
   uint32_t rank; /* this node's: below KVF_RANKS_MAX */
   uint32_t groups;
@@ -149,6 +150,9 @@ KVF_MUST_USE bool kvf_attempt_spec_is_valid(const kvf_attempt_spec *spec);
  * failure nothing has changed. */
 KVF_MUST_USE kvf_status kvf_attempts_start(kvf_attempts *attempts, uint64_t now_ns, const kvf_attempt_spec *spec,
                                            kvf_attempt **out);
+
+/* Its reads may begin, if it was started `held`. Without effect on one that has been decided. */
+void kvf_attempt_release(kvf_attempts *attempts, kvf_attempt *attempt);
 
 /* Decides it as KVF_ABORTED, unless it has been decided. */
 void kvf_attempt_abort(kvf_attempts *attempts, uint64_t now_ns, kvf_attempt *attempt);

@@ -34,8 +34,7 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
   const kvf_config *options = &core->self.config;
   kvf_lease_table_config config = {.slots = options->lease_slots,
                                    .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
-                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms),
-                                   .checksums = options->checksum == KVF_ON};
+                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
   kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
   if (status != KVF_OK) {
     return status;
@@ -269,10 +268,10 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
 }
 
 kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease, const kvf_blocks *blocks,
-                            uint64_t digest, uint64_t user)
+                            uint64_t digest, uint64_t user, bool held)
 {
   kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
-  return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user) : status;
+  return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, held) : status;
 }
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
@@ -291,9 +290,9 @@ void kvf_core_drain(kvf_core *core)
   kvf_lease_slots_drain(&core->slots);
 }
 
-void kvf_core_on_checksummed(kvf_core *core, const kvf_lease *lease)
+void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease)
 {
-  kvf_lease_table_checksummed(&core->leases, lease);
+  kvf_lease_table_complete(&core->leases, lease);
 }
 
 kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease, kvf_transfer_item *items,
@@ -349,9 +348,15 @@ kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id,
   return kvf_requests_cancel(&core->requests, now_ns, id, kind);
 }
 
-kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load,
+                               uint64_t point)
 {
-  return kvf_loads_start(&core->loads, now_ns, sources, load);
+  return kvf_loads_start(&core->loads, now_ns, sources, load, point);
+}
+
+void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point)
+{
+  kvf_loads_on_point(&core->loads, request_id, point);
 }
 
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id)

@@ -79,13 +79,15 @@ KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, 
 /* Fills what a ticket for these blocks says; `out->ids` is borrowed from `blocks`. */
 KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                                         const kvf_prompt *prompt, kvf_ticket *out);
+/* With `held` no reader is told of it before kvf_core_on_complete(). */
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
-                                         const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+                                         const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
-/* `sources` have been decoded with the node's key, and have their digests. */
+/* `sources` have been decoded with the node's key, and have their digests. `point` is any number that no other load has
+ * had, of what must be before a byte is written: kvf_core_on_point(); 0: nothing. */
 KVF_MUST_USE kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources,
-                                            const kvf_load *load);
+                                            const kvf_load *load, uint64_t point);
 kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request_id);
 bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id);
 
@@ -182,8 +184,10 @@ void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id
 bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *out);
 KVF_MUST_USE kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                            kvf_transfer_item *items, uint32_t count);
-/* The checksums of a published lease's blocks are made. */
-void kvf_core_on_checksummed(kvf_core *core, const kvf_lease *lease);
+/* The bytes of a lease that was published `held` are complete, and so are their checksums. */
+void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease);
+/* What the load waited for has come. Without effect if that is another load's, or it is over. */
+void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point);
 
 /* ---- time and events ---- */
 

@@ -42,7 +42,7 @@ struct kvf_lease_entry {
   uint8_t phase;
   uint8_t store;
   uint8_t cause;
-  uint8_t held; /* the live word waits for the checksums, which `store` knows nothing of */
+  uint8_t held; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES)
@@ -124,7 +124,7 @@ static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *
   return entry;
 }
 
-/* Its word is to be given out; a live one only once the checksums are there. */
+/* Its word is to be given out; a live one only once the bytes are there. */
 static void queue_store(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   kvf_list_remove(&entry->queue); /* from table.ended: what waits there waits for this store as well */
@@ -173,7 +173,7 @@ static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_lis
 }
 
 kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                   const kvf_blocks *blocks, uint64_t digest, uint64_t user)
+                                   const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
@@ -194,7 +194,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
-  entry->held = table->config.checksums;
+  entry->held = held;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
   entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
@@ -207,7 +207,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   return KVF_OK;
 }
 
-void kvf_lease_table_checksummed(kvf_lease_table *table, const kvf_lease *lease)
+void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL || !entry->held || entry->word != kvf_fence_word_live(lease->id)) {

@@ -1,7 +1,7 @@
 /* The leases of one producer rank: a fixed table of slots, one lease a slot, each operation O(1).
  *
  * The states of a lease:
- * - published: its live word is to be stored, after its blocks' checksums if the node makes any;
+ * - published: its live word is to be stored, once its blocks' bytes, and their checksums, are complete;
  * - live: the live word has been stored;
  * - ended: the word that ends it ("over", fence.h) is to be stored;
  * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
@@ -41,7 +41,6 @@ typedef struct kvf_lease_table_config {
   uint32_t slots;
   uint64_t ttl_ns;       /* a lease lives this long after its last renewal */
   uint64_t lease_max_ns; /* and this long after it was published, however often it is renewed */
-  bool checksums;        /* a live word waits for kvf_lease_table_checksummed() */
 } kvf_lease_table_config;
 
 /* Only grow. */
@@ -86,15 +85,16 @@ KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_l
 void kvf_lease_table_free(kvf_lease_table *table);
 
 /* Publishes a lease of these blocks (copied); `digest` is kvf_fence_digest() of them, `user` comes back when the lease
- * has been given back. On failure nothing has changed. KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a
- * later one has been seen in the slot, if only by kvf_lease_table_end(), or the slot's last lease has not been given
- * back. KVF_LIMIT: too many groups or blocks. KVF_NO_MEMORY. */
+ * has been given back. With `held` its live word waits for kvf_lease_table_complete(). On failure nothing has changed.
+ * KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a later one has been seen in the slot, if only by
+ * kvf_lease_table_end(), or the slot's last lease has not been given back. KVF_LIMIT: too many groups or blocks.
+ * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                                const kvf_blocks *blocks, uint64_t digest, uint64_t user);
+                                                const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held);
 
-/* The checksums of a published lease's blocks are where readers find them. Only with config.checksums, once a publish;
- * without effect on a lease that has ended meanwhile, whose live word is never stored. */
-void kvf_lease_table_checksummed(kvf_lease_table *table, const kvf_lease *lease);
+/* The bytes of a lease's blocks, and what checksums they have, are where readers find them. Only if it was published
+ * `held`, once; without effect on a lease that has ended meanwhile, whose live word is never stored. */
+void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
 
 /* A consumer's renewal: attaches it, and lengthens the lease unless the consumer has finished, for then the renewal is
  * a late one. Where there is no room for another consumer it is not attached: the lease is lengthened, but may end as

@@ -42,7 +42,7 @@ static kvf_status keep_others(kvf_open_load *load, const kvf_sources *sources, c
 }
 
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load *spec,
-                         kvf_open_load **out)
+                         uint64_t point, kvf_open_load **out)
 {
   kvf_open_load *load = calloc(1, sizeof(*load));
   if (load == NULL) {
@@ -51,6 +51,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   uint32_t timeout_ms = spec->timeout_ms == 0 ? loads->self->config.load_timeout_ms : spec->timeout_ms;
   load->request_id = spec->request_id;
   load->user = spec->user;
+  load->point = point;
   load->begun_ns = now_ns;
   load->deadline_ns = kvf_time_add(now_ns, kvf_ms_to_ns(timeout_ms));
   kvf_list_init(&load->event);
@@ -157,6 +158,7 @@ static kvf_status attempt(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
                            .request_id = load->request_id,
                            .earlier_ns = now_ns - load->begun_ns,
                            .deadline_ns = load->deadline_ns,
+                           .held = load->point != 0,
                            .lease = ticket->lease,
                            .rank = loads->self->config.rank,
                            .groups = ticket->groups,
@@ -332,7 +334,8 @@ bool kvf_loads_next_event(kvf_loads *loads, uint64_t now_ns, kvf_event *out)
 
 /* ---- calls ---- */
 
-kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load)
+kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load *load,
+                           uint64_t point)
 {
   kvf_sources good;
   kvf_open_load *open;
@@ -349,7 +352,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (HASH_CNT(by_id, loads->by_id) >= loads->self->config.loads_max) {
     return KVF_NO_MEMORY;
   }
-  status = create(loads, now_ns, &good, load, &open);
+  status = create(loads, now_ns, &good, load, point, &open);
   if (status != KVF_OK) {
     return status;
   }
@@ -358,6 +361,18 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
     forget(loads, open);
   }
   return status;
+}
+
+void kvf_loads_on_point(kvf_loads *loads, uint64_t request_id, uint64_t point)
+{
+  kvf_open_load *load = find_load(loads, request_id);
+  if (load == NULL || load->point != point) {
+    return;
+  }
+  load->point = 0;
+  if (load->attempt != NULL) {
+    kvf_attempt_release(loads->attempts, load->attempt);
+  }
 }
 
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id)

@@ -29,6 +29,7 @@ typedef struct kvf_open_load {
   uint64_t request_id;
   uint64_t user;
   UT_hash_handle by_id;
+  uint64_t point; /* that its attempts write nothing before; 0: none, or it has come */
   kvf_open_load_state state;
   kvf_list event; /* in kvf_loads.events while an event of it is due */
   bool outcome_due;
@@ -62,9 +63,12 @@ KVF_MUST_USE kvf_status kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_whe
 /* Before the peers. Also after kvf_loads_init() has failed. */
 void kvf_loads_free(kvf_loads *loads);
 
-/* As kvf_load_start(). `sources` have been decoded with the node's key, and have their digests. */
+/* As kvf_load_start(). `point`: see kvf_core_load_start(). `sources` have been decoded with the node's key, and have
+ * their digests. */
 KVF_MUST_USE kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources,
-                                        const kvf_load *load);
+                                        const kvf_load *load, uint64_t point);
+/* See kvf_core_on_point(). */
+void kvf_loads_on_point(kvf_loads *loads, uint64_t request_id, uint64_t point);
 /* As kvf_load_abort(). */
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id);
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);

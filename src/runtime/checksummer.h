@@ -26,7 +26,7 @@ void kvf_checksummer_close(kvf_checksummer *checksummer);
 /* `blocks` is copied. NULL: no memory. */
 kvf_checksummer_job *kvf_checksummer_prepare(const kvf_lease *lease, const kvf_blocks *blocks);
 
-/* The lease was published: takes the job over. kvf_lease_table_checksummed() follows, from the thread. Under the node's
+/* The lease was published: takes the job over. kvf_core_on_complete() follows, from the thread. Under the node's
  * lock. */
 void kvf_checksummer_submit(kvf_checksummer *checksummer, kvf_checksummer_job *job);
 

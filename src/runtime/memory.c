@@ -7,6 +7,7 @@
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
+#include "runtime/ordering.h"
 #include "runtime/pump.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
@@ -60,8 +61,17 @@ static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_wel
   return kvf_pages_are_valid(&(kvf_pages){welcome->regions, count, welcome->layout}) ? KVF_OK : KVF_INVALID;
 }
 
+static void set_ordering(kvf_node *node, kvf_ordering *ordering)
+{
+  (void)pthread_mutex_lock(&node->lock);
+  node->ordering = ordering;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 static void clear_memory(kvf_node *node)
 {
+  kvf_ordering_close(node->ordering); /* set under register_lock only, which is held */
+  set_ordering(node, NULL);
   kvf_checksummer_stop(node->checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
@@ -208,6 +218,11 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   }
   if (node->config.checksum == KVF_ON) {
     status = kvf_checksummer_open(node, &node->checksummer);
+  }
+  if (status == KVF_OK) {
+    kvf_ordering *ordering;
+    status = kvf_ordering_open(node, &ordering);
+    set_ordering(node, ordering);
   }
   if (status == KVF_OK) {
     status = set_transports(node, &welcome.layout);

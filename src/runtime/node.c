@@ -11,6 +11,7 @@
 #include "runtime/checksummer.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
+#include "runtime/ordering.h"
 #include "runtime/random.h"
 #include "transport/fence_memory.h"
 #include "transport/own_fds.h"
@@ -321,6 +322,7 @@ void kvf_node_close(kvf_node *node)
     return;
   }
   wait_until_quiet(node);
+  kvf_ordering_close(node->ordering);
   kvf_checksummer_stop(node->checksummer);
   kvf_control_stop(node->control);
   disconnect_links(node);

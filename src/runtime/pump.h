@@ -29,6 +29,7 @@ typedef struct kvf_node_link {
 
 typedef struct kvf_control kvf_control;         /* control.c */
 typedef struct kvf_checksummer kvf_checksummer; /* checksummer.c */
+typedef struct kvf_ordering kvf_ordering;       /* ordering.c */
 
 /* Why transports end a consumer's connection: kvf_node_reasons[]; what is none of the others counts as the last. */
 #define KVF_NODE_REASONS 9
@@ -69,6 +70,8 @@ struct kvf_node {
   kvf_region *regions;
   uint32_t regions_count;
   kvf_checksummer *checksummer;  /* while there is memory; NULL: option checksum is off */
+  kvf_ordering *ordering;        /* under the lock; NULL: this memory knows no ordering points */
+  uint64_t last_point;           /* under the lock: the number that a load's was given last */
   bool memory_set;               /* the transports have it */
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 

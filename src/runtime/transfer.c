@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/fence.h"
-#include "runtime/checksummer.h"
+#include "runtime/ordering.h"
 #include "runtime/pump.h"
 
 _Static_assert(KVF_ADDRESS_TEXT_BYTES <= KVF_HOST_BYTES_MAX, "kvf_request_info.peer");
@@ -62,8 +62,25 @@ static kvf_status check_groups(const kvf_blocks *blocks)
   return fits ? KVF_OK : KVF_LIMIT;
 }
 
+/* Under the lock, when nothing can fail any more: what is held, the bytes, the checksums or both, is submitted. */
+static void submit(kvf_node *node, kvf_ordered *ordered, kvf_checksummer_job *job)
+{
+  if (ordered != NULL) {
+    ordered->job = job;
+    kvf_ordering_submit(node->ordering, ordered);
+  } else if (job != NULL) {
+    kvf_checksummer_submit(node->checksummer, job);
+  }
+}
+
+/* Under the lock: whether the memory, if there is any, knows points such as this one. */
+static bool knows(const kvf_node *node, const kvf_ordered *ordered)
+{
+  return ordered == NULL || node->ordering != NULL;
+}
+
 kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
-                             uint64_t user)
+                             const kvf_ordering_point *after, uint64_t user)
 {
   uint64_t digest;
   if (lease == NULL || !is_list(blocks) || prompt == NULL) {
@@ -76,20 +93,29 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   if (status != KVF_OK) {
     return status;
   }
+  kvf_ordered *ordered;
   kvf_checksummer_job *job = NULL;
-  if (node->config.checksum == KVF_ON) {
+  status = kvf_ordered_make(after, &ordered);
+  if (status == KVF_OK && node->config.checksum == KVF_ON) {
     job = kvf_checksummer_prepare(lease, blocks);
-    if (job == NULL) {
-      return KVF_NO_MEMORY;
+    status = job == NULL ? KVF_NO_MEMORY : KVF_OK;
+  }
+  if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    const bool held = ordered != NULL || job != NULL;
+    status =
+        knows(node, ordered) ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, held) : KVF_INVALID;
+    if (status == KVF_OK) {
+      if (ordered != NULL) {
+        ordered->lease = *lease;
+      }
+      submit(node, ordered, job);
+      ordered = NULL;
+      job = NULL;
     }
+    kvf_node_leave(node, now_ns);
   }
-  uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_publish(node->core, now_ns, lease, blocks, digest, user);
-  if (status == KVF_OK && job != NULL) {
-    kvf_checksummer_submit(node->checksummer, job);
-    job = NULL;
-  }
-  kvf_node_leave(node, now_ns);
+  kvf_ordered_free(ordered);
   free(job);
   return status;
 }
@@ -211,12 +237,24 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
   if (status != KVF_OK) {
     return status;
   }
+  kvf_ordered *ordered = NULL;
   status = kvf_sources_digest(&sources);
   if (status == KVF_OK) {
+    status = kvf_ordered_make(load->after, &ordered);
+  }
+  if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter_to_help(node);
-    status = kvf_core_load_start(node->core, now_ns, &sources, load);
+    const uint64_t point = ordered == NULL ? 0 : ++node->last_point;
+    status = knows(node, ordered) ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : KVF_INVALID;
+    if (status == KVF_OK && ordered != NULL) {
+      ordered->point = point;
+      ordered->request_id = load->request_id;
+      kvf_ordering_submit(node->ordering, ordered);
+      ordered = NULL;
+    }
     kvf_node_leave(node, now_ns);
   }
+  kvf_ordered_free(ordered);
   kvf_sources_free(&sources);
   return status;
 }

@@ -219,7 +219,7 @@ static void publish(fuzz_tape *tape)
   lease.token[0] ^= other_token ? 1 : 0;
   leases[leases_count] = (lease_model){.lease = lease, .renewed_ns = all.now_ns, .published_ns = all.now_ns};
   leases_count++;
-  fuzz_check(kvf_core_publish(&core, all.now_ns, &lease, &blocks, 9, leases_count - 1) == KVF_OK);
+  fuzz_check(kvf_core_publish(&core, all.now_ns, &lease, &blocks, 9, leases_count - 1, false) == KVF_OK);
 }
 
 static void revoke(fuzz_tape *tape)

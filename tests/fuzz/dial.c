@@ -147,7 +147,7 @@ static void start_load(fuzz_tape *tape)
   bool wrong = (choice & 0x7c) == 0x7c || (choice & 0x7c) == 0x78;
   world.loads_count++;
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}, .digests = {DIGEST}};
-  kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &sources, &load);
+  kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &sources, &load, 0);
   fuzz_check(status == KVF_OK || status == KVF_NO_MEMORY || wrong);
   fuzz_check(!wrong || status == KVF_BAD_TICKET || status == KVF_INCOMPATIBLE);
   if (status == KVF_OK) {

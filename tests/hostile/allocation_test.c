@@ -149,7 +149,7 @@ static bool offer(kvf_node *producer, uint32_t seed, kvf_lease *lease)
   if (!is_well(kvf_lease_reserve(producer, COUNT, 0, lease), "reserve")) {
     return false;
   }
-  if (is_well(kvf_lease_publish(producer, lease, &blocks, &prompt, 7), "publish") &&
+  if (is_well(kvf_lease_publish(producer, lease, &blocks, &prompt, NULL, 7), "publish") &&
       is_well(kvf_ticket_make(producer, lease, &blocks, &prompt, ticket, sizeof(ticket), &ticket_bytes), "ticket")) {
     return true;
   }

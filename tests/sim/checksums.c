@@ -29,7 +29,7 @@ static void on_checksummed(sim_world *world, const sim_event *event)
     }
   }
   (void)sim_node_enter(world, node);
-  kvf_lease_table_checksummed(&node->core.leases, &offer->lease);
+  kvf_lease_table_complete(&node->core.leases, &offer->lease);
   sim_node_leave(world, node);
 }
 

@@ -209,6 +209,33 @@ static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_statu
   sim_job_advance(world, job);
 }
 
+/* Each rank's load of a job has one of its own. */
+static uint64_t point_of(const sim_world *world, const sim_job *job, uint32_t rank)
+{
+  return (uint64_t)sim_job_index(world, job) * SIM_RANKS_MAX + rank + 1;
+}
+
+/* The engine has done what it was given before the load began, and that has written to the destination: the load's
+ * ordering point. */
+static void on_point(sim_world *world, const sim_event *event)
+{
+  sim_job *job = sim_job_of(world, event);
+  if (job == NULL || sim_waits(world, job->engine, event)) {
+    return;
+  }
+  sim_node *node = rank_of(world, job, event->b);
+  const sim_load_state state = job->load[event->b].state;
+  const sim_prompt *prompt = sim_prompt_at(job->prompt);
+  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+    if ((state == SIM_LOAD_OPEN || state == SIM_LOAD_DECIDED) && i % prompt->positions >= job->skip) {
+      sim_scribble(world, node, i / prompt->positions, job->ids[i]);
+    }
+  }
+  (void)sim_node_enter(world, node);
+  kvf_core_on_point(&node->core, job->info.id, point_of(world, job, event->b));
+  sim_node_leave(world, node);
+}
+
 static void on_load(sim_world *world, const sim_event *event)
 {
   sim_job *job = sim_job_of(world, event);
@@ -236,7 +263,8 @@ static void on_load(sim_world *world, const sim_event *event)
     counts[i / prompt->positions] = prompt->positions;
   }
   const kvf_blocks destination = {.ids = ids, .counts = counts, .groups = world->groups};
-  kvf_status status = sim_load_start(world, node, job, &destination);
+  const uint64_t point = sim_strikes(world, SIM_FAULT_SLOW, 3) ? point_of(world, job, event->b) : 0;
+  kvf_status status = sim_load_start(world, node, job, &destination, point);
   sim_note(world, node->index, "job % starts to load: $", event->a, (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
     refuse_load(world, job, event->b, status);
@@ -246,10 +274,13 @@ static void on_load(sim_world *world, const sim_event *event)
     sim_fail(world, "P6", "node %u has more loads than it may", node->index);
   }
   if (sim_strikes(world, SIM_FAULT_AGAIN, 4) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
-    sim_expect(world, "load_start", sim_load_start(world, node, job, &destination), KVF_EXISTS);
+    sim_expect(world, "load_start", sim_load_start(world, node, job, &destination, 0), KVF_EXISTS);
   }
   sim_load *load = &job->load[event->b];
   load->state = SIM_LOAD_OPEN;
+  if (point != 0) {
+    tell(world, job, on_point, event->b, SIM_MS + sim_lag(world, SIM_FAULT_SLOW, 20 * SIM_MS));
+  }
   load->deadline_ns = world->now_ns + kvf_ms_to_ns(job->options.load_timeout_ms);
   tell(world, job, on_load_watch, event->b, load->deadline_ns + WATCH_SLACK_NS - world->now_ns);
 }

@@ -123,7 +123,7 @@ static void check_refused(sim_world *world, sim_job *job, uint32_t positions)
   }
   job->info.id = UINT64_MAX;
   sim_node *rank = world->nodes + (size_t)engine->index * SIM_NODES_EACH;
-  kvf_status loaded = sim_load_start(world, rank, job, &destination);
+  kvf_status loaded = sim_load_start(world, rank, job, &destination, 0);
   sim_note(world, control->index, "refuses a forged ticket: $, rank: $", (uint64_t)(int64_t)status,
            (uint64_t)(int64_t)loaded, 0);
   if (loaded == KVF_OK) {

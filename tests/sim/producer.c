@@ -133,13 +133,24 @@ static void compute(sim_world *world, const sim_offer *offer, sim_node *node)
   }
 }
 
-/* Of a planted bug: after the lease was published. */
+/* The device has done what it was given before the lease was published: the publication's ordering point. */
 static void on_computed(sim_world *world, const sim_event *event)
 {
   const sim_offer *offer = offer_of(world, event);
-  if (offer != NULL && (offer->freed & 1u << event->b) == 0) {
-    compute(world, offer, rank_of(world, offer, event->b));
+  if (offer == NULL || sim_waits(world, offer->engine, event)) {
+    return;
   }
+  sim_node *node = rank_of(world, offer, event->b);
+  if ((offer->freed & 1u << event->b) == 0) {
+    compute(world, offer, node);
+  }
+  if (world->config.checksum == KVF_ON) {
+    sim_sum_later(world, event->a, event->b);
+    return;
+  }
+  (void)sim_node_enter(world, node);
+  kvf_lease_table_complete(&node->core.leases, &offer->lease);
+  sim_node_leave(world, node);
 }
 
 static void on_publish(sim_world *world, const sim_event *event)
@@ -158,25 +169,28 @@ static void on_publish(sim_world *world, const sim_event *event)
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   uint64_t digest = 0;
-  if (!was_ended) {
+  const bool computes_later = !was_ended && sim_strikes(world, SIM_FAULT_SLOW, 3);
+  const bool held = computes_later || world->config.checksum == KVF_ON;
+  if (!was_ended && !computes_later) {
     compute(world, offer, node);
-  } else if (!was_ended) {
-    sim_push(world, world->now_ns + SIM_MS, on_computed, event->a, event->b, event->c);
   }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_fence_digest(&offer->lease, &blocks, &prompt->identity, &digest);
   if (status == KVF_OK) {
-    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a);
+    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, held);
   }
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
     sim_watch_published(world, offer, event->b);
-    if (world->config.checksum == KVF_ON) {
+    if (computes_later) {
+      sim_push(world, world->now_ns + SIM_MS + sim_lag(world, SIM_FAULT_SLOW, 20 * SIM_MS), on_computed, event->a,
+               event->b, event->c);
+    } else if (held) {
       sim_sum_later(world, event->a, event->b);
     }
     if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
-      sim_expect(world, "publish", kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a),
-                 KVF_EXISTS);
+      sim_expect(world, "publish",
+                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, held), KVF_EXISTS);
     }
   }
   sim_node_leave(world, node);

@@ -46,7 +46,7 @@ kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
   return status;
 }
 
-kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination)
+kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination, uint64_t point)
 {
   kvf_sources sources;
   uint64_t now_ns = sim_node_enter(world, node);
@@ -59,7 +59,7 @@ kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const 
                      .user = sim_job_index(world, job)};
     status = kvf_sources_digest(&sources);
     if (status == KVF_OK) {
-      status = kvf_core_load_start(&node->core, now_ns, &sources, &load);
+      status = kvf_core_load_start(&node->core, now_ns, &sources, &load, point);
     }
     kvf_sources_free(&sources);
   }

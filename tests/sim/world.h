@@ -565,7 +565,8 @@ void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offe
 kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
                            const kvf_prompt *prompt, char *ticket, uint32_t *ticket_bytes);
 kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job);
-kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination);
+kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination,
+                          uint64_t point);
 
 /* ---- script.c, faults.c, stranger.c ---- */
 /* The router has the job's ticket: it goes to the consumer. */

@@ -95,7 +95,7 @@ static kvf_status call_lease_publish(kvf_node *node, void *item)
 {
   const publication *order = item;
   const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
-  return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, order->user);
+  return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, NULL, order->user);
 }
 
 static void publication_clear(void *item)

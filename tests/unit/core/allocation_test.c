@@ -96,7 +96,7 @@ TEST(node)
 static kvf_status publish(void)
 {
   kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
-  return kvf_core_publish(&world.producers[0].core, world.now_ns, &ticket.lease, &blocks, 1, 2);
+  return kvf_core_publish(&world.producers[0].core, world.now_ns, &ticket.lease, &blocks, 1, 2, false);
 }
 
 static void assert_not_published(void)
@@ -164,7 +164,7 @@ static kvf_status start_load(void)
   kvf_load load = {.request_id = request_id,
                    .prompt = ticket.prompt,
                    .destination = {.ids = into, .counts = ticket.counts, .groups = 1}};
-  return kvf_core_load_start(consumer(), world.now_ns, &sources, &load);
+  return kvf_core_load_start(consumer(), world.now_ns, &sources, &load, 0);
 }
 
 static void assert_not_started(void)

@@ -224,6 +224,6 @@ void control_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t blocks)
 void control_publish(const kvf_ticket *ticket)
 {
   kvf_blocks list = {.ids = ticket->ids, .counts = ticket->counts, .groups = 1};
-  assert_int_equal(kvf_core_publish(&world.producer.core, world.now_ns, &ticket->lease, &list, 1, 2), KVF_OK);
+  assert_int_equal(kvf_core_publish(&world.producer.core, world.now_ns, &ticket->lease, &list, 1, 2, false), KVF_OK);
   control_settle();
 }

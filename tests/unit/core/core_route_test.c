@@ -37,7 +37,7 @@ static void start_load(void)
   uint64_t digest = 0;
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
   assert_int_equal(kvf_core_load_start(consumer(), world.now_ns,
-                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load),
+                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load, 0),
                    KVF_OK);
   control_settle();
 }

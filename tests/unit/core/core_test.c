@@ -179,7 +179,7 @@ WORLD_TEST(lease_tokens_differ)
 static kvf_status publish(uint32_t groups, const uint32_t *counts, const uint32_t *block_ids)
 {
   kvf_blocks blocks = {.ids = block_ids, .counts = counts, .groups = groups};
-  return kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2);
+  return kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2, false);
 }
 
 WORLD_TEST(blocks_must_be_of_the_memory)
@@ -208,12 +208,12 @@ RANKS_TEST(smallest_region_bounds_its_group)
   kvf_blocks blocks = {.ids = &block, .counts = &count, .groups = 1};
   assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
   assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
-  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID); /* no memory at all */
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID); /* no memory at all */
   assert_int_equal(kvf_core_set_memory(&core, &welcome), KVF_OK);
   assert_int_equal(core.pool.head_bytes[0], 4 + 2);
-  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_INVALID);
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID);
   block = 4;
-  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2), KVF_OK);
+  assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2, false), KVF_OK);
   kvf_core_free(&core);
 }
 
@@ -263,7 +263,7 @@ WORLD_TEST(clearing_memory_ends_its_leases)
   assert_int_equal(producer()->self.welcome.regions_count, 0);
   assert_int_equal(producer()->self.welcome.transports_count, 0);
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
-  assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2), KVF_INVALID);
+  assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2, false), KVF_INVALID);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
 }
 

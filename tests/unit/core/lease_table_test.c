@@ -11,12 +11,13 @@
 
 typedef struct lease_world {
   kvf_lease_table table;
+  bool held; /* what is published, until complete() */
   kvf_fence_entry fence[WORLD_SLOTS];
 } lease_world;
 
 static void world_init(lease_world *w, uint64_t now_ns)
 {
-  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS, false};
+  const kvf_lease_table_config config = {WORLD_SLOTS, WORLD_TTL_NS, WORLD_MAX_NS};
   *w = (lease_world){0};
   assert_int_equal(kvf_lease_table_init(&w->table, &config, now_ns), KVF_OK);
 }
@@ -48,7 +49,7 @@ static kvf_status world_publish(lease_world *w, uint64_t now_ns, uint32_t slot, 
   static const uint32_t counts[] = {3, 0, 2};
   const kvf_blocks blocks = {ids, counts, 3};
   const kvf_lease lease = lease_of(slot, id);
-  return kvf_lease_table_publish(&w->table, now_ns, &lease, &blocks, 1000 + id, 2000 + id);
+  return kvf_lease_table_publish(&w->table, now_ns, &lease, &blocks, 1000 + id, 2000 + id, w->held);
 }
 
 /* Published, and its live word stored. */
@@ -182,11 +183,11 @@ static kvf_status authorize(uint64_t now_ns, uint32_t slot, uint64_t id)
 TEST(bad_config)
 {
   static kvf_lease_table table;
-  kvf_lease_table_config config = {0, 1, 1, false};
+  kvf_lease_table_config config = {0, 1, 1};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
-  config = (kvf_lease_table_config){1, 0, 1, false};
+  config = (kvf_lease_table_config){1, 0, 1};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
-  config = (kvf_lease_table_config){1, 1, 0, false};
+  config = (kvf_lease_table_config){1, 1, 0};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_INVALID);
 }
 
@@ -449,11 +450,11 @@ LIVE_TEST(longest_life)
 TEST(ttl_above_longest_life)
 {
   static kvf_lease_table table;
-  const kvf_lease_table_config config = {1, MS(100), MS(40), false};
+  const kvf_lease_table_config config = {1, MS(100), MS(40)};
   const kvf_lease lease = lease_of(0, 1);
   const kvf_blocks blocks = {NULL, NULL, 0};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_OK);
-  assert_int_equal(kvf_lease_table_publish(&table, 0, &lease, &blocks, 0, 0), KVF_OK);
+  assert_int_equal(kvf_lease_table_publish(&table, 0, &lease, &blocks, 0, 0, false), KVF_OK);
   assert_int_equal(kvf_lease_table_next_deadline(&table), MS(40));
   kvf_lease_table_free(&table);
 }
@@ -495,12 +496,12 @@ LEASE_TEST(tick_is_bounded)
 TEST(many_run_out_in_one_tick)
 {
   kvf_lease_table table;
-  const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS, false};
+  const kvf_lease_table_config config = {100, WORLD_TTL_NS, WORLD_MAX_NS};
   const kvf_blocks blocks = {NULL, NULL, 0};
   assert_int_equal(kvf_lease_table_init(&table, &config, 0), KVF_OK);
   for (uint32_t slot = 0; slot < 100; slot++) {
     const kvf_lease lease = lease_of(slot, 3);
-    assert_int_equal(kvf_lease_table_publish(&table, slot < 90 ? 0 : MS(50), &lease, &blocks, 1, slot), KVF_OK);
+    assert_int_equal(kvf_lease_table_publish(&table, slot < 90 ? 0 : MS(50), &lease, &blocks, 1, slot, false), KVF_OK);
   }
   kvf_lease_table_tick(&table, MS(100), 40);
   assert_int_equal(table.live, 60);
@@ -732,16 +733,16 @@ LEASE_TEST(block_limits)
   uint32_t counts[KVF_GROUPS_MAX + 1] = {KVF_BLOCKS_PER_LEASE_MAX};
   kvf_blocks blocks = {ids, counts, KVF_GROUPS_MAX + 1};
   const kvf_lease lease = lease_of(0, 3);
-  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_LIMIT);
+  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_LIMIT);
   blocks.groups = KVF_GROUPS_MAX;
   counts[1] = 1;
-  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_LIMIT);
+  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_LIMIT);
   counts[1] = UINT32_MAX - KVF_BLOCKS_PER_LEASE_MAX + 1; /* their sum is 2^32 */
-  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_LIMIT);
+  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_LIMIT);
   assert_int_equal(w->table.held, 0);
   counts[1] = 0;
   ids[KVF_BLOCKS_PER_LEASE_MAX - 1] = 99;
-  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_OK);
+  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_OK);
   world_store_all(w);
   kvf_transfer_item item = {.group = 0, .position = KVF_BLOCKS_PER_LEASE_MAX - 1};
   assert_int_equal(kvf_lease_table_authorize(&w->table, 0, &lease, &item, 1), KVF_OK);
@@ -754,7 +755,7 @@ LEASE_TEST(blocks_are_copied)
   uint32_t counts[] = {1};
   const kvf_blocks blocks = {ids, counts, 1};
   const kvf_lease lease = lease_of(0, 3);
-  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0), KVF_OK);
+  assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_OK);
   world_store_all(w);
   ids[0] = 6;
   counts[0] = 0;
@@ -763,55 +764,55 @@ LEASE_TEST(blocks_are_copied)
   assert_int_equal(item.remote_block, 5);
 }
 
-/* ---- checksums: a live word waits for them ---- */
+/* ---- bytes, or their checksums, that are not complete: a live word waits for them ---- */
 
-static void checksummed(uint32_t slot, uint64_t id)
+static void complete(uint32_t slot, uint64_t id)
 {
   const kvf_lease lease = lease_of(slot, id);
-  kvf_lease_table_checksummed(&w->table, &lease);
+  kvf_lease_table_complete(&w->table, &lease);
 }
 
-LEASE_TEST(live_waits_for_its_checksums)
+LEASE_TEST(live_waits_for_its_bytes)
 {
-  w->table.config.checksums = true;
+  w->held = true;
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
   expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
   assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  checksummed(1, 6); /* not these */
-  checksummed(2, 7);
-  checksummed(WORLD_SLOTS, 7);
+  complete(1, 6); /* not these */
+  complete(2, 7);
+  complete(WORLD_SLOTS, 7);
   expect_no_store();
-  checksummed(1, 7);
+  complete(1, 7);
   expect_store(1, kvf_fence_word_live(7));
   stored(1);
-  checksummed(1, 7); /* again: nothing */
+  complete(1, 7); /* again: nothing */
   expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_OK);
 }
 
-LEASE_TEST(ended_before_its_checksums_is_never_live)
+LEASE_TEST(ended_before_its_bytes_is_never_live)
 {
-  w->table.config.checksums = true;
+  w->held = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   expect_store(0, kvf_fence_word_over(3));
-  checksummed(0, 3);
+  complete(0, 3);
   expect_no_store();
   stored(0);
-  checksummed(0, 3);
+  complete(0, 3);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  checksummed(0, 3); /* of the one before */
+  complete(0, 3); /* of the one before */
   expect_no_store();
-  checksummed(0, 4);
+  complete(0, 4);
   expect_store(0, kvf_fence_word_live(4));
 }
 
 /* Another store of the slot is on its way, or waits: it does not take the live word along. */
 LEASE_TEST(held_behind_another_store)
 {
-  w->table.config.checksums = true;
+  w->held = true;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   expect_no_store();
@@ -825,15 +826,15 @@ LEASE_TEST(held_behind_another_store)
   assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
   expect_store(2, kvf_fence_word_over(3));
   assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
-  checksummed(2, 4);
+  complete(2, 4);
   assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
   stored(2);
   expect_store(2, kvf_fence_word_live(4));
 }
 
-LEASE_TEST(runs_out_while_it_is_being_checksummed)
+LEASE_TEST(runs_out_before_its_bytes)
 {
-  w->table.config.checksums = true;
+  w->held = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   kvf_lease_table_tick(&w->table, WORLD_TTL_NS, 100);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);

@@ -52,7 +52,7 @@ static kvf_status start(uint32_t count)
                    .destination = {.ids = destination, .counts = tickets[0].counts, .groups = tickets[0].groups},
                    .user = 5};
   assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
-  kvf_status status = kvf_core_load_start(core(), world.now_ns, &sources, &load);
+  kvf_status status = kvf_core_load_start(core(), world.now_ns, &sources, &load, 0);
   ranks_settle();
   return status;
 }

@@ -36,7 +36,7 @@ static int open_simple(__attribute__((unused)) void **state)
 static kvf_status start_load(const kvf_load *load)
 {
   return kvf_core_load_start(&world.consumer.core, world.now_ns,
-                             &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, load);
+                             &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {1}}, load, 0);
 }
 
 static kvf_report outcome(void)
@@ -233,8 +233,9 @@ static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32
                    .destination = {.ids = destination, .counts = counts, .groups = groups},
                    .user = 5};
   assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
-  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns,
-                                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load);
+  kvf_status status =
+      kvf_core_load_start(&world.consumer.core, world.now_ns,
+                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load, 0);
   ranks_settle();
   return status;
 }

@@ -348,9 +348,9 @@ static uint64_t digest_of(const kvf_ticket *ticket)
 void ranks_publish(uint32_t producer, const kvf_ticket *ticket)
 {
   kvf_blocks blocks = blocks_of(ticket);
-  assert_int_equal(
-      kvf_core_publish(&world.producers[producer].core, world.now_ns, &ticket->lease, &blocks, digest_of(ticket), 2),
-      KVF_OK);
+  assert_int_equal(kvf_core_publish(&world.producers[producer].core, world.now_ns, &ticket->lease, &blocks,
+                                    digest_of(ticket), 2, false),
+                   KVF_OK);
   ranks_settle();
 }
 
@@ -374,7 +374,7 @@ kvf_status ranks_load(const kvf_ticket *ticket, uint64_t request_id)
                    .user = 5};
   kvf_ticket copy = *ticket;
   const kvf_sources sources = {.count = 1, .tickets = {&copy}, .digests = {digest_of(ticket)}};
-  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &sources, &load);
+  kvf_status status = kvf_core_load_start(&world.consumer.core, world.now_ns, &sources, &load, 0);
   ranks_settle();
   return status;
 }

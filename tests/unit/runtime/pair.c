@@ -1,4 +1,6 @@
 #include "pair.h"
+
+#include "../../memory_kind.h"
 #include "runtime/pump.h"
 #include "test.h"
 
@@ -70,6 +72,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
 {
   kvf_config config;
   char message[KVF_MESSAGE_BYTES_MAX];
+  uint32_t memory = KVF_MEMORY_HOST;
   memset(n, 0, sizeof(*n));
   n->log = new_log();
   kvf_config_init(&config);
@@ -80,7 +83,9 @@ void pair_open_node(pair_node *n, const pair_option *options)
   config.log_context = n->log;
   assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
   for (; options != NULL && options->name != NULL; options++) {
-    if (strcmp(options->name, "model") == 0) {
+    if (strcmp(options->name, "memory") == 0) {
+      memory = strcmp(options->value, "other") == 0 ? TEST_MEMORY_OTHER : TEST_MEMORY;
+    } else if (strcmp(options->name, "model") == 0) {
       assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
     } else {
       assert_int_equal(kvf_config_set(&config, options->name, options->value, message), KVF_OK);
@@ -91,13 +96,16 @@ void pair_open_node(pair_node *n, const pair_option *options)
   }
   kvf_region regions[PAIR_REGIONS];
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
-    n->pool[i] = calloc(PAIR_BLOCKS, PAIR_BLOCK_BYTES);
-    regions[i] = (kvf_region){.base = n->pool[i],
+    const size_t bytes = (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES;
+    n->bases[i] = memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(bytes);
+    n->pool[i] = test_memory_bytes(n->bases[i]);
+    regions[i] = (kvf_region){.base = n->bases[i],
                               .stride_bytes = PAIR_BLOCK_BYTES,
                               .block_bytes = PAIR_BLOCK_BYTES,
                               .blocks = PAIR_BLOCKS,
                               .heads = 4,
                               .heads_total = 4};
+    memcpy(&regions[i].memory, &memory, sizeof(memory)); /* not all are enumerators */
   }
   assert_int_equal(pair_layout == NULL ? kvf_node_register(n->node, regions, PAIR_REGIONS)
                                        : kvf_node_register_layout(n->node, regions, PAIR_REGIONS, pair_layout),
@@ -115,7 +123,11 @@ void pair_close_node(pair_node *n)
   }
   kvf_node_close(n->node);
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
-    free(n->pool[i]);
+    if (n->pool[i] == n->bases[i]) {
+      free(n->bases[i]);
+    } else {
+      test_memory_free(n->bases[i]);
+    }
   }
   free_log(n->log);
   *n = (pair_node){0};
@@ -198,8 +210,13 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
 
 void pair_publish(pair_node *producer, const pair_ticket *ticket)
 {
+  assert_int_equal(pair_publish_after(producer, ticket, NULL), KVF_OK);
+}
+
+kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, const kvf_ordering_point *after)
+{
   kvf_blocks blocks = {.ids = ticket->blocks, .counts = &ticket->count, .groups = 1};
-  assert_int_equal(kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, 7), KVF_OK);
+  return kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, after, 7);
 }
 
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id)
@@ -215,6 +232,12 @@ kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kv
 
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first)
 {
+  return pair_load_after(consumer, ticket, id, first, NULL);
+}
+
+kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
+                           const kvf_ordering_point *after)
+{
   uint32_t destination[PAIR_BLOCKS];
   for (uint32_t i = 0; i < ticket->count; i++) {
     destination[i] = first + i;
@@ -224,7 +247,8 @@ kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id
                    .ticket_bytes = ticket->bytes,
                    .prompt = ticket->prompt,
                    .destination = {.ids = destination, .counts = &ticket->count, .groups = 1},
-                   .user = 5};
+                   .user = 5,
+                   .after = after};
   return kvf_load_start(consumer->node, &load);
 }
 

@@ -29,7 +29,8 @@ typedef struct pair_log {
 
 typedef struct pair_node {
   kvf_node *node;
-  uint8_t *pool[PAIR_REGIONS];
+  uint8_t *pool[PAIR_REGIONS]; /* where the test reads and writes the regions' bytes */
+  void *bases[PAIR_REGIONS];   /* what they are registered as */
   pair_log *log;
   uint32_t marks; /* lines of pair_logged()'s own */
 } pair_node;
@@ -48,7 +49,8 @@ typedef struct pair_option {
 /* What the pages of nodes that are opened from now on are; NULL: each region is a part. */
 extern const kvf_layout *pair_layout;
 
-/* Options of both nodes, may be NULL. Fails the test if a node does not start. Where a test says nothing else, a peer
+/* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "test" or
+ * "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a peer
  * counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
@@ -74,6 +76,7 @@ typedef struct pair_ticket {
 /* Reserves, fills blocks first, first+2, … of the producer, makes the ticket; publishes if `publish`. */
 void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out);
 void pair_publish(pair_node *producer, const pair_ticket *ticket);
+kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, const kvf_ordering_point *after);
 
 typedef struct pair_result {
   kvf_report report;
@@ -86,6 +89,8 @@ typedef struct pair_result {
 /* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id);
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first);
+kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
+                           const kvf_ordering_point *after);
 /* Both, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Polls until the load is quiet and (if the request was opened) decided, or the time is over. */

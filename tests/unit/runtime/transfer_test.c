@@ -52,9 +52,9 @@ SET_TEST(missing_arguments_are_refused)
   assert_int_equal(kvf_ticket_make(node, &lease, &blocks, NULL, text, sizeof(text), &bytes), KVF_INVALID);
   assert_int_equal(kvf_ticket_make(node, &lease, &blocks, &ticket.prompt, NULL, 9, &bytes), KVF_INVALID);
   assert_int_equal(kvf_ticket_make(node, &lease, &blocks, &ticket.prompt, text, sizeof(text), NULL), KVF_INVALID);
-  assert_int_equal(kvf_lease_publish(node, NULL, &blocks, &ticket.prompt, 1), KVF_INVALID);
-  assert_int_equal(kvf_lease_publish(node, &lease, NULL, &ticket.prompt, 1), KVF_INVALID);
-  assert_int_equal(kvf_lease_publish(node, &lease, &blocks, NULL, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, NULL, &blocks, &ticket.prompt, NULL, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, &lease, NULL, &ticket.prompt, NULL, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(node, &lease, &blocks, NULL, NULL, 1), KVF_INVALID);
   assert_int_equal(kvf_lease_end(node, NULL), KVF_INVALID);
   assert_int_equal(kvf_request_open(node, NULL, 0, &ticket.prompt, NULL, 1, &info), KVF_INVALID);
   assert_int_equal(kvf_request_open(node, ticket.text, ticket.bytes, NULL, NULL, 1, &info), KVF_INVALID);
@@ -83,7 +83,7 @@ SET_TEST(missing_arrays_are_refused)
     assert_int_equal(
         kvf_ticket_make(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, text, sizeof(text), &bytes),
         KVF_INVALID);
-    assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, 1), KVF_INVALID);
+    assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, NULL, 1), KVF_INVALID);
     assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
   }
   kvf_load no_ticket = {.request_id = 1, .prompt = ticket.prompt, .destination = blocks_of_ticket()};
@@ -146,7 +146,7 @@ SET_TEST(ended_lease_cannot_be_published)
 {
   kvf_blocks blocks = blocks_of_ticket();
   assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_NOT_FOUND);
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_EXISTS);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_EXISTS);
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
 }
 
@@ -154,20 +154,20 @@ SET_TEST(publication_is_checked)
 {
   static uint32_t counts[KVF_GROUPS_MAX + 1];
   kvf_blocks blocks = {.ids = ticket.blocks, .counts = counts, .groups = KVF_GROUPS_MAX + 1};
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_LIMIT);
   blocks.groups = 2; /* the memory has one; together they are too many */
   counts[0] = KVF_BLOCKS_PER_LEASE_MAX;
   counts[1] = 1;
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_LIMIT);
   counts[0] = UINT32_MAX;
   counts[1] = UINT32_MAX;
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_LIMIT);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_LIMIT);
   blocks = blocks_of_ticket();
   ticket.blocks[COUNT - 1] = PAIR_BLOCKS;
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_INVALID);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_INVALID);
   ticket.blocks[COUNT - 1] = 0;
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_OK);
-  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, 1), KVF_EXISTS);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_OK);
+  assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, &blocks, &ticket.prompt, NULL, 1), KVF_EXISTS);
 }
 
 /* ---- tickets ---- */

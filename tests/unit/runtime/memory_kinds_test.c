@@ -1,0 +1,165 @@
+/* Nodes whose memory is not the host's: which transports they use, what they refuse, and that blocks come whole. */
+#include "../../memory_kind.h"
+#include "core/core_state.h"
+#include "pair.h"
+#include "runtime/pump.h"
+#include "test.h"
+
+#define BLOCKS 8
+#define FIRST 20
+
+static pair_option const *options(const char *memory, const char *transports, const char *checksum)
+{
+  static pair_option list[4];
+  list[0] = (pair_option){"transports", transports};
+  list[1] = (pair_option){"checksum", checksum};
+  list[2] = (pair_option){memory == NULL ? NULL : "memory", memory};
+  list[3] = (pair_option){NULL, NULL};
+  return list;
+}
+
+static kvf_status load_status(pair *p, const pair_ticket *ticket)
+{
+  pair_result result;
+  pair_wait(&p->consumer, pair_begin(&p->consumer, ticket, FIRST), PAIR_LATE_MS, &result);
+  assert_true(result.quiet);
+  return (kvf_status)result.report.status;
+}
+
+/* Over the transport of this name. */
+static void expect_load(pair *p, uint32_t seed, const char *transport)
+{
+  pair_ticket ticket;
+  pair_offer(&p->producer, 0, BLOCKS, seed, true, &ticket);
+  assert_int_equal(load_status(p, &ticket), KVF_OK);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(pair_holds(&p->consumer, FIRST + i, seed, i));
+  }
+  assert_true(pair_logged(&p->consumer, "loads go over", transport));
+}
+
+TEST(blocks_come_whole_between_all_kinds)
+{
+  static const char *const transports[] = {"local", "tcp"};
+  static const char *const kinds[][2] = {{"test", "test"}, {NULL, "test"}, {"test", NULL}};
+  for (size_t i = 0; i < 2 * 3 * 2; i++) {
+    const char *transport = transports[i % 2];
+    const char *checksum = i >= 6 ? "on" : "off";
+    pair p;
+    pair_open_node(&p.producer, options(kinds[i / 2 % 3][0], transport, checksum));
+    pair_open_node(&p.consumer, options(kinds[i / 2 % 3][1], transport, checksum));
+    expect_load(&p, (uint32_t)i, transport);
+    pair_close(&p);
+    assert_int_equal(test_memory_imports(), 0);
+  }
+}
+
+/* ---- what is no memory of its kind ---- */
+
+static kvf_status register_one(pair_node *n, void *base, uint32_t memory, uint32_t device)
+{
+  kvf_region region = {.base = base,
+                       .stride_bytes = PAIR_BLOCK_BYTES,
+                       .block_bytes = PAIR_BLOCK_BYTES,
+                       .blocks = PAIR_BLOCKS,
+                       .heads = 1,
+                       .heads_total = 1,
+                       .device = device};
+  memcpy(&region.memory, &memory, sizeof(memory));
+  return kvf_node_register(n->node, &region, 1);
+}
+
+/* Without memory. */
+static void open_bare(pair_node *n, const char *transports, const char *require)
+{
+  pair_open_node(n, options(NULL, transports, "off"));
+  kvf_config config = n->node->config;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_node_close(n->node);
+  n->node = NULL;
+  config.identity_fields = 1; /* without the node's own */
+  assert_int_equal(kvf_config_set(&config, "require", require, message), KVF_OK);
+  assert_int_equal(kvf_node_open(&config, &n->node, message), KVF_OK);
+}
+
+TEST(memory_must_be_of_its_kind)
+{
+  pair_node n;
+  open_bare(&n, "local,tcp", "");
+  void *test_memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+  void *host_memory = n.bases[0];
+  assert_int_equal(register_one(&n, host_memory, 3, 0), KVF_INVALID);
+  assert_true(pair_logged(&n, "region 0", "kind of memory 3 is not this library's"));
+  assert_int_equal(register_one(&n, host_memory, KVF_MEMORY_KINDS_MAX, 0), KVF_INVALID);
+  assert_int_equal(register_one(&n, host_memory, TEST_MEMORY, 0), KVF_INVALID);
+  assert_true(pair_logged(&n, "region 0", "is no memory of the test's device 0"));
+  assert_int_equal(register_one(&n, test_memory, TEST_MEMORY, TEST_MEMORY_DEVICES), KVF_INVALID);
+  assert_int_equal(register_one(&n, host_memory, KVF_MEMORY_HOST, 1), KVF_INVALID);
+  assert_true(pair_logged(&n, "region 0", "host memory has no device 1"));
+  assert_int_equal(register_one(&n, test_memory, KVF_MEMORY_HOST, 0), KVF_INVALID);
+  assert_true(pair_logged(&n, "region 0", "are not this process' memory"));
+  assert_int_equal(register_one(&n, (uint8_t *)test_memory + PAIR_BLOCK_BYTES, TEST_MEMORY, 0), KVF_INVALID);
+  assert_int_equal(register_one(&n, test_memory, TEST_MEMORY, TEST_MEMORY_DEVICES - 1), KVF_OK);
+  pair_close_node(&n);
+  test_memory_free(test_memory);
+}
+
+/* ---- transports that do not serve ---- */
+
+/* Its memory cannot be read by another process, so local has nothing to offer. */
+TEST(a_transport_that_cannot_serve_is_left_out)
+{
+  pair p;
+  pair_open_node(&p.producer, options("other", "local,tcp", "off"));
+  pair_open_node(&p.consumer, options("other", "local,tcp", "off"));
+  assert_true(pair_logged(&p.producer, "transport local is left out", "it does not serve other memory"));
+  const kvf_welcome *welcome = &p.producer.node->core->self.welcome;
+  assert_int_equal(welcome->transports_count, 1);
+  assert_string_equal(welcome->transports[0].name, "tcp");
+  assert_int_equal(welcome->regions[0].memory, TEST_MEMORY_OTHER);
+  expect_load(&p, 1, "tcp");
+  pair_close(&p);
+}
+
+TEST(a_transport_that_is_required_must_serve)
+{
+  pair_node n;
+  void *memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+  for (int only = 0; only < 2; only++) { /* named as required, or the only one */
+    open_bare(&n, only ? "local" : "local,tcp", only ? "" : "local");
+    assert_int_equal(register_one(&n, memory, TEST_MEMORY_OTHER, 0), KVF_TRANSFER_SETUP);
+    assert_int_equal(register_one(&n, memory, TEST_MEMORY, 0), KVF_OK); /* and nothing of it has stuck */
+    pair_close_node(&n);
+  }
+  test_memory_free(memory);
+}
+
+/* A producer with the test's memory, and a consumer with a library that knew nothing of it. */
+static void open_unserved(pair *p, const char *producer_transports)
+{
+  pair_open_node(&p->producer, options("test", producer_transports, "off"));
+  atomic_store(&test_memory_is_known, false);
+  pair_open_node(&p->consumer, options(NULL, "local,tcp", "off"));
+  atomic_store(&test_memory_is_known, true);
+}
+
+TEST(the_next_best_that_serves_is_taken)
+{
+  pair p;
+  open_unserved(&p, "local,tcp");
+  expect_load(&p, 3, "tcp (local: does not bring test memory into host memory)");
+  pair_close(&p);
+}
+
+TEST(none_that_serves_is_an_error_of_its_own)
+{
+  pair p;
+  pair_ticket ticket;
+  open_unserved(&p, "local");
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  assert_int_equal(load_status(&p, &ticket), KVF_TRANSFER_SETUP);
+  assert_true(pair_logged(&p.consumer, "loads go over no transport",
+                          "(local: does not bring test memory into host memory, tcp: not offered)"));
+  assert_int_equal(pair_stat(&p.consumer, "peer_failures", ""), 0); /* the peer is well */
+  pair_close(&p);
+}

@@ -1,0 +1,275 @@
+/* Publications and loads that wait for an ordering point. */
+#include "../../memory_kind.h"
+#include "pair.h"
+#include "runtime/pump.h"
+#include "test.h"
+
+#define BLOCKS 8
+#define FIRST 20
+#define UNTOUCHED 0xEE
+#define A_WHILE_MS 150
+
+static pair p;
+static test_event event;
+
+static void open_pair(const char *transport, const char *checksum)
+{
+  const pair_option options[] = {{"transports", transport}, {"checksum", checksum},   {"memory", "test"},
+                                 {"backoff_min_ms", "5"},   {"backoff_max_ms", "20"}, {NULL, NULL}};
+  memset(&event, 0, sizeof(event));
+  pair_open(&p, options);
+}
+
+static void close_pair(void)
+{
+  pair_close(&p);
+  assert_int_equal(atomic_load(&event.marks), 0);
+}
+
+static void set_untouched(void)
+{
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    memset(p.consumer.pool[i], UNTOUCHED, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+  }
+}
+
+static bool is_untouched(void)
+{
+  bool untouched = true;
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    const uint8_t *bytes = p.consumer.pool[i];
+    untouched =
+        untouched && bytes[0] == UNTOUCHED && memcmp(bytes, bytes + 1, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES - 1) == 0;
+  }
+  return untouched;
+}
+
+/* The load's next event within a while; 0: none. */
+static kvf_event_kind next_event(uint32_t timeout_ms, kvf_report *report)
+{
+  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  kvf_event found = {0};
+  while (kvf_poll(p.consumer.node, &found, 1) == 0 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  if (found.kind == KVF_EVENT_LOAD) {
+    *report = found.u.report;
+  }
+  return found.kind;
+}
+
+static void expect_over(kvf_status status)
+{
+  kvf_report report;
+  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_LOAD);
+  assert_int_equal(report.status, status);
+  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_QUIET);
+}
+
+static void expect_loaded(uint32_t seed)
+{
+  expect_over(KVF_OK);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(pair_holds(&p.consumer, FIRST + i, seed, i));
+  }
+}
+
+static void expect_nothing(void)
+{
+  kvf_report report;
+  assert_int_equal(next_event(A_WHILE_MS, &report), 0);
+  assert_true(is_untouched());
+}
+
+/* ---- publications ---- */
+
+static void publish_waits(const char *transport, const char *checksum)
+{
+  pair_ticket ticket;
+  open_pair(transport, checksum);
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
+  set_untouched();
+  assert_int_equal(pair_load(&p.consumer, &ticket, 900, FIRST), KVF_OK);
+  expect_nothing(); /* and it goes on asking */
+  assert_true(pair_stat(&p.consumer, "load_retries", "") > 0);
+  assert_true(atomic_load(&event.asked) > 1);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    pair_fill(&p.producer, ticket.blocks[i], 2, i); /* what the device has done by then */
+  }
+  atomic_store(&event.complete, true);
+  expect_loaded(2);
+  assert_int_equal(atomic_load(&event.marks), 0);
+  close_pair();
+}
+
+TEST(nobody_reads_before_the_point_of_a_publication)
+{
+  publish_waits("local", "off");
+  publish_waits("tcp", "off");
+}
+
+/* Which are made of the bytes that are there then. */
+TEST(nor_are_checksums_made_before_it)
+{
+  publish_waits("local", "on");
+  publish_waits("tcp", "on");
+}
+
+TEST(a_point_that_is_complete_is_not_waited_for)
+{
+  pair_ticket ticket;
+  open_pair("local", "off");
+  const kvf_ordering_point point = test_point(&event);
+  atomic_store(&event.complete, true);
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
+  assert_int_equal(atomic_load(&event.marks), 0);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  expect_loaded(1);
+  close_pair();
+}
+
+TEST(a_lease_may_end_before_its_point)
+{
+  pair_ticket ticket;
+  open_pair("local", "on");
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, PAIR_LATE_MS), KVF_LEASE_END_REVOKED);
+  atomic_store(&event.complete, true);
+  assert_int_equal(pair_load(&p.consumer, &ticket, 900, FIRST), KVF_OK);
+  expect_over(KVF_LEASE_EXPIRED);
+  close_pair();
+}
+
+/* ---- loads ---- */
+
+static void load_waits(const char *transport)
+{
+  pair_ticket ticket;
+  open_pair(transport, "off");
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  set_untouched();
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  expect_nothing();
+  assert_true(pair_logged(&p.consumer, "loads go over", transport)); /* the way is there already */
+  atomic_store(&event.complete, true);
+  expect_loaded(1);
+  assert_int_equal(atomic_load(&event.marks), 0);
+  close_pair();
+}
+
+TEST(no_byte_is_written_before_the_point_of_a_load)
+{
+  load_waits("local");
+  load_waits("tcp");
+}
+
+TEST(a_load_may_be_aborted_before_its_point)
+{
+  pair_ticket ticket;
+  open_pair("local", "off");
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  set_untouched();
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
+  expect_over(KVF_ABORTED);
+  atomic_store(&event.complete, true);
+  expect_nothing();
+  close_pair();
+}
+
+/* The request's number may come again; the point is the earlier load's. */
+TEST(a_point_is_that_of_its_load_only)
+{
+  pair_ticket ticket;
+  test_event second = {0};
+  open_pair("local", "off");
+  const kvf_ordering_point points[] = {test_point(&event), test_point(&second)};
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  set_untouched();
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[0]), KVF_OK);
+  assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
+  expect_over(KVF_ABORTED);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[1]), KVF_OK);
+  atomic_store(&event.complete, true);
+  expect_nothing();
+  assert_int_equal(atomic_load(&event.marks), 0);
+  atomic_store(&second.complete, true);
+  expect_loaded(1);
+  close_pair();
+  assert_int_equal(atomic_load(&second.marks), 0);
+}
+
+TEST(a_load_that_waits_has_its_outcome_by_its_deadline)
+{
+  pair_ticket ticket;
+  open_pair("local", "off");
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  set_untouched();
+  uint32_t destination[BLOCKS];
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    destination[i] = FIRST + i;
+  }
+  const kvf_load load = {.request_id = 900,
+                         .ticket = ticket.text,
+                         .ticket_bytes = ticket.bytes,
+                         .prompt = ticket.prompt,
+                         .destination = {.ids = destination, .counts = &ticket.count, .groups = 1},
+                         .timeout_ms = 100,
+                         .after = &point};
+  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
+  expect_over(KVF_DEADLINE);
+  assert_true(is_untouched());
+  close_pair(); /* which gives its mark back */
+}
+
+/* ---- what is no point ---- */
+
+TEST(points_of_no_such_kind_are_refused)
+{
+  pair_ticket ticket;
+  open_pair("local", "off");
+  kvf_ordering_point bad[4] = {test_point(&event), test_point(NULL), test_point(&event), {.handle = &event}};
+  const uint32_t unknown = 3;
+  bad[0].device = TEST_MEMORY_DEVICES;
+  memcpy(&bad[2].memory, &unknown, sizeof(unknown));
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  for (size_t i = 0; i < 4; i++) { /* the last is the host's, which has none */
+    assert_int_equal(pair_publish_after(&p.producer, &ticket, &bad[i]), KVF_INVALID);
+    assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &bad[i]), KVF_INVALID);
+  }
+  pair_publish(&p.producer, &ticket); /* nothing has been published */
+  close_pair();
+
+  /* Nor does memory that knows none take another kind's. */
+  const pair_option host[] = {{"transports", "local"}, {"checksum", "on"}, {NULL, NULL}};
+  pair_open(&p, host);
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_INVALID);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_INVALID);
+  pair_publish(&p.producer, &ticket);
+  close_pair();
+}
+
+/* With points that never come. */
+TEST(memory_can_be_unregistered_while_points_are_waited_for)
+{
+  pair_ticket ticket;
+  open_pair("local", "on");
+  const kvf_ordering_point point = test_point(&event);
+  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+  assert_int_equal(atomic_load(&event.marks), 1);
+  close_pair();
+}
