@@ -201,6 +201,7 @@ static void add_pair(kvf_plan *plan, kvf_pair *pair, const kvf_pages *local, con
                      .group = there->group,
                      .unit_bytes = there->unit_bytes,
                      .rows = there->rows,
+                     .row_tokens = there->block_tokens / there->rows,
                      .heads_total = there->heads_total};
   plan->pairs_count++;
   kvf_plan_group *group = &plan->groups[there->group];
@@ -467,15 +468,15 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
 {
   const kvf_plan *plan = chunk->plan;
   const kvf_plan_group *group = &plan->groups[item->group];
-  const uint64_t tokens = item_tokens(chunk, item->group);
+  const kvf_deal *reader = &chunk->want->deal;
   if (!group->has_tokens) {
     /* All ranks that tokens are dealt to have it: one of them gives it. */
     *run = (token_run){.tokens = 1};
-    return (*token)++ == 0 && plan->deal.rank == chunk->want->deal.rank % plan->deal.ranks;
+    return (*token)++ == 0 && (!is_dealt(&plan->deal) || plan->deal.rank == reader->rank % plan->deal.ranks);
   }
+  const uint64_t tokens = item_tokens(chunk, item->group);
   const uint64_t begin = item->position * tokens;
   const uint64_t end = begin + tokens;
-  const kvf_deal *reader = &chunk->want->deal;
   uint64_t at = begin + *token;
   for (uint64_t next; at < end; at = next) {
     next = owned_from(reader, owned_from(&plan->deal, at));
@@ -549,8 +550,7 @@ static bool want_fits(const kvf_chunk *chunk)
   bool has_last = false;
   for (uint32_t i = 0; i < plan->pairs_count; i++) {
     const kvf_pair *pair = &plan->pairs[i];
-    const kvf_plan_group *group = &plan->groups[pair->group];
-    uint32_t row_tokens = group->has_tokens ? group->remote_tokens / pair->rows : 1;
+    const uint32_t row_tokens = pair->row_tokens > 0 ? pair->row_tokens : 1;
     has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
     if (is_wanted(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
                                    (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
@@ -580,13 +580,9 @@ static bool measure_blocks(const kvf_chunk *chunk, uint64_t bytes[KVF_GROUPS_MAX
 
 static uint64_t tokens_that_move(const kvf_chunk *chunk, const kvf_transfer_item *item)
 {
-  const kvf_plan *plan = chunk->plan;
   uint64_t token = 0;
   uint64_t sum = 0;
   token_run run;
-  if (!is_dealt(&plan->deal) && !is_dealt(&chunk->want->deal)) {
-    return item_tokens(chunk, item->group);
-  }
   while (next_run(chunk, item, &token, &run)) {
     sum += run.tokens;
   }
@@ -598,11 +594,16 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
   const kvf_transfer *transfer = chunk->transfer;
   const kvf_plan *plan = chunk->plan;
   const kvf_share *share = &plan->share;
+  const bool dealt = is_dealt(&plan->deal) || is_dealt(&chunk->want->deal);
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
+  uint64_t item_bytes[KVF_GROUPS_MAX];
   uint64_t total = 0;
   if (transfer->heads == 0 || !heads_fit(transfer->remote_head, transfer->heads, share->heads) || !want_fits(chunk) ||
       !measure_blocks(chunk, block_bytes)) {
     return KVF_INVALID;
+  }
+  for (uint32_t i = 0; i < plan->groups_count; i++) {
+    item_bytes[i] = block_bytes[i] == 0 ? 0 : block_bytes[i] * item_tokens(chunk, i) / plan->groups[i].remote_tokens;
   }
   for (uint32_t i = 0; i < transfer->items_count; i++) {
     const kvf_transfer_item *item = &transfer->items[i];
@@ -616,7 +617,8 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
     if (item->local_block >= group->local_blocks || item->remote_block >= group->remote_blocks) {
       return KVF_INVALID;
     }
-    total += block_bytes[item->group] * tokens_that_move(chunk, item) / group->remote_tokens;
+    total += dealt ? block_bytes[item->group] * tokens_that_move(chunk, item) / group->remote_tokens
+                   : item_bytes[item->group];
   }
   if (bytes != NULL) {
     *bytes = total;
@@ -626,15 +628,20 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
 
 /* ---- segments ---- */
 
+static uint64_t rows_of(const kvf_pair *pair, uint32_t tokens)
+{
+  return pair->row_tokens == 1 ? tokens : tokens / pair->row_tokens;
+}
+
 static kvf_box box_of(const kvf_chunk *chunk, const kvf_pair *pair, const kvf_transfer_item *item, const token_run *run)
 {
   const kvf_place *local = &pair->local;
   const kvf_place *remote = &pair->remote;
   const head_range heads = heads_of(chunk, pair);
-  const uint64_t tokens = chunk->plan->groups[pair->group].remote_tokens;
-  const uint64_t rows = run->tokens * (uint64_t)pair->rows / tokens;
-  const uint64_t local_row = run->local * (uint64_t)pair->rows / tokens;
-  const uint64_t remote_row = run->remote * (uint64_t)pair->rows / tokens;
+  const bool by_token = pair->row_tokens > 0;
+  const uint64_t rows = by_token ? rows_of(pair, run->tokens) : pair->rows;
+  const uint64_t local_row = by_token ? rows_of(pair, run->local) : 0;
+  const uint64_t remote_row = by_token ? rows_of(pair, run->remote) : 0;
   const uint64_t unit = pair->unit_bytes;
   kvf_box box = {.local_offset = item->local_block * local->stride_bytes + local->offset_bytes +
                                  heads.local * local->head_bytes + local_row * local->row_bytes,
@@ -706,8 +713,8 @@ static kvf_segment piece(const kvf_segment_cursor *cursor)
 {
   const kvf_pair *pair = &cursor->chunk->plan->pairs[cursor->pair];
   const kvf_box *box = &cursor->box;
-  const uint64_t outer = cursor->piece / box->inner;
-  const uint64_t inner = cursor->piece % box->inner;
+  const uint64_t outer = box->inner == 1 ? cursor->piece : cursor->piece / box->inner;
+  const uint64_t inner = box->inner == 1 ? 0 : cursor->piece % box->inner;
   return (kvf_segment){
       .local_region = pair->local.region,
       .remote_region = pair->remote.region,

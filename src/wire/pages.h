@@ -70,6 +70,7 @@ typedef struct kvf_pair {
   uint32_t group;
   uint32_t unit_bytes; /* of one head of one row */
   uint32_t rows;       /* of a remote block */
+  uint32_t row_tokens; /* 0: its rows are no tokens, and move together */
   uint32_t heads_total;
   uint32_t run_end; /* the pair behind the last that lies in the same run of the producer's parts */
 } kvf_pair;
