@@ -41,6 +41,7 @@ static piece pieces[PIECES_MAX];     /* under the lock */
 static mapping mappings[PIECES_MAX]; /* likewise */
 static atomic_uint imports;
 atomic_bool test_memory_is_known = true;
+atomic_bool test_memory_fails;
 static const kvf_memory_ops test_ops;
 
 const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
@@ -171,19 +172,19 @@ static void move_bytes(uint8_t *to, const uint8_t *from, size_t bytes)
 static bool copy_in(void *to, const void *from, size_t bytes)
 {
   move_bytes(own_of(to, bytes), from, bytes);
-  return true;
+  return !atomic_load(&test_memory_fails);
 }
 
 static bool copy_out(void *to, const void *from, size_t bytes)
 {
   move_bytes(to, own_of(from, bytes), bytes);
-  return true;
+  return !atomic_load(&test_memory_fails);
 }
 
 static bool checksum(const void *at, size_t bytes, uint64_t *out)
 {
   *out = kvf_checksum(own_of(at, bytes), bytes);
-  return true;
+  return !atomic_load(&test_memory_fails);
 }
 
 static kvf_status export_region(const kvf_region *region, void *out, size_t *bytes, char *message)

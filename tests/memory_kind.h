@@ -15,6 +15,9 @@
 /* As in a library that does not know the kind yet, until it is true again. */
 extern atomic_bool test_memory_is_known;
 
+/* While it is true each copy and checksum of its devices fails. */
+extern atomic_bool test_memory_fails;
+
 /* For a region's base. Zeroed; never NULL. */
 void *test_memory_allocate(size_t bytes);
 /* Where the test itself reads and writes what lies at this address, which may also be the host's. */

@@ -32,7 +32,7 @@ typedef struct kvf_memory_ops kvf_memory_ops;
 
 /* A peer's region, as it can be read here. */
 typedef struct kvf_memory_import {
-  const kvf_memory_ops *ops; /* of its kind; NULL: there is nothing to release */
+  const kvf_memory_ops *ops; /* of its kind */
   uint64_t base;             /* what read() calls its first byte */
   void *state;               /* the kind's own */
 } kvf_memory_import;
@@ -91,6 +91,32 @@ static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
 {
   return address != 0 && address <= INT64_MAX && bytes <= INT64_MAX - address;
 }
+
+/* ---- of several regions, of known kinds where nothing else is said ---- */
+
+/* A bit for each kind among them. */
+uint32_t kvf_memory_kinds(const kvf_region *regions, uint32_t count);
+bool kvf_memory_all_are_addressable(const kvf_region *regions, uint32_t count);
+bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count);
+/* Whether each is memory of its kind, which may be an unknown one; their layouts are valid. KVF_INVALID: the message
+ * says which is not. */
+KVF_MUST_USE kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message);
+
+/* What has been exported of several, as it comes from a peer. */
+typedef struct kvf_memory_exports {
+  const uint8_t *next;
+  size_t bytes; /* that are left */
+} kvf_memory_exports;
+
+/* Adds the exports of these to a list of *used bytes. KVF_LIMIT: there is no room for them. Else as export(). */
+KVF_MUST_USE kvf_status kvf_memory_export(const kvf_region *regions, uint32_t count, uint8_t *list, size_t room,
+                                          size_t *used, char *message);
+/* Whether there are so many in the list, and nothing else. */
+bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count);
+/* Imports the next. As import(); likewise if the kind is not known. */
+KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t pid, uint32_t kind,
+                                               uint64_t region_bytes, kvf_memory_import *out, char *message);
+void kvf_memory_release(kvf_memory_import *imports, uint32_t count);
 
 /* `bytes` more of the batch have been read: for read(). */
 void kvf_memory_batch_advance(kvf_memory_batch *batch, size_t bytes);

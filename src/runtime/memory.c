@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
@@ -84,16 +83,6 @@ static void clear_memory(kvf_node *node)
   node->regions = NULL;
 }
 
-/* The kinds of our regions, a bit for each. */
-static uint32_t own_kinds(const kvf_node *node)
-{
-  uint32_t kinds = 0;
-  for (uint32_t i = 0; i < node->regions_count; i++) {
-    kinds |= UINT32_C(1) << node->regions[i].memory;
-  }
-  return kinds;
-}
-
 /* The kinds that the transport brings into all of `ours`; *used: whether it serves any of these in any pair. */
 static uint32_t served_kinds(const kvf_transport_ops *ops, uint32_t ours, bool *used)
 {
@@ -119,7 +108,9 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
   bool used;
   const uint32_t kinds = served_kinds(ops, ours, &used);
   kvf_status status = used ? ops->set_memory(node->transports[i], memory) : KVF_TRANSFER_SETUP;
+  uint64_t now_ns = kvf_node_enter(node);
   kvf_core_set_served(node->core, i, status == KVF_OK ? kinds : 0);
+  kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     node->transports_used |= UINT32_C(1) << i;
   } else if (status == KVF_TRANSFER_SETUP) {
@@ -132,7 +123,7 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
 
 static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
 {
-  const uint32_t ours = own_kinds(node);
+  const uint32_t ours = kvf_memory_kinds(node->regions, node->regions_count);
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
                                  .layout = *layout,
@@ -169,23 +160,6 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
   return KVF_OK;
 }
 
-/* Whether they are what they say; their layouts are valid. */
-static kvf_status check_memory(const kvf_node *node, const kvf_region *regions, size_t count)
-{
-  kvf_status status = KVF_OK;
-  for (size_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
-    char message[KVF_MESSAGE_BYTES_MAX];
-    status = ops != NULL ? ops->check(&regions[i], message)
-                         : kvf_fail(KVF_INVALID, message, "kind of memory %u is not this library's",
-                                    (unsigned)regions[i].memory);
-    if (status != KVF_OK) {
-      kvf_log(&node->logger, KVF_LOG_ERROR, "region %zu: %s", i, message);
-    }
-  }
-  return status;
-}
-
 /* A copy, in which parts take the place of heads and groups. */
 static kvf_status copy_regions(kvf_node *node, const kvf_region *regions, uint32_t count, bool has_parts)
 {
@@ -211,7 +185,11 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     status = make_welcome(node, layout, &welcome);
   }
   if (status == KVF_OK) {
-    status = check_memory(node, regions, count);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    status = kvf_memory_check(regions, (uint32_t)count, message);
+    if (status != KVF_OK) {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
+    }
   }
   if (status != KVF_OK) {
     goto free_welcome;

@@ -1,25 +1,19 @@
-/* What waits for an ordering point: publications, and loads. A thread of its own asks the points' kind of memory again
- * and again, and tells the core: nobody else waits, and no engine's thread is needed. There is one while memory is
- * registered whose kind knows such points.
+/* What waits for an ordering point, publications and loads, and who tells the core: a thread of its own, which there is
+ * while memory is registered whose kind knows such points.
  */
 #ifndef KVF_RUNTIME_ORDERING_H
 #define KVF_RUNTIME_ORDERING_H
 
-#include "memory/memory.h"
+#include "memory/points.h"
 #include "runtime/checksummer.h"
-
-/* How often they are asked. */
-#define KVF_ORDERING_POLL_NS UINT64_C(50000)
 
 /* What waits for one: a publication, or a load. */
 typedef struct kvf_ordered {
-  kvf_list in_list;
-  uint64_t point; /* its number: 0 for a publication, whose lease's id is never used again */
+  kvf_point point;
+  uint64_t number; /* of a load's point: kvf_core_on_point(); 0: a publication */
   uint64_t request_id;
   kvf_lease lease;
   kvf_checksummer_job *job; /* of a publication: its blocks' checksums are made first; NULL: there are none */
-  const kvf_memory_ops *ops;
-  void *mark;
 } kvf_ordered;
 
 /* *out is the thread; NULL: no region of node->regions has a kind that knows ordering points. KVF_NO_MEMORY.

@@ -247,7 +247,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load *load)
     const uint64_t point = ordered == NULL ? 0 : ++node->last_point;
     status = knows(node, ordered) ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : KVF_INVALID;
     if (status == KVF_OK && ordered != NULL) {
-      ordered->point = point;
+      ordered->number = point;
       ordered->request_id = load->request_id;
       kvf_ordering_submit(node->ordering, ordered);
       ordered = NULL;

@@ -28,10 +28,9 @@ struct kvf_local_check {
   bool has_imports;
   char message[KVF_MESSAGE_BYTES_MAX];
   uint32_t imports_count;
-  kvf_memory_import *imports; /* behind this, like the next two */
+  kvf_memory_import *imports; /* behind this, like what the next two name */
   kvf_region_layout *remote;
-  uint8_t *exports;
-  size_t exports_bytes;
+  kvf_memory_exports exports;
 };
 
 /* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
@@ -69,7 +68,7 @@ static void drop(kvf_local_check *check)
     return;
   }
   if (check->has_imports) {
-    kvf_local_release(check->imports, check->imports_count);
+    kvf_memory_release(check->imports, check->imports_count);
   }
   kvf_fence_table_close(check->fence, check->description.table_slots);
   if (check->pidfd >= 0) {
@@ -105,8 +104,7 @@ static kvf_status look(kvf_local_check *check)
       memcmp(&head.incarnation, &description->incarnation, sizeof(head.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
   }
-  kvf_status status =
-      kvf_local_import(description, check->exports, check->exports_bytes, check->remote, check->imports, message);
+  kvf_status status = kvf_local_import(description, check->exports, check->remote, check->imports, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -142,11 +140,11 @@ static kvf_status start_thread(kvf_local_check *check, const kvf_thread_cpus *cp
 
 /* A check with room for what it imports, and copies of what it needs for that, in one allocation. */
 static kvf_local_check *alloc(const kvf_local_description *description, const kvf_region_layout *remote,
-                              const uint8_t *exports, size_t exports_bytes)
+                              kvf_memory_exports exports)
 {
   const size_t count = (size_t)description->regions_count + description->checksums_count;
   kvf_local_check *check =
-      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + exports_bytes);
+      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + exports.bytes);
   if (check == NULL) {
     return NULL;
   }
@@ -154,15 +152,15 @@ static kvf_local_check *alloc(const kvf_local_description *description, const kv
   check->imports_count = (uint32_t)count;
   check->imports = (void *)(check + 1);
   check->remote = (void *)(check->imports + count);
-  check->exports = (void *)(check->remote + count);
-  check->exports_bytes = exports_bytes;
   memcpy(check->remote, remote, count * sizeof(*check->remote));
-  memcpy(check->exports, exports, exports_bytes);
+  uint8_t *copy = (void *)(check->remote + count);
+  memcpy(copy, exports.next, exports.bytes);
+  check->exports = (kvf_memory_exports){copy, exports.bytes};
   return check;
 }
 
 kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                 const uint8_t *exports, size_t exports_bytes, int wake_fd, const kvf_thread_cpus *cpus,
+                                 kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
                                  kvf_local_check **out, char *message)
 {
   *out = NULL;
@@ -171,7 +169,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, const
     return KVF_LIMIT;
   }
   kvf_status status = KVF_NO_MEMORY;
-  kvf_local_check *check = alloc(description, remote, exports, exports_bytes);
+  kvf_local_check *check = alloc(description, remote, exports);
   if (check == NULL) {
     goto failed;
   }

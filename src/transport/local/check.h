@@ -17,11 +17,11 @@ typedef struct kvf_local_check kvf_local_check;
  * done; it may be closed before. KVF_LIMIT: too many are under way. KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread
  * left, as the message says. */
 KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                              const uint8_t *exports, size_t exports_bytes, int wake_fd,
-                                              const kvf_thread_cpus *cpus, kvf_local_check **out, char *message);
+                                              kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
+                                              kvf_local_check **out, char *message);
 bool kvf_local_check_is_done(kvf_local_check *check);
 /* Of one that is done: what it found, and the end of it. If KVF_OK, *pidfd, *fence (kvf_fence_table_close(), NULL:
- * it cannot be mapped) and the imports (kvf_local_release(), one for each of `remote`) are the caller's; else
+ * it cannot be mapped) and the imports (kvf_memory_release(), one for each of `remote`) are the caller's; else
  * KVF_TRANSFER_SETUP with a message. */
 KVF_MUST_USE kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence,
                                              kvf_memory_import *imports, char *message);

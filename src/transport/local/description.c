@@ -32,28 +32,6 @@ kvf_local_place kvf_local_place_here(void)
   return place;
 }
 
-/* Appends the exports of these. */
-static kvf_status export_all(const kvf_region *regions, uint32_t count, uint8_t *room, size_t *used, char *message)
-{
-  for (uint32_t i = 0; i < count; i++) {
-    uint8_t exported[KVF_MEMORY_EXPORT_BYTES_MAX];
-    size_t bytes = 0;
-    kvf_status status = kvf_memory_ops_of(regions[i].memory)->export(&regions[i], exported, &bytes, message);
-    if (status != KVF_OK) {
-      return status;
-    }
-    const uint32_t length = (uint32_t)bytes;
-    if (sizeof(length) + bytes > EXPORTS_BYTES_MAX - *used) {
-      return kvf_fail(KVF_LIMIT, message, "what peers must know of its regions takes more than %zu bytes",
-                      EXPORTS_BYTES_MAX);
-    }
-    memcpy(room + *used, &length, sizeof(length));
-    memcpy(room + *used + sizeof(length), exported, bytes);
-    *used += sizeof(length) + bytes;
-  }
-  return KVF_OK;
-}
-
 kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes, char *message)
 {
   uint8_t *room = malloc(EXPORTS_BYTES_MAX);
@@ -61,9 +39,10 @@ kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, s
     return kvf_fail(KVF_NO_MEMORY, message, "no memory");
   }
   *bytes = 0;
-  kvf_status status = export_all(memory->regions, memory->regions_count, room, bytes, message);
+  kvf_status status =
+      kvf_memory_export(memory->regions, memory->regions_count, room, EXPORTS_BYTES_MAX, bytes, message);
   if (status == KVF_OK) {
-    status = export_all(memory->checksums, memory->checksums_count, room, bytes, message);
+    status = kvf_memory_export(memory->checksums, memory->checksums_count, room, EXPORTS_BYTES_MAX, bytes, message);
   }
   if (status != KVF_OK) {
     free(room);
@@ -71,31 +50,6 @@ kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, s
   }
   *out = room;
   return KVF_OK;
-}
-
-/* Takes one of the exports that a peer sent, NULL: they end before. */
-static const uint8_t *next_export(const uint8_t **next, size_t *left, uint32_t *bytes)
-{
-  if (*left < sizeof(*bytes)) {
-    return NULL;
-  }
-  memcpy(bytes, *next, sizeof(*bytes));
-  if (*bytes > KVF_MEMORY_EXPORT_BYTES_MAX || *bytes > *left - sizeof(*bytes)) {
-    return NULL;
-  }
-  const uint8_t *found = *next + sizeof(*bytes);
-  *next = found + *bytes;
-  *left -= sizeof(*bytes) + *bytes;
-  return found;
-}
-
-static bool exports_are_whole(const uint8_t *exports, size_t bytes, uint32_t count)
-{
-  uint32_t each;
-  while (count > 0 && next_export(&exports, &bytes, &each) != NULL) {
-    count--;
-  }
-  return count == 0 && bytes == 0;
 }
 
 static kvf_status check_addresses(const kvf_local_description *head, char *message)
@@ -138,42 +92,26 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
   memcpy(head, bytes, sizeof(*head));
   if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
       (head->checksums_count != 0 && head->checksums_count != groups) ||
-      !exports_are_whole((const uint8_t *)bytes + sizeof(*head), bytes_count - sizeof(*head),
-                         remote_count + head->checksums_count)) {
+      !kvf_memory_exports_are_whole(kvf_local_exports(bytes, bytes_count), remote_count + head->checksums_count)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is not one of this transport");
   }
   kvf_status status = check_place(head, here, incarnation, message);
   return status == KVF_OK ? check_addresses(head, message) : status;
 }
 
-kvf_status kvf_local_import(const kvf_local_description *head, const uint8_t *exports, size_t exports_bytes,
+kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
                             const kvf_region_layout *remote, kvf_memory_import *out, char *message)
 {
   for (uint32_t i = 0; i < head->regions_count + head->checksums_count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(remote[i].memory);
-    uint32_t bytes = 0;
-    const uint8_t *exported = next_export(&exports, &exports_bytes, &bytes);
-    char why[KVF_MESSAGE_BYTES_MAX] = "its kind of memory is not known here";
-    kvf_status status =
-        ops == NULL || exported == NULL
-            ? KVF_TRANSFER_SETUP
-            : ops->import((pid_t)head->pid, exported, bytes, kvf_region_layout_bytes(&remote[i]), &out[i], why);
+    char why[KVF_MESSAGE_BYTES_MAX];
+    kvf_status status = kvf_memory_import_next(&exports, (pid_t)head->pid, remote[i].memory,
+                                               kvf_region_layout_bytes(&remote[i]), &out[i], why);
     if (status != KVF_OK) {
       const bool is_region = i < head->regions_count;
-      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "its %s %" PRIu32 " cannot be read: %.200s",
-                     is_region ? "region" : "checksums", is_region ? i : i - head->regions_count, why);
-      kvf_local_release(out, i);
-      return status;
+      kvf_memory_release(out, i);
+      return kvf_fail(status, message, "its %s %" PRIu32 " cannot be read: %.200s", is_region ? "region" : "checksums",
+                      is_region ? i : i - head->regions_count, why);
     }
   }
   return KVF_OK;
-}
-
-void kvf_local_release(kvf_memory_import *imports, uint32_t count)
-{
-  for (uint32_t i = 0; i < count; i++) {
-    if (imports[i].ops->release != NULL) {
-      imports[i].ops->release(&imports[i]);
-    }
-  }
 }

@@ -42,7 +42,7 @@ kvf_local_place kvf_local_place_here(void);
 KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes,
                                          char *message);
 
-/* Reads what a peer sent: the head, and where in `bytes` its exports begin. It goes with `remote_count` layouts, which
+/* Reads what a peer sent: the head; its exports are whole. It goes with `remote_count` layouts, which
  * have passed kvf_paging_pair(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
  * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
  * found. */
@@ -51,11 +51,16 @@ KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t byt
                                                    uint32_t remote_count, kvf_local_description *head,
                                                    kvf_region_layout checksums[KVF_GROUPS_MAX], char *message);
 
+/* What follows the head in a description of so many bytes, which are at least a head's. */
+static inline kvf_memory_exports kvf_local_exports(const void *bytes, size_t bytes_count)
+{
+  return (kvf_memory_exports){(const uint8_t *)bytes + sizeof(kvf_local_description),
+                              bytes_count - sizeof(kvf_local_description)};
+}
+
 /* Imports what a description that has been read exports: as many as `remote` has layouts, of regions and then of
  * checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP: the message says which and why. */
-KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, const uint8_t *exports,
-                                         size_t exports_bytes, const kvf_region_layout *remote, kvf_memory_import *out,
-                                         char *message);
-void kvf_local_release(kvf_memory_import *imports, uint32_t count);
+KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
+                                         const kvf_region_layout *remote, kvf_memory_import *out, char *message);
 
 #endif

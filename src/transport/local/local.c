@@ -179,7 +179,7 @@ static void link_free(kvf_local *local, kvf_local_link *link)
     (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
     kvf_own_fd_close(link->pidfd);
   }
-  kvf_local_release(link->imports, link->imports_count);
+  kvf_memory_release(link->imports, link->imports_count);
   kvf_fence_table_close(link->fence, link->table_slots);
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_remove(&link->in_links);
@@ -237,9 +237,8 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   link->table_slots = description.table_slots;
   link->has_checksums = description.checksums_count > 0;
   link->imports_wanted = remote_count + description.checksums_count;
-  return kvf_local_check_start(&description, remote, link->description + sizeof(description),
-                               link->description_bytes - sizeof(description), local->wake_fd, &local->cpus,
-                               &link->check, message);
+  return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
+                               local->wake_fd, &local->cpus, &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
@@ -977,7 +976,11 @@ static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
     return NULL;
   }
   kvf_region *checksums_read = memory->regions + given->regions_count;
-  *memory = (kvf_local_memory){.refs = 1, .given = *given, .pages = pages, .is_host = true};
+  *memory =
+      (kvf_local_memory){.refs = 1,
+                         .given = *given,
+                         .pages = pages,
+                         .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
   memory->given.regions = memory->regions;
   memory->given.layout = (kvf_layout){0};
   memory->given.checksums = NULL;
@@ -985,9 +988,6 @@ static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
   memcpy(memory->regions, given->regions, regions_bytes);
   if (checksums_bytes > 0) {
     memcpy(checksums_read, given->checksums_read, checksums_bytes);
-  }
-  for (uint32_t i = 0; i < given->regions_count; i++) {
-    memory->is_host = memory->is_host && given->regions[i].memory == KVF_MEMORY_HOST;
   }
   return memory;
 }

@@ -226,15 +226,6 @@ static void run_set_memory(void *owner, kvf_command *command)
   tcp->memory = KVF_CONTAINER_OF(command, kvf_tcp_memory, set);
 }
 
-static bool is_addressable(const kvf_tcp_memory *memory)
-{
-  bool addressable = true;
-  for (uint32_t i = 0; i < memory->regions_count; i++) {
-    addressable = addressable && kvf_memory_ops_of(memory->regions[i].memory)->is_addressable;
-  }
-  return addressable;
-}
-
 static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
@@ -258,7 +249,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
     memory->regions[i] = i < regions ? given->regions[i] : given->checksums_read[i - regions];
     memory->served[i] = i < regions ? given->regions[i] : given->checksums[i - regions];
   }
-  if (!is_addressable(memory)) {
+  if (!kvf_memory_all_are_addressable(given->regions, regions)) {
     memory->staging = malloc(KVF_TCP_STAGING_BYTES);
     if (memory->staging == NULL) {
       kvf_tcp_memory_drop(memory);

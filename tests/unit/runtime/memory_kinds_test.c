@@ -89,7 +89,7 @@ TEST(memory_must_be_of_its_kind)
   void *test_memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
   void *host_memory = n.bases[0];
   assert_int_equal(register_one(&n, host_memory, 3, 0), KVF_INVALID);
-  assert_true(pair_logged(&n, "region 0", "kind of memory 3 is not this library's"));
+  assert_true(pair_logged(&n, "region 0", "its kind of memory is not this library's"));
   assert_int_equal(register_one(&n, host_memory, KVF_MEMORY_KINDS_MAX, 0), KVF_INVALID);
   assert_int_equal(register_one(&n, host_memory, TEST_MEMORY, 0), KVF_INVALID);
   assert_true(pair_logged(&n, "region 0", "is no memory of the test's device 0"));
@@ -126,7 +126,7 @@ TEST(a_transport_that_is_required_must_serve)
   pair_node n;
   void *memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
   for (int only = 0; only < 2; only++) { /* named as required, or the only one */
-    open_bare(&n, only ? "local" : "local,tcp", only ? "" : "local");
+    open_bare(&n, only ? "local" : "local,tcp", only ? "" : "local,tcp");
     assert_int_equal(register_one(&n, memory, TEST_MEMORY_OTHER, 0), KVF_TRANSFER_SETUP);
     assert_int_equal(register_one(&n, memory, TEST_MEMORY, 0), KVF_OK); /* and nothing of it has stuck */
     pair_close_node(&n);
@@ -162,4 +162,57 @@ TEST(none_that_serves_is_an_error_of_its_own)
                           "(local: does not bring test memory into host memory, tcp: not offered)"));
   assert_int_equal(pair_stat(&p.consumer, "peer_failures", ""), 0); /* the peer is well */
   pair_close(&p);
+}
+
+/* ---- devices that fail ---- */
+
+static void load_fails(const char *producer, const char *consumer, const char *transport, const char *checksum,
+                       uint32_t blocks, kvf_status expected)
+{
+  pair p;
+  pair_ticket ticket;
+  pair_open_node(&p.producer, options(producer, transport, checksum));
+  pair_open_node(&p.consumer, options(consumer, transport, checksum));
+  pair_offer(&p.producer, 0, blocks, 1, true, &ticket);
+  assert_int_equal(load_status(&p, &ticket), KVF_OK);
+  pair_offer(&p.producer, 1, blocks, 2, true, &ticket);
+  if (strcmp(checksum, "on") == 0) {
+    pair_sleep_ms(100); /* until its checksums are made */
+  }
+  atomic_store(&test_memory_fails, true);
+  kvf_request_info info;
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                   KVF_OK);
+  assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
+  uint32_t destination[PAIR_BLOCKS];
+  for (uint32_t i = 0; i < blocks; i++) {
+    destination[i] = FIRST + i;
+  }
+  const kvf_load load = {.request_id = info.id,
+                         .ticket = ticket.text,
+                         .ticket_bytes = ticket.bytes,
+                         .prompt = ticket.prompt,
+                         .destination = {.ids = destination, .counts = &ticket.count, .groups = 1},
+                         .timeout_ms = 2000};
+  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
+  pair_result result;
+  pair_wait(&p.consumer, info.id, PAIR_LATE_MS, &result);
+  assert_true(result.quiet);
+  assert_int_equal(result.report.prefix, 0);
+  if (result.report.status != (int)expected) {
+    fail_msg("%s to %s over %s: %s", producer, consumer, transport, kvf_status_name(result.report.status));
+  }
+  atomic_store(&test_memory_fails, false);
+  pair_close(&p);
+}
+
+/* Never wrong bytes, and no end but that of the load. */
+TEST(a_device_that_fails_costs_the_load)
+{
+  load_fails("test", NULL, "tcp", "off", 1, KVF_PEER_DOWN); /* hangs up: copied, and sent from its blocks: */
+  load_fails("test", NULL, "tcp", "off", BLOCKS, KVF_PEER_DOWN);
+  load_fails(NULL, "test", "tcp", "off", 1, KVF_TRANSFER_FAILED); /* received with its frame, and into its blocks: */
+  load_fails(NULL, "test", "tcp", "off", BLOCKS, KVF_TRANSFER_FAILED);
+  load_fails(NULL, "test", "local", "off", BLOCKS, KVF_TRANSFER_FAILED); /* staged */
+  load_fails("test", "test", "local", "on", BLOCKS, KVF_CHECKSUM);
 }

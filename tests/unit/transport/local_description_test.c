@@ -59,9 +59,8 @@ static kvf_status read_back(const written *from, size_t count, kvf_local_descrip
   message[0] = '\0';
   kvf_status status =
       kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, all + 2, message);
-  return status != KVF_OK
-             ? status
-             : kvf_local_import(head, from->bytes + sizeof(*head), count - sizeof(*head), all, imports, message);
+  return status != KVF_OK ? status
+                          : kvf_local_import(head, kvf_local_exports(from->bytes, count), all, imports, message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)

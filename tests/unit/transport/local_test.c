@@ -68,8 +68,8 @@ TEST(a_description_names_this_process_and_its_memory)
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
                                               &node.incarnation, shape.regions, 2, &head, checksums, message),
                    KVF_OK);
-  assert_int_equal(kvf_local_import(&head, introduction.description + sizeof(head),
-                                    introduction.description_bytes - sizeof(head), shape.regions, imports, message),
+  assert_int_equal(kvf_local_import(&head, kvf_local_exports(introduction.description, introduction.description_bytes),
+                                    shape.regions, imports, message),
                    KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);

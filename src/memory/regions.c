@@ -1,0 +1,113 @@
+/* Of several regions, whatever their kinds. */
+#include <string.h>
+
+#include "base/status.h"
+#include "memory/memory.h"
+
+uint32_t kvf_memory_kinds(const kvf_region *regions, uint32_t count)
+{
+  uint32_t kinds = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    kinds |= UINT32_C(1) << regions[i].memory;
+  }
+  return kinds;
+}
+
+bool kvf_memory_all_are_addressable(const kvf_region *regions, uint32_t count)
+{
+  bool all = true;
+  for (uint32_t i = 0; i < count; i++) {
+    all = all && kvf_memory_ops_of(regions[i].memory)->is_addressable;
+  }
+  return all;
+}
+
+bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count)
+{
+  bool any = false;
+  for (uint32_t i = 0; i < count; i++) {
+    any = any || kvf_memory_ops_of(regions[i].memory)->mark != NULL;
+  }
+  return any;
+}
+
+kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message)
+{
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
+    char why[KVF_MESSAGE_BYTES_MAX] = "its kind of memory is not this library's";
+    status = ops == NULL ? KVF_INVALID : ops->check(&regions[i], why);
+    if (status != KVF_OK) {
+      (void)kvf_fail(status, message, "region %u: %.200s", (unsigned)i, why);
+    }
+  }
+  return status;
+}
+
+/* ---- lists of exports: for each the number of bytes (uint32_t), and these ---- */
+
+kvf_status kvf_memory_export(const kvf_region *regions, uint32_t count, uint8_t *list, size_t room, size_t *used,
+                             char *message)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    uint8_t exported[KVF_MEMORY_EXPORT_BYTES_MAX];
+    size_t bytes = 0;
+    kvf_status status = kvf_memory_ops_of(regions[i].memory)->export(&regions[i], exported, &bytes, message);
+    if (status != KVF_OK) {
+      return status;
+    }
+    const uint32_t length = (uint32_t)bytes;
+    if (sizeof(length) + bytes > room - *used) {
+      return kvf_fail(KVF_LIMIT, message, "what others must know of its regions takes more than %zu bytes", room);
+    }
+    memcpy(list + *used, &length, sizeof(length));
+    memcpy(list + *used + sizeof(length), exported, bytes);
+    *used += sizeof(length) + bytes;
+  }
+  return KVF_OK;
+}
+
+/* Takes the next, NULL: the list ends before its end. */
+static const uint8_t *next_export(kvf_memory_exports *list, uint32_t *bytes)
+{
+  if (list->bytes < sizeof(*bytes)) {
+    return NULL;
+  }
+  memcpy(bytes, list->next, sizeof(*bytes));
+  if (*bytes > KVF_MEMORY_EXPORT_BYTES_MAX || *bytes > list->bytes - sizeof(*bytes)) {
+    return NULL;
+  }
+  const uint8_t *found = list->next + sizeof(*bytes);
+  list->next = found + *bytes;
+  list->bytes -= sizeof(*bytes) + *bytes;
+  return found;
+}
+
+bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count)
+{
+  uint32_t bytes;
+  while (count > 0 && next_export(&list, &bytes) != NULL) {
+    count--;
+  }
+  return count == 0 && list.bytes == 0;
+}
+
+kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t pid, uint32_t kind, uint64_t region_bytes,
+                                  kvf_memory_import *out, char *message)
+{
+  uint32_t bytes = 0;
+  const uint8_t *exported = next_export(list, &bytes);
+  const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
+  return ops == NULL || exported == NULL ? kvf_fail(KVF_TRANSFER_SETUP, message, "its kind of memory is not known here")
+                                         : ops->import(pid, exported, bytes, region_bytes, out, message);
+}
+
+void kvf_memory_release(kvf_memory_import *imports, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    if (imports[i].ops->release != NULL) {
+      imports[i].ops->release(&imports[i]);
+    }
+  }
+}
