@@ -14,6 +14,7 @@
 #define KVFERRY_NODE_H
 
 #include "kvferry/config.h"
+#include "kvferry/part.h"
 
 KVF_C_BEGIN
 
@@ -58,6 +59,13 @@ typedef struct kvf_region {
  * group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or
  * one that the option require names, would be left out. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
+
+/* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies
+ * where (part.h); the regions' heads, heads_total and group are not read then. KVF_INVALID: besides, a part is not
+ * within its region's block, breaks a rule of part.h, or the option `checksum` is on, which goes with one part a region
+ * only. KVF_LIMIT: besides, more than KVF_PARTS_MAX. */
+KVF_API KVF_MUST_USE kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, size_t count,
+                                                         const kvf_layout *layout);
 
 /* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library
  * touches the memory any more. KVF_AGAIN: a read has not ended yet; keep the memory mapped, poll, and call again. */

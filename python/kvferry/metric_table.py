@@ -41,6 +41,7 @@ COUNTERS = (
     Metric("checksum_mismatches", "Reads that brought a block that does not agree with its checksums.",
            ("checksum_mismatches",)),
     Metric("chunks", "Chunks whose reading began.", ("chunks",)),
+    Metric("read_pieces", "Runs of bytes, contiguous on both sides, that reads were made of.", ("read_pieces",)),
     Metric("load_retries", "Times that a part of a load was tried again.", ("load_retries",)),
     Metric("source_switches", "Times that a load went on from its ticket's next source.", ("source_switches",)),
     Metric("sources_left_out", "Sources of tickets that did not fit, on each node that was to use them.",

@@ -177,12 +177,13 @@ void kvf_core_free(kvf_core *core)
 
 /* ---- memory and engine ---- */
 
-kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count, kvf_welcome *welcome)
+kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
 {
+  const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
   if (core->pool.has_existed) {
     return KVF_EXISTS;
   }
-  kvf_status status = kvf_pool_set(&core->pool, regions, count);
+  kvf_status status = kvf_pool_set(&core->pool, &pages);
   if (status != KVF_OK) {
     return status;
   }
@@ -397,8 +398,9 @@ void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_s
 }
 
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes)
+                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces)
 {
+  core->read_pieces += pieces;
   kvf_loads_on_read_done(&core->loads, now_ns, read_id, status, verified, sample, bytes);
 }
 

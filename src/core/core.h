@@ -67,11 +67,10 @@ void kvf_core_start(kvf_core *core, uint64_t now_ns);
 
 /* ---- API calls: see the public headers ---- */
 
-/* `welcome` describes the memory to peers; it is copied, its allocations become the core's. KVF_EXISTS: the core has
- * memory or, even if it was cleared, had some: other memory is another node's, whose incarnation tells peers so.
- * KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, const kvf_region *regions, uint32_t count,
-                                            kvf_welcome *welcome);
+/* `welcome` describes the memory, of one region at least, as peers are told it, and is valid; it is copied, its
+ * allocations become the core's. KVF_EXISTS: the core has memory or, even if it was cleared, had some: other memory is
+ * another node's, whose incarnation tells peers so. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome);
 /* Ends all leases and aborts all loads; true once nothing is left of either. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
@@ -177,9 +176,9 @@ void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
 
 /* See kvf_loads_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
- * `sample` may be NULL. */
+ * `sample` may be NULL. `pieces`: runs that its bytes came in. */
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes);
+                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces);
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
 
 /* For the producer's side of a transport: the key of a session, and whether a lease may be read (kvf_transport_host).

@@ -32,6 +32,7 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "loads_not_quiet_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);
   counter(to, "chunks", stats->chunks);
+  counter(to, "read_pieces", core->read_pieces);
   counter(to, "bytes_loaded", stats->bytes);
   counter(to, "blocks_loaded", stats->blocks);
   counter(to, "blocks_verified", stats->verified);

@@ -7,7 +7,7 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "core/hash.h"
-#include "core/parts.h"
+#include "wire/pages.h"
 
 #define KVF_PATH_NONE 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
@@ -943,7 +943,7 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
 }
 
 /* What `part` of the ticket's blocks this slice reads, from a peer that it holds from here on. */
-static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *slice, const kvf_part *part,
+static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *slice, const kvf_rank_share *part,
                              const kvf_ticket *ticket, uint64_t digest)
 {
   const kvf_rank_record *record = &ticket->rank[part->rank];
@@ -992,10 +992,10 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
                               uint64_t digest, const uint32_t *destination)
 {
   const kvf_config *config = &loads->self->config;
-  kvf_part plan[KVF_RANKS_MAX];
+  kvf_rank_share plan[KVF_RANKS_MAX];
   uint32_t count = 0;
   kvf_status status =
-      kvf_parts_plan(loads->pool->heads_total, ticket->ranks, config->ranks, config->rank, plan, &count);
+      kvf_rank_shares(loads->pool->heads_total, ticket->ranks, 1, config->ranks, config->rank, plan, &count);
   if (status == KVF_OK) {
     status = alloc_source(loads, load, count);
   }

@@ -1,7 +1,6 @@
 #include "core/pool.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/bitmap.h"
 
@@ -13,18 +12,23 @@ void kvf_pool_free(kvf_pool *pool)
   }
 }
 
-kvf_status kvf_pool_set(kvf_pool *pool, const kvf_region *regions, uint32_t count)
+kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages)
 {
+  const kvf_share share = kvf_pages_share(pages);
+  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
   pool->groups = 0;
-  pool->heads_total = regions[0].heads_total;
-  memset(pool->head_bytes, 0, sizeof(pool->head_bytes));
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t group = regions[i].group;
-    bool first = pool->head_bytes[group] == 0;
-    pool->head_bytes[group] += regions[i].block_bytes / regions[i].heads;
-    pool->group_blocks[group] =
-        first || regions[i].blocks < pool->group_blocks[group] ? regions[i].blocks : pool->group_blocks[group];
-    pool->groups = group + 1 > pool->groups ? group + 1 : pool->groups;
+  pool->heads_total = share.heads_total;
+  for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
+    const kvf_part part = kvf_pages_part(pages, i);
+    const uint32_t blocks = pages->regions[part.region].blocks;
+    bool first = block_bytes[part.group] == 0;
+    block_bytes[part.group] += (uint64_t)part.unit_bytes * part.rows * part.heads;
+    pool->group_blocks[part.group] =
+        first || blocks < pool->group_blocks[part.group] ? blocks : pool->group_blocks[part.group];
+    pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
+  }
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    pool->head_bytes[group] = (block_bytes[group] + share.heads - 1) / share.heads;
   }
   for (uint32_t group = 0; group < pool->groups; group++) {
     pool->named[group] = calloc(kvf_bitmap_words(pool->group_blocks[group]), sizeof(uint64_t));

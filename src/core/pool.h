@@ -4,6 +4,7 @@
 #define KVF_CORE_POOL_H
 
 #include "kvferry/node.h"
+#include "wire/pages.h"
 #include "wire/ticket.h"
 
 typedef struct kvf_pool {
@@ -11,14 +12,14 @@ typedef struct kvf_pool {
   bool has_existed; /* stays true: a peer that still has the first memory's layout would read wrong bytes for a later
                        lease */
   uint32_t groups;
-  uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of one block, over all regions of the group */
+  uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of the share in one block, over all parts of the group */
   uint32_t group_blocks[KVF_GROUPS_MAX];
   uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
   uint32_t heads_total;
 } kvf_pool;
 
-/* `count` is above 0, and the regions are valid. KVF_NO_MEMORY: there is no pool then, as before. */
-KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_region *regions, uint32_t count);
+/* There are regions, and the pages are valid. KVF_NO_MEMORY: there is no pool then, as before. */
+KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages);
 void kvf_pool_free(kvf_pool *pool);
 
 /* Whether these blocks can be published. KVF_INVALID: no memory, or a group or block that it does not have. KVF_LIMIT:

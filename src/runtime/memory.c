@@ -8,7 +8,6 @@
 #include "runtime/numa.h"
 #include "runtime/ordering.h"
 #include "runtime/pump.h"
-#include "transport/segments.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 {
@@ -38,22 +37,27 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 }
 
 /* What peers are told of the memory; to be freed with kvf_welcome_free() unless the core takes it. */
-static kvf_status make_welcome(kvf_node *node, const kvf_region *regions, size_t count, kvf_welcome *welcome)
+static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_welcome *welcome)
 {
+  const uint32_t count = node->regions_count;
   *welcome =
       (kvf_welcome){.rank = node->config.rank, .ranks = node->config.ranks, .block_tokens = node->config.block_tokens};
   welcome->regions = calloc(count, sizeof(*welcome->regions));
-  if (welcome->regions == NULL) {
+  kvf_part *parts = layout->parts_count == 0 ? NULL : calloc(layout->parts_count, sizeof(*parts));
+  if (welcome->regions == NULL || (layout->parts_count > 0 && parts == NULL)) {
+    free(parts);
     return KVF_NO_MEMORY;
   }
-  for (size_t i = 0; i < count; i++) {
-    welcome->regions[i] = kvf_region_layout_of(&regions[i]);
+  for (uint32_t i = 0; i < count; i++) {
+    welcome->regions[i] = kvf_region_layout_of(&node->regions[i]);
   }
-  welcome->regions_count = (uint32_t)count;
-  if (!kvf_region_layouts_are_valid(welcome->regions, welcome->regions_count)) {
-    return KVF_INVALID;
+  welcome->regions_count = count;
+  if (parts != NULL) {
+    memcpy(parts, layout->parts, layout->parts_count * sizeof(*parts));
+    welcome->layout = *layout;
+    welcome->layout.parts = parts;
   }
-  return KVF_OK;
+  return kvf_pages_are_valid(&(kvf_pages){welcome->regions, count, welcome->layout}) ? KVF_OK : KVF_INVALID;
 }
 
 static void set_ordering(kvf_node *node, kvf_ordering *ordering)
@@ -117,11 +121,12 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
   return status;
 }
 
-static kvf_status set_transports(kvf_node *node)
+static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
 {
   const uint32_t ours = kvf_memory_kinds(node->regions, node->regions_count);
   kvf_transport_memory memory = {.regions = node->regions,
                                  .regions_count = node->regions_count,
+                                 .layout = *layout,
                                  .table = node->fence_table,
                                  .table_slots = node->config.lease_slots,
                                  .table_fd = node->fence_fd};
@@ -155,10 +160,30 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
   return KVF_OK;
 }
 
-static kvf_status register_regions(kvf_node *node, const kvf_region *regions, size_t count)
+/* A copy, in which parts take the place of heads and groups. */
+static kvf_status copy_regions(kvf_node *node, const kvf_region *regions, uint32_t count, bool has_parts)
 {
-  kvf_welcome welcome;
-  kvf_status status = make_welcome(node, regions, count, &welcome);
+  node->regions = malloc(count * sizeof(*regions));
+  if (node->regions == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  memcpy(node->regions, regions, count * sizeof(*regions));
+  node->regions_count = count;
+  for (uint32_t i = 0; has_parts && i < count; i++) {
+    node->regions[i].heads = 1;
+    node->regions[i].heads_total = 1;
+    node->regions[i].group = 0;
+  }
+  return KVF_OK;
+}
+
+static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint32_t count, const kvf_layout *layout)
+{
+  kvf_welcome welcome = {0};
+  kvf_status status = copy_regions(node, regions, count, layout->parts != NULL);
+  if (status == KVF_OK) {
+    status = make_welcome(node, layout, &welcome);
+  }
   if (status == KVF_OK) {
     char message[KVF_MESSAGE_BYTES_MAX];
     status = kvf_memory_check(regions, (uint32_t)count, message);
@@ -169,13 +194,6 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   if (status != KVF_OK) {
     goto free_welcome;
   }
-  node->regions = malloc(count * sizeof(*regions));
-  if (node->regions == NULL) {
-    status = KVF_NO_MEMORY;
-    goto free_welcome;
-  }
-  memcpy(node->regions, regions, count * sizeof(*regions));
-  node->regions_count = (uint32_t)count;
   if (node->config.checksum) {
     status = kvf_checksummer_open(node, &node->checksummer);
   }
@@ -185,14 +203,14 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
     set_ordering(node, ordering);
   }
   if (status == KVF_OK) {
-    status = set_transports(node);
+    status = set_transports(node, &welcome.layout);
   }
   if (status == KVF_OK) {
     status = describe_transports(node, &welcome);
   }
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    status = kvf_core_set_memory(node->core, node->regions, node->regions_count, &welcome);
+    status = kvf_core_set_memory(node->core, &welcome);
     if (status == KVF_OK) {
       kvf_core_start(node->core, now_ns);
     }
@@ -204,20 +222,35 @@ static kvf_status register_regions(kvf_node *node, const kvf_region *regions, si
   clear_memory(node);
 
 free_welcome:
+  free(node->regions);
+  node->regions = NULL;
   kvf_welcome_free(&welcome);
   return status;
 }
 
-kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count)
+static kvf_status register_memory(kvf_node *node, const kvf_region *regions, size_t count, const kvf_layout *layout)
 {
   kvf_status status = check_regions(node, regions, count);
   if (status != KVF_OK) {
     return status;
   }
   (void)pthread_mutex_lock(&node->register_lock);
-  status = node->memory_set ? KVF_EXISTS : register_regions(node, regions, count);
+  status = node->memory_set ? KVF_EXISTS : register_pages(node, regions, (uint32_t)count, layout);
   (void)pthread_mutex_unlock(&node->register_lock);
   return status;
+}
+
+kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count)
+{
+  return register_memory(node, regions, count, &(kvf_layout){0});
+}
+
+kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, size_t count, const kvf_layout *layout)
+{
+  if (layout == NULL || layout->parts == NULL || layout->parts_count == 0 || node->config.checksum == true) {
+    return KVF_INVALID;
+  }
+  return layout->parts_count > KVF_PARTS_MAX ? KVF_LIMIT : register_memory(node, regions, count, layout);
 }
 
 kvf_status kvf_node_unregister(kvf_node *node)

@@ -93,7 +93,8 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
                         .description = offer->description,
                         .description_bytes = offer->description_bytes,
                         .remote = action->welcome->regions,
-                        .remote_count = action->welcome->regions_count};
+                        .remote_count = action->welcome->regions_count,
+                        .layout = action->welcome->layout};
   status = transport->ops->connect(transport, &spec, &entry->link);
   kvf_forget(&spec.session_key, sizeof(spec.session_key));
   if (status == KVF_OK) {
@@ -124,7 +125,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action
 {
   kvf_node_link *entry = find_link(node, action->path);
   if (entry == NULL) {
-    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0);
+    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0, 0);
     return;
   }
   kvf_transfer read = action->transfer;
@@ -282,7 +283,7 @@ static void on_read_done(void *context, const kvf_read_result *result)
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
   kvf_core_on_read_done(node->core, now_ns, result->id, result->status, result->verified, &result->sample,
-                        result->bytes);
+                        result->bytes, result->pieces);
   kvf_node_leave(node, now_ns);
 }
 

@@ -157,7 +157,7 @@ uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count)
   const kvf_transfer *transfer = chunk->transfer;
   uint32_t good = 0;
   while (good < transfer->items_count &&
-         item_agrees(chunk, chunk->regions_count - checksums_count, &transfer->items[good])) {
+         item_agrees(chunk, chunk->plan->pairs_count - checksums_count, &transfer->items[good])) {
     good++;
   }
   return good;

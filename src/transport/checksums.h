@@ -10,7 +10,8 @@
 #ifndef KVF_TRANSPORT_CHECKSUMS_H
 #define KVF_TRANSPORT_CHECKSUMS_H
 
-#include "transport/segments.h"
+#include "transport/transport.h"
+#include "wire/pages.h"
 
 /* What a consumer that has checksums logs of a producer that has none. */
 #define KVF_NO_CHECKSUMS_LINE "it has no checksums (option checksum): its blocks are loaded without being verified"
@@ -32,7 +33,7 @@ KVF_MUST_USE bool kvf_checksums_make(const kvf_region *regions, uint32_t regions
                                      uint32_t block);
 
 /* How many of the chunk's leading items have, at their local blocks, the bytes that their local checksums say. The
- * chunk has been read whole, and its last `checksums_count` regions are checksums. */
+ * chunk has been read whole; each region is a part, and the last `checksums_count` are checksums. */
 uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count);
 
 /* Compares a chunk that has ended with KVF_OK, and sets its result's status and `verified`. Where the sample says that

@@ -32,6 +32,7 @@ typedef struct kvf_read_result {
   kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
   kvf_fence_sample sample; /* valid if status is KVF_OK or KVF_CHECKSUM */
   uint64_t bytes;          /* that landed, checksums included */
+  uint64_t pieces;         /* runs that were contiguous on both sides, of those bytes */
   /* Leading items whose bytes were compared with the producer's checksums, and agree: all, or fewer if status is
    * KVF_CHECKSUM; 0 where one of the two sides has no checksums. */
   uint32_t verified;
@@ -83,6 +84,7 @@ typedef struct kvf_transport_config {
 typedef struct kvf_transport_memory {
   const kvf_region *regions;
   uint32_t regions_count;
+  kvf_layout layout; /* of the regions: valid. With parts there are no checksums */
   const void *table;
   uint32_t table_slots;
   int table_fd;                  /* its file, for others to map; -1: none */
@@ -104,13 +106,14 @@ typedef struct kvf_link_spec {
   size_t description_bytes;
   const kvf_region_layout *remote; /* read during the call only */
   uint32_t remote_count;
+  kvf_layout layout; /* of these; likewise */
 } kvf_link_spec;
 
 /* Whether it has regions, and a description, within their limits: for transports that cannot do without. */
 static inline bool kvf_link_spec_is_whole(const kvf_link_spec *spec)
 {
-  return spec->remote_count > 0 && spec->remote_count <= KVF_REGIONS_MAX && spec->description_bytes > 0 &&
-         spec->description_bytes <= KVF_TRANSPORT_DESCRIPTION_BYTES_MAX;
+  return spec->remote_count > 0 && spec->remote_count <= KVF_REGIONS_MAX && spec->layout.parts_count <= KVF_PARTS_MAX &&
+         spec->description_bytes > 0 && spec->description_bytes <= KVF_TRANSPORT_DESCRIPTION_BYTES_MAX;
 }
 
 typedef struct kvf_transport_ops {

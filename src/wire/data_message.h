@@ -14,14 +14,14 @@
 
 #include "base/crypto.h"
 #include "kvferry/types.h"
-#include "wire/layout.h"
+#include "wire/pages.h"
 
 #define KVF_DATA_NONCE_BYTES 32
 
 #define KVF_DATA_CHALLENGE_BYTES_MAX 32
 #define KVF_DATA_HELLO_BYTES_MAX 72
 #define KVF_DATA_READY_BYTES_MAX KVF_HASH_BYTES
-#define KVF_DATA_READ_HEAD_BYTES 49
+#define KVF_DATA_READ_HEAD_BYTES (8 + 28 + 3 * 4 + 5 * 4 + KVF_GROUPS_MAX * 4 + 4)
 #define KVF_DATA_READ_RUN_BYTES 5
 #define KVF_DATA_CHUNK_BYTES_MAX 20
 #define KVF_DATA_TRAILER_BYTES_MAX 24
@@ -67,9 +67,10 @@ typedef struct kvf_data_read {
   uint64_t read_id; /* not 0 */
   kvf_lease lease;
   uint32_t remote_head;
-  uint32_t heads; /* above 0; remote_head + heads fits 32 bits */
+  uint32_t local_head; /* of the reader's own heads, the one that remote_head is */
+  uint32_t heads;      /* above 0; remote_head + heads fits 32 bits */
+  kvf_want want;       /* no split is 0 */
   uint32_t items_count;
-  bool checksums;      /* the blocks' checksums are wanted too: the payload has them as one more region of each group */
   const uint8_t *runs; /* decoded: in the body, for kvf_data_read_items(); not read by encode */
   size_t runs_bytes;
 } kvf_data_read;

@@ -8,11 +8,44 @@ typedef struct read_run {
   uint32_t count;
 } read_run;
 
+static bool splits_are_valid(const kvf_want *want)
+{
+  bool valid = true;
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    valid = valid && want->splits[i] > 0;
+  }
+  return valid;
+}
+
 static bool head_is_valid(const kvf_data_read *read)
 {
   return read->read_id != 0 && kvf_lease_is_valid(&read->lease) && read->heads > 0 &&
-         read->heads <= UINT32_MAX - read->remote_head && read->items_count > 0 &&
+         read->heads <= UINT32_MAX - read->remote_head && splits_are_valid(&read->want) && read->items_count > 0 &&
          read->items_count <= KVF_READ_ITEMS_MAX;
+}
+
+static void put_want(kvf_encoder *encoder, const kvf_want *want)
+{
+  kvf_put_u32(encoder, want->first_layer);
+  kvf_put_u32(encoder, want->layers);
+  kvf_put_u32(encoder, want->deal.ranks);
+  kvf_put_u32(encoder, want->deal.rank);
+  kvf_put_u32(encoder, want->deal.tokens);
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    kvf_put_u32(encoder, want->splits[i]);
+  }
+}
+
+static void get_want(kvf_decoder *decoder, kvf_want *want)
+{
+  want->first_layer = kvf_get_u32(decoder);
+  want->layers = kvf_get_u32(decoder);
+  want->deal.ranks = kvf_get_u32(decoder);
+  want->deal.rank = kvf_get_u32(decoder);
+  want->deal.tokens = kvf_get_u32(decoder);
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    want->splits[i] = kvf_get_u32(decoder);
+  }
 }
 
 static void put_run(kvf_encoder *encoder, read_run run)
@@ -51,9 +84,10 @@ kvf_status kvf_data_read_encode(const kvf_data_read *read, const kvf_transfer_it
   kvf_put_u64(&encoder, read->read_id);
   kvf_put_lease(&encoder, &read->lease);
   kvf_put_u32(&encoder, read->remote_head);
+  kvf_put_u32(&encoder, read->local_head);
   kvf_put_u32(&encoder, read->heads);
+  put_want(&encoder, &read->want);
   kvf_put_u32(&encoder, read->items_count);
-  kvf_put_u8(&encoder, read->checksums ? 1 : 0);
   for (uint32_t i = 0; i < read->items_count && !encoder.failed;) {
     read_run run = {items[i].group, items[i].position, 1};
     while (i + run.count < read->items_count && items[i + run.count].group == run.group &&
@@ -86,11 +120,11 @@ kvf_status kvf_data_read_decode(const void *body, size_t body_bytes, kvf_data_re
   read.read_id = kvf_get_u64(&decoder);
   kvf_get_lease(&decoder, &read.lease);
   read.remote_head = kvf_get_u32(&decoder);
+  read.local_head = kvf_get_u32(&decoder);
   read.heads = kvf_get_u32(&decoder);
+  get_want(&decoder, &read.want);
   read.items_count = kvf_get_u32(&decoder);
-  uint8_t checksums = kvf_get_u8(&decoder);
-  read.checksums = checksums == 1;
-  if (decoder.failed || checksums > 1 || !head_is_valid(&read)) {
+  if (decoder.failed || !head_is_valid(&read)) {
     return KVF_PROTOCOL;
   }
   read.runs = decoder.data + decoder.at;

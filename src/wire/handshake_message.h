@@ -18,7 +18,7 @@
 #include "base/crypto.h"
 #include "base/fence.h"
 #include "kvferry/config.h"
-#include "wire/layout.h"
+#include "wire/pages.h"
 
 #define KVF_NONCE_BYTES 32
 #define KVF_KEY_ID_BYTES 8
@@ -93,7 +93,8 @@ typedef struct kvf_welcome {
   uint32_t ranks;             /* of the server's engine, at most KVF_RANKS_MAX */
   uint32_t block_tokens;      /* above 0 */
   uint32_t regions_count;     /* at most KVF_REGIONS_MAX; 0: it has registered none, or tells this client nothing */
-  kvf_region_layout *regions; /* kvf_region_layouts_are_valid() */
+  kvf_region_layout *regions; /* with the layout: kvf_pages_are_valid() */
+  kvf_layout layout;          /* its parts, if there are any, are the welcome's own */
   uint32_t transports_count;  /* at most KVF_TRANSPORTS_MAX, no name twice */
   kvf_transport_offer transports[KVF_TRANSPORTS_MAX];
   uint16_t version_min; /* of the protocol, as the server speaks it; like `library`, for people only */

@@ -1,5 +1,18 @@
 #include "wire/layout.h"
 
+kvf_region_layout kvf_region_layout_of(const kvf_region *region)
+{
+  return (kvf_region_layout){
+      .stride_bytes = region->stride_bytes,
+      .block_bytes = region->block_bytes,
+      .blocks = region->blocks,
+      .heads = region->heads,
+      .heads_total = region->heads_total,
+      .group = region->group,
+      .memory = region->memory,
+  };
+}
+
 bool kvf_region_layout_is_valid(const kvf_region_layout *layout)
 {
   if (layout->blocks == 0 || layout->heads == 0 || layout->block_bytes == 0) {

@@ -3,7 +3,7 @@
 #define KVF_WIRE_LAYOUT_H
 
 #include "base/transfer.h"
-#include "kvferry/types.h"
+#include "kvferry/node.h"
 
 #define KVF_TRANSPORT_DESCRIPTION_BYTES_MAX 32768
 #define KVF_TRANSPORT_NAME_BYTES 16 /* with its terminating zero */
@@ -23,6 +23,15 @@ typedef struct kvf_region_layout {
   uint32_t group;
   uint32_t memory; /* kvf_memory_kind; a newer peer may have one that is not among ours */
 } kvf_region_layout;
+
+/* A registered region as its owner describes it to a peer. */
+kvf_region_layout kvf_region_layout_of(const kvf_region *region);
+
+/* From the first byte of a region to its last. */
+static inline uint64_t kvf_region_layout_bytes(const kvf_region_layout *layout)
+{
+  return layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
+}
 
 /* Whether one region makes sense by itself: blocks, heads and block_bytes above 0, whole heads, heads within
  * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX, memory

@@ -9,9 +9,12 @@
 #define HEAD_BYTES (8 + 4 + 4 + 4 + 2 + 1)
 #define TAIL_BYTES (2 + 2 + KVF_LIBRARY_BYTES_MAX)
 #define REGION_RUN_BYTES (2 + 8 + 5 * 4 + 1)
+#define LAYOUT_BYTES (2 + 6 * 4)
+#define PART_BYTES (2 + 1 + 1 + 1 + 1 + 2 + 9 * 4)
 #define OFFER_BYTES (KVF_TRANSPORT_NAME_BYTES + 4)
 
-_Static_assert(HEAD_BYTES + TAIL_BYTES + KVF_REGIONS_MAX * REGION_RUN_BYTES +
+_Static_assert(HEAD_BYTES + TAIL_BYTES + KVF_REGIONS_MAX * REGION_RUN_BYTES + LAYOUT_BYTES +
+                       KVF_PARTS_MAX * PART_BYTES +
                        KVF_TRANSPORTS_MAX * (OFFER_BYTES + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX) <=
                    KVF_FRAME_BODY_BYTES_MAX,
                "every valid welcome fits a frame");
@@ -46,12 +49,14 @@ static bool welcome_is_valid(const kvf_welcome *welcome)
 {
   return welcome->ranks <= KVF_RANKS_MAX && welcome->rank < welcome->ranks && welcome->block_tokens > 0 &&
          kvf_text_is_valid(welcome->library, sizeof(welcome->library)) &&
-         kvf_region_layouts_are_valid(welcome->regions, welcome->regions_count) && offers_are_valid(welcome);
+         kvf_pages_are_valid(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout}) &&
+         offers_are_valid(welcome);
 }
 
 size_t kvf_welcome_bytes_max(const kvf_welcome *welcome)
 {
-  size_t bytes = HEAD_BYTES + TAIL_BYTES + (size_t)welcome->regions_count * REGION_RUN_BYTES;
+  size_t bytes = HEAD_BYTES + TAIL_BYTES + (size_t)welcome->regions_count * REGION_RUN_BYTES + LAYOUT_BYTES +
+                 welcome->layout.parts_count * PART_BYTES;
   for (uint32_t i = 0; i < welcome->transports_count; i++) {
     bytes += OFFER_BYTES + welcome->transports[i].description_bytes;
   }
@@ -85,6 +90,42 @@ static void put_regions(kvf_encoder *encoder, const kvf_region_layout *regions, 
   }
 }
 
+static void put_part(kvf_encoder *encoder, const kvf_part *part)
+{
+  kvf_put_u16(encoder, (uint16_t)part->layer);
+  kvf_put_u8(encoder, (uint8_t)part->kind);
+  kvf_put_u8(encoder, (uint8_t)part->index);
+  kvf_put_u8(encoder, (uint8_t)part->group);
+  kvf_put_u8(encoder, (uint8_t)part->dtype);
+  kvf_put_u16(encoder, (uint16_t)part->region);
+  kvf_put_u32(encoder, part->offset_bytes);
+  kvf_put_u32(encoder, part->unit_bytes);
+  kvf_put_u32(encoder, part->row_bytes);
+  kvf_put_u32(encoder, part->head_bytes);
+  kvf_put_u32(encoder, part->rows);
+  kvf_put_u32(encoder, part->block_tokens);
+  kvf_put_u32(encoder, part->heads);
+  kvf_put_u32(encoder, part->first_head);
+  kvf_put_u32(encoder, part->heads_total);
+}
+
+static void put_layout(kvf_encoder *encoder, const kvf_layout *layout)
+{
+  kvf_put_u16(encoder, (uint16_t)layout->parts_count);
+  if (layout->parts_count == 0) {
+    return;
+  }
+  kvf_put_u32(encoder, layout->share.first_head);
+  kvf_put_u32(encoder, layout->share.heads);
+  kvf_put_u32(encoder, layout->share.heads_total);
+  kvf_put_u32(encoder, layout->deal.ranks);
+  kvf_put_u32(encoder, layout->deal.rank);
+  kvf_put_u32(encoder, layout->deal.tokens);
+  for (size_t i = 0; i < layout->parts_count; i++) {
+    put_part(encoder, &layout->parts[i]);
+  }
+}
+
 kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t capacity, size_t *body_bytes)
 {
   if (!welcome_is_valid(welcome)) {
@@ -97,6 +138,7 @@ kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t cap
   kvf_put_u32(&encoder, welcome->block_tokens);
   kvf_put_u16(&encoder, (uint16_t)welcome->regions_count);
   put_regions(&encoder, welcome->regions, welcome->regions_count);
+  put_layout(&encoder, &welcome->layout);
   kvf_put_u8(&encoder, (uint8_t)welcome->transports_count);
   for (uint32_t i = 0; i < welcome->transports_count; i++) {
     const kvf_transport_offer *offer = &welcome->transports[i];
@@ -143,6 +185,54 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
   return KVF_OK;
 }
 
+static kvf_part get_part(kvf_decoder *decoder)
+{
+  kvf_part part;
+  part.layer = kvf_get_u16(decoder);
+  part.kind = (kvf_part_kind)kvf_get_u8(decoder);
+  part.index = kvf_get_u8(decoder);
+  part.group = kvf_get_u8(decoder);
+  part.dtype = (kvf_dtype)kvf_get_u8(decoder);
+  part.region = kvf_get_u16(decoder);
+  part.offset_bytes = kvf_get_u32(decoder);
+  part.unit_bytes = kvf_get_u32(decoder);
+  part.row_bytes = kvf_get_u32(decoder);
+  part.head_bytes = kvf_get_u32(decoder);
+  part.rows = kvf_get_u32(decoder);
+  part.block_tokens = kvf_get_u32(decoder);
+  part.heads = kvf_get_u32(decoder);
+  part.first_head = kvf_get_u32(decoder);
+  part.heads_total = kvf_get_u32(decoder);
+  return part;
+}
+
+static kvf_status get_layout(kvf_decoder *decoder, kvf_layout *layout)
+{
+  size_t count = kvf_get_u16(decoder);
+  if (count == 0) {
+    return KVF_OK;
+  }
+  layout->share.first_head = kvf_get_u32(decoder);
+  layout->share.heads = kvf_get_u32(decoder);
+  layout->share.heads_total = kvf_get_u32(decoder);
+  layout->deal.ranks = kvf_get_u32(decoder);
+  layout->deal.rank = kvf_get_u32(decoder);
+  layout->deal.tokens = kvf_get_u32(decoder);
+  if (count > KVF_PARTS_MAX || kvf_decoder_left(decoder) < count * PART_BYTES) {
+    return KVF_PROTOCOL;
+  }
+  kvf_part *parts = calloc(count, sizeof(*parts));
+  if (parts == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  layout->parts = parts;
+  layout->parts_count = count;
+  for (size_t i = 0; i < count; i++) {
+    parts[i] = get_part(decoder);
+  }
+  return KVF_OK;
+}
+
 static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
 {
   uint32_t count = kvf_get_u8(decoder);
@@ -180,6 +270,9 @@ kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, kvf_welcome *
   welcome.block_tokens = kvf_get_u32(&decoder);
   kvf_status status = get_regions(&decoder, &welcome);
   if (status == KVF_OK) {
+    status = get_layout(&decoder, &welcome.layout);
+  }
+  if (status == KVF_OK) {
     status = get_offers(&decoder, &welcome);
   }
   if (status == KVF_OK) {
@@ -200,5 +293,6 @@ void kvf_welcome_free(kvf_welcome *welcome)
     free(welcome->transports[i].description);
   }
   free(welcome->regions);
+  free((void *)welcome->layout.parts);
   *welcome = (kvf_welcome){0};
 }

@@ -11,7 +11,6 @@
 #include "transport/checksums.h"
 #include "transport/fence_memory.h"
 #include "transport/own_fds.h"
-#include "transport/segments.h"
 
 bool node_has_checksums;
 kvf_tls_use node_tls;

@@ -91,8 +91,8 @@ static uint8_t payload_byte(uint64_t read_id, uint64_t at)
 static void check_payload(const read_model *model)
 {
   uint64_t at = 0;
-  for (uint32_t i = 0; i < model->read.items_count; i++) {
-    for (uint32_t region = 0; region < TCP_REGIONS; region++) {
+  for (uint32_t region = 0; region < TCP_REGIONS; region++) {
+    for (uint32_t i = 0; i < model->read.items_count; i++) {
       const uint8_t *to = tcp.memory[region] + (size_t)model->items[i].local_block * TCP_STRIDE_BYTES;
       for (uint32_t k = 0; tcp.regions[region].group == model->items[i].group && k < model->read.heads * HEAD_BYTES;
            k++) {
@@ -174,6 +174,8 @@ static void on_read(producer *p, const uint8_t *body, size_t bytes)
   const read_model *model = &reads[read.read_id - 1];
   fuzz_check(read.items_count == model->read.items_count);
   fuzz_check(read.remote_head == model->read.remote_head && read.heads == model->read.heads);
+  fuzz_check(read.local_head == model->read.local_head && read.want.first_layer == 0);
+  fuzz_check(read.want.layers == TCP_REGIONS && read.want.splits[0] == 1 && read.want.deal.ranks == 1);
   kvf_data_read_items(&read, items);
   for (uint32_t i = 0; i < read.items_count; i++) {
     fuzz_check(items[i].group == model->items[i].group && items[i].position == model->items[i].position);

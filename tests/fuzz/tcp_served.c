@@ -60,22 +60,27 @@ void served_init(void)
 
 /* ---- what the server sends ---- */
 
-static const kvf_region_layout *layout_of(const consumer *c)
+static bool is_wanted(const consumer *c, uint32_t region)
 {
-  return &tcp.layouts[c->region];
+  return region >= c->read.want.first_layer && region < c->read.want.first_layer + c->read.want.layers;
 }
 
-/* Moves on to the next region of the item's group, or to the next item's first. */
+static bool is_piece(const consumer *c)
+{
+  return is_wanted(c, c->region) && tcp.layouts[c->region].group == items[c->item].group;
+}
+
+/* Moves on to the next item of the region's group, or to the next region's first. */
 static void next_piece(consumer *c)
 {
   c->offset = 0;
   do {
-    c->region++;
-    if (c->region == TCP_REGIONS) {
-      c->region = 0;
-      c->item++;
+    c->item++;
+    if (c->item == c->read.items_count) {
+      c->item = 0;
+      c->region++;
     }
-  } while (c->item < c->read.items_count && layout_of(c)->group != items[c->item].group);
+  } while (c->region < TCP_REGIONS && !is_piece(c));
 }
 
 static const lease_model *lease_of(const kvf_lease *lease)
@@ -92,7 +97,7 @@ static void load_items(consumer *c)
 {
   const sent_read *answered = &c->reads[c->answered];
   fuzz_check(kvf_data_read_decode(c->sent + answered->at, answered->bytes, &c->read) == KVF_OK);
-  if (items_of != c || c->item == 0) {
+  if (items_of != c || (c->region == 0 && c->item == 0)) {
     kvf_data_read_items(&c->read, items);
     items_of = c;
   }
@@ -102,8 +107,10 @@ static uint64_t payload_bytes(const consumer *c)
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < c->read.items_count; i++) {
-    uint32_t regions = items[i].group == 0 ? 2 : 1;
-    bytes += (uint64_t)regions * c->read.heads * (TCP_BLOCK_BYTES / TCP_HEADS);
+    for (uint32_t region = 0; region < TCP_REGIONS; region++) {
+      bool moves = is_wanted(c, region) && tcp.layouts[region].group == items[i].group;
+      bytes += moves ? c->read.heads * (TCP_BLOCK_BYTES / TCP_HEADS) : 0;
+    }
   }
   return bytes;
 }
@@ -114,6 +121,7 @@ static void on_chunk(consumer *c, const uint8_t *body, size_t bytes)
   fuzz_check(kvf_data_chunk_decode(body, bytes, &chunk) == KVF_OK);
   fuzz_check(c->proved && c->answered < c->reads_count);
   c->item = 0;
+  c->region = 0;
   load_items(c);
   fuzz_check(chunk.read_id == c->read.read_id);
   if (chunk.status != KVF_OK) {
@@ -123,13 +131,12 @@ static void on_chunk(consumer *c, const uint8_t *body, size_t bytes)
   }
   fuzz_check(lease_of(&c->read.lease)->state != NOT_PUBLISHED);
   fuzz_check(c->read.remote_head + c->read.heads <= TCP_HEADS && chunk.payload_bytes == payload_bytes(c));
-  c->region = 0;
   c->offset = 0;
-  if (layout_of(c)->group != items[0].group) {
+  if (!is_piece(c)) {
     next_piece(c);
   }
   c->payload_left = chunk.payload_bytes;
-  c->state = PAYLOAD;
+  c->state = chunk.payload_bytes > 0 ? PAYLOAD : TRAILER;
 }
 
 static size_t on_payload(consumer *c, const uint8_t *data, size_t bytes)
@@ -139,7 +146,7 @@ static size_t on_payload(consumer *c, const uint8_t *data, size_t bytes)
   uint32_t head_bytes = TCP_BLOCK_BYTES / TCP_HEADS;
   const lease_model *model = lease_of(&c->read.lease);
   while (taken < bytes && c->payload_left > 0) {
-    fuzz_check(c->item < c->read.items_count);
+    fuzz_check(c->region < TCP_REGIONS);
     uint32_t block = model->blocks[items[c->item].position];
     size_t at = block * TCP_STRIDE_BYTES + c->read.remote_head * head_bytes + c->offset;
     fuzz_check(data[taken] == tcp_pattern(c->region, at));

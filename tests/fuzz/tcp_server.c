@@ -138,7 +138,11 @@ static void send_read(tcp_end *end)
   uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
   size_t bytes = 0;
   uint8_t id = fuzz_u8(&tape);
-  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .checksums = id >= 0xe0}; /* there are none */
+  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .want = kvf_want_whole(TCP_REGIONS)};
+  if (id >= 0xe0) { /* some of them, or more than there are */
+    read.want.first_layer = fuzz_u8(&tape) & 3;
+    read.want.layers = 1 + (fuzz_u8(&tape) & 3);
+  }
   uint8_t choice = fuzz_u8(&tape);
   read.remote_head = choice & 1;
   read.heads = 1 + ((choice >> 1) & 1);

@@ -57,6 +57,11 @@ static void check_same_welcome(const kvf_welcome *a, const kvf_welcome *b)
     fuzz_check(x->stride_bytes == y->stride_bytes && x->block_bytes == y->block_bytes && x->blocks == y->blocks);
     fuzz_check(x->heads == y->heads && x->heads_total == y->heads_total && x->group == y->group);
   }
+  fuzz_check(a->layout.parts_count == b->layout.parts_count);
+  fuzz_check(memcmp(&a->layout.share, &b->layout.share, sizeof(a->layout.share)) == 0);
+  fuzz_check(memcmp(&a->layout.deal, &b->layout.deal, sizeof(a->layout.deal)) == 0);
+  fuzz_check(a->layout.parts_count == 0 ||
+             memcmp(a->layout.parts, b->layout.parts, a->layout.parts_count * sizeof(kvf_part)) == 0);
   fuzz_check(a->transports_count == b->transports_count);
   for (uint32_t i = 0; i < a->transports_count; i++) {
     const kvf_transport_offer *x = &a->transports[i];
@@ -76,7 +81,7 @@ static void take_welcome(const uint8_t *body, size_t bytes)
     return;
   }
   fuzz_check(welcome.regions_count <= KVF_REGIONS_MAX && welcome.transports_count <= KVF_TRANSPORTS_MAX);
-  fuzz_check(kvf_region_layouts_are_valid(welcome.regions, welcome.regions_count));
+  fuzz_check(kvf_pages_are_valid(&(kvf_pages){welcome.regions, welcome.regions_count, welcome.layout}));
   size_t room = kvf_welcome_bytes_max(&welcome);
   fuzz_check(room <= KVF_FRAME_BODY_BYTES_MAX);
   fuzz_check(kvf_welcome_encode(&welcome, again, room, &again_bytes) == KVF_OK && again_bytes <= bytes);
@@ -102,6 +107,7 @@ static void take_read(const uint8_t *body, size_t bytes)
   fuzz_check(again_bytes <= bytes && kvf_data_read_decode(again, again_bytes, &reads[1]) == KVF_OK);
   fuzz_check(reads[1].items_count == count && reads[1].read_id == reads[0].read_id);
   fuzz_check(reads[1].remote_head == reads[0].remote_head && reads[1].heads == reads[0].heads);
+  fuzz_check(memcmp(&reads[1].want, &reads[0].want, sizeof(reads[0].want)) == 0);
   fuzz_check(memcmp(&reads[1].lease, &reads[0].lease, sizeof(reads[0].lease)) == 0);
   kvf_data_read_items(&reads[1], items[1]);
   fuzz_check(memcmp(items[0], items[1], count * sizeof(items[0][0])) == 0);
@@ -270,6 +276,34 @@ static size_t seed_welcome(uint8_t *out)
   return bytes;
 }
 
+static size_t seed_parts(uint8_t *out)
+{
+  kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
+  kvf_part parts[2];
+  for (uint32_t i = 0; i < COUNT_OF(parts); i++) {
+    parts[i] = (kvf_part){.layer = i,
+                          .offset_bytes = 32 * i,
+                          .unit_bytes = 2,
+                          .row_bytes = 2,
+                          .head_bytes = 8,
+                          .rows = 4,
+                          .block_tokens = 4,
+                          .heads = 4,
+                          .heads_total = 4};
+  }
+  kvf_welcome welcome = {.ranks = 1,
+                         .block_tokens = 4,
+                         .regions_count = 1,
+                         .regions = &region,
+                         .layout = {.parts = parts,
+                                    .parts_count = COUNT_OF(parts),
+                                    .share = {.heads = 4, .heads_total = 4},
+                                    .deal = {.ranks = 2, .tokens = 2}}};
+  size_t bytes = 0;
+  fuzz_check(kvf_welcome_encode(&welcome, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
 static size_t seed_leases(uint8_t *out)
 {
   static kvf_leases leases = {.seq = 1, .count = 2, .items = {{.lease = {.id = 1}}, {.kind = 2}}};
@@ -326,7 +360,7 @@ static size_t seed_data_hello(uint8_t *out)
 
 static size_t seed_read(uint8_t *out)
 {
-  kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 4};
+  kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(3), .items_count = 4};
   kvf_transfer_item items[] = {{.group = 0, .position = 5},
                                {.group = 0, .position = 6},
                                {.group = 1, .position = 7},
@@ -400,7 +434,7 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer},
+    {take_ucx_answer, seed_ucx_answer},  {take_welcome, seed_parts},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

@@ -284,13 +284,6 @@ void wires_core_config(kvf_core_config *out, const char *key, uint8_t name)
 
 void wires_set_memory(kvf_core *core)
 {
-  static uint8_t pool[WIRES_BLOCKS * WIRES_BLOCK_BYTES];
-  kvf_region region = {.base = pool,
-                       .stride_bytes = WIRES_BLOCK_BYTES,
-                       .block_bytes = WIRES_BLOCK_BYTES,
-                       .blocks = WIRES_BLOCKS,
-                       .heads = 1,
-                       .heads_total = 1};
   kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .transports_count = 1};
   welcome.regions = calloc(1, sizeof(*welcome.regions));
   welcome.transports[0].description = calloc(1, 1);
@@ -302,5 +295,5 @@ void wires_set_memory(kvf_core *core)
                                            .heads_total = 1};
   (void)snprintf(welcome.transports[0].name, sizeof(welcome.transports[0].name), "tcp");
   welcome.transports[0].description_bytes = 1;
-  fuzz_check(kvf_core_set_memory(core, &region, 1, &welcome) == KVF_OK);
+  fuzz_check(kvf_core_set_memory(core, &welcome) == KVF_OK);
 }

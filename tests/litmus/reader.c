@@ -82,6 +82,8 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
   const size_t region_bytes = LITMUS_REGION_WORDS * sizeof(uint64_t);
   kvf_region regions[LITMUS_REGIONS];
   kvf_region_layout layouts[LITMUS_REGIONS];
+  kvf_pair pairs[LITMUS_REGIONS];
+  kvf_plan plan;
   kvf_memory_import imports[LITMUS_REGIONS];
   kvf_transfer_item items[LITMUS_BLOCKS];
   uint64_t bytes;
@@ -103,7 +105,8 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                                  .items_count = LITMUS_BLOCKS,
                                  .items = items,
                                  .heads = 1};
-  const kvf_chunk chunk = {&transfer, regions, layouts, LITMUS_REGIONS};
+  kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = LITMUS_REGIONS});
+  const kvf_chunk chunk = {&transfer, &plan, &plan.want, regions};
   const kvf_local_copy copy = {
       .pid = reader->producer, .imports = imports, .fence = reader->fence, .stop = &never_stop, .landed = landed};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;

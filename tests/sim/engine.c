@@ -69,7 +69,6 @@ static void start_node(sim_world *world, const sim_engine *engine, sim_node *nod
 /* What kvf_node_register() does. */
 static void set_memory(sim_world *world, sim_node *node)
 {
-  kvf_region regions[SIM_REGIONS_MAX];
   kvf_welcome welcome = {.rank = node->rank,
                          .ranks = sim_engine_of(world, node->index)->ranks,
                          .block_tokens = SIM_BLOCK_TOKENS,
@@ -77,20 +76,13 @@ static void set_memory(sim_world *world, sim_node *node)
                          .transports_count = node->core.peers.transports_count};
   welcome.regions = calloc(world->regions, sizeof(*welcome.regions));
   for (uint32_t i = 0; i < world->regions; i++) {
-    regions[i] = (kvf_region){.base = node->pool[i],
-                              .stride_bytes = sizeof(node->pool[i][0]),
-                              .block_bytes = node->heads * (uint32_t)sizeof(uint64_t),
-                              .blocks = sim_engine_of(world, node->index)->blocks,
-                              .heads = node->heads,
-                              .heads_total = world->heads_total,
-                              .group = i % world->groups};
     if (welcome.regions != NULL) {
-      welcome.regions[i] = (kvf_region_layout){.stride_bytes = regions[i].stride_bytes,
-                                               .block_bytes = regions[i].block_bytes,
-                                               .blocks = regions[i].blocks,
-                                               .heads = regions[i].heads,
-                                               .heads_total = regions[i].heads_total,
-                                               .group = regions[i].group};
+      welcome.regions[i] = (kvf_region_layout){.stride_bytes = sizeof(node->pool[i][0]),
+                                               .block_bytes = node->heads * (uint32_t)sizeof(uint64_t),
+                                               .blocks = sim_engine_of(world, node->index)->blocks,
+                                               .heads = node->heads,
+                                               .heads_total = world->heads_total,
+                                               .group = i % world->groups};
     }
   }
   for (uint32_t i = 0; i < welcome.transports_count; i++) {
@@ -98,7 +90,7 @@ static void set_memory(sim_world *world, sim_node *node)
   }
   (void)sim_node_enter(world, node);
   allocation_spare(true); /* a registration that fails is the engine's to repeat: not of interest here */
-  if (kvf_core_set_memory(&node->core, regions, world->regions, &welcome) != KVF_OK) {
+  if (kvf_core_set_memory(&node->core, &welcome) != KVF_OK) {
     sim_fail(world, "SIM", "node %u cannot register its memory", node->index);
   }
   node->has_memory = true;

@@ -140,6 +140,9 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
       if (!next_batch(&walk)) {
         return KVF_OK;
       }
+      if (copy->pieces != NULL) {
+        *copy->pieces = walk.cursor.segments;
+      }
       if (head != NULL) {
         batch_add(&walk.batch, head, table, sizeof(*head));
       }

@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 #include "memory/memory.h"
-#include "transport/segments.h"
+#include "transport/paging.h"
 
 #define KVF_LOCAL_STAGE_BYTES 65536 /* that are read into host memory first, where two kinds do not go together */
 
@@ -19,6 +19,7 @@ typedef struct kvf_local_copy {
   const void *fence;
   const atomic_bool *stop;       /* set by another thread to end the copy early */
   atomic_ullong *moved_ns;       /* when bytes have landed, after each system call; may be NULL */
+  uint64_t *pieces;              /* gets how many runs the bytes were; may be NULL */
   void (*landed)(void *context); /* bytes have landed: at most once per KVF_PROGRESS_NS */
   void *context;
 } kvf_local_copy;

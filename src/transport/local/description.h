@@ -43,7 +43,7 @@ KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uin
                                          char *message);
 
 /* Reads what a peer sent: the head; its exports are whole. It goes with `remote_count` layouts, which
- * have passed kvf_layouts_check(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
+ * have passed kvf_paging_pair(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
  * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
  * found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,

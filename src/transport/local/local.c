@@ -54,6 +54,7 @@ static void memory_drop(kvf_local_memory *memory)
 {
   memory->refs--;
   if (memory->refs == 0) {
+    free(memory->pages);
     free(memory->exports);
     free(memory);
   }
@@ -103,18 +104,19 @@ static void link_drop(kvf_local *local, kvf_local_link *link)
   }
 }
 
-/* The link and its arrays in one allocation: layouts and imports first, since they are aligned alike. */
+/* The link and its arrays, imports first, since they are aligned alike. */
 static kvf_local_link *link_alloc(const kvf_link_spec *spec)
 {
   size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  size_t bytes = sizeof(kvf_local_link) + count * (sizeof(kvf_region_layout) + sizeof(kvf_memory_import));
-  kvf_local_link *link = calloc(1, bytes + spec->description_bytes);
-  if (link == NULL) {
+  kvf_local_link *link =
+      calloc(1, sizeof(kvf_local_link) + count * sizeof(kvf_memory_import) + spec->description_bytes);
+  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
     return NULL;
   }
   void *after = link + 1;
-  link->remote = after;
-  after = link->remote + count;
+  link->pages = pages;
   link->imports = after;
   after = link->imports + count;
   link->description = after;
@@ -138,10 +140,8 @@ static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *s
   link->peer = spec->peer;
   link->incarnation = spec->incarnation;
   link->pidfd = -1;
-  link->regions_count = spec->remote_count;
   link->description_bytes = spec->description_bytes;
   memcpy(link->description, spec->description, spec->description_bytes);
-  memcpy(link->remote, spec->remote, spec->remote_count * sizeof(*spec->remote));
   kvf_list_init(&link->in_links);
   kvf_list_init(&link->in_checks);
   kvf_list_init(&link->reads);
@@ -187,16 +187,17 @@ static void link_free(kvf_local *local, kvf_local_link *link)
     memory_drop(link->memory);
   }
   (void)pthread_mutex_unlock(&local->lock);
+  free(link->pages);
   free(link);
 }
 
 /* Blocks are verified if both sides have checksums. */
 static void agree_on_checksums(kvf_local *local, kvf_local_link *link)
 {
-  if (link->memory->given.checksums_count == 0) {
-    link->checksums_count = 0;
+  if (link->memory->given.checksums_count > 0 && link->has_checksums) {
+    kvf_paging_use_checksums(link->pages, link->memory->pages);
   }
-  if (link->memory->given.checksums_count > 0 && link->checksums_count == 0) {
+  if (link->memory->given.checksums_count > 0 && link->pages->checksums_count == 0) {
     log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
 }
@@ -220,24 +221,24 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   kvf_local_description description;
-  kvf_region_layout *checksums = link->remote + link->regions_count;
-  kvf_status status = kvf_layouts_check(link->memory->regions, link->memory->given.regions_count, link->remote,
-                                        link->regions_count, message);
+  kvf_region_layout *remote = link->pages->regions;
+  const uint32_t remote_count = link->pages->regions_count;
+  kvf_status status = kvf_paging_pair(link->pages, link->memory->pages, message);
   if (status != KVF_OK) {
     return status;
   }
   status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      link->remote, link->regions_count, &description, checksums, message);
+                                      remote, remote_count, &description, remote + remote_count, message);
   if (status != KVF_OK) {
     return status;
   }
   link->pid = (pid_t)description.pid;
   link->table = description.table_address;
   link->table_slots = description.table_slots;
-  link->checksums_count = description.checksums_count;
-  return kvf_local_check_start(&description, link->remote,
-                               kvf_local_exports(link->description, link->description_bytes), local->wake_fd,
-                               &local->cpus, &link->check, message);
+  link->has_checksums = description.checksums_count > 0;
+  link->imports_wanted = remote_count + description.checksums_count;
+  return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
+                               local->wake_fd, &local->cpus, &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
@@ -276,7 +277,7 @@ static void link_end_check(kvf_local *local, kvf_local_link *link)
   kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, link->imports, message);
   link->check = NULL;
   if (status == KVF_OK) {
-    link->imports_count = link->regions_count + link->checksums_count;
+    link->imports_count = link->imports_wanted;
   }
   if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
     status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
@@ -446,20 +447,21 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
 {
   const kvf_local_link *link = read->link;
   const kvf_transfer *request = &read->read;
-  const kvf_chunk chunk = {request, link->memory->regions, link->remote, link->regions_count + link->checksums_count};
+  const kvf_chunk chunk = kvf_paging_chunk(link->pages, request, link->memory->regions);
   const kvf_local_copy copy = {.pid = link->pid,
                                .imports = link->imports,
                                .fence = link->fence,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
+                               .pieces = &result->pieces,
                                .landed = landed,
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {
     result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
   }
-  if (link->checksums_count > 0) {
-    kvf_checksums_judge(&chunk, link->checksums_count, result);
+  if (link->pages->checksums_count > 0) {
+    kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
   }
 }
 
@@ -970,15 +972,19 @@ static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
   size_t regions_bytes = given->regions_count * sizeof(kvf_region);
   size_t checksums_bytes = given->checksums_count * sizeof(kvf_region);
   kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + checksums_bytes);
-  if (memory == NULL) {
+  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
+  if (pages == NULL) {
+    free(memory);
     return NULL;
   }
   kvf_region *checksums_read = memory->regions + given->regions_count;
   *memory =
       (kvf_local_memory){.refs = 1,
                          .given = *given,
+                         .pages = pages,
                          .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
   memory->given.regions = memory->regions;
+  memory->given.layout = (kvf_layout){0};
   memory->given.checksums = NULL;
   memory->given.checksums_read = checksums_read;
   memcpy(memory->regions, given->regions, regions_bytes);
@@ -1010,8 +1016,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
   }
   (void)pthread_mutex_unlock(&local->lock);
   if (status != KVF_OK) {
-    free(memory->exports);
-    free(memory);
+    memory_drop(memory);
   }
   return status;
 }

@@ -15,13 +15,15 @@
 #include "transport/commands.h"
 #include "transport/local/check.h"
 #include "transport/local/description.h"
+#include "transport/paging.h"
 #include "transport/thread.h"
 
 /* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
  * follow: the regions, the checksums of what is read. */
 typedef struct kvf_local_memory {
   uint32_t refs;
-  kvf_transport_memory given;
+  kvf_transport_memory given; /* without a layout: */
+  kvf_paging *pages;
   bool is_host;     /* all of its regions */
   uint8_t *exports; /* what describe() says of them */
   size_t exports_bytes;
@@ -108,14 +110,14 @@ struct kvf_local_link {
   int pidfd; /* the reaper's */
   uint64_t table;
   uint32_t table_slots;
-  void *fence; /* that table, mapped; NULL: it cannot be, or not all memory is the host's: see copy.h */
-  uint32_t regions_count;
-  uint32_t checksums_count; /* 0: blocks are not verified, since one of the two sides has no checksums */
+  void *fence;        /* that table, mapped; NULL: it cannot be, or not all memory is the host's: see copy.h */
+  bool has_checksums; /* the peer */
   size_t description_bytes;
   uint8_t *description;
-  kvf_region_layout *remote; /* of regions, then of their checksums; likewise the next */
-  uint32_t imports_count;    /* 0 before the check's end */
-  kvf_memory_import *imports;
+  kvf_paging *pages; /* the peer's */
+  uint32_t imports_wanted;
+  uint32_t imports_count;     /* 0 before the check's end */
+  kvf_memory_import *imports; /* of its regions, then of their checksums */
 };
 
 typedef struct kvf_local_read {

@@ -49,6 +49,7 @@ void kvf_tcp_memory_drop(kvf_tcp_memory *memory)
   memory->refs--;
   if (memory->refs == 0) {
     free(memory->staging);
+    free(memory->pages);
     free(memory);
   }
 }

@@ -44,8 +44,7 @@ typedef struct kvf_tcp_source {
 } kvf_tcp_source;
 
 /* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
- * the struct lie the regions and the checksums of what is read, the regions and the checksums of what others read, and
- * the layouts of these. */
+ * the struct lie the regions and the checksums of what is read, then those of what others read. */
 typedef struct kvf_tcp_memory {
   kvf_command set;
   uint32_t refs;
@@ -55,7 +54,7 @@ typedef struct kvf_tcp_memory {
   const void *table;
   uint8_t *staging; /* of kvf_tcp_payload */
   kvf_region *served;
-  kvf_region_layout *layouts; /* of `served` */
+  kvf_paging *pages;
   kvf_region regions[];
 } kvf_tcp_memory;
 

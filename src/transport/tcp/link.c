@@ -49,9 +49,8 @@ typedef struct kvf_tcp_link {
   uint64_t session_id;
   kvf_key session_key; /* until it is up */
   kvf_tcp_memory *memory;
-  uint32_t remote_count;
-  uint32_t checksums_count; /* 0: blocks are not verified */
-  bool has_checksums;       /* the peer */
+  kvf_paging *pages;  /* the peer's */
+  bool has_checksums; /* likewise */
   kvf_tcp_source source;
   kvf_tcp_awaits awaits;
   kvf_tcp_stream stream;
@@ -60,8 +59,7 @@ typedef struct kvf_tcp_link {
   kvf_list waiting;                    /* reads whose READ has not been staged */
   kvf_list sent;                       /* reads in the order of their READs: the first is answered next */
   uint32_t sent_count;
-  kvf_tcp_payload payload;    /* of the first in `sent`, when it awaits PAYLOAD */
-  kvf_region_layout remote[]; /* of its regions and then of their checksums */
+  kvf_tcp_payload payload; /* of the first in `sent`, when it awaits PAYLOAD */
 } kvf_tcp_link;
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
@@ -252,9 +250,10 @@ static bool stage_read(kvf_tcp *tcp, kvf_tcp_link *link)
   kvf_data_read message = {.read_id = read->posted.read.id,
                            .lease = read->posted.read.lease,
                            .remote_head = read->posted.read.remote_head,
+                           .local_head = read->posted.read.local_head,
                            .heads = read->posted.read.heads,
-                           .items_count = read->posted.read.items_count,
-                           .checksums = read->link->checksums_count > 0};
+                           .want = link->pages->plan.want,
+                           .items_count = read->posted.read.items_count};
   size_t bytes = 0;
   kvf_status status =
       kvf_data_read_encode(&message, read->posted.read.items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
@@ -297,8 +296,7 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
   if (link->memory != tcp->memory) {
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
-  read->chunk =
-      (kvf_chunk){&read->posted.read, link->memory->regions, link->remote, link->remote_count + link->checksums_count};
+  read->chunk = kvf_paging_chunk(link->pages, &read->posted.read, link->memory->regions);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -453,7 +451,7 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
   if (chunk.status == KVF_OK) {
     link->payload = (kvf_tcp_payload){
         .cursor = kvf_segments_begin(&read->chunk), .left_bytes = read->bytes, .staging = link->memory->staging};
-    link->awaits = KVF_TCP_AWAITS_PAYLOAD;
+    link->awaits = read->bytes > 0 ? KVF_TCP_AWAITS_PAYLOAD : KVF_TCP_AWAITS_TRAILER;
     return true;
   }
   (void)take_answered(tcp, link);
@@ -505,8 +503,9 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                             .status = KVF_OK,
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
-                            .bytes = read->landed_bytes};
-  kvf_checksums_judge(&read->chunk, link->checksums_count, &result);
+                            .bytes = read->landed_bytes,
+                            .pieces = link->payload.cursor.segments};
+  kvf_checksums_judge(&read->chunk, link->pages->checksums_count, &result);
   report(tcp, read, &result);
   return true;
 }
@@ -672,8 +671,9 @@ static void agree_on_checksums(kvf_tcp *tcp, kvf_tcp_link *link)
     return;
   }
   if (link->has_checksums) {
-    link->checksums_count = kvf_checksums_layouts(link->remote, link->remote_count, link->remote + link->remote_count);
-  } else {
+    kvf_paging_use_checksums(link->pages, link->memory->pages);
+  }
+  if (link->pages->checksums_count == 0) {
     kvf_tcp_log(tcp, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
 }
@@ -692,8 +692,7 @@ static void run_connect(void *owner, kvf_command *command)
   }
   link->memory->refs++;
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status =
-      kvf_layouts_check(link->memory->regions, link->memory->regions_count, link->remote, link->remote_count, message);
+  kvf_status status = kvf_paging_pair(link->pages, link->memory->pages, message);
   if (status != KVF_OK) {
     link_fail(tcp, link, status, status, "%s", message);
     return;
@@ -709,6 +708,7 @@ static void link_free(kvf_tcp_link *link)
     kvf_tcp_memory_drop(link->memory);
   }
   OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
+  free(link->pages);
   free(link);
 }
 
@@ -728,13 +728,13 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_tcp *tcp = kvf_tcp_of(transport);
   kvf_tcp_description found;
   kvf_status status = kvf_tcp_description_read(spec->description, spec->description_bytes, &spec->incarnation, &found);
-  if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX) {
+  if (status != KVF_OK || spec->remote_count > KVF_REGIONS_MAX || spec->layout.parts_count > KVF_PARTS_MAX) {
     return KVF_PROTOCOL;
   }
-  size_t remote_bytes = spec->remote_count * sizeof(kvf_region_layout);
-  size_t checksums_bytes = KVF_GROUPS_MAX * sizeof(kvf_region_layout);
-  kvf_tcp_link *link = calloc(1, sizeof(*link) + remote_bytes + checksums_bytes);
-  if (link == NULL) {
+  kvf_tcp_link *link = calloc(1, sizeof(*link));
+  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
     return KVF_NO_MEMORY;
   }
   link->base = (kvf_link){.transport = transport, .user = spec->user};
@@ -753,10 +753,7 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   link->session_key = spec->session_key;
   link->source = (kvf_tcp_source){.ready = link_ready, .is_for_callers = true};
   link->stream.fd = -1;
-  link->remote_count = spec->remote_count;
-  if (remote_bytes > 0) {
-    memcpy(link->remote, spec->remote, remote_bytes);
-  }
+  link->pages = pages;
   *out = &link->base;
   kvf_commands_lock(&tcp->commands);
   kvf_commands_post(&tcp->commands, &link->connect);

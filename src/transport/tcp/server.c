@@ -123,11 +123,11 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   if (request == NULL) {
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
-  *request = (kvf_tcp_request){.checksums = read.checksums,
+  *request = (kvf_tcp_request){.want = read.want,
                                .transfer = {.id = read.read_id,
                                             .lease = read.lease,
                                             .remote_head = read.remote_head,
-                                            .local_head = read.remote_head, /* only ours are known here */
+                                            .local_head = read.local_head,
                                             .heads = read.heads,
                                             .items_count = read.items_count,
                                             .items = request->items}};
@@ -159,6 +159,24 @@ static bool on_cancel(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, siz
 
 /* ---- what goes out ---- */
 
+/* Turns positions into blocks. A lease's count whole blocks, the reader's those pieces that it has room for in one. */
+static kvf_status authorize_items(kvf_tcp *tcp, kvf_tcp_request *request)
+{
+  const uint32_t count = request->transfer.items_count;
+  for (uint32_t i = 0; i < count; i++) {
+    kvf_transfer_item *item = &request->items[i];
+    item->local_block = item->position % request->want.splits[item->group];
+    item->position /= request->want.splits[item->group];
+  }
+  kvf_status status = tcp->host.authorize(tcp->host.context, &request->transfer.lease, request->items, count);
+  for (uint32_t i = 0; i < count; i++) {
+    kvf_transfer_item *item = &request->items[i];
+    item->position = item->position * request->want.splits[item->group] + item->local_block;
+    item->local_block = item->remote_block; /* ours are the only ones that are known here */
+  }
+  return status;
+}
+
 /* Whether the request's bytes may be sent; if so conn->chunk is set. */
 static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *request, uint64_t *bytes)
 {
@@ -169,22 +187,12 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (memory == NULL || request->transfer.lease.slot >= memory->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  if (request->checksums && memory->checksums_count == 0) {
-    return KVF_INVALID;
-  }
-  kvf_status status =
-      tcp->host.authorize(tcp->host.context, &request->transfer.lease, request->items, request->transfer.items_count);
+  kvf_status status = authorize_items(tcp, request);
   if (status != KVF_OK) {
     return status;
   }
-  for (uint32_t i = 0; i < request->transfer.items_count; i++) {
-    request->items[i].local_block = request->items[i].remote_block;
-  }
-  conn->chunk =
-      (kvf_chunk){.transfer = &request->transfer,
-                  .local = memory->served,
-                  .remote = memory->layouts,
-                  .regions_count = memory->regions_count + (request->checksums ? memory->checksums_count : 0)};
+  conn->chunk = (kvf_chunk){
+      .transfer = &request->transfer, .plan = &memory->pages->plan, .want = &request->want, .local = memory->served};
   return kvf_chunk_check(&conn->chunk, bytes);
 }
 

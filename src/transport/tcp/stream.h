@@ -7,7 +7,7 @@
 #ifndef KVF_TRANSPORT_TCP_STREAM_H
 #define KVF_TRANSPORT_TCP_STREAM_H
 
-#include "transport/segments.h"
+#include "transport/paging.h"
 #include "transport/tls.h"
 
 /* Blocks and bytes that one system call takes at most. */

@@ -231,8 +231,10 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   kvf_tcp *tcp = kvf_tcp_of(transport);
   uint32_t regions = given->regions_count;
   uint32_t count = regions + given->checksums_count;
-  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * (2 * sizeof(kvf_region) + sizeof(kvf_region_layout)));
-  if (memory == NULL) {
+  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * 2 * sizeof(kvf_region));
+  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
+  if (pages == NULL) {
+    free(memory);
     return KVF_NO_MEMORY;
   }
   *memory = (kvf_tcp_memory){.refs = 1,
@@ -241,17 +243,16 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
                              .table_slots = given->table_slots,
                              .table = given->table,
                              .served = memory->regions + count,
-                             .layouts = (kvf_region_layout *)(void *)(memory->regions + 2 * (size_t)count)};
+                             .pages = pages};
   kvf_command_init(&memory->set, run_set_memory);
   for (uint32_t i = 0; i < count; i++) {
     memory->regions[i] = i < regions ? given->regions[i] : given->checksums_read[i - regions];
     memory->served[i] = i < regions ? given->regions[i] : given->checksums[i - regions];
-    memory->layouts[i] = kvf_region_layout_of(&memory->served[i]);
   }
   if (!kvf_memory_all_are_addressable(given->regions, regions)) {
     memory->staging = malloc(KVF_TCP_STAGING_BYTES);
     if (memory->staging == NULL) {
-      free(memory);
+      kvf_tcp_memory_drop(memory);
       return KVF_NO_MEMORY;
     }
   }

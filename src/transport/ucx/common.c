@@ -96,6 +96,7 @@ void kvf_ucx_memory_drop(kvf_ucx_memory *memory)
   memory->refs--;
   if (memory->refs == 0) {
     kvf_ucx_unmap_all(memory);
+    free(memory->pages);
     free(memory);
   }
 }

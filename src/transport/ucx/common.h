@@ -16,7 +16,7 @@
 #include "base/time.h"
 #include "transport/commands.h"
 #include "transport/driver.h"
-#include "transport/segments.h"
+#include "transport/paging.h"
 #include "transport/ucx/load.h"
 #include "wire/ucx_description.h"
 #include "wire/ucx_message.h"
@@ -88,6 +88,7 @@ typedef struct kvf_ucx_memory {
   uint32_t checksums_count;
   uint32_t table_slots;
   const void *table;
+  kvf_paging *pages;
   uint32_t mems_count;
   kvf_ucp_mem *mems;
   kvf_region regions[];
@@ -146,10 +147,8 @@ typedef struct kvf_ucx_link {
   uint64_t table;
   uint32_t table_slots;
   kvf_ucp_rkey table_key;
-  uint32_t regions_count;
-  uint32_t checksums_count;  /* 0: blocks are not verified */
-  kvf_region_layout *remote; /* of its regions, then of their checksums; likewise the next two */
-  uint64_t *bases;
+  kvf_paging *pages;
+  uint64_t *bases; /* of its regions, then of their checksums; likewise the next */
   kvf_ucp_rkey *keys;
   size_t description_bytes;
   uint8_t *description;

@@ -88,9 +88,10 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
   kvf_read_result result = {.id = read->posted.read.id,
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
-                            .bytes = read->landed_bytes};
+                            .bytes = read->landed_bytes,
+                            .pieces = read->cursor.segments};
   if (read->state == READ_JUDGING) {
-    kvf_checksums_judge(&read->chunk, read->link->checksums_count, &result);
+    kvf_checksums_judge(&read->chunk, read->link->pages->checksums_count, &result);
   }
   report(ucx, read, &result);
 }
@@ -246,7 +247,7 @@ static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
   if (request->lease.slot >= link->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  read->chunk = (kvf_chunk){request, ucx->memory->regions, link->remote, link->regions_count + link->checksums_count};
+  read->chunk = kvf_paging_chunk(link->pages, request, ucx->memory->regions);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -501,7 +502,9 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                                     char *message)
 {
-  uint32_t groups = kvf_checksums_layouts(link->remote, link->regions_count, link->remote + link->regions_count);
+  kvf_region_layout *remote = link->pages->regions;
+  const uint32_t regions = link->pages->regions_count;
+  uint32_t groups = kvf_checksums_layouts(remote, regions, remote + regions);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
   if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
@@ -510,15 +513,15 @@ static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, cons
     return kvf_fail(KVF_TRANSFER_SETUP, message, "UCX is %u.%u there and %u.%u here", description->ucx_major,
                     description->ucx_minor, ucx->api->major, ucx->api->minor);
   }
-  if (description->regions_count != link->regions_count ||
+  if (description->regions_count != regions ||
       (description->checksums_count != 0 && description->checksums_count != groups)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %u regions and %u checksums, not %u and %u",
-                    (unsigned)description->regions_count, (unsigned)description->checksums_count,
-                    (unsigned)link->regions_count, (unsigned)groups);
+                    (unsigned)description->regions_count, (unsigned)description->checksums_count, (unsigned)regions,
+                    (unsigned)groups);
   }
   for (uint32_t i = 0; i < description->regions_count + description->checksums_count; i++) {
-    possible = possible &&
-               kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&link->remote[i]));
+    possible =
+        possible && kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&remote[i]));
   }
   return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
 }
@@ -539,7 +542,7 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
   error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
-  for (uint32_t i = 0; error == KVF_UCS_OK && i < description->regions_count + link->checksums_count; i++) {
+  for (uint32_t i = 0; error == KVF_UCS_OK && i < link->pages->pages.regions_count; i++) {
     link->bases[i] = description->memories[i].address;
     error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
   }
@@ -559,8 +562,10 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   }
   link->table = description.table.address;
   link->table_slots = description.table_slots;
-  link->checksums_count = ucx->memory->checksums_count == 0 ? 0 : description.checksums_count;
-  if (ucx->memory->checksums_count > 0 && link->checksums_count == 0) {
+  if (ucx->memory->checksums_count > 0 && description.checksums_count > 0) {
+    kvf_paging_use_checksums(link->pages, ucx->memory->pages);
+  }
+  if (ucx->memory->checksums_count > 0 && link->pages->checksums_count == 0) {
     kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
   }
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
@@ -581,8 +586,7 @@ static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   link->generation = memory->generation;
-  kvf_status status =
-      kvf_layouts_check(memory->regions, memory->regions_count, link->remote, link->regions_count, message);
+  kvf_status status = kvf_paging_pair(link->pages, memory->pages, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -639,7 +643,7 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i < link->regions_count + link->checksums_count; i++) {
+  for (uint32_t i = 0; i < link->pages->pages.regions_count; i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }
@@ -651,6 +655,7 @@ static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
   kvf_list_remove(&link->in_troubled);
   kvf_list_remove(&link->in_leaving);
   kvf_list_remove(&link->in_links);
+  free(link->pages);
   free(link);
 }
 
@@ -733,14 +738,15 @@ uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
 static kvf_ucx_link *link_alloc(const kvf_link_spec *spec)
 {
   size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  size_t each = sizeof(kvf_region_layout) + sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
+  size_t each = sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
   kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
-  if (link == NULL) {
+  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
     return NULL;
   }
   void *after = link + 1;
-  link->remote = after;
-  after = link->remote + count;
+  link->pages = pages;
   link->bases = after;
   after = link->bases + count;
   link->keys = after;
@@ -772,8 +778,6 @@ kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_ucx_batch_init(&link->check, ucx, checked);
   link->peer = spec->peer;
   link->incarnation = spec->incarnation;
-  link->regions_count = spec->remote_count;
-  memcpy(link->remote, spec->remote, spec->remote_count * sizeof(*spec->remote));
   link->description_bytes = spec->description_bytes;
   memcpy(link->description, spec->description, spec->description_bytes);
   *out = &link->base;

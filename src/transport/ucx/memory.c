@@ -197,9 +197,12 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
   }
   kvf_ucx_memory *memory =
       calloc(1, sizeof(*memory) + count * sizeof(kvf_region) + (count + 1) * sizeof(memory->mems[0]));
-  if (memory == NULL) {
+  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
+  if (pages == NULL) {
+    free(memory);
     return KVF_NO_MEMORY;
   }
+  memory->pages = pages;
   memory->ucx = ucx;
   memory->refs = 1;
   memory->regions_count = given->regions_count;
@@ -219,6 +222,7 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
   kvf_command_init(&memory->set.command, run_set);
   kvf_status status = kvf_commands_wait(&ucx->commands, &memory->set);
   if (status != KVF_OK) {
+    free(memory->pages);
     free(memory);
   } else {
     kvf_thread_move(ucx->thread, given->near_cpus);

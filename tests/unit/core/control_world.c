@@ -37,8 +37,6 @@ static void open_side(control_side *side, const control_options *options, const 
 
 void control_set_memory(control_side *side)
 {
-  static uint8_t pool[16 * 64];
-  kvf_region region = {.base = pool, .stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 1};
   kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .transports_count = 1};
   welcome.regions = calloc(1, sizeof(*welcome.regions));
   welcome.regions[0] =
@@ -46,7 +44,7 @@ void control_set_memory(control_side *side)
   (void)snprintf(welcome.transports[0].name, sizeof(welcome.transports[0].name), "local");
   welcome.transports[0].description = calloc(1, 1);
   welcome.transports[0].description_bytes = 1;
-  assert_int_equal(kvf_core_set_memory(&side->core, &region, 1, &welcome), KVF_OK);
+  assert_int_equal(kvf_core_set_memory(&side->core, &welcome), KVF_OK);
 }
 
 void control_world_open(const control_options *options)

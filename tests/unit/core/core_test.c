@@ -199,17 +199,17 @@ RANKS_TEST(smallest_region_bounds_its_group)
 {
   kvf_core core;
   kvf_lease lease;
-  kvf_welcome welcome = {.ranks = 1};
   kvf_core_config config = config_of('a');
-  kvf_region regions[2] = {{.block_bytes = 8, .heads = 2, .heads_total = 2, .blocks = 9},
-                           {.block_bytes = 4, .heads = 2, .heads_total = 2, .blocks = 5}};
+  kvf_welcome welcome = {.ranks = 1, .regions = calloc(2, sizeof(kvf_region_layout)), .regions_count = 2};
+  welcome.regions[0] = (kvf_region_layout){.block_bytes = 8, .heads = 2, .heads_total = 2, .blocks = 9};
+  welcome.regions[1] = (kvf_region_layout){.block_bytes = 4, .heads = 2, .heads_total = 2, .blocks = 5};
   uint32_t count = 1;
   uint32_t block = 5;
   kvf_blocks blocks = {.ids = &block, .counts = &count, .groups = 1};
   assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
   assert_int_equal(kvf_core_lease_reserve(&core, 1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID); /* no memory at all */
-  assert_int_equal(kvf_core_set_memory(&core, regions, 2, &welcome), KVF_OK);
+  assert_int_equal(kvf_core_set_memory(&core, &welcome), KVF_OK);
   assert_int_equal(core.pool.head_bytes[0], 4 + 2);
   assert_int_equal(kvf_core_publish(&core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID);
   block = 4;
@@ -245,11 +245,10 @@ WORLD_TEST(blocks_come_back_after_over_is_stored)
 WORLD_TEST(memory_is_set_once)
 {
   kvf_welcome welcome = {0};
-  kvf_region region = {.heads = 1};
-  assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS);
+  assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_EXISTS);
   assert_int_equal(producer()->pool.groups, 2);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
-  assert_int_equal(kvf_core_set_memory(producer(), &region, 1, &welcome), KVF_EXISTS); /* P1 */
+  assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_EXISTS); /* P1 */
 }
 
 WORLD_TEST(clearing_memory_ends_its_leases)

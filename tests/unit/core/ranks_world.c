@@ -25,7 +25,6 @@ void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_
 
 static void set_memory(ranks_node *node, const ranks_options *options)
 {
-  kvf_region regions[RANKS_GROUPS];
   kvf_welcome welcome = {
       .ranks = 1, .block_tokens = BLOCK_TOKENS, .regions_count = options->groups, .transports_count = 2};
   welcome.regions = calloc(options->groups, sizeof(*welcome.regions));
@@ -36,20 +35,13 @@ static void set_memory(ranks_node *node, const ranks_options *options)
                                                  .heads = node->heads,
                                                  .heads_total = options->heads_total,
                                                  .group = group};
-    regions[group] = (kvf_region){.base = node->pool[group],
-                                  .stride_bytes = RANKS_HEADS * sizeof(uint16_t),
-                                  .block_bytes = node->heads * (uint32_t)sizeof(uint16_t),
-                                  .blocks = RANKS_BLOCKS,
-                                  .heads = node->heads,
-                                  .heads_total = options->heads_total,
-                                  .group = group};
   }
   for (uint32_t i = 0; i < welcome.transports_count; i++) {
     (void)snprintf(welcome.transports[i].name, sizeof(welcome.transports[i].name), "%s", i == 0 ? "local" : "tcp");
     welcome.transports[i].description = calloc(1, 1);
     welcome.transports[i].description_bytes = 1;
   }
-  assert_int_equal(kvf_core_set_memory(&node->core, regions, options->groups, &welcome), KVF_OK);
+  assert_int_equal(kvf_core_set_memory(&node->core, &welcome), KVF_OK);
 }
 
 static void open_node(ranks_node *node, const ranks_options *options, uint32_t rank, uint32_t ranks, uint8_t name,

@@ -67,6 +67,26 @@ TEST(regions_that_make_no_sense_are_refused)
   kvf_node_close(node);
 }
 
+TEST(layouts_that_make_no_sense_are_refused)
+{
+  kvf_node *node = open_node("127.0.0.1", 0, 1);
+  kvf_region region = {.base = pool, .stride_bytes = BLOCK_BYTES, .block_bytes = BLOCK_BYTES, .blocks = BLOCKS};
+  kvf_part part = {.unit_bytes = BLOCK_BYTES, .rows = 1, .block_tokens = 16, .heads = 1, .heads_total = 1};
+  kvf_layout layout = {.parts = &part, .parts_count = 1, .share = {.heads = 1, .heads_total = 1}};
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, NULL), KVF_INVALID);
+  layout.parts_count = 0;
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, &layout), KVF_INVALID);
+  layout.parts_count = KVF_PARTS_MAX + 1;
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, &layout), KVF_LIMIT);
+  layout.parts_count = 1;
+  part.unit_bytes++;
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, &layout), KVF_INVALID);
+  part.unit_bytes--;
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, &layout), KVF_OK);
+  assert_int_equal(kvf_node_register_layout(node, &region, 1, &layout), KVF_EXISTS);
+  kvf_node_close(node);
+}
+
 TEST(number_of_regions_is_bounded)
 {
   static kvf_region regions[KVF_REGIONS_MAX + 1];

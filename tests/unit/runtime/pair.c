@@ -60,6 +60,8 @@ static pair_log *new_log(void)
   return log;
 }
 
+const kvf_layout *pair_layout;
+
 static void free_log(pair_log *log)
 {
   (void)pthread_mutex_destroy(&log->lock);
@@ -105,7 +107,9 @@ void pair_open_node(pair_node *n, const pair_option *options)
                               .heads_total = 4};
     memcpy(&regions[i].memory, &memory, sizeof(memory)); /* not all are enumerators */
   }
-  assert_int_equal(kvf_node_register(n->node, regions, PAIR_REGIONS), KVF_OK);
+  assert_int_equal(pair_layout == NULL ? kvf_node_register(n->node, regions, PAIR_REGIONS)
+                                       : kvf_node_register_layout(n->node, regions, PAIR_REGIONS, pair_layout),
+                   KVF_OK);
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_node_address(n->node, record, sizeof(record), &bytes), KVF_OK);

@@ -46,6 +46,9 @@ typedef struct pair_option {
   const char *value;
 } pair_option;
 
+/* What the pages of nodes that are opened from now on are; NULL: each region is a part. */
+extern const kvf_layout *pair_layout;
+
 /* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "test" or
  * "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a peer
  * counts as stalled only after a time that no busy machine makes it wait. */

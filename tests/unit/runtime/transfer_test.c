@@ -271,3 +271,87 @@ SET_TEST(healthy_until_something_is_stuck)
   kvf_node_drain(p.consumer.node);
   assert_true(kvf_node_healthy(p.consumer.node));
 }
+
+/* ---- pages with parts ---- */
+
+#define HEADS 4
+#define UNIT_BYTES (PAIR_BLOCK_BYTES / 2 / HEADS / PAIR_BLOCK_TOKENS)
+
+/* Keys and values of a layer in each region: there heads first, here tokens first and from the last region on. */
+static void lay_out(kvf_part parts[2 * PAIR_REGIONS], bool here)
+{
+  for (uint32_t i = 0; i < 2 * PAIR_REGIONS; i++) {
+    parts[i] = (kvf_part){.layer = i / 2,
+                          .kind = i % 2 == 0 ? KVF_PART_KEYS : KVF_PART_VALUES,
+                          .region = here ? PAIR_REGIONS - 1 - i / 2 : i / 2,
+                          .offset_bytes = i % 2 * PAIR_BLOCK_BYTES / 2,
+                          .unit_bytes = UNIT_BYTES,
+                          .row_bytes = here ? HEADS * UNIT_BYTES : UNIT_BYTES,
+                          .head_bytes = here ? UNIT_BYTES : PAIR_BLOCK_TOKENS * UNIT_BYTES,
+                          .rows = PAIR_BLOCK_TOKENS,
+                          .block_tokens = PAIR_BLOCK_TOKENS,
+                          .heads = HEADS,
+                          .heads_total = HEADS};
+  }
+}
+
+/* Whether each unit of the consumer's block is the one that the producer's has elsewhere. */
+static bool is_reordered(uint32_t there, uint32_t here)
+{
+  bool same = true;
+  for (uint32_t layer = 0; layer < PAIR_REGIONS; layer++) {
+    const uint8_t *from = p.producer.pool[layer] + (size_t)there * PAIR_BLOCK_BYTES;
+    const uint8_t *to = p.consumer.pool[PAIR_REGIONS - 1 - layer] + (size_t)here * PAIR_BLOCK_BYTES;
+    for (uint32_t unit = 0; unit < 2 * HEADS * PAIR_BLOCK_TOKENS; unit++) {
+      uint32_t half = unit / (HEADS * PAIR_BLOCK_TOKENS) * (HEADS * PAIR_BLOCK_TOKENS);
+      uint32_t head = unit % (HEADS * PAIR_BLOCK_TOKENS) / PAIR_BLOCK_TOKENS;
+      uint32_t token = unit % PAIR_BLOCK_TOKENS;
+      same = same && memcmp(to + (size_t)(half + token * HEADS + head) * UNIT_BYTES, from + (size_t)unit * UNIT_BYTES,
+                            UNIT_BYTES) == 0;
+    }
+  }
+  return same;
+}
+
+static void load_parts(const char *transport)
+{
+  const pair_option options[] = {{"transports", transport}, {NULL, NULL}};
+  kvf_part parts[2][2 * PAIR_REGIONS];
+  pair_result result;
+  for (int here = 0; here < 2; here++) {
+    lay_out(parts[here], here == 1);
+    const kvf_layout layout = {
+        .parts = parts[here], .parts_count = 2 * PAIR_REGIONS, .share = {.heads = HEADS, .heads_total = HEADS}};
+    pair_layout = &layout;
+    pair_open_node(here == 1 ? &p.consumer : &p.producer, options);
+  }
+  pair_layout = NULL;
+  pair_offer(&p.producer, 0, COUNT, 1, true, &ticket);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 0);
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  for (uint32_t i = 0; i < COUNT; i++) {
+    assert_true(is_reordered(ticket.blocks[i], i));
+  }
+  assert_int_equal(pair_stat(&p.consumer, "bytes_loaded", ""), COUNT * PAIR_REGIONS * PAIR_BLOCK_BYTES);
+  /* A piece for each unit, but that the last key and the first value are neighbours on both sides. */
+  assert_true(pair_stat(&p.consumer, "read_pieces", "") >=
+              (uint64_t)COUNT * PAIR_REGIONS * (PAIR_BLOCK_BYTES / UNIT_BYTES - 1));
+  pair_close(&p);
+}
+
+TEST(parts_go_where_they_are_here)
+{
+  load_parts("local");
+  load_parts("tcp");
+}
+
+/* Blocks that are neighbours on both sides are one piece, in each region. */
+SET_TEST(pieces_are_counted)
+{
+  pair_result result;
+  pair_publish(&p.producer, &ticket);
+  pair_wait(&p.consumer, pair_begin(&p.consumer, &ticket, 0), PAIR_LATE_MS, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(pair_stat(&p.consumer, "read_pieces", ""), PAIR_REGIONS * COUNT); /* every other block there */
+}

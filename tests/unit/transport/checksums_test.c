@@ -13,6 +13,8 @@ static const kvf_region regions[] = {
 };
 static kvf_region all[3 + KVF_GROUPS_MAX]; /* regions, then their checksums */
 static kvf_region_layout layouts[3 + KVF_GROUPS_MAX];
+static kvf_pair pairs[3 + KVF_GROUPS_MAX];
+static kvf_plan plan;
 static uint32_t checksums_count;
 
 static int open_checksums(void **state)
@@ -26,6 +28,7 @@ static int open_checksums(void **state)
   for (uint32_t i = 0; i < 3 + checksums_count; i++) {
     layouts[i] = kvf_region_layout_of(&all[i]);
   }
+  kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = 3 + checksums_count});
   return 0;
 }
 
@@ -112,7 +115,7 @@ SET_TEST(every_byte_that_is_read_counts)
 {
   const kvf_transfer_item items[] = {{0, 0, 3, 3}, {1, 0, 5, 5}, {0, 1, 1, 1}};
   const kvf_transfer transfer = {.items = items, .items_count = 3, .remote_head = 1, .local_head = 1, .heads = 2};
-  const kvf_chunk chunk = {&transfer, all, layouts, 5};
+  const kvf_chunk chunk = {&transfer, &plan, &plan.want, all};
   assert_int_equal(kvf_chunk_check(&chunk, NULL), KVF_OK);
   assert_true(kvf_checksums_make(regions, 3, &all[3], 3));
   assert_true(kvf_checksums_make(regions, 3, &all[4], 5));
@@ -143,7 +146,7 @@ SET_TEST(only_live_bytes_are_judged)
 {
   const kvf_transfer_item items[] = {{1, 0, 0, 0}, {1, 1, 1, 1}};
   const kvf_transfer transfer = {.lease = {.id = 9}, .items = items, .items_count = 2, .heads = 4};
-  const kvf_chunk chunk = {&transfer, all, layouts, 5};
+  const kvf_chunk chunk = {&transfer, &plan, &plan.want, all};
   assert_true(kvf_checksums_make(regions, 3, &all[4], 0));
   kvf_read_result live = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_live(9), 0}}};
   kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_over(9), 0}}};

@@ -119,6 +119,8 @@ typedef struct test_scene {
   uint8_t *to;
   kvf_region local;
   kvf_region_layout remote;
+  kvf_pair pair;
+  kvf_plan plan;
   kvf_transfer_item items[BLOCKS];
   kvf_memory_import import;
   kvf_transfer transfer;
@@ -152,7 +154,10 @@ static int scene_open(__attribute__((unused)) void **state)
   }
   scene.import = (kvf_memory_import){.ops = &kvf_memory_host, .base = (uintptr_t)scene.from};
   scene.transfer = (kvf_transfer){.items = scene.items, .items_count = BLOCKS, .heads = 1};
-  scene.chunk = (kvf_chunk){&scene.transfer, &scene.local, &scene.remote, 1};
+  const kvf_pages pages = {.regions = &scene.remote, .regions_count = 1};
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(kvf_plan_make(&scene.plan, &scene.pair, &pages, &pages, message), KVF_OK);
+  scene.chunk = (kvf_chunk){&scene.transfer, &scene.plan, &scene.plan.want, &scene.local};
   scene.copy = (kvf_local_copy){
       .pid = getpid(), .imports = &scene.import, .stop = &fake.stop, .landed = landed, .context = &scene};
   return 0;

@@ -16,6 +16,8 @@ typedef struct scene {
   uint8_t *memory[2];
   kvf_region regions[2];
   kvf_region_layout layout;
+  kvf_pair pair;
+  kvf_plan plan;
   kvf_transfer_item items[BLOCKS];
   kvf_transfer transfer;
   kvf_chunk chunks[2];
@@ -34,6 +36,7 @@ static int scene_open(__attribute__((unused)) void **state)
   assert_int_equal(kvf_tcp_stream_open(&s.from, fds[0], 256, 64), KVF_OK);
   assert_int_equal(kvf_tcp_stream_open(&s.to, fds[1], 256, 64), KVF_OK);
   s.layout = (kvf_region_layout){STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, 0};
+  kvf_plan_own(&s.plan, &s.pair, &(kvf_pages){.regions = &s.layout, .regions_count = 1});
   for (uint32_t i = 0; i < BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.remote_block = BLOCKS - 1 - i, .local_block = BLOCKS - 1 - i};
   }
@@ -42,7 +45,7 @@ static int scene_open(__attribute__((unused)) void **state)
     s.memory[side] = calloc(BLOCKS, STRIDE);
     assert_non_null(s.memory[side]);
     s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
-    s.chunks[side] = (kvf_chunk){&s.transfer, &s.regions[side], &s.layout, 1};
+    s.chunks[side] = (kvf_chunk){&s.transfer, &s.plan, &s.plan.want, &s.regions[side]};
     s.payloads[side] = (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES, NULL};
   }
   for (size_t i = 0; i < (size_t)BLOCKS * STRIDE; i++) {

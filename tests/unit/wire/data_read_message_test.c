@@ -27,9 +27,13 @@ static kvf_data_read some_read(uint32_t items_count)
   kvf_data_read read = {.read_id = UINT64_C(0x0102030405060708),
                         .lease = {.id = KVF_LEASE_ID_MAX, .slot = 7},
                         .remote_head = UINT32_MAX - 2,
+                        .local_head = 5,
                         .heads = 2,
-                        .items_count = items_count,
-                        .checksums = items_count % 2 == 1};
+                        .want = {.first_layer = 3, .layers = 4, .deal = {4, 3, 16}},
+                        .items_count = items_count};
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    read.want.splits[i] = i + 1;
+  }
   fill(read.lease.token, sizeof(read.lease.token), 1);
   return read;
 }
@@ -53,7 +57,8 @@ static size_t round_trip(uint32_t items_count)
   assert_int_equal(back.remote_head, read.remote_head);
   assert_int_equal(back.heads, read.heads);
   assert_int_equal(back.items_count, items_count);
-  assert_int_equal(back.checksums, read.checksums);
+  assert_int_equal(back.local_head, read.local_head);
+  assert_memory_equal(&back.want, &read.want, sizeof(read.want));
   kvf_data_read_items(&back, items_back);
   assert_memory_equal(items_back, items, items_count * sizeof(items[0]));
   size_t less = 77;
@@ -113,19 +118,20 @@ TEST(test_cut_short)
 
 TEST(test_rules)
 {
-  static const kvf_data_read good = {.read_id = 1, .heads = 1, .items_count = 1};
-  kvf_data_read reads[6] = {good, good, good, good, good, good};
+  const kvf_data_read good = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
+  kvf_data_read reads[7] = {good, good, good, good, good, good, good};
   reads[0].read_id = 0;
   reads[1].heads = 0;
   reads[2].remote_head = UINT32_MAX;
   reads[3].lease.id = KVF_LEASE_ID_MAX + 1;
   reads[4].items_count = 0;
   reads[5].items_count = KVF_READ_ITEMS_MAX + 1;
+  reads[6].want.splits[KVF_GROUPS_MAX - 1] = 0;
   for (uint32_t i = 0; i <= KVF_READ_ITEMS_MAX; i++) {
     items[i] = item(0, i % KVF_BLOCKS_PER_LEASE_MAX);
   }
   size_t bytes = 0;
-  for (size_t i = 0; i < 6; i++) {
+  for (size_t i = 0; i < 7; i++) {
     assert_int_equal(kvf_data_read_encode(&reads[i], items, body, sizeof(body), &bytes), KVF_INVALID);
   }
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_OK);
@@ -135,7 +141,8 @@ TEST(test_rules)
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-/* Offsets: read_id 0, lease 8, remote_head 36, heads 40, items_count 44, checksums 48, runs 49. */
+/* Offsets: read_id 0, lease 8, remote_head 36, local_head 40, heads 44, want 48 (splits 68), items_count 132, runs 136.
+ */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {
@@ -143,15 +150,15 @@ TEST(test_decoding_checks_the_same)
     uint8_t byte;
   } rows[] = {{0, 0},     /* read_id */
               {15, 0x80}, /* lease id */
-              {40, 0},    /* heads */
-              {44, 0},    /* no items */
-              {44, 1},    /* fewer than the run */
-              {44, 3},    /* more than the run */
-              {46, 2},    /* beyond the limit */
-              {48, 2},    /* neither with nor without checksums */
-              {49, 16},   /* group */
-              {52, 2}};   /* a run beyond the count */
-  kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 2};
+              {44, 0},    /* heads */
+              {68, 0},    /* a split */
+              {132, 0},   /* no items */
+              {132, 1},   /* fewer than the run */
+              {132, 3},   /* more than the run */
+              {134, 2},   /* beyond the limit */
+              {136, 16},  /* group */
+              {139, 2}};  /* a run beyond the count */
+  kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 2};
   size_t bytes = 0;
   items[0] = item(0, 65534);
   items[1] = item(0, 65535);
@@ -169,7 +176,7 @@ TEST(test_decoding_checks_the_same)
   memset(body + 36, 0xff, 4); /* remote_head + heads */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
   memset(body + 36, 0, 4);
-  memset(body + 50, 0xff, 2); /* a run beyond the last position */
+  memset(body + 137, 0xff, 2); /* a run beyond the last position */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
 }
 
@@ -177,12 +184,12 @@ TEST(test_items_limit)
 {
   /* Single items: as many as allowed, then one more. */
   for (uint32_t count = KVF_READ_ITEMS_MAX; count <= KVF_READ_ITEMS_MAX + 1; count++) {
-    kvf_data_read read = {.read_id = 1, .heads = 1, .items_count = 1};
+    kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
     size_t bytes = 0;
     items[0] = item(0, 0);
     memset(body, 0, sizeof(body));
     assert_int_equal(kvf_data_read_encode(&read, items, body, sizeof(body), &bytes), KVF_OK);
-    memcpy(body + 44, &count, sizeof(count));
+    memcpy(body + 132, &count, sizeof(count));
     bytes = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
     assert_int_equal(decode_read(body, bytes), count == KVF_READ_ITEMS_MAX ? KVF_OK : KVF_PROTOCOL);
   }

@@ -44,6 +44,34 @@ static kvf_welcome some_welcome(uint32_t regions_count)
                        .library = "0.1"};
 }
 
+/* Keys, then values, of so many parts, in a region each. */
+static kvf_welcome with_parts(uint32_t count)
+{
+  static kvf_part parts[KVF_PARTS_MAX];
+  kvf_welcome welcome = some_welcome(2);
+  for (uint32_t i = 0; i < count; i++) {
+    parts[i] = (kvf_part){.layer = i / 2,
+                          .kind = i % 2 == 0 ? KVF_PART_KEYS : KVF_PART_VALUES,
+                          .index = i % KVF_PART_INDEX_MAX,
+                          .dtype = KVF_DTYPE_BF16,
+                          .region = i % 2,
+                          .offset_bytes = 5,
+                          .unit_bytes = 6,
+                          .row_bytes = 7,
+                          .head_bytes = 300,
+                          .rows = 4,
+                          .block_tokens = 16,
+                          .heads = 2,
+                          .first_head = 2,
+                          .heads_total = 8};
+  }
+  welcome.layout = (kvf_layout){.parts = parts,
+                                .parts_count = count,
+                                .share = {.first_head = 4, .heads = 2, .heads_total = 8},
+                                .deal = {.ranks = 2, .rank = 1, .tokens = 4}};
+  return welcome;
+}
+
 /* Encodes into the heap; the caller frees it. */
 static uint8_t *encode(const kvf_welcome *welcome, size_t *bytes)
 {
@@ -72,6 +100,12 @@ static void check_equal(const kvf_welcome *a, const kvf_welcome *b)
     assert_int_equal(a->regions[i].heads_total, b->regions[i].heads_total);
     assert_int_equal(a->regions[i].group, b->regions[i].group);
     assert_int_equal(a->regions[i].memory, b->regions[i].memory);
+  }
+  assert_int_equal(a->layout.parts_count, b->layout.parts_count);
+  assert_memory_equal(&a->layout.share, &b->layout.share, sizeof(a->layout.share));
+  assert_memory_equal(&a->layout.deal, &b->layout.deal, sizeof(a->layout.deal));
+  for (size_t i = 0; i < a->layout.parts_count; i++) {
+    assert_memory_equal(&a->layout.parts[i], &b->layout.parts[i], sizeof(kvf_part));
   }
   assert_int_equal(a->transports_count, b->transports_count);
   for (uint32_t i = 0; i < a->transports_count; i++) {
@@ -121,9 +155,27 @@ TEST(test_equal_regions_are_compact)
   check_round_trip(&welcome, 100);
 }
 
+TEST(test_parts)
+{
+  kvf_welcome welcome = with_parts(2);
+  check_round_trip(&welcome, 300);
+  size_t bytes = 0;
+  uint8_t *body = encode(&welcome, &bytes);
+  check_length(decode_welcome, body, bytes);
+  body[53] = 3; /* more parts than there are */
+  assert_int_equal(decode_welcome(body, bytes), KVF_PROTOCOL);
+  body[53] = 2;
+  body[53 + 26] = 0xff; /* a layer that only one of them has, which is no mistake */
+  assert_int_equal(decode_welcome(body, bytes), KVF_OK);
+  body[53 + 26 + 6] = 2; /* a region that there is not */
+  assert_int_equal(decode_welcome(body, bytes), KVF_PROTOCOL);
+  free(body);
+}
+
 TEST(test_the_largest_fits_a_frame)
 {
-  kvf_welcome welcome = some_welcome(KVF_REGIONS_MAX);
+  kvf_welcome welcome = with_parts(KVF_PARTS_MAX);
+  welcome.regions_count = KVF_REGIONS_MAX;
   for (uint32_t i = 0; i < KVF_REGIONS_MAX; i++) {
     regions[i].blocks = i + 1;
   }
@@ -174,6 +226,9 @@ TEST(test_rules)
   welcome = some_welcome(3);
   regions[2].group = 2;
   check_invalid(&welcome);
+  welcome = with_parts(2);
+  welcome.layout.share.heads = 0;
+  check_invalid(&welcome);
   welcome = some_welcome(3);
   welcome.transports_count = KVF_TRANSPORTS_MAX + 1;
   check_invalid(&welcome);
@@ -193,7 +248,7 @@ TEST(test_rules)
   check_invalid(&welcome);
 }
 
-/* Offsets in the body of some_welcome(3): head 22, one run of regions 31, then the transports. */
+/* Offsets in the body of some_welcome(3): head 22, one run of regions 31, no parts (53), then the transports. */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {
@@ -218,22 +273,24 @@ TEST(test_decoding_checks_the_same)
               {48, 1},    /* no group 0 */
               {48, 16},   /* group */
               {52, 32},   /* memory */
-              {53, 3},    /* more transports than there are */
-              {53, 5},    /* more than allowed */
-              {54, 16},   /* a name's length */
-              {55, ' '},  /* a name's character */
-              {61, 0xff}, /* a description's length */
-              {63, 1},    /* … far beyond */
-              {62, 0x81}, /* … beyond the limit */
-              {81, 2},    /* the library's length */
-              {82, 7}};   /* a character of it */
+              {53, 1},    /* more parts than there are */
+              {54, 0xff}, /* more than allowed */
+              {55, 3},    /* more transports than there are */
+              {55, 5},    /* more than allowed */
+              {56, 16},   /* a name's length */
+              {57, ' '},  /* a name's character */
+              {63, 0xff}, /* a description's length */
+              {65, 1},    /* … far beyond */
+              {64, 0x81}, /* … beyond the limit */
+              {83, 2},    /* the library's length */
+              {84, 7}};   /* a character of it */
   kvf_welcome welcome = some_welcome(3);
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
-  assert_int_equal(body[53], 2);
-  assert_int_equal(body[60], 5);
-  assert_int_equal(body[81], 3);
+  assert_int_equal(body[55], 2);
+  assert_int_equal(body[62], 5);
+  assert_int_equal(body[83], 3);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t *copy = exact_copy(body, bytes);
     copy[rows[i].at] = rows[i].byte;
@@ -248,9 +305,9 @@ TEST(test_decoding_checks_the_same)
 TEST(test_transports_limit)
 {
   for (uint8_t count = KVF_TRANSPORTS_MAX; count <= KVF_TRANSPORTS_MAX + 1; count++) {
-    /* By hand: head, no regions, transports "a", "b" … without descriptions. */
-    uint8_t body[22 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1) + 5] = {[12] = 1, [16] = 16, [22] = count};
-    size_t bytes = 23;
+    /* By hand: head, no regions, no parts, transports "a", "b" … without descriptions. */
+    uint8_t body[24 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1) + 5] = {[12] = 1, [16] = 16, [24] = count};
+    size_t bytes = 25;
     for (uint8_t i = 0; i < count; i++) {
       body[bytes] = 1;
       body[bytes + 1] = (uint8_t)('a' + i);
@@ -264,16 +321,16 @@ TEST(test_transports_limit)
 TEST(test_description_limit)
 {
   for (uint32_t over = 0; over < 2; over++) {
-    /* By hand, since encoding refuses it: head, no regions, one transport. */
-    size_t bytes = 22 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
+    /* By hand, since encoding refuses it: head, no regions, no parts, one transport. */
+    size_t bytes = 24 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
     uint8_t *body = calloc(1, bytes);
     assert_non_null(body);
     body[12] = 1;
     body[16] = 16;
-    body[22] = 1;
-    put(body + 23, "\x01t", 2);
-    body[25] = (uint8_t)over;
-    body[26] = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX >> 8;
+    body[24] = 1;
+    put(body + 25, "\x01t", 2);
+    body[27] = (uint8_t)over;
+    body[28] = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX >> 8;
     assert_int_equal(decode_welcome(body, bytes), over ? KVF_PROTOCOL : KVF_OK);
     free(body);
   }

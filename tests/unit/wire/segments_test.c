@@ -1,7 +1,8 @@
-#include "transport/segments.h"
+/* Pages without parts: each region is one. */
 
 #include "base/prng.h"
 #include "test.h"
+#include "wire/pages.h"
 
 /* Addresses are never used: regions may lie anywhere. */
 #define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
@@ -17,12 +18,35 @@ static const kvf_region_layout remote_layouts[] = {
     {1024, 1024, 80, 8, 8, 0, 0},
 };
 
+static kvf_pair pairs[3];
+static kvf_plan plan;
+static char message[KVF_MESSAGE_BYTES_MAX];
+
+static kvf_status make_plan(const kvf_region *local, uint32_t local_count, const kvf_region_layout *remote,
+                            uint32_t remote_count)
+{
+  kvf_region_layout layouts[3];
+  for (uint32_t i = 0; i < local_count; i++) {
+    layouts[i] = kvf_region_layout_of(&local[i]);
+  }
+  const kvf_pages here = {.regions = layouts, .regions_count = local_count};
+  const kvf_pages there = {.regions = remote, .regions_count = remote_count};
+  return kvf_plan_make(&plan, pairs, &here, &there, message);
+}
+
+static kvf_chunk chunk_in(const kvf_transfer *moved, const kvf_region *local, const kvf_region_layout *remote,
+                          uint32_t count)
+{
+  assert_int_equal(make_plan(local, count, remote, count), KVF_OK);
+  return (kvf_chunk){moved, &plan, &plan.want, local};
+}
+
 static kvf_transfer transfer; /* of chunk_of() */
 
 static kvf_chunk chunk_of(const kvf_transfer_item *items, uint32_t count)
 {
   transfer = (kvf_transfer){.items = items, .items_count = count, .remote_head = 4, .local_head = 0, .heads = 4};
-  return (kvf_chunk){&transfer, local_regions, remote_layouts, 3};
+  return chunk_in(&transfer, local_regions, remote_layouts, 3);
 }
 
 static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t local_offset, uint64_t remote_offset,
@@ -48,8 +72,7 @@ TEST(layout_of_a_region_is_the_region_without_its_address)
 
 static void assert_incompatible(const kvf_region_layout *remote, const char *named)
 {
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  assert_int_equal(kvf_layouts_check(local_regions, 3, remote, 3, message), KVF_INCOMPATIBLE);
+  assert_int_equal(make_plan(local_regions, 3, remote, 3), KVF_INCOMPATIBLE);
   if (strstr(message, named) == NULL) {
     fail_msg("\"%s\" does not name %s", message, named);
   }
@@ -57,9 +80,8 @@ static void assert_incompatible(const kvf_region_layout *remote, const char *nam
 
 TEST(incompatible_layouts_are_named)
 {
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 3, message), KVF_OK);
-  assert_int_equal(kvf_layouts_check(local_regions, 3, remote_layouts, 2, message), KVF_INCOMPATIBLE);
+  assert_int_equal(make_plan(local_regions, 3, remote_layouts, 3), KVF_OK);
+  assert_int_equal(make_plan(local_regions, 3, remote_layouts, 2), KVF_INCOMPATIBLE);
   assert_string_equal(message, "regions: 3 here, 2 there");
 
   kvf_region_layout remote[3];
@@ -144,7 +166,7 @@ TEST(size_is_the_sum_of_what_moves)
   assert_int_equal(bytes, 4096 + 512 + 1024);
 }
 
-TEST(segments_go_item_by_item_and_region_by_region)
+TEST(segments_go_region_by_region_and_item_by_item)
 {
   const kvf_transfer_item items[] = {{0, 0, 7, 3}, {1, 0, 2, 5}, {0, 1, 0, 0}};
   kvf_chunk chunk = chunk_of(items, 3);
@@ -152,10 +174,11 @@ TEST(segments_go_item_by_item_and_region_by_region)
   kvf_segment segments[8];
   assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 5);
   assert_segment(&segments[0], 0, UINT64_C(3) * 4096, UINT64_C(7) * 8192 + 4096, 4096);
-  assert_segment(&segments[1], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 512);
+  assert_segment(&segments[1], 0, 0, 4096, 4096);
   assert_segment(&segments[2], 1, UINT64_C(5) * 2048, UINT64_C(2) * 2048 + 1024, 1024);
-  assert_segment(&segments[3], 0, 0, 4096, 4096);
+  assert_segment(&segments[3], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 512);
   assert_segment(&segments[4], 2, 0, 512, 512);
+  assert_int_equal(cursor.segments, 5);
   assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 0);
   assert_int_equal(kvf_segments_next(&cursor, segments, 8, UINT64_MAX), 0);
 }
@@ -166,7 +189,7 @@ static size_t segments_of(const kvf_transfer_item *items, uint32_t count, uint64
   const kvf_region local = {BASE(0), stride_bytes, 100, 50, 1, 1, 0, KVF_MEMORY_HOST, 0};
   const kvf_region_layout remote = {100, 100, 50, 1, 1, 0, 0};
   const kvf_transfer whole = {.items = items, .items_count = count, .heads = 1};
-  const kvf_chunk chunk = {&whole, &local, &remote, 1};
+  const kvf_chunk chunk = chunk_in(&whole, &local, &remote, 1);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   return kvf_segments_next(&cursor, out, 8, UINT64_MAX);
 }
@@ -188,7 +211,7 @@ TEST(heads_apart_are_not_one_segment)
   const kvf_region_layout remote = {800, 800, 10, 8, 8, 0, 0};
   const kvf_transfer_item items[] = {{0, 0, 1, 1}, {0, 1, 2, 2}};
   const kvf_transfer half = {.items = items, .items_count = 2, .remote_head = 4, .heads = 4};
-  const kvf_chunk chunk = {&half, &local, &remote, 1};
+  const kvf_chunk chunk = chunk_in(&half, &local, &remote, 1);
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   kvf_segment segments[4];
   assert_int_equal(kvf_segments_next(&cursor, segments, 4, UINT64_MAX), 2);
@@ -208,12 +231,13 @@ TEST(a_walk_goes_on_where_it_stopped)
   assert_segment(&segments[0], 0, UINT64_C(3) * 4096, UINT64_C(7) * 8192 + 4096, 4000);
   assert_int_equal(kvf_segments_next(&cursor, segments, 2, 100), 2);
   assert_segment(&segments[0], 0, UINT64_C(3) * 4096 + 4000, UINT64_C(7) * 8192 + 4096 + 4000, 96);
-  assert_segment(&segments[1], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 4);
+  assert_segment(&segments[1], 1, UINT64_C(5) * 2048, UINT64_C(2) * 2048 + 1024, 4);
   assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 1);
-  assert_segment(&segments[0], 2, UINT64_C(3) * 512 + 4, UINT64_C(7) * 1024 + 512 + 4, 508);
+  assert_segment(&segments[0], 1, UINT64_C(5) * 2048 + 4, UINT64_C(2) * 2048 + 1024 + 4, 1020);
   assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 1);
-  assert_segment(&segments[0], 1, UINT64_C(5) * 2048, UINT64_C(2) * 2048 + 1024, 1024);
+  assert_segment(&segments[0], 2, UINT64_C(3) * 512, UINT64_C(7) * 1024 + 512, 512);
   assert_int_equal(kvf_segments_next(&cursor, segments, 1, UINT64_MAX), 0);
+  assert_int_equal(cursor.segments, 3); /* one that was split is one */
 }
 
 /* Each byte of the walk, however it is split: where it goes and comes from. */

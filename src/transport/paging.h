@@ -1,0 +1,39 @@
+/* A rank's pages as a transport keeps them: its description, copied, and a plan. Of the rank's own memory, with the
+ * plan of what others read; and of each link's peer, with the plan of what is read there. One allocation, for free().
+ */
+#ifndef KVF_TRANSPORT_PAGING_H
+#define KVF_TRANSPORT_PAGING_H
+
+#include "transport/transport.h"
+#include "wire/pages.h"
+
+typedef struct kvf_paging {
+  kvf_pages pages;            /* its regions, then, if they are used, their checksums */
+  uint32_t regions_count;     /* without checksums */
+  uint32_t checksums_count;   /* that are used: of a link 0 if one of the two sides has none */
+  kvf_region_layout *regions; /* of `pages`; room for the checksums of all groups */
+  kvf_pair *pairs;            /* of `plan`; room for a pair a part, and for checksums */
+  kvf_plan plan;
+} kvf_paging;
+
+/* What is registered here, checksums included, with the plan of a sender. NULL: no memory. */
+kvf_paging *kvf_paging_of_memory(const kvf_transport_memory *memory);
+
+/* What a peer says; without a plan. The spec is within its limits. NULL: no memory. */
+kvf_paging *kvf_paging_of_link(const kvf_link_spec *spec);
+
+/* Checks what the peer says, and makes the plan of reading it, without checksums. KVF_INCOMPATIBLE: the message
+ * (KVF_MESSAGE_BYTES_MAX) says why. */
+KVF_MUST_USE kvf_status kvf_paging_pair(kvf_paging *theirs, const kvf_paging *ours, char *message);
+
+/* Both sides have checksums, as they say: the plan has them too, from here. */
+void kvf_paging_use_checksums(kvf_paging *theirs, const kvf_paging *ours);
+
+/* A transfer from the peer's pages to these regions, behind which their checksums lie. */
+static inline kvf_chunk kvf_paging_chunk(const kvf_paging *theirs, const kvf_transfer *transfer,
+                                         const kvf_region *local)
+{
+  return (kvf_chunk){.transfer = transfer, .plan = &theirs->plan, .want = &theirs->plan.want, .local = local};
+}
+
+#endif

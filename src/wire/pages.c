@@ -1,0 +1,828 @@
+#include "wire/pages.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/bitmap.h"
+#include "base/status.h"
+
+#define NAME_BYTES 48
+#define REGIONS_MAX (KVF_REGIONS_MAX + KVF_GROUPS_MAX) /* with their checksums */
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+  return a < b ? a : b;
+}
+
+/* ---- a description ---- */
+
+uint32_t kvf_pages_parts(const kvf_pages *pages)
+{
+  return pages->layout.parts == NULL ? pages->regions_count : (uint32_t)pages->layout.parts_count;
+}
+
+kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i)
+{
+  if (pages->layout.parts != NULL) {
+    return pages->layout.parts[i];
+  }
+  const kvf_region_layout *region = &pages->regions[i];
+  uint32_t head_bytes = region->block_bytes / region->heads;
+  return (kvf_part){.layer = i,
+                    .kind = KVF_PART_KV,
+                    .group = region->group,
+                    .region = i,
+                    .unit_bytes = head_bytes,
+                    .head_bytes = head_bytes,
+                    .rows = 1,
+                    .heads = region->heads,
+                    .heads_total = region->heads_total};
+}
+
+kvf_share kvf_pages_share(const kvf_pages *pages)
+{
+  return pages->layout.parts != NULL || pages->regions_count == 0
+             ? pages->layout.share
+             : (kvf_share){.heads = pages->regions[0].heads, .heads_total = pages->regions[0].heads_total};
+}
+
+static void name_part(const kvf_pages *pages, uint32_t i, char name[NAME_BYTES])
+{
+  static const char *const kinds[] = {"KV", "keys", "values", "latent", "index", "scales", "state", "convolution"};
+  const kvf_part part = kvf_pages_part(pages, i);
+  if (pages->layout.parts == NULL) {
+    (void)snprintf(name, NAME_BYTES, "region %" PRIu32, i);
+  } else if ((uint32_t)part.kind < sizeof(kinds) / sizeof(kinds[0])) {
+    (void)snprintf(name, NAME_BYTES, "layer %" PRIu32 " %s %" PRIu32, part.layer, kinds[part.kind], part.index);
+  } else {
+    (void)snprintf(name, NAME_BYTES, "layer %" PRIu32 " kind %d %" PRIu32, part.layer, (int)part.kind, part.index);
+  }
+}
+
+static bool strides_are_valid(const kvf_part *part)
+{
+  uint64_t unit = part->unit_bytes;
+  bool heads_first = part->head_bytes >= (uint64_t)(part->rows - 1) * part->row_bytes + unit;
+  bool rows_first = part->row_bytes >= (uint64_t)(part->heads - 1) * part->head_bytes + unit;
+  if (part->rows == 1 || part->heads == 1) {
+    return (part->rows == 1 || part->row_bytes >= unit) && (part->heads == 1 || part->head_bytes >= unit);
+  }
+  return (heads_first && part->row_bytes >= unit) || (rows_first && part->head_bytes >= unit);
+}
+
+static bool part_is_valid(const kvf_pages *pages, const kvf_part *part)
+{
+  if (part->layer >= KVF_LAYERS_MAX || (uint32_t)part->kind > UINT8_MAX || part->index >= KVF_PART_INDEX_MAX ||
+      (uint32_t)part->dtype > UINT8_MAX || part->group >= KVF_GROUPS_MAX || part->region >= pages->regions_count) {
+    return false;
+  }
+  if (part->unit_bytes == 0 || part->rows == 0 || part->rows > KVF_PART_ROWS_MAX || part->heads == 0 ||
+      part->heads_total > pages->layout.share.heads_total || part->heads > part->heads_total ||
+      part->first_head > part->heads_total - part->heads || !strides_are_valid(part)) {
+    return false;
+  }
+  if (part->block_tokens > KVF_PART_ROWS_MAX || part->block_tokens % part->rows != 0) {
+    return false;
+  }
+  uint64_t bytes =
+      (uint64_t)(part->rows - 1) * part->row_bytes + (uint64_t)(part->heads - 1) * part->head_bytes + part->unit_bytes;
+  return part->offset_bytes + bytes <= pages->regions[part->region].block_bytes;
+}
+
+static bool is_dealt(const kvf_deal *deal)
+{
+  return deal->ranks > 1;
+}
+
+static bool deal_is_valid(const kvf_deal *deal)
+{
+  return deal->ranks == 0 || (deal->ranks <= KVF_RANKS_MAX && deal->rank < deal->ranks && deal->tokens > 0 &&
+                              deal->tokens <= KVF_PART_ROWS_MAX);
+}
+
+/* Whole rows, and whole turns, in every block. */
+static bool deal_fits(const kvf_deal *deal, uint32_t block_tokens, uint32_t rows)
+{
+  return !is_dealt(deal) || (block_tokens % deal->tokens == 0 && deal->tokens % (block_tokens / rows) == 0);
+}
+
+/* False: *bad is the part. */
+static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
+{
+  uint32_t block_tokens[KVF_GROUPS_MAX];
+  uint32_t groups = 0;
+  for (uint32_t i = 0; i < pages->layout.parts_count; i++) {
+    const kvf_part *part = &pages->layout.parts[i];
+    *bad = i;
+    if (!part_is_valid(pages, part)) {
+      return false;
+    }
+    bool first = (groups >> part->group & 1) == 0;
+    if ((!first && part->block_tokens != block_tokens[part->group]) ||
+        (part->block_tokens > 0 && !deal_fits(&pages->layout.deal, part->block_tokens, part->rows))) {
+      return false;
+    }
+    block_tokens[part->group] = part->block_tokens;
+    groups |= UINT32_C(1) << part->group;
+  }
+  /* Groups 0 to n-1 and no other: one less than a power of two. */
+  return (groups & (groups + 1)) == 0;
+}
+
+/* False: `bad` is what makes no sense. */
+static bool check_pages(const kvf_pages *pages, char bad[NAME_BYTES])
+{
+  const kvf_share *share = &pages->layout.share;
+  uint32_t part;
+  (void)snprintf(bad, NAME_BYTES, "layout");
+  if (pages->regions_count > REGIONS_MAX) {
+    return false;
+  }
+  for (uint32_t i = 0; i < pages->regions_count; i++) {
+    if (!kvf_region_layout_is_valid(&pages->regions[i])) {
+      (void)snprintf(bad, NAME_BYTES, "region %" PRIu32, i);
+      return false;
+    }
+  }
+  if (pages->layout.parts == NULL) {
+    return true;
+  }
+  if (pages->layout.parts_count == 0 || pages->layout.parts_count > KVF_PARTS_MAX || share->heads == 0 ||
+      share->heads_total > KVF_PART_HEADS_MAX || share->heads > share->heads_total ||
+      share->first_head > share->heads_total - share->heads || !deal_is_valid(&pages->layout.deal)) {
+    return false;
+  }
+  if (!parts_are_valid(pages, &part)) {
+    name_part(pages, part, bad);
+    return false;
+  }
+  return true;
+}
+
+bool kvf_pages_are_valid(const kvf_pages *pages)
+{
+  char bad[NAME_BYTES];
+  return pages->layout.parts == NULL ? kvf_region_layouts_are_valid(pages->regions, pages->regions_count)
+                                     : pages->regions_count <= KVF_REGIONS_MAX && check_pages(pages, bad);
+}
+
+/* ---- a plan ---- */
+
+/* What a deal is in a plan: one of ranks 0 is one of a single rank. */
+static kvf_deal deal_of(const kvf_pages *pages)
+{
+  return is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
+}
+
+static kvf_place place_of(const kvf_pages *pages, const kvf_part *part)
+{
+  return (kvf_place){.stride_bytes = pages->regions[part->region].stride_bytes,
+                     .row_bytes = part->row_bytes,
+                     .head_bytes = part->head_bytes,
+                     .offset_bytes = part->offset_bytes,
+                     .region = part->region,
+                     .first_head = part->first_head,
+                     .heads = part->heads};
+}
+
+static uint32_t block_tokens_of(const kvf_part *part)
+{
+  return part->block_tokens == 0 ? 1 : part->block_tokens;
+}
+
+/* Adds a pair to the plan, and to its group. */
+static void add_pair(kvf_plan *plan, kvf_pair *pair, const kvf_pages *local, const kvf_part *here,
+                     const kvf_pages *remote, const kvf_part *there)
+{
+  *pair = (kvf_pair){.local = place_of(local, here),
+                     .remote = place_of(remote, there),
+                     .layer = there->layer,
+                     .group = there->group,
+                     .unit_bytes = there->unit_bytes,
+                     .rows = there->rows,
+                     .row_tokens = there->block_tokens / there->rows,
+                     .heads_total = there->heads_total};
+  plan->pairs_count++;
+  kvf_plan_group *group = &plan->groups[there->group];
+  uint32_t local_blocks = local->regions[here->region].blocks;
+  uint32_t remote_blocks = remote->regions[there->region].blocks;
+  bool first = group->local_blocks == 0;
+  group->local_blocks = first ? local_blocks : smaller(local_blocks, group->local_blocks);
+  group->remote_blocks = first ? remote_blocks : smaller(remote_blocks, group->remote_blocks);
+  group->local_tokens = block_tokens_of(here);
+  group->remote_tokens = block_tokens_of(there);
+  group->has_tokens = there->block_tokens > 0;
+}
+
+static bool follow_each_other(const kvf_part *before, const kvf_part *part)
+{
+  return before->region == part->region && before->group == part->group;
+}
+
+/* Pairs name their run by number till here, and by its end from here on. */
+static void end_runs(kvf_pair *pairs, uint32_t count)
+{
+  uint32_t end = count;
+  for (uint32_t i = count, next = 0; i-- > 0;) {
+    uint32_t run = pairs[i].run_end;
+    end = i + 1 < count && run != next ? i + 1 : end;
+    next = run;
+    pairs[i].run_end = end;
+  }
+}
+
+kvf_want kvf_want_whole(uint32_t layers)
+{
+  kvf_want want = {.layers = layers, .deal = {.ranks = 1, .tokens = 1}};
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    want.splits[i] = 1;
+  }
+  return want;
+}
+
+static kvf_status differ(char *message, const char *part, const char *field, uint64_t here, uint64_t there)
+{
+  return kvf_fail(KVF_INCOMPATIBLE, message, "%s: %s is %" PRIu64 " here, %" PRIu64 " there", part, field, here, there);
+}
+
+static kvf_status check_pair(const kvf_part *here, const kvf_part *there, const char *name, bool is_region,
+                             char *message)
+{
+  if (here->group != there->group) {
+    return differ(message, name, "group", here->group, there->group);
+  }
+  if (here->dtype != there->dtype) {
+    return differ(message, name, "dtype", here->dtype, there->dtype);
+  }
+  if (here->heads_total != there->heads_total) {
+    return differ(message, name, "heads_total", here->heads_total, there->heads_total);
+  }
+  if (here->unit_bytes != there->unit_bytes) {
+    const char *field = is_region ? "head_bytes (block_bytes / heads)" : "unit_bytes";
+    return differ(message, name, field, here->unit_bytes, there->unit_bytes);
+  }
+  if ((here->block_tokens == 0) != (there->block_tokens == 0)) {
+    return differ(message, name, "block_tokens", here->block_tokens, there->block_tokens);
+  }
+  if (here->block_tokens == 0 && here->rows != there->rows) {
+    return differ(message, name, "rows", here->rows, there->rows);
+  }
+  uint32_t here_row = here->block_tokens / here->rows;
+  uint32_t there_row = there->block_tokens / there->rows;
+  return here_row == there_row ? KVF_OK : differ(message, name, "tokens of a row", here_row, there_row);
+}
+
+static bool is_same(const kvf_part *a, const kvf_part *b)
+{
+  return a->layer == b->layer && a->kind == b->kind && a->index == b->index;
+}
+
+/* The part of `pages` that is `part`, which nothing is paired with yet; looked for from `hint` on. Their number: none.
+ */
+static uint32_t find(const kvf_pages *pages, const kvf_part *part, const uint64_t *paired, uint32_t hint)
+{
+  uint32_t count = kvf_pages_parts(pages);
+  for (uint32_t tries = 0, i = hint; tries < count; tries++, i++) {
+    i = i >= count ? 0 : i;
+    const kvf_part other = kvf_pages_part(pages, i);
+    if (is_same(&other, part) && !kvf_bitmap_get(paired, i)) {
+      return i;
+    }
+  }
+  return count;
+}
+
+/* What a plan is made of. */
+typedef struct pairing {
+  kvf_plan *plan;
+  kvf_pair *pairs;
+  const kvf_pages *local;
+  const kvf_pages *remote;
+  uint64_t here[KVF_PARTS_MAX / 64]; /* parts that are paired; likewise the next */
+  uint64_t there[KVF_PARTS_MAX / 64];
+  char *message;
+} pairing;
+
+_Static_assert(REGIONS_MAX <= KVF_PARTS_MAX, "a part a region");
+
+static kvf_status pair_all(pairing *p)
+{
+  kvf_plan *plan = p->plan;
+  uint32_t last_layer = 0;
+  kvf_part before = {0};
+  for (uint32_t i = 0, run = 0, hint = 0; i < kvf_pages_parts(p->remote); i++) {
+    const kvf_part there = kvf_pages_part(p->remote, i);
+    run += i > 0 && !follow_each_other(&before, &there) ? 1 : 0;
+    before = there;
+    uint32_t found = find(p->local, &there, p->here, hint);
+    if (found == kvf_pages_parts(p->local)) {
+      continue;
+    }
+    hint = found + 1;
+    char name[NAME_BYTES];
+    const kvf_part here = kvf_pages_part(p->local, found);
+    name_part(p->remote, i, name);
+    kvf_status status = check_pair(&here, &there, name, p->remote->layout.parts == NULL, p->message);
+    if (status != KVF_OK) {
+      return status;
+    }
+    kvf_bitmap_set(p->here, found);
+    kvf_bitmap_set(p->there, i);
+    kvf_pair *pair = &p->pairs[plan->pairs_count];
+    add_pair(plan, pair, p->local, &here, p->remote, &there);
+    pair->run_end = run;
+    bool first = plan->pairs_count == 1;
+    plan->want.first_layer = first ? there.layer : smaller(there.layer, plan->want.first_layer);
+    last_layer = there.layer > last_layer ? there.layer : last_layer;
+  }
+  plan->want.layers = last_layer - plan->want.first_layer + 1;
+  end_runs(p->pairs, plan->pairs_count);
+  return KVF_OK;
+}
+
+/* Between the first and the last layer that both have, all parts must be paired. */
+static kvf_status check_unpaired(const pairing *p, const kvf_pages *pages, const uint64_t *paired, const char *where)
+{
+  const kvf_want *want = &p->plan->want;
+  for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
+    const kvf_part part = kvf_pages_part(pages, i);
+    if (part.layer - want->first_layer < want->layers && !kvf_bitmap_get(paired, i)) {
+      char name[NAME_BYTES];
+      name_part(pages, i, name);
+      return kvf_fail(KVF_INCOMPATIBLE, p->message, "%s: %s only, or twice", name, where);
+    }
+  }
+  return KVF_OK;
+}
+
+static kvf_status split_groups(pairing *p)
+{
+  kvf_plan *plan = p->plan;
+  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
+    const kvf_plan_group *group = &plan->groups[i];
+    if (!group->has_tokens) {
+      continue;
+    }
+    uint32_t here = group->local_tokens * plan->want.deal.ranks;
+    uint32_t there = group->remote_tokens * plan->deal.ranks;
+    if (here % there != 0 && there % here != 0) {
+      char name[NAME_BYTES];
+      (void)snprintf(name, sizeof(name), "group %" PRIu32, i);
+      return differ(p->message, name, "tokens of a block, over the ranks that they are dealt to,", here, there);
+    }
+    plan->want.splits[i] = there > here ? there / here : 1;
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local, const kvf_pages *remote,
+                         char *message)
+{
+  pairing p = {.plan = plan, .pairs = pairs, .local = local, .remote = remote, .message = message};
+  if (local->layout.parts == NULL && remote->layout.parts == NULL && local->regions_count != remote->regions_count) {
+    return kvf_fail(KVF_INCOMPATIBLE, message, "regions: %" PRIu32 " here, %" PRIu32 " there", local->regions_count,
+                    remote->regions_count);
+  }
+  char bad[NAME_BYTES];
+  if (!check_pages(remote, bad)) {
+    return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", bad);
+  }
+  *plan =
+      (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote), .want = kvf_want_whole(0)};
+  plan->want.deal = deal_of(local);
+  for (uint32_t i = 0; i < kvf_pages_parts(local); i++) {
+    uint32_t group = kvf_pages_part(local, i).group;
+    plan->groups_count = group >= plan->groups_count ? group + 1 : plan->groups_count;
+  }
+  kvf_status status = pair_all(&p);
+  if (status == KVF_OK && plan->pairs_count == 0) {
+    status = kvf_fail(KVF_INCOMPATIBLE, message, "it has none of the layers that this rank has");
+  }
+  if (status == KVF_OK) {
+    status = check_unpaired(&p, remote, p.there, "there");
+  }
+  if (status == KVF_OK) {
+    status = check_unpaired(&p, local, p.here, "here");
+  }
+  kvf_share here = kvf_pages_share(local);
+  if (status == KVF_OK && here.heads_total != plan->share.heads_total) {
+    status = differ(message, "layout", "heads_total", here.heads_total, plan->share.heads_total);
+  }
+  return status == KVF_OK ? split_groups(&p) : status;
+}
+
+void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = kvf_plan_make(plan, pairs, pages, pages, message);
+  assert(status == KVF_OK && plan->pairs_count == kvf_pages_parts(pages));
+  (void)status;
+  plan->is_own = true;
+  plan->want.deal = kvf_want_whole(0).deal;
+}
+
+/* ---- tokens ---- */
+
+/* Tokens of one item that lie side by side in both blocks. */
+typedef struct token_run {
+  uint32_t local;
+  uint32_t remote;
+  uint32_t tokens;
+} token_run;
+
+/* The first token from `token` on that is the rank's. */
+static uint64_t owned_from(const kvf_deal *deal, uint64_t token)
+{
+  uint64_t turn = (uint64_t)deal->ranks * deal->tokens;
+  uint64_t at = token % turn;
+  uint64_t begin = (uint64_t)deal->rank * deal->tokens;
+  if (at < begin) {
+    return token - at + begin;
+  }
+  return at < begin + deal->tokens ? token : token - at + turn + begin;
+}
+
+/* The end of the tokens that go to one rank with this one. */
+static uint64_t owned_to(const kvf_deal *deal, uint64_t token)
+{
+  return is_dealt(deal) ? (token / deal->tokens + 1) * deal->tokens : UINT64_MAX;
+}
+
+/* Where it lies in its rank's block. */
+static uint32_t place_in_block(const kvf_deal *deal, uint32_t block_tokens, uint64_t token)
+{
+  uint64_t turn = (uint64_t)deal->ranks * deal->tokens;
+  return (uint32_t)((token / turn * deal->tokens + token % deal->tokens) % block_tokens);
+}
+
+static uint64_t item_tokens(const kvf_chunk *chunk, uint32_t group)
+{
+  const kvf_plan *plan = chunk->plan;
+  const kvf_plan_group *of = &plan->groups[group];
+  return of->has_tokens ? of->remote_tokens * plan->deal.ranks / chunk->want->splits[group] : 1;
+}
+
+/* The next run of the item from its token *token on, which moves behind it. False: there is none. */
+static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint64_t *token, token_run *run)
+{
+  const kvf_plan *plan = chunk->plan;
+  const kvf_plan_group *group = &plan->groups[item->group];
+  const kvf_deal *reader = &chunk->want->deal;
+  if (!group->has_tokens) {
+    /* All ranks that tokens are dealt to have it: one of them gives it. */
+    *run = (token_run){.tokens = 1};
+    return (*token)++ == 0 && (!is_dealt(&plan->deal) || plan->deal.rank == reader->rank % plan->deal.ranks);
+  }
+  const uint64_t tokens = item_tokens(chunk, item->group);
+  const uint64_t begin = item->position * tokens;
+  const uint64_t end = begin + tokens;
+  uint64_t at = begin + *token;
+  for (uint64_t next; at < end; at = next) {
+    next = owned_from(reader, owned_from(&plan->deal, at));
+    if (next == at) {
+      break; /* both have it */
+    }
+  }
+  if (at >= end) {
+    return false;
+  }
+  uint64_t stop = owned_to(&plan->deal, at);
+  stop = owned_to(reader, at) < stop ? owned_to(reader, at) : stop;
+  stop = stop < end ? stop : end;
+  run->remote = place_in_block(&plan->deal, group->remote_tokens, at);
+  run->local = plan->is_own ? run->remote : place_in_block(reader, group->local_tokens, at);
+  run->tokens = (uint32_t)(stop - at);
+  *token = stop - begin;
+  return true;
+}
+
+/* ---- a chunk ---- */
+
+static bool is_wanted(const kvf_chunk *chunk, const kvf_pair *pair)
+{
+  return pair->layer - chunk->want->first_layer < chunk->want->layers;
+}
+
+/* Which heads of a part move, counted in each rank's own. */
+typedef struct head_range {
+  uint64_t remote; /* wraps below 0 where the rank does not have it, like the next */
+  uint64_t local;
+  uint64_t count;
+} head_range;
+
+static head_range heads_of(const kvf_chunk *chunk, const kvf_pair *pair)
+{
+  const kvf_transfer *transfer = chunk->transfer;
+  const kvf_plan *plan = chunk->plan;
+  const uint64_t all = plan->share.heads_total;
+  const uint64_t own = pair->heads_total;
+  head_range range = {transfer->remote_head, transfer->local_head, transfer->heads};
+  if (own != all) {
+    uint64_t from = (uint64_t)plan->share.first_head + transfer->remote_head;
+    uint64_t first = transfer->local_head == 0 ? from * own / all : (from * own + all - 1) / all;
+    uint64_t end = ((from + transfer->heads) * own + all - 1) / all;
+    range = (head_range){first - pair->remote.first_head, first - pair->local.first_head, end - first};
+  }
+  range.local = plan->is_own ? range.remote : range.local;
+  return range;
+}
+
+static bool heads_fit(uint64_t first, uint64_t count, uint32_t heads)
+{
+  return count == 0 || (first <= heads && count <= heads - first);
+}
+
+/* Whether a reader's want can be cut out of a sender's pages. */
+static bool want_fits(const kvf_chunk *chunk)
+{
+  const kvf_plan *plan = chunk->plan;
+  const kvf_want *want = chunk->want;
+  if (!plan->is_own) {
+    return true; /* kvf_plan_make() has seen to it */
+  }
+  for (uint32_t i = 0; i < plan->groups_count; i++) {
+    uint32_t tokens = plan->groups[i].has_tokens ? plan->groups[i].remote_tokens * plan->deal.ranks : 1;
+    if (want->splits[i] == 0 || tokens % want->splits[i] != 0) {
+      return false;
+    }
+  }
+  bool has_last = false;
+  for (uint32_t i = 0; i < plan->pairs_count; i++) {
+    const kvf_pair *pair = &plan->pairs[i];
+    const uint32_t row_tokens = pair->row_tokens > 0 ? pair->row_tokens : 1;
+    has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
+    if (is_wanted(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
+                                   (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
+      return false;
+    }
+  }
+  return has_last && want->deal.ranks > 0 && deal_is_valid(&want->deal);
+}
+
+/* Bytes of a whole remote block of each group. */
+static bool measure_blocks(const kvf_chunk *chunk, uint64_t bytes[KVF_GROUPS_MAX])
+{
+  for (uint32_t i = 0; i < chunk->plan->pairs_count; i++) {
+    const kvf_pair *pair = &chunk->plan->pairs[i];
+    if (!is_wanted(chunk, pair)) {
+      continue;
+    }
+    const head_range heads = heads_of(chunk, pair);
+    if (!heads_fit(heads.remote, heads.count, pair->remote.heads) ||
+        !heads_fit(heads.local, heads.count, pair->local.heads)) {
+      return false;
+    }
+    bytes[pair->group] += heads.count * pair->unit_bytes * pair->rows;
+  }
+  return true;
+}
+
+static uint64_t tokens_that_move(const kvf_chunk *chunk, const kvf_transfer_item *item)
+{
+  uint64_t token = 0;
+  uint64_t sum = 0;
+  token_run run;
+  while (next_run(chunk, item, &token, &run)) {
+    sum += run.tokens;
+  }
+  return sum;
+}
+
+kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
+{
+  const kvf_transfer *transfer = chunk->transfer;
+  const kvf_plan *plan = chunk->plan;
+  const kvf_share *share = &plan->share;
+  const bool dealt = is_dealt(&plan->deal) || is_dealt(&chunk->want->deal);
+  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
+  uint64_t item_bytes[KVF_GROUPS_MAX];
+  uint64_t total = 0;
+  if (transfer->heads == 0 || !heads_fit(transfer->remote_head, transfer->heads, share->heads) || !want_fits(chunk) ||
+      !measure_blocks(chunk, block_bytes)) {
+    return KVF_INVALID;
+  }
+  for (uint32_t i = 0; i < plan->groups_count; i++) {
+    item_bytes[i] = block_bytes[i] == 0 ? 0 : block_bytes[i] * item_tokens(chunk, i) / plan->groups[i].remote_tokens;
+  }
+  for (uint32_t i = 0; i < transfer->items_count; i++) {
+    const kvf_transfer_item *item = &transfer->items[i];
+    if (item->group >= plan->groups_count) {
+      return KVF_INVALID;
+    }
+    const kvf_plan_group *group = &plan->groups[item->group];
+    if (block_bytes[item->group] == 0) {
+      continue; /* no layer of that group is on both ranks */
+    }
+    if (item->local_block >= group->local_blocks || item->remote_block >= group->remote_blocks) {
+      return KVF_INVALID;
+    }
+    total += dealt ? block_bytes[item->group] * tokens_that_move(chunk, item) / group->remote_tokens
+                   : item_bytes[item->group];
+  }
+  if (bytes != NULL) {
+    *bytes = total;
+  }
+  return KVF_OK;
+}
+
+/* ---- segments ---- */
+
+static uint64_t rows_of(const kvf_pair *pair, uint32_t tokens)
+{
+  return pair->row_tokens == 1 ? tokens : tokens / pair->row_tokens;
+}
+
+static kvf_box box_of(const kvf_chunk *chunk, const kvf_pair *pair, const kvf_transfer_item *item, const token_run *run)
+{
+  const kvf_place *local = &pair->local;
+  const kvf_place *remote = &pair->remote;
+  const head_range heads = heads_of(chunk, pair);
+  const bool by_token = pair->row_tokens > 0;
+  const uint64_t rows = by_token ? rows_of(pair, run->tokens) : pair->rows;
+  const uint64_t local_row = by_token ? rows_of(pair, run->local) : 0;
+  const uint64_t remote_row = by_token ? rows_of(pair, run->remote) : 0;
+  const uint64_t unit = pair->unit_bytes;
+  kvf_box box = {.local_offset = item->local_block * local->stride_bytes + local->offset_bytes +
+                                 heads.local * local->head_bytes + local_row * local->row_bytes,
+                 .remote_offset = item->remote_block * remote->stride_bytes + remote->offset_bytes +
+                                  heads.remote * remote->head_bytes + remote_row * remote->row_bytes};
+  bool rows_outer = remote->row_bytes >= remote->head_bytes;
+  uint64_t outer = rows_outer ? rows : heads.count;
+  uint64_t inner = rows_outer ? heads.count : rows;
+  box.local_step[rows_outer ? 0 : 1] = local->row_bytes;
+  box.local_step[rows_outer ? 1 : 0] = local->head_bytes;
+  box.remote_step[rows_outer ? 0 : 1] = remote->row_bytes;
+  box.remote_step[rows_outer ? 1 : 0] = remote->head_bytes;
+  box.piece_bytes = unit;
+  if (inner == 1 || (box.local_step[1] == unit && box.remote_step[1] == unit)) {
+    box.piece_bytes *= inner;
+    inner = 1;
+  }
+  if (inner == 1 && (outer == 1 || (box.local_step[0] == box.piece_bytes && box.remote_step[0] == box.piece_bytes))) {
+    box.piece_bytes *= outer;
+    outer = 1;
+  }
+  box.inner = (uint32_t)inner;
+  box.pieces = (uint32_t)(outer * inner);
+  return box;
+}
+
+kvf_segment_cursor kvf_segments_begin(const kvf_chunk *chunk)
+{
+  return (kvf_segment_cursor){.chunk = chunk};
+}
+
+/* Moves to the next box, unless there is something left of this one. False at the end. */
+static bool settle(kvf_segment_cursor *cursor)
+{
+  const kvf_chunk *chunk = cursor->chunk;
+  const kvf_plan *plan = chunk->plan;
+  while (cursor->piece == cursor->box.pieces) {
+    if (cursor->run == plan->pairs_count) {
+      return false;
+    }
+    const kvf_pair *first = &plan->pairs[cursor->run];
+    if (cursor->item == chunk->transfer->items_count) {
+      cursor->run = first->run_end;
+      cursor->pair = cursor->run;
+      cursor->item = 0;
+      continue;
+    }
+    const kvf_transfer_item *item = &chunk->transfer->items[cursor->item];
+    if (cursor->pair == first->run_end || item->group != first->group) {
+      cursor->pair = cursor->run;
+      cursor->item++;
+      continue;
+    }
+    const kvf_pair *pair = &plan->pairs[cursor->pair];
+    token_run run;
+    if (!is_wanted(chunk, pair) || !next_run(chunk, item, &cursor->token, &run)) {
+      cursor->token = 0;
+      cursor->pair++;
+      continue;
+    }
+    cursor->box = box_of(chunk, pair, item, &run);
+    cursor->piece = 0;
+  }
+  return true;
+}
+
+/* What is left of the piece that the cursor stands at. */
+static kvf_segment piece(const kvf_segment_cursor *cursor)
+{
+  const kvf_pair *pair = &cursor->chunk->plan->pairs[cursor->pair];
+  const kvf_box *box = &cursor->box;
+  const uint64_t outer = box->inner == 1 ? cursor->piece : cursor->piece / box->inner;
+  const uint64_t inner = box->inner == 1 ? 0 : cursor->piece % box->inner;
+  return (kvf_segment){
+      .local_region = pair->local.region,
+      .remote_region = pair->remote.region,
+      .local_offset = box->local_offset + outer * box->local_step[0] + inner * box->local_step[1] + cursor->taken_bytes,
+      .remote_offset =
+          box->remote_offset + outer * box->remote_step[0] + inner * box->remote_step[1] + cursor->taken_bytes,
+      .bytes = box->piece_bytes - cursor->taken_bytes,
+  };
+}
+
+static bool continues(const kvf_segment *before, const kvf_segment *next)
+{
+  return before->local_region == next->local_region && before->remote_region == next->remote_region &&
+         before->local_offset + before->bytes == next->local_offset &&
+         before->remote_offset + before->bytes == next->remote_offset;
+}
+
+size_t kvf_segments_next(kvf_segment_cursor *cursor, kvf_segment *out, size_t capacity, uint64_t bytes_max)
+{
+  size_t count = 0;
+  while (bytes_max > 0 && settle(cursor)) {
+    kvf_segment next = piece(cursor);
+    bool joins = count > 0 && continues(&out[count - 1], &next);
+    if (!joins && count == capacity) {
+      break;
+    }
+    bool whole = next.bytes <= bytes_max;
+    if (!whole) {
+      next.bytes = bytes_max;
+    }
+    if (joins) {
+      out[count - 1].bytes += next.bytes;
+    } else {
+      out[count++] = next;
+      cursor->segments += cursor->taken_bytes == 0 ? 1 : 0;
+    }
+    bytes_max -= next.bytes;
+    cursor->taken_bytes = whole ? 0 : cursor->taken_bytes + next.bytes;
+    cursor->piece += whole ? 1 : 0;
+  }
+  return count;
+}
+
+/* ---- ranks ---- */
+
+static uint32_t heads_per_rank(uint32_t heads_total, uint32_t ranks)
+{
+  return heads_total > ranks ? heads_total / ranks : 1;
+}
+
+static uint32_t first_head(uint32_t heads_total, uint32_t ranks, uint32_t rank)
+{
+  return (uint32_t)((uint64_t)rank * heads_total / ranks);
+}
+
+/* The lowest rank whose heads begin at `head` or later. */
+static uint32_t first_rank_from(uint32_t heads_total, uint32_t ranks, uint32_t head)
+{
+  return (uint32_t)(((uint64_t)head * ranks + heads_total - 1) / heads_total);
+}
+
+static uint32_t rank_to_read(uint32_t heads_total, uint32_t producer_ranks, uint32_t consumer_rank, uint32_t head)
+{
+  if (producer_ranks <= heads_total) {
+    return head / heads_per_rank(heads_total, producer_ranks);
+  }
+  uint32_t first = first_rank_from(heads_total, producer_ranks, head);
+  uint32_t replicas = first_rank_from(heads_total, producer_ranks, head + 1) - first;
+  return first + consumer_rank % replicas;
+}
+
+static kvf_status check_ranks(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt, uint32_t consumer_ranks,
+                              uint32_t consumer_rank)
+{
+  if (heads_total == 0 || producer_ranks == 0 || dealt == 0 || consumer_rank >= consumer_ranks) {
+    return KVF_INVALID;
+  }
+  if (producer_ranks > KVF_RANKS_MAX || consumer_ranks > KVF_RANKS_MAX) {
+    return KVF_LIMIT;
+  }
+  uint32_t splits = producer_ranks / dealt;
+  if (producer_ranks % dealt != 0 || (splits < heads_total && heads_total % splits != 0) ||
+      (consumer_ranks < heads_total && heads_total % consumer_ranks != 0)) {
+    return KVF_INCOMPATIBLE;
+  }
+  return KVF_OK;
+}
+
+kvf_status kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt, uint32_t consumer_ranks,
+                           uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count)
+{
+  kvf_status status = check_ranks(heads_total, producer_ranks, dealt, consumer_ranks, consumer_rank);
+  if (status != KVF_OK) {
+    return status;
+  }
+  const uint32_t splits = producer_ranks / dealt;
+  const uint32_t begin = first_head(heads_total, consumer_ranks, consumer_rank);
+  const uint32_t heads = heads_per_rank(heads_total, consumer_ranks);
+  uint32_t written = 0;
+  for (uint32_t done = 0; done < heads;) {
+    uint32_t split = rank_to_read(heads_total, splits, consumer_rank, begin + done);
+    uint32_t remote = begin + done - first_head(heads_total, splits, split);
+    uint32_t together = smaller(heads_per_rank(heads_total, splits) - remote, heads - done);
+    for (uint32_t i = 0; i < dealt && written < KVF_RANKS_MAX; i++) {
+      shares[written++] = (kvf_rank_share){split * dealt + i, remote, done, together};
+    }
+    done += together;
+  }
+  *count = written;
+  return KVF_OK;
+}

@@ -1,0 +1,191 @@
+/* Pages have parts: which bytes of a consumer's block come from which bytes of a producer's.
+ *
+ * A rank describes its memory as regions (blocks that follow each other with a stride) and parts (pieces of a region's
+ * block: node.h, kvf_part). Here the two descriptions become a plan, and a plan, a transfer and a cursor become
+ * segments: runs of bytes {local region and offset, remote region and offset, length}. Pure; nothing is allocated: a
+ * plan's pairs lie in the caller's room. What comes from a peer is checked before it is used.
+ *
+ * Parts pair by layer, kind and index, whatever their order and place. A rank may have some of the layers only; between
+ * the first and the last that both have, the parts must be the same. Rows of a part are tokens (or several tokens
+ * each); so block sizes may be multiples of each other, either way, and an item is as many tokens as the smaller of the
+ * two blocks has: its position counts those. Tokens may be dealt to ranks on both sides (kvf_deal): what both own
+ * moves. Parts without tokens (states, and what only its engine can read) pair block by block.
+ *
+ * Heads. A transfer's heads are shares of the layout's heads_total. A part with fewer of them (replicated ones have 1)
+ * moves with the share that its head begins in, or with the consumer rank's first one: once, whichever ranks are read.
+ *
+ * Order. The bytes of a chunk come in the order of the *producer's* memory, as it describes it: for each run of parts
+ * that follow each other in one region and group, for each item, for each of those parts, rows and heads as they lie
+ * there. So a sender that knows nothing of the reader's memory but a kvf_want sends just what the reader walks through.
+ */
+#ifndef KVF_WIRE_PAGES_H
+#define KVF_WIRE_PAGES_H
+
+#include "base/transfer.h"
+#include "kvferry/node.h"
+#include "wire/layout.h"
+
+/* A rank's memory, as it is described. Everything is the caller's. */
+typedef struct kvf_pages {
+  const kvf_region_layout *regions;
+  uint32_t regions_count;
+  kvf_layout layout;
+} kvf_pages;
+
+/* Whether it makes sense; every number in it is then within its limit, and every part within its region. No regions at
+ * all: yes. */
+bool kvf_pages_are_valid(const kvf_pages *pages);
+
+uint32_t kvf_pages_parts(const kvf_pages *pages);
+/* The i-th part; without parts, what the i-th region is: a part of that number as its layer. */
+kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i);
+kvf_share kvf_pages_share(const kvf_pages *pages);
+
+/* What a reader wants of a producer rank's pages, in terms of that rank only; the same for all reads of a link. */
+typedef struct kvf_want {
+  uint32_t first_layer;
+  uint32_t layers;                 /* from that one on */
+  kvf_deal deal;                   /* the reader's */
+  uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
+} kvf_want;
+
+/* All of the first `layers` layers, block by block. */
+kvf_want kvf_want_whole(uint32_t layers);
+
+/* Where a part lies on one side. */
+typedef struct kvf_place {
+  uint64_t stride_bytes; /* block to block */
+  uint64_t row_bytes;
+  uint64_t head_bytes;
+  uint32_t offset_bytes;
+  uint32_t region;
+  uint32_t first_head;
+  uint32_t heads;
+} kvf_place;
+
+typedef struct kvf_pair {
+  kvf_place local;
+  kvf_place remote;
+  uint32_t layer;
+  uint32_t group;
+  uint32_t unit_bytes; /* of one head of one row */
+  uint32_t rows;       /* of a remote block */
+  uint32_t row_tokens; /* 0: its rows are no tokens, and move together */
+  uint32_t heads_total;
+  uint32_t run_end; /* the pair behind the last that lies in the same run of the producer's parts */
+} kvf_pair;
+
+/* Of a group without tokens: a block is one token. */
+typedef struct kvf_plan_group {
+  uint32_t local_blocks; /* that all its parts have; 0: no part of it is on both sides */
+  uint32_t remote_blocks;
+  uint32_t local_tokens; /* of a block, on this rank */
+  uint32_t remote_tokens;
+  bool has_tokens;
+} kvf_plan_group;
+
+/* Plain data; `pairs` is the caller's. */
+typedef struct kvf_plan {
+  const kvf_pair *pairs;
+  uint32_t pairs_count;
+  uint32_t groups_count;
+  kvf_plan_group groups[KVF_GROUPS_MAX];
+  kvf_share share; /* the producer's */
+  kvf_deal deal;
+  kvf_want want;
+  bool is_own; /* of kvf_plan_own() */
+} kvf_plan;
+
+/* Pairs a peer's pages with ours, which are valid. `pairs` has room for kvf_pages_parts(remote) of them, and must stay.
+ * KVF_INCOMPATIBLE: they make no sense, or do not pair; message (KVF_MESSAGE_BYTES_MAX) names the part and field. */
+KVF_MUST_USE kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local, const kvf_pages *remote,
+                                      char *message);
+
+/* For a sender: its own pages, which are valid, on both sides. What is read of them says a kvf_want. */
+void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages);
+
+/* ---- a chunk, and its segments ---- */
+
+/* A transfer under a plan. Everything is the caller's and must stay unchanged while a cursor is in use. */
+typedef struct kvf_chunk {
+  const kvf_transfer *transfer;
+  const kvf_plan *plan;
+  const kvf_want *want; /* plan->want, or a reader's. Items of a sender have remote_block == local_block */
+  const kvf_region *local;
+} kvf_chunk;
+
+/* Whether every byte of the chunk lies in the regions of both sides, and what is wanted can be cut out. *bytes (may be
+ * NULL) is set to the chunk's size. KVF_INVALID: a group, block, head or want out of range. To be called before a
+ * cursor is used. */
+KVF_MUST_USE kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes);
+
+/* A run of bytes that is contiguous on both sides. */
+typedef struct kvf_segment {
+  uint32_t local_region;
+  uint32_t remote_region;
+  uint64_t local_offset; /* from the region's base, like the next */
+  uint64_t remote_offset;
+  uint64_t bytes;
+} kvf_segment;
+
+/* Where a segment's bytes lie here. */
+static inline uint8_t *kvf_segment_local(const kvf_chunk *chunk, const kvf_segment *segment)
+{
+  return (uint8_t *)chunk->local[segment->local_region].base + segment->local_offset;
+}
+
+/* Rows and heads of one part in one item that lie the same way on both sides: outer times inner pieces. */
+typedef struct kvf_box {
+  uint64_t local_offset;
+  uint64_t remote_offset;
+  uint64_t piece_bytes;
+  uint64_t local_step[2]; /* outer, inner */
+  uint64_t remote_step[2];
+  uint32_t inner;
+  uint32_t pieces;
+} kvf_box;
+
+/* Where a walk over a chunk's segments stands. Plain data. */
+typedef struct kvf_segment_cursor {
+  const kvf_chunk *chunk;
+  uint32_t run; /* its first pair */
+  uint32_t item;
+  uint32_t pair;
+  uint32_t piece; /* of the box */
+  uint64_t token; /* of the item: where the next box is looked for */
+  kvf_box box;
+  uint64_t taken_bytes; /* of the piece */
+  uint64_t segments;    /* so far; one that is split by bytes_max counts once */
+} kvf_segment_cursor;
+
+/* Starts at the chunk's first byte. */
+kvf_segment_cursor kvf_segments_begin(const kvf_chunk *chunk);
+
+/* Writes the next segments, at most `capacity` of them and `bytes_max` bytes together, and moves on. Neighbours that
+ * are contiguous on both sides come as one, over parts and blocks; a segment is split where bytes_max ends. Returns how
+ * many were written, 0 at the chunk's end. */
+size_t kvf_segments_next(kvf_segment_cursor *cursor, kvf_segment *out, size_t capacity, uint64_t bytes_max);
+
+/* ---- ranks ---- */
+
+/* What one producer rank has of a consumer rank's heads. */
+typedef struct kvf_rank_share {
+  uint32_t rank;        /* of the producer */
+  uint32_t remote_head; /* first head, counted in the producer rank's own */
+  uint32_t local_head;  /* first head, counted in the consumer rank's own */
+  uint32_t heads;
+} kvf_rank_share;
+
+/* Which producer ranks a consumer rank reads from, and which heads of each, when the two engines are split over
+ * different numbers of ranks. Rank r of T owns max(1, H/T) of H heads, from head floor(r*H/T) on; where T > H heads are
+ * replicated. Where a producer's tokens are dealt to `dealt` ranks (1: they are not), neighbours share heads. Writes
+ * the shares that together hold each of the consumer rank's heads (and each token of it) exactly once, by local_head;
+ * where heads are replicated on the producer's side the consumer ranks spread over the replicas. `shares` and *count
+ * are set on success only.
+ * KVF_INVALID: a number is 0, consumer_rank is not below consumer_ranks. KVF_LIMIT: more than KVF_RANKS_MAX ranks.
+ * KVF_INCOMPATIBLE: heads or tokens cannot be divided evenly over the ranks of one side. */
+KVF_MUST_USE kvf_status kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
+                                        uint32_t consumer_ranks, uint32_t consumer_rank,
+                                        kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count);
+
+#endif
