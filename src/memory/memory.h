@@ -119,6 +119,21 @@ KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t p
 void kvf_memory_release(kvf_memory_import *imports, uint32_t count);
 
 /* `bytes` more of the batch have been read: for read(). */
-void kvf_memory_batch_advance(kvf_memory_batch *batch, size_t bytes);
+static inline void kvf_memory_batch_advance(kvf_memory_batch *batch, size_t bytes)
+{
+  while (bytes > 0 && batch->first < batch->count) {
+    struct iovec *to = &batch->to[batch->first];
+    struct iovec *from = &batch->from[batch->first];
+    if (bytes < to->iov_len) {
+      to->iov_base = (uint8_t *)to->iov_base + bytes;
+      from->iov_base = (uint8_t *)from->iov_base + bytes;
+      to->iov_len -= bytes;
+      from->iov_len -= bytes;
+      return;
+    }
+    bytes -= to->iov_len;
+    batch->first++;
+  }
+}
 
 #endif
