@@ -238,6 +238,7 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
   for (uint32_t i = 0; i < READ_BLOCKS; i++) {
     items[i] = (kvf_transfer_item){.position = i};
   }
+  peer_layers = PAIR_REGIONS;
   pair_offer(&s.producer, 17, READ_BLOCKS, 1, true, &ticket);
   for (size_t i = 0; i < BORES; i++) {
     const int small = 4096;

@@ -21,6 +21,9 @@ void peer_expect_silence(int fd, int ms);
 
 /* ---- a consumer ---- */
 
+/* Layers (regions) that reads ask for. */
+extern uint32_t peer_layers;
+
 /* Connects to the port that the description, one rail's, names. */
 int peer_connect(const void *description, size_t description_bytes);
 /* The first data port that the description, a node's, names; and connects to it. */
