@@ -7,7 +7,7 @@
 #include "memory/memory.h"
 #include "test.h"
 
-#define PAGE_BYTES 4096
+#define PAGE_BYTES ((size_t)4096)
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags);
@@ -110,7 +110,7 @@ TEST(what_is_exported_is_imported)
 
 TEST(a_step_reads_and_moves_the_batch_on)
 {
-  static kvf_memory_batch batch;
+  kvf_memory_batch batch = {.count = 0};
   uint8_t from[3][100];
   uint8_t to[3][100] = {{0}};
   uint64_t bytes = 0;
@@ -128,7 +128,7 @@ TEST(a_step_reads_and_moves_the_batch_on)
 
 TEST(a_batch_moves_on_by_what_was_read)
 {
-  static kvf_memory_batch batch;
+  kvf_memory_batch batch = {.count = 0};
   uint8_t byte[30];
   batch.first = 0;
   batch.count = 2;
@@ -158,7 +158,7 @@ TEST(what_a_step_that_fails_says)
               {EFAULT, KVF_TRANSFER_FAILED},
               {EPERM, KVF_TRANSFER_FAILED},
               {EINTR, KVF_OK}};
-  static kvf_memory_batch batch;
+  kvf_memory_batch batch = {.count = 0};
   uint8_t byte = 0;
   batch.to[0] = batch.from[0] = (struct iovec){&byte, 1};
   batch.first = 0;

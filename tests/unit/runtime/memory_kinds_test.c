@@ -42,7 +42,7 @@ TEST(blocks_come_whole_between_all_kinds)
 {
   static const char *const transports[] = {"local", "tcp"};
   static const char *const kinds[][2] = {{"test", "test"}, {NULL, "test"}, {"test", NULL}};
-  for (size_t i = 0; i < 2 * 3 * 2; i++) {
+  for (size_t i = 0; i < (size_t)2 * 3 * 2; i++) {
     const char *transport = transports[i % 2];
     const char *checksum = i >= 6 ? "on" : "off";
     pair p;

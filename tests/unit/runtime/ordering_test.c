@@ -60,7 +60,7 @@ static kvf_event_kind next_event(uint32_t timeout_ms, kvf_report *report)
 
 static void expect_over(kvf_status status)
 {
-  kvf_report report;
+  kvf_report report = {0};
   assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_LOAD);
   assert_int_equal(report.status, status);
   assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_QUIET);
@@ -76,7 +76,7 @@ static void expect_loaded(uint32_t seed)
 
 static void expect_nothing(void)
 {
-  kvf_report report;
+  kvf_report report = {0};
   assert_int_equal(next_event(A_WHILE_MS, &report), 0);
   assert_true(is_untouched());
 }
