@@ -280,20 +280,22 @@ unsigned test_memory_imports(void)
   return atomic_load(&imports);
 }
 
-static kvf_status read_batch(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes)
+static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 {
   (void)pid;
   *bytes = 0;
-  while (batch->first < batch->count && *bytes < STEP_BYTES) {
-    const struct iovec *to = &batch->to[batch->first];
+  for (size_t i = batch->first; i < batch->count && *bytes < STEP_BYTES; i++) {
+    const struct iovec *to = &batch->to[i];
     size_t some = to->iov_len < STEP_BYTES ? to->iov_len : STEP_BYTES;
     uint8_t *own = find(to->iov_base, some).base == NULL ? to->iov_base : own_of(to->iov_base, some);
-    if (!is_imported(batch->from[batch->first].iov_base, some)) {
+    if (!is_imported(batch->from[i].iov_base, some)) {
       fail("read what is no import of the kind");
     }
-    move_bytes(own, batch->from[batch->first].iov_base, some);
+    move_bytes(own, batch->from[i].iov_base, some);
     *bytes += some;
-    kvf_memory_batch_advance(batch, some);
+    if (some < to->iov_len) {
+      break;
+    }
   }
   return KVF_OK;
 }

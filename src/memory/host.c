@@ -79,13 +79,12 @@ kvf_status kvf_memory_host_error(int error)
 }
 
 /* One system call. A short count is progress: the next call gets the rest, or the error that made it short. */
-static kvf_status read_batch(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes)
+static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 {
   size_t left = batch->count - batch->first;
   ssize_t copied = process_vm_readv(pid, &batch->to[batch->first], left, &batch->from[batch->first], left, 0);
   *bytes = copied < 0 ? 0 : (uint64_t)copied;
   if (copied > 0) {
-    kvf_memory_batch_advance(batch, (size_t)copied);
     return KVF_OK;
   }
   if (copied == 0) {

@@ -72,10 +72,10 @@ struct kvf_memory_ops {
                        char *message);
   /* NULL: there is nothing to release. */
   void (*release)(kvf_memory_import *import);
-  /* One step: reads some of the batch and moves it on; *bytes is how many. `to` is addressable, or of this kind. When
-   * it returns nothing writes to it. KVF_PEER_DOWN: the process is gone. KVF_TRANSFER_FAILED: it is there, the memory
-   * is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
-  kvf_status (*read)(pid_t pid, kvf_memory_batch *batch, uint64_t *bytes);
+  /* One step: reads some of the batch, from batch->first on; *bytes is how many, the caller moves it on. `to` is
+   * addressable, or of this kind. When it returns nothing writes to it. KVF_PEER_DOWN: the process is gone.
+   * KVF_TRANSFER_FAILED: it is there, the memory is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
+  kvf_status (*read)(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes);
 };
 
 /* The operations of a kind, constant; NULL: the library does not know it. `kind` may come from a peer. */
@@ -117,23 +117,5 @@ bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count);
 KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t pid, uint32_t kind,
                                                uint64_t region_bytes, kvf_memory_import *out, char *message);
 void kvf_memory_release(kvf_memory_import *imports, uint32_t count);
-
-/* `bytes` more of the batch have been read: for read(). */
-static inline void kvf_memory_batch_advance(kvf_memory_batch *batch, size_t bytes)
-{
-  while (bytes > 0 && batch->first < batch->count) {
-    struct iovec *to = &batch->to[batch->first];
-    struct iovec *from = &batch->from[batch->first];
-    if (bytes < to->iov_len) {
-      to->iov_base = (uint8_t *)to->iov_base + bytes;
-      from->iov_base = (uint8_t *)from->iov_base + bytes;
-      to->iov_len -= bytes;
-      from->iov_len -= bytes;
-      return;
-    }
-    bytes -= to->iov_len;
-    batch->first++;
-  }
-}
 
 #endif

@@ -257,7 +257,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
   }
   kvf_ordered *ordered = NULL;
   status = kvf_sources_digest(&sources);
-  if (status == KVF_OK) {
+  if (status == KVF_OK && load->after != NULL) {
     status = kvf_ordered_make(load->after, &ordered);
   }
   if (status == KVF_OK) {
@@ -272,7 +272,9 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
     }
     kvf_node_leave(node, now_ns);
   }
-  kvf_ordered_free(ordered);
+  if (ordered != NULL) {
+    kvf_ordered_free(ordered);
+  }
   kvf_sources_free(&sources);
   return status;
 }

@@ -29,11 +29,4 @@ KVF_MUST_USE kvf_status kvf_paging_pair(kvf_paging *theirs, const kvf_paging *ou
 /* Both sides have checksums, as they say: the plan has them too, from here. */
 void kvf_paging_use_checksums(kvf_paging *theirs, const kvf_paging *ours);
 
-/* A transfer from the peer's pages to these regions, behind which their checksums lie. */
-static inline kvf_chunk kvf_paging_chunk(const kvf_paging *theirs, const kvf_transfer *transfer,
-                                         const kvf_region *local)
-{
-  return (kvf_chunk){.transfer = transfer, .plan = &theirs->plan, .want = &theirs->plan.want, .local = local};
-}
-
 #endif

@@ -114,6 +114,12 @@ typedef struct kvf_chunk {
   const kvf_region *local;
 } kvf_chunk;
 
+/* A transfer to these regions, as the plan says. */
+static inline kvf_chunk kvf_chunk_of(const kvf_plan *plan, const kvf_transfer *transfer, const kvf_region *local)
+{
+  return (kvf_chunk){.transfer = transfer, .plan = plan, .want = &plan->want, .local = local};
+}
+
 /* Whether every byte of the chunk lies in the regions of both sides, and what is wanted can be cut out. *bytes (may be
  * NULL) is set to the chunk's size. KVF_INVALID: a group, block, head or want out of range. To be called before a
  * cursor is used. */

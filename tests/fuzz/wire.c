@@ -434,7 +434,7 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer},  {take_welcome, seed_parts},
+    {take_ucx_answer, seed_ucx_answer}, {take_welcome, seed_parts},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)

@@ -101,11 +101,29 @@ static bool end_batch(chunk_walk *walk)
   return bytes == 0 || walk->ours->copy_in(walk->staged_for, walk->staging, bytes);
 }
 
+static void move_on(kvf_memory_batch *batch, size_t bytes)
+{
+  while (bytes > 0 && batch->first < batch->count) {
+    struct iovec *to = &batch->to[batch->first];
+    struct iovec *from = &batch->from[batch->first];
+    if (bytes < to->iov_len) {
+      to->iov_base = (uint8_t *)to->iov_base + bytes;
+      from->iov_base = (uint8_t *)from->iov_base + bytes;
+      to->iov_len -= bytes;
+      from->iov_len -= bytes;
+      return;
+    }
+    bytes -= to->iov_len;
+    batch->first++;
+  }
+}
+
 /* One step. */
 static kvf_status read_batch(chunk_walk *walk, uint64_t *bytes)
 {
   uint64_t read = 0;
   kvf_status status = walk->theirs->read(walk->copy->pid, &walk->batch, &read);
+  move_on(&walk->batch, read);
   uint64_t of_chunk = read < walk->bytes ? read : walk->bytes;
   walk->bytes -= of_chunk;
   *bytes += of_chunk;

@@ -447,7 +447,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
 {
   const kvf_local_link *link = read->link;
   const kvf_transfer *request = &read->read;
-  const kvf_chunk chunk = kvf_paging_chunk(link->pages, request, link->memory->regions);
+  const kvf_chunk chunk = kvf_chunk_of(&link->pages->plan, request, link->memory->regions);
   const kvf_local_copy copy = {.pid = link->pid,
                                .imports = link->imports,
                                .fence = link->fence,

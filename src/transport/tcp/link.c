@@ -296,7 +296,7 @@ static kvf_status prepare(const kvf_tcp *tcp, kvf_tcp_read *read)
   if (link->memory != tcp->memory) {
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
-  read->chunk = kvf_paging_chunk(link->pages, &read->posted.read, link->memory->regions);
+  read->chunk = kvf_chunk_of(&link->pages->plan, &read->posted.read, link->memory->regions);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 

@@ -247,7 +247,7 @@ static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
   if (request->lease.slot >= link->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
-  read->chunk = kvf_paging_chunk(link->pages, request, ucx->memory->regions);
+  read->chunk = kvf_chunk_of(&link->pages->plan, request, ucx->memory->regions);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 

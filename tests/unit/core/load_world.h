@@ -8,7 +8,6 @@
 
 #include "base/time.h"
 #include "core/load.h"
-#include "core/parts.h"
 #include "test.h"
 
 #define MS KVF_NS_PER_MS
@@ -46,7 +45,7 @@ typedef struct world {
   kvf_loads loads;
   uint32_t readers;
   uint32_t spread_bytes;
-  const world_load *starting; /* kvf_parts_plan() plans its slices */
+  const world_load *starting; /* kvf_rank_shares() plans its slices */
   world_load spec;
   kvf_transfer_item items[WORLD_ITEMS_MAX];
   world_slice slices[KVF_RANKS_MAX];
@@ -84,21 +83,29 @@ kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ti
   return KVF_OK;
 }
 
-kvf_status kvf_parts_plan(uint32_t heads_total, uint32_t producer_ranks, uint32_t consumer_ranks,
-                          uint32_t consumer_rank, kvf_part parts[KVF_RANKS_MAX], uint32_t *count)
+/* The linker's name. NOLINTBEGIN(bugprone-reserved-identifier) */
+kvf_status __wrap_kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
+                                  uint32_t consumer_ranks, uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX],
+                                  uint32_t *count);
+
+kvf_status __wrap_kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
+                                  uint32_t consumer_ranks, uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX],
+                                  uint32_t *count)
 {
   (void)heads_total;
   (void)producer_ranks;
+  (void)dealt;
   (void)consumer_ranks;
   (void)consumer_rank;
   *count = w.starting->slices_count;
   for (uint32_t i = 0; i < *count; i++) {
     const world_slice *slice = &w.starting->slices[i];
-    parts[i] = (kvf_part){
+    shares[i] = (kvf_rank_share){
         .rank = i, .remote_head = slice->remote_head, .local_head = slice->local_head, .heads = slice->heads};
   }
   return KVF_OK;
 }
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index)
 {
