@@ -55,13 +55,13 @@ static void load_once(consumer *c)
                           .prompt = c->offer->prompt,
                           .destination = {.ids = c->local_ids, .counts = &c->shape->blocks, .groups = 1}};
   bench_must(kvf_load_start(c->node, &load) == KVF_OK, "cannot start a load");
-  bool quiet = false;
-  while (!quiet) {
+  bool released = false;
+  while (!released) {
     kvf_event events[4];
     size_t count = kvf_node_poll(c->node, events, 4);
     for (size_t i = 0; i < count; i++) {
       bench_must(events[i].kind != KVF_EVENT_LOAD || events[i].u.report.status == KVF_OK, "a load has failed");
-      quiet = quiet || events[i].kind == KVF_EVENT_QUIET;
+      released = released || events[i].kind == KVF_EVENT_RELEASED;
     }
     if (count == 0) { /* sleeps, so that the poller takes no core from the copiers */
       struct pollfd wait = {.fd = kvf_node_event_fd(c->node), .events = POLLIN};

@@ -109,7 +109,7 @@ static kvf_verdict load(kvf_node *node, const kvf_prompt *prompt, const char *ti
     const kvf_event event = next_event(node);
     if (event.kind == KVF_EVENT_LOAD) {
       (void)kvf_request_report(node, &event.u.report); /* what this rank found, to the control node */
-    } else if (event.kind == KVF_EVENT_QUIET) {
+    } else if (event.kind == KVF_EVENT_RELEASED) {
       (void)kvf_request_released(node, event.id, 1); /* and that it writes no more */
     } else if (event.kind == KVF_EVENT_VERDICT) {
       verdict = event.u.verdict;

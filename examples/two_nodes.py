@@ -75,7 +75,7 @@ def load(engine: Engine, ticket: str) -> kvf.Verdict:
     for event in engine.events():
         if event.kind == kvf.EVENT_LOAD:
             engine.node.request_report([event.report])  # what this rank found, to the control node
-        elif event.kind == kvf.EVENT_QUIET:
+        elif event.kind == kvf.EVENT_RELEASED:
             engine.node.request_released([info.id], 0)  # and that it writes no more
         elif event.kind == kvf.EVENT_VERDICT:
             verdict = event.verdict

@@ -1,5 +1,5 @@
 /* kvferry through its public interface: VARIANT is the transport, an option is the node's. A round is a load from its
- * start to its quiet event. The caller sleeps meanwhile, but for a load that callers look after themselves
+ * start to its release event. The caller sleeps meanwhile, but for a load that callers look after themselves
  * (`inline_bytes`): there it asks again and again, as the others' callers do at any size. */
 #include <poll.h>
 #include <stdlib.h>
@@ -140,14 +140,14 @@ static bool is_inline(const peer_job *job)
 static const char *read_once(const peer_job *job)
 {
   start(job);
-  for (uint32_t quiet = 0; quiet < job->parts;) {
+  for (uint32_t released = 0; released < job->parts;) {
     kvf_event events[4];
     size_t count = kvf_node_poll(node, events, 4);
     for (size_t i = 0; i < count; i++) {
       if (events[i].kind == KVF_EVENT_LOAD && events[i].u.report.status != KVF_OK) {
         return kvf_status_name(events[i].u.report.status);
       }
-      quiet += events[i].kind == KVF_EVENT_QUIET;
+      released += events[i].kind == KVF_EVENT_RELEASED;
     }
     if (count == 0 && !is_inline(job)) { /* sleeps, so that the caller takes no core from the copiers */
       struct pollfd wait = {.fd = kvf_node_event_fd(node), .events = POLLIN};

@@ -74,7 +74,7 @@ typedef struct kvf_config {
   uint32_t loads_max;
   uint32_t load_timeout_ms;
   uint32_t stall_timeout_ms;
-  uint32_t quiet_timeout_ms;
+  uint32_t release_timeout_ms;
   uint32_t backoff_min_ms;
   uint32_t backoff_max_ms;
   uint32_t chunk_bytes;

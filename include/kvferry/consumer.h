@@ -2,7 +2,7 @@
  *
  *   control node   kvf_request_open, _begin ──► kvf_request_report … ──► KVF_EVENT_VERDICT
  *                                              kvf_request_released … ──► KVF_EVENT_REQUEST_RELEASED
- *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_QUIET (as well)
+ *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_RELEASED (as well)
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
@@ -69,7 +69,7 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status s
                                                     const kvf_request_options *options, kvf_verdict *out);
 
 /* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then
- * plus quiet_timeout_ms, whatever the ranks do, and perhaps before they report, if no source was left already.
+ * plus release_timeout_ms, whatever the ranks do, and perhaps before they report, if no source was left already.
  * KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS: has begun. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 
@@ -78,11 +78,11 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t reque
 KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
 
 /* Control node: nothing on the ranks of the mask (bit r: rank r) writes to the request's blocks any more:
- * KVF_EVENT_QUIET; or kvf_load_start() failed; or no load will be started there. To be said of every request that has
- * begun, cancelled ones too: its record is kept until then. When all ranks are released, and after the verdict unless
- * it was cancelled, KVF_EVENT_REQUEST_RELEASED comes, once: until then its blocks are neither to be used nor freed.
- * Idempotent. KVF_NOT_FOUND: no such request (any more). KVF_INVALID: no rank or one out of range, or the request has
- * not begun. */
+ * KVF_EVENT_RELEASED; or kvf_load_start() failed; or no load will be started there. To be said of every request that
+ * has begun, cancelled ones too: its record is kept until then. When all ranks are released, and after the verdict
+ * unless it was cancelled, KVF_EVENT_REQUEST_RELEASED comes, once: until then its blocks are neither to be used nor
+ * freed. Idempotent. KVF_NOT_FOUND: no such request (any more). KVF_INVALID: no rank or one out of range, or the
+ * request has not begun. */
 KVF_API kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask);
 
 /* Control node: kvf_load_is_stuck() of the request on a rank. With this, or if a rank has not reported by the deadline,
@@ -120,24 +120,24 @@ typedef struct kvf_load_params {
 } kvf_load_params;
 
 /* Rank: starts loading: connects at once, and writes once load->after is complete. On KVF_OK the destination blocks are
- * the library's until KVF_EVENT_QUIET: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD) comes
- * by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status and all
- * that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks are
- * untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a block id
- * out of range or named twice in its group, positions that do not fit the ticket, or a point that the registered
- * memory's kind does not know. KVF_EXISTS: a load of this request is not quiet yet. KVF_NO_RESOURCE: loads_max loads
- * are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small load over local (option
- * inline_bytes), which is mostly over by then: for spin_us at most, and where the core is shared, for one time slice in
- * 100 ms. */
+ * the library's until KVF_EVENT_RELEASED: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD)
+ * comes by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status
+ * and all that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks
+ * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a
+ * block id out of range or named twice in its group, positions that do not fit the ticket, or a point that the
+ * registered memory's kind does not know. KVF_EXISTS: a load of this request is not released yet. KVF_NO_RESOURCE:
+ * loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small load over local
+ * (option inline_bytes), which is mostly over by then: for spin_us at most, and where the core is shared, for one time
+ * slice in 100 ms. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome
- * (KVF_ABORTED, unless it already had one), then quiet. KVF_NOT_FOUND: quiet already, or unknown. */
+ * (KVF_ABORTED, unless it already had one), then its release. KVF_NOT_FOUND: released already, or unknown. */
 KVF_API kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id);
 
-/* Rank: whether the load's outcome is older than quiet_timeout_ms and it still is not quiet: something may write to its
- * blocks for nobody knows how long. Let its request go on without them, and keep them until KVF_EVENT_QUIET. Worth
- * asking while kvf_node_healthy() says no. */
+/* Rank: whether the load's outcome is older than release_timeout_ms and it still is not released: something may write
+ * to its blocks for nobody knows how long. Let its request go on without them, and keep them until KVF_EVENT_RELEASED.
+ * Worth asking while kvf_node_healthy() says no. */
 KVF_API bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id);
 
 KVF_C_END

@@ -28,7 +28,7 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_open(const kvf_config *config, kvf_node
                                               char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* Ends all leases (readers see them ended before this returns), aborts all loads, waits until no thread of the library
- * touches any memory of the caller's, and frees the node. Takes at most about quiet_timeout_ms, unless
+ * touches any memory of the caller's, and frees the node. Takes at most about release_timeout_ms, unless
  * a copy is stuck in the kernel: then it waits for that copy, since its destination is the caller's memory. Does
  * nothing to NULL, and to a node that the process has from the one that forked it. */
 KVF_API void kvf_node_close(kvf_node *node);
@@ -88,8 +88,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *r
  * as you can wait. */
 KVF_API void kvf_node_drain(kvf_node *node);
 
-/* True while no load has failed to become quiet for quiet_timeout_ms. An engine that is not healthy should be replaced:
- * some of its blocks cannot be used again. */
+/* True while no load has failed to be released for release_timeout_ms. An engine that is not healthy should be
+ * replaced: some of its blocks cannot be used again. */
 KVF_API bool kvf_node_healthy(kvf_node *node);
 
 /* ---- events ---- */
@@ -97,7 +97,7 @@ KVF_API bool kvf_node_healthy(kvf_node *node);
 typedef enum kvf_event_kind {
   KVF_EVENT_LEASE_ENDED = 1,      /* rank node: the lease's blocks are the engine's again */
   KVF_EVENT_LOAD = 2,             /* rank node: the load has its outcome */
-  KVF_EVENT_QUIET = 3,            /* rank node: nothing will write to the load's destination blocks any more */
+  KVF_EVENT_RELEASED = 3,         /* rank node: nothing will write to the load's destination blocks any more */
   KVF_EVENT_VERDICT = 4,          /* control node: what to do with the request */
   KVF_EVENT_REQUEST_RELEASED = 5, /* control node: nothing on any rank will write to the request's blocks any more */
   KVF_EVENT_REQUEST_STUCK = 6     /* control node: nobody knows when that will be: go on without the blocks */
@@ -116,7 +116,7 @@ typedef struct kvf_report {
   uint64_t ranks_mask; /* bit r: rank r is in this report */
   uint32_t blocks;     /* positions of the load, those that were not wanted included */
   uint32_t prefix;     /* leading positions that are good on all ranks of the report */
-  int32_t status;      /* kvf_status: KVF_OK if all blocks are good, else the reason, the gravest of the ranks */
+  int32_t status;      /* kvf_status: KVF_OK if all blocks are good, else the reason, the worst of the ranks */
   uint32_t reserved;
 } kvf_report;
 
@@ -149,8 +149,9 @@ typedef struct kvf_event {
 } kvf_event;
 
 /* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
- * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then QUIET; those
- * of one request, too: VERDICT unless it was cancelled, perhaps REQUEST_STUCK, and if it had begun REQUEST_RELEASED. */
+ * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then RELEASED;
+ * those of one request, too: VERDICT unless it was cancelled, perhaps REQUEST_STUCK, and if it had begun
+ * REQUEST_RELEASED. */
 KVF_API size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
 /* A file descriptor that is readable while kvf_node_poll() has something to report, for the caller's own epoll. Never

@@ -4,12 +4,12 @@
  * no way back. A recovery table tells such an engine's scheduler, for each parked request and exactly once, to go on,
  * to go back to the first token that it has to compute, or to end the request:
  *
- *   kvf_recovery_admit ──► each rank: kvf_recovery_report, kvf_recovery_quiet ──► READY | REWIND | TERMINATE, RELEASE
- *            └─────────────────────── kvf_recovery_end ───────────────────────► (ABORT,) RELEASE
+ *   kvf_recovery_admit ──► each rank: kvf_recovery_report, kvf_recovery_released ──► READY | REWIND | TERMINATE,
+ * RELEASE └─────────────────────── kvf_recovery_end ───────────────────────► (ABORT,) RELEASE
  *
  * It is bookkeeping: no node, thread, clock or I/O, and memory only from kvf_recovery_open(). The engine feeds it what
- * its ranks' loads report (KVF_EVENT_LOAD, KVF_EVENT_QUIET, or any other transport's equivalents) and takes out events
- * between two of its steps.
+ * its ranks' loads report (KVF_EVENT_LOAD, KVF_EVENT_RELEASED, or any other transport's equivalents) and takes out
+ * events between two of its steps.
  *
  * No rank acts on what it alone has seen: an event comes only when all ranks are in, so that no rank enters a
  * collective without the others. Either one table lives with the scheduler, which sends the events to all ranks with
@@ -50,21 +50,21 @@ KVF_API void kvf_recovery_close(kvf_recovery *recovery);
 /* ---- requests ---- */
 
 /* Why a rewind cannot apply: bits. The engine sets those of the first group, at admission or when it happens. */
-typedef enum kvf_rewind_bar {
-  KVF_BAR_GENERATED = 1,   /* tokens have been sampled from the request: they may have left the engine */
-  KVF_BAR_PUBLISHED = 2,   /* other requests can find its blocks: taking back this one does not mend those */
-  KVF_BAR_BLOCKS_GONE = 4, /* the engine does not hold the blocks any more: there is nothing to compute into */
-  KVF_BAR_BEAMS = 8,       /* several beams share the blocks or have copied them */
-  KVF_BAR_NO_CONTEXT = 16, /* the engine cannot compute context tokens now, or at all */
+typedef enum kvf_rewind_blocker {
+  KVF_BLOCKER_GENERATED = 1,   /* tokens have been sampled from the request: they may have left the engine */
+  KVF_BLOCKER_PUBLISHED = 2,   /* other requests can find its blocks: taking back this one does not mend those */
+  KVF_BLOCKER_BLOCKS_GONE = 4, /* the engine does not hold the blocks any more: there is nothing to compute into */
+  KVF_BLOCKER_BEAMS = 8,       /* several beams share the blocks or have copied them */
+  KVF_BLOCKER_NO_CONTEXT = 16, /* the engine cannot compute context tokens now, or at all */
 
-  KVF_BAR_TOO_LONG = 256, /* more than recompute_max_tokens would have to be computed in one go */
-  KVF_BAR_UNSAFE = 512,   /* a rank is lost, or its report makes no sense: something may still write to the blocks */
-  KVF_BAR_POLICY = 1024,  /* the control node's verdict is KVF_ACTION_FAIL */
-  KVF_BAR_USED = 2048     /* the engine has been told to go on, and the failure came after that */
-} kvf_rewind_bar;
+  KVF_BLOCKER_TOO_LONG = 256, /* more than recompute_max_tokens would have to be computed in one go */
+  KVF_BLOCKER_UNSAFE = 512,  /* a rank is lost, or its report makes no sense: something may still write to the blocks */
+  KVF_BLOCKER_POLICY = 1024, /* the control node's verdict is KVF_ACTION_FAIL */
+  KVF_BLOCKER_USED = 2048    /* the engine has been told to go on, and the failure came after that */
+} kvf_rewind_blocker;
 
-/* The name of the lowest bit in `bars`, for logs and error bodies: "generated"; "none" if there is none. */
-KVF_API const char *kvf_rewind_bar_name(uint32_t bars);
+/* The name of the lowest bit in `blockers`, for logs and error bodies: "generated"; "none" if there is none. */
+KVF_API const char *kvf_rewind_blocker_name(uint32_t blockers);
 
 /* A parked request. Positions count blocks from the prompt's first token, as in kvf_load_params. */
 typedef struct kvf_recovery_request {
@@ -74,7 +74,7 @@ typedef struct kvf_recovery_request {
   uint32_t local_prefix_tokens; /* that the engine has itself: whole blocks, none of them loaded */
   uint32_t tokens;              /* whose KV is complete once all is loaded: local prefix and external match */
   uint32_t prompt_tokens;
-  uint32_t bars; /* kvf_rewind_bar */
+  uint32_t blockers; /* kvf_rewind_blocker */
 } kvf_recovery_request;
 
 /* Enters a request, before its ranks start to load. From here until its RELEASE nothing else may write to the blocks
@@ -86,8 +86,8 @@ typedef struct kvf_recovery_request {
  * KVF_NO_RESOURCE: requests_max are in the table; let the request wait, or compute its prompt. */
 KVF_API KVF_MUST_USE kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request *request);
 
-/* A rewind of the request cannot apply any more. KVF_NOT_FOUND. KVF_INVALID: not the engine's bars. */
-KVF_API kvf_status kvf_recovery_bar(kvf_recovery *recovery, uint64_t request_id, uint32_t bars);
+/* A rewind of the request cannot apply any more. KVF_NOT_FOUND. KVF_INVALID: not the engine's blockers. */
+KVF_API kvf_status kvf_recovery_add_blockers(kvf_recovery *recovery, uint64_t request_id, uint32_t blockers);
 
 /* The request leaves the engine: finished, terminated, or cancelled at any time. No READY, REWIND or TERMINATE comes
  * after this. While a rank may still write to its blocks, KVF_RECOVERY_ABORT comes, and KVF_RECOVERY_RELEASE when none
@@ -99,16 +99,16 @@ KVF_API kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 
 /* The outcome of a load on one rank, or on several merged (kvf_report_merge()): KVF_EVENT_LOAD's report as it is. In
  * any order, any number of times. A rank that could not start its load, or has not reported by the engine's own
- * deadline, is reported in its place with prefix 0 and why (KVF_RANK_LOST unless it is known to be quiet).
+ * deadline, is reported in its place with prefix 0 and why (KVF_RANK_LOST unless it is known to be released).
  * KVF_NOT_FOUND: not in the table (any more). KVF_INVALID: a rank out of range, or numbers that contradict each other
  * or the request: nothing has changed. */
 KVF_API kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report);
 
 /* The same for transports that name failed blocks, of any number of requests: `count` block ids of `group` on `rank`.
  * Each request that has one of them gets a report of that rank: all before its first failed block is good, the rest is
- * not. Blocks of no request are ignored; so call this before the rank is reported quiet, since later the blocks may be
- * another request's. KVF_INVALID: a rank, group or block id out of range, or `why` is no failure:
- * nothing has changed. */
+ * not. Blocks of no request are ignored; so call this before the rank is reported released, since later the blocks may
+ * be another request's. KVF_INVALID: a rank, group or block id out of range, or `why` is no failure: nothing has
+ * changed. */
 KVF_API kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uint32_t group,
                                               const uint32_t *block_ids, size_t count, kvf_status why);
 
@@ -116,10 +116,10 @@ KVF_API kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t r
  * KVF_EVENT_VERDICT. It speaks for all ranks. Errors as for kvf_recovery_report(). */
 KVF_API kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, const kvf_verdict *verdict);
 
-/* Nothing on the ranks of the mask (bit r: rank r) will write to the request's blocks any more: KVF_EVENT_QUIET; or
+/* Nothing on the ranks of the mask (bit r: rank r) will write to the request's blocks any more: KVF_EVENT_RELEASED; or
  * kvf_load_abort() did not find the load and none will be started; or the rank's process has ended. Any number of
  * times. KVF_NOT_FOUND: as above. KVF_INVALID: no rank, or one out of range. */
-KVF_API kvf_status kvf_recovery_quiet(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask);
+KVF_API kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask);
 
 /* ---- what to do ---- */
 
@@ -127,20 +127,20 @@ typedef enum kvf_recovery_event_kind {
   KVF_RECOVERY_READY = 1,     /* all blocks are good: go on after computed_tokens */
   KVF_RECOVERY_REWIND = 2,    /* go back: compute the prompt from computed_tokens on, into the same blocks */
   KVF_RECOVERY_TERMINATE = 3, /* end the request with an error, then call kvf_recovery_end() */
-  KVF_RECOVERY_ABORT = 4,     /* abort the load on the ranks of ranks_mask, and report when they are quiet */
+  KVF_RECOVERY_ABORT = 4,     /* abort the load on the ranks of ranks_mask, and report when they are released */
   KVF_RECOVERY_RELEASE = 5    /* the load is over on all ranks: release its handle and lease */
 } kvf_recovery_event_kind;
 
 /* One request's events: READY or REWIND or TERMINATE, at most one of them, once every rank has reported, and but for
- * TERMINATE once every rank is quiet too. After READY or REWIND a TERMINATE may follow, if a rank takes back a block
+ * TERMINATE once every rank is released too. After READY or REWIND a TERMINATE may follow, if a rank takes back a block
  * that the engine has gone on from. ABORT at most once. RELEASE exactly once. */
 typedef struct kvf_recovery_event {
   kvf_recovery_event_kind kind;
-  kvf_status status; /* the gravest of the ranks: why there is something to recover; KVF_OK for READY */
+  kvf_status status; /* the worst of the ranks: why there is something to recover; KVF_OK for READY */
   uint64_t request_id;
   uint64_t user;
-  uint64_t ranks_mask;       /* ABORT: ranks that are not quiet */
-  uint32_t bars;             /* TERMINATE: why the request cannot be rewound */
+  uint64_t ranks_mask;       /* ABORT: ranks that are not released */
+  uint32_t blockers;         /* TERMINATE: why the request cannot be rewound */
   uint32_t confirmed_blocks; /* READY, REWIND: K, the good blocks that follow the local prefix without a gap */
   uint32_t computed_tokens;  /* READY, REWIND: leading tokens whose KV is good: local_prefix + K * block_tokens */
   uint32_t recompute_tokens; /* REWIND: of the tokens that were to be loaded, those to compute instead */

@@ -54,13 +54,13 @@ typedef enum kvf_breaker_state {
 } kvf_breaker_state;
 
 /* One way to a peer. */
-typedef struct kvf_path_stat {
+typedef struct kvf_link_stat {
   const char *name;          /* "control", or a transport's: lives as long as the node */
   kvf_breaker_state breaker; /* of "control": decides for the peer, else for this transport */
   kvf_status cause;          /* why it is not closed; KVF_OK while it is */
   bool up;                   /* connected now */
   uint8_t reserved[7];
-} kvf_path_stat;
+} kvf_link_stat;
 
 /* A peer of this node as a consumer: one life of one rank of another engine. Counters are of this node's own doings. */
 typedef struct kvf_peer_stat {
@@ -69,13 +69,13 @@ typedef struct kvf_peer_stat {
   kvf_status gone;  /* KVF_PEER_RESTARTED: another process has taken its place; else KVF_OK */
   uint32_t users;   /* loads and requests that hold it */
   uint64_t idle_ms; /* since its last use; 0 while it has users */
-  kvf_path_stat paths[1 + KVF_TRANSPORTS_MAX];
-  uint32_t paths_count;
+  kvf_link_stat links[1 + KVF_TRANSPORTS_MAX];
+  uint32_t links_count;
   uint32_t reads_in_flight;
   uint64_t handshakes;
   uint64_t connection_failures; /* of the control connection or a transport */
   uint64_t chunks;              /* reads started */
-  uint64_t bytes;               /* that landed, confirmed or not */
+  uint64_t bytes;               /* that arrived, confirmed or not */
   uint64_t blocks;              /* confirmed */
   uint64_t retries;             /* times that a load has paused to try again */
   uint64_t stalls;              /* times that a read went without a byte for too long */

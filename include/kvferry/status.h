@@ -33,7 +33,7 @@ typedef enum kvf_status {
 
   /* A block was lost; the others of its load may be good. */
   KVF_TRANSFER_FAILED = -101,  /* the transport reported an error for these bytes */
-  KVF_TRANSFER_STALLED = -102, /* no byte landed within stall_timeout_ms */
+  KVF_TRANSFER_STALLED = -102, /* no byte arrived within stall_timeout_ms */
   KVF_CHECKSUM = -103,         /* the bytes are not those that the producer published */
   KVF_CANCELLED = -104,        /* the read was cancelled before it was complete */
 

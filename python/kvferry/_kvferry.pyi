@@ -59,7 +59,7 @@ class Number(NamedTuple):
     is_gauge: bool
 
 class Path(NamedTuple):
-    """A kvf_path_stat."""
+    """A kvf_link_stat."""
 
     name: str
     breaker: int
@@ -134,7 +134,7 @@ class Node:
     def load_start(self, loads: list[Load]) -> list[int]: ...
     def load_abort(self, request_ids: list[int]) -> list[int]: ...
     def load_stuck(self, request_ids: list[int]) -> list[int]:
-        """OK for each that is not quiet quiet_timeout_ms after its outcome."""
+        """OK for each that is not released release_timeout_ms after its outcome."""
 
 
 def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
@@ -163,7 +163,7 @@ VERSION: Final[str]
 BLOCK_NONE: Final[int]
 EVENT_LEASE_ENDED: Final[int]
 EVENT_LOAD: Final[int]
-EVENT_QUIET: Final[int]
+EVENT_RELEASED: Final[int]
 EVENT_VERDICT: Final[int]
 EVENT_REQUEST_RELEASED: Final[int]
 EVENT_REQUEST_STUCK: Final[int]

@@ -1,9 +1,10 @@
 /* The fence: how a reader knows that the bytes it has just copied still belonged to the lease (promise P1).
  *
  * A producer rank keeps a table in shared memory: one head, then one entry per lease slot. The word of lease n is
- * 2n+1 while it is live and 2n+2 when it is over; ids only grow, so a word only grows. A reader copies a chunk and
+ * 2n+1 while it is live and 2n+2 when it has ended; ids only grow, so a word only grows. A reader copies a chunk and
  * *afterwards* takes a sample (head and entry in one call): if the sample says LIVE, no byte of the chunk can have been
- * overwritten by a next owner, because the producer stores over, with a full barrier, before it gives the blocks back.
+ * overwritten by a next owner, because the producer stores the second, with a full barrier, before it gives the blocks
+ * back.
  */
 #ifndef KVF_BASE_FENCE_H
 #define KVF_BASE_FENCE_H
@@ -49,7 +50,7 @@ static inline uint64_t kvf_fence_word_live(uint64_t lease_id)
   return 2 * lease_id + 1;
 }
 
-static inline uint64_t kvf_fence_word_over(uint64_t lease_id)
+static inline uint64_t kvf_fence_word_ended(uint64_t lease_id)
 {
   return 2 * lease_id + 2;
 }
@@ -68,7 +69,7 @@ static inline size_t kvf_fence_table_bytes(uint32_t slots)
 }
 
 /* The one check that every transport's reader uses.
- * KVF_OK: live, the bytes are good. KVF_NOT_PUBLISHED: ask again. KVF_LEASE_EXPIRED: over. KVF_PEER_RESTARTED: another
+ * KVF_OK: live, the bytes are good. KVF_NOT_PUBLISHED: ask again. KVF_LEASE_EXPIRED: ended. KVF_PEER_RESTARTED: another
  * process' table, or none. KVF_BAD_TICKET: the lease covers other blocks, or another prompt, than the ticket says. */
 KVF_MUST_USE kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim);
 

@@ -86,7 +86,7 @@ static const kvf_option table[] = {
     NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
     NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
            "How long a read may go without a byte before its path has failed."),
-    NUMBER(quiet_timeout_ms, "ms", 5000, 10, 600000,
+    NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
            "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
     NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),
     NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),

@@ -27,7 +27,7 @@ typedef struct kvf_breaker {
 /* Closed. Cooldowns grow from cooldown_ns to cooldown_max_ns (cooldown_ns <= cooldown_max_ns). */
 void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns);
 
-/* Whether a load may use the path. Only while closed: in half-open the probe alone does. */
+/* Whether a load may use the link. Only while closed: in half-open the probe alone does. */
 bool kvf_breaker_allows(const kvf_breaker *breaker);
 
 /* Whether a probe should start now. */
@@ -41,8 +41,8 @@ void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns);
  * does. While open there is no effect: these are attempts that began before it opened. */
 void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
-/* A path that worked has broken. Opens for a probe at once, since most often only that connection was lost; but as any
- * failure does when the last such loss is less than the longest cooldown ago, so that loads do not follow a path that
+/* A link that worked has broken. Opens for a probe at once, since most often only that connection was lost; but as any
+ * failure does when the last such loss is less than the longest cooldown ago, so that loads do not follow a link that
  * breaks again and again. While closed only. */
 void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 

@@ -11,28 +11,28 @@
 /* Timers of one kind that one tick looks at. */
 #define TICK_ITEMS_MAX 1024
 
-static kvf_status init_self(kvf_core *core, const kvf_core_config *config)
+static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
 {
-  kvf_self *self = &core->self;
+  kvf_context *context = &core->context;
   char tokens[16];
-  self->config = config->options;
-  self->incarnation = config->incarnation;
-  self->key = config->key;
-  self->other_key = config->other_key;
-  self->logger = config->logger;
-  kvf_log_limit_init(&self->log_limit, KVF_LOG_LINES_PER_S);
-  memcpy(self->entropy.secret, config->secret, sizeof(self->entropy.secret));
-  self->welcome.rank = config->options.rank;
-  self->welcome.ranks = config->options.ranks;
-  self->welcome.block_tokens = config->options.block_tokens;
+  context->config = config->options;
+  context->incarnation = config->incarnation;
+  context->key = config->key;
+  context->other_key = config->other_key;
+  context->logger = config->logger;
+  kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
+  memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
+  context->welcome.rank = config->options.rank;
+  context->welcome.ranks = config->options.ranks;
+  context->welcome.block_tokens = config->options.block_tokens;
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
-  kvf_status status = kvf_config_identity(&self->config, "block_tokens", tokens);
-  return status == KVF_OK ? kvf_self_compat(&self->config, self->compat) : status;
+  kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);
+  return status == KVF_OK ? kvf_context_compat(&context->config, context->compat) : status;
 }
 
 static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id)
 {
-  const kvf_config *options = &core->self.config;
+  const kvf_config *options = &core->context.config;
   kvf_lease_table_config config = {.slots = options->lease_slots,
                                    .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
                                    .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
@@ -50,9 +50,9 @@ static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id
 /* The transports of the option `transports`, in its order. */
 static void list_transports(kvf_core *core)
 {
-  char names[sizeof(core->self.config.transports)];
+  char names[sizeof(core->context.config.transports)];
   char *rest = names;
-  (void)snprintf(names, sizeof(names), "%s", core->self.config.transports);
+  (void)snprintf(names, sizeof(names), "%s", core->context.config.transports);
   for (char *name = strtok_r(rest, ", ", &rest); name != NULL && core->peers.transports_count < KVF_TRANSPORTS_MAX;
        name = strtok_r(NULL, ", ", &rest)) {
     char *slot = core->peers.transports[core->peers.transports_count++];
@@ -78,12 +78,12 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   memset(core, 0, sizeof(*core));
   uint64_t first_id = 0;
   uint64_t seeds[2] = {0};
-  kvf_status status = init_self(core, config);
+  kvf_status status = init_context(core, config);
   if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->self.entropy, &first_id, sizeof(first_id));
+    status = kvf_entropy_draw(&core->context.entropy, &first_id, sizeof(first_id));
   }
   if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->self.entropy, seeds, sizeof(seeds));
+    status = kvf_entropy_draw(&core->context.entropy, seeds, sizeof(seeds));
   }
   if (status != KVF_OK) {
     return status;
@@ -96,15 +96,15 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   }
   kvf_wheel_init(&core->wheel, now_ns);
   kvf_conns_init(&core->conns);
-  kvf_sessions_init(&core->sessions, &core->self, &core->conns, &core->leases, &core->wheel);
-  status = kvf_peers_init(&core->peers, &core->self, &core->conns, &core->wheel);
+  kvf_sessions_init(&core->sessions, &core->context, &core->conns, &core->leases, &core->wheel);
+  status = kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
   core->peers.is_control = config->is_control;
   kvf_known_init(&core->known, &core->peers, &core->wheel);
   list_transports(core);
   if (status == KVF_OK) {
-    status = kvf_requests_init(&core->requests, &core->self, &core->conns, &core->peers, &core->wheel, seeds[0]);
+    status = kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, seeds[0]);
   }
-  kvf_loads_init(&core->loads, &core->self, &core->peers, &core->requests, &core->pool, now_ns, seeds[1]);
+  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, seeds[1]);
   if (status != KVF_OK) {
     kvf_core_free(core);
   }
@@ -134,12 +134,12 @@ void kvf_core_destroy(kvf_core *core)
 
 void kvf_core_stir(kvf_core *core, const uint8_t fresh[KVF_HASH_BYTES])
 {
-  kvf_entropy_stir(&core->self.entropy, fresh);
+  kvf_entropy_stir(&core->context.entropy, fresh);
 }
 
 const kvf_incarnation *kvf_core_incarnation(const kvf_core *core)
 {
-  return &core->self.incarnation;
+  return &core->context.incarnation;
 }
 
 const char *kvf_core_transport(const kvf_core *core, uint32_t i)
@@ -169,10 +169,10 @@ void kvf_core_free(kvf_core *core)
   kvf_conns_free(&core->conns);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
-  kvf_welcome_free(&core->self.welcome);
-  kvf_forget(&core->self.key, sizeof(core->self.key));
-  kvf_forget(&core->self.other_key, sizeof(core->self.other_key));
-  kvf_forget(&core->self.entropy, sizeof(core->self.entropy));
+  kvf_welcome_free(&core->context.welcome);
+  kvf_forget(&core->context.key, sizeof(core->context.key));
+  kvf_forget(&core->context.other_key, sizeof(core->context.other_key));
+  kvf_forget(&core->context.entropy, sizeof(core->context.entropy));
 }
 
 /* ---- memory and engine ---- */
@@ -187,8 +187,8 @@ kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
   if (status != KVF_OK) {
     return status;
   }
-  kvf_welcome_free(&core->self.welcome);
-  core->self.welcome = *welcome;
+  kvf_welcome_free(&core->context.welcome);
+  core->context.welcome = *welcome;
   kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   return KVF_OK;
 }
@@ -200,13 +200,13 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
     kvf_lease_table_end_all(&core->leases, now_ns);
     kvf_loads_abort_all(&core->loads, now_ns);
   }
-  if (kvf_loads_open(&core->loads) > 0) { /* until its quiet has been taken a load's blocks are the library's */
+  if (kvf_loads_open(&core->loads) > 0) { /* until its release has been taken a load's blocks are the library's */
     return false;
   }
   core->pool.exists = false;
-  kvf_welcome_free(&core->self.welcome);
-  core->self.welcome.regions_count = 0;
-  core->self.welcome.transports_count = 0;
+  kvf_welcome_free(&core->context.welcome);
+  core->context.welcome.regions_count = 0;
+  core->context.welcome.transports_count = 0;
   return true;
 }
 
@@ -214,7 +214,7 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
 {
   kvf_rank_record sorted[KVF_RANKS_MAX];
   uint64_t seen = 0;
-  if (count != core->self.config.ranks) {
+  if (count != core->context.config.ranks) {
     return KVF_INVALID;
   }
   for (uint32_t i = 0; i < count; i++) {
@@ -234,7 +234,7 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
 kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
 {
   uint8_t token[KVF_LEASE_TOKEN_BYTES];
-  kvf_status status = kvf_entropy_draw(&core->self.entropy, token, sizeof(token));
+  kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
   return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
 }
 
@@ -252,9 +252,9 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
   out->lease = *lease;
   out->prompt = *prompt;
-  out->block_tokens = core->self.config.block_tokens;
-  out->ttl_ms = core->self.config.lease_ttl_ms;
-  memcpy(out->compat, core->self.compat, sizeof(out->compat));
+  out->block_tokens = core->context.config.block_tokens;
+  out->ttl_ms = core->context.config.lease_ttl_ms;
+  memcpy(out->compat, core->context.compat, sizeof(out->compat));
   out->groups = blocks->groups;
   memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   union {
@@ -309,8 +309,8 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns)
 {
   core->bad_tickets++;
-  kvf_self_log(&core->self, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
-               "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+  kvf_context_log(&core->context, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
+                  "ticket refused: bad_ticket: malformed, altered, or signed with another key");
 }
 
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options)
@@ -382,19 +382,19 @@ bool kvf_core_is_healthy(const kvf_core *core)
   return core->loads.stats.overdue == 0;
 }
 
-void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
+void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
-  kvf_peers_on_link(&core->peers, now_ns, path, status);
+  kvf_peers_on_link(&core->peers, now_ns, link_id, status);
 }
 
-void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path)
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t link_id)
 {
-  kvf_peers_on_link_malformed(&core->peers, now_ns, path);
+  kvf_peers_on_link_malformed(&core->peers, now_ns, link_id);
 }
 
-void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status)
+void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
-  kvf_peers_on_link_down(&core->peers, now_ns, path, status);
+  kvf_peers_on_link_down(&core->peers, now_ns, link_id, status);
 }
 
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
@@ -595,11 +595,11 @@ bool kvf_core_has_output(const kvf_core *core)
 static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
 {
   switch (notice->kind) {
-    case KVF_PEER_PATH:
-      kvf_loads_on_path(&core->loads, now_ns, notice->peer, notice->path, notice->status);
+    case KVF_PEER_LINK:
+      kvf_loads_on_link(&core->loads, now_ns, notice->peer, notice->link_id, notice->status);
       break;
-    case KVF_PEER_PATH_DOWN:
-      kvf_loads_on_path_down(&core->loads, now_ns, notice->peer, notice->path);
+    case KVF_PEER_LINK_DOWN:
+      kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
       break;
     case KVF_PEER_OPENED:
       kvf_requests_on_open(&core->requests, now_ns, notice->peer);

@@ -160,7 +160,7 @@ typedef enum kvf_effect_kind {
 
 typedef struct kvf_effect {
   kvf_effect_kind kind;
-  kvf_load_read read;    /* READ; CANCEL: path and id */
+  kvf_load_read read;    /* READ; CANCEL: link and id */
   kvf_peer_action link;  /* DIAL, OPEN_LINK, CLOSE_LINK */
   kvf_lease_store store; /* STORE */
 } kvf_effect;
@@ -169,11 +169,11 @@ KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effe
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
 
-/* A link is up, or is not, or was. `path` is its name. */
-void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+/* A link is up, or is not, or was. `link` is its name. */
+void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status);
 /* What the peer says of this transport is malformed. */
-void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t path);
-void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t link_id);
+void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status);
 
 /* See kvf_loads_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
  * `sample` may be NULL. `pieces`: runs that its bytes came in. */

@@ -11,7 +11,7 @@
 #include "kvferry/kvferry.h"
 
 struct kvf_core {
-  kvf_self self;
+  kvf_context context;
   kvf_wheel wheel;
   kvf_conns conns;
   kvf_sessions sessions;

@@ -28,8 +28,8 @@ static void put_loads(writer *to, const kvf_core *core)
 {
   const kvf_load_stats *stats = &core->loads.stats;
   gauge(to, "loads_open", kvf_loads_open(&core->loads));
-  gauge(to, "loads_not_quiet", stats->overdue);
-  counter(to, "loads_not_quiet_total", stats->overdue_total);
+  gauge(to, "loads_not_released", stats->overdue);
+  counter(to, "loads_not_released_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);
   counter(to, "chunks", stats->chunks);
   counter(to, "read_pieces", core->read_pieces);

@@ -31,7 +31,7 @@ typedef struct block_list {
 
 /* Laid out by what is needed together, since with many leases each cache line costs more than all that is done with it:
  * a renewal touches the first two lines, a publish and a timer the first and the last.
- * The word that the fence table is to hold says it all about ids: what is below it is over, what is above not
+ * The word that the fence table is to hold says it all about ids: what is below it has ended, what is above not
  * published. */
 struct kvf_lease_entry {
   _Alignas(CACHE_LINE_BYTES) uint64_t word;
@@ -70,7 +70,7 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
   assert(!kvf_timer_is_armed(&entry->timer) || (is_live(entry) && entry->timer.expires_ns <= entry->deadline_ns));
   assert((entry->phase == LEASE_ENDED) == (entry->cause != 0));
-  assert(entry->phase != LEASE_ENDED || entry->word >= kvf_fence_word_over(entry->id));
+  assert(entry->phase != LEASE_ENDED || entry->word >= kvf_fence_word_ended(entry->id));
   assert((entry->phase == LEASE_NONE) == (entry->blocks == NULL));
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->phase == LEASE_ENDED)));
@@ -222,7 +222,7 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 
 /* ---- end ---- */
 
-/* `word` is over for the lease itself, or for a later id of the slot. */
+/* `word` ends the lease itself, or for a later id of the slot. */
 static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
 {
   assert(is_live(entry));
@@ -239,7 +239,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
 
 static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause)
 {
-  end_lease(table, entry, cause, kvf_fence_word_over(entry->id));
+  end_lease(table, entry, cause, kvf_fence_word_ended(entry->id));
 }
 
 static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
@@ -265,12 +265,12 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
     end_own(table, entry, KVF_LEASE_END_REVOKED);
     return KVF_OK;
   }
-  uint64_t over = kvf_fence_word_over(lease->id);
-  if (over > entry->word) {
+  uint64_t ended = kvf_fence_word_ended(lease->id);
+  if (ended > entry->word) {
     if (is_live(entry)) {
-      end_lease(table, entry, KVF_LEASE_END_REVOKED, over);
+      end_lease(table, entry, KVF_LEASE_END_REVOKED, ended);
     } else {
-      set_word(table, entry, over);
+      set_word(table, entry, ended);
     }
     memcpy(entry->token, lease->token, sizeof(entry->token));
     check(table, entry);
@@ -347,7 +347,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   if (kvf_fence_word_live(lease->id) > entry->word) {
     return KVF_LEASE_STATE_NOT_PUBLISHED;
   }
-  if (kvf_fence_word_over(lease->id) < entry->word) {
+  if (kvf_fence_word_ended(lease->id) < entry->word) {
     return KVF_LEASE_STATE_OVER;
   }
   if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token))) {

@@ -3,16 +3,16 @@
  * The states of a lease:
  * - published: its live word is to be stored, once its blocks' bytes, and their checksums, are complete;
  * - live: the live word has been stored;
- * - ended: the word that ends it ("over", fence.h) is to be stored;
+ * - ended: the word that ends it (fence.h) is to be stored;
  * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
  * It ends when no consumer is attached and one has all it needs or has aborted, when it runs out or when it is revoked
  * here, whichever is first.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
  * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
- * kvf_lease_table_next_ended() until it is empty. So nothing can give blocks back before over is in place.
+ * kvf_lease_table_next_ended() until it is empty. So nothing can give blocks back before its ended word is in place.
  *
- * Time: a lease whose deadline has come is over for every call from then on, whether or not a tick has been; `now_ns`
+ * Time: a lease whose deadline has come has ended for every call from then on, whether or not a tick has been; `now_ns`
  * must not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
  *
  * A consumer is one load of another engine, and its control node speaks for all its ranks. It attaches with its first
@@ -47,8 +47,8 @@ typedef struct kvf_lease_table_config {
 typedef struct kvf_lease_counters {
   uint64_t published;
   uint64_t ended[KVF_LEASE_END_REVOKED + 1]; /* by kvf_lease_end_cause */
-  uint64_t late_acknowledgements;            /* completions of leases that were over; repeated ones count again */
-  uint64_t late_renewals;                    /* renewals of leases that were over */
+  uint64_t late_acknowledgements;            /* completions of leases that had ended; repeated ones count again */
+  uint64_t late_renewals;                    /* renewals of leases that had ended */
 } kvf_lease_counters;
 
 typedef struct kvf_lease_entry kvf_lease_entry;
@@ -59,7 +59,7 @@ typedef struct kvf_lease_table {
   kvf_lease_table_config config;
   kvf_list stores;
   kvf_list ended;
-  uint32_t live; /* published and not over */
+  uint32_t live; /* published and not ended */
   uint32_t held; /* published and not given back yet */
   kvf_lease_counters counters;
   kvf_wheel wheel;
@@ -110,8 +110,8 @@ kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, c
 kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                        const kvf_consumer_key *key, kvf_finish_kind kind);
 
-/* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as over from here on
- * (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
+/* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as ended from here
+ * on (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
 
 /* Revokes all leases. Takes time in the number of slots. */

@@ -9,7 +9,7 @@
 #include "core/hash.h"
 #include "wire/pages.h"
 
-#define KVF_PATH_NONE 0u
+#define KVF_NO_LINK 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
 
@@ -24,7 +24,7 @@ struct kvf_load_chunk {
   kvf_list link;   /* in its slice's flying or idle */
   kvf_list cancel; /* in kvf_loads.cancels until it is taken */
   kvf_slice *slice;
-  uint32_t path;
+  uint32_t link_id;
   uint32_t first;
   uint32_t count;
   uint32_t verified; /* of its first items, when it ends */
@@ -48,7 +48,7 @@ struct kvf_slice {
   uint32_t local_head;   /* ... and here from this one on */
   uint32_t heads;
   kvf_slice_state state;
-  uint32_t path;        /* that its next reads take */
+  uint32_t link_id;     /* that its next reads take */
   uint64_t chunk_bytes; /* of its chunks */
   kvf_status cause;     /* its first trouble since its last confirmed block */
   uint64_t backoff_ns;  /* its next pause, at most */
@@ -81,7 +81,7 @@ typedef struct load_others {
   kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
 } load_others;
 
-typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_TOLD, LOAD_QUIET } load_state;
+typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_DECIDED, LOAD_RELEASED } load_state;
 
 struct kvf_open_load {
   uint64_t request_id;
@@ -91,13 +91,13 @@ struct kvf_open_load {
   load_state state;
   kvf_report report;   /* complete when it is decided */
   kvf_list event;      /* in kvf_loads.events while one of its is due */
-  bool outcome_due;    /* else an event that is due is its quiet */
+  bool outcome_due;    /* else an event that is due is its release */
   kvf_list going_on;   /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
   load_others *others; /* NULL: its ticket names no other source */
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;
-  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; TOLD: the quiet timeout */
+  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; TOLD: release_timeout_ms */
   bool overdue;
 
   /* Of its present source. */
@@ -111,7 +111,7 @@ struct kvf_open_load {
   kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
   kvf_list ready_slices;
   uint32_t reads_in_flight;
-  uint64_t byte_ns; /* when its last byte landed; at first when it began */
+  uint64_t byte_ns; /* when its last byte arrived; at first when it began */
   uint64_t bytes;
 };
 
@@ -133,7 +133,7 @@ static kvf_open_load *find_load(const kvf_loads *loads, uint64_t request_id)
 
 static uint64_t stall_timeout_ns(const kvf_loads *loads)
 {
-  return kvf_ms_to_ns(loads->self->config.stall_timeout_ms);
+  return kvf_ms_to_ns(loads->context->config.stall_timeout_ms);
 }
 
 /* ---- chunks: which items a read takes, and what becomes of them ---- */
@@ -151,7 +151,7 @@ static uint64_t divided(uint64_t bytes, uint64_t by)
 /* As few chunks as there can be, but as many for one reader as for another. */
 static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 {
-  const uint64_t chunk_bytes = loads->self->config.chunk_bytes;
+  const uint64_t chunk_bytes = loads->context->config.chunk_bytes;
   uint64_t bytes = 0;
   uint64_t largest = 1;
   for (uint32_t i = 0; i < slice->load->items_count; i++) {
@@ -200,7 +200,7 @@ static void take_items(kvf_slice *slice, const kvf_load_chunk *chunk)
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
 {
-  assert(slice->state == SLICE_READING && slice->path != KVF_PATH_NONE);
+  assert(slice->state == SLICE_READING && slice->link_id != KVF_NO_LINK);
   assert(!kvf_list_is_empty(&slice->idle) && slice->missing_count > 0);
   kvf_load_chunk *chunk = KVF_CONTAINER_OF(slice->idle.next, kvf_load_chunk, link);
   chunk->read_id = loads->next_read_id++;
@@ -210,7 +210,7 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   }
   choose_items(loads, slice, chunk);
   take_items(slice, chunk);
-  chunk->path = slice->path;
+  chunk->link_id = slice->link_id;
   chunk->cancelled = false;
   chunk->verified = 0;
   kvf_list_remove(&chunk->link);
@@ -240,7 +240,7 @@ static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t coun
   kvf_slice *slice = chunk->slice;
   assert(count <= chunk->count);
   slice->cause = KVF_OK;
-  slice->backoff_ns = kvf_ms_to_ns(loads->self->config.backoff_min_ms);
+  slice->backoff_ns = kvf_ms_to_ns(loads->context->config.backoff_min_ms);
   for (uint32_t i = 0; i < count; i++) {
     assert(kvf_bitmap_get(slice->taken, chunk->first + i) && !kvf_bitmap_get(slice->good, chunk->first + i));
     kvf_bitmap_set(slice->good, chunk->first + i);
@@ -250,7 +250,7 @@ static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t coun
   loads->stats.blocks += count;
   if (chunk->verified > 0) {
     loads->stats.verified += count;
-  } else if (loads->self->config.checksum) {
+  } else if (loads->context->config.checksum) {
     loads->stats.unverified += count;
   }
 }
@@ -279,7 +279,7 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
   for (uint32_t i = 0; i < chunk->count; i++) {
     bytes += item_bytes(loads, slice, chunk->first + i);
   }
-  return bytes <= loads->self->config.inline_bytes;
+  return bytes <= loads->context->config.inline_bytes;
 }
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
@@ -321,7 +321,7 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
   }
 }
 
-static void wait_path(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
+static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   kvf_peer *peer = slice->peer;
   if (slice->state != SLICE_WAIT_PATH) {
@@ -330,14 +330,14 @@ static void wait_path(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
-    kvf_peers_want_path(loads->peers, now_ns, peer->index);
+    kvf_peers_want_link(loads->peers, now_ns, peer->index);
   }
 }
 
-static void read_over(kvf_loads *loads, kvf_slice *slice, uint32_t path)
+static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
   move(slice, SLICE_READING);
-  slice->path = path;
+  slice->link_id = link_id;
   slice->given_up = false;
   update_ready(loads, slice);
 }
@@ -369,7 +369,7 @@ static void stop_slice(kvf_loads *loads, kvf_slice *slice)
   leave(loads, slice, SLICE_STOPPED);
 }
 
-/* ---- outcome and quiet ---- */
+/* ---- outcome and release ---- */
 
 /* Leading positions that all slices have. Positions that are not wanted are good already. With several groups a partial
  * prefix is of no use: an engine's groups do not cover the same tokens with the same number of blocks. */
@@ -410,9 +410,9 @@ static void count_failed(kvf_loads *loads, uint64_t now_ns, const kvf_open_load 
   }
 }
 
-static uint64_t quiet_by_ns(const kvf_loads *loads, const kvf_open_load *load)
+static uint64_t release_by_ns(const kvf_loads *loads, const kvf_open_load *load)
 {
-  return kvf_time_add(load->decided_ns, kvf_ms_to_ns(loads->self->config.quiet_timeout_ms));
+  return kvf_time_add(load->decided_ns, kvf_ms_to_ns(loads->context->config.release_timeout_ms));
 }
 
 static bool has_source_left(const kvf_open_load *load)
@@ -422,11 +422,11 @@ static bool has_source_left(const kvf_open_load *load)
 
 static void tell(kvf_loads *loads, kvf_open_load *load)
 {
-  load->state = LOAD_TOLD;
+  load->state = LOAD_DECIDED;
   load->outcome_due = true;
   loads->stats.outcomes[kvf_status_index(load->report.status)]++;
   kvf_list_ensure_back(&loads->events, &load->event);
-  kvf_wheel_arm(&loads->wheel, &load->timer, quiet_by_ns(loads, load));
+  kvf_wheel_arm(&loads->wheel, &load->timer, release_by_ns(loads, load));
 }
 
 /* Lets go of its present source, of which no read is in flight. */
@@ -441,9 +441,9 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   load->slices_count = 0;
 }
 
-static void be_quiet(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
+static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  load->state = LOAD_QUIET;
+  load->state = LOAD_RELEASED;
   kvf_wheel_disarm(&loads->wheel, &load->timer);
   if (load->overdue) {
     loads->stats.overdue--;
@@ -462,12 +462,12 @@ static void settle(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   if (load->state == LOAD_HELD) {
     kvf_list_ensure_back(&loads->going_on, &load->going_on);
   } else {
-    be_quiet(loads, now_ns, load);
+    release(loads, now_ns, load);
   }
 }
 
 /* Its present source is. The outcome is told, or held back if there is another source to go on from: but a load that
- * still reads at the end of the quiet timeout makes the node unhealthy, and its outcome is to come before that. */
+ * still reads at the end of release_timeout_ms makes the node unhealthy, and its outcome is to come before that. */
 static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_slice *slice, kvf_status status)
 {
   assert(load->state == LOAD_READING);
@@ -489,7 +489,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
       has_source_left(load)) {
     load->state = LOAD_HELD;
-    kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_min(quiet_by_ns(loads, load), load->deadline_ns));
+    kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
     tell(loads, load);
   }
@@ -523,12 +523,12 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
     return false;
   }
   kvf_open_load *load = KVF_CONTAINER_OF(loads->events.next, kvf_open_load, event);
-  *out = (kvf_event){.kind = KVF_EVENT_QUIET, .id = load->request_id, .user = load->user};
+  *out = (kvf_event){.kind = KVF_EVENT_RELEASED, .id = load->request_id, .user = load->user};
   if (load->outcome_due) {
     out->kind = KVF_EVENT_LOAD;
     out->u.report = load->report;
     load->outcome_due = false;
-    if (load->state != LOAD_QUIET) {
+    if (load->state != LOAD_RELEASED) {
       kvf_list_remove(&load->event);
     }
     return true;
@@ -549,13 +549,13 @@ static bool clock_runs(const kvf_slice *slice)
 /* At least half of the longest, which is twice as long each time. */
 static uint64_t next_pause_ns(kvf_loads *loads, kvf_slice *slice)
 {
-  const uint64_t max_ns = kvf_ms_to_ns(loads->self->config.backoff_max_ms);
+  const uint64_t max_ns = kvf_ms_to_ns(loads->context->config.backoff_max_ms);
   uint64_t longest_ns = slice->backoff_ns;
   slice->backoff_ns = longest_ns > max_ns / 2 ? max_ns : 2 * longest_ns;
   return longest_ns - kvf_prng_below(&loads->jitter, longest_ns / 2 + 1);
 }
 
-/* After the end of a read, or a loss of the path: without reads in flight the clock stops, and a slice that drains
+/* After the end of a read, or a loss of the link: without reads in flight the clock stops, and a slice that drains
  * pauses. */
 static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
@@ -580,13 +580,13 @@ static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   settle_slice(loads, now_ns, slice);
 }
 
-/* The path has failed the slice. A cancelled read says nothing about the cause. */
+/* The link has failed the slice. A cancelled read says nothing about the cause. */
 static void on_trouble(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice, kvf_status cause)
 {
   if (slice->cause == KVF_OK && cause != KVF_CANCELLED) {
     slice->cause = cause;
   }
-  slice->path = KVF_PATH_NONE;
+  slice->link_id = KVF_NO_LINK;
   drain(loads, now_ns, slice);
 }
 
@@ -640,14 +640,14 @@ static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
 
 static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
-  uint32_t path = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->path; /* that of all its reads */
+  uint32_t link_id = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->link_id; /* that of all its reads */
   bool answered = slice->peer->slices.answered >= slice->ping;
   loads->stats.stalls++;
   slice->peer->stat.stalls++;
-  if (slice->peer->slices.stalled_path != path) {
+  if (slice->peer->slices.stalled_link_id != link_id) {
     bool silent = !answered && now_ns - slice->pinged_ns >= stall_timeout_ns(loads) / 2;
-    slice->peer->slices.stalled_path = path;
-    kvf_peers_path_stalled(loads->peers, now_ns, path, silent);
+    slice->peer->slices.stalled_link_id = link_id;
+    kvf_peers_link_stalled(loads->peers, now_ns, link_id, silent);
   }
   slice->given_up = true;
   cancel_reads(loads, slice);
@@ -691,10 +691,10 @@ static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   if (slice->state != SLICE_BACKOFF) {
     assert(clock_runs(slice));
     on_clock(loads, now_ns, slice);
-  } else if (slice->path != KVF_PATH_NONE) {
-    read_over(loads, slice, slice->path);
+  } else if (slice->link_id != KVF_NO_LINK) {
+    read_through(loads, slice, slice->link_id);
   } else {
-    wait_path(loads, now_ns, slice);
+    wait_link(loads, now_ns, slice);
   }
 }
 
@@ -708,29 +708,29 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
   return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
 }
 
-void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path, kvf_status status)
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status)
 {
   kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
   of_peer->asked = false;
   while (!kvf_list_is_empty(&of_peer->waiting)) {
     kvf_slice *slice = KVF_CONTAINER_OF(of_peer->waiting.next, kvf_slice, waiting);
     if (status == KVF_OK) {
-      assert(path != KVF_PATH_NONE);
+      assert(link_id != KVF_NO_LINK);
       kvf_list_remove(&slice->waiting);
-      read_over(loads, slice, path);
+      read_through(loads, slice, link_id);
     } else {
       decide(loads, now_ns, slice->load, slice, cause_of_refusal(slice, status));
     }
   }
 }
 
-void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path)
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id)
 {
   const kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
   for (kvf_list *link = of_peer->all.next; link != &of_peer->all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
-    if (slice->path == path) {
-      slice->path = KVF_PATH_NONE;
+    if (slice->link_id == link_id) {
+      slice->link_id = KVF_NO_LINK;
       drain(loads, now_ns, slice);
     }
   }
@@ -907,7 +907,7 @@ static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination
 /* The slices with their chunks, bitmaps and room for the items, in one allocation. */
 static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
-  const size_t chunks_each = loads->self->config.chunks_in_flight;
+  const size_t chunks_each = loads->context->config.chunks_in_flight;
   const size_t words = kvf_bitmap_words(load->report.blocks);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
   const size_t bitmaps_at = chunks_at + slices_count * chunks_each * sizeof(kvf_load_chunk);
@@ -960,7 +960,7 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
   slice->local_head = part->local_head;
   slice->heads = part->heads;
   slice->missing_count = load->items_count;
-  slice->backoff_ns = kvf_ms_to_ns(loads->self->config.backoff_min_ms);
+  slice->backoff_ns = kvf_ms_to_ns(loads->context->config.backoff_min_ms);
   return KVF_OK;
 }
 
@@ -983,7 +983,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     kvf_slice *slice = &load->slices[i];
     choose_chunk_bytes(loads, slice);
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
-    wait_path(loads, now_ns, slice);
+    wait_link(loads, now_ns, slice);
   }
 }
 
@@ -991,7 +991,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
                               uint64_t digest, const uint32_t *destination)
 {
-  const kvf_config *config = &loads->self->config;
+  const kvf_config *config = &loads->context->config;
   kvf_rank_share plan[KVF_RANKS_MAX];
   uint32_t count = 0;
   kvf_status status =
@@ -1019,7 +1019,7 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
                          uint64_t point, kvf_open_load **out)
 {
-  const kvf_config *config = &loads->self->config;
+  const kvf_config *config = &loads->context->config;
   kvf_open_load *load = calloc(1, sizeof(*load));
   if (load == NULL) {
     return KVF_NO_MEMORY;
@@ -1069,7 +1069,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (find_load(loads, load->request_id) != NULL) {
     return KVF_EXISTS;
   }
-  if (HASH_CNT(by_id, loads->by_id) >= loads->self->config.loads_max) {
+  if (HASH_CNT(by_id, loads->by_id) >= loads->context->config.loads_max) {
     return KVF_NO_RESOURCE;
   }
   status = create(loads, now_ns, &good, load, point, &open);
@@ -1088,10 +1088,10 @@ static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *l
 {
   char to[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket->rank[0].address, to);
-  kvf_self_log(loads->self, now_ns, load->report.status, load->slices_count > 0 ? load->slices[0].peer->index : 0,
-               KVF_LOG_WARN, "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-               (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
-               load->report.blocks, to);
+  kvf_context_log(loads->context, now_ns, load->report.status, load->slices_count > 0 ? load->slices[0].peer->index : 0,
+                  KVF_LOG_WARN, "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+                  (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
+                  load->report.blocks, to);
 }
 
 /* Goes on from the next source that can be read from; false if there is none. */
@@ -1126,7 +1126,7 @@ void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
       }
       tell(loads, load);
     }
-    be_quiet(loads, now_ns, load);
+    release(loads, now_ns, load);
   }
 }
 
@@ -1173,13 +1173,13 @@ uint32_t kvf_loads_open(const kvf_loads *loads)
   return HASH_CNT(by_id, loads->by_id);
 }
 
-void kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_peers *peers, kvf_requests *requests, const kvf_pool *pool,
-                    uint64_t now_ns, uint64_t seed)
+void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
+                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed)
 {
-  const kvf_config *config = &self->config;
+  const kvf_config *config = &context->config;
   uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
   memset(loads, 0, sizeof(*loads));
-  loads->self = self;
+  loads->context = context;
   loads->peers = peers;
   loads->requests = requests;
   loads->pool = pool;
@@ -1217,7 +1217,7 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
   } else if (load->state == LOAD_HELD) {
     tell(loads, load);
   } else {
-    assert(load->state == LOAD_TOLD);
+    assert(load->state == LOAD_DECIDED);
     load->overdue = true;
     loads->stats.overdue++;
     loads->stats.overdue_blocks += load->items_count;
@@ -1252,7 +1252,7 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
     return false;
   }
   const kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, cancel);
-  *out = (kvf_load_read){.path = chunk->path, .transfer = {.id = chunk->read_id}};
+  *out = (kvf_load_read){.link_id = chunk->link_id, .transfer = {.id = chunk->read_id}};
   return true;
 }
 
@@ -1260,7 +1260,7 @@ static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_l
 {
   const kvf_slice *slice = chunk->slice;
   *out = (kvf_load_read){.peer = slice->peer->index,
-                         .path = chunk->path,
+                         .link_id = chunk->link_id,
                          .transfer = {.id = chunk->read_id,
                                       .lease = slice->load->lease,
                                       .remote_head = slice->remote_head,

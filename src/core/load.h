@@ -1,10 +1,10 @@
 /* Loads: what an engine asked for, as one load of its request, over the sources of its ticket: one after the other,
- * until one has brought all that is missing. The engine has one outcome and one quiet.
+ * until one has brought all that is missing. The engine has one outcome and one release.
  *
  *   READING ──► HELD      its outcome is held back: once no read of it is in flight, the next source is read
  *    │   ▲        │
  *    │   └────────┤
- *    └────────────┴──► TOLD (outcome event) ──► QUIET (quiet event), and freed
+ *    └────────────┴──► DECIDED (outcome event) ──► RELEASED (release event), and freed
  *
  * From a source it fetches blocks into this rank's memory in slices: one for each producer rank that has some of their
  * heads. A block is good when all slices have it.
@@ -14,9 +14,9 @@
  *               │            ▼
  *            BACKOFF ◄── DRAINING                    no new reads; those in flight end first
  *
- * A block is read again only when its last read is quiet, that is, when its on_read_done() has come. What a trouble
+ * A block is read again only when its last read is released, that is, when its on_read_done() has come. What a trouble
  * means, see kvf_loads_on_read_done(). The machine retries reads; whether a peer can be reached is the peers' machine's
- * business, which is asked for a path and whose "no" is final.
+ * business, which is asked for a link and whose "no" is final.
  *
  * The caller calls an input, then takes cancels and reads until there are none, then events. Time is monotonic and does
  * not go backwards. Not for use by several threads at once. Memory: two allocations a load and one for each source that
@@ -35,23 +35,23 @@
 
 #define KVF_CHUNK_ITEMS_MAX 1024u
 
-typedef struct kvf_open_load kvf_open_load; /* a load, until its quiet has been taken */
+typedef struct kvf_open_load kvf_open_load; /* a load, until its release has been taken */
 typedef struct kvf_load_chunk kvf_load_chunk;
 
 /* A read to start, of which exactly one on_read_done() must follow; of one to cancel `transfer` has its id alone. */
 typedef struct kvf_load_read {
   uint32_t peer;
-  uint32_t path;
+  uint32_t link_id;
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
 
 /* All only grow, but for `overdue` and `overdue_blocks`. Blocks and items are counted once for each slice. */
 typedef struct kvf_load_stats {
-  uint64_t overdue;        /* loads that are past quiet_timeout_ms without being quiet */
+  uint64_t overdue;        /* loads that are past release_timeout_ms without being released */
   uint64_t overdue_blocks; /* wanted blocks of those */
   uint64_t overdue_total;  /* loads that ever were */
   uint64_t chunks;         /* reads started */
-  uint64_t bytes;          /* that landed, confirmed or not */
+  uint64_t bytes;          /* that arrived, confirmed or not */
   uint64_t blocks;         /* confirmed */
   uint64_t retries;        /* times that a slice has backed off */
   uint64_t stalls;         /* times that a slice's stall clock has run out */
@@ -68,11 +68,11 @@ typedef struct kvf_load_stats {
 } kvf_load_stats;
 
 typedef struct kvf_loads {
-  kvf_self *self;
+  kvf_context *context;
   kvf_peers *peers;
   kvf_requests *requests;
   const kvf_pool *pool;
-  uint32_t readers;      /* reads over one path that go on at the same time, each on a core of its own */
+  uint32_t readers;      /* reads over one link that go on at the same time, each on a core of its own */
   uint32_t spread_bytes; /* a load of less for each reader is cut for fewer */
   kvf_prng jitter;
   kvf_open_load *by_id; /* the request's */
@@ -87,8 +87,8 @@ typedef struct kvf_loads {
 } kvf_loads;
 
 /* All that it is given outlives it. */
-void kvf_loads_init(kvf_loads *loads, kvf_self *self, kvf_peers *peers, kvf_requests *requests, const kvf_pool *pool,
-                    uint64_t now_ns, uint64_t seed);
+void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
+                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed);
 /* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 
@@ -103,20 +103,20 @@ kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_i
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);
 
 /* Loads whose outcome was held back, and for which nothing is written any more, go on from another source, which wants
- * paths; before notices are taken. */
+ * links; before notices are taken. */
 void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns);
 
 /* How many there are. */
 uint32_t kvf_loads_open(const kvf_loads *loads);
-/* Whether this load makes the node unhealthy: it is past quiet_timeout_ms without being quiet. */
+/* Whether this load makes the node unhealthy: it is past release_timeout_ms without being released. */
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 
-/* The answer to kvf_peers_want_path(). KVF_OK: the slices that wait for this peer read over `path` (not 0). Else it is
+/* The answer to kvf_peers_want_link(). KVF_OK: the slices that wait for this peer read over `link` (not 0). Else it is
  * final for their source, whose status is then the first trouble that the slice met since its last confirmed block, and
  * `status` if it met none: a peer that stalled and then could not be reached again counts as stalled. */
-void kvf_loads_on_path(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path, kvf_status status);
-/* The path takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
-void kvf_loads_on_path_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t path);
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status);
+/* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id);
 /* The peer answered a ping. */
 void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
 
@@ -124,20 +124,20 @@ void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:
  * - live: the blocks are good; if `status` is KVF_CHECKSUM those that were verified, and the next is missing again, or
  * decides the source if it has come with wrong checksums before;
- * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same path, after a pause;
+ * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same link, after a pause;
  * - KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED, KVF_INVALID, KVF_INCOMPATIBLE: decides
  * the source; what was confirmed before counts in the prefix;
- * - all else: the blocks are missing again; when the slice has no read in flight it pauses and asks for a path anew.
+ * - all else: the blocks are missing again; when the slice has no read in flight it pauses and asks for a link anew.
  * Unknown ids are ignored and counted as late. */
 void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
                             const kvf_fence_sample *sample, uint64_t bytes);
-/* Bytes of this read have landed. Unknown ids are ignored. */
+/* Bytes of this read have arrived. Unknown ids are ignored. */
 void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read_id);
 
 /* Does what is due, at most `max_items` timers of it: if there is more, kvf_loads_next_deadline() is in the past.
  *
  * Stalls: while a slice has reads in flight and no byte lands for half of stall_timeout_ms, its peer is pinged. Without
- * a pong by stall_timeout_ms the peer has failed; with one the path has, at twice that. Either way the peers' machine
+ * a pong by stall_timeout_ms the peer has failed; with one the link has, at twice that. Either way the peers' machine
  * is told, the slice's reads are cancelled, and it goes on as after any trouble. A tick() that is half of
  * stall_timeout_ms late or later shows that this process did not run: the silence begins anew, with a ping. */
 void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items);
@@ -148,7 +148,7 @@ uint64_t kvf_loads_next_deadline(const kvf_loads *loads);
  * False: there is none. */
 KVF_MUST_USE bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out);
 KVF_MUST_USE bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out);
-/* A load's outcome, then its quiet, each once. False: nothing is due. */
+/* A load's outcome, then its release, each once. False: nothing is due. */
 KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out);
 
 #endif

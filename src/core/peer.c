@@ -12,13 +12,13 @@
 
 /* ---- those who wait, and the peer's timer ---- */
 
-static void answer_path(kvf_peers *peers, kvf_peer *peer, uint32_t path, kvf_status status)
+static void answer_link(kvf_peers *peers, kvf_peer *peer, uint32_t link_id, kvf_status status)
 {
-  if (peer->path_wanted) {
-    peer->path_wanted = false;
-    peer->path_answered = true;
-    peer->answered_path = path;
-    peer->path_status = status;
+  if (peer->link_wanted) {
+    peer->link_wanted = false;
+    peer->link_answered = true;
+    peer->answered_link_id = link_id;
+    peer->link_status = status;
     kvf_list_ensure_back(&peers->notices, &peer->notice);
   }
 }
@@ -35,13 +35,13 @@ static void answer_open(kvf_peers *peers, kvf_peer *peer, kvf_status status)
 
 static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
 {
-  answer_path(peers, peer, 0, status);
+  answer_link(peers, peer, 0, status);
   answer_open(peers, peer, status);
 }
 
 static uint64_t keepalive_ns(const kvf_peers *peers)
 {
-  return kvf_ms_to_ns(peers->self->config.idle_timeout_ms) / 3;
+  return kvf_ms_to_ns(peers->context->config.idle_timeout_ms) / 3;
 }
 
 /* Until when the transport may take to open the link. */
@@ -49,12 +49,12 @@ static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
 {
   return link->state != KVF_LINK_OPENING
              ? KVF_TIME_NEVER
-             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->self->config.handshake_timeout_ms));
+             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->context->config.handshake_timeout_ms));
 }
 
 static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
-  const kvf_config *config = &peers->self->config;
+  const kvf_config *config = &peers->context->config;
   uint64_t handshake_ns = kvf_ms_to_ns(config->handshake_timeout_ms);
   uint64_t at = kvf_time_add(now_ns, kvf_ms_to_ns(config->idle_timeout_ms));
   switch (peer->state) {
@@ -86,7 +86,7 @@ static void act(kvf_peers *peers, kvf_peer *peer)
   kvf_list_ensure_back(&peers->actions, &peer->action);
 }
 
-/* Takes a link down: a notice says that its path is down, and an action closes it. */
+/* Takes a link down: a notice says that its link is down, and an action closes it. */
 static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 {
   kvf_peer *peer = link->peer;
@@ -94,11 +94,11 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
     return;
   }
   if (link->state == KVF_LINK_UP) {
-    link->down_path = link->path;
+    link->down_link_id = link->link_id;
     kvf_list_ensure_back(&peers->notices, &peer->notice);
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
-  HASH_DELETE(by_path, peers->by_path, link);
+  HASH_DELETE(by_link_id, peers->by_link_id, link);
   link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
   act(peers, peer);
 }
@@ -136,8 +136,8 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&peer->key.address, address);
-  kvf_self_log(peers->self, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
-               kvf_status_name(status), what);
+  kvf_context_log(peers->context, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
+                  kvf_status_name(status), what);
   count_failure(peers, now_ns, peer, status);
   disconnect(peers, peer);
   if (status == KVF_PEER_RESTARTED) {
@@ -152,9 +152,9 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 
 /* ---- the table ---- */
 
-kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel)
+kvf_status kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel)
 {
-  *peers = (kvf_peers){.self = self, .conns = conns, .wheel = wheel, .next_path = 1, .next_id = 1};
+  *peers = (kvf_peers){.context = context, .conns = conns, .wheel = wheel, .next_link_id = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
@@ -234,7 +234,7 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   if (peer == NULL) {
     return NULL;
   }
-  const kvf_config *config = &peers->self->config;
+  const kvf_config *config = &peers->context->config;
   uint64_t cooldown_ns = kvf_ms_to_ns(config->breaker_cooldown_ms);
   uint64_t cooldown_max_ns = kvf_ms_to_ns(config->breaker_cooldown_max_ms);
   memcpy(&peer->key, key, sizeof(*key));
@@ -348,9 +348,9 @@ static bool is_usable(const kvf_peers *peers, const kvf_peer *peer, uint32_t tra
 
 static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
 {
-  link->path = peers->next_path++;
-  HASH_ADD(by_path, peers->by_path, path, sizeof(link->path), link);
-  if (link->by_path.tbl == NULL) {
+  link->link_id = peers->next_link_id++;
+  HASH_ADD(by_link_id, peers->by_link_id, link_id, sizeof(link->link_id), link);
+  if (link->by_link_id.tbl == NULL) {
     return false;
   }
   link->state = KVF_LINK_WANTED;
@@ -369,7 +369,7 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
   if (!offers(peer, peers->transports[transport])) {
     why = "not offered";
   } else if (kinds != 0) {
-    const kvf_welcome *own = &peers->self->welcome; /* without regions once our memory has gone */
+    const kvf_welcome *own = &peers->context->welcome; /* without regions once our memory has gone */
     (void)snprintf(out, REASON_BYTES, "does not bring %s memory into %s memory",
                    kvf_memory_kind_name(__builtin_ctz(kinds)),
                    kvf_memory_kind_name(own->regions_count > 0 ? (int)own->regions[0].memory : KVF_MEMORY_HOST));
@@ -392,11 +392,11 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
     used = strlen(why);
   }
   kvf_address_format(&peer->key.address, address);
-  kvf_self_log(peers->self, now_ns, status, peer->index, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
-               "peer %s: loads go over %s%s%s", address, what, why, count == 0 ? "" : ")");
+  kvf_context_log(peers->context, now_ns, status, peer->index, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
+                  "peer %s: loads go over %s%s%s", address, what, why, count == 0 ? "" : ")");
 }
 
-/* READY and a path is wanted: answers it, or opens the best link that is left to try. */
+/* READY and a link is wanted: answers it, or opens the best link that is left to try. */
 static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   kvf_status cause = KVF_TRANSFER_SETUP;
@@ -414,7 +414,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
         peer->said_transport = peers->transports[i];
         say_route(peers, now_ns, peer, KVF_OK, peer->said_transport, i);
       }
-      answer_path(peers, peer, link->path, KVF_OK);
+      answer_link(peers, peer, link->link_id, KVF_OK);
       return;
     }
     if (link->state != KVF_LINK_NONE) {
@@ -430,14 +430,14 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   peer->said_transport = NULL;
   say_route(peers, now_ns, peer, cause, "no transport", peers->transports_count);
-  answer_path(peers, peer, 0, cause);
+  answer_link(peers, peer, 0, cause);
 }
 
 /* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
 static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->used_ns = now_ns;
-  if (!peer->path_wanted && !peer->open_wanted) {
+  if (!peer->link_wanted && !peer->open_wanted) {
     return;
   }
   if (peer->gone != KVF_OK) {
@@ -445,7 +445,7 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     answer_all(peers, peer, peer->gone);
   } else if (peer->state == KVF_PEER_READY) {
     answer_open(peers, peer, KVF_OK);
-    if (peer->path_wanted) {
+    if (peer->link_wanted) {
       choose_link(peers, now_ns, peer);
     }
   } else if (peer->state == KVF_PEER_IDLE) {
@@ -458,9 +458,9 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
 }
 
-void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 {
-  peers->table[index]->path_wanted = true;
+  peers->table[index]->link_wanted = true;
   advance(peers, now_ns, peers->table[index]);
 }
 
@@ -491,7 +491,7 @@ void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
   const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && may_open_link(peers, peer, now_ns);
   if (may_dial || may_open) {
-    peer->path_wanted = !peers->is_control;
+    peer->link_wanted = !peers->is_control;
     peer->open_wanted = peers->is_control;
     advance(peers, now_ns, peer);
   }
@@ -529,12 +529,12 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
     *out = (kvf_peer_notice){.peer = peer->index};
-    /* That a path has gone down is said before its successor is named. */
+    /* That a link has gone down is said before its successor is named. */
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (peer->links[i].down_path != 0) {
-        out->kind = KVF_PEER_PATH_DOWN;
-        out->path = peer->links[i].down_path;
-        peer->links[i].down_path = 0;
+      if (peer->links[i].down_link_id != 0) {
+        out->kind = KVF_PEER_LINK_DOWN;
+        out->link_id = peer->links[i].down_link_id;
+        peer->links[i].down_link_id = 0;
         return true;
       }
     }
@@ -554,11 +554,11 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
       out->status = peer->open_status;
       return true;
     }
-    if (peer->path_answered) {
-      peer->path_answered = false;
-      out->kind = KVF_PEER_PATH;
-      out->path = peer->answered_path;
-      out->status = peer->path_status;
+    if (peer->link_answered) {
+      peer->link_answered = false;
+      out->kind = KVF_PEER_LINK;
+      out->link_id = peer->answered_link_id;
+      out->status = peer->link_status;
       return true;
     }
     kvf_list_remove(&peer->notice);
@@ -570,16 +570,16 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 
 static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
 {
-  kvf_self *self = peers->self;
+  kvf_context *context = peers->context;
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION,
                      .version_max = KVF_PROTOCOL_VERSION,
                      .role = peers->is_control ? KVF_ROLE_CONTROL : KVF_ROLE_RANK,
-                     .client = self->incarnation,
+                     .client = context->incarnation,
                      .expected = peer->key.incarnation,
-                     .rank = self->config.rank};
-  kvf_status status = kvf_entropy_draw(&self->entropy, hello.nonce, sizeof(hello.nonce));
+                     .rank = context->config.rank};
+  kvf_status status = kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce));
   if (status == KVF_OK) {
-    status = kvf_handshake_key_id(&self->key, hello.key_id);
+    status = kvf_handshake_key_id(&context->key, hello.key_id);
   }
   if (status == KVF_OK) {
     status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
@@ -621,7 +621,7 @@ static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   kvf_list_ensure_back(&peers->notices, &peer->notice);
   kvf_breaker_succeed(&peer->breaker);
   disconnect(peers, peer);
-  peer->path_wanted = false;
+  peer->link_wanted = false;
   peer->open_wanted = false;
   rearm(peers, peer, now_ns);
 }
@@ -642,7 +642,7 @@ static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, 
 
 static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
 {
-  kvf_self *self = peers->self;
+  kvf_context *context = peers->context;
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
   if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION ||
@@ -650,7 +650,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
-  if (kvf_handshake_server_proof(&self->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
+  if (kvf_handshake_server_proof(&context->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
@@ -664,12 +664,13 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PEER_RESTARTED, another_answers);
     return;
   }
-  kvf_proof proof = {.identity_count = self->config.identity_fields};
-  memcpy(proof.identity, self->config.identity, proof.identity_count * sizeof(proof.identity[0]));
+  kvf_proof proof = {.identity_count = context->config.identity_fields};
+  memcpy(proof.identity, context->config.identity, proof.identity_count * sizeof(proof.identity[0]));
   size_t bytes = 0;
   uint8_t *frame;
-  if (kvf_handshake_client_proof(&self->key, peer->hello, peer->hello_bytes, body, body_bytes, proof.proof) != KVF_OK ||
-      kvf_handshake_session_key(&self->key, peer->hello, peer->hello_bytes, body, body_bytes, &peer->session_key) !=
+  if (kvf_handshake_client_proof(&context->key, peer->hello, peer->hello_bytes, body, body_bytes, proof.proof) !=
+          KVF_OK ||
+      kvf_handshake_session_key(&context->key, peer->hello, peer->hello_bytes, body, body_bytes, &peer->session_key) !=
           KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {
@@ -759,7 +760,7 @@ void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
     return;
   }
-  /* The next dial tells whether the process is gone; a load that waits for a path causes it now. */
+  /* The next dial tells whether the process is gone; a load that waits for a link causes it now. */
   disconnect(peers, peer);
   rearm(peers, peer, now_ns);
   advance(peers, now_ns, peer);
@@ -767,12 +768,13 @@ void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
 {
-  return peer->users == 0 && now_ns >= kvf_time_add(peer->used_ns, kvf_ms_to_ns(peers->self->config.idle_timeout_ms));
+  return peer->users == 0 &&
+         now_ns >= kvf_time_add(peer->used_ns, kvf_ms_to_ns(peers->context->config.idle_timeout_ms));
 }
 
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  const kvf_config *config = &peers->self->config;
+  const kvf_config *config = &peers->context->config;
   if (peer->awaited_since_ns != 0 &&
       now_ns >= kvf_time_add(peer->awaited_since_ns, kvf_ms_to_ns(config->handshake_timeout_ms))) {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
@@ -780,7 +782,7 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   for (uint32_t i = 0; i < peers->transports_count; i++) {
     if (now_ns >= opened_by_ns(peers, &peer->links[i])) {
-      kvf_peers_on_link(peers, now_ns, peer->links[i].path, KVF_HANDSHAKE_TIMEOUT);
+      kvf_peers_on_link(peers, now_ns, peer->links[i].link_id, KVF_HANDSHAKE_TIMEOUT);
     }
   }
   if (is_unused(peers, now_ns, peer)) {
@@ -809,10 +811,10 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 /* ---- links ---- */
 
-static kvf_peer_link *find(kvf_peers *peers, uint32_t path)
+static kvf_peer_link *find(kvf_peers *peers, uint32_t link_id)
 {
   kvf_peer_link *link;
-  HASH_FIND(by_path, peers->by_path, &path, sizeof(path), link);
+  HASH_FIND(by_link_id, peers->by_link_id, &link_id, sizeof(link_id), link);
   return link;
 }
 
@@ -827,15 +829,15 @@ static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_
   count_failure(peers, now_ns, link->peer, status);
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&link->peer->key.address, address);
-  kvf_self_log(peers->self, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
-               peers->transports[link->transport], address, kvf_status_name(status));
+  kvf_context_log(peers->context, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
+                  peers->transports[link->transport], address, kvf_status_name(status));
   drop_link(peers, link);
   advance(peers, now_ns, link->peer);
 }
 
-void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
+void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
-  kvf_peer_link *link = find(peers, path);
+  kvf_peer_link *link = find(peers, link_id);
   if (link == NULL || link->state != KVF_LINK_OPENING) {
     return;
   }
@@ -853,26 +855,26 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_sta
   give_up(peers, now_ns, link, status);
 }
 
-void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t path)
+void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t link_id)
 {
-  kvf_peer_link *link = find(peers, path);
+  kvf_peer_link *link = find(peers, link_id);
   if (link != NULL && link->state == KVF_LINK_OPENING) {
     fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
   }
 }
 
-void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status)
+void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
-  kvf_peer_link *link = find(peers, path);
+  kvf_peer_link *link = find(peers, link_id);
   if (link != NULL && link->state == KVF_LINK_UP) {
     kvf_breaker_lose(&link->breaker, now_ns, breaker_cause(status));
     give_up(peers, now_ns, link, status);
   }
 }
 
-void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent)
+void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent)
 {
-  kvf_peer_link *link = find(peers, path);
+  kvf_peer_link *link = find(peers, link_id);
   if (link == NULL) {
     return;
   }
@@ -901,13 +903,13 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
   kvf_peer *peer = link->peer;
   if (link->state == KVF_LINK_CLOSING) {
     link->state = KVF_LINK_NONE;
-    *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .path = link->path};
+    *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .link_id = link->link_id};
     return true;
   }
   if (link->state == KVF_LINK_WANTED) {
     begin_opening(peers, now_ns, link);
     *out = (kvf_peer_action){.kind = KVF_PEER_OPEN_LINK,
-                             .path = link->path,
+                             .link_id = link->link_id,
                              .transport = link->transport,
                              .address = peer->key.address,
                              .incarnation = peer->key.incarnation,
@@ -942,17 +944,17 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
 
 /* ---- for people and metrics ---- */
 
-static kvf_path_stat path_of(const char *name, const kvf_breaker *breaker, bool up)
+static kvf_link_stat link_stat_of(const char *name, const kvf_breaker *breaker, bool up)
 {
-  return (kvf_path_stat){.name = name, .breaker = breaker->state, .cause = kvf_breaker_cause(breaker), .up = up};
+  return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = kvf_breaker_cause(breaker), .up = up};
 }
 
-static void describe_paths(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)
+static void describe_links(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)
 {
-  out->paths[out->paths_count++] = path_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
+  out->links[out->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
   for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
     const kvf_peer_link *link = &peer->links[i];
-    out->paths[out->paths_count++] = path_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
+    out->links[out->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
   }
 }
 
@@ -968,12 +970,12 @@ static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *pe
   if (out->last_failure != KVF_OK) {
     out->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
   }
-  describe_paths(peers, peer, out);
+  describe_links(peers, peer, out);
 }
 
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
 {
-  const uint64_t idle_ns = kvf_ms_to_ns(peers->self->config.idle_timeout_ms);
+  const uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   const size_t most = capacity < KVF_PEERS_LISTED_MAX ? capacity : KVF_PEERS_LISTED_MAX;
   size_t count = 0;
   for (const kvf_list *node = peers->used.prev; node != &peers->used && count < most; node = node->prev) {

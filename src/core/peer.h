@@ -1,7 +1,7 @@
 /* Peers: the dialing side. One peer is one life (incarnation) of one producer rank at one address, so that a restarted
  * process is another peer with a fresh breaker: failures of the old process do not count against the new one.
  *
- * A node dials when a load wants a path or a request has something to say, shakes hands, and for loads opens links: one
+ * A node dials when a load wants a link or a request has something to say, shakes hands, and for loads opens links: one
  * per transport that both sides have and that serves their kinds of memory, best first. All retrying of connections is
  * here: what kvf_peers_next_notice() reports as failed is final for those who were waiting. The breaker of the control
  * connection and one for each link decide whether another try makes sense; while one is open, a probe runs in the
@@ -14,7 +14,7 @@
 #include "base/wheel.h"
 #include "core/breaker.h"
 #include "core/conn.h"
-#include "core/self.h"
+#include "core/context.h"
 #include "kvferry/stats.h"
 #include "wire/address.h"
 
@@ -38,10 +38,10 @@ typedef enum kvf_link_state {
 
 typedef struct kvf_peer_link {
   kvf_link_state state;
-  uint32_t path; /* the link's id: never used again */
-  UT_hash_handle by_path;
+  uint32_t link_id; /* the link's id: never used again */
+  UT_hash_handle by_link_id;
   uint32_t transport;        /* index into the node's own list of transports */
-  uint32_t down_path;        /* has gone down and its notice has not been taken yet; 0: none */
+  uint32_t down_link_id;     /* has gone down and its notice has not been taken yet; 0: none */
   uint64_t opening_since_ns; /* while OPENING */
   kvf_peer *peer;
   kvf_breaker breaker;
@@ -50,12 +50,12 @@ typedef struct kvf_peer_link {
 
 /* What the loads that hold a peer share of it: theirs alone (load.c). */
 typedef struct kvf_peer_slices {
-  kvf_list all;          /* slices of loads that still need it */
-  kvf_list waiting;      /* those that wait for a path */
-  bool asked;            /* kvf_peers_want_path() has not been answered yet */
-  uint32_t stalled_path; /* the last one that was reported */
-  uint64_t pings;        /* number of the last one */
-  uint64_t answered;     /* the last one that was sent before the last pong */
+  kvf_list all;             /* slices of loads that still need it */
+  kvf_list waiting;         /* those that wait for a link */
+  bool asked;               /* kvf_peers_want_link() has not been answered yet */
+  uint32_t stalled_link_id; /* the last one that was reported */
+  uint64_t pings;           /* number of the last one */
+  uint64_t answered;        /* the last one that was sent before the last pong */
   uint64_t pinged_ns;
 } kvf_peer_slices;
 
@@ -80,13 +80,13 @@ struct kvf_peer {
   kvf_list action;   /* in kvf_peers.actions while the runtime has something to do */
   kvf_list notice;   /* in kvf_peers.notices while it has a notice */
   bool dial_pending; /* the runtime has not taken the DIAL yet */
-  bool path_wanted;
+  bool link_wanted;
   bool open_wanted;
-  bool path_answered; /* notices that have not been taken yet */
+  bool link_answered; /* notices that have not been taken yet */
   bool open_answered;
   bool ponged;
-  uint32_t answered_path;
-  kvf_status path_status;
+  uint32_t answered_link_id;
+  kvf_status link_status;
   kvf_status open_status;
   uint64_t dial_id;   /* peers below it were known when it was last dialled */
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
@@ -110,7 +110,7 @@ typedef struct kvf_peer_action {
   kvf_peer_action_kind kind;
   uint64_t conn_id;    /* DIAL */
   kvf_address address; /* DIAL, OPEN_LINK */
-  uint32_t path;       /* OPEN_LINK, CLOSE_LINK */
+  uint32_t link_id;    /* OPEN_LINK, CLOSE_LINK */
   uint32_t transport;  /* OPEN_LINK: index into the node's own list */
   kvf_incarnation incarnation;
   const kvf_key *session_key;
@@ -118,8 +118,8 @@ typedef struct kvf_peer_action {
 } kvf_peer_action;
 
 typedef enum kvf_peer_notice_kind {
-  KVF_PEER_PATH,      /* an answer to kvf_peers_want_path() */
-  KVF_PEER_PATH_DOWN, /* no new reads on it; those in flight end by themselves */
+  KVF_PEER_LINK,      /* an answer to kvf_peers_want_link() */
+  KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
   KVF_PEER_OPENED,    /* kvf_peers_want_open(): frames may be sent over peer->conn */
   KVF_PEER_NOT_OPENED,
   KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
@@ -129,7 +129,7 @@ typedef enum kvf_peer_notice_kind {
 typedef struct kvf_peer_notice {
   kvf_peer_notice_kind kind;
   uint32_t peer;
-  uint32_t path;     /* PATH, PATH_DOWN */
+  uint32_t link_id;  /* PATH, PATH_DOWN */
   kvf_status status; /* PATH, NOT_OPENED */
 } kvf_peer_notice;
 
@@ -142,17 +142,17 @@ typedef struct kvf_peer_counters {
 } kvf_peer_counters;
 
 typedef struct kvf_peers {
-  kvf_self *self;
+  kvf_context *context;
   kvf_conns *conns;
   kvf_wheel *wheel;
   kvf_peer **table; /* by index; NULL where free */
   kvf_peer *by_key;
-  kvf_peer_link *by_path;
+  kvf_peer_link *by_link_id;
   kvf_list used;
   kvf_list actions;
   kvf_list notices;
   uint32_t count;
-  uint32_t next_path;
+  uint32_t next_link_id;
   uint64_t next_id;
   uint64_t next_ping;
   uint32_t transports_count;
@@ -162,15 +162,15 @@ typedef struct kvf_peers {
   kvf_peer_counters counters;
 } kvf_peers;
 
-KVF_MUST_USE kvf_status kvf_peers_init(kvf_peers *peers, kvf_self *self, kvf_conns *conns, kvf_wheel *wheel);
+KVF_MUST_USE kvf_status kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel);
 void kvf_peers_free(kvf_peers *peers);
 
 /* The peer of this key, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index);
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 
-/* A load waits for a path: one PATH notice follows, perhaps at once. */
-void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* A load waits for a link: one PATH notice follows, perhaps at once. */
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A request waits for the control connection: OPENED or NOT_OPENED follows. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
@@ -179,8 +179,8 @@ void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index);
 /* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
 void kvf_peers_ping(kvf_peers *peers, uint32_t index);
-/* A load got no byte over this path. `silent`: the peer did not answer a ping either. */
-void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent);
+/* A load got no byte over this link. `silent`: the peer did not answer a ping either. */
+void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent);
 
 /* kvf_node_peers() of kvferry/stats.h. */
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);
@@ -200,11 +200,11 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 
 /* What came of a DIAL; of an OPEN_LINK; a link that was up has failed. Unknown ids are ignored. */
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);
-void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status);
 /* What its WELCOME says of this transport is malformed. The session is given up: no other attempt would find better in
  * its WELCOME. */
-void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t path);
-void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t path, kvf_status status);
+void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t link_id);
+void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status);
 /* A frame came on the peer's connection. Frames of requests (LEASE_STATES) are the caller's: see kvf_core. */
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes);

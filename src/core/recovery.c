@@ -16,14 +16,14 @@ typedef struct kvf_recovery_entry {
   uint32_t tokens;
   uint32_t prompt_tokens;
   uint32_t local_blocks;
-  uint32_t bars;
+  uint32_t blockers;
   uint32_t kept;        /* leading blocks of each group that the engine was told are good */
   uint32_t first_block; /* of its loaded blocks */
   uint32_t error_block; /* the next one to look at for kvf_recovery_drain_errors() */
   uint32_t next;        /* of the same bucket */
-  uint32_t told;        /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
+  uint32_t decided;     /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
   bool ended;
-  bool abort_told;
+  bool abort_given;
   bool released;
 } kvf_recovery_entry;
 
@@ -360,36 +360,36 @@ static bool is_complete(const kvf_recovery *recovery, const kvf_recovery_entry *
 }
 
 /* Whatever the engine could do about it: nothing of the load can be trusted, or it is not wanted. */
-static uint32_t bars_to_all(const kvf_recovery_entry *entry)
+static uint32_t blockers_of_all(const kvf_recovery_entry *entry)
 {
-  uint32_t bars = entry->bars & KVF_BAR_POLICY;
-  return kvf_status_describe(entry->ranks.merged.status)->recompute_safe ? bars : bars | KVF_BAR_UNSAFE;
+  uint32_t blockers = entry->blockers & KVF_BLOCKER_POLICY;
+  return kvf_status_describe(entry->ranks.merged.status)->recompute_safe ? blockers : blockers | KVF_BLOCKER_UNSAFE;
 }
 
-static uint32_t bars_to_rewind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
+static uint32_t blockers_of_rewind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  uint32_t bars = entry->bars | bars_to_all(entry);
+  uint32_t blockers = entry->blockers | blockers_of_all(entry);
   uint32_t most = recovery->options.recompute_max_tokens;
   if (most != 0 && !is_complete(recovery, entry) && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
-    bars |= KVF_BAR_TOO_LONG;
+    blockers |= KVF_BLOCKER_TOO_LONG;
   }
-  return entry->told == NOTHING ? bars : bars | KVF_BAR_USED;
+  return entry->decided == NOTHING ? blockers : blockers | KVF_BLOCKER_USED;
 }
 
 /* KVF_RECOVERY_READY, REWIND or TERMINATE, if it is time for one. */
 static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  if (entry->ended || entry->told == KVF_RECOVERY_TERMINATE) {
+  if (entry->ended || entry->decided == KVF_RECOVERY_TERMINATE) {
     return NOTHING;
   }
-  if (entry->told != NOTHING) {
+  if (entry->decided != NOTHING) {
     return good_blocks_of(recovery, entry) < entry->kept ? KVF_RECOVERY_TERMINATE : NOTHING;
   }
   if (!kvf_ranks_have_reported(&entry->ranks)) {
     return NOTHING;
   }
   bool complete = is_complete(recovery, entry);
-  if (bars_to_all(entry) != 0 || (!complete && bars_to_rewind(recovery, entry) != 0)) {
+  if (blockers_of_all(entry) != 0 || (!complete && blockers_of_rewind(recovery, entry) != 0)) {
     return KVF_RECOVERY_TERMINATE;
   }
   if (!kvf_ranks_are_released(&entry->ranks)) {
@@ -405,10 +405,10 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
     return decision;
   }
   if (!kvf_ranks_are_released(&entry->ranks)) {
-    bool given_up = entry->ended || entry->told == KVF_RECOVERY_TERMINATE;
-    return given_up && !entry->abort_told ? KVF_RECOVERY_ABORT : NOTHING;
+    bool given_up = entry->ended || entry->decided == KVF_RECOVERY_TERMINATE;
+    return given_up && !entry->abort_given ? KVF_RECOVERY_ABORT : NOTHING;
   }
-  return !entry->released && (entry->ended || entry->told != NOTHING) ? KVF_RECOVERY_RELEASE : NOTHING;
+  return !entry->released && (entry->ended || entry->decided != NOTHING) ? KVF_RECOVERY_RELEASE : NOTHING;
 }
 
 static void leave(kvf_recovery *recovery, kvf_recovery_entry *entry)
@@ -429,9 +429,9 @@ static void review(kvf_recovery *recovery, kvf_recovery_entry *entry)
 static void tell_decision(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf_recovery_event *event)
 {
   bool complete = is_complete(recovery, entry);
-  event->bars = event->kind == KVF_RECOVERY_TERMINATE ? bars_to_rewind(recovery, entry) : 0;
+  event->blockers = event->kind == KVF_RECOVERY_TERMINATE ? blockers_of_rewind(recovery, entry) : 0;
   event->status = event->kind == KVF_RECOVERY_READY ? KVF_OK : kvf_status_describe(entry->ranks.merged.status)->status;
-  entry->told = event->kind;
+  entry->decided = event->kind;
   entry->kept = good_blocks_of(recovery, entry);
   if (event->kind != KVF_RECOVERY_TERMINATE) {
     event->confirmed_blocks = entry->kept - entry->local_blocks;
@@ -461,7 +461,7 @@ static void tell(kvf_recovery *recovery, kvf_recovery_entry *entry, kvf_recovery
       tell_decision(recovery, entry, event);
       break;
     case KVF_RECOVERY_ABORT:
-      entry->abort_told = true;
+      entry->abort_given = true;
       event->ranks_mask = entry->ranks.all & ~entry->ranks.released;
       recovery->stats.aborted++;
       break;
@@ -491,21 +491,28 @@ bool kvf_recovery_next_event(kvf_recovery *recovery, kvf_recovery_event *out)
 
 /* ---- what comes in: requests, and what their ranks found ---- */
 
-#define ENGINE_BARS \
-  ((uint32_t)(KVF_BAR_GENERATED | KVF_BAR_PUBLISHED | KVF_BAR_BLOCKS_GONE | KVF_BAR_BEAMS | KVF_BAR_NO_CONTEXT))
+#define ENGINE_BLOCKERS                                                                                     \
+  ((uint32_t)(KVF_BLOCKER_GENERATED | KVF_BLOCKER_PUBLISHED | KVF_BLOCKER_BLOCKS_GONE | KVF_BLOCKER_BEAMS | \
+              KVF_BLOCKER_NO_CONTEXT))
 
-const char *kvf_rewind_bar_name(uint32_t bars)
+const char *kvf_rewind_blocker_name(uint32_t blockers)
 {
   static const struct {
-    uint32_t bar;
+    uint32_t blocker;
     const char *name;
   } names[] = {
-      {KVF_BAR_GENERATED, "generated"}, {KVF_BAR_PUBLISHED, "published"},   {KVF_BAR_BLOCKS_GONE, "blocks_gone"},
-      {KVF_BAR_BEAMS, "beams"},         {KVF_BAR_NO_CONTEXT, "no_context"}, {KVF_BAR_TOO_LONG, "too_long"},
-      {KVF_BAR_UNSAFE, "unsafe"},       {KVF_BAR_POLICY, "policy"},         {KVF_BAR_USED, "used"},
+      {KVF_BLOCKER_GENERATED, "generated"},
+      {KVF_BLOCKER_PUBLISHED, "published"},
+      {KVF_BLOCKER_BLOCKS_GONE, "blocks_gone"},
+      {KVF_BLOCKER_BEAMS, "beams"},
+      {KVF_BLOCKER_NO_CONTEXT, "no_context"},
+      {KVF_BLOCKER_TOO_LONG, "too_long"},
+      {KVF_BLOCKER_UNSAFE, "unsafe"},
+      {KVF_BLOCKER_POLICY, "policy"},
+      {KVF_BLOCKER_USED, "used"},
   };
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-    if ((bars & names[i].bar) != 0) {
+    if ((blockers & names[i].blocker) != 0) {
       return names[i].name;
     }
   }
@@ -547,7 +554,8 @@ static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_
 static kvf_status check_request(const kvf_recovery *recovery, const kvf_recovery_request *request)
 {
   if (request->local_prefix_tokens > request->tokens || request->tokens > request->prompt_tokens ||
-      request->local_prefix_tokens % recovery->options.block_tokens != 0 || (request->bars & ~ENGINE_BARS) != 0) {
+      request->local_prefix_tokens % recovery->options.block_tokens != 0 ||
+      (request->blockers & ~ENGINE_BLOCKERS) != 0) {
     return KVF_INVALID;
   }
   kvf_status status = check_blocks(recovery, request);
@@ -573,7 +581,7 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
   entry->ranks = kvf_ranks_of(recovery->options.ranks, request->request_id,
                               blocks_of(recovery, request->tokens) * recovery->options.groups);
-  entry->bars = request->bars;
+  entry->blockers = request->blockers;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
     take_out(recovery, entry);
@@ -584,16 +592,16 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   return KVF_OK;
 }
 
-kvf_status kvf_recovery_bar(kvf_recovery *recovery, uint64_t request_id, uint32_t bars)
+kvf_status kvf_recovery_add_blockers(kvf_recovery *recovery, uint64_t request_id, uint32_t blockers)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
-  if ((bars & ~ENGINE_BARS) != 0) {
+  if ((blockers & ~ENGINE_BLOCKERS) != 0) {
     return KVF_INVALID;
   }
   if (entry == NULL) {
     return KVF_NOT_FOUND;
   }
-  entry->bars |= bars;
+  entry->blockers |= blockers;
   review(recovery, entry);
   return KVF_OK;
 }
@@ -619,7 +627,7 @@ kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
   }
   bool contradicts_itself = report->status == KVF_OK && report->prefix < report->blocks;
   kvf_status status = contradicts_itself ? KVF_INVALID : kvf_ranks_report(&entry->ranks, report);
-  recovery->stats.late_reports += status == KVF_OK && (entry->told != NOTHING || entry->ended);
+  recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);
   review(recovery, entry);
   return status;
 }
@@ -643,12 +651,12 @@ kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, con
   if (verdict->action == KVF_ACTION_RECOMPUTE) {
     report.prefix = verdict->keep_blocks;
   } else if (!is_use) {
-    entry->bars |= KVF_BAR_POLICY;
+    entry->blockers |= KVF_BLOCKER_POLICY;
   }
   return kvf_recovery_report(recovery, &report);
 }
 
-kvf_status kvf_recovery_quiet(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask)
+kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
   if (entry == NULL) {

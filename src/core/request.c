@@ -14,13 +14,13 @@
 
 /* ---- memory ---- */
 
-kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *conns, kvf_peers *peers,
+kvf_status kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
                              kvf_wheel *wheel, uint64_t seed)
 {
   *requests = (kvf_requests){
-      .self = self, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
+      .context = context, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
   kvf_list_init(&requests->events);
-  kvf_budget_init(&requests->budget, self->config.recompute_budget_tokens_per_s);
+  kvf_budget_init(&requests->budget, context->config.recompute_budget_tokens_per_s);
   requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
   if (requests->due == NULL) {
     return KVF_NO_MEMORY;
@@ -72,9 +72,9 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
 /* ---- which sources of a ticket's text are for this engine and this prompt ---- */
 
 /* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
-static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
+static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
 {
-  for (uint32_t i = 0; self->key.bytes == 0 && i < ticket->ranks; i++) {
+  for (uint32_t i = 0; context->key.bytes == 0 && i < ticket->ranks; i++) {
     if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
       return false;
     }
@@ -82,9 +82,10 @@ static bool is_near(const kvf_self *self, const kvf_ticket *ticket)
   return true;
 }
 
-static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kvf_prompt *prompt, const char **why)
+static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, const kvf_prompt *prompt,
+                        const char **why)
 {
-  if (memcmp(ticket->compat, self->compat, sizeof(ticket->compat)) != 0) {
+  if (memcmp(ticket->compat, context->compat, sizeof(ticket->compat)) != 0) {
     *why = "made for another model or layout";
     return KVF_INCOMPATIBLE;
   }
@@ -92,7 +93,7 @@ static kvf_status judge(const kvf_self *self, const kvf_ticket *ticket, const kv
     *why = "computed with other weights or another LoRA adapter";
     return KVF_INCOMPATIBLE;
   }
-  if (!is_near(self, ticket)) {
+  if (!is_near(context, ticket)) {
     *why = "names another host, which needs a shared key (option key_file)";
     return KVF_BAD_TICKET;
   }
@@ -109,8 +110,8 @@ static void log_left_out(kvf_requests *requests, uint64_t now_ns, kvf_status sta
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket->rank[0].address, address);
   requests->counters.sources_left_out++;
-  kvf_self_log(requests->self, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s", address,
-               kvf_status_name(status), why);
+  kvf_context_log(requests->context, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
+                  address, kvf_status_name(status), why);
 }
 
 kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
@@ -120,7 +121,7 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   const char *why[KVF_SOURCES_MAX] = {"names no source"};
   *good = (kvf_sources){.count = 0};
   for (uint32_t i = 0; i < all->count; i++) {
-    status[i] = judge(requests->self, all->tickets[i], prompt, &why[i]);
+    status[i] = judge(requests->context, all->tickets[i], prompt, &why[i]);
     if (status[i] == KVF_OK && good->count > 0 && !kvf_source_can_replace(good->tickets[0], all->tickets[i])) {
       status[i] = KVF_INCOMPATIBLE;
       why[i] = "offers other blocks than the first one";
@@ -133,8 +134,8 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   if (good->count == 0) {
     requests->counters.incompatible += status[0] == KVF_INCOMPATIBLE;
     requests->counters.bad_tickets += status[0] == KVF_BAD_TICKET;
-    kvf_self_log(requests->self, now_ns, status[0], 0, KVF_LOG_WARN, "ticket refused: %s: %s",
-                 kvf_status_name(status[0]), why[0]);
+    kvf_context_log(requests->context, now_ns, status[0], 0, KVF_LOG_WARN, "ticket refused: %s: %s",
+                    kvf_status_name(status[0]), why[0]);
     return status[0];
   }
   for (uint32_t i = 0; i < all->count; i++) {
@@ -171,7 +172,7 @@ static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
   rearm(requests, request);
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
-    if (!rank->told) {
+    if (!rank->acked) {
       kvf_list_ensure_back(&requests->due[rank->peer], &rank->due);
       kvf_peers_want_open(requests->peers, now_ns, rank->peer);
     }
@@ -196,21 +197,21 @@ static uint32_t next_kind(const kvf_request *request)
   if (request->verdict_pending) {
     return KVF_EVENT_VERDICT;
   }
-  if (request->state < KVF_REQUEST_FINISHING || !request->begun || request->released_told) {
+  if (request->state < KVF_REQUEST_FINISHING || !request->begun || request->released_given) {
     return NOTHING;
   }
   if (kvf_ranks_are_released(&request->own)) {
     return KVF_EVENT_REQUEST_RELEASED;
   }
   bool is_good = request->verdict.action == KVF_ACTION_USE; /* it is in no hurry */
-  return request->own.stuck && !is_good && !request->stuck_told ? KVF_EVENT_REQUEST_STUCK : NOTHING;
+  return request->own.stuck && !is_good && !request->stuck_given ? KVF_EVENT_REQUEST_STUCK : NOTHING;
 }
 
 /* To be called after whatever may give a request something to say, or end it: the request may be gone. */
 static void review(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  bool all_said = !request->verdict_pending && (!request->begun || request->released_told);
-  if (request->state == KVF_REQUEST_TOLD && all_said) {
+  bool all_said = !request->verdict_pending && (!request->begun || request->released_given);
+  if (request->state == KVF_REQUEST_ACKED && all_said) {
     free_request(requests, now_ns, request);
   } else if (next_kind(request) == NOTHING) {
     kvf_list_remove(&request->event);
@@ -223,15 +224,15 @@ static void review(kvf_requests *requests, uint64_t now_ns, kvf_request *request
 
 static void stop_telling(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  request->state = KVF_REQUEST_TOLD;
+  request->state = KVF_REQUEST_ACKED;
   let_peers_go(requests, now_ns, request);
   review(requests, now_ns, request);
 }
 
-static void stop_if_told(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+static void stop_if_acked(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
-    if (!request->ranks[i].told) {
+    if (!request->ranks[i].acked) {
       return;
     }
   }
@@ -241,7 +242,7 @@ static void stop_if_told(kvf_requests *requests, uint64_t now_ns, kvf_request *r
 static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   for (uint32_t i = 0; i < request->ranks_count; i++) {
-    requests->counters.finishes_given_up += !request->ranks[i].told;
+    requests->counters.finishes_given_up += !request->ranks[i].acked;
   }
   stop_telling(requests, now_ns, request);
 }
@@ -319,7 +320,7 @@ static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_req
 
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
 {
-  const kvf_config *config = &requests->self->config;
+  const kvf_config *config = &requests->context->config;
   if (options != NULL) {
     return *options;
   }
@@ -344,7 +345,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   request->groups = ticket->groups;
   request->options = kvf_requests_options(requests, options);
   request->own =
-      kvf_ranks_of(requests->self->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
+      kvf_ranks_of(requests->context->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
   kvf_list_init(&request->event);
 }
@@ -421,8 +422,8 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
     return KVF_OK; /* its verdict is on the way */
   }
   request->state = KVF_REQUEST_LOADING;
-  request->until_ns = kvf_time_add(
-      now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) + kvf_ms_to_ns(requests->self->config.quiet_timeout_ms));
+  request->until_ns = kvf_time_add(now_ns, kvf_ms_to_ns(request->options.load_timeout_ms) +
+                                               kvf_ms_to_ns(requests->context->config.release_timeout_ms));
   rearm(requests, request);
   return KVF_OK;
 }
@@ -456,7 +457,7 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
 /* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
 static bool is_kept_whole(const kvf_requests *requests, const kvf_request *request)
 {
-  return request->groups > 1 || !requests->self->config.keep_prefix;
+  return request->groups > 1 || !requests->context->config.keep_prefix;
 }
 
 /* A client that is told to come again may come again to another engine, with the same ticket. */
@@ -480,12 +481,12 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   if (request->verdict.action != KVF_ACTION_USE) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
-    kvf_self_log(requests->self, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
-                 "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
-                 (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
-                 kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
-                 request->verdict.recompute_tokens,
-                 request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
+    kvf_context_log(requests->context, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
+                    "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
+                    (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
+                    kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
+                    request->verdict.recompute_tokens,
+                    request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
   finish(requests, now_ns, request, finish_of(&request->verdict));
 }
@@ -494,7 +495,7 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
                                  const kvf_request_options *options)
 {
   const kvf_request_options chosen = kvf_requests_options(requests, options);
-  const uint32_t block_tokens = requests->self->config.block_tokens;
+  const uint32_t block_tokens = requests->context->config.block_tokens;
   const uint32_t blocks = kvf_ticket_positions(tokens, block_tokens);
   return decide(requests, now_ns, &chosen,
                 (kvf_policy_input){
@@ -608,7 +609,7 @@ static void on_finish_heard(kvf_request_rank *rank, uint32_t seq, uint32_t state
   }
   /* Live after our finish: another consumer is attached, ours is counted. Not published yet: it must hear us again. */
   if (state != KVF_LEASE_STATE_NOT_PUBLISHED) {
-    rank->told = true;
+    rank->acked = true;
     kvf_list_remove(&rank->due);
   }
 }
@@ -639,7 +640,7 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
     }
   }
   if (asked && request->state == KVF_REQUEST_FINISHING) {
-    stop_if_told(requests, now_ns, request);
+    stop_if_acked(requests, now_ns, request);
   }
 }
 
@@ -694,9 +695,9 @@ bool kvf_requests_next_event(kvf_requests *requests, uint64_t now_ns, kvf_event 
     out->u.verdict = request->verdict;
     request->verdict_pending = false;
   } else if (kind == KVF_EVENT_REQUEST_STUCK) {
-    request->stuck_told = true;
+    request->stuck_given = true;
   } else {
-    request->released_told = true;
+    request->released_given = true;
   }
   review(requests, now_ns, request);
   return true;

@@ -6,10 +6,10 @@
  * end: the engine's ranks may be reading from any of them. What becomes of a source concerns the ranks that read from
  * it, never the request.
  *
- *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► TOLD
+ *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► FINISHING ──every producer rank knows──► ACKED
  *     └─────────── no source left, cancel, detach ────────────┘
  *
- * A request that is TOLD is freed once its events have been taken, with one that has begun when all of the engine's
+ * A request that is ACKED is freed once its events have been taken, with one that has begun when all of the engine's
  * ranks have released it.
  */
 #ifndef KVF_CORE_REQUEST_H
@@ -30,7 +30,7 @@ typedef enum kvf_request_state {
   KVF_REQUEST_OPEN,
   KVF_REQUEST_LOADING,
   KVF_REQUEST_FINISHING,
-  KVF_REQUEST_TOLD
+  KVF_REQUEST_ACKED
 } kvf_request_state;
 
 typedef struct kvf_request kvf_request;
@@ -42,7 +42,7 @@ typedef struct kvf_request_rank {
   uint32_t peer;
   uint32_t source;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
-  bool told;           /* it has answered our finish, or must have expired the lease */
+  bool acked;          /* it has answered our finish, or must have expired the lease */
   bool unreached;      /* it could not be reached when there was last something to tell it */
 } kvf_request_rank;
 
@@ -54,13 +54,13 @@ struct kvf_request {
   kvf_finish_kind finish; /* what FINISHING tells */
   bool begun;
   bool verdict_pending;
-  bool stuck_told;
-  bool released_told;
+  bool stuck_given;
+  bool released_given;
   kvf_verdict verdict;
   kvf_list event; /* in kvf_requests.events while there is something to say */
   kvf_timer timer;
   uint64_t renew_ns;   /* when to renew, or to tell again */
-  uint64_t until_ns;   /* LOADING: the verdict's time; FINISHING: when the lease is over by itself */
+  uint64_t until_ns;   /* LOADING: the verdict's time; FINISHING: when the lease has run out */
   uint64_t ttl_min_ns; /* of the leases */
   uint64_t ttl_max_ns;
   kvf_request_options options;
@@ -94,7 +94,7 @@ typedef struct kvf_request_counters {
 } kvf_request_counters;
 
 typedef struct kvf_requests {
-  kvf_self *self;
+  kvf_context *context;
   kvf_conns *conns;
   kvf_peers *peers;
   kvf_wheel *wheel;
@@ -108,8 +108,8 @@ typedef struct kvf_requests {
   kvf_request_counters counters;
 } kvf_requests;
 
-KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_self *self, kvf_conns *conns, kvf_peers *peers,
-                                          kvf_wheel *wheel, uint64_t seed);
+KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns,
+                                          kvf_peers *peers, kvf_wheel *wheel, uint64_t seed);
 void kvf_requests_free(kvf_requests *requests);
 
 /* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first

@@ -9,10 +9,10 @@
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
-void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns, kvf_lease_table *leases,
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
                        kvf_wheel *wheel)
 {
-  *sessions = (kvf_sessions){.self = self, .conns = conns, .leases = leases, .wheel = wheel};
+  *sessions = (kvf_sessions){.context = context, .conns = conns, .leases = leases, .wheel = wheel};
   kvf_list_init(&sessions->unproven);
   kvf_list_init(&sessions->open);
   kvf_budget_init(&sessions->check_budget, KVF_CHECK_BYTES_PER_S);
@@ -71,13 +71,13 @@ static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
-  kvf_self_log(sessions->self, now_ns, reason, peer_number(session), level, "closed a connection from %s: %s: %s",
-               address, kvf_status_name(reason), what);
+  kvf_context_log(sessions->context, now_ns, reason, peer_number(session), level, "closed a connection from %s: %s: %s",
+                  address, kvf_status_name(reason), what);
 }
 
 static void make_room(kvf_sessions *sessions, uint64_t now_ns)
 {
-  uint32_t most = sessions->self->config.connections_max;
+  uint32_t most = sessions->context->config.connections_max;
   uint32_t most_unproven = most / KVF_SESSIONS_UNPROVEN_SHARE + 1;
   kvf_list *victims = NULL;
   if (sessions->unproven_count >= most_unproven) {
@@ -116,7 +116,7 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   sessions->unproven_count++;
   sessions->counters.accepted++;
   kvf_wheel_arm(sessions->wheel, &session->timer,
-                kvf_time_add(now_ns, kvf_ms_to_ns(sessions->self->config.handshake_timeout_ms)));
+                kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.handshake_timeout_ms)));
   *out = session->conn;
   return KVF_OK;
 }
@@ -135,8 +135,8 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
   }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
-  kvf_self_log(sessions->self, now_ns, status, peer_number(session), KVF_LOG_WARN,
-               "refused a connection from %s: %s: %s", address, kvf_status_name(status), message);
+  kvf_context_log(sessions->context, now_ns, status, peer_number(session), KVF_LOG_WARN,
+                  "refused a connection from %s: %s: %s", address, kvf_status_name(status), message);
   end_session(sessions, session);
 }
 
@@ -148,9 +148,9 @@ static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint
 
 static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
-  kvf_self *self = sessions->self;
-  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = self->incarnation};
-  kvf_status status = kvf_entropy_draw(&self->entropy, challenge.nonce, sizeof(challenge.nonce));
+  kvf_context *context = sessions->context;
+  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = context->incarnation};
+  kvf_status status = kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce));
   if (status == KVF_OK) {
     status =
         kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge, challenge.proof);
@@ -166,10 +166,10 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
   return status;
 }
 
-static const kvf_key *find_key(const kvf_self *self, const uint8_t id[KVF_KEY_ID_BYTES])
+static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
 {
-  const kvf_key *keys[] = {&self->key, &self->other_key};
-  const size_t count = self->other_key.bytes > 0 ? 2 : 1;
+  const kvf_key *keys[] = {&context->key, &context->other_key};
+  const size_t count = context->other_key.bytes > 0 ? 2 : 1;
   for (size_t i = 0; i < count; i++) {
     uint8_t ours[KVF_KEY_ID_BYTES];
     if (kvf_handshake_key_id(keys[i], ours) == KVF_OK && kvf_equal_secret(ours, id, sizeof(ours))) {
@@ -195,7 +195,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, message);
     return;
   }
-  session->shared = find_key(sessions->self, hello.key_id);
+  session->shared = find_key(sessions->context, hello.key_id);
   if (session->shared == NULL) {
     sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
@@ -215,8 +215,8 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 
 static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
-  kvf_self *self = sessions->self;
-  kvf_status status = kvf_entropy_draw(&self->entropy, &session->id, sizeof(session->id));
+  kvf_context *context = sessions->context;
+  kvf_status status = kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id));
   if (status == KVF_OK) {
     status = kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
                                        session->challenge_bytes, &session->key);
@@ -233,7 +233,7 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
   sessions->open_count++;
-  kvf_wheel_arm(sessions->wheel, &session->timer, kvf_time_add(now_ns, kvf_ms_to_ns(self->config.idle_timeout_ms)));
+  kvf_wheel_arm(sessions->wheel, &session->timer, kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
   return KVF_OK;
 }
 
@@ -248,23 +248,23 @@ static void name_transports(kvf_welcome *out, const kvf_welcome *from)
 
 static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
-  kvf_welcome *welcome = &sessions->self->welcome;
+  kvf_welcome *welcome = &sessions->context->welcome;
   kvf_welcome brief = {.rank = welcome->rank, .ranks = welcome->ranks, .block_tokens = welcome->block_tokens};
   /* A control node reads no blocks: it need not know where they are. */
-  kvf_welcome *told = session->role == KVF_ROLE_RANK ? welcome : &brief;
+  kvf_welcome *sent = session->role == KVF_ROLE_RANK ? welcome : &brief;
   if (session->role == KVF_ROLE_CHECK) {
     name_transports(&brief, welcome);
   }
-  told->session_id = session->id;
-  told->version_min = KVF_PROTOCOL_VERSION;
-  told->version_max = KVF_PROTOCOL_VERSION;
-  (void)snprintf(told->library, sizeof(told->library), "%s", KVF_VERSION_TEXT);
-  size_t room = kvf_welcome_bytes_max(told);
+  sent->session_id = session->id;
+  sent->version_min = KVF_PROTOCOL_VERSION;
+  sent->version_max = KVF_PROTOCOL_VERSION;
+  (void)snprintf(sent->library, sizeof(sent->library), "%s", KVF_VERSION_TEXT);
+  size_t room = kvf_welcome_bytes_max(sent);
   size_t bytes = 0;
   uint8_t *body;
   kvf_status status = kvf_conn_frame_begin(session->conn, room, &body);
   if (status == KVF_OK) {
-    status = kvf_welcome_encode(told, body, room, &bytes);
+    status = kvf_welcome_encode(sent, body, room, &bytes);
   }
   if (status == KVF_OK) {
     kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_WELCOME, bytes);
@@ -275,7 +275,7 @@ static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
 static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
                      size_t body_bytes)
 {
-  kvf_self *self = sessions->self;
+  kvf_context *context = sessions->context;
   kvf_proof proof;
   uint8_t expected[KVF_HASH_BYTES];
   char difference[KVF_MESSAGE_BYTES_MAX];
@@ -291,7 +291,8 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     return;
   }
   /* Who only checks has no blocks to mean something by. */
-  if (session->role != KVF_ROLE_CHECK && !kvf_self_matches(self, proof.identity, proof.identity_count, difference)) {
+  if (session->role != KVF_ROLE_CHECK &&
+      !kvf_context_matches(context, proof.identity, proof.identity_count, difference)) {
     sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
@@ -378,7 +379,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
     kvf_list_remove(&session->used);
     kvf_list_push_back(&sessions->open, &session->used);
     kvf_wheel_arm(sessions->wheel, &session->timer,
-                  kvf_time_add(now_ns, kvf_ms_to_ns(sessions->self->config.idle_timeout_ms)));
+                  kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.idle_timeout_ms)));
   }
 }
 

@@ -8,8 +8,8 @@
 #include "base/wheel.h"
 #include "core/budget.h"
 #include "core/conn.h"
+#include "core/context.h"
 #include "core/lease_table.h"
-#include "core/self.h"
 #include "wire/address.h"
 
 /* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */
@@ -50,7 +50,7 @@ typedef struct kvf_session_counters {
 } kvf_session_counters;
 
 typedef struct kvf_sessions {
-  kvf_self *self;
+  kvf_context *context;
   kvf_conns *conns;
   kvf_lease_table *leases;
   kvf_wheel *wheel;
@@ -64,7 +64,7 @@ typedef struct kvf_sessions {
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_self *self, kvf_conns *conns, kvf_lease_table *leases,
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
                        kvf_wheel *wheel);
 void kvf_sessions_free(kvf_sessions *sessions);
 

@@ -244,19 +244,19 @@ static void take_output(void *context, const kvf_core_output *output)
     socket->unread = status == KVF_LIMIT;
   }
   if (output->hang_up) {
-    socket->told = true;
+    socket->let_go = true;
   }
 }
 
 static void flush_socket(kvf_control *control, kvf_control_socket *socket)
 {
-  if (socket->connecting && !socket->told) {
+  if (socket->connecting && !socket->let_go) {
     return;
   }
   if (!socket->connecting && kvf_control_socket_flush(socket) != KVF_OK) {
     socket->broken = true;
   }
-  if (socket->told) {
+  if (socket->let_go) {
     remove_socket(control, socket); /* a last word that the kernel did not take at once is not worth waiting for */
     return;
   }
@@ -279,7 +279,7 @@ static void flush_all(kvf_control *control)
   kvf_control_socket *next;
   HASH_ITER(by_id, control->sockets, socket, next)
   {
-    if (socket->told || socket->broken || kvf_control_socket_has_unsent(socket)) {
+    if (socket->let_go || socket->broken || kvf_control_socket_has_unsent(socket)) {
       flush_socket(control, socket);
     }
   }

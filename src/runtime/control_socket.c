@@ -96,7 +96,7 @@ bool kvf_control_socket_waits_to_send(const kvf_control_socket *socket)
 
 bool kvf_control_socket_holds_more(const kvf_control_socket *socket)
 {
-  return socket->tls != NULL && kvf_tls_held_bytes(socket->tls) > 0;
+  return socket->tls != NULL && kvf_tls_buffered_bytes(socket->tls) > 0;
 }
 
 /* RFC 8446, 5.1: a record's type and version; the message's type, or the alert's level, where a frame has a zero. */

@@ -16,7 +16,7 @@ typedef struct kvf_control_socket {
   bool connecting;
   bool broken; /* to be closed at the end of the turn */
   bool unread; /* because its peer does not read */
-  bool told;   /* the core has let go of it already */
+  bool let_go; /* the core has let go of it already */
   bool writable_wanted;
   uint8_t *in;
   size_t in_bytes;

@@ -28,7 +28,7 @@ struct kvf_log_sink {
   kvf_list lines;
   uint32_t count;
   uint64_t dropped;
-  uint64_t told; /* of the dropped ones */
+  uint64_t reported; /* of the dropped ones */
   bool closing;
   bool ended;     /* the thread has nothing left to write */
   bool abandoned; /* nobody waits for the thread: it frees the sink */
@@ -69,8 +69,8 @@ static void write_line(const kvf_log_sink *sink, kvf_log_level level, const char
 static void write_next(kvf_log_sink *sink)
 {
   kvf_list *node = kvf_list_pop_front(&sink->lines);
-  uint64_t untold = node == NULL ? sink->dropped - sink->told : 0;
-  sink->told += untold;
+  uint64_t unreported = node == NULL ? sink->dropped - sink->reported : 0;
+  sink->reported += unreported;
   (void)pthread_mutex_unlock(&sink->lock);
   if (node != NULL) {
     log_line *line = KVF_CONTAINER_OF(node, log_line, link);
@@ -78,7 +78,7 @@ static void write_next(kvf_log_sink *sink)
     free(line);
   } else {
     char text[64];
-    (void)snprintf(text, sizeof(text), "%" PRIu64 " lines were left out", untold);
+    (void)snprintf(text, sizeof(text), "%" PRIu64 " lines were left out", unreported);
     write_line(sink, KVF_LOG_WARN, text);
   }
   (void)pthread_mutex_lock(&sink->lock);
@@ -102,7 +102,7 @@ static void *run(void *context)
   kvf_log_sink *sink = context;
   (void)pthread_mutex_lock(&sink->lock);
   while (!sink->abandoned) {
-    if (!kvf_list_is_empty(&sink->lines) || sink->told < sink->dropped) {
+    if (!kvf_list_is_empty(&sink->lines) || sink->reported < sink->dropped) {
       write_next(sink);
     } else if (sink->closing) {
       break;

@@ -259,9 +259,9 @@ kvf_status kvf_node_unregister(kvf_node *node)
   (void)pthread_mutex_lock(&node->register_lock);
   if (node->memory_set) {
     uint64_t now_ns = kvf_node_enter(node);
-    bool quiet = kvf_core_clear_memory(node->core, now_ns);
+    bool released = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
-    if (quiet) {
+    if (released) {
       clear_memory(node);
     } else {
       status = KVF_AGAIN;

@@ -284,18 +284,18 @@ static void sleep_briefly(void)
   (void)nanosleep(&pause, NULL);
 }
 
-/* Ends all leases and loads, and waits until the loads are quiet. */
-static void wait_until_quiet(kvf_node *node)
+/* Ends all leases and loads, and waits until the loads are released. */
+static void wait_until_released(kvf_node *node)
 {
   kvf_event events[32];
-  bool quiet = false;
-  while (!quiet) {
+  bool released = false;
+  while (!released) {
     uint64_t now_ns = kvf_node_enter(node);
-    quiet = kvf_core_clear_memory(node->core, now_ns);
+    released = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     while (kvf_node_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
     }
-    if (!quiet) {
+    if (!released) {
       sleep_briefly();
     }
   }
@@ -308,10 +308,10 @@ static void disconnect_links(kvf_node *node)
   kvf_node_link *next;
   (void)kvf_node_enter(node);
   node->closing = true;
-  HASH_ITER(by_path, node->links, link, next)
+  HASH_ITER(by_link_id, node->links, link, next)
   {
     link->link->transport->ops->disconnect(link->link);
-    HASH_DELETE(by_path, node->links, link);
+    HASH_DELETE(by_link_id, node->links, link);
     free(link);
   }
   (void)pthread_mutex_unlock(&node->lock);
@@ -322,7 +322,7 @@ void kvf_node_close(kvf_node *node)
   if (node == NULL || node->owner != getpid()) {
     return;
   }
-  wait_until_quiet(node);
+  wait_until_released(node);
   kvf_ordering_close(node->ordering);
   kvf_checksummer_stop(node->checksummer);
   kvf_control_stop(node->control);

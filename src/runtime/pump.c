@@ -40,10 +40,10 @@ uint64_t kvf_node_enter_to_help(kvf_node *node)
   return now_ns;
 }
 
-static kvf_node_link *find_link(kvf_node *node, uint32_t path)
+static kvf_node_link *find_link(kvf_node *node, uint32_t link_id)
 {
   kvf_node_link *link;
-  HASH_FIND(by_path, node->links, &path, sizeof(path), link);
+  HASH_FIND(by_link_id, node->links, &link_id, sizeof(link_id), link);
   return link;
 }
 
@@ -79,13 +79,13 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
   if (status != KVF_OK) {
     goto failed;
   }
-  entry->path = action->path;
-  HASH_ADD(by_path, node->links, path, sizeof(entry->path), entry);
-  if (entry->by_path.tbl == NULL) {
+  entry->link_id = action->link_id;
+  HASH_ADD(by_link_id, node->links, link_id, sizeof(entry->link_id), entry);
+  if (entry->by_link_id.tbl == NULL) {
     status = KVF_NO_MEMORY;
     goto failed;
   }
-  kvf_link_spec spec = {.user = action->path,
+  kvf_link_spec spec = {.user = action->link_id,
                         .peer = action->address,
                         .incarnation = action->incarnation,
                         .session_id = action->welcome->session_id,
@@ -100,30 +100,30 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
   if (status == KVF_OK) {
     return;
   }
-  HASH_DELETE(by_path, node->links, entry);
+  HASH_DELETE(by_link_id, node->links, entry);
 
 failed:
   free(entry);
   if (status == KVF_PROTOCOL) {
-    kvf_core_on_link_malformed(node->core, now_ns, action->path);
+    kvf_core_on_link_malformed(node->core, now_ns, action->link_id);
   } else {
-    kvf_core_on_link(node->core, now_ns, action->path, status);
+    kvf_core_on_link(node->core, now_ns, action->link_id, status);
   }
 }
 
-static void do_close_link(kvf_node *node, uint32_t path)
+static void do_close_link(kvf_node *node, uint32_t link_id)
 {
-  kvf_node_link *entry = find_link(node, path);
+  kvf_node_link *entry = find_link(node, link_id);
   if (entry != NULL) {
     entry->link->transport->ops->disconnect(entry->link);
-    HASH_DELETE(by_path, node->links, entry);
+    HASH_DELETE(by_link_id, node->links, entry);
     free(entry);
   }
 }
 
 static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action)
 {
-  kvf_node_link *entry = find_link(node, action->path);
+  kvf_node_link *entry = find_link(node, action->link_id);
   if (entry == NULL) {
     kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0, 0);
     return;
@@ -138,7 +138,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action
 
 static void do_cancel(kvf_node *node, const kvf_load_read *action)
 {
-  kvf_node_link *entry = find_link(node, action->path);
+  kvf_node_link *entry = find_link(node, action->link_id);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
     entry->link->transport->ops->cancel(entry->link, action->transfer.id);
   }
@@ -149,7 +149,7 @@ static void do_store(kvf_node *node, const kvf_lease_store *store)
   if ((store->entry.word & 1) != 0) {
     kvf_fence_store_live(node->fence_table, store->slot, store->entry);
   } else {
-    kvf_fence_store_over(node->fence_table, store->slot, store->entry);
+    kvf_fence_store_ended(node->fence_table, store->slot, store->entry);
   }
   kvf_core_on_stored(node->core, store);
 }
@@ -172,7 +172,7 @@ static void carry_out(kvf_node *node, uint64_t now_ns)
         do_open_link(node, now_ns, &effect.link);
         break;
       case KVF_EFFECT_CLOSE_LINK:
-        do_close_link(node, effect.link.path);
+        do_close_link(node, effect.link.link_id);
         break;
       case KVF_EFFECT_STORE:
         do_store(node, &effect.store);

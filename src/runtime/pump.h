@@ -22,8 +22,8 @@ typedef struct kvf_dial {
 } kvf_dial;
 
 typedef struct kvf_node_link {
-  uint32_t path;
-  UT_hash_handle by_path;
+  uint32_t link_id;
+  UT_hash_handle by_link_id;
   kvf_link *link;
 } kvf_node_link;
 

@@ -150,7 +150,7 @@ void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry)
   atomic_store_explicit(&shared->word, entry.word, memory_order_release);
 }
 
-void kvf_fence_store_over(void *table, uint32_t slot, kvf_fence_entry entry)
+void kvf_fence_store_ended(void *table, uint32_t slot, kvf_fence_entry entry)
 {
   shared_entry *shared = entry_at(table, slot);
   atomic_store_explicit(&shared->word, entry.word, memory_order_release);

@@ -31,8 +31,8 @@ void kvf_fence_table_close(void *table, uint32_t slots);
  * time. */
 void kvf_fence_store_live(void *table, uint32_t slot, kvf_fence_entry entry);
 
-/* Ends: the over word, then a full barrier. After this returns, whoever finds the live word has read all its bytes
+/* Ends: the ended word, then a full barrier. After this returns, whoever finds the live word has read all its bytes
  * before: the blocks may be given away. The digest is left as it is. */
-void kvf_fence_store_over(void *table, uint32_t slot, kvf_fence_entry entry);
+void kvf_fence_store_ended(void *table, uint32_t slot, kvf_fence_entry entry);
 
 #endif

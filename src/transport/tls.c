@@ -43,9 +43,9 @@ struct kvf_tls {
   int fd;
   int error; /* errno of the first failure; 0: none. Nothing works after it */
   bool proved;
-  bool ended;     /* the socket has */
-  bool held_only; /* nothing is to be received: OpenSSL goes on with what it has */
-  bool drained;   /* OpenSSL has no whole record left of what it has received */
+  bool ended;         /* the socket has */
+  bool buffered_only; /* nothing is to be received: OpenSSL goes on with what it has */
+  bool drained;       /* OpenSSL has no whole record left of what it has received */
   char why[WHY_BYTES];
   uint32_t records; /* sent with the present key */
   uint8_t *out;     /* encrypted */
@@ -61,7 +61,7 @@ static int socket_read(BIO *bio, char *data, size_t bytes, size_t *got)
 {
   kvf_tls *tls = BIO_get_data(bio);
   BIO_clear_retry_flags(bio);
-  if (tls->held_only) {
+  if (tls->buffered_only) {
     BIO_set_retry_read(bio);
     return 0;
   }
@@ -519,13 +519,13 @@ ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message)
   if (ready != 1) {
     return ready;
   }
-  tls->held_only = kvf_tls_held_bytes(tls) > 0;
+  tls->buffered_only = kvf_tls_buffered_bytes(tls) > 0;
   ssize_t got = decrypt(tls, message);
-  tls->held_only = false;
+  tls->buffered_only = false;
   return got;
 }
 
-size_t kvf_tls_held_bytes(const kvf_tls *tls)
+size_t kvf_tls_buffered_bytes(const kvf_tls *tls)
 {
   const int decrypted = SSL_pending(tls->ssl);
   if (decrypted > 0) {

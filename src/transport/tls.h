@@ -56,7 +56,7 @@ ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message);
 
 /* What has been received and not been asked for, a record's worth at a time and at most: the descriptor does not tell
  * of it, and the next receive takes of what has been received alone (EAGAIN: it was no whole record). */
-size_t kvf_tls_held_bytes(const kvf_tls *tls);
+size_t kvf_tls_buffered_bytes(const kvf_tls *tls);
 
 /* While there are any: wait until the descriptor takes more, then send. It is also what a handshake waits with. */
 size_t kvf_tls_unsent_bytes(const kvf_tls *tls);

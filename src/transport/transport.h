@@ -5,7 +5,7 @@
  * host's functions (from its own threads, under none of its locks: they take the core's lock).
  *
  * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after
- * which nothing writes to the chunk's destination any more: that is what "quiet" rests on. A read that has status
+ * which nothing writes to the chunk's destination any more: that is what "released" rests on. A read that has status
  * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied, and its first byte was
  * copied after the lease had been found live: where it had not, nothing was copied and the sample says so. The host
  * judges the sample. Where both sides have checksums, KVF_OK says too that all items agree with theirs; KVF_CHECKSUM,
@@ -31,7 +31,7 @@ typedef struct kvf_read_result {
   uint64_t id;
   kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
   kvf_fence_sample sample; /* valid if status is KVF_OK or KVF_CHECKSUM */
-  uint64_t bytes;          /* that landed, checksums included */
+  uint64_t bytes;          /* that arrived, checksums included */
   uint64_t pieces;         /* runs that were contiguous on both sides, of those bytes */
   /* Leading items whose bytes were compared with the producer's checksums, and agree: all, or fewer if status is
    * KVF_CHECKSUM; 0 where one of the two sides has no checksums. */
@@ -42,7 +42,7 @@ typedef struct kvf_read_result {
 typedef struct kvf_transport_host {
   void *context;
   void (*read_done)(void *context, const kvf_read_result *result);
-  /* Bytes of this read have landed: at most once per KVF_PROGRESS_NS and read. */
+  /* Bytes of this read have arrived: at most once per KVF_PROGRESS_NS and read. */
   void (*read_progress)(void *context, uint64_t read_id);
   /* The outcome of connect(), once: KVF_OK, or why not (the link is then good for disconnect() only). */
   void (*link_up)(void *context, kvf_link *link, kvf_status status);

@@ -49,7 +49,7 @@ static uint32_t count_ended(const read_volley *volley, kvf_status status)
   return count;
 }
 
-/* Each read ends with what was said of it, once, and its bytes are as quiet as those of a good one. */
+/* Each read ends with what was said of it, once, and its bytes are as released as those of a good one. */
 FAULT_TEST(fault_every_status)
 {
   pair *two = open_pair();

@@ -460,8 +460,8 @@ void node_end(side *node, node_lease *lease)
   (void)pthread_mutex_lock(&node->lock);
   lease->over = true;
   (void)pthread_mutex_unlock(&node->lock);
-  const kvf_fence_entry entry = {kvf_fence_word_over(lease->lease.id), lease->digest};
-  kvf_fence_store_over(node->table, lease->lease.slot, entry);
+  const kvf_fence_entry entry = {kvf_fence_word_ended(lease->lease.id), lease->digest};
+  kvf_fence_store_ended(node->table, lease->lease.slot, entry);
 }
 
 kvf_fence_claim node_claim(const kvf_incarnation *incarnation, const node_lease *lease)

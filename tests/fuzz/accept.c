@@ -58,7 +58,7 @@ static void on_ended(const kvf_event *event)
   lease_model *model = &leases[event->user];
   fuzz_check(event->id == model->lease.id && !model->given_back && model->over_stored);
   model->given_back = true;
-  const kvf_config *options = &core.self.config;
+  const kvf_config *options = &core.context.config;
   switch (event->u.lease_end) {
     case KVF_LEASE_END_COMPLETED:
       fuzz_check(model->completed);
@@ -270,8 +270,8 @@ static void send_proof(wire *from, const kvf_key *key, const wire *stolen, size_
     wires_feed_frame(&all, from, KVF_FRAME_PROOF, stolen->proof, stolen->proof_bytes, cut);
     return;
   }
-  proof = (kvf_proof){.identity_count = core.self.config.identity_fields};
-  memcpy(proof.identity, core.self.config.identity, sizeof(proof.identity));
+  proof = (kvf_proof){.identity_count = core.context.config.identity_fields};
+  memcpy(proof.identity, core.context.config.identity, sizeof(proof.identity));
   if (from->challenge_bytes == KVF_CHALLENGE_BYTES_MAX && from->hello_bytes == KVF_HELLO_BYTES_MAX) {
     fuzz_check(kvf_handshake_client_proof(key, from->hello, from->hello_bytes, from->challenge, from->challenge_bytes,
                                           proof.proof) == KVF_OK);

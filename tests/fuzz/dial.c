@@ -2,9 +2,9 @@
  * Some have the key (a producer gone mad), some do not (a stranger at its address).
  *
  * Checked: nothing is dialed that no accepted ticket names; a server without the key is never trusted and hears no more
- * than HELLO; each load has one outcome, by its deadline, and then one quiet, when its reads have ended; a block counts
- * as good only if a live fence was shown after its read; no block is read anew before its last read has ended; each
- * request has one verdict; at the end nothing is left. */
+ * than HELLO; each load has one outcome, by its deadline, and then one release, when its reads have ended; a block
+ * counts as good only if a live fence was shown after its read; no block is read anew before its last read has ended;
+ * each request has one verdict; at the end nothing is left. */
 #include <string.h>
 
 #include "dial_world.h"
@@ -108,7 +108,7 @@ static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, 
   ticket->prompt.tokens = POSITIONS * BLOCK_TOKENS;
   ticket->block_tokens = BLOCK_TOKENS;
   ticket->ttl_ms = 1000;
-  memcpy(ticket->compat, world.core.self.compat, sizeof(ticket->compat));
+  memcpy(ticket->compat, world.core.context.compat, sizeof(ticket->compat));
   ticket->groups = 1;
   ticket->counts[0] = POSITIONS;
   ticket->ids = ids;
@@ -169,7 +169,7 @@ static void open_request(fuzz_tape *tape)
   }
   request_model *model = &world.requests[world.requests_count];
   *model = (request_model){.verdict_by_ns =
-                               options.load_timeout_ms * MS + kvf_ms_to_ns(world.config.options.quiet_timeout_ms)};
+                               options.load_timeout_ms * MS + kvf_ms_to_ns(world.config.options.release_timeout_ms)};
   make_ticket(producer, dial_lease(LOADS_MAX + world.requests_count), &ticket, ids);
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}};
   fuzz_check(kvf_requests_open(&world.core.requests, world.all.now_ns, &sources, &ticket.prompt, &options,

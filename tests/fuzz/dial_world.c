@@ -39,7 +39,7 @@ static void open_path(const kvf_peer_action *action)
   kvf_incarnation incarnation = dial_incarnation(producer);
   fuzz_check(memcmp(&action->incarnation, &incarnation, sizeof(incarnation)) == 0);
   fuzz_check(action->welcome->transports_count > 0 && world.open_paths_count < WIRES_MAX);
-  world.open_paths[world.open_paths_count++] = action->path;
+  world.open_paths[world.open_paths_count++] = action->link_id;
   if (world.open_paths_count == WIRES_MAX) {
     kvf_peers_on_link(&world.core.peers, world.all.now_ns, world.open_paths[--world.open_paths_count],
                       KVF_TRANSFER_SETUP);
@@ -49,7 +49,7 @@ static void open_path(const kvf_peer_action *action)
 static void start_read(const kvf_load_read *action)
 {
   uint32_t load = (uint32_t)(action->transfer.lease.id - 100);
-  fuzz_check(action->transfer.lease.id >= 100 && load < world.loads_count && !world.loads[load].is_quiet &&
+  fuzz_check(action->transfer.lease.id >= 100 && load < world.loads_count && !world.loads[load].is_released &&
              !world.loads[load].has_outcome);
   read_model *place = NULL;
   for (size_t i = 0; i < READS_MAX; i++) {
@@ -96,9 +96,9 @@ static void on_load(const kvf_event *event)
 {
   fuzz_check(event->user < world.loads_count);
   load_model *load = &world.loads[event->user];
-  if (event->kind == KVF_EVENT_QUIET) {
-    fuzz_check(load->has_outcome && !load->is_quiet);
-    load->is_quiet = true;
+  if (event->kind == KVF_EVENT_RELEASED) {
+    fuzz_check(load->has_outcome && !load->is_released);
+    load->is_released = true;
     for (size_t i = 0; i < READS_MAX; i++) {
       fuzz_check(world.reads[i].read_id == 0 || world.reads[i].load != event->user);
     }
@@ -244,7 +244,7 @@ bool dial_is_settled(void)
 {
   bool settled = true;
   for (uint32_t i = 0; i < world.loads_count; i++) {
-    settled = settled && world.loads[i].has_outcome && world.loads[i].is_quiet;
+    settled = settled && world.loads[i].has_outcome && world.loads[i].is_released;
   }
   for (uint32_t i = 0; i < world.requests_count; i++) {
     const request_model *request = &world.requests[i];

@@ -21,7 +21,7 @@ typedef struct load_model {
   bool wanted[POSITIONS];
   bool good[POSITIONS];
   bool has_outcome;
-  bool is_quiet;
+  bool is_released;
 } load_model;
 
 typedef struct read_model {
@@ -68,7 +68,7 @@ void dial_check(void);
 void dial_pass(uint64_t ns);
 /* The read is over; `is_good`: with a live fence's sample. */
 void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *sample, bool is_good);
-/* Whether every load is quiet and every request has what it waits for. */
+/* Whether every load is released and every request has what it waits for. */
 /* Says that the only rank is released, or that it is stuck. */
 void dial_let_go(request_model *request, bool is_stuck);
 bool dial_is_settled(void);

@@ -113,15 +113,15 @@ static void scribble(fuzz_tape *tape, kvf_config *config)
 static void read_key(fuzz_tape *tape)
 {
   size_t got;
-  char path[32];
+  char link_id[32];
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_key keys[KVF_KEYS_MAX];
   size_t count = 0;
   const uint8_t *bytes = fuzz_bytes(tape, fuzz_u16(tape) % 512, &got);
   int fd = memfd_create("key", MFD_CLOEXEC);
   fuzz_check(fd >= 0 && write(fd, bytes, got) == (ssize_t)got && fchmod(fd, 0600) == 0);
-  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-  if (kvf_key_file_read(path, keys, &count, message) == KVF_OK) {
+  (void)snprintf(link_id, sizeof(link_id), "/proc/self/fd/%d", fd);
+  if (kvf_key_file_read(link_id, keys, &count, message) == KVF_OK) {
     fuzz_check(count >= 1 && count <= KVF_KEYS_MAX);
     for (size_t i = 0; i < count; i++) {
       fuzz_check(keys[i].bytes >= KVF_KEY_BYTES_MIN && keys[i].bytes <= KVF_KEY_BYTES_MAX && keys[i].bytes <= got);

@@ -84,15 +84,15 @@ static void run_lines(FILE *file)
   free(line);
 }
 
-static void run_file(const char *path)
+static void run_file(const char *link_id)
 {
   static uint8_t data[FILE_BYTES_MAX];
-  FILE *file = fopen(path, "rb");
+  FILE *file = fopen(link_id, "rb");
   if (file == NULL) {
-    perror(path);
+    perror(link_id);
     exit(2);
   }
-  const char *ending = strrchr(path, '.');
+  const char *ending = strrchr(link_id, '.');
   if (ending != NULL && strcmp(ending, ".hex") == 0) {
     run_lines(file);
   } else {
@@ -103,11 +103,11 @@ static void run_file(const char *path)
 
 static void write_seed(const char *folder, unsigned i, const fuzz_seed_out *seed)
 {
-  char path[PATH_BYTES];
-  fuzz_check(snprintf(path, sizeof(path), "%s/seed-%u", folder, i) < (int)sizeof(path));
-  FILE *file = fopen(path, "wb");
+  char link_id[PATH_BYTES];
+  fuzz_check(snprintf(link_id, sizeof(link_id), "%s/seed-%u", folder, i) < (int)sizeof(link_id));
+  FILE *file = fopen(link_id, "wb");
   if (file == NULL || fwrite(seed->data, 1, seed->bytes, file) != seed->bytes || fclose(file) != 0) {
-    perror(path);
+    perror(link_id);
     exit(2);
   }
 }

@@ -43,8 +43,8 @@ void served_next_state(lease_model *model)
     kvf_fence_store_live(tcp.table, model->lease.slot, entry);
     model->state = LIVE;
   } else if (model->state == LIVE) {
-    entry.word = kvf_fence_word_over(model->lease.id);
-    kvf_fence_store_over(tcp.table, model->lease.slot, entry);
+    entry.word = kvf_fence_word_ended(model->lease.id);
+    kvf_fence_store_ended(tcp.table, model->lease.slot, entry);
     model->state = OVER;
   }
 }

@@ -46,7 +46,7 @@ typedef struct consumer {
   size_t sent_bytes;
   size_t parsed_bytes;
   uint8_t held[HELD_BYTES_MAX]; /* the rest of a frame that is sent in two pieces */
-  size_t held_bytes;
+  size_t buffered_bytes;
   sent_read reads[READS_MAX];
   uint32_t reads_count;
   uint32_t answered;

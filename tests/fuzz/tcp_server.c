@@ -65,8 +65,8 @@ static void send_now(tcp_end *end, const void *data, size_t bytes)
 static void send_held(tcp_end *end)
 {
   consumer *c = consumer_of(end);
-  size_t bytes = c->held_bytes;
-  c->held_bytes = 0;
+  size_t bytes = c->buffered_bytes;
+  c->buffered_bytes = 0;
   if (bytes > 0) {
     send_now(end, c->held, bytes);
   }
@@ -78,7 +78,7 @@ static void send_bytes(tcp_end *end, const uint8_t *data, size_t bytes)
   send_held(end);
   size_t now = in_pieces && c->proved ? fuzz_u8(&tape) : bytes;
   if (now < bytes && bytes - now <= HELD_BYTES_MAX) {
-    c->held_bytes = bytes - now;
+    c->buffered_bytes = bytes - now;
     memcpy(c->held, data + now, bytes - now);
     bytes = now;
   }
@@ -311,12 +311,12 @@ static bool turn(bool idle)
     return true;
   }
   for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
-    idle = idle && !tcp.ends[i].is_deaf && consumers[i].held_bytes == 0;
+    idle = idle && !tcp.ends[i].is_deaf && consumers[i].buffered_bytes == 0;
     tcp.ends[i].is_deaf = false;
     if (tcp.ends[i].fd >= 0) {
       send_held(&tcp.ends[i]);
     }
-    consumers[i].held_bytes = 0;
+    consumers[i].buffered_bytes = 0;
   }
   if (!idle) {
     return true;

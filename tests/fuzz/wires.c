@@ -272,7 +272,7 @@ void wires_core_config(kvf_core_config *out, const char *key, uint8_t name)
   options->loads_max = 8;
   options->load_timeout_ms = 1000;
   options->stall_timeout_ms = 100;
-  options->quiet_timeout_ms = 500;
+  options->release_timeout_ms = 500;
   options->chunk_bytes = 4096;
   (void)snprintf(options->transports, sizeof(options->transports), "tcp");
   fuzz_check(kvf_config_identity(options, "model", "m") == KVF_OK);

@@ -159,7 +159,7 @@ static bool offer(kvf_node *producer, uint32_t seed, kvf_lease *lease)
 
 typedef struct waited {
   bool loaded;
-  bool quiet;
+  bool load_released;
   bool decided;
   kvf_report report;
 } waited;
@@ -174,9 +174,9 @@ static void take(kvf_node *consumer, uint64_t id, const kvf_event *event, waited
     w->loaded = true;
     w->report = event->u.report;
     (void)kvf_request_report(consumer, &event->u.report);
-  } else if (event->kind == KVF_EVENT_QUIET) {
-    assert_true(w->loaded && !w->quiet);
-    w->quiet = true;
+  } else if (event->kind == KVF_EVENT_RELEASED) {
+    assert_true(w->loaded && !w->load_released);
+    w->load_released = true;
     (void)kvf_request_released(consumer, id, 1);
   } else if (event->kind == KVF_EVENT_VERDICT) {
     assert_false(w->decided);
@@ -187,7 +187,7 @@ static void take(kvf_node *consumer, uint64_t id, const kvf_event *event, waited
 static void wait_for(kvf_node *consumer, uint64_t id, waited *w)
 {
   uint64_t begun_ms = now_ms();
-  while (!(w->quiet && w->decided)) {
+  while (!(w->load_released && w->decided)) {
     kvf_event event;
     if (kvf_node_poll(consumer, &event, 1) > 0) {
       take(consumer, id, &event, w);

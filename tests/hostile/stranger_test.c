@@ -408,11 +408,11 @@ static void point_to(scene *s, const kvf_address *address)
 {
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
-  kvf_rank_record self;
+  kvf_rank_record context;
   assert_int_equal(kvf_node_address(s->producer.node, record, sizeof(record), &bytes), KVF_OK);
-  assert_int_equal(kvf_rank_record_decode(record, bytes, &self), KVF_OK);
-  self.address = address == NULL ? self.address : *address;
-  assert_int_equal(kvf_rank_record_encode(&self, record, sizeof(record), &bytes), KVF_OK);
+  assert_int_equal(kvf_rank_record_decode(record, bytes, &context), KVF_OK);
+  context.address = address == NULL ? context.address : *address;
+  assert_int_equal(kvf_rank_record_encode(&context, record, sizeof(record), &bytes), KVF_OK);
   assert_int_equal(kvf_node_set_ranks(s->producer.node, record, &bytes, 1), KVF_OK);
 }
 
@@ -446,7 +446,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   stranger by = accept_hello(listener);
   answer(&by);
   pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
-  assert_true(result.quiet && result.decided);
+  assert_true(result.load_released && result.decided);
   assert_string_equal(kvf_status_name(result.report.status), kvf_status_name(status));
   assert_int_equal(result.report.prefix, 0);
   assert_logged(&s->consumer, cause, name);

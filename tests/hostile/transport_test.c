@@ -28,7 +28,7 @@ static void open_node(pair_node *n)
                                  {"handshake_timeout_ms", "300"},
                                  {"stall_timeout_ms", "150"},
                                  {"load_timeout_ms", "1500"},
-                                 {"quiet_timeout_ms", "300"},
+                                 {"release_timeout_ms", "300"},
                                  {"breaker_cooldown_ms", "5"},
                                  {"breaker_cooldown_max_ms", "10"},
                                  {"backoff_min_ms", "1"},
@@ -136,7 +136,7 @@ TEST_WITH(links_that_do_not_come_up, open_scene, close_scene)
   assert_int_not_equal(load_under(s, &never, 1).status, KVF_OK);
 }
 
-/* P4, P2: cancels that the transport takes its time with. The outcome does not wait, quiet does, and by then no byte
+/* P4, P2: cancels that the transport takes its time with. The outcome does not wait, released does, and by then no byte
  * comes any more. */
 TEST_WITH(aborts_that_take_long, open_scene, close_scene)
 {
@@ -154,7 +154,7 @@ TEST_WITH(aborts_that_take_long, open_scene, close_scene)
     pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
     (void)kvf_load_abort(s->consumer.node, id);
     pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
-    assert_true(result.loaded && result.quiet && result.decided);
+    assert_true(result.loaded && result.load_released && result.decided);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       memset(s->consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES, QUARANTINE,
              (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES);

@@ -147,14 +147,14 @@ static void add(pair_option *list, const char *name, const char *value)
   *list = (pair_option){name, value};
 }
 
-static void be_inside_tls(char path[])
+static void be_inside_tls(char link_id[])
 {
-  int fd = mkstemp(path);
+  int fd = mkstemp(link_id);
   assert_true(fd >= 0 && write(fd, "a key of sixteen", 16) == 16);
   (void)close(fd);
   for (int i = 0; i < 2; i++) {
     pair_option *list = i == 0 ? options : patient;
-    add(list, "key_file", path);
+    add(list, "key_file", link_id);
     add(list, "tls", "always");
   }
 }

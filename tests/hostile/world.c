@@ -57,7 +57,7 @@ static kvf_status load_good(beside *b, uint32_t seed)
   }
   if (status == KVF_OK) {
     pair_wait(consumer, id, WORLD_PATIENCE_MS, &result);
-    status = result.quiet && result.decided ? (kvf_status)result.report.status : KVF_DEADLINE;
+    status = result.load_released && result.decided ? (kvf_status)result.report.status : KVF_DEADLINE;
   }
   for (uint32_t i = 0; status == KVF_OK && i < WORLD_BLOCKS; i++) {
     status = pair_holds(consumer, DESTINATION + i, seed, i) ? KVF_OK : KVF_CHECKSUM;
@@ -133,7 +133,7 @@ void beside_stop(beside *b)
 static void check(const pair_node *consumer, uint32_t seed, const pair_result *result, outcome *out)
 {
   assert_true(result->loaded);
-  assert_true(result->quiet);
+  assert_true(result->load_released);
   assert_true(result->decided);
   out->status = (kvf_status)result->report.status;
   out->prefix = result->report.prefix;

@@ -54,7 +54,7 @@ typedef struct outcome {
 } outcome;
 
 /* Offers blocks that no other load of the world uses, loads them, and checks P1 (the blocks that are said to be good
- * are), P2 (the outcome comes in time, and quiet and the verdict after it), P3 (each once: pair_wait()), and that a
+ * are), P2 (the outcome comes in time, and released and the verdict after it), P3 (each once: pair_wait()), and that a
  * failure has a reason that is not a caller's mistake. */
 void world_load(pair_node *producer, pair_node *consumer, uint32_t seed, outcome *out);
 /* As above with a ticket of one's own: of another process' producer, say. */

@@ -80,7 +80,7 @@ class Agent:
             engine.events.append(event)
             if event.kind == _kvferry.EVENT_LOAD:
                 engine.control.request_report([event.report])
-            elif event.kind == _kvferry.EVENT_QUIET:
+            elif event.kind == _kvferry.EVENT_RELEASED:
                 engine.control.request_released([event.id], 0)
         return next((event for event in engine.events if event[:2] == (kind, id_)), None)
 

@@ -14,7 +14,7 @@
  * | kvf_fence_load: acquire fence, kvf_fence_barrier | the sample is taken before the  | FENCE_READ_FIRST does it by  |
  * |   before the first load; full where the kernel   | copy's last loads               | hand; see below              |
  * |   has copied and the table is mapped             |                                 |                              |
- * | kvf_fence_store_over: full, after the over word  | next owner's bytes before over  | OVER_AFTER_FREE does it by   |
+ * | kvf_fence_store_ended: full, after the over word  | next owner's bytes before over  | OVER_AFTER_FREE does it by |
  * |                                                  |                                 | hand; see below              |
  *
  * The last two do not show on x86 when they are taken out: it keeps loads in order, and stores in order (TSO), and
@@ -58,11 +58,11 @@ typedef struct litmus_world {
 /* What reading a lease came to. */
 typedef struct litmus_count {
   uint64_t rounds;
-  uint64_t live;    /* confirmed, and every byte right */
-  uint64_t over;    /* ended meanwhile */
-  uint64_t early;   /* not published yet */
-  uint64_t foreign; /* confirmed, with a byte of another lease */
-  uint64_t torn;    /* live, with the digest of another lease */
+  uint64_t live;           /* confirmed, and every byte right */
+  uint64_t over;           /* ended meanwhile */
+  uint64_t early;          /* not published yet */
+  uint64_t remote_pointer; /* confirmed, with a byte of another lease */
+  uint64_t torn;           /* live, with the digest of another lease */
 } litmus_count;
 
 typedef struct litmus_reader litmus_reader;

@@ -80,7 +80,7 @@ static void live(litmus_world *world, uint64_t lease_id, kvf_prng *prng)
 
 static void end(litmus_world *world, uint64_t lease_id)
 {
-  kvf_fence_store_over(world->table, litmus_slot(lease_id), (kvf_fence_entry){kvf_fence_word_over(lease_id), 0});
+  kvf_fence_store_ended(world->table, litmus_slot(lease_id), (kvf_fence_entry){kvf_fence_word_ended(lease_id), 0});
 }
 
 static void produce(litmus_world *world)

@@ -71,7 +71,7 @@ kvf_status litmus_copy_by_socket(litmus_reader *reader, uint64_t lease_id, kvf_f
   return whole ? KVF_OK : KVF_TRANSFER_FAILED;
 }
 
-static void landed(void *context)
+static void arrived(void *context)
 {
   (void)context;
 }
@@ -108,7 +108,7 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
   kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = LITMUS_REGIONS});
   const kvf_chunk chunk = {&transfer, &plan, &plan.want, regions};
   const kvf_local_copy copy = {
-      .pid = reader->producer, .imports = imports, .fence = reader->fence, .stop = &never_stop, .landed = landed};
+      .pid = reader->producer, .imports = imports, .fence = reader->fence, .stop = &never_stop, .arrived = arrived};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
   return kvf_local_copy_lease(&copy, &chunk, table, &bytes, out);
 }
@@ -136,7 +136,7 @@ static void check_bytes(litmus_reader *reader, uint64_t lease_id, const kvf_fenc
 {
   for (size_t i = 0; i < LITMUS_WORDS; i++) {
     if (reader->copy[i] != lease_id) {
-      reader->count.foreign++;
+      reader->count.remote_pointer++;
       complain("confirmed, but not all of it", lease_id, found, i * sizeof(uint64_t), reader->copy[i]);
       return;
     }

@@ -96,7 +96,7 @@ class Engine:
                 self.events.append(event)
                 if event.kind == _kvferry.EVENT_LOAD:
                     self.control.request_report([event.report])
-                elif event.kind == _kvferry.EVENT_QUIET:
+                elif event.kind == _kvferry.EVENT_RELEASED:
                     self.control.request_released([event.id], 0)
             return next((event for event in self.events if (event.kind, event.id) == (kind, id_)), None)
         return wait_for(f"event {kind} of {id_}", find)

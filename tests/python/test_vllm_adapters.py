@@ -230,7 +230,7 @@ class Engine:
         b = self.load()
         (load,) = self.step().load
         for one in self.workers:
-            one._node.events.append(event(_kvferry.EVENT_QUIET, load[0]))
+            one._node.events.append(event(_kvferry.EVENT_RELEASED, load[0]))
         self.node.decide(load[0], _kvferry.ACTION_USE)
         self.step()
         self.side._poll()
@@ -239,7 +239,7 @@ class Engine:
         return b
 
     def reasons(self, of: str) -> dict[str, int]:
-        return self.side._producer._tally.take().get(of, {})
+        return self.side._producer._counters.take().get(of, {})
 
     def call(self, name: str, *args: Any, meanwhile: Callable[[], None] = lambda: None) -> None:
         engine_core._for_ours(engine_core.WRAPPERS[name])(lambda *given: meanwhile(), self, *args)
@@ -341,7 +341,7 @@ def test_a_rank_with_another_one_loads_nothing(pair: Engine, what: str) -> None:
     assert [len(one._node.of("load_start")) for one in pair.workers] == [1, 0]
     orders = pair.step()
     assert orders.abort
-    pair.workers[0]._node.events.append(event(_kvferry.EVENT_QUIET, orders.abort[0]))
+    pair.workers[0]._node.events.append(event(_kvferry.EVENT_RELEASED, orders.abort[0]))
     pair.step()
     assert pair.settled == {"b"} and b.num_computed_tokens == 0
     assert pair.reasons("not_loaded") == {"lora_changed": 1}
@@ -352,7 +352,7 @@ def test_dropped_by_a_call_while_it_loads(engine: Engine) -> None:
     engine.step()
     b = engine.load()
     (load,) = engine.step().load
-    engine.workers[0]._node.events.append(event(_kvferry.EVENT_QUIET, load[0]))
+    engine.workers[0]._node.events.append(event(_kvferry.EVENT_RELEASED, load[0]))
     engine.call("add_lora", lora(2, "/b"), meanwhile=lambda: engine.read("y"))
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and b.num_computed_tokens == 0
     assert engine.reasons("not_loaded") == {"lora_changed": 1}

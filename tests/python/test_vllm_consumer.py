@@ -1,4 +1,4 @@
-"""The scheduler side of a decode engine: a request is reported to vLLM once, and only when its blocks are quiet."""
+"""The scheduler side of a decode engine: a request is reported to vLLM once, and only when its blocks are released."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fakes import (  # noqa: E402
 )
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
-from kvferry.engine.metrics import Tally  # noqa: E402
+from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
 
 TOKENS = 80
@@ -44,8 +44,8 @@ class Side:
         self.node.status["request_open"] = open_status
         self.node.positions = [(tokens + 31) // 32] * (groups + sliding)
         self.failures = FakeFailures()
-        self.tally = Tally()
-        self.consumer = Consumer(self.node, prompts(), self.tally, self.failures, vllm_config(ranks=ranks, options=options),
+        self.counters = Counters()
+        self.consumer = Consumer(self.node, prompts(), self.counters, self.failures, vllm_config(ranks=ranks, options=options),
                                  kv_cache_config(groups, sliding))
         self.manager = self.consumer.manager = FakeManager()
         self.a = request("a", tokens, params=params)
@@ -213,7 +213,7 @@ def test_vllm_decides_not_to_load(computed: int, counted: dict[str, dict[str, in
     side.consumer.offer(side.a, computed)
     side.consumer.admit(side.a, FakeBlocks([5, 6, 7]), 0)
     assert side.node.of("request_cancel") == [side.id]
-    assert side.orders() == Orders() and side.tally.take() == counted
+    assert side.orders() == Orders() and side.counters.take() == counted
 
 
 @pytest.mark.parametrize("status", [_kvferry.BAD_TICKET, _kvferry.INCOMPATIBLE, _kvferry.NO_MEMORY])
@@ -353,9 +353,9 @@ def test_preempted_after_its_load() -> None:
     side.release()
     assert side.settle() == {"a"}
     side.consumer.start({"a"}, ())
-    assert side.tally.take() == {}
+    assert side.counters.take() == {}
     side.consumer.start((), {"a", "somebody else"})
-    assert side.tally.take() == {"not_loaded": {"preempted": 1}}
+    assert side.counters.take() == {"not_loaded": {"preempted": 1}}
     assert side.consumer.offer(side.a, 0) == (0, False)
 
 
@@ -440,7 +440,7 @@ def test_a_discarded_load_is_computed_when_it_is_quiet() -> None:
     assert side.settle() == {"a"} and side.settle() == set()
     assert side.a.num_computed_tokens == 0 and side.manager.freed == ["a"]
     assert side.failures.recorded == []
-    assert side.tally.take() == {"not_loaded": {"discarded": 1}}
+    assert side.counters.take() == {"not_loaded": {"discarded": 1}}
 
 
 def test_a_discarded_load_whose_client_leaves() -> None:
@@ -457,5 +457,5 @@ def test_a_discarded_load_whose_client_leaves() -> None:
 def test_what_waits_with_a_ticket_of_old_weights_is_computed() -> None:
     side = Side()
     side.consumer.forget_waiting()
-    assert side.tally.take() == {"not_loaded": {"weights_changed": 1}}
+    assert side.counters.take() == {"not_loaded": {"weights_changed": 1}}
     assert side.consumer.offer(side.a, 0) == (0, False) and side.node.of("request_cancel") == [side.id]

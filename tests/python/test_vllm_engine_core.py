@@ -42,7 +42,7 @@ class Rank:
             return []
         leases = [int(lease.split()[1]) for lease in self.node.of("lease_end")]
         return [*(event(_kvferry.EVENT_LEASE_ENDED, id_, cause=3) for id_ in leases),
-                *(event(_kvferry.EVENT_QUIET, id_) for id_ in self.node.of("load_abort"))]
+                *(event(_kvferry.EVENT_RELEASED, id_) for id_ in self.node.of("load_abort"))]
 
 
 class Engine:

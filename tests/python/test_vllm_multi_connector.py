@@ -143,8 +143,8 @@ class Engine:
         self.errors.clear()
         self._update_from_kv_xfer_finished(heard)
 
-    def quiet(self) -> None:
-        self.rank.events.append(event(_kvferry.EVENT_QUIET, self.control.next_id))
+    def released(self) -> None:
+        self.rank.events.append(event(_kvferry.EVENT_RELEASED, self.control.next_id))
 
 
 @pytest.fixture(params=[True, False], ids=["first", "last"])
@@ -161,7 +161,7 @@ def test_what_the_sibling_has_loaded_or_saved_stays_told(engine: Engine) -> None
     b = engine.add("b", BRINGS)
     engine.step()
     engine.control.decide(engine.control.next_id, _kvferry.ACTION_USE)
-    engine.quiet()
+    engine.released()
     engine.sibling.loaded, engine.sibling.saved = {"loading"}, {"saving"}
     engine.step()
     assert engine.finished_recving_kv_req_ids == {"loading", "b"} and engine.freed == ["saving"]
@@ -227,7 +227,7 @@ def test_a_client_that_leaves_while_it_is_loaded(engine: Engine, keeps: bool, si
         engine.sibling.saved = {"b"}
         engine.step()
     assert engine.freed == ["b"] and engine.manager.freed == []
-    engine.quiet()
+    engine.released()
     engine.step()
     assert engine.manager.freed == ["block 2", "block 1"]
 
@@ -239,7 +239,7 @@ def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
     b = engine.add("b", BRINGS)
     engine.step()
     engine.control.decide(engine.control.next_id, FAIL, _kvferry.LEASE_EXPIRED)
-    engine.quiet()
+    engine.released()
     engine.step()
     assert engine.errors == {"b"}
     engine.step()

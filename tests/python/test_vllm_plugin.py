@@ -42,8 +42,8 @@ def test_it_may_be_called_again(registry: dict[str, object]) -> None:
 
 
 def test_plugins_switched_off(registry: dict[str, object]) -> None:
-    by_path = named(kv_connector_module_path="kvferry.vllm")
-    assert KVConnectorFactory.get_connector_class(by_path) is KVFerryConnector
+    by_link_id = named(kv_connector_module_path="kvferry.vllm")
+    assert KVConnectorFactory.get_connector_class(by_link_id) is KVFerryConnector
 
 
 def test_the_call_does_not_import_the_connector() -> None:

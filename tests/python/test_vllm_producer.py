@@ -12,7 +12,7 @@ pytest.importorskip("vllm")
 from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
-from kvferry.engine.metrics import Tally  # noqa: E402
+from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -25,7 +25,7 @@ SLID = ([5, 6, 7], [0, 9, 10])
 
 def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     node = FakeNode()
-    producer = Producer(node, prompts(), Tally(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
+    producer = Producer(node, prompts(), Counters(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
     producer.manager = FakeManager()
     producer.manager.groups = SLID if sliding else ([5, 6, 7],)
     return node, producer
@@ -44,7 +44,7 @@ def ids(blocks: list[Any]) -> list[int]:
 
 def reasons(producer: Producer) -> dict[str, int]:
     """Why there were no tickets."""
-    return producer._tally.take().get("no_tickets", {})
+    return producer._counters.take().get("no_tickets", {})
 
 
 def published(producer: Producer, **fields: Any) -> tuple[Any, int]:

@@ -214,7 +214,7 @@ def no_resource(world: World) -> tuple[Sides, Params]:
 
 
 def rank_lost(world: World) -> tuple[Sides, Params]:
-    consumer = world.engine(ranks=2, load_timeout_ms=200, quiet_timeout_ms=200)
+    consumer = world.engine(ranks=2, load_timeout_ms=200, release_timeout_ms=200)
     consumer.silent = {1}
     return consumer, world.prefill(ranks=2, **PATIENT)
 

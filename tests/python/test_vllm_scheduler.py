@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from kvferry.engine import producer  # noqa: E402
-from kvferry.engine.metrics import Tally  # noqa: E402
+from kvferry.engine.metrics import Counters  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
 
 ASKS = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -59,13 +59,13 @@ def stat(engine: ModelEngine, name: str, reason: str = "") -> int:
 def no_tickets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why there were none, as it is counted."""
     reasons: list[str] = []
-    add = Tally.add
+    add = Counters.add
 
-    def note(tally: Tally, name: str, reason: str) -> None:
-        add(tally, name, reason)
+    def note(counters: Counters, name: str, reason: str) -> None:
+        add(counters, name, reason)
         reasons.extend([reason] if name == "no_tickets" else [])
 
-    monkeypatch.setattr(Tally, "add", note)
+    monkeypatch.setattr(Counters, "add", note)
     return reasons
 
 
@@ -117,7 +117,7 @@ def test_preempted_after_its_load(engine: Callable[..., ModelEngine], asynchrono
     """Its lease has ended, and its prompt is computed."""
     p, d = engine("p", asynchronous), engine("d", asynchronous, blocks=14)
     counted: list[tuple[str, str]] = []
-    d.side._consumer._tally.add = lambda *what: counted.append(what)
+    d.side._consumer._counters.add = lambda *what: counted.append(what)
     others = {name: [*PROMPT[:-1], token] for token, name in enumerate("ab")}
     for name, prompt in others.items():
         d.ask(name, prompt, 100, prefill(p, name, prompt))

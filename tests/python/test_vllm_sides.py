@@ -99,7 +99,7 @@ def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     node.stuck = {5, 7}
     assert side.news() == messages.News(1, stuck={5})
     node.stuck = set()
-    node.events = [event(_kvferry.EVENT_LOAD, 5, report=b"report"), event(_kvferry.EVENT_QUIET, 5)]
+    node.events = [event(_kvferry.EVENT_LOAD, 5, report=b"report"), event(_kvferry.EVENT_RELEASED, 5)]
     assert side.news() == messages.News(1, reports=[b"report"], released={5})
 
 

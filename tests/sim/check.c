@@ -9,7 +9,7 @@ static void check_node(sim_world *world, const sim_node *node)
              (unsigned long long)core->requests.by_id->id);
   }
   if (core->loads.by_id != NULL) {
-    sim_fail(world, "P2", "node %u: a load is never quiet", node->index);
+    sim_fail(world, "P2", "node %u: a load is never released", node->index);
   }
   if (core->leases.live != 0 || core->leases.held != 0) {
     sim_fail(world, "P5", "node %u: %u leases are live and %u held for ever", node->index, core->leases.live,

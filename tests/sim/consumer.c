@@ -16,7 +16,7 @@ static void on_let_go(sim_world *world, const sim_event *event);
 static void on_abort(sim_world *world, const sim_event *event);
 static void on_load_watch(sim_world *world, const sim_event *event);
 static void on_verdict_watch(sim_world *world, const sim_event *event);
-static void on_quiet_watch(sim_world *world, const sim_event *event);
+static void on_released_watch(sim_world *world, const sim_event *event);
 static void on_used(sim_world *world, const sim_event *event);
 
 uint32_t sim_job_index(const sim_world *world, const sim_job *job)
@@ -131,7 +131,7 @@ static void begin(sim_world *world, sim_job *job)
     tell(world, job, on_load, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
   }
   tell(world, job, on_verdict_watch, 0,
-       kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.quiet_timeout_ms) + WATCH_SLACK_NS);
+       kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.release_timeout_ms) + WATCH_SLACK_NS);
 }
 
 /* False if there is no room now. */
@@ -330,7 +330,7 @@ static void on_outcome(sim_world *world, sim_job *job, sim_node *node, const kvf
   }
   load->state = SIM_LOAD_DECIDED;
   load->report = *report;
-  tell(world, job, on_quiet_watch, node->rank, kvf_ms_to_ns(world->config.quiet_timeout_ms) + WATCH_SLACK_NS);
+  tell(world, job, on_released_watch, node->rank, kvf_ms_to_ns(world->config.release_timeout_ms) + WATCH_SLACK_NS);
   world->result->loads++;
   sim_job_check_prefix(world, job, node, report->prefix, "is loaded");
   if (job->offer == SIM_NOBODY && report->prefix > job->skip && job->skip < sim_prompt_at(job->prompt)->positions) {
@@ -345,20 +345,20 @@ static void on_outcome(sim_world *world, sim_job *job, sim_node *node, const kvf
   }
 }
 
-static void on_quiet(sim_world *world, sim_job *job, const sim_node *node)
+static void on_released(sim_world *world, sim_job *job, const sim_node *node)
 {
   sim_load *load = &job->load[node->rank];
-  sim_note(world, node->index, "load of job % is quiet", sim_job_index(world, job), 0, 0);
+  sim_note(world, node->index, "load of job % is released", sim_job_index(world, job), 0, 0);
   if (load->state != SIM_LOAD_DECIDED) {
-    sim_fail(world, "P3", "node %u: a second quiet of job %u, or one before its outcome", node->index,
+    sim_fail(world, "P3", "node %u: a second released of job %u, or one before its outcome", node->index,
              sim_job_index(world, job));
     return;
   }
   if (load->reads > 0) {
-    sim_fail(world, "P4", "node %u: job %u is quiet with %u reads in flight", node->index, sim_job_index(world, job),
+    sim_fail(world, "P4", "node %u: job %u is released with %u reads in flight", node->index, sim_job_index(world, job),
              load->reads);
   }
-  let_go(world, job, node->rank, SIM_LOAD_QUIET);
+  let_go(world, job, node->rank, SIM_LOAD_RELEASED);
 }
 
 void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event)
@@ -370,7 +370,7 @@ void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event)
   } else if (event->kind == KVF_EVENT_LOAD) {
     on_outcome(world, job, node, &event->u.report);
   } else {
-    on_quiet(world, job, node);
+    on_released(world, job, node);
   }
 }
 
@@ -391,7 +391,7 @@ static void on_load_watch(sim_world *world, const sim_event *event)
 }
 
 /* P4: blocks that a copy keeps for too long are told of. */
-static void on_quiet_watch(sim_world *world, const sim_event *event)
+static void on_released_watch(sim_world *world, const sim_event *event)
 {
   sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
@@ -402,7 +402,7 @@ static void on_quiet_watch(sim_world *world, const sim_event *event)
     sim_node_catch_up(world, node);
   }
   if (job->load[event->b].state == SIM_LOAD_DECIDED && kvf_core_is_healthy(&node->core)) {
-    sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not quiet", node->index, event->a);
+    sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not released", node->index, event->a);
   }
   if (job->load[event->b].state == SIM_LOAD_DECIDED) {
     sim_node *control = control_of(world, job);

@@ -102,8 +102,9 @@ static void set_ranks(sim_world *world, sim_engine *engine)
   kvf_rank_record records[SIM_RANKS_MAX];
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     uint32_t node = engine->index * SIM_NODES_EACH + rank;
-    records[rank] = (kvf_rank_record){
-        .address = sim_address_of(world, node), .incarnation = world->nodes[node].core.self.incarnation, .rank = rank};
+    records[rank] = (kvf_rank_record){.address = sim_address_of(world, node),
+                                      .incarnation = world->nodes[node].core.context.incarnation,
+                                      .rank = rank};
   }
   if (kvf_core_set_ranks(&world->nodes[engine->control].core, records, engine->ranks) != KVF_OK) {
     sim_fail(world, "SIM", "engine %u cannot set its ranks", engine->index);
@@ -211,23 +212,23 @@ static void on_stopping(sim_world *world, const sim_event *event)
   if (engine->life != event->c || engine->state != SIM_ENGINE_STOPPING || sim_waits(world, event->a, event)) {
     return;
   }
-  bool quiet = true;
+  bool ranks_released = true;
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     sim_node *node = &world->nodes[event->a * SIM_NODES_EACH + rank];
     uint64_t now_ns = sim_node_enter(world, node);
     bool cleared = kvf_core_clear_memory(&node->core, now_ns);
     sim_node_leave(world, node);
     sim_node_catch_up(world, node);
-    quiet = quiet && cleared;
+    ranks_released = ranks_released && cleared;
   }
-  for (uint32_t i = 0; quiet && i < world->reads_end; i++) {
+  for (uint32_t i = 0; ranks_released && i < world->reads_end; i++) {
     const sim_read *read = &world->reads[i];
     if (read->used && read->node / SIM_NODES_EACH == engine->index) {
       sim_fail(world, "P4", "engine %u: memory is free to go while read %llu writes to it", engine->index,
                (unsigned long long)read->id);
     }
   }
-  if (!quiet) {
+  if (!ranks_released) {
     sim_push(world, world->now_ns + STOP_POLL_NS, on_stopping, event->a, 0, event->c);
     return;
   }

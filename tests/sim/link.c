@@ -9,11 +9,11 @@
 static void on_link_open(sim_world *world, const sim_event *event);
 static void on_link_down(sim_world *world, const sim_event *event);
 
-sim_link *sim_link_find(sim_world *world, uint32_t node, uint32_t path)
+sim_link *sim_link_find(sim_world *world, uint32_t node, uint32_t link_id)
 {
   for (uint32_t i = 0; i < world->links_end; i++) {
     sim_link *link = &world->links[i];
-    if (link->used && link->node == node && link->path == path) {
+    if (link->used && link->node == node && link->link_id == link_id) {
       return link;
     }
   }
@@ -41,18 +41,18 @@ void sim_link_open(sim_world *world, sim_node *node, const kvf_peer_action *acti
   const char *name = node->core.peers.transports[action->transport];
   *link = (sim_link){.used = true,
                      .is_tcp = strcmp(name, "tcp") == 0,
-                     .path = action->path,
+                     .link_id = action->link_id,
                      .node = node->index,
                      .peer = action->address.port - sim_address_of(world, 0).port,
                      .session_id = action->welcome->session_id,
                      .incarnation = action->incarnation};
   link->peer_life = sim_engine_of(world, link->peer)->life;
-  sim_note(world, node->index, "opens link % to node %, tcp: %", link->path, link->peer, link->is_tcp);
+  sim_note(world, node->index, "opens link % to node %, tcp: %", link->link_id, link->peer, link->is_tcp);
   if (action->welcome->regions_count == 0) {
     link->session_id = 0; /* both transports refuse what has no memory */
   }
   sim_push(world, world->now_ns + world->delay_ns + sim_lag(world, SIM_FAULT_DELAY, 4 * SIM_MS), on_link_open,
-           node->index, link->path, sim_engine_of(world, node->index)->life);
+           node->index, link->link_id, sim_engine_of(world, node->index)->life);
 }
 
 /* The link that the event is for, NULL if it is gone. */
@@ -68,7 +68,7 @@ static kvf_status open_status(sim_world *world, const sim_link *link)
   if (link->session_id == 0) {
     return KVF_TRANSFER_SETUP;
   }
-  if (!peer->is_up || memcmp(&peer->core.self.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+  if (!peer->is_up || memcmp(&peer->core.context.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     return link->is_tcp ? KVF_PEER_DOWN : KVF_TRANSFER_SETUP;
   }
   if (link->is_tcp && !kvf_sessions_key(&peer->core.sessions, link->session_id, &key)) {
@@ -120,18 +120,18 @@ void sim_link_break(sim_world *world, sim_link *link, kvf_status status)
   (void)status;
   if (link->up) {
     link->up = false;
-    sim_push(world, world->now_ns + sim_lag(world, SIM_FAULT_DELAY, LINK_DOWN_NS), on_link_down, link->node, link->path,
-             sim_engine_of(world, link->node)->life);
+    sim_push(world, world->now_ns + sim_lag(world, SIM_FAULT_DELAY, LINK_DOWN_NS), on_link_down, link->node,
+             link->link_id, sim_engine_of(world, link->node)->life);
   }
 }
 
-void sim_link_close(sim_world *world, sim_node *node, uint32_t path)
+void sim_link_close(sim_world *world, sim_node *node, uint32_t link_id)
 {
-  sim_link *link = sim_link_find(world, node->index, path);
-  sim_note(world, node->index, "closes link %", path, 0, 0);
+  sim_link *link = sim_link_find(world, node->index, link_id);
+  sim_note(world, node->index, "closes link %", link_id, 0, 0);
   if (link != NULL) {
     link->used = false;
-    sim_reads_cancel_path(world, node->index, path);
+    sim_reads_cancel_path(world, node->index, link_id);
   }
 }
 

@@ -240,11 +240,11 @@ static void explain(const char *program, const sim_finding *finding)
          finding->seed, finding->seed);
 }
 
-static bool write_json(const char *path, const sim_pool_outcome *outcome)
+static bool write_json(const char *link_id, const sim_pool_outcome *outcome)
 {
-  FILE *file = fopen(path, "w");
+  FILE *file = fopen(link_id, "w");
   if (file == NULL) {
-    (void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    (void)fprintf(stderr, "%s: %s\n", link_id, strerror(errno));
     return false;
   }
   (void)fprintf(file, "{\"seeds\": %" PRIu64 ", \"findings\": %" PRIu32 ", \"seconds\": %.1f}\n", outcome->seeds,

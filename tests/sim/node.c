@@ -34,7 +34,7 @@ static void carry_out(sim_world *world, sim_node *node, const kvf_effect *effect
       sim_link_open(world, node, &effect->link);
       break;
     case KVF_EFFECT_CLOSE_LINK:
-      sim_link_close(world, node, effect->link.path);
+      sim_link_close(world, node, effect->link.link_id);
       break;
     case KVF_EFFECT_STORE:
       sim_store(world, node, &effect->store);

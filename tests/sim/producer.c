@@ -231,7 +231,7 @@ static void on_preempt(sim_world *world, const sim_event *event)
   }
   sim_node_leave(world, node);
   sim_note(world, node->index, "ends lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
-  if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {
+  if (node->table[offer->lease.slot].word < kvf_fence_word_ended(offer->lease.id)) {
     sim_fail(world, "P1", "node %u: lease %llu was ended, but the fence does not say so", node->index,
              (unsigned long long)offer->lease.id);
   }
@@ -249,7 +249,7 @@ void sim_offer_on_event(sim_world *world, sim_node *node, const kvf_event *event
              (unsigned long long)event->id);
     return;
   }
-  if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {
+  if (node->table[offer->lease.slot].word < kvf_fence_word_ended(offer->lease.id)) {
     sim_fail(world, "P1", "node %u: the blocks of lease %llu come back before over is stored", node->index,
              (unsigned long long)event->id);
   }

@@ -74,7 +74,7 @@ static sim_read *new_read(sim_world *world)
 
 static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_load_read *action)
 {
-  const sim_link *link = sim_link_find(world, node->index, action->path);
+  const sim_link *link = sim_link_find(world, node->index, action->link_id);
   uint32_t job = job_of(world, node, action);
   if (job == SIM_NOBODY || action->transfer.items_count > SIM_IDS_MAX || action->transfer.heads == 0 ||
       action->transfer.local_head + action->transfer.heads > node->heads) {
@@ -88,7 +88,7 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
                      .id = action->transfer.id,
                      .node = node->index,
                      .life = sim_engine_of(world, node->index)->life,
-                     .path = action->path,
+                     .link_id = action->link_id,
                      .job = job,
                      .lease = action->transfer.lease,
                      .remote_head = action->transfer.remote_head,
@@ -183,10 +183,10 @@ void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
   }
 }
 
-void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t path)
+void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t link_id)
 {
   for (uint32_t i = 0; i < world->reads_end; i++) {
-    if (world->reads[i].used && world->reads[i].node == node && world->reads[i].path == path) {
+    if (world->reads[i].used && world->reads[i].node == node && world->reads[i].link_id == link_id) {
       sim_read_cancel(world, node, world->reads[i].id);
     }
   }
@@ -243,7 +243,7 @@ static sim_node *source(sim_world *world, const sim_read *read)
   return peer->is_up && peer->has_memory && reaches ? peer : NULL;
 }
 
-/* P4: the load whose blocks are written to is not quiet. */
+/* P4: the load whose blocks are written to is not released. */
 static bool may_write(sim_world *world, const sim_read *read, const kvf_transfer_item *item)
 {
   const sim_engine *engine = sim_engine_of(world, read->node);
@@ -252,7 +252,7 @@ static bool may_write(sim_world *world, const sim_read *read, const kvf_transfer
       (load->state == SIM_LOAD_OPEN || load->state == SIM_LOAD_DECIDED || load->state == SIM_LOAD_NONE)) {
     return true;
   }
-  sim_fail(world, "P4", "node %u: read %llu writes to block %u after its load was quiet", read->node,
+  sim_fail(world, "P4", "node %u: read %llu writes to block %u after its load was released", read->node,
            (unsigned long long)read->id, item->local_block);
   return false;
 }
@@ -297,7 +297,7 @@ static kvf_status authorize(sim_world *world, sim_read *read, sim_node *peer)
 static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
 {
   read->sample.head =
-      (kvf_fence_head){.magic = KVF_FENCE_MAGIC, .incarnation = peer->core.self.incarnation, .slots = SIM_SLOTS_MAX};
+      (kvf_fence_head){.magic = KVF_FENCE_MAGIC, .incarnation = peer->core.context.incarnation, .slots = SIM_SLOTS_MAX};
   read->sample.entry = peer->table[read->lease.slot % SIM_SLOTS_MAX];
   sim_note(world, read->node, "read % looks at the fence: word %", read->id, read->sample.entry.word, 0);
 }

@@ -43,11 +43,11 @@ void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news)
     case SIM_NEWS_VERDICT:
       on_verdict(world, job, parked, &news->verdict);
       break;
-    case SIM_NEWS_QUIET:
-      parked->quiet |= 1u << news->rank;
+    case SIM_NEWS_RELEASED:
+      parked->ranks_released |= 1u << news->rank;
       break;
     case SIM_NEWS_BARS:
-      parked->bars |= news->bars;
+      parked->blockers |= news->blockers;
       break;
     case SIM_NEWS_END:
       parked->ended = true;
@@ -57,10 +57,10 @@ void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news)
 
 /* ---- what they should say ---- */
 
-bool sim_is_quiet(const sim_world *world, const sim_job *job)
+bool sim_is_released(const sim_world *world, const sim_job *job)
 {
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    if (job->load[rank].state != SIM_LOAD_QUIET && job->load[rank].state != SIM_LOAD_REFUSED) {
+    if (job->load[rank].state != SIM_LOAD_RELEASED && job->load[rank].state != SIM_LOAD_REFUSED) {
       return false;
     }
   }
@@ -85,19 +85,19 @@ static uint32_t good_tokens(const sim_world *world, const sim_job *job)
 }
 
 /* Why the request can neither be used nor rewound. */
-static uint32_t bars_to_all(const sim_job *job)
+static uint32_t blockers_of_all(const sim_job *job)
 {
-  return (job->parked.is_unsafe ? (uint32_t)KVF_BAR_UNSAFE : 0) |
-         (job->parked.is_unwanted ? (uint32_t)KVF_BAR_POLICY : 0);
+  return (job->parked.is_unsafe ? (uint32_t)KVF_BLOCKER_UNSAFE : 0) |
+         (job->parked.is_unwanted ? (uint32_t)KVF_BLOCKER_POLICY : 0);
 }
 
-static uint32_t bars_to_rewind(sim_world *world, const sim_job *job)
+static uint32_t blockers_of_rewind(sim_world *world, const sim_job *job)
 {
   uint32_t most = sim_scheduler_of(world, job)->recompute_max_tokens;
-  uint32_t bars = job->parked.bars | bars_to_all(job);
+  uint32_t blockers = job->parked.blockers | blockers_of_all(job);
   uint32_t missing = job->info.tokens - good_tokens(world, job);
-  bars |= most != 0 && missing > most ? (uint32_t)KVF_BAR_TOO_LONG : 0;
-  return bars | (job->parked.told != 0 ? (uint32_t)KVF_BAR_USED : 0);
+  blockers |= most != 0 && missing > most ? (uint32_t)KVF_BLOCKER_TOO_LONG : 0;
+  return blockers | (job->parked.told != 0 ? (uint32_t)KVF_BLOCKER_USED : 0);
 }
 
 /* The decision that is due: 0, KVF_RECOVERY_READY, REWIND or TERMINATE. */
@@ -112,10 +112,10 @@ static uint32_t due_decision(sim_world *world, const sim_job *job)
   if (parked->told != 0) {
     return good < parked->kept ? KVF_RECOVERY_TERMINATE : 0;
   }
-  if (is_whole ? bars_to_all(job) != 0 : bars_to_rewind(world, job) != 0) {
+  if (is_whole ? blockers_of_all(job) != 0 : blockers_of_rewind(world, job) != 0) {
     return KVF_RECOVERY_TERMINATE;
   }
-  if (parked->quiet != all_ranks(world, job)) {
+  if (parked->ranks_released != all_ranks(world, job)) {
     return 0;
   }
   return is_whole ? KVF_RECOVERY_READY : KVF_RECOVERY_REWIND;
@@ -136,15 +136,15 @@ static bool has_drained(const sim_world *world, const sim_job *job)
 void sim_recovery_check_said(sim_world *world, sim_job *job)
 {
   const sim_parked *parked = &job->parked;
-  bool is_quiet = parked->quiet == all_ranks(world, job);
+  bool is_released = parked->ranks_released == all_ranks(world, job);
   bool is_given_up = parked->ended || parked->told == KVF_RECOVERY_TERMINATE;
   uint32_t index = sim_job_index(world, job);
   if (due_decision(world, job) != 0) {
     sim_fail(world, "P2", "job %u: all ranks are in, and nothing is decided", index);
-  } else if (is_given_up && !is_quiet && !parked->aborted) {
+  } else if (is_given_up && !is_released && !parked->aborted) {
     sim_fail(world, "P2", "job %u is given up, and its loads are not aborted", index);
-  } else if ((parked->ended || parked->told != 0) && is_quiet && !parked->released) {
-    sim_fail(world, "P5", "job %u is quiet, and not released", index);
+  } else if ((parked->ended || parked->told != 0) && is_released && !parked->released) {
+    sim_fail(world, "P5", "job %u is released, and not released", index);
   } else if (!parked->ended && parked->told != 0 && !has_drained(world, job)) {
     sim_fail(world, "P3", "job %u: a failed block is never told of", index);
   }
@@ -158,7 +158,7 @@ static void fail(sim_world *world, const sim_job *job, const kvf_recovery_event 
   static const char *const names[] = {"?", "READY", "REWIND", "TERMINATE", "ABORT", "RELEASE"};
   sim_fail(world, promise, "engine %u: job %u: %s, K %u, %s: %s", job->engine, sim_job_index(world, job),
            names[event->kind <= KVF_RECOVERY_RELEASE ? event->kind : 0], event->confirmed_blocks,
-           kvf_rewind_bar_name(event->bars), what);
+           kvf_rewind_blocker_name(event->blockers), what);
 }
 
 /* What is wrong with a decision; NULL if nothing is. */
@@ -176,14 +176,14 @@ static const char *wrong_decision(sim_world *world, const sim_job *job, const kv
     return "before all ranks are in";
   }
   *promise = "P4";
-  if (!terminates && (parked->quiet != all_ranks(world, job) || !sim_is_quiet(world, job))) {
-    return "before all ranks are quiet";
+  if (!terminates && (parked->ranks_released != all_ranks(world, job) || !sim_is_released(world, job))) {
+    return "before all ranks are released";
   }
   if (event->kind == due_decision(world, job)) {
     return NULL;
   }
   *promise = terminates ? "P2" : "P7";
-  if (event->kind == KVF_RECOVERY_REWIND && bars_to_rewind(world, job) != 0) {
+  if (event->kind == KVF_RECOVERY_REWIND && blockers_of_rewind(world, job) != 0) {
     *promise = "P1";
     return "a rewind cannot apply";
   }
@@ -207,7 +207,7 @@ static void on_decision(sim_world *world, sim_job *job, const kvf_recovery_event
     return;
   }
   if (event->kind == KVF_RECOVERY_TERMINATE) {
-    if (event->bars == 0 || event->bars != bars_to_rewind(world, job)) {
+    if (event->blockers == 0 || event->blockers != blockers_of_rewind(world, job)) {
       fail(world, job, event, "P2", "other reasons than there are");
     }
   } else if (!is_at_right_point(world, job, event)) {
@@ -231,8 +231,8 @@ static void on_abort(sim_world *world, sim_job *job, const kvf_recovery_event *e
   sim_parked *parked = &job->parked;
   if (parked->aborted || (!parked->ended && parked->told != KVF_RECOVERY_TERMINATE)) {
     fail(world, job, event, "P3", "a second one, or nobody has given up");
-  } else if (event->ranks_mask == 0 || event->ranks_mask != (all_ranks(world, job) & ~parked->quiet)) {
-    fail(world, job, event, "P4", "not for the ranks that are not quiet");
+  } else if (event->ranks_mask == 0 || event->ranks_mask != (all_ranks(world, job) & ~parked->ranks_released)) {
+    fail(world, job, event, "P4", "not for the ranks that are not released");
   }
   parked->aborted = true;
 }
@@ -242,8 +242,8 @@ static void on_release(sim_world *world, sim_job *job, const kvf_recovery_event 
   sim_parked *parked = &job->parked;
   if (parked->released || (!parked->ended && parked->told == 0)) {
     fail(world, job, event, "P3", "a second one, or nothing is decided");
-  } else if (parked->quiet != all_ranks(world, job) || !sim_is_quiet(world, job)) {
-    fail(world, job, event, "P4", "before all ranks are quiet");
+  } else if (parked->ranks_released != all_ranks(world, job) || !sim_is_released(world, job)) {
+    fail(world, job, event, "P4", "before all ranks are released");
   }
   parked->released = true;
 }

@@ -12,7 +12,7 @@ static void on_bar(sim_world *world, const sim_event *event);
 static void on_compute(sim_world *world, const sim_event *event);
 static void on_finish(sim_world *world, const sim_event *event);
 static void on_end(sim_world *world, const sim_event *event);
-static void on_quiet(sim_world *world, const sim_event *event);
+static void on_released(sim_world *world, const sim_event *event);
 static void on_take_back(sim_world *world, const sim_event *event);
 static void on_patience(sim_world *world, const sim_event *event);
 static void on_answer(sim_world *world, const sim_event *event);
@@ -144,7 +144,7 @@ static uint32_t choose_bars(sim_world *world, const sim_job *job)
   return 0;
 }
 
-static kvf_status enter_tables(sim_world *world, const sim_job *job, uint32_t bars)
+static kvf_status enter_tables(sim_world *world, const sim_job *job, uint32_t blockers)
 {
   const sim_scheduler *scheduler = sim_scheduler_of(world, job);
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
@@ -160,7 +160,7 @@ static kvf_status enter_tables(sim_world *world, const sim_job *job, uint32_t ba
                                         .local_prefix_tokens = job->skip * SIM_BLOCK_TOKENS,
                                         .tokens = job->info.tokens,
                                         .prompt_tokens = job->info.tokens,
-                                        .bars = bars};
+                                        .blockers = blockers};
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; i < scheduler->tables_count; i++) {
     kvf_status own = kvf_recovery_admit(scheduler->tables[i], &request);
@@ -180,8 +180,8 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
   if (!sim_cache_take(world, job, !job->probe)) {
     return false;
   }
-  uint32_t bars = is_full ? 0 : choose_bars(world, job);
-  kvf_status status = enter_tables(world, job, bars);
+  uint32_t blockers = is_full ? 0 : choose_bars(world, job);
+  kvf_status status = enter_tables(world, job, blockers);
   sim_note(world, world->engines[job->engine].control, "job % is parked, with a local prefix of % blocks: $",
            sim_job_index(world, job), job->skip, (uint64_t)(int64_t)status);
   if (status == KVF_NO_RESOURCE && is_full) {
@@ -193,14 +193,14 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
              kvf_status_name(status));
   }
   job->parked.is_in = true;
-  job->parked.bars = bars;
+  job->parked.blockers = blockers;
   job->parked.prefix = UINT32_MAX;
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
     sim_job_check_prefix(world, job, rank_of(world, job, rank), world->groups == 1 ? job->skip : 0,
                          "has a local prefix");
   }
   later(world, job, on_patience, 0,
-        kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.quiet_timeout_ms) + PATIENCE_NS);
+        kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.release_timeout_ms) + PATIENCE_NS);
   return true;
 }
 
@@ -210,7 +210,7 @@ static void on_bar(sim_world *world, const sim_event *event)
 {
   sim_job *job = parked_job(world, event);
   if (job != NULL) {
-    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_BARS, .bars = event->b});
+    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_BARS, .blockers = event->b});
   }
 }
 
@@ -237,7 +237,7 @@ void sim_scheduler_report(sim_world *world, sim_job *job, uint32_t rank, const k
     return;
   }
   if (report->status != KVF_OK && report->ranks_mask == UINT64_C(1) << rank && !has_left &&
-      (job->parked.quiet & 1u << rank) == 0 && sim_choose(&world->tape, 2) == 1) {
+      (job->parked.ranks_released & 1u << rank) == 0 && sim_choose(&world->tape, 2) == 1) {
     news.group = sim_choose(&world->tape, world->groups);
     if (failed_blocks(world, job, rank, &news) > 0) {
       news.kind = SIM_NEWS_FAILED;
@@ -246,11 +246,11 @@ void sim_scheduler_report(sim_world *world, sim_job *job, uint32_t rank, const k
   sim_tables_tell(world, job, &news);
 }
 
-static void on_quiet(sim_world *world, const sim_event *event)
+static void on_released(sim_world *world, const sim_event *event)
 {
   sim_job *job = parked_job(world, event);
   if (job != NULL) {
-    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_QUIET, .rank = event->b});
+    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_RELEASED, .rank = event->b});
   }
 }
 
@@ -259,10 +259,10 @@ void sim_scheduler_advance(sim_world *world, sim_job *job)
   sim_parked *parked = &job->parked;
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
     sim_load_state state = job->load[rank].state;
-    if ((state == SIM_LOAD_QUIET || state == SIM_LOAD_REFUSED) && (parked->quiet_heard & 1u << rank) == 0) {
-      parked->quiet_heard |= 1u << rank;
-      parked->quiet_ns = world->now_ns;
-      later(world, job, on_quiet, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+    if ((state == SIM_LOAD_RELEASED || state == SIM_LOAD_REFUSED) && (parked->released_heard & 1u << rank) == 0) {
+      parked->released_heard |= 1u << rank;
+      parked->released_ns = world->now_ns;
+      later(world, job, on_released, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
     }
   }
   if (sim_scheduler_of(world, job)->way == SIM_WAY_VERDICT && job->had_verdict && !parked->verdict_heard) {
@@ -284,12 +284,12 @@ static void on_patience(sim_world *world, const sim_event *event)
     return;
   }
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    bool is_quiet = job->load[rank].state == SIM_LOAD_QUIET || job->load[rank].state == SIM_LOAD_REFUSED;
+    bool is_released = job->load[rank].state == SIM_LOAD_RELEASED || job->load[rank].state == SIM_LOAD_REFUSED;
     if ((job->parked.reported & 1u << rank) == 0 && sim_scheduler_of(world, job)->way != SIM_WAY_VERDICT) {
       kvf_report report = {.request_id = job->info.id,
                            .ranks_mask = UINT64_C(1) << rank,
                            .blocks = sim_prompt_at(job->prompt)->positions * world->groups,
-                           .status = is_quiet ? KVF_TRANSFER_FAILED : KVF_RANK_LOST};
+                           .status = is_released ? KVF_TRANSFER_FAILED : KVF_RANK_LOST};
       sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_REPORT, .rank = rank, .report = report});
     }
   }
@@ -304,7 +304,7 @@ static void on_answer(sim_world *world, const sim_event *event)
     return;
   }
   uint64_t paused_ns = world->engines[job->engine].paused_until_ns;
-  uint64_t since_ns = sim_is_quiet(world, job) ? job->parked.quiet_ns : world->now_ns;
+  uint64_t since_ns = sim_is_released(world, job) ? job->parked.released_ns : world->now_ns;
   since_ns = since_ns < paused_ns ? paused_ns : since_ns;
   if (world->now_ns < since_ns + ANSWER_NS) {
     later(world, job, on_answer, 0, since_ns + ANSWER_NS - world->now_ns);
@@ -373,7 +373,8 @@ static void on_compute(sim_world *world, const sim_event *event)
   }
   check_content(world, job, "was computed");
   sim_cache_publish(world, job);
-  sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_BARS, .bars = KVF_BAR_PUBLISHED | KVF_BAR_GENERATED});
+  sim_tables_tell(world, job,
+                  &(sim_news){.kind = SIM_NEWS_BARS, .blockers = KVF_BLOCKER_PUBLISHED | KVF_BLOCKER_GENERATED});
   later(world, job, on_finish, 0, USE_NS);
 }
 

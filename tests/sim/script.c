@@ -153,7 +153,7 @@ static uint64_t latest(const sim_world *world)
 static uint64_t settling_ns(const sim_world *world)
 {
   const kvf_config *config = &world->config;
-  return 1200 * SIM_MS + kvf_ms_to_ns(config->load_timeout_ms) + kvf_ms_to_ns(config->quiet_timeout_ms) +
+  return 1200 * SIM_MS + kvf_ms_to_ns(config->load_timeout_ms) + kvf_ms_to_ns(config->release_timeout_ms) +
          kvf_ms_to_ns(config->lease_ttl_ms) * 5 / 2 + kvf_ms_to_ns(config->handshake_timeout_ms) +
          kvf_ms_to_ns(config->breaker_cooldown_max_ms) * 2;
 }

@@ -83,7 +83,7 @@ static void choose_times(sim_world *world)
   static const uint32_t ttls[] = {1000, 300, 150, 3000};
   static const uint32_t load_timeouts[] = {2000, 500, 200, 1000};
   static const uint32_t stalls[] = {200, 50, 20, 100};
-  static const uint32_t quiets[] = {500, 100, 50, 1000};
+  static const uint32_t released[] = {500, 100, 50, 1000};
   static const uint32_t handshakes[] = {300, 60, 100, 1000};
   static const uint32_t idles[] = {6000, 2000, 600, 6000};
   static const uint32_t cooldowns[] = {50, 10, 100, 20};
@@ -93,7 +93,7 @@ static void choose_times(sim_world *world)
   config->lease_max_ms = config->lease_ttl_ms * (2 + sim_choose(tape, 4));
   config->load_timeout_ms = choose_of(tape, load_timeouts);
   config->stall_timeout_ms = choose_of(tape, stalls);
-  config->quiet_timeout_ms = choose_of(tape, quiets);
+  config->release_timeout_ms = choose_of(tape, released);
   config->handshake_timeout_ms = choose_of(tape, handshakes);
   config->idle_timeout_ms = choose_of(tape, idles);
   config->breaker_cooldown_ms = choose_of(tape, cooldowns);

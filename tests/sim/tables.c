@@ -25,10 +25,10 @@ static kvf_status tell_once(kvf_recovery *table, const sim_job *job, const sim_n
                                         (kvf_status)news->report.status);
     case SIM_NEWS_VERDICT:
       return kvf_recovery_verdict(table, job->info.id, &news->verdict);
-    case SIM_NEWS_QUIET:
-      return kvf_recovery_quiet(table, job->info.id, UINT64_C(1) << news->rank);
+    case SIM_NEWS_RELEASED:
+      return kvf_recovery_released(table, job->info.id, UINT64_C(1) << news->rank);
     case SIM_NEWS_BARS:
-      return kvf_recovery_bar(table, job->info.id, news->bars);
+      return kvf_recovery_add_blockers(table, job->info.id, news->blockers);
     default:
       return kvf_recovery_end(table, job->info.id);
   }
@@ -121,7 +121,7 @@ static void exchange(sim_world *world, sim_scheduler *scheduler)
 static bool is_same(const kvf_recovery_event *a, const kvf_recovery_event *b)
 {
   return a->kind == b->kind && a->status == b->status && a->request_id == b->request_id && a->user == b->user &&
-         a->ranks_mask == b->ranks_mask && a->bars == b->bars && a->confirmed_blocks == b->confirmed_blocks &&
+         a->ranks_mask == b->ranks_mask && a->blockers == b->blockers && a->confirmed_blocks == b->confirmed_blocks &&
          a->computed_tokens == b->computed_tokens && a->recompute_tokens == b->recompute_tokens;
 }
 

@@ -39,13 +39,13 @@ static bool read_line(const char *line, uint8_t *data, size_t *bytes)
   return line[0] == '#' || *at == '\n' || *at == '\0';
 }
 
-bool sim_tape_read(const char *path, uint8_t data[SIM_TAPE_FILE_BYTES], size_t *bytes)
+bool sim_tape_read(const char *link_id, uint8_t data[SIM_TAPE_FILE_BYTES], size_t *bytes)
 {
   char line[512];
   bool good = true;
-  FILE *file = fopen(path, "r");
+  FILE *file = fopen(link_id, "r");
   if (file == NULL) {
-    (void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    (void)fprintf(stderr, "%s: %s\n", link_id, strerror(errno));
     return false;
   }
   *bytes = 0;
@@ -54,16 +54,16 @@ bool sim_tape_read(const char *path, uint8_t data[SIM_TAPE_FILE_BYTES], size_t *
   }
   (void)fclose(file);
   if (!good) {
-    (void)fprintf(stderr, "%s: not a tape: lines of pairs of hexadecimal digits, or of '# text'\n", path);
+    (void)fprintf(stderr, "%s: not a tape: lines of pairs of hexadecimal digits, or of '# text'\n", link_id);
   }
   return good;
 }
 
-bool sim_tape_write(const char *path, const uint8_t *data, size_t bytes, const char *what)
+bool sim_tape_write(const char *link_id, const uint8_t *data, size_t bytes, const char *what)
 {
-  FILE *file = fopen(path, "w");
+  FILE *file = fopen(link_id, "w");
   if (file == NULL) {
-    (void)fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    (void)fprintf(stderr, "%s: %s\n", link_id, strerror(errno));
     return false;
   }
   (void)fprintf(file, "# %s\n", what);

@@ -50,8 +50,8 @@ void sim_tape_of_seed(uint64_t seed, uint8_t data[SIM_TAPE_BYTES]);
 #define SIM_TAPE_FILE_BYTES 4096 /* of a tape */
 
 /* False, with a message on standard error, if the file cannot be read or is no tape. */
-bool sim_tape_read(const char *path, uint8_t data[SIM_TAPE_FILE_BYTES], size_t *bytes);
+bool sim_tape_read(const char *link_id, uint8_t data[SIM_TAPE_FILE_BYTES], size_t *bytes);
 /* `what` is the comment. */
-bool sim_tape_write(const char *path, const uint8_t *data, size_t bytes, const char *what);
+bool sim_tape_write(const char *link_id, const uint8_t *data, size_t bytes, const char *what);
 
 #endif

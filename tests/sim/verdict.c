@@ -98,7 +98,7 @@ void sim_job_on_released(sim_world *world, sim_node *node, const kvf_event *even
   }
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
     sim_load_state state = job->load[rank].state;
-    if ((state != SIM_LOAD_QUIET && state != SIM_LOAD_REFUSED) || (job->let_go >> rank & 1) == 0) {
+    if ((state != SIM_LOAD_RELEASED && state != SIM_LOAD_REFUSED) || (job->let_go >> rank & 1) == 0) {
       sim_fail(world, "P4", "job %llu is released, and rank %u is not", (unsigned long long)event->user, rank);
     }
   }

@@ -69,7 +69,7 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
     return;
   }
   if (world->now_ns >= offer->until_ns[rank]) {
-    if (node->table[offer->lease.slot].word < kvf_fence_word_over(offer->lease.id)) {
+    if (node->table[offer->lease.slot].word < kvf_fence_word_ended(offer->lease.id)) {
       sim_fail(world, "P3", "node %u: lease %llu is renewed after it has run out", node->index,
                (unsigned long long)offer->lease.id);
     }

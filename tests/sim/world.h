@@ -82,7 +82,7 @@ typedef struct sim_link {
   bool used;
   bool up;
   bool is_tcp;
-  uint32_t path;
+  uint32_t link_id;
   uint32_t node; /* the consumer's */
   uint32_t peer; /* the producer's node, and its engine's life when the link was opened */
   uint32_t peer_life;
@@ -105,7 +105,7 @@ typedef struct sim_read {
   uint32_t life;
   uint32_t peer;
   uint32_t peer_life;
-  uint32_t path;
+  uint32_t link_id;
   uint32_t job;
   kvf_lease lease;
   uint32_t remote_head;
@@ -185,7 +185,7 @@ typedef enum sim_load_state {
   SIM_LOAD_REFUSED,
   SIM_LOAD_OPEN,
   SIM_LOAD_DECIDED,
-  SIM_LOAD_QUIET
+  SIM_LOAD_RELEASED
 } sim_load_state;
 
 typedef struct sim_load {
@@ -215,11 +215,11 @@ typedef struct sim_parked {
   bool is_unsafe;     /* a rank's status is against recomputing */
   bool is_unwanted;   /* by the policy */
   bool verdict_heard; /* on its way to the tables, or there: */
-  uint32_t quiet_heard;
-  uint64_t quiet_ns; /* when the last rank became quiet */
-  uint32_t reported; /* ranks, as bits */
-  uint32_t quiet;
-  uint32_t bars;
+  uint32_t released_heard;
+  uint64_t released_ns; /* when the last rank became released */
+  uint32_t reported;    /* ranks, as bits */
+  uint32_t ranks_released;
+  uint32_t blockers;
   uint32_t prefix;  /* the shortest that was reported */
   uint32_t told;    /* 0, or KVF_RECOVERY_READY, REWIND or TERMINATE */
   uint32_t kept;    /* leading positions that were then called good */
@@ -272,7 +272,7 @@ typedef enum sim_news_kind {
   SIM_NEWS_REPORT,
   SIM_NEWS_FAILED, /* the same as block ids */
   SIM_NEWS_VERDICT,
-  SIM_NEWS_QUIET,
+  SIM_NEWS_RELEASED,
   SIM_NEWS_BARS,
   SIM_NEWS_END
 } sim_news_kind;
@@ -287,7 +287,7 @@ typedef struct sim_news {
   uint32_t count;
   uint32_t failed[SIM_POSITIONS_MAX];
   uint32_t first_failed; /* position */
-  uint32_t bars;
+  uint32_t blockers;
   kvf_report report;
   kvf_verdict verdict;
 } sim_news;
@@ -476,13 +476,13 @@ void sim_store(sim_world *world, sim_node *node, const kvf_lease_store *store);
 
 /* ---- link.c, read.c ---- */
 void sim_link_open(sim_world *world, sim_node *node, const kvf_peer_action *action);
-void sim_link_close(sim_world *world, sim_node *node, uint32_t path);
-sim_link *sim_link_find(sim_world *world, uint32_t node, uint32_t path);
+void sim_link_close(sim_world *world, sim_node *node, uint32_t link_id);
+sim_link *sim_link_find(sim_world *world, uint32_t node, uint32_t link_id);
 void sim_link_break(sim_world *world, sim_link *link, kvf_status status);
 void sim_links_drop_node(sim_world *world, uint32_t node);
 void sim_read_start(sim_world *world, sim_node *node, const kvf_load_read *action);
 void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id);
-void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t path);
+void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t link_id);
 /* The reads of a node that is gone: nothing is left of them. */
 void sim_reads_drop_node(sim_world *world, uint32_t node);
 void sim_reads_heal(sim_world *world);
@@ -507,7 +507,7 @@ void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event);
 void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event);
 /* KVF_EVENT_REQUEST_RELEASED, KVF_EVENT_REQUEST_STUCK. */
 void sim_job_on_released(sim_world *world, sim_node *node, const kvf_event *event);
-/* A rank's load is quiet, or its job was decided: perhaps the blocks can go. */
+/* A rank's load is released, or its job was decided: perhaps the blocks can go. */
 void sim_job_advance(sim_world *world, sim_job *job);
 void sim_jobs_drop_engine(sim_world *world, uint32_t engine);
 /* The engine has free blocks again: the jobs that wait for some have another try. */
@@ -529,7 +529,7 @@ void sim_scheduler_stop(sim_world *world, const sim_engine *engine);
 bool sim_scheduler_admit(sim_world *world, sim_job *job);
 /* A rank's report has come. */
 void sim_scheduler_report(sim_world *world, sim_job *job, uint32_t rank, const kvf_report *report);
-/* Something of the request is quiet or decided: the tables hear of it, or its blocks can go. */
+/* Something of the request is released or decided: the tables hear of it, or its blocks can go. */
 void sim_scheduler_advance(sim_world *world, sim_job *job);
 void sim_scheduler_end(sim_world *world, sim_job *job);
 /* What an event of the tables asks for. */
@@ -545,7 +545,7 @@ void sim_recovery_on_event(sim_world *world, sim_job *job, const kvf_recovery_ev
 void sim_recovery_on_error(sim_world *world, sim_job *job, const kvf_recovery_error *error);
 /* After a step: everything that could be said has been said. */
 void sim_recovery_check_said(sim_world *world, sim_job *job);
-bool sim_is_quiet(const sim_world *world, const sim_job *job);
+bool sim_is_released(const sim_world *world, const sim_job *job);
 
 /* ---- prefix_cache.c ---- */
 /* Blocks for all positions of the job, leading ones out of the cache where `use_cache`: job->skip of them, which are

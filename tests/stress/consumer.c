@@ -190,14 +190,14 @@ static void on_load(stress_site *site, stress_load *load, const kvf_event *event
   }
 }
 
-static void on_quiet(stress_site *site, stress_load *load)
+static void on_released(stress_site *site, stress_load *load)
 {
-  if (!load->loaded || load->quiet) {
-    stress_fail("P3", "quiet twice, or before the outcome");
+  if (!load->loaded || load->load_released) {
+    stress_fail("P3", "released twice, or before the outcome");
     return;
   }
-  check_bytes(site, load, "when quiet");
-  load->quiet = true;
+  check_bytes(site, load, "when released");
+  load->load_released = true;
   if (kvf_request_released(site->node, load->id, 1) != KVF_OK) {
     stress_fail("P4", "a request is forgotten before it is released");
   }
@@ -216,16 +216,16 @@ static void on_event(stress_site *site, const kvf_event *event)
   }
   if (event->kind == KVF_EVENT_LOAD) {
     on_load(site, load, event);
-  } else if (event->kind == KVF_EVENT_QUIET) {
-    on_quiet(site, load);
+  } else if (event->kind == KVF_EVENT_RELEASED) {
+    on_released(site, load);
   } else if (event->kind == KVF_EVENT_VERDICT) {
     if (load->decided || load->cancelled || event->user != load->seed) {
       stress_fail("P3", "a second verdict, or one after cancel");
     }
     load->decided = true;
   } else if (event->kind == KVF_EVENT_REQUEST_RELEASED) {
-    if (load->released || !load->quiet || !(load->decided || load->cancelled)) {
-      stress_fail("P4", "released twice, before it is quiet, or before its verdict");
+    if (load->released || !load->load_released || !(load->decided || load->cancelled)) {
+      stress_fail("P4", "released twice, before it is released, or before its verdict");
     }
     load->released = true;
   } else {
@@ -240,8 +240,8 @@ static void check_deadlines(stress_site *site)
   for (uint32_t i = 0; i < STRESS_LOADS; i++) {
     const stress_load *load = &site->loads[i];
     if (load->id != 0 && now_ms > load->begin_ms + STRESS_LOAD_TIMEOUT_MS + STRESS_PATIENCE_MS) {
-      stress_fail("P2", "a load goes on for ever (outcome %d, quiet %d, verdict %d)", load->loaded, load->quiet,
-                  load->decided);
+      stress_fail("P2", "a load goes on for ever (outcome %d, released %d, verdict %d)", load->loaded,
+                  load->load_released, load->decided);
     }
   }
 }

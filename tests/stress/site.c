@@ -52,7 +52,7 @@ bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint3
   for (uint32_t i = 0; i < count && enough; i++) {
     site->used[blocks[i]] = true;
     if (site->setting.consumer && !stress_holds(site, blocks[i], 0, 0)) {
-      stress_fail("P4", "block %u was written to after it had become quiet", blocks[i]);
+      stress_fail("P4", "block %u was written to after it had be released", blocks[i]);
     }
   }
   (void)pthread_mutex_unlock(&site->lock);
@@ -94,7 +94,7 @@ static kvf_status configure(const stress_site *site, kvf_config *config)
       {"tls", site->setting.key_file[0] == '\0' ? "off_loopback" : "always"},
       {"block_tokens", "16"},
       {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
-      {"quiet_timeout_ms", "1000"},
+      {"release_timeout_ms", "1000"},
       {"handshake_timeout_ms", "300"},
       {"breaker_cooldown_ms", "5"},
       {"breaker_cooldown_max_ms", "50"},
@@ -249,8 +249,8 @@ bool stress_is_idle(stress_site *site, bool complain)
     const stress_load *load = &site->loads[i];
     loads += load->id != 0;
     if (complain && load->id != 0) {
-      (void)fprintf(stderr, "load %llu: started %d, outcome %d, quiet %d, verdict %d, cancelled %d\n",
-                    (unsigned long long)load->id, load->started, load->loaded, load->quiet, load->decided,
+      (void)fprintf(stderr, "load %llu: started %d, outcome %d, released %d, verdict %d, cancelled %d\n",
+                    (unsigned long long)load->id, load->started, load->loaded, load->load_released, load->decided,
                     load->cancelled);
     }
   }
@@ -262,7 +262,7 @@ bool stress_is_idle(stress_site *site, bool complain)
                 (unsigned long long)live);
   }
   if (complain && !kvf_node_healthy(site->node)) {
-    stress_fail("P4", "a node is not healthy though all its loads are quiet");
+    stress_fail("P4", "a node is not healthy though all its loads are released");
   }
   (void)pthread_rwlock_unlock(&site->life);
   return idle;

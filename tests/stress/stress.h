@@ -4,8 +4,8 @@
  *
  *   P1  bytes that a load calls good are those of its prompt
  *   P2  an outcome comes by the load's deadline (with room for a busy machine)
- *   P3  one outcome, one quiet, at most one verdict, one end of a lease
- *   P4  after quiet nothing writes to the destination
+ *   P3  one outcome, one release, at most one verdict, one end of a lease
+ *   P4  after released nothing writes to the destination
  *   P5  every lease ends
  *   P6  no call fails in a way that it does not document; in the end descriptors, threads and memory are as before
  *
@@ -121,7 +121,7 @@ typedef struct stress_load {
   bool gives_up; /* the engine aborts it */
   bool started;  /* else its blocks are the engine's */
   bool loaded;
-  bool quiet;
+  bool load_released;
   bool decided;
   bool cancelled;
   bool released;
@@ -163,7 +163,8 @@ void stress_site_restart(stress_site *site);
 /* Unregisters the memory, waits until that is done, and restarts the node. */
 void stress_site_unregister(stress_site *site, kvf_prng *prng);
 
-/* Takes free blocks. False: there are not so many. For a consumer: nothing has written to them since they were quiet.
+/* Takes free blocks. False: there are not so many. For a consumer: nothing has written to them since they were
+ * released.
  */
 bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks);
 void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t count);

@@ -59,16 +59,16 @@ static void pause_ms(long ms)
   (void)nanosleep(&time, NULL);
 }
 
-/* Until the load has been told of, and is quiet. */
+/* Until the load has been told of, and is released. */
 static void load(const end *consumer, const kvf_load_params *what)
 {
-  bool quiet = false;
+  bool released = false;
   check(kvf_load_start(consumer->node, what) == KVF_OK, "the load does not start");
-  while (!quiet) {
+  while (!released) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 1) {
       check(event.kind != KVF_EVENT_LOAD || event.u.report.status == KVF_OK, "the load has failed");
-      quiet = event.kind == KVF_EVENT_QUIET;
+      released = event.kind == KVF_EVENT_RELEASED;
     }
   }
 }

@@ -89,11 +89,11 @@ static kvf_status call_peers(kvf_node *node, void *arguments)
   return KVF_OK;
 }
 
-static PyObject *paths_object(const kvfpy_module_state *state, const kvf_peer_stat *peer)
+static PyObject *links_object(const kvfpy_module_state *state, const kvf_peer_stat *peer)
 {
   PyObject *list = PyList_New(0);
-  for (uint32_t i = 0; i < peer->paths_count; i++) {
-    const kvf_path_stat *path = &peer->paths[i];
+  for (uint32_t i = 0; i < peer->links_count; i++) {
+    const kvf_link_stat *path = &peer->links[i];
     if (!kvfpy_append(list, kvfpy_record_object(state, KVFPY_PATH, "(sisO)", path->name, (int)path->breaker,
                                                 kvf_status_name(path->cause), path->up ? Py_True : Py_False))) {
       Py_CLEAR(list);
@@ -138,15 +138,15 @@ static PyObject *peer_numbers(const kvfpy_module_state *state, const kvf_peer_st
 static PyObject *peer_object(const kvfpy_module_state *state, const void *item)
 {
   const kvf_peer_stat *peer = item;
-  PyObject *paths = paths_object(state, peer);
-  PyObject *numbers = paths != NULL ? peer_numbers(state, peer) : NULL;
+  PyObject *links = links_object(state, peer);
+  PyObject *numbers = links != NULL ? peer_numbers(state, peer) : NULL;
   if (numbers == NULL) {
-    Py_XDECREF(paths);
+    Py_XDECREF(links);
     return NULL;
   }
   const char *last = peer->last_failure == KVF_OK ? "" : kvf_status_name(peer->last_failure);
   return kvfpy_record_object(state, KVFPY_PEER, "(KssKNN)", (unsigned long long)peer->id, peer->address, last,
-                             (unsigned long long)peer->last_failure_age_ms, paths, numbers);
+                             (unsigned long long)peer->last_failure_age_ms, links, numbers);
 }
 
 PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused)

@@ -19,7 +19,7 @@ from kvferry import Load, _kvferry
 from .errors import Failures
 from .log import limited
 from .messages import LORA_CHANGED, News, Orders, log_left_out
-from .metrics import Tally
+from .metrics import Counters
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -87,9 +87,9 @@ class InFlight:
 
 
 class Consumer:
-    def __init__(self, node: Node, tally: Tally, failures: Failures, in_flight: InFlight) -> None:
+    def __init__(self, node: Node, counters: Counters, failures: Failures, in_flight: InFlight) -> None:
         self._node = node
-        self._tally = tally
+        self._counters = counters
         self._failures = failures
         self._in_flight = in_flight
         self._arrivals: dict[str, Arrival] = {}
@@ -159,7 +159,7 @@ class Consumer:
         self.errors.add(arrival.key)
 
     def compute_here(self, key: str, reason: str) -> None:
-        self._tally.add("not_loaded", reason)
+        self._counters.add("not_loaded", reason)
         log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", key, reason)
 
     def room_for(self, key: str, missing: int) -> int | None:
@@ -302,7 +302,7 @@ class Consumer:
         self._leave(arrival)
         if not released:
             count = self._quarantine(arrival)
-            limited.error("kvferry: request %s: %d blocks are quarantined, since its load does not become quiet",
+            limited.error("kvferry: request %s: %d blocks are quarantined, since its load is not released",
                           arrival.key, count)
         if verdict is not None and verdict.action == _kvferry.ACTION_FAIL and not arrival.discarded:
             self._fail(arrival, verdict)

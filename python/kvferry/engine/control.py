@@ -9,18 +9,18 @@ from kvferry import Node
 from .consumer import Arrival, Consumer
 from .errors import Failures
 from .messages import Ending, News, Orders
-from .metrics import Data, Meter, Tally
+from .metrics import Data, Meter, Counters
 from .producer import Producer
 
 
 class Control:
-    def __init__(self, node: Node, producer: Producer, consumer: Consumer, failures: Failures, tally: Tally,
+    def __init__(self, node: Node, producer: Producer, consumer: Consumer, failures: Failures, counters: Counters,
                  constants: dict[str, int]) -> None:
         self._node = node
         self._producer = producer
         self._consumer = consumer
         self._failures = failures
-        self._meter = Meter(node, "control", tally, constants)
+        self._meter = Meter(node, "control", counters, constants)
 
     @property
     def busy(self) -> bool:

@@ -91,7 +91,7 @@ def merge_data(into: Data, other: Data) -> None:
         into["gone"].setdefault(node, []).extend(addresses)
 
 
-class Tally:
+class Counters:
     """What the scheduler side decides by itself, until the next Data."""
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class Tally:
 class Meter:
     """Reads one node's numbers and says what is new."""
 
-    def __init__(self, node: Node, name: str, tally: Tally | None = None, constants: dict[str, int] | None = None) -> None:
+    def __init__(self, node: Node, name: str, counters: Counters | None = None, constants: dict[str, int] | None = None) -> None:
         """`constants` are gauges of the engine, which do not change."""
         self._node = node
-        self._tally = tally or Tally()
+        self._counters = counters or Counters()
         self._name = name
         self._constants = {name: value for name, value in (constants or {}).items() if value}
         self._seen: dict[tuple[str, str], int] = {}
@@ -123,7 +123,7 @@ class Meter:
         """What has changed since the last read; None if nothing has."""
         data = no_data()
         self._read_numbers(data)
-        add_counts(data["counters"], self._tally.take())
+        add_counts(data["counters"], self._counters.take())
         if not OUTCOMES.isdisjoint(data["counters"]):
             self._read_histograms(data)
         self._read_peers(data)

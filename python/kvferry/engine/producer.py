@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import Publication, _kvferry
 
 from .messages import News, Orders, count_wanted, log_left_out
-from .metrics import Tally
+from .metrics import Counters
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -37,10 +37,10 @@ class Lease:
 
 
 class Producer:
-    def __init__(self, node: Node, tally: Tally, ranks: int, pool_blocks: int, wait_s: float) -> None:
+    def __init__(self, node: Node, counters: Counters, ranks: int, pool_blocks: int, wait_s: float) -> None:
         """`wait_s`: how long a prompt waits for its lease before it is computed."""
         self._node = node
-        self._tally = tally
+        self._counters = counters
         self._ranks = ranks
         self._pool_blocks = pool_blocks
         self._wanted: dict[str, Any] = {}  # requests that another engine will decode
@@ -126,7 +126,7 @@ class Producer:
 
     def refuse(self, key: str, reason: str) -> None:
         self.forget(key)
-        self._tally.add("no_tickets", reason)
+        self._counters.add("no_tickets", reason)
         log_left_out("kvferry: request %s gets no ticket: %s", key, reason)
 
     def abandon(self, key: str) -> None:
@@ -163,7 +163,7 @@ class Producer:
 
     def _ticket(self, key: str, lease: Lease | None, is_read: bool) -> str | None:
         if not is_read:
-            self._tally.add("no_tickets", ABORTED)  # not logged: most often it is the client that has left
+            self._counters.add("no_tickets", ABORTED)  # not logged: most often it is the client that has left
         elif lease is None:
             self.refuse(key, PREEMPTED)  # the step that was under way has ended it
         elif lease.ending or lease.ended:

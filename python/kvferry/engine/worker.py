@@ -79,7 +79,7 @@ class Worker:
                 elif event.kind == _kvferry.EVENT_LOAD:
                     assert event.report is not None
                     news.reports.append(event.report)
-                elif event.kind == _kvferry.EVENT_QUIET:
+                elif event.kind == _kvferry.EVENT_RELEASED:
                     news.released.add(event.id)
                     self._loading.discard(event.id)
         if self._loading and not self._node.healthy():

@@ -72,7 +72,7 @@ def troubles(pairs: list[rows.Pair]) -> list[Text]:
             for row in rows.engines(pairs) if row.trouble]
 
 
-def paths_text(paths: list[tuple[str, int, bool]]) -> Text:
+def links_text(paths: list[tuple[str, int, bool]]) -> Text:
     text = Text()
     for name, breaker, up in paths:
         text.append(f"{' ' if text else ''}{name}:")
@@ -88,7 +88,7 @@ def peers_table(pairs: list[rows.Pair]) -> Table:
                  "loads\nfailed", "<last failure")
     for row in listed[:PEERS_SHOWN_MAX]:
         last = f"{row.last_failure}, {age(row.last_failure_age_s)} ago" if row.last_failure else ""
-        made.add_row(Text(row.peer), Text(place(row.url, row.engine)), paths_text(row.paths), number(row.reads),
+        made.add_row(Text(row.peer), Text(place(row.url, row.engine)), links_text(row.paths), number(row.reads),
                      number(row.loads_per_s), number(row.bytes_per_s), number(row.failures), Text(last))
     return made
 

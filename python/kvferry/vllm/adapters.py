@@ -37,7 +37,7 @@ class Adapter:
     digest: bytes
     version: int  # another one whenever the content has changed, even if it has changed back since
     loaded: bool  # it is in memory; else vLLM will read its files again
-    told: int = 0  # grows: news may overtake one another
+    reported: int = 0  # grows: news may overtake one another
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LoadedAdapters:
     def __init__(self) -> None:
         self._manager: Any = lambda: None
         self._known: dict[int, Adapter] = {}
-        self._told: dict[int, Adapter] = {}
+        self._reported: dict[int, Adapter] = {}
         self._numbers = itertools.count(1)
 
     def note(self, manager: Any, lora_id: int, digest: bytes | None) -> None:
@@ -107,11 +107,11 @@ class LoadedAdapters:
     def changes(self) -> dict[int, Adapter]:
         """Since the last call."""
         self._look()
-        changed = {lora_id: replace(adapter, told=next(self._numbers)) for lora_id, adapter in self._known.items()
-                   if self._told.get(lora_id) != adapter}
-        for lora_id in self._told.keys() - self._known.keys():
-            changed[lora_id] = replace(self._told[lora_id], loaded=False, told=next(self._numbers))
-        self._told = dict(self._known)
+        changed = {lora_id: replace(adapter, reported=next(self._numbers)) for lora_id, adapter in self._known.items()
+                   if self._reported.get(lora_id) != adapter}
+        for lora_id in self._reported.keys() - self._known.keys():
+            changed[lora_id] = replace(self._reported[lora_id], loaded=False, reported=next(self._numbers))
+        self._reported = dict(self._known)
         return changed
 
 
@@ -176,7 +176,7 @@ class Adapters:
 
     def _take(self, known: dict[int, Adapter], lora_id: int, adapter: Adapter) -> None:
         before = known.get(lora_id)
-        if before is not None and before.told > adapter.told:
+        if before is not None and before.reported > adapter.reported:
             return
         known[lora_id] = adapter
         _trim(known)

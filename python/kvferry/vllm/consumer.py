@@ -11,7 +11,7 @@ from kvferry.engine import consumer
 from kvferry.engine.consumer import PREEMPTED, Arrival, Phase
 from kvferry.engine.errors import Failures
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity, pack_blocks
-from kvferry.engine.metrics import Tally
+from kvferry.engine.metrics import Counters
 
 from .config import in_flight
 from .layout import check_groups, slides
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Consumer(consumer.Consumer):
     manager: KVCacheManager  # set before the first request
 
-    def __init__(self, node: Node, prompts: Prompts, tally: Tally, failures: Failures, vllm_config: VllmConfig,
+    def __init__(self, node: Node, prompts: Prompts, counters: Counters, failures: Failures, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
-        super().__init__(node, tally, failures, in_flight(vllm_config, kv_cache_config))
+        super().__init__(node, counters, failures, in_flight(vllm_config, kv_cache_config))
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)

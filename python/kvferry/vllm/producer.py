@@ -9,7 +9,7 @@ from vllm.v1.request import RequestStatus
 
 from kvferry.engine import producer
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders, pack_blocks
-from kvferry.engine.metrics import Tally
+from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from .adapters import Content
@@ -34,9 +34,9 @@ USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, 
 class Producer(producer.Producer):
     manager: KVCacheManager  # set before the first request
 
-    def __init__(self, node: Node, prompts: Prompts, tally: Tally, vllm_config: VllmConfig,
+    def __init__(self, node: Node, prompts: Prompts, counters: Counters, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
-        super().__init__(node, tally, vllm_config.parallel_config.tensor_parallel_size, kv_cache_config.num_blocks,
+        super().__init__(node, counters, vllm_config.parallel_config.tensor_parallel_size, kv_cache_config.num_blocks,
                          lease_wait_s(vllm_config))
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config

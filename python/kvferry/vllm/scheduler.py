@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from kvferry.engine import messages
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
-from kvferry.engine.metrics import Tally
+from kvferry.engine.metrics import Counters
 from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
 from .config import error_status_of, loaded_weights, open_node
@@ -55,11 +55,11 @@ class Scheduler(Control):
         if drafts_left_out:
             logger.warning("kvferry: the KV of %d draft layers is NOT carried: after a load, fewer of their tokens are "
                            "accepted. The answers are the same.", drafts_left_out)
-        node, tally, failures = open_node(vllm_config, kv_cache_config), Tally(), Failures(error_status_of(vllm_config))
+        node, counters, failures = open_node(vllm_config, kv_cache_config), Counters(), Failures(error_status_of(vllm_config))
         self._weights = loaded_weights(vllm_config)
         self._prompts = prompts = Prompts(vllm_config, self._weights)
-        super().__init__(node, Producer(node, prompts, tally, vllm_config, kv_cache_config),
-                         Consumer(node, prompts, tally, failures, vllm_config, kv_cache_config), failures, tally,
+        super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
+                         Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
                          {"draft_layers_not_carried": drafts_left_out})
         self._weights_change = False
         self._weights_id = ""

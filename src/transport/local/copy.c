@@ -11,7 +11,7 @@
 #define SAMPLE_TRIES 4
 
 /* An address in the other process: never used as a pointer here. */
-static void *foreign(uint64_t address)
+static void *remote_pointer(uint64_t address)
 {
   return (void *)(uintptr_t)address;
 }
@@ -46,7 +46,7 @@ static const kvf_memory_ops *ours_of(const chunk_walk *walk)
 static void batch_add(kvf_memory_batch *batch, void *to, uint64_t from, size_t bytes)
 {
   batch->to[batch->count] = (struct iovec){to, bytes};
-  batch->from[batch->count] = (struct iovec){foreign(from), bytes};
+  batch->from[batch->count] = (struct iovec){remote_pointer(from), bytes};
   batch->count++;
 }
 
@@ -151,7 +151,7 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
   walk.next = walk.count = 0;
   walk.batch.first = walk.batch.count = 0;
   walk.bytes = walk.staged_bytes = 0;
-  uint64_t told_ns = coarse_now_ns();
+  uint64_t reported_ns = coarse_now_ns();
   *bytes = 0;
   for (;;) {
     if (walk.batch.first == walk.batch.count) {
@@ -176,9 +176,9 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
     if (copy->moved_ns != NULL) {
       atomic_store_explicit(copy->moved_ns, now_ns, memory_order_relaxed);
     }
-    if (now_ns - told_ns >= KVF_PROGRESS_NS) {
-      told_ns = now_ns;
-      copy->landed(copy->context);
+    if (now_ns - reported_ns >= KVF_PROGRESS_NS) {
+      reported_ns = now_ns;
+      copy->arrived(copy->context);
     }
   }
 }
@@ -215,8 +215,9 @@ kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_
   kvf_fence_entry again;
   const struct iovec local[] = {
       {&out->head, sizeof(out->head)}, {&out->entry, sizeof(out->entry)}, {&again, sizeof(again)}};
-  const struct iovec remote[] = {
-      {foreign(table), sizeof(out->head)}, {foreign(address), sizeof(out->entry)}, {foreign(address), sizeof(again)}};
+  const struct iovec remote[] = {{remote_pointer(table), sizeof(out->head)},
+                                 {remote_pointer(address), sizeof(out->entry)},
+                                 {remote_pointer(address), sizeof(again)}};
 
   /* Keeps the sample after the copies that it is to judge. */
   kvf_fence_barrier();
@@ -311,6 +312,7 @@ int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cook
                    kvf_fence_head *head)
 {
   const struct iovec local[] = {{cookie, cookie_bytes}, {head, sizeof(*head)}};
-  const struct iovec remote[] = {{foreign(cookie_address), cookie_bytes}, {foreign(table), sizeof(*head)}};
+  const struct iovec remote[] = {{remote_pointer(cookie_address), cookie_bytes},
+                                 {remote_pointer(table), sizeof(*head)}};
   return read_once(pid, local, remote, 2);
 }

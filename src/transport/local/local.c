@@ -436,7 +436,7 @@ static void local_cancel(kvf_link *base, uint64_t read_id)
   (void)pthread_mutex_unlock(&local->lock);
 }
 
-static void landed(void *context)
+static void arrived(void *context)
 {
   kvf_local_read *read = context;
   kvf_local *local = kvf_local_of(read->link->base.transport);
@@ -454,7 +454,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
                                .pieces = &result->pieces,
-                               .landed = landed,
+                               .arrived = arrived,
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {

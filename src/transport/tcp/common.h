@@ -2,8 +2,8 @@
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (server.h) and the links
  * that we made (link.h). All state is the data thread's, but for what the lock of `commands` guards; who the data
- * thread is, driver.h says. Since only the data thread writes to destination blocks, a read is quiet as soon as it says
- * so.
+ * thread is, driver.h says. Since only the data thread writes to destination blocks, a read is released as soon as it
+ * says so.
  */
 #ifndef KVF_TRANSPORT_TCP_COMMON_H
 #define KVF_TRANSPORT_TCP_COMMON_H

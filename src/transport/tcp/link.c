@@ -70,7 +70,7 @@ typedef struct kvf_tcp_read {
   bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
   kvf_chunk chunk;
   uint64_t bytes;
-  uint64_t landed_bytes;
+  uint64_t arrived_bytes;
   uint64_t progress_ns; /* when progress was told last, or the read began */
 } kvf_tcp_read;
 
@@ -85,7 +85,7 @@ typedef struct kvf_tcp_read {
 
 /* ---- the end of a read ---- */
 
-static void drop_if_over(kvf_tcp_read *read)
+static void drop_if_ended(kvf_tcp_read *read)
 {
   if (read->is_reported && !kvf_list_is_linked(&read->in_link)) {
     free(read);
@@ -99,12 +99,12 @@ static void report(kvf_tcp *tcp, kvf_tcp_read *read, const kvf_read_result *resu
   read->is_reported = true;
   kvf_driver_read_closed(&tcp->driver, read->posted.read.small);
   tcp->host.read_done(tcp->host.context, result);
-  drop_if_over(read);
+  drop_if_ended(read);
 }
 
 static void end(kvf_tcp *tcp, kvf_tcp_read *read, kvf_status status)
 {
-  kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->landed_bytes};
+  kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->arrived_bytes};
   report(tcp, read, &result);
 }
 
@@ -114,7 +114,7 @@ static void forget(kvf_list *reads)
   while (!kvf_list_is_empty(reads)) {
     kvf_tcp_read *read = KVF_CONTAINER_OF(reads->next, kvf_tcp_read, in_link);
     kvf_list_remove(&read->in_link);
-    drop_if_over(read);
+    drop_if_ended(read);
   }
 }
 
@@ -456,7 +456,7 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
   }
   (void)take_answered(tcp, link);
   if (read->is_reported) {
-    drop_if_over(read);
+    drop_if_ended(read);
   } else {
     end(tcp, read, refusal(chunk.status));
   }
@@ -469,14 +469,14 @@ static kvf_tcp_io take_payload(kvf_tcp *tcp, kvf_tcp_link *link, uint64_t *budge
   kvf_tcp_read *read = answered(link);
   uint64_t before = link->payload.left_bytes;
   kvf_tcp_io io = kvf_tcp_receive(&link->stream, &link->payload, read->is_reported, *budget_bytes);
-  uint64_t landed = before - link->payload.left_bytes;
+  uint64_t arrived = before - link->payload.left_bytes;
   note_bulk(tcp, read);
-  *budget_bytes -= landed < *budget_bytes ? landed : *budget_bytes;
+  *budget_bytes -= arrived < *budget_bytes ? arrived : *budget_bytes;
   if (link->payload.left_bytes == 0) {
     link->awaits = KVF_TCP_AWAITS_TRAILER;
   }
-  if (!read->is_reported && landed > 0) {
-    read->landed_bytes += landed;
+  if (!read->is_reported && arrived > 0) {
+    read->arrived_bytes += arrived;
     if (tcp->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
       read->progress_ns = tcp->now_ns;
       tcp->host.read_progress(tcp->host.context, read->posted.read.id);
@@ -495,7 +495,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
   }
   (void)take_answered(tcp, link);
   if (read->is_reported) {
-    drop_if_over(read);
+    drop_if_ended(read);
     return true;
   }
   /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
@@ -503,7 +503,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                             .status = KVF_OK,
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
-                            .bytes = read->landed_bytes,
+                            .bytes = read->arrived_bytes,
                             .pieces = link->payload.cursor.segments};
   kvf_checksums_judge(&read->chunk, link->pages->checksums_count, &result);
   report(tcp, read, &result);
@@ -615,11 +615,11 @@ static bool receive(kvf_tcp *tcp, kvf_tcp_link *link)
     if (took) {
       continue;
     }
-    size_t held_bytes = kvf_tcp_held_bytes(&link->stream);
-    if (over && held_bytes == 0 && (!in_payload || kvf_tcp_waiting_bytes(&link->stream) == 0)) {
+    size_t buffered_bytes = kvf_tcp_buffered_bytes(&link->stream);
+    if (over && buffered_bytes == 0 && (!in_payload || kvf_tcp_waiting_bytes(&link->stream) == 0)) {
       return true;
     }
-    budget_bytes = budget_bytes < held_bytes ? held_bytes : budget_bytes;
+    budget_bytes = budget_bytes < buffered_bytes ? buffered_bytes : budget_bytes;
     kvf_tcp_io io = in_payload ? take_payload(tcp, link, &budget_bytes) : kvf_tcp_fill(&link->stream);
     if (io == KVF_TCP_IO_CLOSED || io == KVF_TCP_IO_FAILED) {
       link_broken(tcp, link);

@@ -559,7 +559,7 @@ static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
       return;
     }
     again = conn->is_full && conn_has_room(conn);
-    if (!conn->is_full && kvf_tcp_held_bytes(&conn->stream) > 0) {
+    if (!conn->is_full && kvf_tcp_buffered_bytes(&conn->stream) > 0) {
       if (!fill(tcp, conn)) {
         return;
       }

@@ -260,15 +260,15 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
   if (got <= 0) {
     return moved_nothing(stream, got);
   }
-  uint64_t landed = smaller((uint64_t)got, offered);
+  uint64_t arrived = smaller((uint64_t)got, offered);
   if (payload->staging == NULL) {
-    advance(payload, &ahead, offered, landed);
-  } else if (copy_segments(&payload->cursor, NULL, payload->staging, landed)) {
-    payload->left_bytes -= landed;
+    advance(payload, &ahead, offered, arrived);
+  } else if (copy_segments(&payload->cursor, NULL, payload->staging, arrived)) {
+    payload->left_bytes -= arrived;
   } else {
     return device_failed(stream);
   }
-  stream->in.tail = (size_t)((uint64_t)got - landed); /* it was empty */
+  stream->in.tail = (size_t)((uint64_t)got - arrived); /* it was empty */
   return (uint64_t)got == asked ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
 }
 

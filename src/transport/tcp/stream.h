@@ -76,9 +76,9 @@ static inline size_t kvf_tcp_unsent_bytes(const kvf_tcp_stream *stream)
 }
 
 /* What has come and the socket does not tell of any more: receive again, which takes of this alone. */
-static inline size_t kvf_tcp_held_bytes(const kvf_tcp_stream *stream)
+static inline size_t kvf_tcp_buffered_bytes(const kvf_tcp_stream *stream)
 {
-  return stream->tls == NULL ? 0 : kvf_tls_held_bytes(stream->tls);
+  return stream->tls == NULL ? 0 : kvf_tls_buffered_bytes(stream->tls);
 }
 
 /* Of a send that was BLOCKED: the other side has to go on with the handshake, not the kernel to take more. */

@@ -136,7 +136,7 @@ static void take_answer(const kvf_ucx *ucx, const kvf_ucx_answer *answer, const 
     memcpy(get->to, data, answer->bytes);
   }
   note_sample(get->batch, answer, get->bytes > 0);
-  get->bytes = answer->bytes; /* that have landed */
+  get->bytes = answer->bytes; /* that have arrived */
   get_end(get, KVF_UCS_OK);
 }
 

@@ -41,7 +41,7 @@ typedef struct ucx_read {
   kvf_chunk chunk;
   kvf_segment_cursor cursor;
   uint64_t bytes;
-  uint64_t landed_bytes;
+  uint64_t arrived_bytes;
   uint64_t progress_ns; /* when progress was told last, or the read began */
 } ucx_read;
 
@@ -79,7 +79,7 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 
 static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 {
-  const kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->landed_bytes};
+  const kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->arrived_bytes};
   report(ucx, read, &result);
 }
 
@@ -88,7 +88,7 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
   kvf_read_result result = {.id = read->posted.read.id,
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
-                            .bytes = read->landed_bytes,
+                            .bytes = read->arrived_bytes,
                             .pieces = read->cursor.segments};
   if (read->state == READ_JUDGING) {
     kvf_checksums_judge(&read->chunk, read->link->pages->checksums_count, &result);
@@ -171,14 +171,14 @@ static void judge(kvf_ucx *ucx, ucx_read *read)
 
 static void copied(kvf_ucx *ucx, ucx_read *read)
 {
-  read->landed_bytes = read->batch.ended_bytes;
+  read->arrived_bytes = read->batch.ended_bytes;
   if (read->batch.claim.is_lost) {
     if (read->batch.busy == 0) {
       end_judged(ucx, read);
     }
     return;
   }
-  if (read->landed_bytes == read->bytes) {
+  if (read->arrived_bytes == read->bytes) {
     judge(ucx, read);
     return;
   }

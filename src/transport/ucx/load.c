@@ -110,7 +110,7 @@ static bool load(const char *library, kvf_ucx_api *out, char reason[REASON_BYTES
 
 /* ---- what to try ---- */
 
-static bool path_beside(char out[PATH_MAX])
+static bool link_beside(char out[PATH_MAX])
 {
   Dl_info info;
   static const char here = 0;
@@ -133,7 +133,7 @@ static bool load_any(const char *library, kvf_ucx_api *out, char *message)
   if (load(named ? library : KVF_UCX_LIBRARY, out, reason)) {
     return true;
   }
-  if (!named && path_beside(beside)) {
+  if (!named && link_beside(beside)) {
     char other[REASON_BYTES];
     if (load(beside, out, other)) {
       return true;

@@ -27,10 +27,10 @@ TEST(live_is_good)
 TEST(words_only_grow)
 {
   for (uint64_t id = 0; id < 3; id++) {
-    assert_true(kvf_fence_word_live(id) < kvf_fence_word_over(id));
-    assert_true(kvf_fence_word_over(id) < kvf_fence_word_live(id + 1));
+    assert_true(kvf_fence_word_live(id) < kvf_fence_word_ended(id));
+    assert_true(kvf_fence_word_ended(id) < kvf_fence_word_live(id + 1));
   }
-  assert_true(kvf_fence_word_over(KVF_LEASE_ID_MAX) > kvf_fence_word_live(KVF_LEASE_ID_MAX));
+  assert_true(kvf_fence_word_ended(KVF_LEASE_ID_MAX) > kvf_fence_word_live(KVF_LEASE_ID_MAX));
 }
 
 TEST(less_is_not_published)
@@ -39,14 +39,14 @@ TEST(less_is_not_published)
   sample.entry.word = 0;
   assert_int_equal(check(sample), KVF_NOT_PUBLISHED);
   assert_int_equal(check(live_sample(9)), KVF_NOT_PUBLISHED);
-  sample.entry.word = kvf_fence_word_over(9);
+  sample.entry.word = kvf_fence_word_ended(9);
   assert_int_equal(check(sample), KVF_NOT_PUBLISHED);
 }
 
 TEST(more_is_over)
 {
   kvf_fence_sample sample = live_sample(10);
-  sample.entry.word = kvf_fence_word_over(10);
+  sample.entry.word = kvf_fence_word_ended(10);
   assert_int_equal(check(sample), KVF_LEASE_EXPIRED);
   assert_int_equal(check(live_sample(11)), KVF_LEASE_EXPIRED);
 }

@@ -70,7 +70,7 @@ static kvf_status set_memory(void)
       {.block_bytes = 64, .stride_bytes = 64, .blocks = 10, .heads = 1, .heads_total = 1, .group = 1}};
   kvf_welcome welcome = {.regions = regions, .regions_count = 2};
   kvf_status status = kvf_core_set_memory(&core, &welcome);
-  core.self.welcome = status == KVF_OK ? (kvf_welcome){0} : core.self.welcome; /* the regions are the test's */
+  core.context.welcome = status == KVF_OK ? (kvf_welcome){0} : core.context.welcome; /* the regions are the test's */
   return status;
 }
 
@@ -190,7 +190,7 @@ RANKS_TEST(load_start)
       ranks_settle();
       if (ranks_event(KVF_EVENT_LOAD, &event)) {
         assert_int_equal(event.u.report.status, KVF_NO_MEMORY);
-        assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+        assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
         assert_int_equal(start_load(), KVF_OK);
         ranks_settle();
       }
@@ -228,7 +228,7 @@ RANKS_TEST(next_source)
     status = (kvf_status)event.u.report.status;
     assert_true(status == KVF_OK || status == KVF_LEASE_EXPIRED || status == KVF_NO_MEMORY); /* the last: its dial */
     failed += status == KVF_LEASE_EXPIRED;
-    assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+    assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
     assert_int_equal(ranks_peers_held(), 0);
   }
   assert_true(failed >= 2);
@@ -255,7 +255,7 @@ RANKS_TEST(whole_load)
       assert_true(ranks_event(KVF_EVENT_LOAD, &event));
       lost += event.u.report.status != KVF_OK;
       retried += event.u.report.status == KVF_OK ? consumer()->loads.stats.retries : 0;
-      assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+      assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
     }
     assert_int_equal(ranks_peers_held(), 0);
   }

@@ -40,7 +40,7 @@ TEST(tokens_come_back_with_time)
   assert_false(kvf_budget_take(&budget, 100 * MS_NS, 1));
 }
 
-TEST(quiet_times_save_up_no_more_than_a_second)
+TEST(released_times_save_up_no_more_than_a_second)
 {
   kvf_budget budget = budget_of(1000);
   assert_true(kvf_budget_take(&budget, 100 * SECOND_NS, 1000));

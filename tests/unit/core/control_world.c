@@ -59,10 +59,10 @@ void control_world_open(const control_options *options)
   if (!options->without_memory) {
     control_set_memory(&world.producer);
   }
-  kvf_rank_record self = {.incarnation = world.producer.core.self.incarnation};
-  self.address.ip[15] = 1;
-  self.address.port = 80;
-  assert_int_equal(kvf_core_set_ranks(&world.producer.core, &self, 1), KVF_OK);
+  kvf_rank_record context = {.incarnation = world.producer.core.context.incarnation};
+  context.address.ip[15] = 1;
+  context.address.port = 80;
+  assert_int_equal(kvf_core_set_ranks(&world.producer.core, &context, 1), KVF_OK);
 }
 
 int control_world_close(void **state)
@@ -86,7 +86,7 @@ static void carry_effects(control_side *side)
         side->dial_conn_id = effect.link.conn_id;
         break;
       case KVF_EFFECT_OPEN_LINK:
-        side->opened_path = effect.link.path;
+        side->opened_link_id = effect.link.link_id;
         break;
       case KVF_EFFECT_CLOSE_LINK:
         side->closed_links++;

@@ -15,7 +15,7 @@ typedef struct control_side {
   uint64_t conn_id; /* of the one connection, 0: none */
   uint8_t inbox[2 * KVF_OUTBOX_BYTES_MAX];
   size_t inbox_bytes;
-  uint32_t opened_path; /* the last link that the core wanted opened */
+  uint32_t opened_link_id; /* the last link that the core wanted opened */
   uint32_t closed_links;
   uint32_t reads;
   kvf_load_read last_read;

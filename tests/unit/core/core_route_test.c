@@ -48,14 +48,14 @@ static void open_link(void)
   open_world(false);
   start_load();
   control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_path, 0);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
 }
 
 /* A load with a read in flight. */
 static void open_read(void)
 {
   open_link();
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   control_settle();
   assert_int_equal(world.consumer.reads, 1);
 }
@@ -263,7 +263,7 @@ WORLD_TEST(failed_dial_ends_the_load)
 CONTROL_TEST(failed_link_ends_the_load)
 {
   open_link();
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_TRANSFER_SETUP);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_TRANSFER_SETUP);
   control_settle();
   assert_outcome(KVF_TRANSFER_SETUP);
   assert_int_equal(world.consumer.closed_links, 1);
@@ -280,12 +280,12 @@ CONTROL_TEST(reads_come_back_to_their_load)
                          NULL, 7);
   assert_outcome(KVF_LEASE_UNKNOWN);
   assert_true(next_event(&event));
-  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.kind, KVF_EVENT_RELEASED);
 }
 
 static void lose_link(void)
 {
-  kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_PEER_DOWN);
+  kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_PEER_DOWN);
   control_settle();
   kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_PEER_DOWN, 0, NULL,
                          0);
@@ -297,13 +297,13 @@ CONTROL_TEST(lost_link_is_opened_anew_once)
 {
   kvf_event event;
   open_read();
-  uint32_t first = world.consumer.opened_path;
+  uint32_t first = world.consumer.opened_link_id;
   lose_link();
   assert_int_equal(world.consumer.closed_links, 1);
   assert_false(next_event(&event));
   control_advance(20); /* its backoff */
-  assert_int_not_equal(world.consumer.opened_path, first);
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_path, KVF_OK);
+  assert_int_not_equal(world.consumer.opened_link_id, first);
+  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   control_settle();
   assert_int_equal(world.consumer.reads, 2);
   lose_link();
@@ -312,7 +312,7 @@ CONTROL_TEST(lost_link_is_opened_anew_once)
   assert_int_equal(world.consumer.reads, 2);
 }
 
-/* Silence on the path: the peer is asked, answers, and so only the path is given up. */
+/* Silence on the link: the peer is asked, answers, and so only the link is given up. */
 CONTROL_TEST(pings_and_pongs_find_the_stalled_path)
 {
   open_read();

@@ -85,7 +85,7 @@ WORLD_TEST(a_load_is_counted_on_both_sides)
   assert_stat(consumer, "loads_open", "", 1);
   assert_true(stat_of(consumer, "loads_open", "")->gauge);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_stat(consumer, "loads_open", "", 0);
   assert_stat(consumer, "loads_done", "", 1);
   assert_false(stat_of(consumer, "loads_done", "")->gauge);
@@ -112,7 +112,7 @@ RANKS_TEST(failures_are_counted_by_their_reason)
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_complete(0, 1, KVF_LEASE_UNKNOWN), 1);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_stat(&world.consumer.core, "loads_failed", "lease_unknown", 1);
   assert_stat(&world.consumer.core, "loads_done", "", 0);
 }

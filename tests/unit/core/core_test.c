@@ -65,7 +65,7 @@ RANKS_TEST(block_tokens_are_part_of_the_identity)
     config.options.block_tokens = 16 << i;
     assert_int_equal(kvf_core_init(&cores[i], &config, 0), KVF_OK);
   }
-  assert_memory_not_equal(cores[0].self.compat, cores[1].self.compat, sizeof(cores[0].self.compat));
+  assert_memory_not_equal(cores[0].context.compat, cores[1].context.compat, sizeof(cores[0].context.compat));
   kvf_core_free(&cores[0]);
   kvf_core_free(&cores[1]);
 }
@@ -108,8 +108,8 @@ RANKS_TEST(secrets_are_wiped)
   memset(config.key.data, 'k', 16);
   assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
   kvf_core_free(&core);
-  assert_memory_equal(&core.self.key, &no_key, sizeof(no_key));
-  assert_memory_equal(&core.self.entropy, &no_entropy, sizeof(no_entropy));
+  assert_memory_equal(&core.context.key, &no_key, sizeof(no_key));
+  assert_memory_equal(&core.context.entropy, &no_entropy, sizeof(no_entropy));
 }
 
 /* ---- ranks and tickets ---- */
@@ -141,8 +141,8 @@ RANKS_TEST(ranks_must_be_all_and_different)
 WORLD_TEST(ticket_says_what_the_core_knows)
 {
   assert_int_equal(ticket.ranks, 1);
-  assert_memory_equal(&ticket.rank[0].incarnation, &producer()->self.incarnation, sizeof(kvf_incarnation));
-  assert_memory_equal(ticket.compat, producer()->self.compat, sizeof(ticket.compat));
+  assert_memory_equal(&ticket.rank[0].incarnation, &producer()->context.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(ticket.compat, producer()->context.compat, sizeof(ticket.compat));
   assert_int_equal(ticket.block_tokens, 16);
   assert_int_equal(ticket.ttl_ms, 30000);
   assert_int_equal(ticket.groups, 2);
@@ -227,7 +227,7 @@ WORLD_TEST(blocks_come_back_after_over_is_stored)
   assert_false(kvf_core_has_event(producer()));
   assert_true(kvf_core_next_effect(producer(), world.now_ns, &effect));
   assert_int_equal(effect.kind, KVF_EFFECT_STORE);
-  assert_true(effect.store.entry.word == kvf_fence_word_over(ticket.lease.id));
+  assert_true(effect.store.entry.word == kvf_fence_word_ended(ticket.lease.id));
   assert_false(kvf_core_next_event(producer(), world.now_ns, &event));
   kvf_core_on_stored(producer(), &effect.store);
   assert_true(kvf_core_has_event(producer()));
@@ -257,17 +257,17 @@ WORLD_TEST(clearing_memory_ends_its_leases)
   ranks_publish(0, &ticket);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
   ranks_settle();
-  assert_true(world.producers[0].table[ticket.lease.slot].word == kvf_fence_word_over(ticket.lease.id));
+  assert_true(world.producers[0].table[ticket.lease.slot].word == kvf_fence_word_ended(ticket.lease.id));
   assert_true(kvf_core_next_event(producer(), world.now_ns, &event));
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
-  assert_int_equal(producer()->self.welcome.regions_count, 0);
-  assert_int_equal(producer()->self.welcome.transports_count, 0);
+  assert_int_equal(producer()->context.welcome.regions_count, 0);
+  assert_int_equal(producer()->context.welcome.transports_count, 0);
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
   assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2, false), KVF_INVALID);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
 }
 
-/* P4: the memory is in use until the last load is quiet and its owner has heard so. */
+/* P4: the memory is in use until the last load is released and its owner has heard so. */
 WORLD_TEST(clearing_memory_waits_for_loads)
 {
   kvf_event event;
@@ -282,7 +282,7 @@ WORLD_TEST(clearing_memory_waits_for_loads)
   assert_int_equal(event.u.report.status, KVF_ABORTED);
   assert_false(kvf_core_clear_memory(consumer, world.now_ns));
   assert_int_equal(ranks_complete(0, 2 * POSITIONS, KVF_CANCELLED), 2 * POSITIONS);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_true(kvf_core_clear_memory(consumer, world.now_ns));
   assert_false(consumer->pool.exists);
 }
@@ -344,7 +344,7 @@ WORLD_TEST(events_of_a_load_come_in_order_and_once)
   assert_int_equal(event.u.report.request_id, 77);
   assert_true(kvf_core_has_event(consumer));
   assert_true(kvf_core_next_event(consumer, world.now_ns, &event));
-  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.kind, KVF_EVENT_RELEASED);
   assert_int_equal(event.id, 77);
   assert_false(kvf_core_has_event(consumer));
   assert_false(kvf_core_next_event(consumer, world.now_ns, &event));

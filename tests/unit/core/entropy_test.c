@@ -1,4 +1,4 @@
-#include "core/self.h"
+#include "core/context.h"
 #include "test.h"
 
 #define DRAWS 64

@@ -106,11 +106,11 @@ static void world_expect_none_ended(lease_world *w)
 static void world_expect_ended(lease_world *w, uint32_t slot, uint64_t id, kvf_lease_end_cause cause)
 {
   kvf_lease_ended ended;
-  if (w->fence[slot].word < kvf_fence_word_over(id)) {
+  if (w->fence[slot].word < kvf_fence_word_ended(id)) {
     world_expect_none_ended(w);
   }
   world_store_all(w);
-  assert_true(w->fence[slot].word >= kvf_fence_word_over(id));
+  assert_true(w->fence[slot].word >= kvf_fence_word_ended(id));
   assert_true(kvf_lease_table_next_ended(&w->table, &ended));
   assert_int_equal(ended.id, id);
   assert_int_equal(ended.slot, slot);
@@ -223,7 +223,7 @@ LIVE_TEST(given_back_only_after_over_is_stored)
 {
   assert_int_equal(world_end(w, 1, 0, 3), KVF_OK);
   world_expect_none_ended(w);
-  expect_store(0, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_ended(3));
   world_expect_none_ended(w);
   stored(0);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
@@ -233,7 +233,7 @@ LEASE_TEST(ended_before_live_is_stored)
 {
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  expect_store(0, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_ended(3));
   expect_no_store();
   stored(0);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
@@ -325,7 +325,7 @@ LEASE_TEST(end_of_unpublished_is_remembered)
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_EXISTS);
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
   world_store_all(w);
-  assert_int_equal(w->fence[0].word, kvf_fence_word_over(3)); /* readers need not wait for it */
+  assert_int_equal(w->fence[0].word, kvf_fence_word_ended(3)); /* readers need not wait for it */
   world_expect_none_ended(w);
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_EXISTS);
   world_live(w, 0, 0, 4);
@@ -336,7 +336,7 @@ LEASE_TEST(end_of_unpublished_is_remembered)
 LEASE_TEST(publish_while_an_unpublished_end_is_being_stored)
 {
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  expect_store(0, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_ended(3));
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   expect_no_store();
   stored(0);
@@ -352,7 +352,7 @@ LIVE_TEST(end_of_a_later_id_ends_the_slots_lease)
   assert_int_equal(world_renew(w, 0, 0, 5, 'a'), OVER);
   assert_int_equal(world_renew(w, 0, 0, 6, 'a'), NOT_PUBLISHED);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  assert_int_equal(w->fence[0].word, kvf_fence_word_over(5));
+  assert_int_equal(w->fence[0].word, kvf_fence_word_ended(5));
   world_live(w, 0, 0, 6);
 }
 
@@ -383,7 +383,7 @@ LEASE_TEST(end_all)
   }
   assert_int_equal(count, 3);
   kvf_lease_table_end_all(&w->table, MS(100));
-  assert_int_equal(w->fence[2].word, kvf_fence_word_over(5));
+  assert_int_equal(w->fence[2].word, kvf_fence_word_ended(5));
 }
 
 /* ---- time ---- */
@@ -796,7 +796,7 @@ LEASE_TEST(ended_before_its_bytes_is_never_live)
   w->held = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  expect_store(0, kvf_fence_word_over(3));
+  expect_store(0, kvf_fence_word_ended(3));
   complete(0, 3);
   expect_no_store();
   stored(0);
@@ -817,14 +817,14 @@ LEASE_TEST(held_behind_another_store)
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   expect_no_store();
   assert_int_equal(world_end(w, 0, 1, 3), KVF_NOT_FOUND);
-  expect_store(1, kvf_fence_word_over(3));
+  expect_store(1, kvf_fence_word_ended(3));
   assert_int_equal(world_publish(w, 0, 1, 4), KVF_OK);
   stored(1);
   expect_no_store();
   assert_int_equal(authorize(0, 1, 4), KVF_NOT_PUBLISHED);
 
   assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
-  expect_store(2, kvf_fence_word_over(3));
+  expect_store(2, kvf_fence_word_ended(3));
   assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
   complete(2, 4);
   assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
@@ -1050,7 +1050,7 @@ static void take_ended(model *m)
     assert_true(lease->published && lease->over && !lease->given_back);
     assert_int_equal(ended.cause, lease->cause);
     assert_int_equal(ended.user, 2000 + ended.id);
-    assert_true(m->world.fence[ended.slot].word >= kvf_fence_word_over(ended.id));
+    assert_true(m->world.fence[ended.slot].word >= kvf_fence_word_ended(ended.id));
     lease->given_back = true;
   }
 }

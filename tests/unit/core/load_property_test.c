@@ -2,8 +2,8 @@
  * memory and of what was confirmed is compared with what the machine says. Checked in every run:
  *   P2  each load has its outcome by its deadline; no silence that was listened to lasts longer than
  *       2 * stall_timeout_ns
- *   P3  one outcome, then one quiet, for each load; the outcome says exactly what was confirmed before
- *   P4  no block is in two attempts at once, none is written to before its load's start or after its quiet
+ *   P3  one outcome, then one release, for each load; the outcome says exactly what was confirmed before
+ *   P4  no block is in two attempts at once, none is written to before its load's start or after its release
  * A failure names its seed: KVF_TEST_SEED=<seed> runs that one only. */
 #include "base/prng.h"
 #include "load_world.h"
@@ -19,7 +19,7 @@
 #define READS 64
 #define PATHS 512
 #define STALL_MS 100
-#define QUIET_MS 150
+#define RELEASED_MS 150
 
 /* The model: who may write to which block, what has been confirmed, and what the machine may say. */
 typedef struct model_load {
@@ -45,7 +45,7 @@ typedef struct model_read {
   uint32_t part;
   uint32_t first;
   uint32_t count;
-  uint32_t path;
+  uint32_t link_id;
   bool cancelled;
 } model_read;
 
@@ -56,11 +56,11 @@ typedef struct model {
   bool benign;              /* the faults are over */
   model_load load[LOADS];
   model_read reads[READS];
-  model_load *block_of[BLOCKS];   /* whose destination it is, from start to quiet */
+  model_load *block_of[BLOCKS];   /* whose destination it is, from start to released */
   uint64_t writer[BLOCKS][HEADS]; /* the read that may write there */
   bool wanted[PEERS];             /* WANT_PATH is to be answered */
   bool pinged[PEERS];
-  uint32_t paths; /* path n is of peer path_peer[n] */
+  uint32_t paths; /* link n is of peer path_peer[n] */
   uint32_t path_peer[PATHS];
   bool path_down[PATHS];
   uint64_t last_read_id;
@@ -147,13 +147,13 @@ static void on_read(model *m, const kvf_load_read *action)
                        .part = part_of(load, action->transfer.local_head),
                        .first = item_of(load, &action->transfer.items[0]),
                        .count = action->transfer.items_count,
-                       .path = action->path};
+                       .link_id = action->link_id};
   assert_true(read->first + read->count <= load->items_count);
   assert_memory_equal(action->transfer.items, &load->items[read->first], read->count * sizeof(*action->transfer.items));
   assert_int_equal(action->transfer.heads, load->parts[read->part].heads);
   assert_int_equal(action->peer, load->parts[read->part].peer);
-  assert_int_equal(m->path_peer[action->path], action->peer);
-  assert_false(m->path_down[action->path]);
+  assert_int_equal(m->path_peer[action->link_id], action->peer);
+  assert_false(m->path_down[action->link_id]);
   for (uint32_t i = read->first; i < read->first + read->count; i++) {
     assert_false(load->good[read->part][i]);
   }
@@ -167,7 +167,7 @@ static void on_cancel(model *m, const kvf_load_read *action)
 {
   model_read *read = find_read(m, action->transfer.id);
   assert_non_null(read);
-  assert_int_equal(read->path, action->path);
+  assert_int_equal(read->link_id, action->link_id);
   assert_false(read->cancelled);
   read->cancelled = true;
   if (!read->load->outcome) {
@@ -185,10 +185,10 @@ static void on_ping(uint32_t peer)
   m_all.pinged[peer] = true;
 }
 
-static void on_stalled(uint32_t path, bool silent)
+static void on_stalled(uint32_t link_id, bool silent)
 {
   (void)silent;
-  assert_in_range(path, 1, PATHS - 1);
+  assert_in_range(link_id, 1, PATHS - 1);
 }
 
 static model_load *find_load(model *m, uint64_t request_id)
@@ -229,7 +229,7 @@ static void check_outcome(model *m, model_load *load, const kvf_report *report)
   }
 }
 
-static void check_quiet(model *m, model_load *load)
+static void check_released(model *m, model_load *load)
 {
   assert_true(load->outcome);
   assert_int_equal(reads_of(m, load, PARTS), 0);
@@ -248,7 +248,7 @@ static void take_events(model *m)
     if (event.kind == KVF_EVENT_LOAD) {
       check_outcome(m, load, &event.u.report);
     } else {
-      check_quiet(m, load);
+      check_released(m, load);
     }
   }
 }
@@ -408,7 +408,7 @@ static void progress_of_some_read(model *m)
   kvf_loads_on_read_progress(&w.loads, now_ns(m), read->id == 0 ? 1000000 : read->id);
 }
 
-static void answer_path(model *m)
+static void answer_link(model *m)
 {
   uint32_t peer = pick(m, PEERS);
   if (!m->wanted[peer] && pick(m, 8) != 0) {
@@ -416,21 +416,21 @@ static void answer_path(model *m)
   }
   m->wanted[peer] = false;
   if (pick(m, 8) == 0) {
-    kvf_loads_on_path(&w.loads, now_ns(m), peer, 0, KVF_PEER_DOWN);
+    kvf_loads_on_link(&w.loads, now_ns(m), peer, 0, KVF_PEER_DOWN);
     return;
   }
   assert_true(m->paths + 1 < PATHS - PEERS);
   m->paths++;
   m->path_peer[m->paths] = peer;
-  kvf_loads_on_path(&w.loads, now_ns(m), peer, m->paths, KVF_OK);
+  kvf_loads_on_link(&w.loads, now_ns(m), peer, m->paths, KVF_OK);
 }
 
 static void take_path_down(model *m)
 {
   if (m->paths > 0) {
-    uint32_t path = m->paths - pick(m, m->paths < 4 ? m->paths : 4);
-    m->path_down[path] = true;
-    kvf_loads_on_path_down(&w.loads, now_ns(m), m->path_peer[path], path);
+    uint32_t link_id = m->paths - pick(m, m->paths < 4 ? m->paths : 4);
+    m->path_down[link_id] = true;
+    kvf_loads_on_link_down(&w.loads, now_ns(m), m->path_peer[link_id], link_id);
   }
 }
 
@@ -462,7 +462,7 @@ static void check_time(model *m)
     const model_load *load = &m->load[i];
     if (load->used) {
       assert_true(load->outcome || m->now_ms < load->deadline_ms);
-      healthy = healthy && (!load->outcome || m->now_ms < load->outcome_ms + QUIET_MS);
+      healthy = healthy && (!load->outcome || m->now_ms < load->outcome_ms + RELEASED_MS);
     }
   }
   assert_int_equal(w.loads.stats.overdue == 0, healthy);
@@ -524,7 +524,7 @@ static void step(model *m)
     case 8:
     case 9:
     case 10:
-      answer_path(m);
+      answer_link(m);
       break;
     default:
       for (uint32_t i = 0; i < 8; i++) { /* most slots are free */
@@ -544,7 +544,7 @@ static void settle(model *m)
       if (m->wanted[peer]) {
         m->wanted[peer] = false;
         m->path_peer[PATHS - 1 - peer] = peer;
-        kvf_loads_on_path(&w.loads, now_ns(m), peer, PATHS - 1 - peer, KVF_OK);
+        kvf_loads_on_link(&w.loads, now_ns(m), peer, PATHS - 1 - peer, KVF_OK);
         take_all(m);
       }
     }
@@ -570,9 +570,9 @@ static uint64_t run_world(uint64_t seed)
   w.on_want = on_want;
   w.on_ping = on_ping;
   w.on_stalled = on_stalled;
-  kvf_config *config = &w.self.config;
+  kvf_config *config = &w.context.config;
   config->stall_timeout_ms = STALL_MS;
-  config->quiet_timeout_ms = QUIET_MS;
+  config->release_timeout_ms = RELEASED_MS;
   config->backoff_min_ms = 2;
   config->backoff_max_ms = 50;
   config->chunk_bytes = 100 + pick(m, 1500);

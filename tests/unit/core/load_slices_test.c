@@ -2,7 +2,7 @@
  * becomes of a part and of the whole load, checksums, and the stall clock. */
 #include "load_world.h"
 
-/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over path 11 since 0 ms. */
+/* A load of 6 items whose reads 1 (0 to 3) and 2 (4, 5) are in flight over link 11 since 0 ms. */
 static void start_reading(void)
 {
   world_started(0, 500, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
@@ -25,7 +25,7 @@ LOAD_TEST(whole_load)
   world_begin(0, 500, 6, "1", "want 1");
   expect_path(1, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   expect_live(2, 1, 2, "");
-  expect_live(3, 1, 1, "outcome 500 ok 6/6; quiet 500");
+  expect_live(3, 1, 1, "outcome 500 ok 6/6; released 500");
   assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
   assert_int_equal(kvf_loads_open(&w.loads), 0);
   assert_int_equal(w.loads.stats.outcomes[0], 1);
@@ -39,8 +39,8 @@ LOAD_TEST(nothing_wanted)
   world_spec(500, 0, "12");
   w.spec.positions = 9;
   world_start(0);
-  expect(0, "outcome 500 ok 9/9; quiet 500");
-  world_begin(0, 501, 0, "1", "outcome 501 ok 0/0; quiet 501");
+  expect(0, "outcome 500 ok 9/9; released 500");
+  world_begin(0, 501, 0, "1", "outcome 501 ok 0/0; released 501");
 }
 
 LOAD_TEST(abort_in_every_state)
@@ -49,7 +49,7 @@ LOAD_TEST(abort_in_every_state)
   world_start(0);
   assert_true(world_abort(0, 500));
   assert_true(world_abort(0, 500));
-  expect(0, "want 1; outcome 500 aborted 0/6; quiet 500");
+  expect(0, "want 1; outcome 500 aborted 0/6; released 500");
   expect_path(0, 1, 10, ""); /* nobody's */
   world_started(0, 501, 6, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   world_live(1, 1, 1);
@@ -58,18 +58,18 @@ LOAD_TEST(abort_in_every_state)
   assert_true(world_abort(1, 501));
   expect(1, "");
   world_failed(2, 2, KVF_CANCELLED);
-  expect(2, "quiet 501");
+  expect(2, "released 501");
 
   world_started(0, 502, 6, "1", "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5");
   world_failed(2, 3, KVF_TRANSFER_FAILED);
   assert_true(world_abort(3, 502));
   expect(3, "cancel 4 over 11; outcome 502 aborted 0/6");
-  expect_live(3, 1, 4, "quiet 502");
+  expect_live(3, 1, 4, "released 502");
 
   world_started(0, 503, 1, "1", "read 5 over 11: 0");
   world_failed(4, 5, KVF_TRANSFER_FAILED);
   assert_true(world_abort(4, 503));
-  expect(4, "outcome 503 aborted 0/1; quiet 503");
+  expect(4, "outcome 503 aborted 0/1; released 503");
   expect_at(100, "");
 }
 
@@ -80,8 +80,8 @@ LOAD_TEST(abort_all)
   expect_path(0, 2, 12, "read 1 over 12: 0");
   kvf_loads_abort_all(&w.loads, 0);
   kvf_loads_abort_all(&w.loads, 0);
-  expect(0, "cancel 1 over 12; outcome 500 aborted 0/1; quiet 500; outcome 501 aborted 0/1");
-  expect_live(0, 2, 1, "quiet 501");
+  expect(0, "cancel 1 over 12; outcome 500 aborted 0/1; released 500; outcome 501 aborted 0/1");
+  expect_live(0, 2, 1, "released 501");
 }
 
 LOAD_TEST(tick_is_bounded)
@@ -99,8 +99,8 @@ LOAD_TEST(tick_is_bounded)
   }
   assert_true(ticks >= 3);
   expect(100,
-         "outcome 500 deadline 0/1; quiet 500; outcome 501 deadline 0/1; quiet 501; "
-         "outcome 502 deadline 0/1; quiet 502");
+         "outcome 500 deadline 0/1; released 500; outcome 501 deadline 0/1; released 501; "
+         "outcome 502 deadline 0/1; released 502");
 }
 
 LOAD_TEST(destroyed_at_any_time)
@@ -126,14 +126,14 @@ LOAD_TEST(a_question_outlives_its_load)
 {
   world_ask(0, 500, 1, "1");
   assert_true(world_abort(0, 500));
-  expect(0, "want 1; outcome 500 aborted 0/1; quiet 500");
+  expect(0, "want 1; outcome 500 aborted 0/1; released 500");
   world_begin(0, 501, 1, "1", "");
   expect_path(0, 1, 11, "read 1 over 11: 0");
 }
 
 LOAD_TEST(loads_take_turns)
 {
-  w.self.config.chunks_in_flight = 4;
+  w.context.config.chunks_in_flight = 4;
   world_reopen();
   world_ask(0, 500, 100, "1");
   world_spec(501, 5, "1");
@@ -173,7 +173,7 @@ LOAD_TEST(no_read_once_decided)
   world_begin(0, 500, 16, "1", "want 1");
   world_path(0, 1, 11);
   assert_true(world_abort(0, 500));
-  expect(0, "outcome 500 aborted 0/16; quiet 500");
+  expect(0, "outcome 500 aborted 0/16; released 500");
 }
 
 /* ---- chunks ---- */
@@ -181,7 +181,7 @@ LOAD_TEST(no_read_once_decided)
 /* The first chunk of a load with one read in flight. */
 static void expect_first(const char *text)
 {
-  w.self.config.chunks_in_flight = 1;
+  w.context.config.chunks_in_flight = 1;
   world_reopen();
   expect_started(0, text);
 }
@@ -189,9 +189,9 @@ static void expect_first(const char *text)
 LOAD_TEST(as_many_bytes_as_allowed)
 {
   world_spec(500, 9, "1");
-  w.self.config.chunk_bytes = 399;
+  w.context.config.chunk_bytes = 399;
   expect_first("read 1 over 11: 0,1,2");
-  w.self.config.chunk_bytes = 400;
+  w.context.config.chunk_bytes = 400;
   expect_first("read 1 over 11: 0,1,2,3");
   w.slices[0].heads = 2;
   expect_first("read 1 over 11: 0,1");
@@ -200,7 +200,7 @@ LOAD_TEST(as_many_bytes_as_allowed)
 LOAD_TEST(at_least_one_item)
 {
   world_spec(500, 9, "1");
-  w.self.config.chunk_bytes = 1;
+  w.context.config.chunk_bytes = 1;
   expect_first("read 1 over 11: 0");
 }
 
@@ -208,7 +208,7 @@ LOAD_TEST(at_most_the_named_limit)
 {
   kvf_load_read action;
   world_spec(500, KVF_CHUNK_ITEMS_MAX + 1, "1");
-  w.self.config.chunk_bytes = UINT32_MAX;
+  w.context.config.chunk_bytes = UINT32_MAX;
   world_reopen();
   world_start(0);
   expect(0, "want 1");
@@ -274,7 +274,7 @@ LOAD_TEST(groups_have_sizes_of_their_own)
   expect_first("read 1 over 11: 0.0,1.0"); /* 350 of 400 bytes */
   expect_live(0, 1, 1, "read 2 over 11: 0.1,1.1");
   expect_live(0, 1, 2, "read 3 over 11: 0.2,0.3");
-  expect_live(0, 1, 3, "outcome 500 ok 8/8; quiet 500");
+  expect_live(0, 1, 3, "outcome 500 ok 8/8; released 500");
 }
 
 LOAD_TEST(read_says_what_the_spec_said)
@@ -300,7 +300,7 @@ LOAD_TEST(read_says_what_the_spec_said)
 LOAD_TEST(holes_are_filled_in_order)
 {
   world_spec(500, 12, "1");
-  w.self.config.chunks_in_flight = 3;
+  w.context.config.chunks_in_flight = 3;
   world_reopen();
   expect_started(0, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7; read 3 over 11: 8,9,10,11");
   world_failed(0, 3, KVF_NOT_PUBLISHED);
@@ -311,16 +311,16 @@ LOAD_TEST(holes_are_filled_in_order)
 
 LOAD_TEST(small_is_the_whole_rest)
 {
-  w.self.config.inline_bytes = 400;
+  w.context.config.inline_bytes = 400;
   world_reopen();
   world_started(0, 500, 4, "1", "read 1 over 11: small 0,1,2,3");
-  expect_live(0, 1, 1, "outcome 500 ok 4/4; quiet 500");
+  expect_live(0, 1, 1, "outcome 500 ok 4/4; released 500");
 
   world_started(0, 501, 5, "1", "read 2 over 11: 0,1,2,3; read 3 over 11: 4");
   world_live(0, 1, 2);
   world_failed(0, 3, KVF_NOT_PUBLISHED);
   expect_at(10, "read 4 over 11: small 4"); /* what is left */
-  expect_live(10, 1, 4, "outcome 501 ok 5/5; quiet 501");
+  expect_live(10, 1, 4, "outcome 501 ok 5/5; released 501");
 
   world_spec(502, 1, "12"); /* two parts */
   world_start(10);
@@ -332,24 +332,24 @@ LOAD_TEST(small_is_the_whole_rest)
 
 LOAD_TEST(too_many_bytes_for_small)
 {
-  w.self.config.inline_bytes = 399;
+  w.context.config.inline_bytes = 399;
   world_reopen();
   world_started(0, 500, 4, "1", "read 1 over 11: 0,1,2,3");
 }
 
-/* ---- a part: retries and paths ---- */
+/* ---- a part: retries and links ---- */
 
 /* ---- retries ---- */
 
 READING_TEST(retry_only_what_is_missing)
 {
   world_failed(1, 1, KVF_TRANSFER_FAILED);
-  expect_at(100, ""); /* read 2 is not quiet */
+  expect_at(100, ""); /* read 2 is not released */
   world_live(100, 1, 2);
   expect_at(104, "");
   expect_at(110, "want 1");
   expect_path(111, 1, 12, "read 3 over 12: 0,1,2,3");
-  expect_live(112, 1, 3, "outcome 500 ok 6/6; quiet 500");
+  expect_live(112, 1, 3, "outcome 500 ok 6/6; released 500");
   assert_int_equal(w.loads.stats.retries, 1);
 }
 
@@ -382,7 +382,7 @@ LOAD_TEST(final_statuses)
     world_trace(0);
     world_failed(0, 1 + i, statuses[i]);
     char text[128];
-    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), kvf_status_name(statuses[i]),
+    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; released %d", (int)(500 + i), kvf_status_name(statuses[i]),
                    (int)(500 + i));
     expect(0, text);
   }
@@ -392,7 +392,7 @@ READING_TEST(lease_over_midway)
 {
   expect_live(1, 1, 1, "");
   world_over(2, 1, 2);
-  expect(2, "outcome 500 lease_expired 4/6; quiet 500");
+  expect(2, "outcome 500 lease_expired 4/6; released 500");
 }
 
 READING_TEST(lease_over_cancels_the_rest)
@@ -400,13 +400,13 @@ READING_TEST(lease_over_cancels_the_rest)
   world_over(2, 1, 1);
   expect(2, "cancel 2 over 11; outcome 500 lease_expired 0/6");
   world_live(3, 1, 2); /* too late to count */
-  expect(3, "quiet 500");
+  expect(3, "released 500");
 }
 
 READING_TEST(another_process_answers)
 {
   world_live(1, 1, 1);
-  expect_live(2, 2, 2, "outcome 500 peer_restarted 4/6; quiet 500");
+  expect_live(2, 2, 2, "outcome 500 peer_restarted 4/6; released 500");
 }
 
 READING_TEST(not_published_then_live)
@@ -415,9 +415,9 @@ READING_TEST(not_published_then_live)
   expect(1, "");
   world_failed(2, 2, KVF_NOT_PUBLISHED); /* the producer says it itself */
   expect_at(6, "");
-  expect_at(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same path */
+  expect_at(12, "read 3 over 11: 0,1,2,3; read 4 over 11: 4,5"); /* the same link */
   world_live(13, 1, 3);
-  expect_live(13, 1, 4, "outcome 500 ok 6/6; quiet 500");
+  expect_live(13, 1, 4, "outcome 500 ok 6/6; released 500");
 }
 
 LOAD_TEST(never_published)
@@ -435,22 +435,22 @@ LOAD_TEST(never_published)
     }
   }
   assert_in_range(read_id, 10, 21);
-  expect_at(100, "outcome 500 deadline 0/1; quiet 500");
+  expect_at(100, "outcome 500 deadline 0/1; released 500");
 }
 
 LOAD_TEST(path_lost_while_not_published)
 {
   world_started(0, 500, 1, "1", "read 1 over 11: 0");
   world_not_published(0, 1, 1);
-  kvf_loads_on_path_down(&w.loads, 1 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 11);
   expect_at(10, "want 1");
 }
 
 /* Pauses of 10, 20, 40 ms and so on, at least half of each, until a block is confirmed. */
 LOAD_TEST(pauses_grow_until_a_success)
 {
-  w.self.config.backoff_max_ms = 1000;
-  w.self.config.chunks_in_flight = 1;
+  w.context.config.backoff_max_ms = 1000;
+  w.context.config.chunks_in_flight = 1;
   world_reopen();
   world_started(0, 500, 5, "1", "read 1 over 11: 0,1,2,3");
   world_not_published(0, 1, 1);
@@ -472,13 +472,13 @@ LOAD_TEST(outcome_is_never_the_callers_mistake)
   world_path(0, 1, 11);
   world_trace(0);
   world_failed(0, 1, KVF_INVALID); /* the producer has no such block */
-  expect(0, "outcome 500 bad_ticket 0/1; quiet 500");
+  expect(0, "outcome 500 bad_ticket 0/1; released 500");
   const int statuses[] = {KVF_INVALID, KVF_LIMIT, KVF_CLOSED, -12345}; /* the last is no enumerator */
   for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
     char text[128];
     world_begin(0, 600 + i, 1, "1", "want 1");
-    kvf_loads_on_path(&w.loads, 0, 1, 0, statuses[i]);
-    (void)snprintf(text, sizeof(text), "outcome %d transfer_failed 0/1; quiet %d", (int)(600 + i), (int)(600 + i));
+    kvf_loads_on_link(&w.loads, 0, 1, 0, statuses[i]);
+    (void)snprintf(text, sizeof(text), "outcome %d transfer_failed 0/1; released %d", (int)(600 + i), (int)(600 + i));
     expect(0, text);
   }
   uint64_t counted = 0;
@@ -489,12 +489,12 @@ LOAD_TEST(outcome_is_never_the_callers_mistake)
   assert_int_equal(counted, 5);
 }
 
-/* ---- paths ---- */
+/* ---- links ---- */
 
 LOAD_TEST(path_refused)
 {
   world_begin(0, 500, 6, "1", "want 1");
-  expect_refused(1, 1, KVF_HANDSHAKE_REFUSED, "outcome 500 handshake_refused 0/6; quiet 500");
+  expect_refused(1, 1, KVF_HANDSHAKE_REFUSED, "outcome 500 handshake_refused 0/6; released 500");
 }
 
 READING_TEST(first_trouble_is_remembered)
@@ -506,7 +506,7 @@ READING_TEST(first_trouble_is_remembered)
   world_failed(12, 3, KVF_TRANSFER_FAILED);
   world_failed(12, 4, KVF_TRANSFER_FAILED);
   expect_at(22, "want 1");
-  expect_refused(22, 1, KVF_PEER_DOWN, "outcome 500 checksum 0/6; quiet 500");
+  expect_refused(22, 1, KVF_PEER_DOWN, "outcome 500 checksum 0/6; released 500");
 }
 
 /* A producer that is killed is heard of by its data connection or its control connection, whichever ends first. */
@@ -527,8 +527,8 @@ LOAD_TEST(broken_path_of_a_peer_that_is_gone)
     world_trace(now_ms);
     world_failed(now_ms, i + 1, KVF_TRANSFER_FAILED);
     expect_at(now_ms + 50, "want 1");
-    kvf_loads_on_path(&w.loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
-    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; quiet %d", (int)(500 + i), cases[i].expected,
+    kvf_loads_on_link(&w.loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
+    (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; released %d", (int)(500 + i), cases[i].expected,
                    (int)(500 + i));
     expect(now_ms + 50, text);
   }
@@ -539,47 +539,47 @@ READING_TEST(trouble_that_is_over_is_forgotten)
   world_failed(1, 1, KVF_TRANSFER_FAILED);
   world_live(1, 1, 2);
   expect_at(11, "want 1");
-  expect_refused(11, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/6; quiet 500");
+  expect_refused(11, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/6; released 500");
 }
 
 LOAD_TEST(path_down)
 {
   world_started(0, 500, 12, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  kvf_loads_on_path_down(&w.loads, 1 * MS, 1, 99); /* another one */
-  kvf_loads_on_path_down(&w.loads, 1 * MS, 2, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 99); /* another one */
+  kvf_loads_on_link_down(&w.loads, 1 * MS, 2, 11);
   expect_live(1, 1, 1, "read 3 over 11: 8,9,10,11");
-  kvf_loads_on_path_down(&w.loads, 2 * MS, 1, 11);
-  kvf_loads_on_path_down(&w.loads, 2 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 2 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 2 * MS, 1, 11);
   expect_live(3, 1, 2, "");
   world_failed(4, 3, KVF_CANCELLED);
   expect_at(14, "want 1");
-  expect_refused(15, 1, KVF_PEER_DOWN, "outcome 500 peer_down 8/12; quiet 500");
+  expect_refused(15, 1, KVF_PEER_DOWN, "outcome 500 peer_down 8/12; released 500");
 }
 
 LOAD_TEST(path_down_before_any_read)
 {
   world_begin(0, 500, 1, "1", "want 1");
   world_path(0, 1, 11);
-  kvf_loads_on_path_down(&w.loads, 0, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 0, 1, 11);
   expect(0, "");
   expect_at(10, "want 1");
 }
 
 READING_TEST(last_read_ends_well_after_path_down)
 {
-  kvf_loads_on_path_down(&w.loads, 1 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 11);
   world_live(2, 1, 2);
-  expect_live(2, 1, 1, "outcome 500 ok 6/6; quiet 500");
+  expect_live(2, 1, 1, "outcome 500 ok 6/6; released 500");
 }
 
 LOAD_TEST(answers_that_nobody_waits_for)
 {
   world_path(0, 1, 11);
   kvf_loads_on_pong(&w.loads, 1);
-  kvf_loads_on_path_down(&w.loads, 0, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 0, 1, 11);
   start_reading();
   world_path(1, 1, 12);
-  kvf_loads_on_path(&w.loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
+  kvf_loads_on_link(&w.loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
   kvf_loads_on_pong(&w.loads, 1);
   expect(1, "");
   world_failed(1, 99, KVF_TRANSFER_FAILED);
@@ -599,11 +599,11 @@ LOAD_TEST(unwanted_positions_are_good)
   w.items[1].position = 5;
   w.items[2].position = 6;
   w.spec.positions = 9;
-  w.self.config.chunk_bytes = 100;
-  w.self.config.chunks_in_flight = 3;
+  w.context.config.chunk_bytes = 100;
+  w.context.config.chunks_in_flight = 3;
   world_reopen();
-  const char *const expected[] = {"outcome 500 aborted 2/9; quiet 500", "outcome 501 aborted 5/9; quiet 501",
-                                  "outcome 502 aborted 6/9; quiet 502", "outcome 503 ok 9/9; quiet 503"};
+  const char *const expected[] = {"outcome 500 aborted 2/9; released 500", "outcome 501 aborted 5/9; released 501",
+                                  "outcome 502 aborted 6/9; released 502", "outcome 503 ok 9/9; released 503"};
   uint64_t read_id = 1;
   for (uint64_t good = 0; good < 4; good++) {
     w.spec.request_id = 500 + good;
@@ -635,7 +635,7 @@ LOAD_TEST(groups_are_all_or_nothing)
   expect_started(0, "read 1 over 11: 0.0,1.0,0.1,1.1; read 2 over 11: 0.2,1.2");
   world_live(0, 1, 1);
   world_over(0, 1, 2);
-  expect(0, "outcome 500 lease_expired 0/8; quiet 500");
+  expect(0, "outcome 500 lease_expired 0/8; released 500");
 }
 
 LOAD_TEST(prefix_is_the_least_of_the_parts)
@@ -647,7 +647,7 @@ LOAD_TEST(prefix_is_the_least_of_the_parts)
   expect_path(1, 2, 12, "read 3 over 12: 0,1,2,3; read 4 over 12: 4,5,6,7");
   world_live(1, 2, 3);
   world_over(1, 2, 4);
-  expect(1, "outcome 500 lease_expired 4/8; quiet 500");
+  expect(1, "outcome 500 lease_expired 4/8; released 500");
 }
 
 LOAD_TEST(short_part_comes_first)
@@ -656,7 +656,7 @@ LOAD_TEST(short_part_comes_first)
   expect_path(0, 2, 12, "read 1 over 12: 0,1,2,3; read 2 over 12: 4,5,6,7");
   world_live(0, 2, 1);
   world_live(0, 2, 2);
-  expect_refused(0, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/8; quiet 500");
+  expect_refused(0, 1, KVF_PEER_DOWN, "outcome 500 peer_down 0/8; released 500");
 }
 
 LOAD_TEST(failed_part_ends_the_others)
@@ -666,7 +666,7 @@ LOAD_TEST(failed_part_ends_the_others)
   world_live(0, 1, 1);
   expect_refused(0, 2, KVF_PEER_DOWN, "cancel 2 over 11; outcome 500 peer_down 0/8");
   world_failed(0, 2, KVF_CANCELLED);
-  expect(0, "quiet 500");
+  expect(0, "released 500");
 }
 
 /* Parts of different widths from ranks that hold different numbers of heads. */
@@ -685,7 +685,7 @@ LOAD_TEST(parts_of_different_widths)
   world_live(0, 2, 4);
   expect_live(0, 2, 2, "read 5 over 12: 2; read 6 over 12: 3");
   expect_live(0, 2, 5, "");
-  expect_live(0, 2, 6, "outcome 500 ok 4/4; quiet 500");
+  expect_live(0, 2, 6, "outcome 500 ok 4/4; released 500");
 }
 
 LOAD_TEST(each_part_has_its_own_claim)
@@ -694,7 +694,7 @@ LOAD_TEST(each_part_has_its_own_claim)
   world_path(0, 1, 11);
   expect_path(0, 2, 12, "read 1 over 11: 0; read 2 over 12: 0");
   world_live(0, 1, 1);
-  expect_live(0, 1, 2, "outcome 500 peer_restarted 0/1; quiet 500"); /* what the other peer's fence says */
+  expect_live(0, 1, 2, "outcome 500 peer_restarted 0/1; released 500"); /* what the other peer's fence says */
 }
 
 LOAD_TEST(deadline)
@@ -705,7 +705,7 @@ LOAD_TEST(deadline)
   world_live(50, 1, 1);
   expect_at(99, "");
   expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
-  expect_live(101, 1, 2, "quiet 500");
+  expect_live(101, 1, 2, "released 500");
   assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
 }
 
@@ -715,10 +715,10 @@ LOAD_TEST(deadline_without_any_answer)
   w.spec.deadline_ns = 100 * MS;
   world_start(0);
   assert_in_range(kvf_loads_next_deadline(&w.loads), 0, 100 * MS);
-  expect_at(100, "want 1; outcome 500 deadline 0/6; quiet 500");
+  expect_at(100, "want 1; outcome 500 deadline 0/6; released 500");
 }
 
-LOAD_TEST(not_quiet_in_time)
+LOAD_TEST(not_released_in_time)
 {
   world_spec(500, 1, "1");
   w.spec.deadline_ns = 100 * MS;
@@ -733,18 +733,18 @@ LOAD_TEST(not_quiet_in_time)
   expect_at(90000, "");
   world_failed(90000, 1, KVF_CANCELLED);
   assert_int_equal(w.loads.stats.overdue, 0);
-  expect(90000, "quiet 500");
+  expect(90000, "released 500");
   assert_int_equal(w.loads.stats.overdue, 0);
   assert_int_equal(w.loads.stats.overdue_total, 1);
 }
 
 /* Quiet before the outcome has been taken: still two events, in order. */
-LOAD_TEST(quiet_overtakes_nobody)
+LOAD_TEST(released_overtakes_nobody)
 {
   world_started(0, 500, 1, "1", "read 1 over 11: 0");
   assert_true(world_abort(0, 500));
   world_failed(0, 1, KVF_CANCELLED); /* the cancel is not worth telling any more */
-  expect(0, "outcome 500 aborted 0/1; quiet 500");
+  expect(0, "outcome 500 aborted 0/1; released 500");
 }
 
 LOAD_TEST(outcomes_are_counted_by_status)
@@ -807,7 +807,7 @@ LOAD_TEST(detection_begins_with_the_last_byte)
   world_trace(150);
   world_ask(200, 501, 1, "1");
   world_trace(200);
-  kvf_loads_on_path(&w.loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
+  kvf_loads_on_link(&w.loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
   assert_int_equal(total(stats->detection_ns.sums), 60 * MS);
   assert_int_equal(total(stats->load_ns.counts), 0);
 }
@@ -860,7 +860,7 @@ READING_TEST(one_more_try)
   expect_at(11, "want 1");
   expect_path(11, 1, 11, "read 3 over 11: 2,3");
   good(12, 3, 2);
-  expect(12, "outcome 500 ok 6/6; quiet 500");
+  expect(12, "outcome 500 ok 6/6; released 500");
   assert_counted(1, 6, 0);
 }
 
@@ -871,7 +871,7 @@ READING_TEST(wrong_twice_decides)
   expect_at(11, "want 1");
   expect_path(11, 1, 11, "read 3 over 11: 2,3");
   mismatch(12, 3, 0);
-  expect(12, "outcome 500 checksum 2/6; quiet 500");
+  expect(12, "outcome 500 checksum 2/6; released 500");
   assert_counted(2, 4, 0);
 }
 
@@ -886,17 +886,17 @@ LOAD_TEST(another_item_is_wrong)
   expect_at(22, "want 1");
   expect_path(22, 1, 11, "read 3 over 11: 1,2,3");
   mismatch(23, 3, 0);
-  expect(23, "outcome 500 checksum 1/4; quiet 500");
+  expect(23, "outcome 500 checksum 1/4; released 500");
   assert_counted(3, 1, 0);
 }
 
 /* A wrong checksum of bytes that are the lease's no more says nothing, and what was verified is not good either. */
 READING_TEST(the_fence_goes_first)
 {
-  verified(1, 2, KVF_CHECKSUM, 1, kvf_fence_word_over(LEASE_ID));
+  verified(1, 2, KVF_CHECKSUM, 1, kvf_fence_word_ended(LEASE_ID));
   expect(1, "cancel 1 over 11; outcome 500 lease_expired 0/6");
   world_failed(2, 1, KVF_CANCELLED);
-  expect(2, "quiet 500");
+  expect(2, "released 500");
   assert_counted(0, 0, 0);
 }
 
@@ -911,11 +911,11 @@ READING_TEST(contradictions)
 
 LOAD_TEST(unverified_blocks_are_counted)
 {
-  w.self.config.checksum = true;
+  w.context.config.checksum = true;
   world_reopen();
   start_reading();
   good(1, 2, 2);
-  expect_live(1, 1, 1, "outcome 500 ok 6/6; quiet 500");
+  expect_live(1, 1, 1, "outcome 500 ok 6/6; released 500");
   assert_counted(0, 2, 4);
 }
 
@@ -927,13 +927,13 @@ READING_TEST(silent_peer)
   expect_at(500, "ping 1");
   expect_at(999, "");
   expect_at(1000, "stalled 11 silent; cancel 1 over 11; cancel 2 over 11");
-  kvf_loads_on_path_down(&w.loads, 1000 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1000 * MS, 1, 11);
   kvf_loads_on_read_progress(&w.loads, 1500 * MS, 1);
-  expect_at(3000, ""); /* the reads are not quiet: no block is in another read */
+  expect_at(3000, ""); /* the reads are not released: no block is in another read */
   world_failed(3000, 1, KVF_CANCELLED);
   world_failed(3000, 2, KVF_CANCELLED);
   expect_at(3010, "want 1");
-  expect_refused(3010, 1, KVF_PEER_DOWN, "outcome 500 transfer_stalled 0/6; quiet 500");
+  expect_refused(3010, 1, KVF_PEER_DOWN, "outcome 500 transfer_stalled 0/6; released 500");
   assert_int_equal(w.loads.stats.stalls, 1);
   assert_int_equal(w.loads.stats.pings, 1);
 }
@@ -1056,5 +1056,5 @@ LOAD_TEST(ping_is_not_repeated)
   expect_at(700, "");
   expect_at(1000, "stalled 11 silent; cancel 1 over 11");
   expect_at(1199, "");
-  expect_at(1200, "cancel 2 over 11"); /* the path has been reported */
+  expect_at(1200, "cancel 2 over 11"); /* the link has been reported */
 }

@@ -1,4 +1,4 @@
-/* Loads whose ticket names several sources: one outcome and one quiet, whatever the attempts come to. */
+/* Loads whose ticket names several sources: one outcome and one release, whatever the attempts come to. */
 
 #include "ranks_world.h"
 #include "test.h"
@@ -61,7 +61,7 @@ static uint32_t reads_of(uint32_t source)
 {
   uint32_t count = 0;
   for (uint32_t i = 0; i < world.reads_count; i++) {
-    count += world.path_producer[world.reads[i].path] == source;
+    count += world.path_producer[world.reads[i].link_id] == source;
   }
   return count;
 }
@@ -116,11 +116,11 @@ static void assert_outcome(kvf_status status, uint32_t prefix)
   assert_int_equal(event.u.report.blocks, tickets[0].groups * POSITIONS);
 }
 
-static void assert_quiet_and_over(void)
+static void assert_released_and_over(void)
 {
   kvf_event event;
   assert_true(kvf_core_next_event(core(), world.now_ns, &event));
-  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.kind, KVF_EVENT_RELEASED);
   assert_int_equal(event.user, 5);
   assert_nothing_is_told();
   assert_int_equal(ranks_peers_held(), 0);
@@ -130,7 +130,7 @@ static void assert_quiet_and_over(void)
 static void assert_over(kvf_status status, uint32_t prefix)
 {
   assert_outcome(status, prefix);
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 /* ---- going on ---- */
@@ -200,7 +200,7 @@ RANKS_TEST(its_time_is_that_of_all_attempts)
     sum_ns += load_ns.sums[bucket];
   }
   assert_int_equal(sum_ns, 100 * MS);
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 /* With several KV groups a prefix is all or nothing: so is what the next source is asked for. */
@@ -221,7 +221,7 @@ RANKS_TEST(several_groups_are_read_anew)
 /* ---- held back ---- */
 
 /* P4: no block is in two attempts at a time. */
-RANKS_TEST(the_next_source_waits_for_quiet)
+RANKS_TEST(the_next_source_waits_for_released)
 {
   begin_stuck();
   assert_int_equal(ranks_complete(0, POSITIONS - 4, KVF_CANCELLED), POSITIONS - 4);
@@ -244,14 +244,14 @@ RANKS_TEST(the_deadline_ends_the_wait)
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
   end_stuck();
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 /* P2: reads that do not end make the node unhealthy; the engine has its outcome by then. */
-RANKS_TEST(what_is_never_quiet_is_not_waited_for)
+RANKS_TEST(what_is_never_released_is_not_waited_for)
 {
   open_world(1);
-  world.consumer.core.self.config.quiet_timeout_ms = TIMEOUT_MS / 4;
+  world.consumer.core.context.config.release_timeout_ms = TIMEOUT_MS / 4;
   world.hold_cancels = true;
   assert_int_equal(start(2), KVF_OK);
   fail_after_two();
@@ -261,7 +261,7 @@ RANKS_TEST(what_is_never_quiet_is_not_waited_for)
   assert_outcome(KVF_LEASE_EXPIRED, 2);
   assert_nothing_is_told();
   end_stuck();
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 /* P2 */
@@ -278,11 +278,11 @@ RANKS_TEST(all_sources_share_one_deadline)
   assert_outcome(KVF_DEADLINE, 2); /* at once: there is nothing to wait for */
   assert_int_equal(ranks_complete(1, POSITIONS, KVF_CANCELLED), POSITIONS - 2);
   assert_int_equal(world.wires[2].dials, 0);
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 /* The clock has not been looked at since. */
-RANKS_TEST(quiet_past_the_deadline_tries_no_other)
+RANKS_TEST(released_past_the_deadline_tries_no_other)
 {
   begin_stuck();
   world.now_ns += TIMEOUT_MS * MS;
@@ -300,7 +300,7 @@ RANKS_TEST(abort_between_sources_works_at_once)
   assert_outcome(KVF_ABORTED, 2);
   assert_nothing_is_told();
   end_stuck();
-  assert_quiet_and_over();
+  assert_released_and_over();
 }
 
 RANKS_TEST(abort_at_a_source_tries_no_other)
@@ -328,7 +328,7 @@ RANKS_TEST(unregistering_tries_no_other)
   assert_outcome(KVF_ABORTED, 2);
   kvf_event event;
   assert_true(kvf_core_next_event(core(), world.now_ns, &event));
-  assert_int_equal(event.kind, KVF_EVENT_QUIET);
+  assert_int_equal(event.kind, KVF_EVENT_RELEASED);
   assert_true(kvf_core_clear_memory(core(), world.now_ns));
 }
 

@@ -47,10 +47,10 @@ static kvf_report outcome(void)
   return event.u.report;
 }
 
-static void assert_quiet(void)
+static void assert_released(void)
 {
   kvf_event event;
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_int_equal(event.user, 5);
   assert_int_equal(ranks_peers_held(), 0);
 }
@@ -60,7 +60,7 @@ static void assert_outcome(kvf_status status, uint32_t prefix)
   kvf_report report = outcome();
   assert_int_equal(report.status, status);
   assert_int_equal(report.prefix, prefix);
-  assert_quiet();
+  assert_released();
 }
 
 static uint32_t dialed(void)
@@ -91,7 +91,7 @@ static void load_with(uint32_t producer_ranks, uint32_t consumer_ranks, uint32_t
     assert_true(ranks_holds(&ticket, 0, position));
     assert_true(ranks_holds(&ticket, 1, position));
   }
-  assert_quiet();
+  assert_released();
 }
 
 /* A consumer rank gets its heads, whatever the numbers of ranks, and asks no rank that has none of them. */
@@ -149,7 +149,7 @@ RANKS_TEST(prefix_is_the_shortest_of_the_parts)
   assert_int_equal(report.prefix, 2);
   assert_int_equal(report.blocks, POSITIONS);
   assert_true(ranks_holds(&ticket, 0, 1));
-  assert_quiet();
+  assert_released();
 }
 
 RANKS_TEST(one_part_is_not_enough)
@@ -179,7 +179,7 @@ RANKS_TEST(groups_are_read_position_by_position)
   open_two_parts(2);
   uint32_t seen[2] = {0};
   for (uint32_t i = 0; i < world.reads_count; i++) {
-    uint32_t producer = world.path_producer[world.reads[i].path];
+    uint32_t producer = world.path_producer[world.reads[i].link_id];
     const kvf_transfer_item *item = world.reads[i].transfer.items;
     assert_int_equal(item->position, seen[producer] / 2);
     assert_int_equal(item->group, seen[producer] % 2);
@@ -198,7 +198,7 @@ SIMPLE_TEST(another_transport_brings_the_rest)
   world.hold_reads = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(world.reads_count, POSITIONS);
-  uint32_t local = world.reads[0].path;
+  uint32_t local = world.reads[0].link_id;
   assert_int_equal(world.path_transport[local], 0);
   assert_int_equal(ranks_complete(0, 2, KVF_OK), 2);
   world.transports_down = 1;
@@ -209,7 +209,7 @@ SIMPLE_TEST(another_transport_brings_the_rest)
   }
   assert_int_equal(world.reads_count, POSITIONS - 2);
   for (uint32_t i = 0; i < world.reads_count; i++) {
-    assert_int_equal(world.path_transport[world.reads[i].path], 1);
+    assert_int_equal(world.path_transport[world.reads[i].link_id], 1);
     assert_int_equal(world.reads[i].transfer.items_count, 1);
     assert_int_equal(world.reads[i].transfer.items[0].position, 2 + i);
   }
@@ -219,7 +219,7 @@ SIMPLE_TEST(another_transport_brings_the_rest)
     assert_true(ranks_holds(&ticket, 0, position));
   }
   assert_int_equal(world.consumer.core.loads.stats.blocks, POSITIONS);
-  assert_quiet();
+  assert_released();
 }
 
 /* ---- which blocks ---- */
@@ -249,7 +249,7 @@ SIMPLE_TEST(only_wanted_blocks_are_read)
   assert_int_equal(ranks_complete(0, 1, KVF_OK), 1);
   assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
   assert_int_equal(outcome().prefix, 3); /* the first position that is missing; what is not wanted is good already */
-  assert_quiet();
+  assert_released();
 }
 
 SIMPLE_TEST(nothing_wanted_is_done_at_once)
@@ -342,9 +342,9 @@ SIMPLE_TEST(a_request_loads_once_at_a_time)
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
-  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS); /* its quiet has not been taken */
+  assert_int_equal(ranks_load(&ticket, 1), KVF_EXISTS); /* its release has not been taken */
   assert_int_equal(outcome().status, KVF_OK);
-  assert_quiet();
+  assert_released();
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
 }
 
@@ -374,7 +374,7 @@ RANKS_TEST(loads_whose_events_wait_are_open)
   assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
   assert_int_equal(outcome().status, KVF_OK);
   assert_int_equal(ranks_load(&ticket, 3), KVF_NO_RESOURCE);
-  assert_quiet();
+  assert_released();
   assert_int_equal(ranks_load(&ticket, 3), KVF_OK);
 }
 
@@ -400,13 +400,13 @@ RANKS_TEST(deadline_is_the_loads_or_the_nodes)
     assert_false(ranks_event(KVF_EVENT_LOAD, &event));
     ranks_advance(2); /* the wheel's resolution */
     assert_int_equal(outcome().status, KVF_DEADLINE);
-    assert_quiet();
+    assert_released();
   }
 }
 
 /* ---- abort ---- */
 
-/* P4: quiet comes when the last read has ended, not before. */
+/* P4: released comes when the last read has ended, not before. */
 RANKS_TEST(abort_waits_for_its_reads)
 {
   kvf_event event;
@@ -418,10 +418,10 @@ RANKS_TEST(abort_waits_for_its_reads)
   assert_int_equal(outcome().status, KVF_ABORTED);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_CANCELLED), POSITIONS);
   assert_int_equal(ranks_complete(1, POSITIONS - 1, KVF_OK), POSITIONS - 1);
-  assert_false(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_false(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_int_equal(ranks_peers_held(), 2);
   assert_int_equal(ranks_complete(1, 1, KVF_CANCELLED), 1);
-  assert_quiet();
+  assert_released();
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 1), KVF_NOT_FOUND);
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
 }
@@ -440,6 +440,6 @@ SIMPLE_TEST(ticket_without_tokens_is_done_at_once)
   kvf_report report = outcome();
   assert_int_equal(report.status, KVF_OK);
   assert_int_equal(report.blocks, 0);
-  assert_quiet();
+  assert_released();
   assert_int_equal(dialed(), 0);
 }

@@ -2,7 +2,8 @@
  * what the machine says as text.
  *
  * A trace has one entry for each call of the peers' machine, then for each cancel, read and event: "want 1; read 1 over
- * 11: 0,1,2; outcome 500 ok 3/8; quiet 500". Items are positions, or group.position where there are several groups. */
+ * 11: 0,1,2; outcome 500 ok 3/8; released 500". Items are positions, or group.position where there are several groups.
+ */
 #ifndef KVF_TESTS_LOAD_WORLD_H
 #define KVF_TESTS_LOAD_WORLD_H
 
@@ -37,7 +38,7 @@ typedef struct world_load {
 } world_load;
 
 typedef struct world {
-  kvf_self self;
+  kvf_context context;
   kvf_pool pool;
   kvf_peers peers;
   kvf_peer *table[WORLD_PEERS];
@@ -51,7 +52,7 @@ typedef struct world {
   world_slice slices[KVF_RANKS_MAX];
   void (*on_want)(uint32_t peer);
   void (*on_ping)(uint32_t peer);
-  void (*on_stalled)(uint32_t path, bool silent);
+  void (*on_stalled)(uint32_t link_id, bool silent);
   char said[4096];
   char trace[16384];
 } world;
@@ -120,7 +121,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
   assert_true(peers->table[index]->users-- > 0);
 }
 
-void kvf_peers_want_path(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 {
   (void)peers;
   (void)now_ns;
@@ -133,11 +134,11 @@ void kvf_peers_ping(kvf_peers *peers, uint32_t index)
   w.on_ping(index);
 }
 
-void kvf_peers_path_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t path, bool silent)
+void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent)
 {
   (void)peers;
   (void)now_ns;
-  w.on_stalled(path, silent);
+  w.on_stalled(link_id, silent);
 }
 
 /* ---- what is said ---- */
@@ -164,9 +165,10 @@ static inline void world_say_ping(uint32_t peer)
   world_add(w.said, sizeof(w.said), "%sping %d", w.said[0] == 0 ? "" : "; ", (int)peer);
 }
 
-static inline void world_say_stalled(uint32_t path, bool silent)
+static inline void world_say_stalled(uint32_t link_id, bool silent)
 {
-  world_add(w.said, sizeof(w.said), "%sstalled %d%s", w.said[0] == 0 ? "" : "; ", (int)path, silent ? " silent" : "");
+  world_add(w.said, sizeof(w.said), "%sstalled %d%s", w.said[0] == 0 ? "" : "; ", (int)link_id,
+            silent ? " silent" : "");
 }
 
 /* ---- the world ---- */
@@ -205,15 +207,15 @@ static inline void world_init(void)
   w.on_stalled = world_say_stalled;
   w.readers = 1;
   w.spread_bytes = 1;
-  w.self.config = (kvf_config){.rank = 3,
-                               .ranks = 4,
-                               .loads_max = 64,
-                               .stall_timeout_ms = 1000,
-                               .quiet_timeout_ms = 5000,
-                               .backoff_min_ms = 10,
-                               .backoff_max_ms = 10,
-                               .chunk_bytes = 400,
-                               .chunks_in_flight = 2};
+  w.context.config = (kvf_config){.rank = 3,
+                                  .ranks = 4,
+                                  .loads_max = 64,
+                                  .stall_timeout_ms = 1000,
+                                  .release_timeout_ms = 5000,
+                                  .backoff_min_ms = 10,
+                                  .backoff_max_ms = 10,
+                                  .chunk_bytes = 400,
+                                  .chunks_in_flight = 2};
 }
 
 static inline void world_open_at(uint64_t now_ns, uint64_t seed)
@@ -225,7 +227,7 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
     kvf_list_init(&w.peer[i].slices.all);
     kvf_list_init(&w.peer[i].slices.waiting);
   }
-  kvf_loads_init(&w.loads, &w.self, &w.peers, NULL, &w.pool, now_ns, seed);
+  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, now_ns, seed);
   w.loads.readers = w.readers;
   w.loads.spread_bytes = w.spread_bytes;
   w.said[0] = 0;
@@ -325,7 +327,7 @@ static inline void world_live(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 
 static inline void world_over(uint64_t now_ms, uint32_t peer, uint64_t read_id)
 {
-  world_fenced(now_ms, peer, read_id, kvf_fence_word_over(LEASE_ID));
+  world_fenced(now_ms, peer, read_id, kvf_fence_word_ended(LEASE_ID));
 }
 
 static inline void world_not_published(uint64_t now_ms, uint32_t peer, uint64_t read_id)
@@ -338,9 +340,9 @@ static inline void world_failed(uint64_t now_ms, uint64_t read_id, kvf_status st
   kvf_loads_on_read_done(&w.loads, now_ms * MS, read_id, status, 0, NULL, 0);
 }
 
-static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t path)
+static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t link_id)
 {
-  kvf_loads_on_path(&w.loads, now_ms * MS, peer, path, KVF_OK);
+  kvf_loads_on_link(&w.loads, now_ms * MS, peer, link_id, KVF_OK);
 }
 
 static inline void world_tick(uint64_t now_ms)
@@ -360,7 +362,7 @@ static inline void world_next(void)
 static inline void world_say_read(const kvf_load_read *read)
 {
   world_next();
-  world_say("read %d over %d:%s", (int)read->transfer.id, (int)read->path, read->transfer.small ? " small" : "");
+  world_say("read %d over %d:%s", (int)read->transfer.id, (int)read->link_id, read->transfer.small ? " small" : "");
   for (uint32_t i = 0; i < read->transfer.items_count; i++) {
     const kvf_transfer_item *item = &read->transfer.items[i];
     world_say(i == 0 ? " " : ",");
@@ -374,8 +376,8 @@ static inline void world_say_read(const kvf_load_read *read)
 static inline void world_say_event(const kvf_event *event)
 {
   world_next();
-  if (event->kind == KVF_EVENT_QUIET) {
-    world_say("quiet %d", (int)event->id);
+  if (event->kind == KVF_EVENT_RELEASED) {
+    world_say("released %d", (int)event->id);
     return;
   }
   const kvf_report *report = &event->u.report;
@@ -397,7 +399,7 @@ static inline const char *world_trace(uint64_t now_ms)
   w.said[0] = 0;
   while (kvf_loads_next_cancel(&w.loads, &read)) {
     world_next();
-    world_say("cancel %d over %d", (int)read.transfer.id, (int)read.path);
+    world_say("cancel %d over %d", (int)read.transfer.id, (int)read.link_id);
   }
   while (kvf_loads_next_read(&w.loads, now_ms * MS, &read)) {
     world_say_read(&read);
@@ -417,11 +419,11 @@ static inline const char *world_trace(uint64_t now_ms)
     expect(now_ms, text);       \
   } while (0)
 
-/* A peer has this path: what is said then. */
-#define expect_path(now_ms, peer, path, text) \
-  do {                                        \
-    world_path(now_ms, peer, path);           \
-    expect(now_ms, text);                     \
+/* A peer has this link: what is said then. */
+#define expect_path(now_ms, peer, link_id, text) \
+  do {                                           \
+    world_path(now_ms, peer, link_id);           \
+    expect(now_ms, text);                        \
   } while (0)
 
 /* A read ends, and its fence is live. */
@@ -431,14 +433,14 @@ static inline const char *world_trace(uint64_t now_ms)
     expect(now_ms, text);                        \
   } while (0)
 
-/* A peer has no path. */
+/* A peer has no link. */
 #define expect_refused(now_ms, peer, status, text)               \
   do {                                                           \
-    kvf_loads_on_path(&w.loads, (now_ms) * MS, peer, 0, status); \
+    kvf_loads_on_link(&w.loads, (now_ms) * MS, peer, 0, status); \
     expect(now_ms, text);                                        \
   } while (0)
 
-/* The load of world_spec() starts, and its one peer, 1, offers path 11: what is said then. */
+/* The load of world_spec() starts, and its one peer, 1, offers link 11: what is said then. */
 #define expect_started(now_ms, text)  \
   do {                                \
     world_start(now_ms);              \

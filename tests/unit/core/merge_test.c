@@ -10,7 +10,7 @@ static kvf_report report_of(uint64_t ranks_mask, uint32_t prefix, int status)
   return (kvf_report){.request_id = 9, .ranks_mask = ranks_mask, .blocks = 10, .prefix = prefix, .status = status};
 }
 
-static int gravest(int a, int b)
+static int worst(int a, int b)
 {
   return kvf_report_merge(report_of(1, 0, a), report_of(2, 0, b)).status;
 }
@@ -74,11 +74,11 @@ TEST(unsafe_is_never_hidden)
     for (unsigned j = 0; kvf_status_at(j) != NULL; j++) {
       const kvf_status_info *a = kvf_status_at(i);
       const kvf_status_info *b = kvf_status_at(j);
-      const kvf_status_info *merged = kvf_status_describe(gravest(a->status, b->status));
+      const kvf_status_info *merged = kvf_status_describe(worst(a->status, b->status));
       assert_int_equal(merged->recompute_safe, a->recompute_safe && b->recompute_safe);
     }
   }
-  assert_int_equal(gravest(KVF_NO_MEMORY, KVF_RANK_LOST), KVF_RANK_LOST);
+  assert_int_equal(worst(KVF_NO_MEMORY, KVF_RANK_LOST), KVF_RANK_LOST);
 }
 
 TEST(reports_that_do_not_belong_together_are_invalid)

@@ -46,7 +46,7 @@ RANKS_TEST(a_load_shows_at_its_peer)
   assert_int_equal(listed[0].reads_in_flight, POSITIONS);
   assert_int_equal(listed[0].blocks, 0);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   ranks_advance(20);
   assert_int_equal(list(), 1);
   assert_int_equal(listed[0].users, 0);
@@ -68,7 +68,7 @@ RANKS_TEST(a_failure_shows_where_it_happened)
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(ranks_complete(1, 1, KVF_LEASE_UNKNOWN), 1);
   ranks_complete(1, POSITIONS, KVF_CANCELLED);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   ranks_advance(30);
   assert_int_equal(list(), 2);
   char address[KVF_ADDRESS_TEXT_BYTES];
@@ -93,7 +93,7 @@ RANKS_TEST(the_deadline_blames_who_was_waited_for)
   kvf_loads_tick(&world.consumer.core.loads, world.now_ns, UINT32_MAX);
   ranks_settle();
   ranks_complete(1, POSITIONS, KVF_CANCELLED);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket.rank[1].address, address);
   size_t count = list();
@@ -123,21 +123,21 @@ RANKS_TEST(a_breaker_shows)
   open_world(1);
   world.wires[0].down = true;
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
-  assert_true(ranks_event(KVF_EVENT_QUIET, &event));
+  assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
   assert_int_equal(list(), 1);
-  assert_true(listed[0].paths_count >= 2);
-  assert_string_equal(listed[0].paths[0].name, "control");
-  assert_int_equal(listed[0].paths[0].breaker, KVF_BREAKER_OPEN);
-  assert_int_equal(listed[0].paths[0].cause, KVF_PEER_DOWN);
-  assert_false(listed[0].paths[0].up);
-  assert_int_equal(listed[0].paths[1].breaker, KVF_BREAKER_CLOSED);
+  assert_true(listed[0].links_count >= 2);
+  assert_string_equal(listed[0].links[0].name, "control");
+  assert_int_equal(listed[0].links[0].breaker, KVF_BREAKER_OPEN);
+  assert_int_equal(listed[0].links[0].cause, KVF_PEER_DOWN);
+  assert_false(listed[0].links[0].up);
+  assert_int_equal(listed[0].links[1].breaker, KVF_BREAKER_CLOSED);
   assert_int_equal(listed[0].connection_failures, 1);
   assert_int_equal(loads_with(&listed[0], KVF_PEER_DOWN), 1);
   world.wires[0].down = false;
   ranks_advance(600);
   assert_int_equal(list(), 1);
-  assert_int_equal(listed[0].paths[0].breaker, KVF_BREAKER_CLOSED);
-  assert_true(listed[0].paths[0].up);
+  assert_int_equal(listed[0].links[0].breaker, KVF_BREAKER_CLOSED);
+  assert_true(listed[0].links[0].up);
   assert_int_equal(listed[0].last_failure, KVF_PEER_DOWN);
 }
 
@@ -168,7 +168,7 @@ RANKS_TEST(a_peer_that_goes_unused_is_listed_no_more)
   uint32_t index = know_peer(7);
   assert_int_equal(list(), 1);
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, index);
-  world.now_ns += (uint64_t)world.consumer.core.self.config.idle_timeout_ms * MS - 1;
+  world.now_ns += (uint64_t)world.consumer.core.context.config.idle_timeout_ms * MS - 1;
   assert_int_equal(list(), 1);
   world.now_ns += 1;
   assert_int_equal(list(), 0);

@@ -31,7 +31,7 @@ static void open_offering(const char *wanted, const char *first, const char *sec
   (void)snprintf(options.config.transports, sizeof(options.config.transports), "%s", wanted);
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
-  kvf_welcome *welcome = &world.producer.core.self.welcome;
+  kvf_welcome *welcome = &world.producer.core.context.welcome;
   (void)snprintf(welcome->transports[0].name, sizeof(welcome->transports[0].name), "%s", first);
   if (second != NULL) {
     (void)snprintf(welcome->transports[1].name, sizeof(welcome->transports[1].name), "%s", second);
@@ -41,12 +41,12 @@ static void open_offering(const char *wanted, const char *first, const char *sec
   }
 }
 
-/* Wants a path and returns what was answered; the dial succeeds. */
-static kvf_peer_notice ask_path(uint32_t peer)
+/* Wants a link and returns what was answered; the dial succeeds. */
+static kvf_peer_notice ask_link(uint32_t peer)
 {
   kvf_peer_notice notice = {0};
   kvf_peers *peers = &world.consumer.core.peers;
-  kvf_peers_want_path(peers, world.now_ns, peer);
+  kvf_peers_want_link(peers, world.now_ns, peer);
   if (!kvf_peers_next_notice(peers, &notice)) {
     control_settle();
   }
@@ -73,7 +73,7 @@ static uint32_t linked(void)
 {
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
   return peer;
 }
@@ -94,7 +94,7 @@ static uint32_t dialed(const char *consumer_key, const char *producer_key, const
 {
   open_world(consumer_key, producer_key, model);
   uint32_t peer = acquire();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
   return peer;
@@ -109,16 +109,16 @@ CONTROL_TEST(shakes_hands_and_opens_the_best_link)
 {
   open_world("a key of sixteen", "a key of sixteen", "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  assert_int_not_equal(world.consumer.opened_path, 0);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  assert_int_equal(notice.kind, KVF_PEER_LINK);
   assert_int_equal(notice.status, KVF_OK);
-  assert_int_equal(notice.path, world.consumer.opened_path);
+  assert_int_equal(notice.link_id, world.consumer.opened_link_id);
   kvf_key key;
   assert_true(kvf_sessions_key(&world.producer.core.sessions, peer_of(peer)->welcome->session_id, &key));
   assert_memory_equal(key.data, peer_of(peer)->session_key.data, key.bytes);
@@ -128,11 +128,11 @@ CONTROL_TEST(refused_dial_opens_the_breaker_and_a_probe_closes_it)
 {
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_PEER_DOWN);
   uint64_t dials = world.consumer.core.peers.counters.dials;
-  kvf_peer_notice notice = ask_path(peer);
-  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  kvf_peer_notice notice = ask_link(peer);
+  assert_int_equal(notice.kind, KVF_PEER_LINK);
   assert_int_equal(notice.status, KVF_PEER_DOWN);
   assert_int_equal(world.consumer.core.peers.counters.dials, dials);
   control_advance(499);
@@ -149,7 +149,7 @@ CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
 {
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_PEER_DOWN);
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   for (int i = 0; i < 400; i++) {
@@ -161,7 +161,7 @@ CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
   }
   assert_int_equal(acquire(), peer);
   assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
-  kvf_peer_notice notice = ask_path(peer);
+  kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.kind, 0);
   assert_true(world.consumer.dial_wanted);
   control_dial(KVF_OK);
@@ -172,7 +172,7 @@ CONTROL_TEST(silent_handshake_times_out)
 {
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   world.held = true;
   control_dial(KVF_OK);
@@ -209,7 +209,7 @@ CONTROL_TEST(refusal_without_proof_is_not_final)
 {
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   world.held = true;
   control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
@@ -232,17 +232,17 @@ CONTROL_TEST(registration_is_heard_by_those_who_came_before)
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  kvf_peer_notice notice = ask_path(peer);
+  kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_SETUP);
   control_set_memory(&world.producer);
   control_settle();
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_path, 0);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
 }
 
 CONTROL_TEST(other_incarnation_is_a_restart)
@@ -250,11 +250,11 @@ CONTROL_TEST(other_incarnation_is_a_restart)
   open_world(NULL, NULL, "m");
   ticket.rank[0].incarnation.bytes[0] ^= 1;
   uint32_t peer = acquire();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
   assert_int_equal(peer_of(peer)->gone, KVF_PEER_RESTARTED);
-  kvf_peer_notice notice = ask_path(peer);
+  kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_PEER_RESTARTED);
   assert_false(world.consumer.dial_wanted); /* it will not come back */
 }
@@ -282,13 +282,13 @@ CONTROL_TEST(restart_is_known_of_all_who_were_there_before)
 CONTROL_TEST(closed_connection_takes_its_links_down)
 {
   uint32_t peer = linked();
-  uint32_t path = world.consumer.opened_path;
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, KVF_OK);
+  uint32_t link_id = world.consumer.opened_link_id;
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
   (void)next_notice();
   kvf_core_on_closed(&world.consumer.core, world.now_ns, world.consumer.conn_id);
   kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_PATH_DOWN);
-  assert_int_equal(notice.path, path);
+  assert_int_equal(notice.kind, KVF_PEER_LINK_DOWN);
+  assert_int_equal(notice.link_id, link_id);
   world.consumer.conn_id = 0;
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
@@ -298,19 +298,19 @@ CONTROL_TEST(closed_connection_takes_its_links_down)
 CONTROL_TEST(unusable_transport_is_not_tried_again)
 {
   uint32_t peer = linked();
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
   kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_PATH);
+  assert_int_equal(notice.kind, KVF_PEER_LINK);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
   control_settle();
-  notice = ask_path(peer);
+  notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
 }
 
 /* What came of the link that is opening. */
 static void answer_link(kvf_status status)
 {
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, status);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, status);
 }
 
 CONTROL_TEST(chosen_transport_and_why_is_said_once)
@@ -322,7 +322,7 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
     (void)snprintf(expected, sizeof(expected), "peer [::1]:80: loads go over tcp (%s)", whys[i]);
     open_offering("local,tcp", i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
     uint32_t peer = acquire();
-    (void)ask_path(peer);
+    (void)ask_link(peer);
     control_dial(KVF_OK);
     if (causes[i] != KVF_OK) {
       answer_link(causes[i]);
@@ -332,13 +332,13 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
     assert_int_equal(next_notice().status, KVF_OK);
     assert_string_equal(world.consumer.last_log, expected);
     world.consumer.last_log[0] = '\0';
-    assert_int_equal(ask_path(peer).status, KVF_OK);
+    assert_int_equal(ask_link(peer).status, KVF_OK);
     assert_string_equal(world.consumer.last_log, "");
 
     control_advance(501);
-    uint32_t path = world.consumer.opened_path;
-    (void)ask_path(peer);
-    assert_int_equal(world.consumer.opened_path == path, causes[i] != KVF_TRANSFER_SETUP); /* tried again */
+    uint32_t link_id = world.consumer.opened_link_id;
+    (void)ask_link(peer);
+    assert_int_equal(world.consumer.opened_link_id == link_id, causes[i] != KVF_TRANSFER_SETUP); /* tried again */
   }
   answer_link(KVF_OK);
   assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over local");
@@ -348,15 +348,15 @@ CONTROL_TEST(other_transports_than_wanted_are_refused)
 {
   open_offering("tcp", "local", NULL);
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
-  assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
-  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(ask_link(peer).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(world.consumer.opened_link_id, 0);
   assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over no transport (tcp: not offered)");
 
   open_offering("tcp", "local", "tcp");
   peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
   answer_link(KVF_OK);
   assert_int_equal(next_notice().status, KVF_OK);
@@ -369,15 +369,15 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
   static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
   for (size_t i = 0; i < 2; i++) {
     uint32_t peer = linked();
-    uint32_t path = world.consumer.opened_path;
-    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, causes[i]);
+    uint32_t link_id = world.consumer.opened_link_id;
+    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, causes[i]);
     control_settle();
     assert_int_equal(world.consumer.closed_links, 1);
-    assert_int_equal(ask_path(peer).status, KVF_TRANSFER_SETUP);
-    assert_int_equal(world.consumer.opened_path, path);
+    assert_int_equal(ask_link(peer).status, KVF_TRANSFER_SETUP);
+    assert_int_equal(world.consumer.opened_link_id, link_id);
     control_advance(501);
-    (void)ask_path(peer);
-    assert_int_not_equal(world.consumer.opened_path, path);
+    (void)ask_link(peer);
+    assert_int_not_equal(world.consumer.opened_link_id, link_id);
   }
 }
 
@@ -386,11 +386,11 @@ CONTROL_TEST(transport_that_does_not_answer_is_given_up)
 {
   open_offering("local,tcp", "local", "tcp");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
-  uint32_t silent = world.consumer.opened_path;
+  uint32_t silent = world.consumer.opened_link_id;
   control_advance(999);
-  assert_int_equal(world.consumer.opened_path, silent);
+  assert_int_equal(world.consumer.opened_link_id, silent);
   control_advance(2);
   assert_int_equal(world.consumer.closed_links, 1);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
@@ -401,17 +401,17 @@ CONTROL_TEST(transport_that_does_not_answer_is_given_up)
   answer_link(KVF_OK);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_OK);
-  assert_int_equal(notice.path, world.consumer.opened_path);
+  assert_int_equal(notice.link_id, world.consumer.opened_link_id);
   assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp (local: handshake_timeout)");
-  assert_int_equal(ask_path(peer).path, notice.path); /* not tried again at once */
+  assert_int_equal(ask_link(peer).link_id, notice.link_id); /* not tried again at once */
 }
 
 CONTROL_TEST(only_transport_does_not_answer)
 {
   uint32_t peer = linked();
   control_advance(1001);
-  assert_false(peer_of(peer)->path_wanted); /* whoever waited has heard */
-  assert_int_equal(ask_path(peer).status, KVF_HANDSHAKE_TIMEOUT);
+  assert_false(peer_of(peer)->link_wanted); /* whoever waited has heard */
+  assert_int_equal(ask_link(peer).status, KVF_HANDSHAKE_TIMEOUT);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
 }
 
@@ -419,33 +419,33 @@ CONTROL_TEST(only_transport_does_not_answer)
 CONTROL_TEST(malformed_offer_ends_the_session)
 {
   uint32_t peer = linked();
-  uint32_t path = world.consumer.opened_path;
-  kvf_peers_on_link_malformed(&world.consumer.core.peers, world.now_ns, path);
+  uint32_t link_id = world.consumer.opened_link_id;
+  kvf_peers_on_link_malformed(&world.consumer.core.peers, world.now_ns, link_id);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_PROTOCOL);
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
-  assert_int_equal(ask_path(peer).status, KVF_PEER_DOWN); /* not at once */
+  assert_int_equal(ask_link(peer).status, KVF_PEER_DOWN); /* not at once */
   control_advance(501);
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_path, path);
+  assert_int_not_equal(world.consumer.opened_link_id, link_id);
 }
 
 CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 {
   uint32_t peer = linked();
-  uint32_t path = world.consumer.opened_path;
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, path, KVF_OK);
-  kvf_peers_path_stalled(&world.consumer.core.peers, world.now_ns, path, false);
+  uint32_t link_id = world.consumer.opened_link_id;
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
+  kvf_peers_link_stalled(&world.consumer.core.peers, world.now_ns, link_id, false);
   control_settle();
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  kvf_peer_notice notice = ask_path(peer);
+  kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_STALLED);
   control_advance(501);
-  (void)ask_path(peer); /* the load that comes after the cooldown is the probe */
-  assert_int_not_equal(world.consumer.opened_path, path);
+  (void)ask_link(peer); /* the load that comes after the cooldown is the probe */
+  assert_int_not_equal(world.consumer.opened_link_id, link_id);
 }
 
 CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
@@ -500,14 +500,14 @@ CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
   kvf_peers *peers = &world.consumer.core.peers;
   uint32_t got;
   uint32_t peer = connected();
-  kvf_peers_want_path(peers, world.now_ns, peer);
+  kvf_peers_want_link(peers, world.now_ns, peer);
   assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_WANTED);
   kvf_peers_release(peers, world.now_ns, peer);
   (void)fill_table();
   assert_int_equal(acquire_port(1, &got), KVF_OK);
   assert_int_equal(got, peer);
   control_settle();
-  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(world.consumer.opened_link_id, 0);
   assert_int_equal(world.producer.core.sessions.open_count, 0);
 }
 
@@ -515,12 +515,12 @@ CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
 CONTROL_TEST(wanted_link_goes_with_its_connection)
 {
   uint32_t peer = connected();
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
+  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_cut();
-  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(world.consumer.opened_link_id, 0);
   assert_int_equal(world.consumer.closed_links, 0);
-  control_dial(KVF_OK); /* the path is wanted still */
-  assert_int_not_equal(world.consumer.opened_path, 0);
+  control_dial(KVF_OK); /* the link is wanted still */
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
 }
 
 CONTROL_TEST(news_of_what_is_decided_changes_nothing)
@@ -528,20 +528,20 @@ CONTROL_TEST(news_of_what_is_decided_changes_nothing)
   kvf_core *core = &world.consumer.core;
   open_world(NULL, NULL, "m");
   uint32_t peer = acquire();
-  (void)ask_path(peer);
+  (void)ask_link(peer);
   uint64_t conn_id = world.consumer.dial_conn_id;
   control_dial(KVF_OK);
   const kvf_peer_link *link = &peer_of(peer)->links[0];
-  uint32_t path = world.consumer.opened_path;
+  uint32_t link_id = world.consumer.opened_link_id;
   kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
-  kvf_peers_on_link_down(&core->peers, world.now_ns, path, KVF_PEER_DOWN); /* it is not up yet */
-  kvf_peers_on_link_down(&core->peers, world.now_ns, path + 1, KVF_PEER_DOWN);
-  kvf_peers_on_link(&core->peers, world.now_ns, path + 1, KVF_PEER_DOWN);
+  kvf_peers_on_link_down(&core->peers, world.now_ns, link_id, KVF_PEER_DOWN); /* it is not up yet */
+  kvf_peers_on_link_down(&core->peers, world.now_ns, link_id + 1, KVF_PEER_DOWN);
+  kvf_peers_on_link(&core->peers, world.now_ns, link_id + 1, KVF_PEER_DOWN);
   assert_int_equal(link->state, KVF_LINK_OPENING);
-  kvf_peers_on_link(&core->peers, world.now_ns, path, KVF_OK);
-  kvf_peers_on_link(&core->peers, world.now_ns, path, KVF_PEER_DOWN);
-  kvf_peers_on_link_malformed(&core->peers, world.now_ns, path);
-  kvf_peers_on_link_malformed(&core->peers, world.now_ns, path + 1);
+  kvf_peers_on_link(&core->peers, world.now_ns, link_id, KVF_OK);
+  kvf_peers_on_link(&core->peers, world.now_ns, link_id, KVF_PEER_DOWN);
+  kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id);
+  kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id + 1);
   assert_int_equal(link->state, KVF_LINK_UP);
   assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
   assert_int_equal(core->peers.counters.failures, 0);
@@ -604,13 +604,13 @@ CONTROL_TEST(known_peer_is_ready_before_anybody_asks)
   assert_true(world.consumer.dial_wanted);
   control_dial(KVF_OK);
   assert_int_equal(handshakes(), 1);
-  assert_int_not_equal(world.consumer.opened_path, 0);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_OK);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   control_settle();
   uint32_t peer = acquire();
   assert_int_equal(peer_of(peer)->users, 2);
-  kvf_peers_want_path(&world.consumer.core.peers, world.now_ns, peer);
-  assert_int_equal(next_notice().path, world.consumer.opened_path); /* at once */
+  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
+  assert_int_equal(next_notice().link_id, world.consumer.opened_link_id); /* at once */
   assert_int_equal(handshakes(), 1);
 }
 
@@ -620,7 +620,7 @@ CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
   open_known(false);
   control_dial(KVF_OK);
   control_dial(KVF_OK);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_path, KVF_INCOMPATIBLE);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
   control_settle();
   uint32_t peer = acquire();
   assert_int_equal(peer_of(peer)->links[0].unusable, KVF_INCOMPATIBLE);
@@ -632,7 +632,7 @@ CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
 CONTROL_TEST(nobody_is_called_nothing)
 {
   open_known(false);
-  memset(&world.producer.core.self.incarnation, 0, sizeof(kvf_incarnation));
+  memset(&world.producer.core.context.incarnation, 0, sizeof(kvf_incarnation));
   control_dial(KVF_OK);
   assert_non_null(strstr(world.consumer.last_log, "malformed challenge"));
   assert_false(world.consumer.dial_wanted);
@@ -644,7 +644,7 @@ CONTROL_TEST(control_node_opens_no_link_to_a_known_peer)
   control_dial(KVF_OK);
   control_dial(KVF_OK);
   assert_int_equal(handshakes(), 1);
-  assert_int_equal(world.consumer.opened_path, 0);
+  assert_int_equal(world.consumer.opened_link_id, 0);
 }
 
 CONTROL_TEST(known_peer_is_dialed_until_it_is_there_and_after_each_restart)
@@ -662,7 +662,7 @@ CONTROL_TEST(known_peer_is_dialed_until_it_is_there_and_after_each_restart)
   assert_int_equal(handshakes(), 1);
 
   control_cut();
-  world.producer.core.self.incarnation.bytes[0] ^= 1; /* another process */
+  world.producer.core.context.incarnation.bytes[0] ^= 1; /* another process */
   for (int ms = 0; ms < 5000 && handshakes() == 1; ms += 100) {
     control_advance(100);
     if (world.consumer.dial_wanted) {

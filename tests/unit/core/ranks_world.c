@@ -91,7 +91,7 @@ void ranks_open(const ranks_options *options)
     ranks_node *producer = &world.producers[i];
     open_node(producer, options, i, world.ranks, (uint8_t)('P' + i), true);
     fill_pool(producer);
-    records[i] = (kvf_rank_record){.incarnation = producer->core.self.incarnation, .rank = i};
+    records[i] = (kvf_rank_record){.incarnation = producer->core.context.incarnation, .rank = i};
     records[i].address.ip[15] = 1;
     records[i].address.port = (uint16_t)(FIRST_PORT + i);
   }
@@ -125,11 +125,11 @@ static void copy_heads(uint32_t producer, const kvf_load_read *read)
 
 static void end_read(const kvf_load_read *read, kvf_status status)
 {
-  uint32_t producer = world.path_producer[read->path];
+  uint32_t producer = world.path_producer[read->link_id];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
   if (status == KVF_OK) {
     copy_heads(producer, read);
-    sample.head.incarnation = world.producers[producer].core.self.incarnation;
+    sample.head.incarnation = world.producers[producer].core.context.incarnation;
     sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
   kvf_loads_on_read_done(&world.consumer.core.loads, world.now_ns, read->transfer.id, status, 0, &sample, 0);
@@ -159,7 +159,7 @@ uint32_t ranks_complete(uint32_t producer, uint32_t count, kvf_status status)
   uint32_t done = 0;
   uint32_t next = 0;
   while (next < world.reads_count && done < count) {
-    if (world.path_producer[world.reads[next].path] != producer) {
+    if (world.path_producer[world.reads[next].link_id] != producer) {
       next++;
       continue;
     }
@@ -188,11 +188,11 @@ static void dial(const kvf_peer_action *action)
 
 static void open_link(const kvf_peer_action *action)
 {
-  assert_true(action->path < RANKS_PATHS);
-  world.path_producer[action->path] = (uint32_t)action->address.port - FIRST_PORT;
-  world.path_transport[action->path] = action->transport;
+  assert_true(action->link_id < RANKS_PATHS);
+  world.path_producer[action->link_id] = (uint32_t)action->address.port - FIRST_PORT;
+  world.path_transport[action->link_id] = action->transport;
   bool is_down = (world.transports_down >> action->transport & 1) != 0;
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, action->path, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
+  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, action->link_id, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
 }
 
 static void start_read(const kvf_load_read *read)

@@ -20,8 +20,8 @@ static void on_rank_event(kvf_recovery *recovery, uint32_t rank, const kvf_event
 {
   if (event->kind == KVF_EVENT_LOAD) {
     (void)kvf_recovery_report(recovery, &event->u.report);
-  } else if (event->kind == KVF_EVENT_QUIET) {
-    (void)kvf_recovery_quiet(recovery, event->id, UINT64_C(1) << rank);
+  } else if (event->kind == KVF_EVENT_RELEASED) {
+    (void)kvf_recovery_released(recovery, event->id, UINT64_C(1) << rank);
   }
 }
 
@@ -37,7 +37,7 @@ static void between_steps(kvf_recovery *recovery)
         s->context_position = event.computed_tokens;
         s->parked = false;
         break;
-      case KVF_RECOVERY_TERMINATE: /* kvf_status_name(event.status), kvf_rewind_bar_name(event.bars) */
+      case KVF_RECOVERY_TERMINATE: /* kvf_status_name(event.status), kvf_rewind_blocker_name(event.blockers) */
         s->failed = true;
         (void)kvf_recovery_end(recovery, s->id);
         break;
@@ -51,7 +51,7 @@ static void between_steps(kvf_recovery *recovery)
   }
 }
 
-static kvf_status park(kvf_recovery *recovery, sequence *s, uint32_t bars)
+static kvf_status park(kvf_recovery *recovery, sequence *s, uint32_t blockers)
 {
   const uint32_t ids[] = {KVF_BLOCK_NONE, 20, 21, 22}; /* the first block is in the local cache */
   const uint32_t counts[] = {4};
@@ -63,7 +63,7 @@ static kvf_status park(kvf_recovery *recovery, sequence *s, uint32_t bars)
                                                               .local_prefix_tokens = BLOCK_TOKENS,
                                                               .tokens = 4 * BLOCK_TOKENS,
                                                               .prompt_tokens = 70,
-                                                              .bars = bars});
+                                                              .blockers = blockers});
 }
 
 static void rank_ends(kvf_recovery *recovery, const sequence *s, uint32_t rank, uint32_t prefix, kvf_status status)
@@ -71,7 +71,7 @@ static void rank_ends(kvf_recovery *recovery, const sequence *s, uint32_t rank, 
   const kvf_report report = {
       .request_id = s->id, .ranks_mask = UINT64_C(1) << rank, .blocks = 4, .prefix = prefix, .status = status};
   on_rank_event(recovery, rank, &(kvf_event){.kind = KVF_EVENT_LOAD, .id = s->id, .u = {.report = report}});
-  on_rank_event(recovery, rank, &(kvf_event){.kind = KVF_EVENT_QUIET, .id = s->id});
+  on_rank_event(recovery, rank, &(kvf_event){.kind = KVF_EVENT_RELEASED, .id = s->id});
 }
 
 static kvf_recovery *open_table(void)
@@ -104,7 +104,7 @@ TEST(request_that_cannot_go_back)
 {
   kvf_recovery *recovery = open_table();
   sequence s = {.id = 8};
-  assert_int_equal(park(recovery, &s, KVF_BAR_BEAMS), KVF_OK);
+  assert_int_equal(park(recovery, &s, KVF_BLOCKER_BEAMS), KVF_OK);
   rank_ends(recovery, &s, 0, 2, KVF_LEASE_EXPIRED);
   rank_ends(recovery, &s, 1, 4, KVF_OK);
   between_steps(recovery);

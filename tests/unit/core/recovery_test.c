@@ -58,7 +58,7 @@ LOADING_TEST(worker_emits_failed_after_validity_is_marked)
   assert_int_equal(event.recompute_tokens, 0);
   assert_int_equal(event.status, KVF_OK);
   world_outcome(1, 2, 2, KVF_CHECKSUM);
-  assert_int_equal(world_terminate(1, KVF_BAR_USED).status, KVF_CHECKSUM);
+  assert_int_equal(world_terminate(1, KVF_BLOCKER_USED).status, KVF_CHECKSUM);
   world_event(KVF_RECOVERY_RELEASE, 1);
   world_outcome(1, 2, 0, KVF_CHECKSUM);
   world_silent();
@@ -135,26 +135,26 @@ LOADING_TEST(abort_request_releases_lease_once)
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_NOT_FOUND);
   assert_int_equal(world_event(KVF_RECOVERY_ABORT, 1).ranks_mask, BOTH);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_NOT_FOUND);
   world_event(KVF_RECOVERY_RELEASE, 1);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_NOT_FOUND);
   world_expect_empty();
 }
 
-/* The handle's memory is the load's until every rank is quiet, and it is let go of once. */
+/* The handle's memory is the load's until every rank is released, and it is let go of once. */
 LOADING_TEST(abort_request_releases_transfer_handle_once)
 {
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_event(KVF_RECOVERY_ABORT, 1);
   world_outcome(1, BOTH, 0, KVF_ABORTED);
   world_silent();
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 1), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 1), KVF_OK);
   world_silent();
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 2), KVF_OK);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 2), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 2), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 2), KVF_OK);
   world_event(KVF_RECOVERY_RELEASE, 1);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 2), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 2), KVF_NOT_FOUND);
   world_expect_empty();
 }
 
@@ -182,7 +182,7 @@ LOADING_TEST(recompute_failed_load_rewinds_to_local_prefix)
   kvf_report refused = world_report(1, BOTH, 0, KVF_BAD_TICKET);
   refused.prefix = 0; /* not even the positions that were not wanted were looked at */
   assert_int_equal(kvf_recovery_report(recovery, &refused), KVF_OK);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
   assert_int_equal(world_rewind(1, 0).computed_tokens, LOCAL_BLOCKS * BLOCK_TOKENS);
   world_event(KVF_RECOVERY_RELEASE, 1);
   world_end_last(1);
@@ -212,7 +212,7 @@ RECOVERY_TEST(every_failure_releases_once)
       if (info->recompute_safe) {
         assert_int_equal(world_rewind(1, 2).status, info->status);
       } else {
-        assert_int_equal(world_terminate(1, KVF_BAR_UNSAFE).status, info->status);
+        assert_int_equal(world_terminate(1, KVF_BLOCKER_UNSAFE).status, info->status);
       }
     }
     world_event(KVF_RECOVERY_RELEASE, 1);
@@ -244,7 +244,7 @@ LOADING_TEST(block_lost_after_the_rewind_terminates)
   assert_int_equal(kvf_recovery_drain_errors(recovery, errors, POOL), 1);
   world_event(KVF_RECOVERY_RELEASE, 1);
   world_outcome(1, 1, 1, KVF_CHECKSUM);
-  world_terminate(1, KVF_BAR_USED);
+  world_terminate(1, KVF_BLOCKER_USED);
   assert_int_equal(kvf_recovery_drain_errors(recovery, errors, POOL), 2); /* the new ones only */
   assert_int_equal(errors[0].block_id, LOADED_BLOCKS + 1);
   assert_int_equal(errors[1].block_id, LOADED_BLOCKS + 2);
@@ -264,7 +264,7 @@ RECOVERY_TEST(errors_of_two_failures_are_drained_once)
     world_event(KVF_RECOVERY_RELEASE, 1);
     assert_int_equal(kvf_recovery_drain_errors(recovery, errors, before), before);
     world_outcome(1, 1, 0, KVF_CHECKSUM);
-    world_terminate(1, KVF_BAR_USED);
+    world_terminate(1, KVF_BLOCKER_USED);
     assert_int_equal(kvf_recovery_drain_errors(recovery, errors + before, POOL), LOADED_BLOCKS - before);
     uint32_t seen = 0;
     for (size_t i = 0; i < LOADED_BLOCKS; i++) {
@@ -288,7 +288,7 @@ RECOVERY_TEST(failed_blocks_of_all_ranks_map_to_their_requests)
   world_outcome(1, 2, LOADED_BLOCKS, KVF_OK);
   world_outcome(2, BOTH, LOADED_BLOCKS, KVF_OK);
   for (uint64_t id = 1; id <= 3; id++) {
-    assert_int_equal(kvf_recovery_quiet(recovery, id, BOTH), KVF_OK);
+    assert_int_equal(kvf_recovery_released(recovery, id, BOTH), KVF_OK);
   }
   assert_int_equal(world_rewind(1, 3).status, KVF_TRANSFER_FAILED);
   world_event(KVF_RECOVERY_RELEASE, 1);
@@ -306,11 +306,11 @@ LOADING_TEST(no_event_before_all_ranks_are_in)
   world_silent();
   world_outcome(1, 1, LOADED_BLOCKS, KVF_OK);
   world_silent(); /* rank 0 has its outcome; it may still write */
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 1), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 1), KVF_OK);
   world_rewind(1, 1);
   world_event(KVF_RECOVERY_RELEASE, 1);
   world_admit(2);
-  assert_int_equal(kvf_recovery_quiet(recovery, 2, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 2, BOTH), KVF_OK);
   world_silent();
   world_outcome(2, 1, 1, KVF_TRANSFER_FAILED);
   world_silent(); /* what rank 1 has is on its way */
@@ -335,13 +335,13 @@ LOADING_TEST(rewound_request_keeps_its_blocks)
 
 RECOVERY_TEST(terminated_only_if_the_rewind_cannot_apply)
 {
-  for (uint32_t bar = KVF_BAR_GENERATED; bar <= KVF_BAR_NO_CONTEXT; bar *= 2) {
+  for (uint32_t bar = KVF_BLOCKER_GENERATED; bar <= KVF_BLOCKER_NO_CONTEXT; bar *= 2) {
     (void)world_open(NULL);
     assert_int_equal(world_try_admit(1, bar), KVF_OK); /* from the beginning */
     world_admit(2);                                    /* while it loads */
     assert_int_equal(world_try_admit(3, bar), KVF_OK); /* nothing to take back */
     world_admit(4);
-    assert_int_equal(kvf_recovery_bar(recovery, 2, bar), KVF_OK);
+    assert_int_equal(kvf_recovery_add_blockers(recovery, 2, bar), KVF_OK);
     for (uint64_t id = 1; id <= 4; id++) {
       world_over(id, BOTH, id == 3 ? LOADED_BLOCKS : 2, id == 3 ? KVF_OK : KVF_PEER_DOWN);
     }
@@ -369,19 +369,19 @@ RECOVERY_TEST(terminated_if_too_long_for_one_context_step)
   world_good(3, BOTH);
   world_rewind(1, 3);
   world_event(KVF_RECOVERY_RELEASE, 1);
-  world_terminate(2, KVF_BAR_TOO_LONG);
+  world_terminate(2, KVF_BLOCKER_TOO_LONG);
   world_event(KVF_RECOVERY_RELEASE, 2);
   world_event(KVF_RECOVERY_READY, 3);
 }
 
-/* Told at once, since a lost rank may never become quiet; what it may write to is held until it is. */
+/* Told at once, since a lost rank may never be released; what it may write to is held until it is. */
 LOADING_TEST(lost_rank_terminates_and_its_blocks_stay_held)
 {
   world_good(1, 1);
   kvf_report lost = world_report(1, 2, 0, KVF_RANK_LOST);
   lost.prefix = 0;
   assert_int_equal(kvf_recovery_report(recovery, &lost), KVF_OK);
-  assert_int_equal(world_terminate(1, KVF_BAR_UNSAFE).status, KVF_RANK_LOST);
+  assert_int_equal(world_terminate(1, KVF_BLOCKER_UNSAFE).status, KVF_RANK_LOST);
   assert_int_equal(world_event(KVF_RECOVERY_ABORT, 1).ranks_mask, 2);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_silent(); /* neither a second abort nor a release */
@@ -396,7 +396,7 @@ LOADING_TEST(canceled_request_is_not_tracked_as_loading)
   world_outcome(1, BOTH, 1, KVF_PEER_DOWN);
   assert_int_equal(kvf_recovery_end(recovery, 1), KVF_OK);
   world_event(KVF_RECOVERY_ABORT, 1);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
   world_event(KVF_RECOVERY_RELEASE, 1); /* and no rewind: nobody wants it any more */
   world_expect_empty();
 }
@@ -515,7 +515,7 @@ RECOVERY_TEST(admissions_out_of_range)
   ADMIT(KVF_EXISTS, LONGER, a.counts[0] = POSITIONS + 1, a.ids[POSITIONS] = 7);     /* twice */
   ADMIT(KVF_OK, LONGER, a.counts[0] = POSITIONS + 1, a.ids[POSITIONS] = 0);
 #undef LONGER
-  ADMIT(KVF_INVALID, a.request.bars = KVF_BAR_USED); /* the table's own */
+  ADMIT(KVF_INVALID, a.request.blockers = KVF_BLOCKER_USED); /* the table's own */
   ADMIT(KVF_INVALID, a.request.blocks.groups = 2);
   ADMIT(KVF_LIMIT, a.request.tokens = KVF_BLOCKS_PER_LEASE_MAX * BLOCK_TOKENS + 1,
         a.request.prompt_tokens = UINT32_MAX);
@@ -556,7 +556,7 @@ static void try_report(uint64_t ranks_mask, uint32_t blocks, uint32_t prefix, kv
   world_admit(1);
   const kvf_report report = {
       .request_id = 1, .ranks_mask = ranks_mask, .blocks = blocks, .prefix = prefix, .status = status};
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
   assert_int_equal(kvf_recovery_report(recovery, &report), expected);
   if (expected != KVF_OK) {
     world_silent();
@@ -580,8 +580,8 @@ LOADING_TEST(a_status_of_a_newer_version_is_not_trusted)
   kvf_report report = world_report(1, BOTH, 2, KVF_OK);
   report.status = -9999;
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
-  assert_int_equal(world_terminate(1, KVF_BAR_UNSAFE).status, KVF_INVALID);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(world_terminate(1, KVF_BLOCKER_UNSAFE).status, KVF_INVALID);
 }
 
 LOADING_TEST(what_is_of_no_request)
@@ -591,10 +591,10 @@ LOADING_TEST(what_is_of_no_request)
   const uint32_t ids[] = {LOADED_BLOCKS, POOL};
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_NOT_FOUND);
   assert_int_equal(kvf_recovery_verdict(recovery, 2, &verdict), KVF_NOT_FOUND);
-  assert_int_equal(kvf_recovery_quiet(recovery, 2, BOTH), KVF_NOT_FOUND);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, 4), KVF_INVALID);
-  assert_int_equal(kvf_recovery_bar(recovery, 2, KVF_BAR_BEAMS), KVF_NOT_FOUND);
-  assert_int_equal(kvf_recovery_bar(recovery, 1, KVF_BAR_POLICY), KVF_INVALID);
+  assert_int_equal(kvf_recovery_released(recovery, 2, BOTH), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_released(recovery, 1, 4), KVF_INVALID);
+  assert_int_equal(kvf_recovery_add_blockers(recovery, 2, KVF_BLOCKER_BEAMS), KVF_NOT_FOUND);
+  assert_int_equal(kvf_recovery_add_blockers(recovery, 1, KVF_BLOCKER_POLICY), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 2, 0, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 1, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 0, ids, 1, KVF_OK), KVF_INVALID);
@@ -609,7 +609,7 @@ static void with_verdict(kvf_verdict verdict, kvf_status expected)
 {
   (void)world_open(NULL);
   world_admit(1);
-  assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
   assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), expected);
   if (expected != KVF_OK) {
     world_silent();
@@ -624,9 +624,9 @@ RECOVERY_TEST(verdict_speaks_for_all_ranks)
                KVF_OK);
   assert_int_equal(world_rewind(1, 3).status, KVF_PEER_DOWN);
   with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN}, KVF_OK);
-  assert_int_equal(world_terminate(1, KVF_BAR_POLICY).status, KVF_PEER_DOWN);
+  assert_int_equal(world_terminate(1, KVF_BLOCKER_POLICY).status, KVF_PEER_DOWN);
   with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_RANK_LOST}, KVF_OK);
-  world_terminate(1, KVF_BAR_POLICY | KVF_BAR_UNSAFE);
+  world_terminate(1, KVF_BLOCKER_POLICY | KVF_BLOCKER_UNSAFE);
 }
 
 RECOVERY_TEST(verdicts_that_contradict_themselves)
@@ -661,7 +661,7 @@ RECOVERY_TEST(groups_are_all_or_nothing)
     const kvf_recovery_request request = {
         .request_id = 1, .blocks = {ids, counts, 3}, .local_prefix_tokens = 16, .tokens = 40, .prompt_tokens = 40};
     assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
-    assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+    assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
     kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 9};
     kvf_verdict verdict = {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN};
     if (round == 2) {
@@ -705,7 +705,7 @@ RECOVERY_TEST(loads_of_no_blocks)
     assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
     const kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = blocks, .status = KVF_PEER_DOWN};
     assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
-    assert_int_equal(kvf_recovery_quiet(recovery, 1, BOTH), KVF_OK);
+    assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
     kvf_recovery_event event = world_event(KVF_RECOVERY_READY, 1);
     assert_int_equal(event.computed_tokens, tokens);
     assert_int_equal(event.status, KVF_OK);
@@ -731,20 +731,21 @@ RECOVERY_TEST(lost_rank_ends_even_what_is_complete)
   assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
   const kvf_report lost = {.request_id = 1, .ranks_mask = BOTH, .blocks = 1, .status = KVF_RANK_LOST};
   assert_int_equal(kvf_recovery_report(recovery, &lost), KVF_OK);
-  world_terminate(1, KVF_BAR_UNSAFE);
+  world_terminate(1, KVF_BLOCKER_UNSAFE);
 }
 
 TEST(bars_have_names)
 {
   const char *names[] = {"generated", "published", "blocks_gone", "beams", "no_context",
                          "too_long",  "unsafe",    "policy",      "used"};
-  const uint32_t bars[] = {KVF_BAR_GENERATED, KVF_BAR_PUBLISHED, KVF_BAR_BLOCKS_GONE, KVF_BAR_BEAMS, KVF_BAR_NO_CONTEXT,
-                           KVF_BAR_TOO_LONG,  KVF_BAR_UNSAFE,    KVF_BAR_POLICY,      KVF_BAR_USED};
+  const uint32_t blockers[] = {KVF_BLOCKER_GENERATED, KVF_BLOCKER_PUBLISHED,  KVF_BLOCKER_BLOCKS_GONE,
+                               KVF_BLOCKER_BEAMS,     KVF_BLOCKER_NO_CONTEXT, KVF_BLOCKER_TOO_LONG,
+                               KVF_BLOCKER_UNSAFE,    KVF_BLOCKER_POLICY,     KVF_BLOCKER_USED};
   for (size_t i = 0; i < 9; i++) {
-    assert_string_equal(kvf_rewind_bar_name(bars[i]), names[i]);
-    assert_string_equal(kvf_rewind_bar_name(bars[i] | KVF_BAR_USED), names[i]);
+    assert_string_equal(kvf_rewind_blocker_name(blockers[i]), names[i]);
+    assert_string_equal(kvf_rewind_blocker_name(blockers[i] | KVF_BLOCKER_USED), names[i]);
   }
-  assert_string_equal(kvf_rewind_bar_name(0), "none");
+  assert_string_equal(kvf_rewind_blocker_name(0), "none");
 }
 
 /* ---- several ranks ---- */
@@ -799,7 +800,7 @@ TABLES_TEST(tables_of_all_ranks_say_the_same)
     recovery = tables[t];
     for (uint64_t id = 1; id <= 3; id++) {
       world_admit(id);
-      assert_int_equal(kvf_recovery_quiet(recovery, id, BOTH), KVF_OK);
+      assert_int_equal(kvf_recovery_released(recovery, id, BOTH), KVF_OK);
     }
     for (size_t i = 0; i < count; i++) {
       assert_int_equal(kvf_recovery_report(recovery, &reports[t == 0 ? i : count - 1 - i]), KVF_OK);

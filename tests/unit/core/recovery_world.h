@@ -38,7 +38,7 @@ static inline int world_open(__attribute__((unused)) void **state)
 #define RECOVERY_TEST(name) TEST_WITH(name, world_open, world_close)
 
 /* Two blocks of local prefix, and four loaded into blocks 4 * id to 4 * id + 3. */
-static inline kvf_status world_try_admit(uint64_t id, uint32_t bars)
+static inline kvf_status world_try_admit(uint64_t id, uint32_t blockers)
 {
   uint32_t ids[POSITIONS];
   const uint32_t counts[] = {POSITIONS};
@@ -51,7 +51,7 @@ static inline kvf_status world_try_admit(uint64_t id, uint32_t bars)
                                                               .local_prefix_tokens = LOCAL_BLOCKS * BLOCK_TOKENS,
                                                               .tokens = TOKENS,
                                                               .prompt_tokens = PROMPT,
-                                                              .bars = bars});
+                                                              .blockers = blockers});
 }
 
 static inline void world_admit(uint64_t id)
@@ -75,11 +75,11 @@ static inline void world_outcome(uint64_t id, uint64_t ranks_mask, uint32_t load
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
 }
 
-/* The outcome of a load that is over and quiet. */
+/* The outcome of a load that is over and released. */
 static inline void world_over(uint64_t id, uint64_t ranks_mask, uint32_t loaded, kvf_status status)
 {
   world_outcome(id, ranks_mask, loaded, status);
-  assert_int_equal(kvf_recovery_quiet(recovery, id, ranks_mask), KVF_OK);
+  assert_int_equal(kvf_recovery_released(recovery, id, ranks_mask), KVF_OK);
 }
 
 static inline void world_good(uint64_t id, uint64_t ranks_mask)
@@ -109,14 +109,14 @@ static inline kvf_recovery_event world_rewind(uint64_t id, uint32_t confirmed)
   assert_int_equal(event.confirmed_blocks, confirmed);
   assert_int_equal(event.computed_tokens, (LOCAL_BLOCKS + confirmed) * BLOCK_TOKENS);
   assert_int_equal(event.recompute_tokens, (LOADED_BLOCKS - confirmed) * BLOCK_TOKENS);
-  assert_int_equal(event.bars, 0);
+  assert_int_equal(event.blockers, 0);
   return event;
 }
 
-static inline kvf_recovery_event world_terminate(uint64_t id, uint32_t bars)
+static inline kvf_recovery_event world_terminate(uint64_t id, uint32_t blockers)
 {
   kvf_recovery_event event = world_event(KVF_RECOVERY_TERMINATE, id);
-  assert_int_equal(event.bars, bars);
+  assert_int_equal(event.blockers, blockers);
   return event;
 }
 

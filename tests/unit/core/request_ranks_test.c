@@ -79,7 +79,7 @@ static uint64_t ended(uint32_t producer, kvf_lease_end_cause cause)
 static void let_go(uint64_t id)
 {
   kvf_event event;
-  uint64_t all = (UINT64_C(1) << world.consumer.core.self.config.ranks) - 1;
+  uint64_t all = (UINT64_C(1) << world.consumer.core.context.config.ranks) - 1;
   assert_int_equal(kvf_requests_released(requests(), world.now_ns, id, all), KVF_OK);
   assert_true(ranks_event(KVF_EVENT_REQUEST_RELEASED, &event));
   assert_int_equal(event.id, id);

@@ -339,7 +339,7 @@ WORLD_TEST(keyless_ticket_of_another_host_is_refused)
                    KVF_BAD_TICKET);
   assert_int_equal(requests->counters.bad_tickets, 1);
   assert_int_equal(world.consumer.core.peers.count, 0);
-  world.consumer.core.self.key.bytes = 16;
+  world.consumer.core.context.key.bytes = 16;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_OK);
@@ -429,7 +429,7 @@ WORLD_TEST(unknown_requests_and_reports_that_do_not_fit_change_nothing)
 WORLD_TEST(sixty_four_ranks_are_all)
 {
   kvf_event event;
-  world.consumer.core.self.config.ranks = 64;
+  world.consumer.core.context.config.ranks = 64;
   uint64_t id = open_request();
   kvf_requests *requests = &world.consumer.core.requests;
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
@@ -479,7 +479,7 @@ static void report_of(uint64_t id, uint64_t ranks_mask, kvf_status status)
 /* Of an engine of two ranks. */
 static uint64_t begin_request(void)
 {
-  world.consumer.core.self.config.ranks = 2;
+  world.consumer.core.context.config.ranks = 2;
   uint64_t id = open_request();
   assert_int_equal(kvf_requests_begin(&world.consumer.core.requests, world.now_ns, id), KVF_OK);
   return id;

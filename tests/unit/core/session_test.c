@@ -87,7 +87,7 @@ CONTROL_TEST(proof_of_another_key_is_refused)
       .version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL};
   uint8_t body[KVF_PROOF_BYTES_MAX];
   size_t bytes = 0;
-  assert_int_equal(kvf_handshake_key_id(&world.producer.core.self.key, hello.key_id), KVF_OK);
+  assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.key, hello.key_id), KVF_OK);
   assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
   assert_int_equal(hang_ups(), 0);
@@ -168,9 +168,9 @@ CONTROL_TEST(either_key_is_taken)
   static const char *const keys[] = {"the old key ....", "the new key ....", "a stranger's key"};
   for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
     open_world(64);
-    set_key(&world.consumer.core.self.key, keys[i]);
-    set_key(&world.producer.core.self.key, keys[0]);
-    set_key(&world.producer.core.self.other_key, keys[1]);
+    set_key(&world.consumer.core.context.key, keys[i]);
+    set_key(&world.producer.core.context.key, keys[0]);
+    set_key(&world.producer.core.context.other_key, keys[1]);
     connect_both();
     assert_int_equal(world.producer.core.sessions.open_count, i < 2);
     assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);

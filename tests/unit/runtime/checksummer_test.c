@@ -17,18 +17,18 @@ static void open_nodes(pair *p, const char *transport, const char *producer, con
   pair_open_node(&p->consumer, consumer_options);
 }
 
-/* Polls until the load is quiet. */
-static kvf_report wait_quiet(pair *p, uint64_t id)
+/* Polls until the load is released. */
+static kvf_report wait_released(pair *p, uint64_t id)
 {
   uint64_t until_ms = pair_now_ms() + 10000;
   kvf_report report = {0};
-  for (bool quiet = false; !quiet;) {
+  for (bool load_released = false; !load_released;) {
     kvf_event event;
     if (kvf_node_poll(p->consumer.node, &event, 1) == 0) {
       assert_true(pair_now_ms() < until_ms);
       pair_sleep_ms(1);
     } else if (event.id == id) {
-      quiet = event.kind == KVF_EVENT_QUIET;
+      load_released = event.kind == KVF_EVENT_RELEASED;
       report = event.kind == KVF_EVENT_LOAD ? event.u.report : report;
     }
   }
@@ -39,7 +39,7 @@ static kvf_report wait_quiet(pair *p, uint64_t id)
 static kvf_report load(pair *p, const pair_ticket *ticket, uint64_t id)
 {
   assert_int_equal(pair_load(&p->consumer, ticket, id, 20), KVF_OK);
-  return wait_quiet(p, id);
+  return wait_released(p, id);
 }
 
 static void expect_good(pair *p, const pair_ticket *ticket, uint64_t id, uint32_t seed)
@@ -102,7 +102,7 @@ static void a_retry_saves_what_is_mended(void **state)
   assert_int_equal(pair_load(&p.consumer, &ticket, 901, 20), KVF_OK);
   assert_true(pair_wait_stat(&p.consumer, "checksum_mismatches", "", 1, 5000));
   flip(byte, 0x10);
-  assert_int_equal(wait_quiet(&p, 901).status, KVF_OK);
+  assert_int_equal(wait_released(&p, 901).status, KVF_OK);
   assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 1);
   pair_close(&p);
 }

@@ -9,7 +9,7 @@ static kvf_status load(pair_node *consumer, const pair_ticket *ticket)
 {
   pair_result result;
   pair_wait(consumer, pair_begin(consumer, ticket, 32), PAIR_LATE_MS, &result);
-  assert_true(result.loaded && result.quiet);
+  assert_true(result.loaded && result.load_released);
   return (kvf_status)result.report.status;
 }
 

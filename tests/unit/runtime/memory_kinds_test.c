@@ -22,7 +22,7 @@ static kvf_status load_status(pair *p, const pair_ticket *ticket)
 {
   pair_result result;
   pair_wait(&p->consumer, pair_begin(&p->consumer, ticket, FIRST), PAIR_LATE_MS, &result);
-  assert_true(result.quiet);
+  assert_true(result.load_released);
   return (kvf_status)result.report.status;
 }
 
@@ -113,7 +113,7 @@ TEST(a_transport_that_cannot_serve_is_left_out)
   pair_open_node(&p.producer, options("other", "local,tcp", "off"));
   pair_open_node(&p.consumer, options("other", "local,tcp", "off"));
   assert_true(pair_logged(&p.producer, "transport local is left out", "it does not serve other memory"));
-  const kvf_welcome *welcome = &p.producer.node->core->self.welcome;
+  const kvf_welcome *welcome = &p.producer.node->core->context.welcome;
   assert_int_equal(welcome->transports_count, 1);
   assert_string_equal(welcome->transports[0].name, "tcp");
   assert_int_equal(welcome->regions[0].memory, TEST_MEMORY_OTHER);
@@ -197,7 +197,7 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
   pair_result result;
   pair_wait(&p.consumer, info.id, PAIR_LATE_MS, &result);
-  assert_true(result.quiet);
+  assert_true(result.load_released);
   assert_int_equal(result.report.prefix, 0);
   if (result.report.status != (int)expected) {
     fail_msg("%s to %s over %s: %s", producer, consumer, transport, kvf_status_name(result.report.status));

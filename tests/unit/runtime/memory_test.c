@@ -129,7 +129,7 @@ TEST(peers_are_told_what_is_registered)
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region regions[2] = {region_of(0), region_of(1)};
   assert_int_equal(kvf_node_register(node, regions, 2), KVF_OK);
-  const kvf_welcome *welcome = &node->core->self.welcome;
+  const kvf_welcome *welcome = &node->core->context.welcome;
   assert_int_equal(welcome->regions_count, 2);
   assert_int_equal(welcome->regions[1].group, 1);
   assert_int_equal(welcome->regions[1].blocks, BLOCKS);
@@ -175,7 +175,7 @@ TEST(one_of_two_registrations_wins)
   }
 }
 
-/* P4: until a load's quiet has been taken its destination is not the caller's to unmap. */
+/* P4: until a load's released has been taken its destination is not the caller's to unmap. */
 TEST(end_of_registration_waits_for_loads)
 {
   pair p;
@@ -187,7 +187,7 @@ TEST(end_of_registration_waits_for_loads)
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
   pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.quiet);
+  assert_true(result.load_released);
   assert_int_equal(result.report.status, KVF_ABORTED);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_INVALID);
@@ -206,7 +206,7 @@ TEST(address_says_who_listens_where)
   assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
   assert_int_equal(record.rank, 2);
   assert_int_not_equal(record.address.port, 0);
-  assert_memory_equal(&record.incarnation, &node->core->self.incarnation, sizeof(record.incarnation));
+  assert_memory_equal(&record.incarnation, &node->core->context.incarnation, sizeof(record.incarnation));
   assert_int_equal(kvf_node_address(node, bytes, count - 1, &count), KVF_LIMIT);
   kvf_node_close(node);
   node = open_node("", 0, 1);
@@ -228,7 +228,7 @@ TEST(ranks_come_in_any_order)
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 3), KVF_OK);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_memory_equal(&control->core->engine[2 - i].incarnation, &ranks[i]->core->self.incarnation,
+    assert_memory_equal(&control->core->engine[2 - i].incarnation, &ranks[i]->core->context.incarnation,
                         sizeof(kvf_incarnation));
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 2), KVF_INVALID);

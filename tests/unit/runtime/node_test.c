@@ -51,7 +51,7 @@ PAIR_TEST(loads_a_request)
     for (uint32_t round = 0; round < 3; round++) {
       pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
       load(&ticket);
-      assert_true(result.quiet);
+      assert_true(result.load_released);
       assert_true(result.decided);
       assert_int_equal(result.report.status, KVF_OK);
       assert_int_equal(result.verdict.action, KVF_ACTION_USE);
@@ -90,7 +90,7 @@ PAIR_TEST(never_takes_stale_blocks)
       pair_fill(&p.producer, ticket.blocks[i], 2, i);
     }
     load(&ticket);
-    assert_true(result.quiet);
+    assert_true(result.load_released);
     assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
     assert_int_equal(result.report.prefix, 0);
     assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
@@ -210,7 +210,7 @@ PAIR_TEST(abort_is_idempotent)
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_OK);
   pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.quiet);
+  assert_true(result.load_released);
   assert_int_equal(result.report.status, KVF_ABORTED);
   assert_int_equal(kvf_load_abort(p.consumer.node, id), KVF_NOT_FOUND);
 }
@@ -444,14 +444,14 @@ PAIR_TEST(closing_ends_the_leases)
 static void keep_secret(kvf_node *node, kvf_entropy *out)
 {
   (void)kvf_node_enter(node);
-  *out = node->core->self.entropy;
+  *out = node->core->context.entropy;
   (void)pthread_mutex_unlock(&node->lock);
 }
 
 static void restore_secret(kvf_node *node, const kvf_entropy *kept)
 {
   (void)kvf_node_enter(node);
-  node->core->self.entropy = *kept;
+  node->core->context.entropy = *kept;
   (void)pthread_mutex_unlock(&node->lock);
 }
 

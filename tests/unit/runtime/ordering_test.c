@@ -63,7 +63,7 @@ static void expect_over(kvf_status status)
   kvf_report report = {0};
   assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_LOAD);
   assert_int_equal(report.status, status);
-  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_QUIET);
+  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_RELEASED);
 }
 
 static void expect_loaded(uint32_t seed)

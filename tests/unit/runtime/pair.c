@@ -285,10 +285,10 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
       out->report = event->u.report;
       (void)kvf_request_report(consumer->node, &event->u.report);
       break;
-    case KVF_EVENT_QUIET:
+    case KVF_EVENT_RELEASED:
       assert_true(out->loaded);
-      assert_false(out->quiet);
-      out->quiet = true;
+      assert_false(out->load_released);
+      out->load_released = true;
       (void)kvf_request_released(consumer->node, id, 1);
       break;
     case KVF_EVENT_VERDICT:
@@ -297,7 +297,7 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
       out->verdict = event->u.verdict;
       break;
     case KVF_EVENT_REQUEST_RELEASED:
-      assert_true(out->quiet && out->decided);
+      assert_true(out->load_released && out->decided);
       assert_false(out->released);
       out->released = true;
       break;
@@ -310,7 +310,7 @@ void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_resul
 {
   uint64_t until_ms = pair_now_ms() + timeout_ms;
   memset(out, 0, sizeof(*out));
-  while (!(out->quiet && out->decided) && pair_now_ms() < until_ms) {
+  while (!(out->load_released && out->decided) && pair_now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
       pair_sleep_ms(1);
@@ -372,12 +372,12 @@ bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint3
   return true;
 }
 
-size_t pair_count_entries(const char *path)
+size_t pair_count_entries(const char *link_id)
 {
   size_t count = 0;
-  DIR *directory = opendir(path);
+  DIR *directory = opendir(link_id);
   if (directory == NULL) {
-    fail_msg("cannot list %s", path);
+    fail_msg("cannot list %s", link_id);
     return 0;
   }
   while (readdir(directory) != NULL) {

@@ -82,7 +82,7 @@ typedef struct pair_result {
   kvf_report report;
   kvf_verdict verdict;
   bool loaded;
-  bool quiet;
+  bool load_released;
   bool released;
   bool decided;
 } pair_result;
@@ -94,7 +94,7 @@ kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint6
                            const kvf_ordering_point *after);
 /* Both, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
-/* Polls until the load is quiet and (if the request was opened) decided, or the time is over. */
+/* Polls until the load is released and (if the request was opened) decided, or the time is over. */
 void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
 /* Waits until the producer's lease has ended; fails the test after timeout_ms. */
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms);
@@ -105,7 +105,7 @@ bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms);
 bool pair_logged(pair_node *n, const char *text, const char *other_text);
 /* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
-size_t pair_count_entries(const char *path);
+size_t pair_count_entries(const char *link_id);
 uint64_t pair_now_ms(void);
 void pair_sleep_ms(uint32_t ms);
 

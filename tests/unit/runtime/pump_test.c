@@ -244,7 +244,7 @@ TEST(no_common_transport_is_transfer_setup)
   pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.quiet);
+  assert_true(result.load_released);
   assert_int_equal(result.report.status, KVF_TRANSFER_SETUP);
   pair_close(&p);
 }
@@ -351,11 +351,11 @@ static void load_from_a_stuck_page(bool retried)
       id = pair_begin(&p.consumer, &ticket, 20);
     }
     pair_wait(&p.consumer, id, 10000, &result);
-    bool quiet = result.quiet;
+    bool load_released = result.load_released;
     free_page(fd, page);
     assert_true(result.loaded);
     assert_int_equal(result.report.status, KVF_DEADLINE);
-    assert_false(quiet);
+    assert_false(load_released);
     assert_true(result.decided);
   }
   pair_close(&p);
@@ -412,7 +412,7 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
 static void describe_page(const pair_node *producer, uintptr_t page)
 {
   (void)pthread_mutex_lock(&producer->node->lock);
-  kvf_welcome *welcome = &producer->node->core->self.welcome;
+  kvf_welcome *welcome = &producer->node->core->context.welcome;
   assert_string_equal(welcome->transports[0].name, "local");
   kvf_local_description head;
   memcpy(&head, welcome->transports[0].description, sizeof(head));

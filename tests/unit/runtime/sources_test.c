@@ -51,7 +51,7 @@ static void assert_whole(uint64_t id)
 {
   pair_result result;
   pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
-  assert_true(result.quiet && result.decided);
+  assert_true(result.load_released && result.decided);
   assert_int_equal(result.report.status, KVF_OK);
   assert_int_equal(result.report.prefix, COUNT);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);

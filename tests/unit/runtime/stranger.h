@@ -41,6 +41,6 @@ void stranger_shake_hands(stranger *s, kvf_welcome *out);
 kvf_refused stranger_expect_refused(stranger *s);
 
 /* A file that holds this text, to be unlinked by the caller; `path` has room for 64 bytes. */
-void stranger_key_file(const char *key, char path[64]);
+void stranger_key_file(const char *key, char link_id[64]);
 
 #endif

@@ -41,10 +41,10 @@ static cpu_set_t only(size_t cpu)
 
 static bool is_ours(const char *thread)
 {
-  char path[300];
+  char link_id[300];
   char name[8] = "";
-  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
-  FILE *file = fopen(path, "re");
+  (void)snprintf(link_id, sizeof(link_id), "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(link_id, "re");
   bool good = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, "kvf-", 4) == 0;
   if (file != NULL) {
     (void)fclose(file);

@@ -33,7 +33,7 @@ static kvf_status load(pair *p, uint32_t seed)
   status = status == KVF_OK ? pair_load(&p->consumer, &ticket, id, 10) : status;
   if (status == KVF_OK) {
     pair_wait(&p->consumer, id, PATIENCE_MS, &result);
-    assert_true(result.quiet && result.decided);
+    assert_true(result.load_released && result.decided);
     status = (kvf_status)result.report.status;
   }
   for (uint32_t i = 0; status == KVF_OK && i < BLOCKS / 2; i++) {
@@ -139,16 +139,16 @@ static const char *const steps[] = {KEY, KEY "\n" OTHER_KEY, OTHER_KEY "\n" KEY,
 static kvf_status load_between(size_t producer, size_t consumer, const char *tls, const char *refusal)
 {
   pair p;
-  char paths[2][64];
-  stranger_key_file(steps[producer], paths[0]);
-  stranger_key_file(steps[consumer], paths[1]);
-  open_node(&p.producer, paths[0], tls, "tcp");
-  open_node(&p.consumer, paths[1], tls, "tcp");
+  char links[2][64];
+  stranger_key_file(steps[producer], links[0]);
+  stranger_key_file(steps[consumer], links[1]);
+  open_node(&p.producer, links[0], tls, "tcp");
+  open_node(&p.consumer, links[1], tls, "tcp");
   kvf_status status = load(&p, 1);
   assert_true(refusal == NULL || pair_logged(&p.consumer, "handshake_refused", refusal));
   pair_close(&p);
-  (void)unlink(paths[0]);
-  (void)unlink(paths[1]);
+  (void)unlink(links[0]);
+  (void)unlink(links[1]);
   return status;
 }
 

@@ -140,7 +140,7 @@ SET_TEST(fence_is_stored_before_the_calls_return)
   pair_publish(&p.producer, &ticket);
   assert_true(fence_word(slot) == kvf_fence_word_live(ticket.lease.id));
   assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
-  assert_true(fence_word(slot) == kvf_fence_word_over(ticket.lease.id));
+  assert_true(fence_word(slot) == kvf_fence_word_ended(ticket.lease.id));
   assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_NOT_FOUND);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 0 + 10000), KVF_LEASE_END_REVOKED);
 }
@@ -149,7 +149,7 @@ SET_TEST(unregistering_stores_over_before_it_returns)
 {
   pair_publish(&p.producer, &ticket);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
-  assert_true(fence_word(ticket.lease.slot) == kvf_fence_word_over(ticket.lease.id));
+  assert_true(fence_word(ticket.lease.slot) == kvf_fence_word_ended(ticket.lease.id));
 }
 
 /* What was ended before its publication must not come to life by it. */

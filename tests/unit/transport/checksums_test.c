@@ -149,7 +149,7 @@ SET_TEST(only_live_bytes_are_judged)
   const kvf_chunk chunk = {&transfer, &plan, &plan.want, all};
   assert_true(kvf_checksums_make(regions, 3, &all[4], 0));
   kvf_read_result live = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_live(9), 0}}};
-  kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_over(9), 0}}};
+  kvf_read_result over = {.status = KVF_OK, .sample = {.entry = {kvf_fence_word_ended(9), 0}}};
   kvf_read_result failed = {.status = KVF_PEER_DOWN, .sample = live.sample};
   kvf_read_result plain = live;
   kvf_checksums_judge(&chunk, 2, &live);

@@ -45,9 +45,9 @@ TEST(stores_are_loaded_from_their_slot_only)
   kvf_fence_entry entry = kvf_fence_load(table, SLOTS - 1);
   assert_int_equal(entry.word, kvf_fence_word_live(5));
   assert_int_equal(entry.digest, 77);
-  kvf_fence_store_over(table, 3, (kvf_fence_entry){kvf_fence_word_over(6), 0});
+  kvf_fence_store_ended(table, 3, (kvf_fence_entry){kvf_fence_word_ended(6), 0});
   entry = kvf_fence_load(table, 3);
-  assert_int_equal(entry.word, kvf_fence_word_over(6));
+  assert_int_equal(entry.word, kvf_fence_word_ended(6));
   assert_int_equal(entry.digest, 78);
   assert_int_equal(kvf_fence_load(table, SLOTS - 1).word, kvf_fence_word_live(5));
   assert_int_equal(kvf_fence_load(table, 2).word, 0);
@@ -122,11 +122,11 @@ TEST(a_mapped_table_shows_each_store_for_ever)
   kvf_fence_store_live(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_live(5));
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).digest, 77);
-  kvf_fence_store_over(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_over(5), 0});
+  kvf_fence_store_ended(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_ended(5), 0});
   kvf_fence_table_close(table, SLOTS);
   assert_int_equal(ftruncate(fd, 0), -1);
   kvf_own_fd_close(fd);
-  assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_over(5));
+  assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_ended(5));
   kvf_fence_table_close(mapped, SLOTS);
 }
 
@@ -179,8 +179,8 @@ TEST(a_scribbled_word_is_stored_over)
   kvf_fence_store_live(table, 2, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_live(5));
   memcpy((uint8_t *)table + kvf_fence_entry_offset(2), &scribbled, sizeof(scribbled));
-  kvf_fence_store_over(table, 2, (kvf_fence_entry){kvf_fence_word_over(5), 0});
-  assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_over(5));
+  kvf_fence_store_ended(table, 2, (kvf_fence_entry){kvf_fence_word_ended(5), 0});
+  assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_ended(5));
   kvf_fence_table_close(table, SLOTS);
 }
 

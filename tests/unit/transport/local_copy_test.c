@@ -126,14 +126,14 @@ typedef struct test_scene {
   kvf_transfer transfer;
   kvf_chunk chunk;
   kvf_local_copy copy;
-  uint32_t landed;
+  uint32_t arrived;
 } test_scene;
 
 static test_scene scene;
 
-static void landed(void *context)
+static void arrived(void *context)
 {
-  ((test_scene *)context)->landed++;
+  ((test_scene *)context)->arrived++;
 }
 
 static int scene_open(__attribute__((unused)) void **state)
@@ -159,7 +159,7 @@ static int scene_open(__attribute__((unused)) void **state)
   assert_int_equal(kvf_plan_make(&scene.plan, &scene.pair, &pages, &pages, message), KVF_OK);
   scene.chunk = (kvf_chunk){&scene.transfer, &scene.plan, &scene.plan.want, &scene.local};
   scene.copy = (kvf_local_copy){
-      .pid = getpid(), .imports = &scene.import, .stop = &fake.stop, .landed = landed, .context = &scene};
+      .pid = getpid(), .imports = &scene.import, .stop = &fake.stop, .arrived = arrived, .context = &scene};
   return 0;
 }
 
@@ -251,14 +251,14 @@ SCENE_TEST(progress_is_told_once_per_interval)
   uint64_t bytes = 0;
   fake.clock_step_ns = 12499999; /* four calls: 1 ns short of the interval */
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
-  assert_int_equal(scene.landed, 0);
+  assert_int_equal(scene.arrived, 0);
   fake.clock_step_ns = 12500000;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
-  assert_int_equal(scene.landed, 1);
+  assert_int_equal(scene.arrived, 1);
   fake.clock_step_ns = 25000000;
-  scene.landed = 0;
+  scene.arrived = 0;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
-  assert_int_equal(scene.landed, 2);
+  assert_int_equal(scene.arrived, 2);
 }
 
 /* ---- the sample ---- */
@@ -329,7 +329,7 @@ static void store(uint64_t word)
   if (word % 2 == 1) {
     kvf_fence_store_live(changing_table, SLOT, entry);
   } else {
-    kvf_fence_store_over(changing_table, SLOT, entry);
+    kvf_fence_store_ended(changing_table, SLOT, entry);
   }
 }
 
@@ -350,14 +350,14 @@ static void publish_at_second_call(void)
 static void end_at_third_call(void)
 {
   if (fake.calls == 3) {
-    store(kvf_fence_word_over(LEASE_ID));
+    store(kvf_fence_word_ended(LEASE_ID));
   }
 }
 
 static void end_at_second_call(void)
 {
   if (fake.calls == 2) {
-    store(kvf_fence_word_over(LEASE_ID));
+    store(kvf_fence_word_ended(LEASE_ID));
   }
 }
 

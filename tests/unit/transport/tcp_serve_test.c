@@ -193,7 +193,7 @@ SCENE_TEST(the_trailer_tells_what_was_after_the_last_byte)
   peer_receive(s.fd, s.payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
   assert_int_equal(s.payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
   kvf_data_trailer trailer = peer_receive_trailer(s.fd);
-  assert_int_equal(trailer.word, kvf_fence_word_over(1001));
+  assert_int_equal(trailer.word, kvf_fence_word_ended(1001));
 
   node_lease *next = node_publish(&s.producer, 1009); /* of the same slot: the stream is in step */
   peer_send_read(s.fd, 2, &next->lease, s.items, 1);

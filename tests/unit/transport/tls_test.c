@@ -290,14 +290,14 @@ ONE_KEY_TEST(what_is_held_comes_alone)
   char got[32] = "";
   assert_int_equal(send_some(s.ends[CLIENT], "a record", 8), 8);
   assert_int_equal(send_some(s.ends[CLIENT], "another", 7), 7);
-  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(kvf_tls_buffered_bytes(s.ends[SERVER]), 0);
   assert_int_equal(receive_some(s.ends[SERVER], got, 3), 3); /* both have left the socket */
-  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 5);
+  assert_int_equal(kvf_tls_buffered_bytes(s.ends[SERVER]), 5);
   assert_int_equal(send_some(s.ends[CLIENT], "late", 4), 4);
   assert_int_equal(receive_some(s.ends[SERVER], got + 3, 5), 5);
-  assert_true(kvf_tls_held_bytes(s.ends[SERVER]) >= 7);
+  assert_true(kvf_tls_buffered_bytes(s.ends[SERVER]) >= 7);
   assert_int_equal(receive_some(s.ends[SERVER], got + 8, sizeof(got) - 8), 7);
-  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(kvf_tls_buffered_bytes(s.ends[SERVER]), 0);
   assert_int_equal(receive_some(s.ends[SERVER], got + 15, sizeof(got) - 15), 4);
   assert_string_equal(got, "a recordanotherlate");
 }
@@ -312,7 +312,7 @@ ONE_KEY_TEST(half_a_record_is_not_held)
   assert_true(kvf_tls_unsent_bytes(s.ends[CLIENT]) > 0);
   assert_int_equal(receive_some(s.ends[SERVER], got, sizeof(got)), -1);
   assert_int_equal(errno, EAGAIN);
-  assert_int_equal(kvf_tls_held_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(kvf_tls_buffered_bytes(s.ends[SERVER]), 0);
 }
 
 ONE_KEY_TEST(the_end_of_the_connection)

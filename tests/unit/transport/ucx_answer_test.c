@@ -63,7 +63,7 @@ static int tear_down(void **state)
 
 static void end_lease(const world *w)
 {
-  kvf_fence_store_over(w->table, SLOT, (kvf_fence_entry){kvf_fence_word_over(LEASE_ID), 0});
+  kvf_fence_store_ended(w->table, SLOT, (kvf_fence_entry){kvf_fence_word_ended(LEASE_ID), 0});
 }
 
 /* From `offset` to `end`, in pieces. */
@@ -136,11 +136,11 @@ SET_TEST(bytes_copied_by_then_are_covered_by_a_look)
     end_lease(w);
     pack(w, at, WHOLE_BYTES, WHOLE_BYTES, data);
     kvf_ucx_answer answer = answer_of(data, 2, &from);
-    assert_int_equal(answer.sample.entry.word, kvf_fence_word_over(LEASE_ID));
+    assert_int_equal(answer.sample.entry.word, kvf_fence_word_ended(LEASE_ID));
     assert_memory_equal(from, block, at - first);
     assert_memory_equal(from + (at - first), none, FIRST_BYTES - (at - first)); /* not the asker's any more */
     answer = answer_of(data, 4, &from);
-    assert_int_equal(answer.sample.entry.word, kvf_fence_word_over(LEASE_ID));
+    assert_int_equal(answer.sample.entry.word, kvf_fence_word_ended(LEASE_ID));
     assert_memory_equal(from, none, SECOND_BYTES);
     (void)tear_down(state);
     (void)set_up(state);

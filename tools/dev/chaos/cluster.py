@@ -26,7 +26,7 @@ IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 UPDATE_LIMIT_S = 20.0
 COUNTED = ("kvferry_loaded_blocks_total", "vllm:num_preemptions_total")
-HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_quiet", "kvferry_blocks_quarantined")
+HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_released", "kvferry_blocks_quarantined")
 """What has to be 0 when all is quiet, as is the use of the pool."""
 
 

@@ -1,5 +1,6 @@
 /* P4 for whole nodes and two processes: loads are aborted at any time, with the producer running or stopped. After
- * KVF_EVENT_QUIET not one byte of the destination changes, although the producer goes on and overwrites its blocks. */
+ * KVF_EVENT_RELEASED not one byte of the destination changes, although the producer goes on and overwrites its blocks.
+ */
 #include <time.h>
 
 #include "base/prng.h"
@@ -57,7 +58,7 @@ static void close_world(world *w)
   }
 }
 
-/* Takes events until `until_ns`, or until the load is quiet. Returns whether it is. */
+/* Takes events until `until_ns`, or until the load is released. Returns whether it is. */
 static bool take_events(world *w, uint64_t id, uint64_t until_ns, kvf_status *outcome)
 {
   while (kvf_clock_now() < until_ns) {
@@ -69,7 +70,7 @@ static bool take_events(world *w, uint64_t id, uint64_t until_ns, kvf_status *ou
       continue;
     } else if (event.kind == KVF_EVENT_LOAD) {
       *outcome = (kvf_status)event.u.report.status;
-    } else if (event.kind == KVF_EVENT_QUIET) {
+    } else if (event.kind == KVF_EVENT_RELEASED) {
       return true;
     }
   }
@@ -135,14 +136,14 @@ static void abort_one(world *w, uint32_t round)
   producer_process_offer(&w->producer, 0, COUNT, seed, &ticket);
   uint64_t start_ns = kvf_clock_now();
   assert_int_equal(pair_load(&w->consumer, &ticket, id, FIRST), KVF_OK);
-  bool quiet = stop && take_events(w, id, start_ns + stop_after_ns, &outcome);
+  bool load_released = stop && take_events(w, id, start_ns + stop_after_ns, &outcome);
   if (stop) {
     producer_process_stop(&w->producer);
   }
-  quiet = quiet || take_events(w, id, start_ns + abort_after_ns, &outcome);
+  load_released = load_released || take_events(w, id, start_ns + abort_after_ns, &outcome);
   (void)kvf_load_abort(w->consumer.node, id);
-  if (!quiet && !take_events(w, id, patience_ns(), &outcome)) {
-    fail_msg("round %u: not quiet", round);
+  if (!load_released && !take_events(w, id, patience_ns(), &outcome)) {
+    fail_msg("round %u: not released", round);
   }
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
     memcpy(w->snapshot[i], destination(w, i), DESTINATION_BYTES);
@@ -154,7 +155,7 @@ static void abort_one(world *w, uint32_t round)
   load_whole(w, CHECK_COUNT, seed + 200, 0);
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
     if (memcmp(w->snapshot[i], destination(w, i), DESTINATION_BYTES) != 0) {
-      fail_msg("round %u: bytes were written after quiet", round);
+      fail_msg("round %u: bytes were written after released", round);
     }
   }
   assert_true(outcome == KVF_OK || outcome == KVF_ABORTED);
@@ -181,12 +182,12 @@ static void abort_many(const char *transports, const char *streams, uint32_t rou
   close_world(&w);
 }
 
-TEST(nothing_is_written_after_quiet_local)
+TEST(nothing_is_written_after_released_local)
 {
   abort_many("local", "1", ROUNDS);
 }
 
-TEST(nothing_is_written_after_quiet_tcp)
+TEST(nothing_is_written_after_released_tcp)
 {
   abort_many("tcp", "1", ROUNDS / 2);
   abort_many("tcp", "4", ROUNDS / 2);

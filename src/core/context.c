@@ -1,4 +1,4 @@
-#include "core/self.h"
+#include "core/context.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@ static int compare_fields(const void *a, const void *b)
   return strcmp(((const kvf_identity_field *)a)->name, ((const kvf_identity_field *)b)->name);
 }
 
-kvf_status kvf_self_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES])
+kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES])
 {
   kvf_identity_field fields[KVF_IDENTITY_FIELDS_MAX];
   kvf_span spans[2 * KVF_IDENTITY_FIELDS_MAX];
@@ -46,9 +46,9 @@ static bool differs(const char *name, const char *ours, const char *theirs, char
   return true;
 }
 
-bool kvf_self_matches(const kvf_self *self, const kvf_identity_field *fields, uint32_t count, char *difference)
+bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *fields, uint32_t count, char *difference)
 {
-  const kvf_config *config = &self->config;
+  const kvf_config *config = &context->config;
   for (uint32_t i = 0; i < config->identity_fields; i++) {
     const kvf_identity_field *ours = &config->identity[i];
     if (differs(ours->name, ours->value, value_of(fields, count, ours->name), difference)) {
@@ -64,12 +64,12 @@ bool kvf_self_matches(const kvf_self *self, const kvf_identity_field *fields, ui
   return true;
 }
 
-void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason, uint32_t peer, kvf_log_level level,
-                  const char *format, ...)
+void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint32_t peer, kvf_log_level level,
+                     const char *format, ...)
 {
   uint32_t left_out = 0;
   uint32_t key = (uint32_t)-reason * 31 + peer;
-  if (level > self->logger.level || !kvf_log_limit_allows(&self->log_limit, key, now_ns, &left_out)) {
+  if (level > context->logger.level || !kvf_log_limit_allows(&context->log_limit, key, now_ns, &left_out)) {
     return;
   }
   char line[KVF_LOG_LINE_BYTES_MAX];
@@ -78,9 +78,9 @@ void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason, uint32_t p
   (void)vsnprintf(line, sizeof(line), format, arguments);
   va_end(arguments);
   if (left_out > 0) {
-    kvf_log(&self->logger, level, "%s (and %u more like it)", line, left_out);
+    kvf_log(&context->logger, level, "%s (and %u more like it)", line, left_out);
   } else {
-    kvf_log(&self->logger, level, "%s", line);
+    kvf_log(&context->logger, level, "%s", line);
   }
 }
 

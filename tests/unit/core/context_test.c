@@ -1,4 +1,4 @@
-#include "core/self.h"
+#include "core/context.h"
 #include "base/time.h"
 #include "test.h"
 
@@ -17,7 +17,7 @@ static kvf_config with_fields(const char *const (*fields)[2], size_t count)
 static void hash_of(const char *const (*fields)[2], size_t count, uint8_t out[KVF_HASH_BYTES])
 {
   kvf_config config = with_fields(fields, count);
-  assert_int_equal(kvf_self_compat(&config, out), KVF_OK);
+  assert_int_equal(kvf_context_compat(&config, out), KVF_OK);
 }
 
 TEST(hash_is_of_the_set)
@@ -55,22 +55,22 @@ TEST(hash_takes_as_many_fields_as_a_configuration)
   kvf_config config;
   uint8_t hash[KVF_HASH_BYTES];
   kvf_config_init(&config);
-  assert_int_equal(kvf_self_compat(&config, hash), KVF_OK);
+  assert_int_equal(kvf_context_compat(&config, hash), KVF_OK);
   for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
     char name[32];
     (void)snprintf(name, sizeof(name), "field %d", i);
     assert_int_equal(kvf_config_identity(&config, name, "v"), KVF_OK);
   }
-  assert_int_equal(kvf_self_compat(&config, hash), KVF_OK);
+  assert_int_equal(kvf_context_compat(&config, hash), KVF_OK);
 }
 
 static void assert_differs(const char *const (*ours)[2], size_t ours_count, const char *const (*theirs)[2],
                            size_t theirs_count, const char *expected)
 {
-  kvf_self self = {.config = with_fields(ours, ours_count)};
+  kvf_context context = {.config = with_fields(ours, ours_count)};
   kvf_config peer = with_fields(theirs, theirs_count);
   char difference[KVF_MESSAGE_BYTES_MAX] = "";
-  assert_int_equal(kvf_self_matches(&self, peer.identity, peer.identity_fields, difference), expected == NULL);
+  assert_int_equal(kvf_context_matches(&context, peer.identity, peer.identity_fields, difference), expected == NULL);
   assert_string_equal(difference, expected == NULL ? "" : expected);
 }
 
@@ -94,14 +94,14 @@ TEST(difference_is_bounded)
   char difference[KVF_MESSAGE_BYTES_MAX];
   memset(name, 'n', sizeof(name) - 1);
   memset(value, 'v', sizeof(value) - 1);
-  kvf_self self = {0};
+  kvf_context context = {0};
   kvf_config peer;
-  kvf_config_init(&self.config);
+  kvf_config_init(&context.config);
   kvf_config_init(&peer);
-  assert_int_equal(kvf_config_identity(&self.config, name, value), KVF_OK);
+  assert_int_equal(kvf_config_identity(&context.config, name, value), KVF_OK);
   value[0] = 'w';
   assert_int_equal(kvf_config_identity(&peer, name, value), KVF_OK);
-  assert_false(kvf_self_matches(&self, peer.identity, 1, difference));
+  assert_false(kvf_context_matches(&context, peer.identity, 1, difference));
   assert_non_null(memchr(difference, 0, sizeof(difference)));
   assert_non_null(strstr(difference, "consumer has"));
 }
@@ -119,69 +119,69 @@ static void write_down(void *context, kvf_log_level level, const char *line)
   (void)snprintf(book->last, sizeof(book->last), "%s", line);
 }
 
-static void open_self(kvf_self *self, log_book *book)
+static void open_self(kvf_context *context, log_book *book)
 {
-  memset(self, 0, sizeof(*self));
+  memset(context, 0, sizeof(*context));
   memset(book, 0, sizeof(*book));
-  self->logger = (kvf_logger){.fn = write_down, .context = book, .level = KVF_LOG_INFO};
-  kvf_log_limit_init(&self->log_limit, KVF_LOG_LINES_PER_S);
+  context->logger = (kvf_logger){.fn = write_down, .context = book, .level = KVF_LOG_INFO};
+  kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
 }
 
 TEST(lines_are_limited_and_those_left_out_counted)
 {
-  kvf_self self;
+  kvf_context context;
   log_book book;
-  open_self(&self, &book);
+  open_self(&context, &book);
   for (int i = 0; i < 12; i++) {
-    kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", i);
+    kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", i);
   }
   assert_int_equal(book.lines, KVF_LOG_LINES_PER_S);
   assert_string_equal(book.last, "peer is down 4");
-  kvf_self_log(&self, 11 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", 12);
+  kvf_context_log(&context, 11 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", 12);
   assert_string_equal(book.last, "peer is down 12 (and 7 more like it)");
-  kvf_self_log(&self, 11 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", 13);
+  kvf_context_log(&context, 11 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "peer is down %d", 13);
   assert_string_equal(book.last, "peer is down 13");
 }
 
 /* One noisy peer, or reason, does not hide another. */
 TEST(each_reason_and_peer_has_its_own_limit)
 {
-  kvf_self self;
+  kvf_context context;
   log_book book;
-  open_self(&self, &book);
+  open_self(&context, &book);
   for (int i = 0; i < 12; i++) {
-    kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "noise");
+    kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "noise");
   }
-  kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 2, KVF_LOG_WARN, "another peer");
+  kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 2, KVF_LOG_WARN, "another peer");
   assert_string_equal(book.last, "another peer");
-  kvf_self_log(&self, 10 * S, KVF_PROTOCOL, 1, KVF_LOG_WARN, "another reason");
+  kvf_context_log(&context, 10 * S, KVF_PROTOCOL, 1, KVF_LOG_WARN, "another reason");
   assert_string_equal(book.last, "another reason");
 }
 
 /* Lines that are not wanted do not use up the places of those that are. */
 TEST(unwanted_levels_cost_nothing)
 {
-  kvf_self self;
+  kvf_context context;
   log_book book;
-  open_self(&self, &book);
+  open_self(&context, &book);
   for (int i = 0; i < 12; i++) {
-    kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_DEBUG, "chatter");
+    kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_DEBUG, "chatter");
   }
-  kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_INFO, "news");
+  kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_INFO, "news");
   assert_int_equal(book.lines, 1);
   assert_string_equal(book.last, "news");
 }
 
 TEST(lines_are_bounded_and_clean)
 {
-  kvf_self self;
+  kvf_context context;
   log_book book;
   char text[2 * KVF_LOG_LINE_BYTES_MAX];
-  open_self(&self, &book);
+  open_self(&context, &book);
   memset(text, 'x', sizeof(text));
   text[sizeof(text) - 1] = 0;
-  kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "%s", text);
+  kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "%s", text);
   assert_int_equal(strlen(book.last), KVF_LOG_LINE_BYTES_MAX - 1);
-  kvf_self_log(&self, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "it says \"%s\"", "a\nb");
+  kvf_context_log(&context, 10 * S, KVF_PEER_DOWN, 1, KVF_LOG_WARN, "it says \"%s\"", "a\nb");
   assert_string_equal(book.last, "it says \"a?b\"");
 }

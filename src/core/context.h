@@ -1,6 +1,6 @@
 /* What a node knows of itself, read by the machines that speak to other nodes. */
-#ifndef KVF_CORE_SELF_H
-#define KVF_CORE_SELF_H
+#ifndef KVF_CORE_CONTEXT_H
+#define KVF_CORE_CONTEXT_H
 
 #include "base/crypto.h"
 #include "base/fence.h"
@@ -27,29 +27,30 @@ void kvf_entropy_stir(kvf_entropy *entropy, const uint8_t fresh[KVF_HASH_BYTES])
 /* Writes `bytes` (at most KVF_HASH_BYTES) that nobody without the secret can foretell. */
 KVF_MUST_USE kvf_status kvf_entropy_draw(kvf_entropy *entropy, void *out, size_t bytes);
 
-typedef struct kvf_self {
+typedef struct kvf_context {
   kvf_config config;
   kvf_incarnation incarnation;
   kvf_key key;
   kvf_key other_key;              /* bytes == 0: none */
-  uint8_t compat[KVF_HASH_BYTES]; /* kvf_self_compat() */
+  uint8_t compat[KVF_HASH_BYTES]; /* kvf_context_compat() */
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
   /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
    */
   kvf_welcome welcome;
-} kvf_self;
+} kvf_context;
 
 /* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says
  * how many were left out. `peer` is any number that tells peers apart. */
-__attribute__((format(printf, 6, 7))) void kvf_self_log(kvf_self *self, uint64_t now_ns, kvf_status reason,
-                                                        uint32_t peer, kvf_log_level level, const char *format, ...);
+__attribute__((format(printf, 6, 7))) void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason,
+                                                           uint32_t peer, kvf_log_level level, const char *format, ...);
 
 /* The hash of the identity fields, in whatever order they were set. */
-KVF_MUST_USE kvf_status kvf_self_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);
+KVF_MUST_USE kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);
 
 /* Whether a peer's identity fields are ours. If not, `difference` (KVF_MESSAGE_BYTES_MAX) names the first field. */
-bool kvf_self_matches(const kvf_self *self, const kvf_identity_field *fields, uint32_t count, char *difference);
+bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *fields, uint32_t count,
+                         char *difference);
 
 #endif
