@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kvferry import _kvferry, metric_table
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+sys.path.append(str(ROOT / "tools/dev"))
+from tables import DOCS, tables, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
-def rows(document: str, first: str) -> list[str]:
-    lines = (DOCS / document).read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(first)) + 2
-    return list(itertools.takewhile(lambda line: line.startswith("| `"), lines[start:]))
-
-
-def yes(flag: bool) -> str:
-    return "yes" if flag else "–"
-
-
-def test_options_table():
-    expected = [
-        f"| `{name}` | {unit or '–'} | {initial or '(none)'} | {allowed} | {meaning} |"
-        for name, unit, initial, allowed, meaning in _kvferry.options()
-    ]
-    assert rows("options.md", "| option |") == expected
-
-
-def test_metrics_table():
-    expected = [
-        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |"
-        for name, kind, metric in metric_table.names()
-    ]
-    assert rows("metrics.md", "| metric |") == expected
-
-
-def test_reasons_table():
-    expected = [
-        f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
-        for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()
-    ]
-    assert rows("reasons.md", "| reason |") == expected
+@pytest.mark.parametrize("name", tables())
+def test_tables(name: str) -> None:
+    text = (DOCS / name).read_text()
+    assert with_table(text, tables()[name]) == text, "run ./dev tables"
 
 
 def test_the_failure_model_names_no_other_reasons():

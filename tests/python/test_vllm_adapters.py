@@ -387,8 +387,8 @@ def test_once_begun_it_is_vllm_s(engine: Engine) -> None:
 
 def test_news_that_overtake_one_another() -> None:
     known = Adapters(1)
-    known.take(0, {1: Adapter(b"y", 2, True, told=5)})
-    known.take(0, {1: Adapter(b"x", 1, True, told=4)})
+    known.take(0, {1: Adapter(b"y", 2, True, reported=5)})
+    known.take(0, {1: Adapter(b"x", 1, True, reported=4)})
     content = known.content(1)
     assert content is not None and content.digest == b"y"
 
