@@ -34,7 +34,7 @@ typedef enum kvf_part_kind {
 
 /* Equal on both sides, or the parts do not pair: nothing is converted. */
 typedef enum kvf_dtype {
-  KVF_DTYPE_UNTOLD = 0, /* compared like any other */
+  KVF_DTYPE_UNSPECIFIED = 0, /* compared like any other */
   KVF_DTYPE_F32 = 1,
   KVF_DTYPE_F16 = 2,
   KVF_DTYPE_BF16 = 3,

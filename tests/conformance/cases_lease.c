@@ -77,7 +77,10 @@ TEST(lease_published_meanwhile)
     atomic_store(&leases.asked, id);
     while (verdict == KVF_NOT_PUBLISHED) {
       verdict = verdict_of(two, &lease);
-      refused += verdict == KVF_NOT_PUBLISHED;
+      if (verdict == KVF_NOT_PUBLISHED) {
+        refused++;
+        sleep_us(10); /* or the publisher gets no processor where there are few */
+      }
     }
     assert_int_equal(verdict, KVF_OK);
   }
@@ -178,7 +181,7 @@ static void *owners_main(void *argument)
 typedef struct owners_counts {
   uint32_t good;
   uint32_t refused;
-  uint32_t remote_pointer; /* refused ones whose bytes were indeed another lease's */
+  uint32_t foreign; /* refused ones whose bytes were indeed another lease's */
 } owners_counts;
 
 static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_bytes, uint64_t id)
@@ -218,7 +221,7 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer
     /* A producer that checks leases remembers the last NODE_LEASES_MAX only. */
     assert_true(verdict == KVF_LEASE_EXPIRED || result.status == KVF_LEASE_UNKNOWN);
     counts->refused++;
-    counts->remote_pointer += result.status == KVF_OK && !own;
+    counts->foreign += result.status == KVF_OK && !own;
   }
 }
 
@@ -243,16 +246,16 @@ static void check_samples(uint32_t block_bytes)
   owners_counts counts = {0};
   const uint32_t rounds = is_slow ? OWNERS_ROUNDS_SLOW : OWNERS_ROUNDS;
   uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
-  while ((counts.good < rounds || counts.refused < rounds / 10 || counts.remote_pointer == 0) &&
+  while ((counts.good < rounds || counts.refused < rounds / 10 || counts.foreign == 0) &&
          counts.good + counts.refused < NODE_READS_MAX - 1 && now_ns() < until_ns) {
     owners_round(two, &owners, items, &counts);
   }
   atomic_store(&owners.stop, true);
   (void)pthread_join(thread, NULL);
-  print_message("good %u, refused %u, of these foreign %u\n", counts.good, counts.refused, counts.remote_pointer);
+  print_message("good %u, refused %u, of these foreign %u\n", counts.good, counts.refused, counts.foreign);
   /* The case has tested nothing unless both happened, and foreign bytes were among what the sample had to catch. */
   assert_true(counts.good > 0);
-  assert_true(counts.remote_pointer > 0);
+  assert_true(counts.foreign > 0);
   pair_close(two);
 }
 

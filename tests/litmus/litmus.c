@@ -55,7 +55,7 @@ static uint64_t now_ms(void)
 
 static bool is_wrong(const litmus_count *count)
 {
-  return count->remote_pointer > 0 || count->torn > 0;
+  return count->foreign > 0 || count->torn > 0;
 }
 
 static bool has_seen_enough(const litmus_count *count, const litmus_mode *mode)

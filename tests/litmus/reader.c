@@ -136,7 +136,7 @@ static void check_bytes(litmus_reader *reader, uint64_t lease_id, const kvf_fenc
 {
   for (size_t i = 0; i < LITMUS_WORDS; i++) {
     if (reader->copy[i] != lease_id) {
-      reader->count.remote_pointer++;
+      reader->count.foreign++;
       complain("confirmed, but not all of it", lease_id, found, i * sizeof(uint64_t), reader->copy[i]);
       return;
     }

@@ -373,7 +373,7 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
 {
   const uint32_t life = load->source.life;
   const uint32_t garbage = atomic_load(&p->last_life[KIND_GARBAGE]);
-  const uint32_t remote_pointer = atomic_load(&p->last_life[KIND_FOREIGN_KEY]);
+  const uint32_t foreign = atomic_load(&p->last_life[KIND_FOREIGN_KEY]);
   const uint64_t took_us = (stress_now_ms() - load->begin_ms) * 1000;
   const bool paused = took_us > stress_given_us() - load->begin_given_us + PAUSED_US;
   const bool stopped = load->begin_ms <= atomic_load(&p->stopped_until_ms);
@@ -393,10 +393,10 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
     case KVF_PROTOCOL:
       return life < garbage;
     case KVF_TRANSFER_FAILED: /* its connection broke, and who answered then was no producer of ours */
-      return life < garbage || life < remote_pointer;
+      return life < garbage || life < foreign;
     case KVF_BAD_TICKET: /* of a foreign key; or of a process that was killed before the key changed twice */
     case KVF_HANDSHAKE_REFUSED:
-      return churn.order.tls && (dead || life == remote_pointer);
+      return churn.order.tls && (dead || life == foreign);
     case KVF_TRANSFER_STALLED: /* a process may take its time to die */
     case KVF_HANDSHAKE_TIMEOUT:
       return dead || stopped || paused;
@@ -595,11 +595,11 @@ static void tell(uint64_t ms)
     }
   }
   const unsigned long long early = atomic_load(&churn.lives[KIND_ENDS_EARLY]);
-  const unsigned long long remote_pointer = atomic_load(&churn.lives[KIND_FOREIGN_KEY]);
-  (void)printf("%-28s%llu\n", "killed and started anew", atomic_load(&churn.lives[KIND_WELL]) + early + remote_pointer);
+  const unsigned long long foreign = atomic_load(&churn.lives[KIND_FOREIGN_KEY]);
+  (void)printf("%-28s%llu\n", "killed and started anew", atomic_load(&churn.lives[KIND_WELL]) + early + foreign);
   (void)printf("%-28s%llu\n", "  stopped for a while", atomic_load(&churn.stops));
   (void)printf("%-28s%llu\n", "  all leases ended early", early);
-  (void)printf("%-28s%llu\n", "  with another key", remote_pointer);
+  (void)printf("%-28s%llu\n", "  with another key", foreign);
   (void)printf("%-28s%llu\n", "garbage on the port", atomic_load(&churn.lives[KIND_GARBAGE]));
   (void)printf("%-28s%.1f\n", "changes of the key", (double)churn.step / 3);
   (void)printf("%-28s%.1f ms\n%-28s%.1f ms\n", "longest standstill", (double)atomic_load(&churn.stillest_us) / 1000,

@@ -44,17 +44,17 @@ static unsigned count_in_child(int fd, bool kept)
 TEST(a_forked_child_has_those_of_others_only)
 {
   unsigned before = count_open();
-  int remote_pointer = eventfd(0, EFD_CLOEXEC);
+  int foreign = eventfd(0, EFD_CLOEXEC);
   int own = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC));
-  assert_true(remote_pointer >= 0 && own >= 0);
+  assert_true(foreign >= 0 && own >= 0);
   assert_int_equal(count_in_child(own, false), before + 1);
-  assert_int_equal(count_in_child(remote_pointer, true), before + 1);
+  assert_int_equal(count_in_child(foreign, true), before + 1);
   assert_true(is_open(own));
   kvf_own_fd_close(own);
   assert_false(is_open(own));
-  assert_int_equal(dup2(remote_pointer, own), own); /* the number is somebody else's now */
+  assert_int_equal(dup2(foreign, own), own); /* the number is somebody else's now */
   assert_int_equal(count_in_child(own, true), before + 2);
-  (void)close(remote_pointer);
+  (void)close(foreign);
   (void)close(own);
 }
 

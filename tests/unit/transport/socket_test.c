@@ -188,8 +188,8 @@ TEST(port_in_use_names_the_address)
   assert_non_null(strstr(message, "choose another port"));
   close(first);
 
-  kvf_address remote_pointer = resolved("192.0.2.1:1"); /* a documentation address: no machine has it */
-  assert_int_equal(kvf_socket_listen(&remote_pointer, &second, &bound, message), KVF_ADDRESS_IN_USE);
+  kvf_address foreign = resolved("192.0.2.1:1"); /* a documentation address: no machine has it */
+  assert_int_equal(kvf_socket_listen(&foreign, &second, &bound, message), KVF_ADDRESS_IN_USE);
   assert_non_null(strstr(message, "no interface"));
 }
 
