@@ -58,11 +58,11 @@ typedef struct litmus_world {
 /* What reading a lease came to. */
 typedef struct litmus_count {
   uint64_t rounds;
-  uint64_t live;           /* confirmed, and every byte right */
-  uint64_t over;           /* ended meanwhile */
-  uint64_t early;          /* not published yet */
+  uint64_t live;    /* confirmed, and every byte right */
+  uint64_t over;    /* ended meanwhile */
+  uint64_t early;   /* not published yet */
   uint64_t foreign; /* confirmed, with a byte of another lease */
-  uint64_t torn;           /* live, with the digest of another lease */
+  uint64_t torn;    /* live, with the digest of another lease */
 } litmus_count;
 
 typedef struct litmus_reader litmus_reader;
