@@ -35,6 +35,8 @@
 #define WARM_UP_LOADS 1000
 /* Longer than an idle connection, and what is known of its peer, lives. */
 #define IDLE_US 1500000
+/* Between the first starts of the producers: 48 handshakes at once would measure two cores, and nothing else. */
+#define APART_US 100000
 #define FOREIGN_KEY 999999
 /* For 31 threads, some of them with arenas of their own. */
 #define CACHED_BYTES 524288
@@ -61,8 +63,10 @@ static struct {
   churn_producer producers[PRODUCERS];
   stress_site consumers[CONSUMERS];
   held_port ports[CONSUMERS];
-  /* Of a pair: its last outcome, or since when it has had no open load, or a sick producer. Its site's lock. */
+  /* Of a pair: its last outcome, or since when it has had no open load, a sick producer, or another node for its
+   * consumer. Its site's lock. */
   uint64_t moved_us[CONSUMERS][PRODUCERS];
+  uint64_t restarts[CONSUMERS]; /* that look() has seen */
   atomic_ullong stillest_us;
   atomic_ullong latest_us; /* of an outcome, after its load's begin */
   atomic_ullong loads;
@@ -348,6 +352,7 @@ static void *produce(void *context)
 {
   churn_producer *p = context;
   kvf_prng prng = stress_prng();
+  stress_sleep_us((uint64_t)index_of(p) * APART_US);
   while (!atomic_load(&stress_last)) {
     const churn_kind kind = next_kind(&prng);
     atomic_store(&p->last_life[kind], atomic_fetch_add(&p->life, 1) + 1);
@@ -428,8 +433,12 @@ static void outcome(stress_site *site, const stress_load *load, kvf_status statu
 static void look(stress_site *site)
 {
   const uint64_t now_us = stress_given_us();
-  uint64_t *moved_us = churn.moved_us[site - churn.consumers];
+  const size_t consumer = (size_t)(site - churn.consumers);
+  uint64_t *moved_us = churn.moved_us[consumer];
+  const uint64_t restarts = atomic_load(&site->restarts);
+  const bool is_new = restarts != churn.restarts[consumer];
   bool waits[PRODUCERS] = {false};
+  churn.restarts[consumer] = restarts;
   for (uint32_t i = 0; i < STRESS_LOADS; i++) {
     const stress_load *load = &site->loads[i];
     if (load->id == 0 || load->loaded || !load->started) {
@@ -441,15 +450,14 @@ static void look(stress_site *site)
   }
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     const bool well = atomic_load(&churn.producers[i].state) == CHURN_WELL;
-    if (!waits[i] || !well) {
+    if (!waits[i] || !well || is_new) {
       moved_us[i] = now_us;
       continue;
     }
     note_longest(&churn.stillest_us, now_us - moved_us[i]);
     if (now_us - moved_us[i] > STILL_US) {
-      stress_fail("P2", "consumer %u waits for producer %u, which is well in its life %u, for %llu ms",
-                  (unsigned)(site - churn.consumers), i, atomic_load(&churn.producers[i].life),
-                  (unsigned long long)(now_us - moved_us[i]) / 1000);
+      stress_fail("P2", "consumer %zu waits for producer %u, which is well in its life %u, for %llu ms", consumer, i,
+                  atomic_load(&churn.producers[i].life), (unsigned long long)(now_us - moved_us[i]) / 1000);
     }
   }
 }
