@@ -28,18 +28,18 @@ static int64_t unzigzag(uint64_t value)
   return (value & 1) != 0 ? -(int64_t)(value >> 1) - 1 : (int64_t)(value >> 1);
 }
 
-void kvf_put_block_runs(kvf_encoder *encoder, const uint32_t *ids, uint32_t count)
+static void put_runs(kvf_codec *codec, const uint32_t *ids, uint32_t count)
 {
   int64_t expected = 0;
-  for (uint32_t i = 0; i < count && !encoder->failed;) {
+  for (uint32_t i = 0; i < count && !codec->failed;) {
     uint32_t length = run_length(ids + i, count - i);
     if (ids[i] == KVF_BLOCK_NONE) {
-      kvf_put_varint(encoder, (uint64_t)(length - 1) << KIND_BITS | KIND_NONE);
+      kvf_code_varint(codec, &(uint64_t){(uint64_t)(length - 1) << KIND_BITS | KIND_NONE});
     } else {
       uint64_t distance = zigzag((int64_t)ids[i] - expected);
-      kvf_put_varint(encoder, distance << KIND_BITS | (length > 1 ? KIND_RUN : KIND_SINGLE));
+      kvf_code_varint(codec, &(uint64_t){distance << KIND_BITS | (length > 1 ? KIND_RUN : KIND_SINGLE)});
       if (length > 1) {
-        kvf_put_varint(encoder, length - 2);
+        kvf_code_varint(codec, &(uint64_t){length - 2});
       }
       expected = (int64_t)ids[i] + length;
     }
@@ -48,9 +48,10 @@ void kvf_put_block_runs(kvf_encoder *encoder, const uint32_t *ids, uint32_t coun
 }
 
 /* Reads a run's kind and, unless it is one of KVF_BLOCK_NONE, *first. Returns its length, 0 if it cannot be one. */
-static uint64_t get_run(kvf_decoder *decoder, int64_t expected, unsigned last_kind, unsigned *kind, int64_t *first)
+static uint64_t get_run(kvf_codec *codec, int64_t expected, unsigned last_kind, unsigned *kind, int64_t *first)
 {
-  uint64_t value = kvf_get_varint(decoder);
+  uint64_t value;
+  kvf_code_varint(codec, &value);
   *kind = (unsigned)(value & ((1u << KIND_BITS) - 1));
   value >>= KIND_BITS;
   if (*kind == KIND_NONE) {
@@ -65,21 +66,22 @@ static uint64_t get_run(kvf_decoder *decoder, int64_t expected, unsigned last_ki
   if (*kind == KIND_SINGLE) {
     return 1;
   }
-  uint64_t more = kvf_get_varint(decoder);
+  uint64_t more;
+  kvf_code_varint(codec, &more);
   return more > UINT32_MAX ? 0 : more + 2;
 }
 
-void kvf_get_block_runs(kvf_decoder *decoder, uint32_t *ids, uint32_t count)
+static void get_runs(kvf_codec *codec, uint32_t *ids, uint32_t count)
 {
   int64_t expected = 0;
   unsigned last_kind = KIND_START;
   for (uint32_t i = 0; i < count;) {
     unsigned kind = KIND_SINGLE;
     int64_t first = 0;
-    uint64_t length = get_run(decoder, expected, last_kind, &kind, &first);
-    if (decoder->failed || length == 0 || length > count - i ||
+    uint64_t length = get_run(codec, expected, last_kind, &kind, &first);
+    if (codec->failed || length == 0 || length > count - i ||
         (kind == KIND_RUN && length > KVF_BLOCK_NONE - (uint64_t)first)) {
-      kvf_decoder_fail(decoder);
+      kvf_codec_fail(codec);
       return;
     }
     for (uint64_t k = 0; k < length; k++) {
@@ -89,5 +91,14 @@ void kvf_get_block_runs(kvf_decoder *decoder, uint32_t *ids, uint32_t count)
       expected = first + (int64_t)length;
     }
     last_kind = kind;
+  }
+}
+
+void kvf_code_block_runs(kvf_codec *codec, uint32_t *ids, uint32_t count)
+{
+  if (codec->reads) {
+    get_runs(codec, ids, count);
+  } else {
+    put_runs(codec, ids, count);
   }
 }

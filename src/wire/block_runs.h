@@ -7,12 +7,10 @@
 #ifndef KVF_WIRE_BLOCK_RUNS_H
 #define KVF_WIRE_BLOCK_RUNS_H
 
-#include "wire/cursor.h"
+#include "wire/codec.h"
 
-void kvf_put_block_runs(kvf_encoder *encoder, const uint32_t *ids, uint32_t count);
-
-/* Reads runs until `count` ids are there. Fails if a run goes beyond, or is not as kvf_put_block_runs() writes it; then
- * the contents of `ids` mean nothing. */
-void kvf_get_block_runs(kvf_decoder *decoder, uint32_t *ids, uint32_t count);
+/* Reads runs until `count` ids are there. Fails if a run goes beyond, or is not as it is written; then the contents of
+ * `ids` mean nothing. */
+void kvf_code_block_runs(kvf_codec *codec, uint32_t *ids, uint32_t count);
 
 #endif

@@ -7,7 +7,7 @@
  *           ◄── CHUNK payload TRAILER, or a CHUNK with a status other than KVF_OK and nothing after it
  *           CANCEL ──►             a read is not wanted any more
  *
- * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL; outputs are set on success only.
+ * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL.
  */
 #ifndef KVF_WIRE_DATA_MESSAGE_H
 #define KVF_WIRE_DATA_MESSAGE_H

@@ -5,26 +5,15 @@
 
 #define TEXT_ROOM_MAX 256
 
-void kvf_put_incarnation(kvf_encoder *encoder, const kvf_incarnation *incarnation)
+void kvf_code_incarnation(kvf_codec *codec, kvf_incarnation *incarnation)
 {
-  kvf_put_bytes(encoder, incarnation->bytes, sizeof(incarnation->bytes));
+  kvf_code_bytes(codec, incarnation->bytes, sizeof(incarnation->bytes));
 }
 
-void kvf_get_incarnation(kvf_decoder *decoder, kvf_incarnation *out)
+void kvf_code_address(kvf_codec *codec, kvf_address *address)
 {
-  kvf_get_bytes(decoder, out->bytes, sizeof(out->bytes));
-}
-
-void kvf_put_address(kvf_encoder *encoder, const kvf_address *address)
-{
-  kvf_put_bytes(encoder, address->ip, sizeof(address->ip));
-  kvf_put_u16(encoder, address->port);
-}
-
-void kvf_get_address(kvf_decoder *decoder, kvf_address *out)
-{
-  kvf_get_bytes(decoder, out->ip, sizeof(out->ip));
-  out->port = kvf_get_u16(decoder);
+  kvf_code_bytes(codec, address->ip, sizeof(address->ip));
+  kvf_code_u16(codec, &address->port);
 }
 
 bool kvf_lease_is_valid(const kvf_lease *lease)
@@ -32,21 +21,16 @@ bool kvf_lease_is_valid(const kvf_lease *lease)
   return lease->id <= KVF_LEASE_ID_MAX;
 }
 
-void kvf_put_lease(kvf_encoder *encoder, const kvf_lease *lease)
+void kvf_code_lease(kvf_codec *codec, kvf_lease *lease)
 {
-  kvf_put_u64(encoder, lease->id);
-  kvf_put_u32(encoder, lease->slot);
-  kvf_put_bytes(encoder, lease->token, sizeof(lease->token));
-}
-
-void kvf_get_lease(kvf_decoder *decoder, kvf_lease *out)
-{
-  out->id = kvf_get_u64(decoder);
-  out->slot = kvf_get_u32(decoder);
-  out->reserved = 0;
-  kvf_get_bytes(decoder, out->token, sizeof(out->token));
-  if (!kvf_lease_is_valid(out)) {
-    kvf_decoder_fail(decoder);
+  kvf_code_u64(codec, &lease->id);
+  kvf_code_u32(codec, &lease->slot);
+  kvf_code_bytes(codec, lease->token, sizeof(lease->token));
+  if (codec->reads) {
+    lease->reserved = 0;
+  }
+  if (!kvf_lease_is_valid(lease)) {
+    kvf_codec_fail(codec);
   }
 }
 
@@ -67,26 +51,21 @@ bool kvf_text_is_valid(const char *text, size_t room)
   return bytes < room && !has_control_characters(text, bytes);
 }
 
-void kvf_put_text(kvf_encoder *encoder, const char *text, size_t room)
+void kvf_code_text(kvf_codec *codec, char *text, size_t room)
 {
   assert(room > 0 && room <= TEXT_ROOM_MAX);
-  size_t bytes = strnlen(text, room - 1);
-  kvf_put_u8(encoder, (uint8_t)bytes);
-  kvf_put_bytes(encoder, text, bytes);
-}
-
-void kvf_get_text(kvf_decoder *decoder, char *out, size_t room)
-{
-  assert(room > 0 && room <= TEXT_ROOM_MAX);
-  size_t bytes = kvf_get_u8(decoder);
+  uint32_t bytes = codec->reads ? 0 : (uint32_t)strnlen(text, room - 1);
+  kvf_code_u32_in(codec, &bytes, 1);
   if (bytes >= room) {
-    kvf_decoder_fail(decoder);
+    kvf_codec_fail(codec);
     bytes = 0;
   }
-  kvf_get_bytes(decoder, out, bytes);
-  memset(out + bytes, 0, room - bytes);
-  /* A failed read gives zeros, which have the same answer. */
-  if (has_control_characters(out, bytes)) {
-    kvf_decoder_fail(decoder);
+  kvf_code_bytes(codec, text, bytes);
+  if (codec->reads) {
+    memset(text + bytes, 0, room - bytes);
+    /* A failed read gives zeros, which have the same answer. */
+    if (has_control_characters(text, bytes)) {
+      kvf_codec_fail(codec);
+    }
   }
 }

@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-#include "wire/cursor.h"
+#include "wire/codec.h"
 
 static const char *const names[] = {
     [KVF_FRAME_HELLO] = "hello",
@@ -33,27 +33,37 @@ const char *kvf_frame_type_name(kvf_frame_type type)
   return is_known(type) ? names[type] : "unknown";
 }
 
+typedef struct header_fields {
+  uint32_t body_bytes;
+  uint8_t type;
+  uint8_t zero_8;
+  uint16_t zero_16;
+} header_fields;
+
+static void code_header(kvf_codec *codec, header_fields *header)
+{
+  kvf_code_u32(codec, &header->body_bytes);
+  kvf_code_u8(codec, &header->type);
+  kvf_code_u8(codec, &header->zero_8);
+  kvf_code_u16(codec, &header->zero_16);
+}
+
 void kvf_frame_header_encode(kvf_frame_type type, uint32_t body_bytes, uint8_t out[KVF_FRAME_HEADER_BYTES])
 {
   assert(is_known(type) && body_bytes <= KVF_FRAME_BODY_BYTES_MAX);
-  kvf_encoder encoder = kvf_encoder_of(out, KVF_FRAME_HEADER_BYTES);
-  kvf_put_u32(&encoder, body_bytes);
-  kvf_put_u8(&encoder, (uint8_t)type);
-  kvf_put_u8(&encoder, 0);
-  kvf_put_u16(&encoder, 0);
+  kvf_codec codec = kvf_writer_of(out, KVF_FRAME_HEADER_BYTES);
+  code_header(&codec, &(header_fields){.body_bytes = body_bytes, .type = (uint8_t)type});
 }
 
 kvf_status kvf_frame_header_decode(const uint8_t data[KVF_FRAME_HEADER_BYTES], uint32_t body_bytes_max,
                                    kvf_frame_header *out)
 {
-  kvf_decoder decoder = kvf_decoder_of(data, KVF_FRAME_HEADER_BYTES);
-  uint32_t body_bytes = kvf_get_u32(&decoder);
-  uint8_t type = kvf_get_u8(&decoder);
-  uint8_t zero_8 = kvf_get_u8(&decoder);
-  uint16_t zero_16 = kvf_get_u16(&decoder);
-  if (body_bytes > body_bytes_max || !is_known(type) || zero_8 != 0 || zero_16 != 0) {
+  header_fields header;
+  kvf_codec codec = kvf_reader_of(data, KVF_FRAME_HEADER_BYTES);
+  code_header(&codec, &header);
+  if (header.body_bytes > body_bytes_max || !is_known(header.type) || header.zero_8 != 0 || header.zero_16 != 0) {
     return KVF_PROTOCOL;
   }
-  *out = (kvf_frame_header){.type = (kvf_frame_type)type, .body_bytes = body_bytes};
+  *out = (kvf_frame_header){.type = (kvf_frame_type)header.type, .body_bytes = header.body_bytes};
   return KVF_OK;
 }

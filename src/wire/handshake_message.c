@@ -13,60 +13,52 @@ static bool hello_is_valid(const kvf_hello *hello)
          hello->role <= KVF_ROLE_CHECK && hello->rank < KVF_RANKS_MAX;
 }
 
+static void code_hello(kvf_codec *codec, kvf_hello *hello)
+{
+  kvf_code_u16(codec, &hello->version_min);
+  kvf_code_u16(codec, &hello->version_max);
+  kvf_code_u8(codec, &hello->role);
+  kvf_code_incarnation(codec, &hello->client);
+  kvf_code_incarnation(codec, &hello->expected);
+  kvf_code_bytes(codec, hello->nonce, sizeof(hello->nonce));
+  kvf_code_bytes(codec, hello->key_id, sizeof(hello->key_id));
+  kvf_code_u32(codec, &hello->rank);
+}
+
 kvf_status kvf_hello_encode(const kvf_hello *hello, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (!hello_is_valid(hello)) {
-    return KVF_INVALID;
-  }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  kvf_put_u16(&encoder, hello->version_min);
-  kvf_put_u16(&encoder, hello->version_max);
-  kvf_put_u8(&encoder, hello->role);
-  kvf_put_incarnation(&encoder, &hello->client);
-  kvf_put_incarnation(&encoder, &hello->expected);
-  kvf_put_bytes(&encoder, hello->nonce, sizeof(hello->nonce));
-  kvf_put_bytes(&encoder, hello->key_id, sizeof(hello->key_id));
-  kvf_put_u32(&encoder, hello->rank);
-  return kvf_encoder_end(&encoder, body_bytes);
+  kvf_codec codec = kvf_writer_of(body, capacity);
+  code_hello(&codec, (kvf_hello *)hello);
+  return kvf_writer_end(&codec, hello_is_valid(hello), body_bytes);
 }
 
 kvf_status kvf_hello_decode(const void *body, size_t body_bytes, kvf_hello *out)
 {
-  kvf_hello hello = {0};
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  hello.version_min = kvf_get_u16(&decoder);
-  hello.version_max = kvf_get_u16(&decoder);
-  hello.role = kvf_get_u8(&decoder);
-  kvf_get_incarnation(&decoder, &hello.client);
-  kvf_get_incarnation(&decoder, &hello.expected);
-  kvf_get_bytes(&decoder, hello.nonce, sizeof(hello.nonce));
-  kvf_get_bytes(&decoder, hello.key_id, sizeof(hello.key_id));
-  hello.rank = kvf_get_u32(&decoder);
-  return kvf_decoder_give(&decoder, hello_is_valid(&hello), out, &hello, sizeof(hello));
+  kvf_codec codec = kvf_reader_of(body, body_bytes);
+  code_hello(&codec, out);
+  return kvf_reader_end(&codec, hello_is_valid(out));
+}
+
+static void code_challenge(kvf_codec *codec, kvf_challenge *challenge)
+{
+  kvf_code_u16(codec, &challenge->version);
+  kvf_code_incarnation(codec, &challenge->server);
+  kvf_code_bytes(codec, challenge->nonce, sizeof(challenge->nonce));
+  kvf_code_bytes(codec, challenge->proof, sizeof(challenge->proof));
 }
 
 kvf_status kvf_challenge_encode(const kvf_challenge *challenge, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (challenge->version == 0) {
-    return KVF_INVALID;
-  }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  kvf_put_u16(&encoder, challenge->version);
-  kvf_put_incarnation(&encoder, &challenge->server);
-  kvf_put_bytes(&encoder, challenge->nonce, sizeof(challenge->nonce));
-  kvf_put_bytes(&encoder, challenge->proof, sizeof(challenge->proof));
-  return kvf_encoder_end(&encoder, body_bytes);
+  kvf_codec codec = kvf_writer_of(body, capacity);
+  code_challenge(&codec, (kvf_challenge *)challenge);
+  return kvf_writer_end(&codec, challenge->version != 0, body_bytes);
 }
 
 kvf_status kvf_challenge_decode(const void *body, size_t body_bytes, kvf_challenge *out)
 {
-  kvf_challenge challenge;
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  challenge.version = kvf_get_u16(&decoder);
-  kvf_get_incarnation(&decoder, &challenge.server);
-  kvf_get_bytes(&decoder, challenge.nonce, sizeof(challenge.nonce));
-  kvf_get_bytes(&decoder, challenge.proof, sizeof(challenge.proof));
-  return kvf_decoder_give(&decoder, challenge.version != 0, out, &challenge, sizeof(challenge));
+  kvf_codec codec = kvf_reader_of(body, body_bytes);
+  code_challenge(&codec, out);
+  return kvf_reader_end(&codec, out->version != 0);
 }
 
 static bool identity_field_is_valid(const kvf_identity_field *field)
@@ -88,35 +80,28 @@ static bool proof_is_valid(const kvf_proof *proof)
   return true;
 }
 
+static void code_proof(kvf_codec *codec, kvf_proof *proof)
+{
+  kvf_code_bytes(codec, proof->proof, sizeof(proof->proof));
+  kvf_code_u32_in(codec, &proof->identity_count, 1);
+  for (uint32_t i = 0; i < proof->identity_count && i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    kvf_code_text(codec, proof->identity[i].name, sizeof(proof->identity[i].name));
+    kvf_code_text(codec, proof->identity[i].value, sizeof(proof->identity[i].value));
+  }
+}
+
 kvf_status kvf_proof_encode(const kvf_proof *proof, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (!proof_is_valid(proof)) {
-    return KVF_INVALID;
-  }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  kvf_put_bytes(&encoder, proof->proof, sizeof(proof->proof));
-  kvf_put_u8(&encoder, (uint8_t)proof->identity_count);
-  for (uint32_t i = 0; i < proof->identity_count; i++) {
-    kvf_put_text(&encoder, proof->identity[i].name, sizeof(proof->identity[i].name));
-    kvf_put_text(&encoder, proof->identity[i].value, sizeof(proof->identity[i].value));
-  }
-  return kvf_encoder_end(&encoder, body_bytes);
+  kvf_codec codec = kvf_writer_of(body, capacity);
+  code_proof(&codec, (kvf_proof *)proof);
+  return kvf_writer_end(&codec, proof_is_valid(proof), body_bytes);
 }
 
 kvf_status kvf_proof_decode(const void *body, size_t body_bytes, kvf_proof *out)
 {
-  kvf_proof proof = {0};
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  kvf_get_bytes(&decoder, proof.proof, sizeof(proof.proof));
-  proof.identity_count = kvf_get_u8(&decoder);
-  if (proof.identity_count > KVF_IDENTITY_FIELDS_MAX) {
-    return KVF_PROTOCOL;
-  }
-  for (uint32_t i = 0; i < proof.identity_count; i++) {
-    kvf_get_text(&decoder, proof.identity[i].name, sizeof(proof.identity[i].name));
-    kvf_get_text(&decoder, proof.identity[i].value, sizeof(proof.identity[i].value));
-  }
-  return kvf_decoder_give(&decoder, proof_is_valid(&proof), out, &proof, sizeof(proof));
+  kvf_codec codec = kvf_reader_of(body, body_bytes);
+  code_proof(&codec, out);
+  return kvf_reader_end(&codec, proof_is_valid(out));
 }
 
 static bool is_printable(char c)
@@ -124,34 +109,32 @@ static bool is_printable(char c)
   return c >= 0x20 && c <= 0x7e;
 }
 
+static void code_refused(kvf_codec *codec, kvf_refused *refused)
+{
+  kvf_code_i32(codec, &refused->status);
+  kvf_code_text(codec, refused->message, sizeof(refused->message));
+}
+
 kvf_status kvf_refused_encode(const kvf_refused *refused, void *body, size_t capacity, size_t *body_bytes)
 {
-  if (refused->status >= 0) {
-    return KVF_INVALID;
-  }
-  char message[KVF_MESSAGE_BYTES_MAX];
-  memcpy(message, refused->message, sizeof(message));
-  for (size_t i = 0; i < sizeof(message) && message[i] != '\0'; i++) {
-    if (!is_printable(message[i])) {
-      message[i] = '?';
+  kvf_refused printable = *refused;
+  for (size_t i = 0; i < sizeof(printable.message) && printable.message[i] != '\0'; i++) {
+    if (!is_printable(printable.message[i])) {
+      printable.message[i] = '?';
     }
   }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  kvf_put_i32(&encoder, refused->status);
-  kvf_put_text(&encoder, message, sizeof(message));
-  return kvf_encoder_end(&encoder, body_bytes);
+  kvf_codec codec = kvf_writer_of(body, capacity);
+  code_refused(&codec, &printable);
+  return kvf_writer_end(&codec, refused->status < 0, body_bytes);
 }
 
 kvf_status kvf_refused_decode(const void *body, size_t body_bytes, kvf_refused *out)
 {
-  kvf_refused refused;
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  refused.status = kvf_get_i32(&decoder);
-  kvf_get_text(&decoder, refused.message, sizeof(refused.message));
-  for (size_t i = 0; refused.message[i] != '\0'; i++) {
-    if (!is_printable(refused.message[i])) {
-      kvf_decoder_fail(&decoder);
-    }
+  kvf_codec codec = kvf_reader_of(body, body_bytes);
+  code_refused(&codec, out);
+  bool valid = out->status < 0;
+  for (size_t i = 0; out->message[i] != '\0'; i++) {
+    valid = valid && is_printable(out->message[i]);
   }
-  return kvf_decoder_give(&decoder, refused.status < 0, out, &refused, sizeof(refused));
+  return kvf_reader_end(&codec, valid);
 }

@@ -10,7 +10,7 @@
  *
  * Every encode writes a body (without the frame's header) of at most the message's ..._BYTES_MAX; KVF_LIMIT: `capacity`
  * is too small; KVF_INVALID: the struct breaks a rule that is named at its fields. Every decode takes exactly one body;
- * KVF_PROTOCOL: it breaks a rule, is cut short or goes on too long. Outputs are set on success only.
+ * KVF_PROTOCOL: it breaks a rule, is cut short or goes on too long. Then *out has nothing of use, nor to be freed.
  */
 #ifndef KVF_WIRE_HANDSHAKE_MESSAGE_H
 #define KVF_WIRE_HANDSHAKE_MESSAGE_H

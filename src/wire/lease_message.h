@@ -1,7 +1,7 @@
 /* What consumers say about leases over a control connection, and the answer. Batched: one message speaks of up to
  * KVF_LEASE_ITEMS_MAX leases.
  *
- * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL; outputs are set on success only.
+ * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL.
  */
 #ifndef KVF_WIRE_LEASE_MESSAGE_H
 #define KVF_WIRE_LEASE_MESSAGE_H

@@ -19,7 +19,7 @@ typedef struct kvf_ping {
 
 /* KVF_LIMIT: `capacity` is below KVF_PING_BYTES_MAX + fill_bytes. KVF_INVALID: wants or has too many bytes. */
 KVF_MUST_USE kvf_status kvf_ping_encode(const kvf_ping *ping, void *body, size_t capacity, size_t *body_bytes);
-/* KVF_PROTOCOL: not one such body; *out is unchanged. */
+/* KVF_PROTOCOL: not one such body. */
 KVF_MUST_USE kvf_status kvf_ping_decode(const void *body, size_t body_bytes, kvf_ping *out);
 
 #endif

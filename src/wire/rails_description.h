@@ -2,7 +2,7 @@
 #ifndef KVF_WIRE_RAILS_DESCRIPTION_H
 #define KVF_WIRE_RAILS_DESCRIPTION_H
 
-#include "wire/cursor.h"
+#include "wire/codec.h"
 
 #define KVF_RAILS_MAX 16
 

@@ -17,49 +17,42 @@ static bool record_is_valid(const kvf_rank_record *record)
   return record->address.port != 0 && record->rank < KVF_RANKS_MAX;
 }
 
+/* Their checksum follows. */
+static void code_fields(kvf_codec *codec, uint8_t *version, kvf_rank_record *record)
+{
+  kvf_code_u8(codec, version);
+  kvf_code_address(codec, &record->address);
+  kvf_code_incarnation(codec, &record->incarnation);
+  kvf_code_u32(codec, &record->rank);
+}
+
 kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size_t capacity, size_t *out_bytes)
 {
-  if (!record_is_valid(record)) {
-    return KVF_INVALID;
-  }
   uint8_t checksum[KVF_HASH_BYTES];
-  kvf_encoder encoder = kvf_encoder_of(out, capacity);
-  kvf_put_u8(&encoder, RECORD_VERSION);
-  kvf_put_address(&encoder, &record->address);
-  kvf_put_incarnation(&encoder, &record->incarnation);
-  kvf_put_u32(&encoder, record->rank);
-  kvf_span fields = {out, encoder.bytes};
+  kvf_codec codec = kvf_writer_of(out, capacity);
+  code_fields(&codec, &(uint8_t){RECORD_VERSION}, (kvf_rank_record *)record);
+  kvf_span fields = {out, codec.at};
   kvf_status status = kvf_sha256(&fields, 1, checksum);
-  if (status != KVF_OK) {
-    return status;
-  }
-  kvf_put_bytes(&encoder, checksum, RECORD_CHECKSUM_BYTES);
-  return kvf_encoder_end(&encoder, out_bytes);
+  kvf_put_bytes(&codec, checksum, RECORD_CHECKSUM_BYTES);
+  return status == KVF_OK ? kvf_writer_end(&codec, record_is_valid(record), out_bytes) : status;
 }
 
 kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_record *out)
 {
-  kvf_rank_record record;
-  uint8_t checksum[KVF_HASH_BYTES];
+  uint8_t version;
+  uint8_t checksum[RECORD_CHECKSUM_BYTES];
   uint8_t expected[KVF_HASH_BYTES];
+  kvf_span fields = {data, RECORD_FIELDS_BYTES};
   if (bytes != KVF_RANK_RECORD_BYTES) {
     return KVF_INVALID;
   }
-  kvf_span fields = {data, RECORD_FIELDS_BYTES};
   kvf_status status = kvf_sha256(&fields, 1, expected);
   if (status != KVF_OK) {
     return status;
   }
-  kvf_decoder decoder = kvf_decoder_of(data, bytes);
-  uint8_t version = kvf_get_u8(&decoder);
-  kvf_get_address(&decoder, &record.address);
-  kvf_get_incarnation(&decoder, &record.incarnation);
-  record.rank = kvf_get_u32(&decoder);
-  kvf_get_bytes(&decoder, checksum, RECORD_CHECKSUM_BYTES);
-  if (kvf_decoder_end(&decoder) != KVF_OK || version != RECORD_VERSION ||
-      memcmp(checksum, expected, RECORD_CHECKSUM_BYTES) != 0 || !record_is_valid(&record)) {
-    return KVF_INVALID;
-  }
-  *out = record;
-  return KVF_OK;
+  kvf_codec codec = kvf_reader_of(data, bytes);
+  code_fields(&codec, &version, out);
+  kvf_code_bytes(&codec, checksum, sizeof(checksum));
+  bool valid = version == RECORD_VERSION && memcmp(checksum, expected, sizeof(checksum)) == 0 && record_is_valid(out);
+  return kvf_reader_end(&codec, valid) == KVF_OK ? KVF_OK : KVF_INVALID;
 }

@@ -19,7 +19,7 @@ typedef struct kvf_rank_record {
 KVF_MUST_USE kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size_t capacity,
                                                size_t *out_bytes);
 
-/* KVF_INVALID: not an address record; *out is unchanged. KVF_NO_MEMORY. */
+/* KVF_INVALID: not an address record. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_record *out);
 
 #endif

@@ -62,27 +62,33 @@ static kvf_status check_ticket(const kvf_ticket *ticket)
   return status == KVF_OK ? check_blocks(ticket) : status;
 }
 
-static void put_payload(kvf_encoder *encoder, const kvf_ticket *ticket)
+/* Without the ids. */
+static void code_head(kvf_codec *codec, kvf_ticket *ticket)
 {
-  kvf_put_u8(encoder, (uint8_t)ticket->ranks);
-  for (uint32_t i = 0; i < ticket->ranks; i++) {
-    kvf_put_address(encoder, &ticket->rank[i].address);
-    kvf_put_incarnation(encoder, &ticket->rank[i].incarnation);
+  kvf_code_u32_in(codec, &ticket->ranks, 1);
+  for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
+    kvf_code_address(codec, &ticket->rank[i].address);
+    kvf_code_incarnation(codec, &ticket->rank[i].incarnation);
   }
-  kvf_put_lease(encoder, &ticket->lease);
-  kvf_put_bytes(encoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
-  kvf_put_bytes(encoder, ticket->prompt.model, sizeof(ticket->prompt.model));
-  kvf_put_u32(encoder, ticket->prompt.tokens);
-  kvf_put_u32(encoder, ticket->block_tokens);
-  kvf_put_u32(encoder, ticket->ttl_ms);
-  kvf_put_bytes(encoder, ticket->compat, sizeof(ticket->compat));
-  kvf_put_u8(encoder, (uint8_t)ticket->groups);
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    kvf_put_u32(encoder, ticket->counts[group]);
+  kvf_code_lease(codec, &ticket->lease);
+  kvf_code_bytes(codec, ticket->prompt.hash, sizeof(ticket->prompt.hash));
+  kvf_code_bytes(codec, ticket->prompt.model, sizeof(ticket->prompt.model));
+  kvf_code_u32(codec, &ticket->prompt.tokens);
+  kvf_code_u32(codec, &ticket->block_tokens);
+  kvf_code_u32(codec, &ticket->ttl_ms);
+  kvf_code_bytes(codec, ticket->compat, sizeof(ticket->compat));
+  kvf_code_u32_in(codec, &ticket->groups, 1);
+  for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
+    kvf_code_u32(codec, &ticket->counts[group]);
   }
+}
+
+/* Without blocks there are no ids to point into; all groups have the same number. */
+static void code_ids(kvf_codec *codec, const kvf_ticket *ticket)
+{
   size_t next = 0;
-  for (uint32_t group = 0; group < ticket->groups && ticket->counts[group] > 0; group++) {
-    kvf_put_block_runs(encoder, ticket->ids + next, ticket->counts[group]);
+  for (uint32_t group = 0; group < ticket->groups && ticket->counts[group] > 0 && !codec->failed; group++) {
+    kvf_code_block_runs(codec, ticket->ids + next, ticket->counts[group]);
     next += ticket->counts[group];
   }
 }
@@ -107,9 +113,10 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   room -= PREFIX_BYTES + SUFFIX_BYTES;
   char *payload = text + PREFIX_BYTES;
   size_t data_bytes = 0;
-  kvf_encoder encoder = kvf_encoder_of(payload, room);
-  put_payload(&encoder, ticket);
-  status = kvf_encoder_end(&encoder, &data_bytes);
+  kvf_codec codec = kvf_writer_of(payload, room);
+  code_head(&codec, (kvf_ticket *)ticket);
+  code_ids(&codec, ticket);
+  status = kvf_writer_end(&codec, true, &data_bytes);
   size_t payload_bytes = kvf_base64url_text_bytes(data_bytes);
   if (status != KVF_OK || payload_bytes > room) {
     return KVF_LIMIT;
@@ -153,31 +160,13 @@ static kvf_status check_seal(const char *text, size_t signed_bytes, const uint8_
   return KVF_BAD_TICKET;
 }
 
-static void get_head(kvf_decoder *decoder, kvf_ticket *ticket)
+static kvf_status get_payload(kvf_codec *codec, kvf_ticket *ticket)
 {
-  ticket->ranks = kvf_get_u8(decoder);
+  code_head(codec, ticket);
   for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
-    kvf_get_address(decoder, &ticket->rank[i].address);
-    kvf_get_incarnation(decoder, &ticket->rank[i].incarnation);
     ticket->rank[i].rank = i;
   }
-  kvf_get_lease(decoder, &ticket->lease);
-  kvf_get_bytes(decoder, ticket->prompt.hash, sizeof(ticket->prompt.hash));
-  kvf_get_bytes(decoder, ticket->prompt.model, sizeof(ticket->prompt.model));
-  ticket->prompt.tokens = kvf_get_u32(decoder);
-  ticket->block_tokens = kvf_get_u32(decoder);
-  ticket->ttl_ms = kvf_get_u32(decoder);
-  kvf_get_bytes(decoder, ticket->compat, sizeof(ticket->compat));
-  ticket->groups = kvf_get_u8(decoder);
-  for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
-    ticket->counts[group] = kvf_get_u32(decoder);
-  }
-}
-
-static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
-{
-  get_head(decoder, ticket);
-  if (decoder->failed || check_ticket(ticket) != KVF_OK) {
+  if (codec->failed || check_ticket(ticket) != KVF_OK) {
     return KVF_BAD_TICKET;
   }
   size_t total = (size_t)kvf_ticket_all_positions(ticket);
@@ -187,12 +176,8 @@ static kvf_status get_payload(kvf_decoder *decoder, kvf_ticket *ticket)
       return KVF_NO_MEMORY;
     }
   }
-  size_t next = 0; /* without blocks there are no ids to point into; all groups have the same number */
-  for (uint32_t group = 0; group < ticket->groups && ticket->counts[group] > 0 && !decoder->failed; group++) {
-    kvf_get_block_runs(decoder, ticket->ids + next, ticket->counts[group]);
-    next += ticket->counts[group];
-  }
-  return kvf_decoder_end(decoder) == KVF_OK ? KVF_OK : KVF_BAD_TICKET;
+  code_ids(codec, ticket);
+  return kvf_reader_end(codec, true) == KVF_OK ? KVF_OK : KVF_BAD_TICKET;
 }
 
 static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_ticket *out)
@@ -205,8 +190,8 @@ static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_
   kvf_ticket ticket = {0};
   kvf_status status = KVF_BAD_TICKET;
   if (kvf_base64url_decode(payload, payload_bytes, data)) {
-    kvf_decoder decoder = kvf_decoder_of(data, data_bytes);
-    status = get_payload(&decoder, &ticket);
+    kvf_codec codec = kvf_reader_of(data, data_bytes);
+    status = get_payload(&codec, &ticket);
   }
   free(data);
   if (status == KVF_OK) {

@@ -1,7 +1,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire/cursor.h"
 #include "wire/fields.h"
 #include "wire/frame.h"
 #include "wire/handshake_message.h"
@@ -69,92 +68,33 @@ static bool layouts_are_equal(const kvf_region_layout *a, const kvf_region_layou
          a->heads == b->heads && a->heads_total == b->heads_total && a->group == b->group && a->memory == b->memory;
 }
 
-/* The layers of a model are mostly alike: a run of equal regions is written once. */
-static void put_regions(kvf_encoder *encoder, const kvf_region_layout *regions, uint32_t count)
+/* The layers of a model are mostly alike: a run of equal regions travels once. */
+static void code_region_run(kvf_codec *codec, uint32_t *equal, kvf_region_layout *region)
 {
-  for (uint32_t i = 0; i < count;) {
-    const kvf_region_layout *region = &regions[i];
-    uint32_t equal = 1;
-    while (i + equal < count && layouts_are_equal(region, &regions[i + equal])) {
+  kvf_code_u32_in(codec, equal, 2);
+  kvf_code_u64(codec, &region->stride_bytes);
+  kvf_code_u32(codec, &region->block_bytes);
+  kvf_code_u32(codec, &region->blocks);
+  kvf_code_u32(codec, &region->heads);
+  kvf_code_u32(codec, &region->heads_total);
+  kvf_code_u32(codec, &region->group);
+  kvf_code_u32_in(codec, &region->memory, 1);
+}
+
+static void put_regions(kvf_codec *codec, const kvf_welcome *welcome)
+{
+  for (uint32_t i = 0, equal; i < welcome->regions_count; i += equal) {
+    kvf_region_layout *region = &welcome->regions[i];
+    equal = 1;
+    while (i + equal < welcome->regions_count && layouts_are_equal(region, region + equal)) {
       equal++;
     }
-    kvf_put_u16(encoder, (uint16_t)equal);
-    kvf_put_u64(encoder, region->stride_bytes);
-    kvf_put_u32(encoder, region->block_bytes);
-    kvf_put_u32(encoder, region->blocks);
-    kvf_put_u32(encoder, region->heads);
-    kvf_put_u32(encoder, region->heads_total);
-    kvf_put_u32(encoder, region->group);
-    kvf_put_u8(encoder, (uint8_t)region->memory);
-    i += equal;
+    code_region_run(codec, &equal, region);
   }
 }
 
-static void put_part(kvf_encoder *encoder, const kvf_part *part)
+static kvf_status get_regions(kvf_codec *codec, kvf_welcome *welcome)
 {
-  kvf_put_u16(encoder, (uint16_t)part->layer);
-  kvf_put_u8(encoder, (uint8_t)part->kind);
-  kvf_put_u8(encoder, (uint8_t)part->index);
-  kvf_put_u8(encoder, (uint8_t)part->group);
-  kvf_put_u8(encoder, (uint8_t)part->dtype);
-  kvf_put_u16(encoder, (uint16_t)part->region);
-  kvf_put_u32(encoder, part->offset_bytes);
-  kvf_put_u32(encoder, part->unit_bytes);
-  kvf_put_u32(encoder, part->row_bytes);
-  kvf_put_u32(encoder, part->head_bytes);
-  kvf_put_u32(encoder, part->rows);
-  kvf_put_u32(encoder, part->block_tokens);
-  kvf_put_u32(encoder, part->heads);
-  kvf_put_u32(encoder, part->first_head);
-  kvf_put_u32(encoder, part->heads_total);
-}
-
-static void put_layout(kvf_encoder *encoder, const kvf_layout *layout)
-{
-  kvf_put_u16(encoder, (uint16_t)layout->parts_count);
-  if (layout->parts_count == 0) {
-    return;
-  }
-  kvf_put_u32(encoder, layout->share.first_head);
-  kvf_put_u32(encoder, layout->share.heads);
-  kvf_put_u32(encoder, layout->share.heads_total);
-  kvf_put_u32(encoder, layout->deal.ranks);
-  kvf_put_u32(encoder, layout->deal.rank);
-  kvf_put_u32(encoder, layout->deal.tokens);
-  for (size_t i = 0; i < layout->parts_count; i++) {
-    put_part(encoder, &layout->parts[i]);
-  }
-}
-
-kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t capacity, size_t *body_bytes)
-{
-  if (!welcome_is_valid(welcome)) {
-    return KVF_INVALID;
-  }
-  kvf_encoder encoder = kvf_encoder_of(body, capacity);
-  kvf_put_u64(&encoder, welcome->session_id);
-  kvf_put_u32(&encoder, welcome->rank);
-  kvf_put_u32(&encoder, welcome->ranks);
-  kvf_put_u32(&encoder, welcome->block_tokens);
-  kvf_put_u16(&encoder, (uint16_t)welcome->regions_count);
-  put_regions(&encoder, welcome->regions, welcome->regions_count);
-  put_layout(&encoder, &welcome->layout);
-  kvf_put_u8(&encoder, (uint8_t)welcome->transports_count);
-  for (uint32_t i = 0; i < welcome->transports_count; i++) {
-    const kvf_transport_offer *offer = &welcome->transports[i];
-    kvf_put_text(&encoder, offer->name, sizeof(offer->name));
-    kvf_put_u32(&encoder, (uint32_t)offer->description_bytes);
-    kvf_put_bytes(&encoder, offer->description, offer->description_bytes);
-  }
-  kvf_put_u16(&encoder, welcome->version_min);
-  kvf_put_u16(&encoder, welcome->version_max);
-  kvf_put_text(&encoder, welcome->library, sizeof(welcome->library));
-  return kvf_encoder_end(&encoder, body_bytes);
-}
-
-static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
-{
-  welcome->regions_count = kvf_get_u16(decoder);
   if (welcome->regions_count > KVF_REGIONS_MAX) {
     return KVF_PROTOCOL;
   }
@@ -166,15 +106,9 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < welcome->regions_count;) {
-    uint32_t equal = kvf_get_u16(decoder);
+    uint32_t equal;
     kvf_region_layout region;
-    region.stride_bytes = kvf_get_u64(decoder);
-    region.block_bytes = kvf_get_u32(decoder);
-    region.blocks = kvf_get_u32(decoder);
-    region.heads = kvf_get_u32(decoder);
-    region.heads_total = kvf_get_u32(decoder);
-    region.group = kvf_get_u32(decoder);
-    region.memory = kvf_get_u8(decoder);
+    code_region_run(codec, &equal, &region);
     if (equal == 0 || equal > welcome->regions_count - i) {
       return KVF_PROTOCOL;
     }
@@ -185,40 +119,56 @@ static kvf_status get_regions(kvf_decoder *decoder, kvf_welcome *welcome)
   return KVF_OK;
 }
 
-static kvf_part get_part(kvf_decoder *decoder)
+static void code_part(kvf_codec *codec, kvf_part *part)
 {
-  kvf_part part;
-  part.layer = kvf_get_u16(decoder);
-  part.kind = (kvf_part_kind)kvf_get_u8(decoder);
-  part.index = kvf_get_u8(decoder);
-  part.group = kvf_get_u8(decoder);
-  part.dtype = (kvf_dtype)kvf_get_u8(decoder);
-  part.region = kvf_get_u16(decoder);
-  part.offset_bytes = kvf_get_u32(decoder);
-  part.unit_bytes = kvf_get_u32(decoder);
-  part.row_bytes = kvf_get_u32(decoder);
-  part.head_bytes = kvf_get_u32(decoder);
-  part.rows = kvf_get_u32(decoder);
-  part.block_tokens = kvf_get_u32(decoder);
-  part.heads = kvf_get_u32(decoder);
-  part.first_head = kvf_get_u32(decoder);
-  part.heads_total = kvf_get_u32(decoder);
-  return part;
+  kvf_code_u32_in(codec, &part->layer, 2);
+  kvf_code_u32_in(codec, (uint32_t *)&part->kind, 1);
+  kvf_code_u32_in(codec, &part->index, 1);
+  kvf_code_u32_in(codec, &part->group, 1);
+  kvf_code_u32_in(codec, (uint32_t *)&part->dtype, 1);
+  kvf_code_u32_in(codec, &part->region, 2);
+  kvf_code_u32(codec, &part->offset_bytes);
+  kvf_code_u32(codec, &part->unit_bytes);
+  kvf_code_u32(codec, &part->row_bytes);
+  kvf_code_u32(codec, &part->head_bytes);
+  kvf_code_u32(codec, &part->rows);
+  kvf_code_u32(codec, &part->block_tokens);
+  kvf_code_u32(codec, &part->heads);
+  kvf_code_u32(codec, &part->first_head);
+  kvf_code_u32(codec, &part->heads_total);
 }
 
-static kvf_status get_layout(kvf_decoder *decoder, kvf_layout *layout)
+/* Without its parts; with parts, at least one. */
+static void code_layout_head(kvf_codec *codec, kvf_layout *layout)
 {
-  size_t count = kvf_get_u16(decoder);
+  kvf_code_u32(codec, &layout->share.first_head);
+  kvf_code_u32(codec, &layout->share.heads);
+  kvf_code_u32(codec, &layout->share.heads_total);
+  kvf_code_u32(codec, &layout->deal.ranks);
+  kvf_code_u32(codec, &layout->deal.rank);
+  kvf_code_u32(codec, &layout->deal.tokens);
+}
+
+static void put_layout(kvf_codec *codec, const kvf_layout *layout)
+{
+  kvf_code_u32_in(codec, &(uint32_t){(uint32_t)layout->parts_count}, 2);
+  if (layout->parts_count > 0) {
+    code_layout_head(codec, (kvf_layout *)layout);
+  }
+  for (size_t i = 0; i < layout->parts_count; i++) {
+    code_part(codec, (kvf_part *)&layout->parts[i]);
+  }
+}
+
+static kvf_status get_layout(kvf_codec *codec, kvf_layout *layout)
+{
+  uint32_t count;
+  kvf_code_u32_in(codec, &count, 2);
   if (count == 0) {
     return KVF_OK;
   }
-  layout->share.first_head = kvf_get_u32(decoder);
-  layout->share.heads = kvf_get_u32(decoder);
-  layout->share.heads_total = kvf_get_u32(decoder);
-  layout->deal.ranks = kvf_get_u32(decoder);
-  layout->deal.rank = kvf_get_u32(decoder);
-  layout->deal.tokens = kvf_get_u32(decoder);
-  if (count > KVF_PARTS_MAX || kvf_decoder_left(decoder) < count * PART_BYTES) {
+  code_layout_head(codec, layout);
+  if (count > KVF_PARTS_MAX || kvf_codec_left(codec) < (size_t)count * PART_BYTES) {
     return KVF_PROTOCOL;
   }
   kvf_part *parts = calloc(count, sizeof(*parts));
@@ -227,23 +177,30 @@ static kvf_status get_layout(kvf_decoder *decoder, kvf_layout *layout)
   }
   layout->parts = parts;
   layout->parts_count = count;
-  for (size_t i = 0; i < count; i++) {
-    parts[i] = get_part(decoder);
+  for (uint32_t i = 0; i < count; i++) {
+    code_part(codec, &parts[i]);
   }
   return KVF_OK;
 }
 
-static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
+static void code_offer_head(kvf_codec *codec, kvf_transport_offer *offer, uint32_t *bytes)
 {
-  uint32_t count = kvf_get_u8(decoder);
+  kvf_code_text(codec, offer->name, sizeof(offer->name));
+  kvf_code_u32(codec, bytes);
+}
+
+static kvf_status get_offers(kvf_codec *codec, kvf_welcome *welcome)
+{
+  uint32_t count;
+  kvf_code_u32_in(codec, &count, 1);
   if (count > KVF_TRANSPORTS_MAX) {
     return KVF_PROTOCOL;
   }
   for (uint32_t i = 0; i < count; i++) {
     kvf_transport_offer *offer = &welcome->transports[i];
-    kvf_get_text(decoder, offer->name, sizeof(offer->name));
-    uint32_t bytes = kvf_get_u32(decoder);
-    const uint8_t *description = kvf_get_span(decoder, bytes);
+    uint32_t bytes;
+    code_offer_head(codec, offer, &bytes);
+    const uint8_t *description = kvf_get_span(codec, bytes);
     if (description == NULL) {
       return KVF_PROTOCOL;
     }
@@ -260,29 +217,60 @@ static kvf_status get_offers(kvf_decoder *decoder, kvf_welcome *welcome)
   return KVF_OK;
 }
 
+/* Before the regions, and behind the offers. */
+static void code_head(kvf_codec *codec, kvf_welcome *welcome)
+{
+  kvf_code_u64(codec, &welcome->session_id);
+  kvf_code_u32(codec, &welcome->rank);
+  kvf_code_u32(codec, &welcome->ranks);
+  kvf_code_u32(codec, &welcome->block_tokens);
+  kvf_code_u32_in(codec, &welcome->regions_count, 2);
+}
+
+static void code_tail(kvf_codec *codec, kvf_welcome *welcome)
+{
+  kvf_code_u16(codec, &welcome->version_min);
+  kvf_code_u16(codec, &welcome->version_max);
+  kvf_code_text(codec, welcome->library, sizeof(welcome->library));
+}
+
+kvf_status kvf_welcome_encode(const kvf_welcome *welcome, void *body, size_t capacity, size_t *body_bytes)
+{
+  if (!welcome_is_valid(welcome)) {
+    return KVF_INVALID;
+  }
+  kvf_codec codec = kvf_writer_of(body, capacity);
+  code_head(&codec, (kvf_welcome *)welcome);
+  put_regions(&codec, welcome);
+  put_layout(&codec, &welcome->layout);
+  kvf_code_u32_in(&codec, &(uint32_t){welcome->transports_count}, 1);
+  for (uint32_t i = 0; i < welcome->transports_count; i++) {
+    const kvf_transport_offer *offer = &welcome->transports[i];
+    code_offer_head(&codec, (kvf_transport_offer *)offer, &(uint32_t){(uint32_t)offer->description_bytes});
+    kvf_put_bytes(&codec, offer->description, offer->description_bytes);
+  }
+  code_tail(&codec, (kvf_welcome *)welcome);
+  return kvf_writer_end(&codec, true, body_bytes);
+}
+
 kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, kvf_welcome *out)
 {
-  kvf_welcome welcome = {0};
-  kvf_decoder decoder = kvf_decoder_of(body, body_bytes);
-  welcome.session_id = kvf_get_u64(&decoder);
-  welcome.rank = kvf_get_u32(&decoder);
-  welcome.ranks = kvf_get_u32(&decoder);
-  welcome.block_tokens = kvf_get_u32(&decoder);
-  kvf_status status = get_regions(&decoder, &welcome);
+  kvf_codec codec = kvf_reader_of(body, body_bytes);
+  *out = (kvf_welcome){0};
+  code_head(&codec, out);
+  kvf_status status = get_regions(&codec, out);
   if (status == KVF_OK) {
-    status = get_layout(&decoder, &welcome.layout);
+    status = get_layout(&codec, &out->layout);
   }
   if (status == KVF_OK) {
-    status = get_offers(&decoder, &welcome);
+    status = get_offers(&codec, out);
   }
   if (status == KVF_OK) {
-    welcome.version_min = kvf_get_u16(&decoder);
-    welcome.version_max = kvf_get_u16(&decoder);
-    kvf_get_text(&decoder, welcome.library, sizeof(welcome.library));
-    status = kvf_decoder_give(&decoder, welcome_is_valid(&welcome), out, &welcome, sizeof(welcome));
+    code_tail(&codec, out);
+    status = kvf_reader_end(&codec, welcome_is_valid(out));
   }
   if (status != KVF_OK) {
-    kvf_welcome_free(&welcome);
+    kvf_welcome_free(out);
   }
   return status;
 }

@@ -243,12 +243,10 @@ static void connect_link(void)
   if (link != NULL) {
     return;
   }
-  kvf_encoder encoder = kvf_encoder_of(description, sizeof(description));
-  kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
-  kvf_put_u16(&encoder, 4000);
-  kvf_put_incarnation(&encoder, &spec.incarnation);
-  kvf_put_u8(&encoder, 0);
-  fuzz_check(kvf_encoder_end(&encoder, &spec.description_bytes) == KVF_OK);
+  kvf_tcp_description told = {KVF_TCP_DESCRIPTION_MAGIC, 4000, spec.incarnation, 0};
+  kvf_codec codec = kvf_writer_of(description, sizeof(description));
+  kvf_tcp_description_code(&codec, &told);
+  fuzz_check(kvf_writer_end(&codec, true, &spec.description_bytes) == KVF_OK);
   memcpy(remote, tcp.layouts, sizeof(remote));
   if (choice >= 0xf0) {
     description[choice & 15] ^= 0x40;

@@ -54,19 +54,19 @@ void kvf_tcp_memory_drop(kvf_tcp_memory *memory)
   }
 }
 
+void kvf_tcp_description_code(kvf_codec *codec, kvf_tcp_description *description)
+{
+  kvf_code_u32(codec, &description->magic);
+  kvf_code_u16(codec, &description->port);
+  kvf_code_incarnation(codec, &description->incarnation);
+  kvf_code_u8(codec, &description->has_checksums);
+}
+
 kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
                                     kvf_tcp_description *out)
 {
-  kvf_decoder decoder = kvf_decoder_of(data, bytes);
-  uint32_t magic = kvf_get_u32(&decoder);
-  uint16_t port = kvf_get_u16(&decoder);
-  kvf_incarnation incarnation;
-  kvf_get_incarnation(&decoder, &incarnation);
-  uint8_t checksums = kvf_get_u8(&decoder);
-  if (kvf_decoder_end(&decoder) != KVF_OK || magic != KVF_TCP_DESCRIPTION_MAGIC || port == 0 || checksums > 1 ||
-      memcmp(&incarnation, expected, sizeof(incarnation)) != 0) {
-    return KVF_PROTOCOL;
-  }
-  *out = (kvf_tcp_description){.port = port, .has_checksums = checksums == 1};
-  return KVF_OK;
+  kvf_codec codec = kvf_reader_of(data, bytes);
+  kvf_tcp_description_code(&codec, out);
+  return kvf_reader_end(&codec, out->magic == KVF_TCP_DESCRIPTION_MAGIC && out->port != 0 && out->has_checksums <= 1 &&
+                                    memcmp(&out->incarnation, expected, sizeof(*expected)) == 0);
 }

@@ -15,6 +15,7 @@
 #include "transport/driver.h"
 #include "transport/socket.h"
 #include "transport/tcp/stream.h"
+#include "wire/codec.h"
 
 /* Limits. What a peer can make us keep or do is bounded by these. */
 #define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
@@ -26,12 +27,14 @@
 #define KVF_TCP_ACCEPT_PAUSE_NS (100 * KVF_NS_PER_MS) /* when the system has no descriptors left */
 #define KVF_TCP_LOG_LINES_PER_S 5                     /* for one reason */
 
-/* What describe() writes: this number, the port (u16), the incarnation, whether it has checksums (u8). */
+/* Begins what describe() writes. */
 #define KVF_TCP_DESCRIPTION_MAGIC UINT32_C(0x3374766b) /* "kvt3" */
 
 typedef struct kvf_tcp_description {
-  uint16_t port;
-  bool has_checksums;
+  uint32_t magic;
+  uint16_t port; /* not 0 */
+  kvf_incarnation incarnation;
+  uint8_t has_checksums; /* 0 or 1 */
 } kvf_tcp_description;
 
 typedef struct kvf_tcp kvf_tcp;
@@ -104,6 +107,7 @@ KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, ui
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */
 void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source);
 void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
+void kvf_tcp_description_code(kvf_codec *codec, kvf_tcp_description *description);
 /* Reads what describe() of a peer's has written. KVF_PROTOCOL: malformed, or of another incarnation. */
 KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
                                                  kvf_tcp_description *out);

@@ -231,7 +231,7 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   kvf_tcp *tcp = kvf_tcp_of(transport);
   uint32_t regions = given->regions_count;
   uint32_t count = regions + given->checksums_count;
-  kvf_tcp_memory *memory = malloc(sizeof(*memory) + count * 2 * sizeof(kvf_region));
+  kvf_tcp_memory *memory = malloc(sizeof(*memory) + (size_t)count * 2 * sizeof(kvf_region));
   kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
   if (pages == NULL) {
     free(memory);
@@ -306,12 +306,11 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   kvf_commands_lock(&tcp->commands);
   bool has_checksums = tcp->has_checksums;
   kvf_commands_unlock(&tcp->commands);
-  kvf_encoder encoder = kvf_encoder_of(out, capacity);
-  kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
-  kvf_put_u16(&encoder, tcp->listen.port);
-  kvf_put_incarnation(&encoder, &tcp->config.incarnation);
-  kvf_put_u8(&encoder, has_checksums ? 1 : 0);
-  return kvf_encoder_end(&encoder, out_bytes);
+  kvf_tcp_description description = {KVF_TCP_DESCRIPTION_MAGIC, tcp->listen.port, tcp->config.incarnation,
+                                     has_checksums ? 1 : 0};
+  kvf_codec codec = kvf_writer_of(out, capacity);
+  kvf_tcp_description_code(&codec, &description);
+  return kvf_writer_end(&codec, true, out_bytes);
 }
 
 /* Theirs is read by them. */

@@ -79,7 +79,7 @@ TEST(what_is_written_is_read)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
   assert_int_equal(read_back(&out, out.count, &head, imports), KVF_OK);
   assert_memory_equal(&head, &good, sizeof(good));
   assert_int_equal(imports[0].base, 0x10000);
@@ -98,7 +98,7 @@ TEST(any_other_length_is_refused)
   const kvf_local_description good = good_head();
   written out = write_head(&good);
   kvf_local_description head;
-  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
   for (size_t count = 0; count < out.count + 20; count++) {
     kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
     assert_int_equal(read_back(&out, count, &head, imports), expected);
@@ -124,7 +124,7 @@ TEST(checksums_are_told_too)
 {
   kvf_local_description head = good_head();
   kvf_region_layout checksums[KVF_GROUPS_MAX];
-  kvf_memory_import imports[2 + KVF_GROUPS_MAX];
+  kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
   uint32_t groups = kvf_checksums_layouts(layouts, 2, checksums);
   assert_true(groups > 0);
   kvf_region rows[KVF_GROUPS_MAX] = {{0}};

@@ -125,9 +125,10 @@ static kvf_address loopback(uint16_t port)
 
 int peer_connect(const void *description, size_t description_bytes)
 {
-  kvf_decoder decoder = kvf_decoder_of(description, description_bytes);
-  (void)kvf_get_u32(&decoder);
-  kvf_address address = loopback(kvf_get_u16(&decoder));
+  kvf_tcp_description told = {0};
+  kvf_codec codec = kvf_reader_of(description, description_bytes);
+  kvf_tcp_description_code(&codec, &told);
+  kvf_address address = loopback(told.port);
   return finish_connect(&address);
 }
 
@@ -135,9 +136,10 @@ kvf_address peer_data_port(const void *description, size_t description_bytes)
 {
   kvf_rails_description rails;
   assert_int_equal(kvf_rails_description_read(description, description_bytes, &rails), KVF_OK);
-  kvf_decoder decoder = kvf_decoder_of(rails.each[0].data, rails.each[0].bytes);
-  (void)kvf_get_u32(&decoder);
-  return loopback(kvf_get_u16(&decoder));
+  kvf_tcp_description told = {0};
+  kvf_codec codec = kvf_reader_of(rails.each[0].data, rails.each[0].bytes);
+  kvf_tcp_description_code(&codec, &told);
+  return loopback(told.port);
 }
 
 int peer_connect_to_node(const void *description, size_t description_bytes)
@@ -233,12 +235,10 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
   assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
-  kvf_encoder encoder = kvf_encoder_of(description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
-  kvf_put_u32(&encoder, KVF_TCP_DESCRIPTION_MAGIC);
-  kvf_put_u16(&encoder, bound.port);
-  kvf_put_incarnation(&encoder, incarnation);
-  kvf_put_u8(&encoder, 0); /* no checksums */
-  assert_int_equal(kvf_encoder_end(&encoder, description_bytes), KVF_OK);
+  kvf_tcp_description told = {KVF_TCP_DESCRIPTION_MAGIC, bound.port, *incarnation, 0};
+  kvf_codec codec = kvf_writer_of(description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
+  kvf_tcp_description_code(&codec, &told);
+  assert_int_equal(kvf_writer_end(&codec, true, description_bytes), KVF_OK);
   return listener;
 }
 

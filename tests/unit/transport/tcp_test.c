@@ -90,7 +90,7 @@ TEST(descriptions_are_checked)
   side *node = opened();
   node_introduction told;
   node_introduce(node, &told);
-  kvf_tcp_description found = {.port = 7};
+  kvf_tcp_description found;
   for (size_t bytes = 0; bytes < told.description_bytes; bytes++) {
     assert_int_equal(kvf_tcp_description_read(told.description, bytes, &node->incarnation, &found), KVF_PROTOCOL);
   }
@@ -109,7 +109,6 @@ TEST(descriptions_are_checked)
   told.description[5] = 0;
   assert_int_equal(kvf_tcp_description_read(told.description, told.description_bytes, &node->incarnation, &found),
                    KVF_PROTOCOL);
-  assert_int_equal(found.port, 7);
   closed(node);
 }
 

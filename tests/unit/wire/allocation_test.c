@@ -109,7 +109,7 @@ TEST(test_welcome_fails_cleanly)
     allocation_fail(fail - 1, 1);
     kvf_status status = kvf_welcome_decode(body, bytes, &out);
     assert_int_equal(status, fail <= 3 ? KVF_NO_MEMORY : KVF_OK);
-    assert_int_equal(out.rank, fail <= 3 ? 77 : 0);
+    assert_int_equal(out.regions != NULL, fail > 3); /* nothing is left to be freed */
     if (status == KVF_OK) {
       kvf_welcome_free(&out);
     }

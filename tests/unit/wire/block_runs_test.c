@@ -12,18 +12,18 @@ static size_t round_trip(const uint32_t *ids, uint32_t count)
 {
   uint8_t data[IDS_MAX * 12];
   uint32_t back[IDS_MAX];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_block_runs(&encoder, ids, count);
-  assert_false(encoder.failed);
-  for (size_t bytes = 0; bytes <= encoder.bytes; bytes++) {
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_block_runs(&writer, (uint32_t *)ids, count);
+  assert_false(writer.failed);
+  for (size_t bytes = 0; bytes <= writer.at; bytes++) {
     uint8_t *copy = exact_copy(data, bytes);
-    kvf_decoder decoder = kvf_decoder_of(copy, bytes);
-    kvf_get_block_runs(&decoder, back, count);
-    assert_int_equal(kvf_decoder_end(&decoder), bytes == encoder.bytes ? KVF_OK : KVF_PROTOCOL);
+    kvf_codec reader = kvf_reader_of(copy, bytes);
+    kvf_code_block_runs(&reader, back, count);
+    assert_int_equal(kvf_reader_end(&reader, true), bytes == writer.at ? KVF_OK : KVF_PROTOCOL);
     free(copy);
   }
   assert_memory_equal(back, ids, count * sizeof(ids[0]));
-  return encoder.bytes;
+  return writer.at;
 }
 
 TEST(test_round_trips)
@@ -72,16 +72,16 @@ typedef struct refused_row {
 static bool is_taken(const refused_row *row)
 {
   uint8_t data[64];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
   for (size_t i = 0; i < row->varints_count; i++) {
-    kvf_put_varint(&encoder, row->varints[i]);
+    kvf_code_varint(&writer, &(uint64_t){row->varints[i]});
   }
   /* Room for not one id more than it may write. */
   uint32_t *exact = exact_room(row->count * sizeof(*exact));
-  kvf_decoder decoder = kvf_decoder_of(data, encoder.bytes);
-  kvf_get_block_runs(&decoder, exact, row->count);
+  kvf_codec reader = kvf_reader_of(data, writer.at);
+  kvf_code_block_runs(&reader, exact, row->count);
   free(exact);
-  return kvf_decoder_end(&decoder) == KVF_OK;
+  return kvf_reader_end(&reader, true) == KVF_OK;
 }
 
 /* A run's first number: kind 0 single, 1 run, 2 none, in the low two bits; above them the zigzag distance. */
@@ -119,7 +119,7 @@ TEST(test_capacity)
 {
   static const uint32_t ids[] = {9, 8, 7};
   uint8_t data[2];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_block_runs(&encoder, ids, 3);
-  assert_true(encoder.failed);
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_block_runs(&writer, (uint32_t *)ids, 3);
+  assert_true(writer.failed);
 }

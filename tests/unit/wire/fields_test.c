@@ -7,16 +7,16 @@ TEST(test_lease_round_trip)
   kvf_lease lease = {.id = KVF_LEASE_ID_MAX, .slot = 7};
   fill(lease.token, sizeof(lease.token), 3);
   uint8_t data[KVF_LEASE_FIELD_BYTES];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_lease(&encoder, &lease);
-  assert_int_equal(encoder.bytes, KVF_LEASE_FIELD_BYTES);
-  assert_false(encoder.failed);
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_lease(&writer, &lease);
+  assert_int_equal(writer.at, KVF_LEASE_FIELD_BYTES);
+  assert_false(writer.failed);
 
   kvf_lease back;
   memset(&back, 0xff, sizeof(back));
-  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
-  kvf_get_lease(&decoder, &back);
-  assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
+  kvf_codec reader = kvf_reader_of(data, sizeof(data));
+  kvf_code_lease(&reader, &back);
+  assert_int_equal(kvf_reader_end(&reader, true), KVF_OK);
   assert_memory_equal(&back, &lease, sizeof(lease));
 }
 
@@ -27,11 +27,13 @@ TEST(test_lease_id_limit)
   lease.id++;
   assert_false(kvf_lease_is_valid(&lease));
   uint8_t data[KVF_LEASE_FIELD_BYTES];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_lease(&encoder, &lease);
-  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
-  kvf_get_lease(&decoder, &lease);
-  assert_true(decoder.failed);
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_lease(&writer, &lease);
+  assert_true(writer.failed);
+  memset(data, 0xff, sizeof(data));
+  kvf_codec reader = kvf_reader_of(data, sizeof(data));
+  kvf_code_lease(&reader, &lease);
+  assert_true(reader.failed);
 }
 
 TEST(test_address_and_incarnation_round_trip)
@@ -41,18 +43,18 @@ TEST(test_address_and_incarnation_round_trip)
   fill(address.ip, sizeof(address.ip), 1);
   fill(&incarnation, sizeof(incarnation), 99);
   uint8_t data[KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_address(&encoder, &address);
-  assert_int_equal(encoder.bytes, KVF_ADDRESS_FIELD_BYTES);
-  kvf_put_incarnation(&encoder, &incarnation);
-  assert_false(encoder.failed);
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_address(&writer, &address);
+  assert_int_equal(writer.at, KVF_ADDRESS_FIELD_BYTES);
+  kvf_code_incarnation(&writer, &incarnation);
+  assert_false(writer.failed);
 
   kvf_address address_back;
   kvf_incarnation incarnation_back;
-  kvf_decoder decoder = kvf_decoder_of(data, sizeof(data));
-  kvf_get_address(&decoder, &address_back);
-  kvf_get_incarnation(&decoder, &incarnation_back);
-  assert_int_equal(kvf_decoder_end(&decoder), KVF_OK);
+  kvf_codec reader = kvf_reader_of(data, sizeof(data));
+  kvf_code_address(&reader, &address_back);
+  kvf_code_incarnation(&reader, &incarnation_back);
+  assert_int_equal(kvf_reader_end(&reader, true), KVF_OK);
   assert_memory_equal(&address_back, &address, sizeof(address));
   assert_memory_equal(&incarnation_back, &incarnation, sizeof(incarnation));
 }
@@ -60,10 +62,10 @@ TEST(test_address_and_incarnation_round_trip)
 static bool get_text(const char *data, size_t bytes, char *out, size_t room)
 {
   char *copy = exact_copy(data, bytes);
-  kvf_decoder decoder = kvf_decoder_of(copy, bytes);
-  kvf_get_text(&decoder, out, room);
+  kvf_codec reader = kvf_reader_of(copy, bytes);
+  kvf_code_text(&reader, out, room);
   free(copy);
-  return kvf_decoder_end(&decoder) == KVF_OK;
+  return kvf_reader_end(&reader, true) == KVF_OK;
 }
 
 TEST(test_text_fits_with_its_zero)
@@ -96,9 +98,9 @@ TEST(test_text_that_is_not_terminated)
 {
   char *text = exact_copy("abcd", 4);
   uint8_t data[8];
-  kvf_encoder encoder = kvf_encoder_of(data, sizeof(data));
-  kvf_put_text(&encoder, text, 4);
-  assert_int_equal(encoder.bytes, 4);
+  kvf_codec writer = kvf_writer_of(data, sizeof(data));
+  kvf_code_text(&writer, text, 4);
+  assert_int_equal(writer.at, 4);
   assert_memory_equal(data, "\003abc", 4);
   free(text);
 }

@@ -70,20 +70,6 @@ TEST(test_hello_rules)
   }
 }
 
-TEST(test_failure_leaves_out_alone)
-{
-  kvf_hello hello = some_hello();
-  kvf_hello out;
-  kvf_hello before;
-  uint8_t body[KVF_HELLO_BYTES_MAX];
-  size_t bytes = 0;
-  assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
-  memset(&out, 0x5a, sizeof(out));
-  memcpy(&before, &out, sizeof(out));
-  assert_int_equal(kvf_hello_decode(body, bytes - 1, &out), KVF_PROTOCOL);
-  assert_memory_equal(&out, &before, sizeof(out));
-}
-
 TEST(test_challenge_round_trip)
 {
   kvf_challenge challenge = {.version = 0x0102};

@@ -411,9 +411,9 @@ TEST(test_text_limit)
   uint32_t count = ticket.counts[0];
   memcpy(payload + AT_TOKENS, &count, 4);
   memcpy(payload + AT_COUNTS, &count, 4);
-  kvf_encoder encoder = kvf_encoder_of(payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
-  kvf_put_block_runs(&encoder, ids, count);
-  assert_int_equal(AT_COUNTS + 4 + encoder.bytes, lengths[1]);
+  kvf_codec codec = kvf_writer_of(payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
+  kvf_code_block_runs(&codec, ids, count);
+  assert_int_equal(AT_COUNTS + 4 + codec.at, lengths[1]);
   bytes = seal(payload, lengths[1], &key, over);
   assert_int_equal(bytes, KVF_TICKET_BYTES_MAX + 1);
   assert_int_equal(decode(over, bytes, &key, 1), KVF_BAD_TICKET);
