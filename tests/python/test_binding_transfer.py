@@ -216,7 +216,7 @@ def test_an_incompatible_engine_is_refused(engine: MakeEngine) -> None:
     assert d.control.request_open(ticket, prompt, 0, {}) == (_kvferry.INCOMPATIBLE, None)
 
 
-def test_an_aborted_load_ends_and_is_quiet(engine: MakeEngine) -> None:
+def test_an_aborted_load_ends_and_is_released(engine: MakeEngine) -> None:
     p, d = engine(1, lease_ttl_ms=60000), engine(2)
     prompt = make_prompt(TOKENS)
     _, lease, lease_id = p.control.lease_reserve(4, 32)

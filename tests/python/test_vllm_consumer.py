@@ -123,7 +123,7 @@ def test_a_load_is_used() -> None:
     assert side.node.of("request_cancel") == []
 
 
-def test_all_ranks_have_to_be_quiet() -> None:
+def test_all_ranks_have_to_be_released() -> None:
     side = Side(ranks=2)
     side.admit()
     side.decide(USE)
@@ -198,7 +198,7 @@ def test_cancelled_while_loading() -> None:
     assert side.settle() == set() and not side.consumer.busy
 
 
-def test_cancelled_when_it_is_quiet() -> None:
+def test_cancelled_when_it_is_released() -> None:
     side = Side()
     side.admit()
     side.release()
@@ -251,7 +251,7 @@ def test_decided_before_admission() -> None:
 
 
 @pytest.mark.parametrize("stuck, status", [(True, _kvferry.TRANSFER_STALLED), (False, _kvferry.RANK_LOST)])
-def test_a_load_that_does_not_become_quiet_is_quarantined(stuck: bool, status: int) -> None:
+def test_a_load_that_is_not_released_is_quarantined(stuck: bool, status: int) -> None:
     side = Side(ranks=2)
     side.admit()
     side.release(0, stuck={side.id} if stuck else set())
@@ -277,7 +277,7 @@ def test_a_load_is_waited_for_whatever_others_do() -> None:
     assert side.settle() == {"a"} and side.a.num_computed_tokens == 32
 
 
-def test_a_discarded_load_that_does_not_become_quiet_is_quarantined() -> None:
+def test_a_discarded_load_that_is_not_released_is_quarantined() -> None:
     side = Side()
     side.admit()
     side.consumer.discard_all()
@@ -290,7 +290,7 @@ def test_a_discarded_load_that_does_not_become_quiet_is_quarantined() -> None:
     assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
 
 
-def test_a_failed_load_that_does_not_become_quiet_is_quarantined() -> None:
+def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
     side = Side()
     side.admit()
     side.stuck()
@@ -429,7 +429,7 @@ def test_with_windows_a_prompt_of_one_token_is_computed() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
 
 
-def test_a_discarded_load_is_computed_when_it_is_quiet() -> None:
+def test_a_discarded_load_is_computed_when_it_is_released() -> None:
     side = Side()
     side.admit()
     assert side.consumer.discard_all() == [side.id] and side.node.of("request_cancel") == [side.id]

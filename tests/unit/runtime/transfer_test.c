@@ -321,7 +321,7 @@ static void load_parts(const char *transport)
   for (int here = 0; here < 2; here++) {
     lay_out(parts[here], here == 1);
     const kvf_layout layout = {
-        .parts = parts[here], .parts_count = 2 * PAIR_REGIONS, .share = {.heads = HEADS, .heads_total = HEADS}};
+        .parts = parts[here], .parts_count = (size_t)2 * PAIR_REGIONS, .share = {.heads = HEADS, .heads_total = HEADS}};
     pair_layout = &layout;
     pair_open_node(here == 1 ? &p.consumer : &p.producer, options);
   }
