@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/log.h"
+
 enum {
   HERE = 1 << 0,      /* retry_here */
   ELSEWHERE = 1 << 1, /* retry_elsewhere */
@@ -103,6 +105,7 @@ kvf_status kvf_fail(kvf_status status, char *message, const char *format, ...)
   va_start(arguments, format);
   (void)vsnprintf(message, KVF_MESSAGE_BYTES_MAX, format, arguments);
   va_end(arguments);
+  kvf_log_clean(message);
   return status;
 }
 
