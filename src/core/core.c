@@ -30,23 +30,6 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   return status == KVF_OK ? kvf_context_compat(&context->config, context->compat) : status;
 }
 
-static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id)
-{
-  const kvf_config *options = &core->context.config;
-  kvf_lease_table_config config = {.slots = options->lease_slots,
-                                   .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
-                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
-  kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
-  if (status != KVF_OK) {
-    return status;
-  }
-  status = kvf_lease_slots_init(&core->slots, options->lease_slots, first_id, options->lease_pool_share_percent);
-  if (status != KVF_OK) {
-    kvf_lease_table_free(&core->leases);
-  }
-  return status;
-}
-
 /* The transports of the option `transports`, in its order. */
 static void list_transports(kvf_core *core)
 {
@@ -76,35 +59,34 @@ void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds)
 kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
 {
   memset(core, 0, sizeof(*core));
-  uint64_t first_id = 0;
-  uint64_t seeds[2] = {0};
+  const kvf_config *options = &core->context.config;
+  uint64_t random[3] = {0}; /* for the first lease id, and two seeds */
   kvf_status status = init_context(core, config);
   if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->context.entropy, &first_id, sizeof(first_id));
-  }
-  if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->context.entropy, seeds, sizeof(seeds));
-  }
-  if (status != KVF_OK) {
-    return status;
-  }
-  /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
-   */
-  status = init_leases(core, now_ns, first_id >> 3);
-  if (status != KVF_OK) {
-    return status;
+    status = kvf_entropy_draw(&core->context.entropy, random, sizeof(random));
   }
   kvf_wheel_init(&core->wheel, now_ns);
   kvf_conns_init(&core->conns);
   kvf_sessions_init(&core->sessions, &core->context, &core->conns, &core->leases, &core->wheel);
-  status = kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
+  if (status == KVF_OK) {
+    status = kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
+  }
   core->peers.is_control = config->is_control;
   kvf_known_init(&core->known, &core->peers, &core->wheel);
   list_transports(core);
   if (status == KVF_OK) {
-    status = kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, seeds[0]);
+    status = kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, random[1]);
   }
-  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, seeds[1]);
+  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, random[2]);
+  if (status == KVF_OK) {
+    status = kvf_lease_table_init(&core->leases, options, now_ns);
+  }
+  if (status == KVF_OK) {
+    /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
+     */
+    status =
+        kvf_lease_slots_init(&core->slots, options->lease_slots, random[0] >> 3, options->lease_pool_share_percent);
+  }
   if (status != KVF_OK) {
     kvf_core_free(core);
   }
@@ -285,7 +267,7 @@ kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
 
 void kvf_core_drain(kvf_core *core)
 {
-  kvf_lease_slots_drain(&core->slots);
+  core->slots.draining = true;
 }
 
 void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease)
@@ -443,19 +425,14 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
 uint64_t kvf_core_next_deadline(const kvf_core *core)
 {
   uint64_t at = kvf_wheel_next_deadline(&core->wheel);
-  at = kvf_time_min(at, kvf_lease_table_next_deadline(&core->leases));
+  at = kvf_time_min(at, kvf_wheel_next_deadline(&core->leases.wheel));
   return kvf_time_min(at, kvf_loads_next_deadline(&core->loads));
 }
 
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
-  kvf_lease_ended ended;
-  if (kvf_lease_table_next_ended(&core->leases, &ended)) {
-    *out =
-        (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
-    return true;
-  }
-  return kvf_loads_next_event(&core->loads, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+  return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
+         kvf_requests_next_event(&core->requests, now_ns, out);
 }
 
 bool kvf_core_has_event(const kvf_core *core)

@@ -74,27 +74,24 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert((entry->phase == LEASE_NONE) == (entry->blocks == NULL));
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->phase == LEASE_ENDED)));
-  assert(table->live <= table->held && table->held <= table->config.slots);
+  assert(table->live <= table->held && table->held <= table->config->lease_slots);
   (void)table;
   (void)entry;
 }
 
-kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config, uint64_t now_ns)
+kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config, uint64_t now_ns)
 {
-  if (config->slots == 0 || config->ttl_ns == 0 || config->lease_max_ns == 0) {
-    return KVF_INVALID;
-  }
-  *table = (kvf_lease_table){.config = *config};
+  *table = (kvf_lease_table){.config = config};
   kvf_list_init(&table->stores);
   kvf_list_init(&table->ended);
   kvf_wheel_init(&table->wheel, now_ns);
-  table->memory = calloc((size_t)config->slots + 1, sizeof(*table->entries));
+  table->memory = calloc((size_t)config->lease_slots + 1, sizeof(*table->entries));
   if (table->memory == NULL) {
     return KVF_NO_MEMORY;
   }
   size_t past_line = (uintptr_t)table->memory % CACHE_LINE_BYTES;
   table->entries = (kvf_lease_entry *)((char *)table->memory + (past_line == 0 ? 0 : CACHE_LINE_BYTES - past_line));
-  for (uint32_t slot = 0; slot < config->slots; slot++) {
+  for (uint32_t slot = 0; slot < config->lease_slots; slot++) {
     kvf_timer_init(&table->entries[slot].timer, 0);
     kvf_list_init(&table->entries[slot].queue);
   }
@@ -116,7 +113,7 @@ void kvf_lease_table_free(kvf_lease_table *table)
 /* The entry of a lease's slot, NULL if the slot or the id is out of range. */
 static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *lease)
 {
-  if (lease->slot >= table->config.slots || lease->id >= KVF_LEASE_ID_MAX) {
+  if (lease->slot >= table->config->lease_slots || lease->id >= KVF_LEASE_ID_MAX) {
     return NULL;
   }
   kvf_lease_entry *entry = &table->entries[lease->slot];
@@ -143,6 +140,13 @@ static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t wo
   } else if (entry->store != STORE_STALE) {
     queue_store(table, entry);
   }
+}
+
+/* From now on it has a whole TTL, as far as its longest life goes. */
+static void lengthen(const kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
+{
+  uint64_t ttl_ns = kvf_ms_to_ns(table->config->lease_ttl_ms);
+  entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, ttl_ns), entry->deadline_max_ns);
 }
 
 /* ---- publish ---- */
@@ -196,8 +200,8 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->digest = digest;
   entry->held = held;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
-  entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
-  entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
+  entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
+  lengthen(table, entry, now_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
   set_word(table, entry, kvf_fence_word_live(lease->id));
   table->live += 1;
@@ -282,9 +286,8 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 {
   for (uint32_t slot = 0; table->live > 0; slot++) {
     kvf_lease_entry *entry = &table->entries[slot];
-    expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      end_own(table, entry, KVF_LEASE_END_REVOKED);
+      end_own(table, entry, has_run_out(entry, now_ns) ? KVF_LEASE_END_EXPIRED : KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -360,38 +363,18 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   return entry->store == STORE_DONE && !entry->held ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
 }
 
-kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                      const kvf_consumer_key *key)
+kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                            const kvf_consumer_key *key, kvf_finish_kind kind)
 {
-  kvf_lease_entry *entry;
-  kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER) {
-    table->counters.late_renewals += 1;
-  }
-  if (entry == NULL) {
-    return state;
-  }
-  expire_if_due(table, entry, now_ns);
-  if (!is_live(entry)) {
-    return state;
-  }
-  unsigned i = find_or_attach(entry, key);
-  if (i == KVF_LEASE_CONSUMERS_MAX || entry->consumer_states[i] == CONSUMER_ATTACHED) {
-    entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
-  }
-  return state;
-}
-
-kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, kvf_finish_kind kind)
-{
+  const bool renews = kind == KVF_FINISH_NONE;
   kvf_lease_entry *entry = entry_of(table, lease);
-  if (entry != NULL) {
+  if (entry != NULL && !renews) {
     __builtin_prefetch(&entry->timer, 1); /* most often this ends the lease */
   }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER && kind == KVF_FINISH_COMPLETED) {
-    table->counters.late_acknowledgements += 1;
+  if (state == KVF_LEASE_STATE_OVER) {
+    table->counters.late_renewals += renews;
+    table->counters.late_acknowledgements += kind == KVF_FINISH_COMPLETED;
   }
   if (entry == NULL) {
     return state;
@@ -401,7 +384,15 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
     return state;
   }
   unsigned i = find_or_attach(entry, key);
-  if (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] == CONSUMER_ATTACHED) {
+  bool is_known = i < KVF_LEASE_CONSUMERS_MAX;
+  bool is_attached = is_known && entry->consumer_states[i] == CONSUMER_ATTACHED;
+  if (renews) {
+    if (is_attached || !is_known) {
+      lengthen(table, entry, now_ns);
+    }
+    return state;
+  }
+  if (is_attached) {
     entry->consumer_states[i] = (uint8_t)kind;
   }
   bool any_completed = any_in_state(entry, KVF_FINISH_COMPLETED);
@@ -477,11 +468,6 @@ void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_
   } while (count == TICK_GROUP);
 }
 
-uint64_t kvf_lease_table_next_deadline(const kvf_lease_table *table)
-{
-  return kvf_wheel_next_deadline(&table->wheel);
-}
-
 /* ---- outputs ---- */
 
 bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out)
@@ -499,7 +485,7 @@ bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out)
 
 void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word)
 {
-  assert(slot < table->config.slots);
+  assert(slot < table->config->lease_slots);
   kvf_lease_entry *entry = &table->entries[slot];
   assert(entry->store == STORE_STALE ? word < entry->word : entry->store == STORE_OUT && word == entry->word);
   (void)word;
@@ -514,19 +500,17 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
   check(table, entry);
 }
 
-bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out)
+bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
 {
   kvf_list *link = kvf_list_pop_front(&table->ended);
   if (link == NULL) {
     return false;
   }
   kvf_lease_entry *entry = KVF_CONTAINER_OF(link, kvf_lease_entry, queue);
-  *out = (kvf_lease_ended){
-      .id = entry->id,
-      .user = entry->blocks->user,
-      .slot = (uint32_t)(entry - table->entries),
-      .cause = (kvf_lease_end_cause)entry->cause,
-  };
+  *out = (kvf_event){.kind = KVF_EVENT_LEASE_ENDED,
+                     .id = entry->id,
+                     .user = entry->blocks->user,
+                     .u = {.lease_end = (kvf_lease_end_cause)entry->cause}};
   free(entry->blocks);
   entry->blocks = NULL;
   entry->phase = LEASE_NONE;

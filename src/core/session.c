@@ -321,10 +321,8 @@ static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64
   for (uint32_t i = 0; i < leases.count; i++) {
     const kvf_leases_item *item = &leases.items[i];
     const kvf_consumer_key key = {.incarnation = session->client, .request_id = item->request_id};
-    const kvf_finish_kind kind = (kvf_finish_kind)item->kind;
-    kvf_lease_state state = kind == KVF_FINISH_NONE
-                                ? kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key)
-                                : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, kind);
+    kvf_lease_state state =
+        kvf_lease_table_on_consumer(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   return answer_states(sessions, session, &states);
