@@ -537,14 +537,8 @@ bool kvf_core_has_conn(kvf_core *core, uint64_t conn_id)
 
 size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
-  bool trusted = false;
-  if (conn != NULL && conn->session != NULL) {
-    trusted = kvf_session_is_trusted(conn->session);
-  } else if (conn != NULL && conn->peer != NULL) {
-    trusted = kvf_peer_is_trusted(conn->peer);
-  }
-  return trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
+  const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  return conn != NULL && conn->is_trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
 }
 
 void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_core_output *output), void *context)
@@ -552,13 +546,9 @@ void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_
   kvf_conn *conn;
   while ((conn = kvf_conns_next_output(&core->conns)) != NULL) {
     kvf_core_output output = {
-        .conn_id = conn->id, .data = conn->outbox.data, .bytes = conn->outbox.bytes, .hang_up = conn->hanging_up};
+        .conn_id = conn->id, .data = conn->outbox, .bytes = conn->outbox_bytes, .hang_up = conn->hanging_up};
     take(context, &output);
-    if (conn->hanging_up) {
-      kvf_conns_drop(&core->conns, conn);
-    } else {
-      kvf_outbox_clear(&conn->outbox);
-    }
+    kvf_conns_taken(&core->conns, conn);
   }
 }
 

@@ -678,6 +678,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     return;
   }
   kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PROOF, bytes);
+  peer->conn->is_trusted = true;
   peer->state = KVF_PEER_WAIT_WELCOME;
 }
 
@@ -712,11 +713,6 @@ static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   }
   bool known = refused.status == KVF_INCOMPATIBLE || refused.status == KVF_HANDSHAKE_REFUSED;
   fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
-}
-
-bool kvf_peer_is_trusted(const kvf_peer *peer)
-{
-  return peer->state == KVF_PEER_WAIT_WELCOME || peer->state == KVF_PEER_READY;
 }
 
 void kvf_peer_answered(kvf_peer *peer)

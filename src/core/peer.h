@@ -189,8 +189,6 @@ size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat
 kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index);
 /* A frame that calls for an answer went out: a peer that then says nothing for handshake_timeout_ms is down. */
 void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index);
-/* Whether it has proved the key, and may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
-bool kvf_peer_is_trusted(const kvf_peer *peer);
 /* An answer came on the peer's connection. */
 void kvf_peer_answered(kvf_peer *peer);
 /* A frame came that its reader could not decode. */

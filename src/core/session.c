@@ -229,6 +229,7 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
     return KVF_NO_MEMORY;
   }
   session->state = KVF_SESSION_OPEN;
+  session->conn->is_trusted = true;
   kvf_list_remove(&session->used);
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
@@ -434,11 +435,6 @@ void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, u
 {
   sessions->counters.unread++;
   log_end(sessions, session, now_ns, KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
-}
-
-bool kvf_session_is_trusted(const kvf_session *session)
-{
-  return session->state == KVF_SESSION_OPEN;
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

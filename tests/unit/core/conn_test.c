@@ -49,8 +49,8 @@ CONNS_TEST(frames_wait_in_order)
 
   assert_ptr_equal(kvf_conns_next_output(&conns), conn);
   assert_null(kvf_conns_next_output(&conns));
-  const uint8_t *data = conn->outbox.data;
-  assert_int_equal(conn->outbox.bytes, 2 * KVF_FRAME_HEADER_BYTES + 7);
+  const uint8_t *data = conn->outbox;
+  assert_int_equal(conn->outbox_bytes, 2 * KVF_FRAME_HEADER_BYTES + 7);
   assert_int_equal(kvf_frame_header_decode(data, 100, &header), KVF_OK);
   assert_int_equal(header.type, KVF_FRAME_PING);
   assert_int_equal(header.body_bytes, 3);
@@ -59,6 +59,19 @@ CONNS_TEST(frames_wait_in_order)
   assert_int_equal(kvf_frame_header_decode(data, 100, &header), KVF_OK);
   assert_int_equal(header.type, KVF_FRAME_PONG);
   assert_memory_equal(data + KVF_FRAME_HEADER_BYTES, "\2\2\2\2", 4);
+}
+
+CONNS_TEST(what_is_not_ended_does_not_count)
+{
+  uint8_t *body = NULL;
+  kvf_conn *conn = kvf_conns_add(&conns);
+  assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
+  assert_int_equal(conn->outbox_bytes, 0);
+  assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
+  memcpy(body, "ab", 2);
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PING, 2);
+  assert_int_equal(conn->outbox_bytes, KVF_FRAME_HEADER_BYTES + 2);
+  assert_memory_equal(conn->outbox + KVF_FRAME_HEADER_BYTES, "ab", 2);
 }
 
 CONNS_TEST(connections_take_turns)
@@ -96,7 +109,7 @@ CONNS_TEST(hanging_up_keeps_what_is_to_be_sent)
   assert_null(conn->peer);
   assert_ptr_equal(kvf_conns_next_output(&conns), conn);
   assert_true(conn->hanging_up);
-  assert_int_equal(conn->outbox.bytes, KVF_FRAME_HEADER_BYTES + 1);
+  assert_int_equal(conn->outbox_bytes, KVF_FRAME_HEADER_BYTES + 1);
   kvf_conns_drop(&conns, conn);
   assert_null(kvf_conns_find(&conns, id));
   assert_null(kvf_conns_next_output(&conns));
@@ -107,7 +120,7 @@ CONNS_TEST(hanging_up_needs_nothing_to_be_sent)
   kvf_conn *conn = kvf_conns_add(&conns);
   kvf_conns_hang_up(&conns, conn);
   assert_ptr_equal(kvf_conns_next_output(&conns), conn);
-  assert_int_equal(conn->outbox.bytes, 0);
+  assert_int_equal(conn->outbox_bytes, 0);
 }
 
 CONNS_TEST(dropping_takes_it_out_of_the_queue)
@@ -133,4 +146,43 @@ CONNS_TEST(frames_past_the_limit_are_refused)
   }
   assert_int_equal(frames, KVF_OUTBOX_BYTES_MAX / (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX));
   assert_int_equal(kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body), KVF_LIMIT);
+}
+
+/* P6: a peer that asks and does not read. */
+CONNS_TEST(refuses_past_its_limit)
+{
+  uint8_t *body = NULL;
+  uint8_t *none = NULL;
+  kvf_conn *conn = kvf_conns_add(&conns);
+  assert_int_equal(kvf_conn_frame_begin(conn, KVF_OUTBOX_BYTES_MAX - KVF_FRAME_HEADER_BYTES + 1, &none), KVF_LIMIT);
+  while (kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body) == KVF_OK) {
+    kvf_conn_frame_end(&conns, conn, KVF_FRAME_PONG, KVF_FRAME_BODY_BYTES_MAX);
+  }
+  const size_t left = KVF_OUTBOX_BYTES_MAX - conn->outbox_bytes - KVF_FRAME_HEADER_BYTES;
+  assert_int_equal(kvf_conn_frame_begin(conn, left + 1, &none), KVF_LIMIT);
+  assert_int_equal(kvf_conn_frame_begin(conn, SIZE_MAX / 2, &none), KVF_LIMIT);
+  assert_null(none);
+  assert_int_equal(kvf_conn_frame_begin(conn, left, &body), KVF_OK);
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PONG, left);
+  assert_int_equal(conn->outbox_bytes, KVF_OUTBOX_BYTES_MAX);
+}
+
+/* An idle connection keeps a page at most. */
+CONNS_TEST(large_buffers_are_given_back)
+{
+  uint8_t *body;
+  kvf_conn *conn = kvf_conns_add(&conns);
+  assert_int_equal(kvf_conn_frame_begin(conn, 10, &body), KVF_OK);
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PING, 10);
+  const uint8_t *kept = conn->outbox;
+  kvf_conns_taken(&conns, conn);
+  assert_int_equal(conn->outbox_bytes, 0);
+  assert_ptr_equal(conn->outbox, kept);
+  assert_int_equal(kvf_conn_frame_begin(conn, 4097, &body), KVF_OK);
+  kvf_conn_frame_end(&conns, conn, KVF_FRAME_PING, 4097);
+  kvf_conns_taken(&conns, conn);
+  assert_int_equal(conn->outbox_bytes, 0);
+  assert_int_equal(conn->outbox_capacity, 0);
+  assert_null(conn->outbox);
+  assert_int_equal(kvf_conn_frame_begin(conn, 1, &body), KVF_OK);
 }
