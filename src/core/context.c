@@ -64,11 +64,11 @@ bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *f
   return true;
 }
 
-void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint32_t peer, kvf_log_level level,
+void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint64_t peer, kvf_log_level level,
                      const char *format, ...)
 {
   uint32_t left_out = 0;
-  uint32_t key = (uint32_t)-reason * 31 + peer;
+  uint32_t key = (uint32_t)-reason * 31 + (uint32_t)peer;
   if (level > context->logger.level || !kvf_log_limit_allows(&context->log_limit, key, now_ns, &left_out)) {
     return;
   }

@@ -44,7 +44,7 @@ typedef struct kvf_context {
 /* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says
  * how many were left out. `peer` is any number that tells peers apart. */
 __attribute__((format(printf, 6, 7))) void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason,
-                                                           uint32_t peer, kvf_log_level level, const char *format, ...);
+                                                           uint64_t peer, kvf_log_level level, const char *format, ...);
 
 /* The hash of the identity fields, in whatever order they were set. */
 KVF_MUST_USE kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);

@@ -68,15 +68,10 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   kvf_wheel_init(&core->wheel, now_ns);
   kvf_conns_init(&core->conns);
   kvf_sessions_init(&core->sessions, &core->context, &core->conns, &core->leases, &core->wheel);
-  if (status == KVF_OK) {
-    status = kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
-  }
+  kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
   core->peers.is_control = config->is_control;
-  kvf_known_init(&core->known, &core->peers, &core->wheel);
   list_transports(core);
-  if (status == KVF_OK) {
-    status = kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, random[1]);
-  }
+  kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, random[1]);
   kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
@@ -131,13 +126,13 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i)
 
 kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
 {
-  return kvf_known_add(&core->known, address);
+  return kvf_peers_add_known(&core->peers, address);
 }
 
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
 {
   if (core->peers.is_control || core->pool.exists) {
-    kvf_known_start(&core->known, now_ns);
+    kvf_peers_look_at_known(&core->peers, now_ns);
   }
 }
 
@@ -178,7 +173,7 @@ kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
   if (core->pool.exists) {
-    kvf_known_stop(&core->known, now_ns);
+    kvf_peers_let_known_go(&core->peers, now_ns);
     kvf_lease_table_end_all(&core->leases, now_ns);
     kvf_loads_abort_all(&core->loads, now_ns);
   }
@@ -411,7 +406,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
         break;
       case KVF_TIMER_KNOWN:
-        kvf_known_on_timer(&core->known, now_ns);
+        kvf_peers_look_at_known(&core->peers, now_ns);
         break;
       default:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
@@ -468,8 +463,8 @@ static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_f
     kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
     return;
   }
-  kvf_peer_answered(peer);
-  if (kvf_requests_on_states(&core->requests, now_ns, peer->index, body, body_bytes) != KVF_OK) {
+  peer->awaited_since_ns = 0;
+  if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
     kvf_peers_on_malformed(&core->peers, now_ns, peer);
   }
 }
@@ -575,10 +570,10 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_requests_on_not_open(&core->requests, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_NAMED:
-      kvf_known_on_named(&core->known, now_ns, notice->peer);
+      kvf_peers_on_named(&core->peers, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
-      kvf_loads_on_pong(&core->loads, notice->peer);
+      kvf_loads_on_pong(notice->peer);
       break;
   }
 }

@@ -16,7 +16,6 @@ struct kvf_core {
   kvf_conns conns;
   kvf_sessions sessions;
   kvf_peers peers;
-  kvf_known known;
   kvf_requests requests;
   kvf_lease_slots slots;
   kvf_lease_table leases;

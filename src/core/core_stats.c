@@ -99,7 +99,7 @@ static void put_peers(writer *to, const kvf_core *core)
 {
   const kvf_peer_counters *peers = &core->peers.counters;
   const kvf_session_counters *sessions = &core->sessions.counters;
-  gauge(to, "peers_known", core->peers.count);
+  gauge(to, "peers_known", HASH_CNT(by_key, core->peers.by_key));
   counter(to, "peer_dials", peers->dials);
   counter(to, "peer_handshakes", peers->handshakes);
   counter(to, "peer_failures", peers->failures);

@@ -330,7 +330,7 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
-    kvf_peers_want_link(loads->peers, now_ns, peer->index);
+    kvf_peers_want_link(loads->peers, now_ns, peer);
   }
 }
 
@@ -434,7 +434,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   assert(load->reads_in_flight == 0);
   for (uint32_t i = 0; i < load->slices_count && load->slices[i].peer != NULL; i++) {
-    kvf_peers_release(loads->peers, now_ns, load->slices[i].peer->index);
+    kvf_peers_release(loads->peers, now_ns, load->slices[i].peer);
   }
   free(load->slices);
   load->slices = NULL;
@@ -619,7 +619,7 @@ static void ping_peer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     of_peer->pings++;
     of_peer->pinged_ns = now_ns;
     loads->stats.pings++;
-    kvf_peers_ping(loads->peers, slice->peer->index);
+    kvf_peers_ping(loads->peers, slice->peer);
   }
   slice->ping = of_peer->pings;
   slice->pinged_ns = of_peer->pinged_ns;
@@ -708,9 +708,9 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
   return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
 }
 
-void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status)
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status)
 {
-  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
+  kvf_peer_slices *of_peer = &peer->slices;
   of_peer->asked = false;
   while (!kvf_list_is_empty(&of_peer->waiting)) {
     kvf_slice *slice = KVF_CONTAINER_OF(of_peer->waiting.next, kvf_slice, waiting);
@@ -724,10 +724,9 @@ void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_
   }
 }
 
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id)
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id)
 {
-  const kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
-  for (kvf_list *link = of_peer->all.next; link != &of_peer->all; link = link->next) {
+  for (kvf_list *link = peer->slices.all.next; link != &peer->slices.all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
     if (slice->link_id == link_id) {
       slice->link_id = KVF_NO_LINK;
@@ -837,10 +836,9 @@ void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read
   }
 }
 
-void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer)
+void kvf_loads_on_pong(kvf_peer *peer)
 {
-  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
-  of_peer->answered = of_peer->pings;
+  peer->slices.answered = peer->slices.pings;
 }
 
 /* ---- start: from the first source, then from others ---- */
@@ -947,14 +945,11 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
                              const kvf_ticket *ticket, uint64_t digest)
 {
   const kvf_rank_record *record = &ticket->rank[part->rank];
-  const kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
-  uint32_t index;
-  kvf_status status = kvf_peers_acquire(loads->peers, &key, &index);
+  kvf_status status = kvf_peers_acquire(loads->peers, &record->address, &record->incarnation, &slice->peer);
   if (status != KVF_OK) {
     return status;
   }
   slice->load = load;
-  slice->peer = loads->peers->table[index];
   slice->claim = (kvf_fence_claim){.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest};
   slice->remote_head = part->remote_head;
   slice->local_head = part->local_head;
@@ -1088,8 +1083,9 @@ static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *l
 {
   char to[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket->rank[0].address, to);
-  kvf_context_log(loads->context, now_ns, load->report.status, load->slices_count > 0 ? load->slices[0].peer->index : 0,
-                  KVF_LOG_WARN, "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+  kvf_context_log(loads->context, now_ns, load->report.status,
+                  load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
+                  "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
                   (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
                   load->report.blocks, to);
 }
@@ -1259,8 +1255,7 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
 static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_load_read *out)
 {
   const kvf_slice *slice = chunk->slice;
-  *out = (kvf_load_read){.peer = slice->peer->index,
-                         .link_id = chunk->link_id,
+  *out = (kvf_load_read){.link_id = chunk->link_id,
                          .transfer = {.id = chunk->read_id,
                                       .lease = slice->load->lease,
                                       .remote_head = slice->remote_head,

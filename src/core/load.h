@@ -40,7 +40,6 @@ typedef struct kvf_load_chunk kvf_load_chunk;
 
 /* A read to start, of which exactly one on_read_done() must follow; of one to cancel `transfer` has its id alone. */
 typedef struct kvf_load_read {
-  uint32_t peer;
   uint32_t link_id;
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
@@ -114,11 +113,11 @@ bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 /* The answer to kvf_peers_want_link(). KVF_OK: the slices that wait for this peer read over `link` (not 0). Else it is
  * final for their source, whose status is then the first trouble that the slice met since its last confirmed block, and
  * `status` if it met none: a peer that stalled and then could not be reached again counts as stalled. */
-void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status);
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status);
 /* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id);
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id);
 /* The peer answered a ping. */
-void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
+void kvf_loads_on_pong(kvf_peer *peer);
 
 /* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:

@@ -12,31 +12,24 @@
 
 /* ---- those who wait, and the peer's timer ---- */
 
-static void answer_link(kvf_peers *peers, kvf_peer *peer, uint32_t link_id, kvf_status status)
+static void notify(kvf_peers *peers, kvf_peer *peer)
 {
-  if (peer->link_wanted) {
-    peer->link_wanted = false;
-    peer->link_answered = true;
-    peer->answered_link_id = link_id;
-    peer->link_status = status;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
-  }
+  kvf_list_ensure_back(&peers->notices, &peer->notice);
 }
 
-static void answer_open(kvf_peers *peers, kvf_peer *peer, kvf_status status)
+/* Nothing happens if nobody waits. */
+static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_wait *wait, uint32_t link_id, kvf_status status)
 {
-  if (peer->open_wanted) {
-    peer->open_wanted = false;
-    peer->open_answered = true;
-    peer->open_status = status;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  if (wait->is_wanted) {
+    *wait = (kvf_peer_wait){.is_answered = true, .link_id = link_id, .status = status};
+    notify(peers, peer);
   }
 }
 
 static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
 {
-  answer_link(peers, peer, 0, status);
-  answer_open(peers, peer, status);
+  answer(peers, peer, &peer->link, 0, status);
+  answer(peers, peer, &peer->open, 0, status);
 }
 
 static uint64_t keepalive_ns(const kvf_peers *peers)
@@ -95,7 +88,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   }
   if (link->state == KVF_LINK_UP) {
     link->down_link_id = link->link_id;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+    notify(peers, peer);
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
@@ -134,9 +127,7 @@ static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
 static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
 {
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
+  kvf_context_log(peers->context, now_ns, status, peer->stat.id, KVF_LOG_WARN, "peer %s: %s: %s", peer->stat.address,
                   kvf_status_name(status), what);
   count_failure(peers, now_ns, peer, status);
   disconnect(peers, peer);
@@ -152,17 +143,13 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 
 /* ---- the table ---- */
 
-kvf_status kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel)
+void kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel)
 {
   *peers = (kvf_peers){.context = context, .conns = conns, .wheel = wheel, .next_link_id = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
-  peers->table = calloc(KVF_PEERS_MAX, sizeof(kvf_peer *));
-  if (peers->table == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  return KVF_OK;
+  kvf_timer_init(&peers->known_timer, KVF_TIMER_KNOWN);
 }
 
 static void forget(kvf_peers *peers, kvf_peer *peer)
@@ -173,21 +160,15 @@ static void forget(kvf_peers *peers, kvf_peer *peer)
   kvf_list_remove(&peer->action);
   kvf_list_remove(&peer->notice);
   HASH_DELETE(by_key, peers->by_key, peer);
-  peers->table[peer->index] = NULL;
-  peers->count--;
   kvf_forget(&peer->session_key, sizeof(peer->session_key));
   free(peer);
 }
 
 void kvf_peers_free(kvf_peers *peers)
 {
-  for (uint32_t i = 0; peers->table != NULL && i < KVF_PEERS_MAX; i++) {
-    if (peers->table[i] != NULL) {
-      forget(peers, peers->table[i]);
-    }
+  while (!kvf_list_is_empty(&peers->used)) {
+    forget(peers, KVF_CONTAINER_OF(peers->used.next, kvf_peer, used));
   }
-  free(peers->table);
-  peers->table = NULL;
 }
 
 /* A peer may go once nobody uses it and the runtime knows of nothing that is still open. */
@@ -216,18 +197,9 @@ static bool make_room(kvf_peers *peers)
   return false;
 }
 
-static uint32_t free_index(const kvf_peers *peers)
-{
-  uint32_t index = 0;
-  while (peers->table[index] != NULL) {
-    index++;
-  }
-  return index;
-}
-
 static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
 {
-  if (peers->count == KVF_PEERS_MAX && !make_room(peers)) {
+  if (HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
     return NULL;
   }
   kvf_peer *peer = calloc(1, sizeof(*peer));
@@ -250,44 +222,43 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->notice);
   kvf_list_init(&peer->slices.all);
   kvf_list_init(&peer->slices.waiting);
+  kvf_list_init(&peer->due);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
     free(peer);
     return NULL;
   }
   peer->stat.id = peers->next_id++;
-  peer->index = free_index(peers);
-  peers->table[peer->index] = peer;
-  peers->count++;
+  kvf_address_format(&key->address, peer->stat.address);
   kvf_list_push_back(&peers->used, &peer->used);
   return peer;
 }
 
-kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index)
+kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
+                             kvf_peer **out)
 {
-  kvf_peer_key clean; /* hashed as bytes: without what padding may hold */
-  memset(&clean, 0, sizeof(clean));
-  memcpy(clean.address.ip, key->address.ip, sizeof(clean.address.ip));
-  clean.address.port = key->address.port;
-  clean.incarnation = key->incarnation;
+  kvf_peer_key key; /* hashed as bytes: without what padding may hold */
+  memset(&key, 0, sizeof(key));
+  memcpy(key.address.ip, address->ip, sizeof(key.address.ip));
+  key.address.port = address->port;
+  key.incarnation = *incarnation;
   kvf_peer *peer;
-  HASH_FIND(by_key, peers->by_key, &clean, sizeof(clean), peer);
+  HASH_FIND(by_key, peers->by_key, &key, sizeof(key), peer);
   if (peer == NULL) {
-    peer = add_peer(peers, &clean);
+    peer = add_peer(peers, &key);
   }
   if (peer == NULL) {
-    return peers->count == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
+    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);
   kvf_list_push_back(&peers->used, &peer->used);
-  *index = peer->index;
+  *out = peer;
   return KVF_OK;
 }
 
-void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   peer->users--;
   peer->used_ns = now_ns;
   if (!kvf_timer_is_armed(&peer->timer)) {
@@ -310,7 +281,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   peer->conn->peer = peer;
   peer->state = KVF_PEER_DIALING;
   peer->dial_pending = true;
-  kvf_list_ensure_back(&peers->actions, &peer->action);
+  act(peers, peer);
   rearm(peers, peer, now_ns);
 }
 
@@ -382,7 +353,6 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_status status, const char *what,
                       uint32_t count)
 {
-  char address[KVF_ADDRESS_TEXT_BYTES];
   char why[KVF_TRANSPORTS_MAX * (KVF_TRANSPORT_NAME_BYTES + REASON_BYTES)] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -391,9 +361,8 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
     (void)snprintf(why + used, sizeof(why) - used, "%s%s: %s", i == 0 ? " (" : ", ", peers->transports[i], reason);
     used = strlen(why);
   }
-  kvf_address_format(&peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, peer->index, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
-                  "peer %s: loads go over %s%s%s", address, what, why, count == 0 ? "" : ")");
+  kvf_context_log(peers->context, now_ns, status, peer->stat.id, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
+                  "peer %s: loads go over %s%s%s", peer->stat.address, what, why, count == 0 ? "" : ")");
 }
 
 /* READY and a link is wanted: answers it, or opens the best link that is left to try. */
@@ -414,7 +383,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
         peer->said_transport = peers->transports[i];
         say_route(peers, now_ns, peer, KVF_OK, peer->said_transport, i);
       }
-      answer_link(peers, peer, link->link_id, KVF_OK);
+      answer(peers, peer, &peer->link, link->link_id, KVF_OK);
       return;
     }
     if (link->state != KVF_LINK_NONE) {
@@ -430,22 +399,22 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   peer->said_transport = NULL;
   say_route(peers, now_ns, peer, cause, "no transport", peers->transports_count);
-  answer_link(peers, peer, 0, cause);
+  answer(peers, peer, &peer->link, 0, cause);
 }
 
 /* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
 static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->used_ns = now_ns;
-  if (!peer->link_wanted && !peer->open_wanted) {
+  if (!peer->link.is_wanted && !peer->open.is_wanted) {
     return;
   }
   if (peer->gone != KVF_OK) {
     peers->counters.fast_failures++;
     answer_all(peers, peer, peer->gone);
   } else if (peer->state == KVF_PEER_READY) {
-    answer_open(peers, peer, KVF_OK);
-    if (peer->link_wanted) {
+    answer(peers, peer, &peer->open, 0, KVF_OK);
+    if (peer->link.is_wanted) {
       choose_link(peers, now_ns, peer);
     }
   } else if (peer->state == KVF_PEER_IDLE) {
@@ -458,16 +427,16 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
 }
 
-void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peers->table[index]->link_wanted = true;
-  advance(peers, now_ns, peers->table[index]);
+  peer->link.is_wanted = true;
+  advance(peers, now_ns, peer);
 }
 
-void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peers->table[index]->open_wanted = true;
-  advance(peers, now_ns, peers->table[index]);
+  peer->open.is_wanted = true;
+  advance(peers, now_ns, peer);
 }
 
 /* There is no link, and one that may be opened: nobody waits, so what is refused is not asked for again and again. */
@@ -485,36 +454,27 @@ static bool may_open_link(const kvf_peers *peers, const kvf_peer *peer, uint64_t
   return may;
 }
 
-void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
   const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && may_open_link(peers, peer, now_ns);
   if (may_dial || may_open) {
-    peer->link_wanted = !peers->is_control;
-    peer->open_wanted = peers->is_control;
+    peer->link.is_wanted = !peers->is_control;
+    peer->open.is_wanted = peers->is_control;
     advance(peers, now_ns, peer);
   }
 }
 
-kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index)
+void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
-  return peer->state == KVF_PEER_READY ? peer->conn : NULL;
-}
-
-void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index)
-{
-  kvf_peer *peer = peers->table[index];
   if (peer->awaited_since_ns == 0) {
     peer->awaited_since_ns = now_ns == 0 ? 1 : now_ns;
     rearm(peers, peer, now_ns);
   }
 }
 
-void kvf_peers_ping(kvf_peers *peers, uint32_t index)
+void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   uint8_t *body;
   size_t bytes = 0;
   kvf_ping ping = {.seq = ++peers->next_ping};
@@ -528,7 +488,7 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 {
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
-    *out = (kvf_peer_notice){.peer = peer->index};
+    *out = (kvf_peer_notice){.peer = peer};
     /* That a link has gone down is said before its successor is named. */
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
       if (peer->links[i].down_link_id != 0) {
@@ -548,17 +508,17 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
       out->kind = KVF_PEER_NAMED;
       return true;
     }
-    if (peer->open_answered) {
-      peer->open_answered = false;
-      out->kind = peer->open_status == KVF_OK ? KVF_PEER_OPENED : KVF_PEER_NOT_OPENED;
-      out->status = peer->open_status;
+    if (peer->open.is_answered) {
+      peer->open.is_answered = false;
+      out->kind = peer->open.status == KVF_OK ? KVF_PEER_OPENED : KVF_PEER_NOT_OPENED;
+      out->status = peer->open.status;
       return true;
     }
-    if (peer->link_answered) {
-      peer->link_answered = false;
+    if (peer->link.is_answered) {
+      peer->link.is_answered = false;
       out->kind = KVF_PEER_LINK;
-      out->link_id = peer->answered_link_id;
-      out->status = peer->link_status;
+      out->link_id = peer->link.link_id;
+      out->status = peer->link.status;
       return true;
     }
     kvf_list_remove(&peer->notice);
@@ -618,11 +578,11 @@ static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
 {
   peer->named = *server;
   peer->is_named = true;
-  kvf_list_ensure_back(&peers->notices, &peer->notice);
+  notify(peers, peer);
   kvf_breaker_succeed(&peer->breaker);
   disconnect(peers, peer);
-  peer->link_wanted = false;
-  peer->open_wanted = false;
+  peer->link.is_wanted = false;
+  peer->open.is_wanted = false;
   rearm(peers, peer, now_ns);
 }
 
@@ -715,11 +675,6 @@ static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
 }
 
-void kvf_peer_answered(kvf_peer *peer)
-{
-  peer->awaited_since_ns = 0;
-}
-
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed message");
@@ -733,7 +688,7 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  kvf_peer_answered(peer);
+  peer->awaited_since_ns = 0;
   if (type == KVF_FRAME_REFUSED) {
     on_refused(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_WAIT_CHALLENGE && type == KVF_FRAME_CHALLENGE) {
@@ -742,7 +697,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
     on_welcome(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
     peer->ponged = true;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+    notify(peers, peer);
   } else {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
   }
@@ -784,7 +739,7 @@ static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   if (is_unused(peers, now_ns, peer)) {
     disconnect(peers, peer);
   } else {
-    kvf_peers_ping(peers, peer->index); /* so that its side does not close an idle connection */
+    kvf_peers_ping(peers, peer); /* so that its side does not close an idle connection */
   }
   rearm(peers, peer, now_ns);
 }
@@ -823,10 +778,8 @@ static kvf_status breaker_cause(kvf_status status)
 static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
 {
   count_failure(peers, now_ns, link->peer, status);
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&link->peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
-                  peers->transports[link->transport], address, kvf_status_name(status));
+  kvf_context_log(peers->context, now_ns, status, link->peer->stat.id, KVF_LOG_WARN, "transport %s to %s failed: %s",
+                  peers->transports[link->transport], link->peer->stat.address, kvf_status_name(status));
   drop_link(peers, link);
   advance(peers, now_ns, link->peer);
 }
@@ -959,7 +912,6 @@ static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *pe
   *out = peer->stat;
   out->gone = peer->gone;
   out->users = peer->users;
-  kvf_address_format(&peer->key.address, out->address);
   if (peer->users == 0) {
     out->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
   }
@@ -985,78 +937,61 @@ size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat
 
 /* ---- known peers ---- */
 
-void kvf_known_init(kvf_known *known, kvf_peers *peers, kvf_wheel *wheel)
+kvf_status kvf_peers_add_known(kvf_peers *peers, const kvf_address *address)
 {
-  *known = (kvf_known){.peers = peers, .wheel = wheel};
-  kvf_timer_init(&known->timer, KVF_TIMER_KNOWN);
-}
-
-kvf_status kvf_known_add(kvf_known *known, const kvf_address *address)
-{
-  if (known->count == KVF_KNOWN_PEERS_MAX) {
+  if (peers->known_count == KVF_KNOWN_PEERS_MAX) {
     return KVF_LIMIT;
   }
-  known->entries[known->count++] = (kvf_known_peer){.address = *address};
+  peers->known[peers->known_count++].address = *address;
   return KVF_OK;
 }
 
-static void release_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry)
+static void release_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known)
 {
-  if (entry->held) {
-    kvf_peers_release(known->peers, now_ns, entry->peer);
-    entry->held = false;
+  if (known->peer != NULL) {
+    kvf_peers_release(peers, now_ns, known->peer);
+    known->peer = NULL;
   }
 }
 
 /* All zeros: whoever answers. */
-static void hold_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry, const kvf_incarnation *incarnation)
+static void hold_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known, const kvf_incarnation *incarnation)
 {
-  const kvf_peer_key key = {.address = entry->address, .incarnation = *incarnation};
-  release_known(known, now_ns, entry);
-  entry->held = kvf_peers_acquire(known->peers, &key, &entry->peer) == KVF_OK; /* else later */
-  if (entry->held) {
-    kvf_peers_want_ready(known->peers, now_ns, entry->peer);
+  release_known(peers, now_ns, known);
+  if (kvf_peers_acquire(peers, &known->address, incarnation, &known->peer) == KVF_OK) { /* else later */
+    kvf_peers_want_ready(peers, now_ns, known->peer);
   }
 }
 
-static void look_at_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry)
+void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns)
 {
-  if (!entry->held || known->peers->table[entry->peer]->gone != KVF_OK) {
-    hold_known(known, now_ns, entry, &(kvf_incarnation){0});
-  } else {
-    kvf_peers_want_ready(known->peers, now_ns, entry->peer);
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    kvf_known_peer *known = &peers->known[i];
+    if (known->peer == NULL || known->peer->gone != KVF_OK) {
+      hold_known(peers, now_ns, known, &(kvf_incarnation){0});
+    } else {
+      kvf_peers_want_ready(peers, now_ns, known->peer);
+    }
+  }
+  if (peers->known_count > 0) {
+    kvf_wheel_arm(peers->wheel, &peers->known_timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
   }
 }
 
-void kvf_known_on_timer(kvf_known *known, uint64_t now_ns)
+void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns)
 {
-  for (uint32_t i = 0; i < known->count; i++) {
-    look_at_known(known, now_ns, &known->entries[i]);
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    release_known(peers, now_ns, &peers->known[i]);
   }
-  kvf_wheel_arm(known->wheel, &known->timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
+  kvf_wheel_disarm(peers->wheel, &peers->known_timer);
 }
 
-void kvf_known_start(kvf_known *known, uint64_t now_ns)
+void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
 {
-  if (known->count > 0) {
-    kvf_known_on_timer(known, now_ns);
-  }
-}
-
-void kvf_known_stop(kvf_known *known, uint64_t now_ns)
-{
-  for (uint32_t i = 0; i < known->count; i++) {
-    release_known(known, now_ns, &known->entries[i]);
-  }
-  kvf_wheel_disarm(known->wheel, &known->timer);
-}
-
-void kvf_known_on_named(kvf_known *known, uint64_t now_ns, uint32_t peer)
-{
-  const kvf_incarnation named = known->peers->table[peer]->named;
-  for (uint32_t i = 0; i < known->count; i++) {
-    if (known->entries[i].held && known->entries[i].peer == peer) {
-      hold_known(known, now_ns, &known->entries[i], &named);
+  const kvf_incarnation named = peer->named;
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    if (peers->known[i].peer == peer) {
+      hold_known(peers, now_ns, &peers->known[i], &named);
     }
   }
 }

@@ -14,21 +14,13 @@
 
 /* ---- memory ---- */
 
-kvf_status kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
-                             kvf_wheel *wheel, uint64_t seed)
+void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
+                       kvf_wheel *wheel, uint64_t seed)
 {
   *requests = (kvf_requests){
       .context = context, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
   kvf_list_init(&requests->events);
   kvf_budget_init(&requests->budget, context->config.recompute_budget_tokens_per_s);
-  requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
-  if (requests->due == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
-    kvf_list_init(&requests->due[i]);
-  }
-  return KVF_OK;
 }
 
 /* There is nothing to tell its producers any more. */
@@ -58,8 +50,6 @@ void kvf_requests_free(kvf_requests *requests)
   {
     free_request(requests, 0, request);
   }
-  free(requests->due);
-  requests->due = NULL;
 }
 
 static kvf_request *find(const kvf_requests *requests, uint64_t id)
@@ -173,7 +163,7 @@ static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
     if (!rank->acked) {
-      kvf_list_ensure_back(&requests->due[rank->peer], &rank->due);
+      kvf_list_ensure_back(&rank->peer->due, &rank->due);
       kvf_peers_want_open(requests->peers, now_ns, rank->peer);
     }
   }
@@ -277,12 +267,12 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
   }
 }
 
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer)
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_conn *conn = kvf_peers_conn(requests->peers, peer);
+  kvf_conn *conn = peer->state == KVF_PEER_READY ? peer->conn : NULL;
   kvf_leases leases;
-  while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
-    collect(requests, &requests->due[peer], &leases);
+  while (conn != NULL && !kvf_list_is_empty(&peer->due)) {
+    collect(requests, &peer->due, &leases);
     if (send_leases(requests, conn, &leases) != KVF_OK) {
       return; /* the peer does not read: what was taken comes again at its next time */
     }
@@ -292,30 +282,17 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer
 
 /* ---- a request from its ticket to its verdict ---- */
 
-static void release_peers(kvf_requests *requests, uint64_t now_ns, const kvf_request *request)
+static kvf_status acquire_peers(kvf_requests *requests, kvf_request *request, const kvf_ticket *ticket, uint32_t source)
 {
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
-  }
-}
-
-static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request, const kvf_ticket *ticket,
-                                uint32_t source)
-{
-  for (uint32_t i = 0; i < ticket->ranks; i++) {
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < ticket->ranks; i++) {
     kvf_request_rank *rank = &request->ranks[request->ranks_count];
-    kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
-    kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
-    if (status != KVF_OK) {
-      release_peers(requests, now_ns, request);
-      return status;
-    }
-    rank->request = request;
-    rank->source = source;
+    *rank = (kvf_request_rank){.request = request, .source = source};
+    status = kvf_peers_acquire(requests->peers, &ticket->rank[i].address, &ticket->rank[i].incarnation, &rank->peer);
     kvf_list_init(&rank->due);
-    request->ranks_count++;
+    request->ranks_count += status == KVF_OK;
   }
-  return KVF_OK;
+  return status;
 }
 
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
@@ -331,6 +308,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
                  const kvf_request_options *options, uint64_t user)
 {
   const kvf_ticket *ticket = sources->tickets[0];
+  request->id = requests->next_id;
   request->user = user;
   request->sources_left = (1u << sources->count) - 1;
   request->ttl_min_ns = kvf_ms_to_ns(ticket->ttl_ms);
@@ -364,18 +342,16 @@ static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sour
   fill(requests, request, sources, options, user);
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < sources->count; i++) {
-    status = acquire_peers(requests, now_ns, request, sources->tickets[i], i);
+    status = acquire_peers(requests, request, sources->tickets[i], i);
+  }
+  if (status == KVF_OK) {
+    HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
+    status = request->by_id.tbl == NULL ? KVF_NO_MEMORY : KVF_OK;
   }
   if (status != KVF_OK) {
+    let_peers_go(requests, now_ns, request);
     free(request);
     return status;
-  }
-  request->id = requests->next_id;
-  HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
-  if (request->by_id.tbl == NULL) {
-    release_peers(requests, now_ns, request);
-    free(request);
-    return KVF_NO_MEMORY;
   }
   *out = request;
   return KVF_OK;
@@ -479,11 +455,10 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   request->verdict_pending = true;
   review(requests, now_ns, request);
   if (request->verdict.action != KVF_ACTION_USE) {
-    char address[KVF_ADDRESS_TEXT_BYTES];
-    kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
-    kvf_context_log(requests->context, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
+    const kvf_peer_stat *peer = &request->ranks[0].peer->stat;
+    kvf_context_log(requests->context, now_ns, request->verdict.status, peer->id, KVF_LOG_WARN,
                     "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
-                    (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
+                    (unsigned long long)request->id, (unsigned long long)request->leases[0].id, peer->address,
                     kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
                     request->verdict.recompute_tokens,
                     request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
@@ -593,10 +568,9 @@ static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_ra
   rank->unreached = true;
 }
 
-void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer, kvf_status status)
+void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
-  for (kvf_list *node = kvf_list_pop_front(&requests->due[peer]); node != NULL;
-       node = kvf_list_pop_front(&requests->due[peer])) {
+  for (kvf_list *node = kvf_list_pop_front(&peer->due); node != NULL; node = kvf_list_pop_front(&peer->due)) {
     on_unreached(requests, now_ns, KVF_CONTAINER_OF(node, kvf_request_rank, due), status);
   }
 }
@@ -626,7 +600,7 @@ static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_r
 }
 
 /* A text that names one lease twice has several ranks for it. */
-static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
+static void on_state(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, uint32_t seq,
                      const kvf_lease_states_item *item)
 {
   kvf_request *request;
@@ -644,7 +618,7 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
   }
 }
 
-kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,
+kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, const uint8_t *body,
                                   size_t body_bytes)
 {
   kvf_lease_states states;

@@ -323,7 +323,7 @@ SIMPLE_TEST(tickets_of_others_are_refused)
   assert_int_equal(start_load(&load), KVF_BAD_TICKET);
   ranks_settle();
   assert_int_equal(dialed(), 0);
-  assert_int_equal(world.consumer.core.peers.count, 0);
+  assert_null(world.consumer.core.peers.by_key);
 }
 
 /* P1: a producer whose lease covers other blocks than the ticket says. */

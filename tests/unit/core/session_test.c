@@ -138,10 +138,11 @@ static void connect_both(void)
 {
   kvf_ticket ticket;
   uint32_t ids[1];
-  uint32_t peer;
+  kvf_peer *peer;
   control_ticket(&ticket, ids, 1);
-  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
-  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
+  assert_int_equal(
+      kvf_peers_acquire(&world.consumer.core.peers, &ticket.rank[0].address, &ticket.rank[0].incarnation, &peer),
+      KVF_OK);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
@@ -258,7 +259,7 @@ static kvf_conn *open_as(uint8_t role)
 CONTROL_TEST(who_checks_is_told_versions_and_names)
 {
   (void)open_as(KVF_ROLE_CHECK);
-  const kvf_welcome *welcome = world.consumer.core.peers.table[0]->welcome;
+  const kvf_welcome *welcome = world.consumer.core.peers.by_key->welcome;
   assert_string_equal(welcome->library, kvf_version());
   assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION);
   assert_int_equal(welcome->version_max, KVF_PROTOCOL_VERSION);
