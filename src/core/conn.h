@@ -19,6 +19,7 @@ typedef struct kvf_peer kvf_peer;
 typedef struct kvf_conn {
   uint64_t id; /* never used again */
   UT_hash_handle by_id;
+  struct kvf_conns *conns;
   kvf_list output; /* in kvf_conns.output while there is something to do */
   uint8_t *outbox; /* the frames that it has still to send */
   size_t outbox_bytes;
@@ -43,24 +44,23 @@ kvf_conn *kvf_conns_add(kvf_conns *conns);
 kvf_conn *kvf_conns_find(kvf_conns *conns, uint64_t id);
 
 /* The owner lets go: what is in the outbox is still sent, then the socket is closed. */
-void kvf_conns_hang_up(kvf_conns *conns, kvf_conn *conn);
+void kvf_conns_hang_up(kvf_conn *conn);
 
 /* The socket is closed already: forgets the connection. The owner must have let go. */
-void kvf_conns_drop(kvf_conns *conns, kvf_conn *conn);
+void kvf_conns_drop(kvf_conn *conn);
 
 /* Begins a frame: *body points to room for `body_bytes_max` bytes. Hang up on KVF_LIMIT, the other side does not read,
  * and on KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_max, uint8_t **body);
 /* Ends the frame that was begun: it is sent. */
-void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
+void kvf_conn_frame_end(kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
 /* Both, for a body that is there already. */
-KVF_MUST_USE kvf_status kvf_conn_send(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, const uint8_t *body,
-                                      size_t body_bytes);
+KVF_MUST_USE kvf_status kvf_conn_send(kvf_conn *conn, kvf_frame_type type, const uint8_t *body, size_t body_bytes);
 
 /* The next connection with something to do, NULL if there is none: the runtime takes what is in its outbox, closes the
  * socket if it is hanging up, and calls kvf_conns_taken(). */
 kvf_conn *kvf_conns_next_output(kvf_conns *conns);
 /* Everything has been handed to the socket's owner; a connection that hangs up is dropped. */
-void kvf_conns_taken(kvf_conns *conns, kvf_conn *conn);
+void kvf_conns_taken(kvf_conn *conn);
 
 #endif

@@ -1,16 +1,18 @@
-/* What a node knows of itself, read by the machines that speak to other nodes. */
+/* What the machines share: what a node knows of itself, its timers and its connections. */
 #ifndef KVF_CORE_CONTEXT_H
 #define KVF_CORE_CONTEXT_H
 
 #include "base/crypto.h"
 #include "base/fence.h"
 #include "base/log.h"
+#include "base/wheel.h"
+#include "core/conn.h"
 #include "wire/handshake_message.h"
 
 #define KVF_LOG_LINES_PER_S 5
 
 /* What the timers of the node's wheel are part of. */
-enum { KVF_TIMER_SESSION = 1, KVF_TIMER_PEER = 2, KVF_TIMER_REQUEST = 3, KVF_TIMER_KNOWN = 4 };
+enum { KVF_TIMER_SESSION, KVF_TIMER_PEER, KVF_TIMER_KNOWN, KVF_TIMER_REQUEST, KVF_TIMER_LOAD, KVF_TIMER_SLICE };
 
 /* Nonces, tokens and ids from a secret that the runtime draws from the operating system: SHA-256 in counter mode, so
  * that the core stays free of I/O and a simulated world is replayable from its secret. The runtime stirs it before what
@@ -39,6 +41,8 @@ typedef struct kvf_context {
   /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
    */
   kvf_welcome welcome;
+  kvf_wheel wheel; /* of all timers but the leases' */
+  kvf_conns conns;
 } kvf_context;
 
 /* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says

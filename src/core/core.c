@@ -8,7 +8,7 @@
 #include "base/options.h"
 #include "core/core_state.h"
 
-/* Timers of one kind that one tick looks at. */
+/* Timers that one tick looks at, and as many leases. */
 #define TICK_ITEMS_MAX 1024
 
 static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
@@ -65,14 +65,14 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   if (status == KVF_OK) {
     status = kvf_entropy_draw(&core->context.entropy, random, sizeof(random));
   }
-  kvf_wheel_init(&core->wheel, now_ns);
-  kvf_conns_init(&core->conns);
-  kvf_sessions_init(&core->sessions, &core->context, &core->conns, &core->leases, &core->wheel);
-  kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
+  kvf_wheel_init(&core->context.wheel, now_ns);
+  kvf_conns_init(&core->context.conns);
+  kvf_sessions_init(&core->sessions, &core->context, &core->leases);
+  kvf_peers_init(&core->peers, &core->context);
   core->peers.is_control = config->is_control;
   list_transports(core);
-  kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, random[1]);
-  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, random[2]);
+  kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
+  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
   }
@@ -143,7 +143,7 @@ void kvf_core_free(kvf_core *core)
   kvf_requests_free(&core->requests);
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
-  kvf_conns_free(&core->conns);
+  kvf_conns_free(&core->context.conns);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
   kvf_welcome_free(&core->context.welcome);
@@ -397,7 +397,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
 {
   uint32_t work = TICK_ITEMS_MAX;
   kvf_timer *timer;
-  while ((timer = kvf_wheel_expire(&core->wheel, now_ns, &work)) != NULL) {
+  while ((timer = kvf_wheel_expire(&core->context.wheel, now_ns, &work)) != NULL) {
     switch (timer->kind) {
       case KVF_TIMER_SESSION:
         kvf_session_on_timer(&core->sessions, KVF_CONTAINER_OF(timer, kvf_session, timer), now_ns);
@@ -408,20 +408,20 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_KNOWN:
         kvf_peers_look_at_known(&core->peers, now_ns);
         break;
-      default:
+      case KVF_TIMER_REQUEST:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
+        break;
+      default:
+        kvf_loads_on_timer(&core->loads, now_ns, timer);
         break;
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
-  kvf_loads_tick(&core->loads, now_ns, TICK_ITEMS_MAX);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)
 {
-  uint64_t at = kvf_wheel_next_deadline(&core->wheel);
-  at = kvf_time_min(at, kvf_wheel_next_deadline(&core->leases.wheel));
-  return kvf_time_min(at, kvf_loads_next_deadline(&core->loads));
+  return kvf_time_min(kvf_wheel_next_deadline(&core->context.wheel), kvf_wheel_next_deadline(&core->leases.wheel));
 }
 
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
@@ -450,7 +450,7 @@ kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address fro
 
 void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->peer != NULL) {
     kvf_peers_on_dialed(&core->peers, now_ns, conn->peer, status);
   }
@@ -472,7 +472,7 @@ static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_f
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn == NULL) {
     return;
   }
@@ -485,7 +485,7 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
 
 void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_malformed(&core->sessions, conn->session, now_ns);
   } else if (conn != NULL && conn->peer != NULL) {
@@ -495,7 +495,7 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 
 void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_insecure(&core->sessions, conn->session, now_ns, why);
   } else if (conn != NULL && conn->peer != NULL) {
@@ -505,7 +505,7 @@ void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, con
 
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  const kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_unread(&core->sessions, conn->session, now_ns);
   } /* else: a peer that does not read does not answer either, which is found out */
@@ -513,7 +513,7 @@ void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 
 void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn == NULL) {
     return;
   }
@@ -522,34 +522,34 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
   } else if (conn->peer != NULL) {
     kvf_peer_on_closed(&core->peers, now_ns, conn->peer);
   }
-  kvf_conns_drop(&core->conns, conn);
+  kvf_conns_drop(conn);
 }
 
 bool kvf_core_has_conn(kvf_core *core, uint64_t conn_id)
 {
-  return kvf_conns_find(&core->conns, conn_id) != NULL;
+  return kvf_conns_find(&core->context.conns, conn_id) != NULL;
 }
 
 size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id)
 {
-  const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  const kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   return conn != NULL && conn->is_trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
 }
 
 void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_core_output *output), void *context)
 {
   kvf_conn *conn;
-  while ((conn = kvf_conns_next_output(&core->conns)) != NULL) {
+  while ((conn = kvf_conns_next_output(&core->context.conns)) != NULL) {
     kvf_core_output output = {
         .conn_id = conn->id, .data = conn->outbox, .bytes = conn->outbox_bytes, .hang_up = conn->hanging_up};
     take(context, &output);
-    kvf_conns_taken(&core->conns, conn);
+    kvf_conns_taken(conn);
   }
 }
 
 bool kvf_core_has_output(const kvf_core *core)
 {
-  return !kvf_list_is_empty(&core->conns.output);
+  return !kvf_list_is_empty(&core->context.conns.output);
 }
 
 /* ---- what the machines say to each other, and to the runtime ---- */

@@ -12,8 +12,6 @@
 
 struct kvf_core {
   kvf_context context;
-  kvf_wheel wheel;
-  kvf_conns conns;
   kvf_sessions sessions;
   kvf_peers peers;
   kvf_requests requests;

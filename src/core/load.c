@@ -13,8 +13,6 @@
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
 
-enum { TIMER_OF_LOAD, TIMER_OF_SLICE }; /* kinds in kvf_loads.wheel */
-
 typedef struct kvf_slice kvf_slice;
 
 /* A read: a run of items of a slice. */
@@ -347,7 +345,7 @@ static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
 {
   move(slice, state);
   update_ready(loads, slice);
-  kvf_wheel_disarm(&loads->wheel, &slice->timer);
+  kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
   kvf_list_remove(&slice->by_peer);
 }
@@ -426,7 +424,7 @@ static void tell(kvf_loads *loads, kvf_open_load *load)
   load->outcome_due = true;
   loads->stats.outcomes[kvf_status_index(load->report.status)]++;
   kvf_list_ensure_back(&loads->events, &load->event);
-  kvf_wheel_arm(&loads->wheel, &load->timer, release_by_ns(loads, load));
+  kvf_wheel_arm(&loads->context->wheel, &load->timer, release_by_ns(loads, load));
 }
 
 /* Lets go of its present source, of which no read is in flight. */
@@ -444,7 +442,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   load->state = LOAD_RELEASED;
-  kvf_wheel_disarm(&loads->wheel, &load->timer);
+  kvf_wheel_disarm(&loads->context->wheel, &load->timer);
   if (load->overdue) {
     loads->stats.overdue--;
     loads->stats.overdue_blocks -= load->items_count;
@@ -489,7 +487,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
       has_source_left(load)) {
     load->state = LOAD_HELD;
-    kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
+    kvf_wheel_arm(&loads->context->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
     tell(loads, load);
   }
@@ -560,13 +558,13 @@ static uint64_t next_pause_ns(kvf_loads *loads, kvf_slice *slice)
 static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   if (!clock_runs(slice) && slice->state != SLICE_BACKOFF) {
-    kvf_wheel_disarm(&loads->wheel, &slice->timer);
+    kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   }
   if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
     move(slice, SLICE_BACKOFF);
     loads->stats.retries++;
     slice->peer->stat.retries++;
-    kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
   }
   update_ready(loads, slice);
 }
@@ -597,7 +595,7 @@ static void clock_start(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   slice->progress_ns = now_ns;
   slice->begun_anew = false;
   slice->ping = 0;
-  kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, stall_timeout_ns(loads) / 2));
+  kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, stall_timeout_ns(loads) / 2));
 }
 
 /* While no ping is out, the timer is left as it is: it looks again when it fires. */
@@ -672,7 +670,7 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   }
   uint64_t ping_at_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
   if (slice->ping == 0 && now_ns < ping_at_ns) {
-    kvf_wheel_arm(&loads->wheel, &slice->timer, ping_at_ns);
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, ping_at_ns);
     return;
   }
   if (slice->ping == 0) {
@@ -680,7 +678,7 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   }
   uint64_t at_ns = stall_at(loads, slice);
   if (now_ns < at_ns) {
-    kvf_wheel_arm(&loads->wheel, &slice->timer, at_ns);
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, at_ns);
     return;
   }
   on_stall(loads, now_ns, slice);
@@ -926,7 +924,7 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
     kvf_list_init(&slice->ready);
     kvf_list_init(&slice->flying);
     kvf_list_init(&slice->idle);
-    kvf_timer_init(&slice->timer, TIMER_OF_SLICE);
+    kvf_timer_init(&slice->timer, KVF_TIMER_SLICE);
     for (size_t k = 0; k < chunks_each; k++, chunks++) {
       chunks->slice = slice;
       kvf_list_init(&chunks->link);
@@ -973,7 +971,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     return;
   }
   load->slices_open = load->slices_count;
-  kvf_wheel_arm(&loads->wheel, &load->timer, load->deadline_ns);
+  kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
     choose_chunk_bytes(loads, slice);
@@ -1032,7 +1030,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->going_on);
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
-  kvf_timer_init(&load->timer, TIMER_OF_LOAD);
+  kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
   kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
   if (status == KVF_OK) {
     HASH_ADD(by_id, loads->by_id, request_id, sizeof(load->request_id), load);
@@ -1170,7 +1168,7 @@ uint32_t kvf_loads_open(const kvf_loads *loads)
 }
 
 void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed)
+                    const kvf_pool *pool, uint64_t seed)
 {
   const kvf_config *config = &context->config;
   uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
@@ -1186,7 +1184,6 @@ void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kv
   kvf_histogram_init_ns(&loads->stats.load_ns, "load_ns");
   kvf_histogram_init_bytes(&loads->stats.load_bytes, "load_bytes");
   kvf_histogram_init_ns(&loads->stats.detection_ns, "detection_ns");
-  kvf_wheel_init(&loads->wheel, now_ns);
   kvf_list_init(&loads->ready);
   kvf_list_init(&loads->cancels);
   kvf_list_init(&loads->going_on);
@@ -1221,22 +1218,13 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
   }
 }
 
-void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items)
+void kvf_loads_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_timer *timer)
 {
-  uint32_t work = max_items;
-  kvf_timer *timer;
-  while ((timer = kvf_wheel_expire(&loads->wheel, now_ns, &work)) != NULL) {
-    if (timer->kind == TIMER_OF_LOAD) {
-      on_load_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
-    } else {
-      on_slice_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_slice, timer));
-    }
+  if (timer->kind == KVF_TIMER_LOAD) {
+    on_load_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
+  } else {
+    on_slice_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_slice, timer));
   }
-}
-
-uint64_t kvf_loads_next_deadline(const kvf_loads *loads)
-{
-  return kvf_wheel_next_deadline(&loads->wheel);
 }
 
 /* ---- what the caller is to do next ---- */

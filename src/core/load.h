@@ -77,7 +77,6 @@ typedef struct kvf_loads {
   kvf_open_load *by_id; /* the request's */
   kvf_load_chunk *by_read;
   uint64_t next_read_id;
-  kvf_wheel wheel; /* its own */
   kvf_list ready;
   kvf_list cancels;
   kvf_list going_on;
@@ -87,7 +86,7 @@ typedef struct kvf_loads {
 
 /* All that it is given outlives it. */
 void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed);
+                    const kvf_pool *pool, uint64_t seed);
 /* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 
@@ -133,15 +132,13 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
 /* Bytes of this read have arrived. Unknown ids are ignored. */
 void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read_id);
 
-/* Does what is due, at most `max_items` timers of it: if there is more, kvf_loads_next_deadline() is in the past.
+/* KVF_TIMER_LOAD or KVF_TIMER_SLICE has come.
  *
  * Stalls: while a slice has reads in flight and no byte lands for half of stall_timeout_ms, its peer is pinged. Without
  * a pong by stall_timeout_ms the peer has failed; with one the link has, at twice that. Either way the peers' machine
- * is told, the slice's reads are cancelled, and it goes on as after any trouble. A tick() that is half of
+ * is told, the slice's reads are cancelled, and it goes on as after any trouble. One that is half of
  * stall_timeout_ms late or later shows that this process did not run: the silence begins anew, with a ping. */
-void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items);
-/* When to call kvf_loads_tick(). KVF_TIME_NEVER: not needed. */
-uint64_t kvf_loads_next_deadline(const kvf_loads *loads);
+void kvf_loads_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_timer *timer);
 
 /* The next read to end early, whose on_read_done() is still to come; the next to start: loads take turns, a chunk each.
  * False: there is none. */

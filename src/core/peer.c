@@ -69,7 +69,7 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
       at = kvf_time_add(now_ns, handshake_ns);
       break;
   }
-  kvf_wheel_arm(peers->wheel, &peer->timer, at);
+  kvf_wheel_arm(&peers->context->wheel, &peer->timer, at);
 }
 
 /* ---- failures ---- */
@@ -103,7 +103,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     drop_link(peers, &peer->links[i]);
   }
   if (peer->conn != NULL) {
-    kvf_conns_hang_up(peers->conns, peer->conn);
+    kvf_conns_hang_up(peer->conn);
     peer->conn = NULL;
   }
   if (peer->welcome != NULL) {
@@ -143,9 +143,9 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 
 /* ---- the table ---- */
 
-void kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel)
+void kvf_peers_init(kvf_peers *peers, kvf_context *context)
 {
-  *peers = (kvf_peers){.context = context, .conns = conns, .wheel = wheel, .next_link_id = 1, .next_id = 1};
+  *peers = (kvf_peers){.context = context, .next_link_id = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
@@ -155,7 +155,7 @@ void kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kv
 static void forget(kvf_peers *peers, kvf_peer *peer)
 {
   disconnect(peers, peer);
-  kvf_wheel_disarm(peers->wheel, &peer->timer);
+  kvf_wheel_disarm(&peers->context->wheel, &peer->timer);
   kvf_list_remove(&peer->used);
   kvf_list_remove(&peer->action);
   kvf_list_remove(&peer->notice);
@@ -270,7 +270,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peer->conn = kvf_conns_add(peers->conns);
+  peer->conn = kvf_conns_add(&peers->context->conns);
   if (peer->conn == NULL) {
     answer_all(peers, peer, KVF_NO_MEMORY);
     rearm(peers, peer, now_ns);
@@ -480,7 +480,7 @@ void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
   kvf_ping ping = {.seq = ++peers->next_ping};
   if (peer->state == KVF_PEER_READY && kvf_conn_frame_begin(peer->conn, KVF_PING_BYTES_MAX, &body) == KVF_OK &&
       kvf_ping_encode(&ping, body, KVF_PING_BYTES_MAX, &bytes) == KVF_OK) {
-    kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PING, bytes);
+    kvf_conn_frame_end(peer->conn, KVF_FRAME_PING, bytes);
   }
 }
 
@@ -545,7 +545,7 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
     status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
   }
   if (status == KVF_OK) {
-    status = kvf_conn_send(peers->conns, peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
+    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
   }
   return status;
 }
@@ -637,7 +637,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_NO_MEMORY, "cannot prove the key");
     return;
   }
-  kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PROOF, bytes);
+  kvf_conn_frame_end(peer->conn, KVF_FRAME_PROOF, bytes);
   peer->conn->is_trusted = true;
   peer->state = KVF_PEER_WAIT_WELCOME;
 }
@@ -843,7 +843,7 @@ static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link
   kvf_timer *timer = &link->peer->timer;
   uint64_t by_ns = opened_by_ns(peers, link);
   if (!kvf_timer_is_armed(timer) || by_ns < timer->expires_ns) {
-    kvf_wheel_arm(peers->wheel, timer, by_ns);
+    kvf_wheel_arm(&peers->context->wheel, timer, by_ns);
   }
 }
 
@@ -974,7 +974,7 @@ void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns)
     }
   }
   if (peers->known_count > 0) {
-    kvf_wheel_arm(peers->wheel, &peers->known_timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
+    kvf_wheel_arm(&peers->context->wheel, &peers->known_timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
   }
 }
 
@@ -983,7 +983,7 @@ void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns)
   for (uint32_t i = 0; i < peers->known_count; i++) {
     release_known(peers, now_ns, &peers->known[i]);
   }
-  kvf_wheel_disarm(peers->wheel, &peers->known_timer);
+  kvf_wheel_disarm(&peers->context->wheel, &peers->known_timer);
 }
 
 void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)

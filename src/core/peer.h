@@ -154,8 +154,6 @@ typedef struct kvf_known_peer {
 
 typedef struct kvf_peers {
   kvf_context *context;
-  kvf_conns *conns;
-  kvf_wheel *wheel;
   kvf_peer *by_key;
   kvf_peer_link *by_link_id;
   kvf_list used; /* all of them */
@@ -174,7 +172,7 @@ typedef struct kvf_peers {
   kvf_peer_counters counters;
 } kvf_peers;
 
-void kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel);
+void kvf_peers_init(kvf_peers *peers, kvf_context *context);
 void kvf_peers_free(kvf_peers *peers);
 
 /* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */

@@ -14,11 +14,9 @@
 
 /* ---- memory ---- */
 
-void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
-                       kvf_wheel *wheel, uint64_t seed)
+void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *peers, uint64_t seed)
 {
-  *requests = (kvf_requests){
-      .context = context, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
+  *requests = (kvf_requests){.context = context, .peers = peers, .next_id = 1, .prng = {.state = seed}};
   kvf_list_init(&requests->events);
   kvf_budget_init(&requests->budget, context->config.recompute_budget_tokens_per_s);
 }
@@ -31,7 +29,7 @@ static void let_peers_go(kvf_requests *requests, uint64_t now_ns, kvf_request *r
     kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
   }
   request->ranks_count = 0;
-  kvf_wheel_disarm(requests->wheel, &request->timer);
+  kvf_wheel_disarm(&requests->context->wheel, &request->timer);
 }
 
 static void free_request(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
@@ -153,7 +151,7 @@ static void rearm(kvf_requests *requests, kvf_request *request)
   if (request->state != KVF_REQUEST_OPEN) {
     at = kvf_time_min(at, request->until_ns);
   }
-  kvf_wheel_arm(requests->wheel, &request->timer, at);
+  kvf_wheel_arm(&requests->context->wheel, &request->timer, at);
 }
 
 static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
@@ -237,12 +235,12 @@ static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *reques
   stop_telling(requests, now_ns, request);
 }
 
-static kvf_status send_leases(kvf_requests *requests, kvf_conn *conn, const kvf_leases *leases)
+static kvf_status send_leases(kvf_conn *conn, const kvf_leases *leases)
 {
   uint8_t body[KVF_LEASES_BYTES_MAX];
   size_t bytes = 0;
   kvf_status status = kvf_leases_encode(leases, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(requests->conns, conn, KVF_FRAME_LEASES, body, bytes) : status;
+  return status == KVF_OK ? kvf_conn_send(conn, KVF_FRAME_LEASES, body, bytes) : status;
 }
 
 /* Takes what is due off the list, as much as fits one frame. */
@@ -273,7 +271,7 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *pee
   kvf_leases leases;
   while (conn != NULL && !kvf_list_is_empty(&peer->due)) {
     collect(requests, &peer->due, &leases);
-    if (send_leases(requests, conn, &leases) != KVF_OK) {
+    if (send_leases(conn, &leases) != KVF_OK) {
       return; /* the peer does not read: what was taken comes again at its next time */
     }
     kvf_peers_await(requests->peers, now_ns, peer);

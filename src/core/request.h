@@ -95,9 +95,7 @@ typedef struct kvf_request_counters {
 
 typedef struct kvf_requests {
   kvf_context *context;
-  kvf_conns *conns;
   kvf_peers *peers;
-  kvf_wheel *wheel;
   kvf_request *by_id;
   kvf_list events;
   uint64_t next_id;
@@ -107,8 +105,7 @@ typedef struct kvf_requests {
   kvf_request_counters counters;
 } kvf_requests;
 
-void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
-                       kvf_wheel *wheel, uint64_t seed);
+void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *peers, uint64_t seed);
 /* Before the peers. */
 void kvf_requests_free(kvf_requests *requests);
 

@@ -9,10 +9,9 @@
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
-                       kvf_wheel *wheel)
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases)
 {
-  *sessions = (kvf_sessions){.context = context, .conns = conns, .leases = leases, .wheel = wheel};
+  *sessions = (kvf_sessions){.context = context, .leases = leases};
   kvf_list_init(&sessions->unproven);
   kvf_list_init(&sessions->open);
   kvf_budget_init(&sessions->check_budget, KVF_CHECK_BYTES_PER_S);
@@ -20,7 +19,7 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
 {
-  kvf_wheel_disarm(sessions->wheel, &session->timer);
+  kvf_wheel_disarm(&sessions->context->wheel, &session->timer);
   kvf_list_remove(&session->used);
   if (session->state == KVF_SESSION_OPEN) {
     HASH_DELETE(by_id, sessions->by_id, session);
@@ -29,7 +28,7 @@ static void end_session(kvf_sessions *sessions, kvf_session *session)
     sessions->unproven_count--;
   }
   if (session->conn != NULL) {
-    kvf_conns_hang_up(sessions->conns, session->conn);
+    kvf_conns_hang_up(session->conn);
   }
   kvf_forget(&session->key, sizeof(session->key));
   free(session);
@@ -103,7 +102,7 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   if (session == NULL) {
     return KVF_NO_MEMORY;
   }
-  session->conn = kvf_conns_add(sessions->conns);
+  session->conn = kvf_conns_add(&sessions->context->conns);
   if (session->conn == NULL) {
     free(session);
     return KVF_NO_MEMORY;
@@ -115,7 +114,7 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   kvf_list_push_back(&sessions->unproven, &session->used);
   sessions->unproven_count++;
   sessions->counters.accepted++;
-  kvf_wheel_arm(sessions->wheel, &session->timer,
+  kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.handshake_timeout_ms)));
   *out = session->conn;
   return KVF_OK;
@@ -131,7 +130,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
   size_t bytes = 0;
   if (kvf_conn_frame_begin(session->conn, KVF_REFUSED_BYTES_MAX, &body) == KVF_OK &&
       kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_REFUSED, bytes);
+    kvf_conn_frame_end(session->conn, KVF_FRAME_REFUSED, bytes);
   }
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
@@ -160,8 +159,7 @@ static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
   }
   if (status == KVF_OK) {
-    status = kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge,
-                           session->challenge_bytes);
+    status = kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, session->challenge_bytes);
   }
   return status;
 }
@@ -234,7 +232,8 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
   sessions->open_count++;
-  kvf_wheel_arm(sessions->wheel, &session->timer, kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
+  kvf_wheel_arm(&sessions->context->wheel, &session->timer,
+                kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
   return KVF_OK;
 }
 
@@ -268,7 +267,7 @@ static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
     status = kvf_welcome_encode(sent, body, room, &bytes);
   }
   if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_WELCOME, bytes);
+    kvf_conn_frame_end(session->conn, KVF_FRAME_WELCOME, bytes);
   }
   return status;
 }
@@ -308,7 +307,7 @@ static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, co
   uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
   size_t bytes = 0;
   kvf_status status = kvf_lease_states_encode(states, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
+  return status == KVF_OK ? kvf_conn_send(session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
 }
 
 static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -348,7 +347,7 @@ static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t
     status = kvf_ping_encode(&pong, answer, room, &bytes);
   }
   if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_PONG, bytes);
+    kvf_conn_frame_end(session->conn, KVF_FRAME_PONG, bytes);
   }
   return status;
 }
@@ -377,7 +376,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else {
     kvf_list_remove(&session->used);
     kvf_list_push_back(&sessions->open, &session->used);
-    kvf_wheel_arm(sessions->wheel, &session->timer,
+    kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                   kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.idle_timeout_ms)));
   }
 }

@@ -51,9 +51,7 @@ typedef struct kvf_session_counters {
 
 typedef struct kvf_sessions {
   kvf_context *context;
-  kvf_conns *conns;
   kvf_lease_table *leases;
-  kvf_wheel *wheel;
   kvf_session *by_id;
   kvf_list unproven;
   kvf_list open;
@@ -64,8 +62,7 @@ typedef struct kvf_sessions {
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
-                       kvf_wheel *wheel);
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases);
 void kvf_sessions_free(kvf_sessions *sessions);
 
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */

@@ -452,7 +452,7 @@ static void close_world(void)
   for (uint32_t i = 0; i < leases_count; i++) {
     fuzz_check(leases[i].given_back);
   }
-  fuzz_check(core.conns.by_id == NULL && core.sessions.open_count == 0 && core.sessions.unproven_count == 0);
+  fuzz_check(core.context.conns.by_id == NULL && core.sessions.open_count == 0 && core.sessions.unproven_count == 0);
   fuzz_check(core.leases.held == 0 && kvf_lease_slots_live(&core.slots) == 0);
   kvf_core_free(&core);
 }

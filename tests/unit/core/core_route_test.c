@@ -154,7 +154,7 @@ WORLD_TEST(output_is_taken_once)
   assert_int_equal(t.calls, 1);
   assert_int_equal(t.hang_ups, 1);
   assert_true(t.bytes > KVF_FRAME_HEADER_BYTES); /* why */
-  assert_null(kvf_conns_find(&producer()->conns, conn_id));
+  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
   assert_false(kvf_core_has_output(producer()));
   kvf_core_take_output(producer(), take, &t);
   assert_int_equal(t.calls, 1);
@@ -170,7 +170,7 @@ WORLD_TEST(closed_connections_end_their_session)
   assert_int_equal(producer()->sessions.unproven_count, 0);
   assert_int_equal(producer()->sessions.counters.abandoned, 1);
   assert_non_null(strstr(world.producer.last_log, ":7: peer_down: it went before its handshake"));
-  assert_null(kvf_conns_find(&producer()->conns, conn_id));
+  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
   assert_false(kvf_core_has_output(producer()));
 
   start_load();

@@ -26,7 +26,7 @@ LOAD_TEST(whole_load)
   expect_path(1, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   expect_live(2, 1, 2, "");
   expect_live(3, 1, 1, "outcome 500 ok 6/6; released 500");
-  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(world_next_deadline(), KVF_TIME_NEVER);
   assert_int_equal(kvf_loads_open(&w.loads), 0);
   assert_int_equal(w.loads.stats.outcomes[0], 1);
   assert_int_equal(w.loads.stats.chunks, 2);
@@ -93,8 +93,8 @@ LOAD_TEST(tick_is_bounded)
   }
   expect(0, "want 1");
   uint32_t ticks = 0;
-  while (kvf_loads_next_deadline(&w.loads) <= 100 * MS) {
-    kvf_loads_tick(&w.loads, 100 * MS, 1);
+  while (world_next_deadline() <= 100 * MS) {
+    world_tick_some(100, 1);
     ticks++;
   }
   assert_true(ticks >= 3);
@@ -706,7 +706,7 @@ LOAD_TEST(deadline)
   expect_at(99, "");
   expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
   expect_live(101, 1, 2, "released 500");
-  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(world_next_deadline(), KVF_TIME_NEVER);
 }
 
 LOAD_TEST(deadline_without_any_answer)
@@ -714,7 +714,7 @@ LOAD_TEST(deadline_without_any_answer)
   world_spec(500, 6, "1");
   w.spec.deadline_ns = 100 * MS;
   world_start(0);
-  assert_in_range(kvf_loads_next_deadline(&w.loads), 0, 100 * MS);
+  assert_in_range(world_next_deadline(), 0, 100 * MS);
   expect_at(100, "want 1; outcome 500 deadline 0/6; released 500");
 }
 

@@ -228,7 +228,8 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
     kvf_list_init(&w.peer[i].slices.all);
     kvf_list_init(&w.peer[i].slices.waiting);
   }
-  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, now_ns, seed);
+  kvf_wheel_init(&w.context.wheel, now_ns);
+  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
   w.loads.readers = w.readers;
   w.loads.spread_bytes = w.spread_bytes;
   w.said[0] = 0;
@@ -346,9 +347,22 @@ static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t link_id)
   kvf_loads_on_link(&w.loads, now_ms * MS, &w.peer[peer], link_id, KVF_OK);
 }
 
+static inline void world_tick_some(uint64_t now_ms, uint32_t work)
+{
+  kvf_timer *timer;
+  while ((timer = kvf_wheel_expire(&w.context.wheel, now_ms * MS, &work)) != NULL) {
+    kvf_loads_on_timer(&w.loads, now_ms * MS, timer);
+  }
+}
+
 static inline void world_tick(uint64_t now_ms)
 {
-  kvf_loads_tick(&w.loads, now_ms * MS, UINT32_MAX);
+  world_tick_some(now_ms, UINT32_MAX);
+}
+
+static inline uint64_t world_next_deadline(void)
+{
+  return kvf_wheel_next_deadline(&w.context.wheel);
 }
 
 /* ---- what comes out ---- */

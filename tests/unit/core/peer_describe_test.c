@@ -90,7 +90,7 @@ RANKS_TEST(the_deadline_blames_who_was_waited_for)
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
   world.now_ns += 40000 * MS;
-  kvf_loads_tick(&world.consumer.core.loads, world.now_ns, UINT32_MAX);
+  kvf_core_tick(&world.consumer.core, world.now_ns);
   ranks_settle();
   ranks_complete(1, POSITIONS, KVF_CANCELLED);
   assert_true(ranks_event(KVF_EVENT_RELEASED, &event));

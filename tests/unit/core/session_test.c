@@ -104,7 +104,7 @@ CONTROL_TEST(who_does_not_read_is_hung_up_on)
   open_world(64);
   uint64_t conn_id = accept_one();
   kvf_sessions *sessions = &world.producer.core.sessions;
-  kvf_session *session = kvf_conns_find(&world.producer.core.conns, conn_id)->session;
+  kvf_session *session = kvf_conns_find(&world.producer.core.context.conns, conn_id)->session;
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   session->state = KVF_SESSION_OPEN; /* as if it had proved its key */
   kvf_list_remove(&session->used);
@@ -212,7 +212,7 @@ CONTROL_TEST(key_is_that_of_an_open_session_only)
 {
   uint64_t conn_id = open_session(64);
   const kvf_sessions *sessions = &world.producer.core.sessions;
-  uint64_t id = kvf_conns_find(&world.producer.core.conns, conn_id)->session->id;
+  uint64_t id = kvf_conns_find(&world.producer.core.context.conns, conn_id)->session->id;
   kvf_key key = {.bytes = 77};
   assert_false(kvf_sessions_key(sessions, id + 1, &key));
   assert_int_equal(key.bytes, 77);
@@ -248,7 +248,7 @@ static kvf_conn *open_as(uint8_t role)
   control_world_open(&options);
   world.held = true;
   connect_both();
-  kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, world.producer.conn_id);
+  kvf_conn *conn = kvf_conns_find(&world.producer.core.context.conns, world.producer.conn_id);
   conn->session->role = role;
   world.held = false;
   control_settle();
@@ -287,7 +287,7 @@ static uint32_t ask(kvf_conn *conn, uint32_t wanted_bytes)
       kvf_ping_decode(conn->outbox + KVF_FRAME_HEADER_BYTES, conn->outbox_bytes - KVF_FRAME_HEADER_BYTES, &pong),
       KVF_OK);
   assert_int_equal(pong.seq, 7);
-  kvf_conns_taken(&world.producer.core.conns, conn);
+  kvf_conns_taken(conn);
   return pong.fill_bytes;
 }
 
