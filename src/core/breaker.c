@@ -74,13 +74,3 @@ void kvf_breaker_succeed(kvf_breaker *breaker)
   breaker->cooldown_ns = breaker->cooldown_min_ns;
   breaker->probe_after_ns = KVF_TIME_NEVER;
 }
-
-kvf_status kvf_breaker_cause(const kvf_breaker *breaker)
-{
-  return breaker->cause;
-}
-
-uint64_t kvf_breaker_next_deadline(const kvf_breaker *breaker)
-{
-  return breaker->probe_after_ns;
-}

@@ -224,21 +224,20 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   if (blocks->groups > KVF_GROUPS_MAX) {
     return KVF_LIMIT;
   }
-  memset(out, 0, sizeof(*out));
-  out->ranks = core->engine_ranks;
-  memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
-  out->lease = *lease;
-  out->prompt = *prompt;
-  out->block_tokens = core->context.config.block_tokens;
-  out->ttl_ms = core->context.config.lease_ttl_ms;
-  memcpy(out->compat, core->context.compat, sizeof(out->compat));
-  out->groups = blocks->groups;
-  memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   union {
     const uint32_t *borrowed;
     uint32_t *ids;
   } ids = {.borrowed = blocks->ids}; /* encoding only reads them */
-  out->ids = ids.ids;
+  *out = (kvf_ticket){.ranks = core->engine_ranks,
+                      .lease = *lease,
+                      .prompt = *prompt,
+                      .block_tokens = core->context.config.block_tokens,
+                      .ttl_ms = core->context.config.lease_ttl_ms,
+                      .groups = blocks->groups,
+                      .ids = ids.ids};
+  memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
+  memcpy(out->compat, core->context.compat, sizeof(out->compat));
+  memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   return KVF_OK;
 }
 
@@ -440,12 +439,7 @@ bool kvf_core_has_event(const kvf_core *core)
 
 kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address from, uint64_t *conn_id)
 {
-  kvf_conn *conn;
-  kvf_status status = kvf_sessions_accept(&core->sessions, now_ns, from, &conn);
-  if (status == KVF_OK) {
-    *conn_id = conn->id;
-  }
-  return status;
+  return kvf_sessions_accept(&core->sessions, now_ns, from, conn_id);
 }
 
 void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status)

@@ -105,7 +105,7 @@ static void put_peers(writer *to, const kvf_core *core)
   counter(to, "peer_failures", peers->failures);
   counter(to, "peer_stalls", peers->stalls);
   counter(to, "breaker_refusals", peers->fast_failures);
-  gauge(to, "sessions_open", core->sessions.open_count);
+  gauge(to, "sessions_open", HASH_CNT(by_id, core->sessions.by_id));
   counter(to, "sessions_accepted", sessions->accepted);
   put(to, "sessions_refused", "handshake_refused", sessions->refused_key, false);
   put(to, "sessions_refused", "incompatible", sessions->refused_incompatible, false);

@@ -53,7 +53,7 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
   switch (peer->state) {
     case KVF_PEER_IDLE:
       if (peer->gone == KVF_OK) {
-        at = kvf_time_min(at, kvf_breaker_next_deadline(&peer->breaker));
+        at = kvf_time_min(at, peer->breaker.probe_after_ns);
       }
       break;
     case KVF_PEER_READY:
@@ -336,7 +336,7 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 {
   const kvf_peer_link *link = &peer->links[transport];
   const uint32_t kinds = unserved(peers, peer, transport);
-  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : kvf_breaker_cause(&link->breaker));
+  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause);
   if (!offers(peer, peers->transports[transport])) {
     why = "not offered";
   } else if (kinds != 0) {
@@ -390,7 +390,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       return;
     }
     if (!may_try(&link->breaker, now_ns)) {
-      cause = kvf_breaker_cause(&link->breaker);
+      cause = link->breaker.cause;
     } else if (want_link(peers, peer, link)) {
       return;
     } else {
@@ -895,7 +895,7 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
 
 static kvf_link_stat link_stat_of(const char *name, const kvf_breaker *breaker, bool up)
 {
-  return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = kvf_breaker_cause(breaker), .up = up};
+  return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = breaker->cause, .up = up};
 }
 
 static void describe_links(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)

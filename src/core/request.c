@@ -235,14 +235,6 @@ static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *reques
   stop_telling(requests, now_ns, request);
 }
 
-static kvf_status send_leases(kvf_conn *conn, const kvf_leases *leases)
-{
-  uint8_t body[KVF_LEASES_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_status status = kvf_leases_encode(leases, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(conn, KVF_FRAME_LEASES, body, bytes) : status;
-}
-
 /* Takes what is due off the list, as much as fits one frame. */
 static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
 {
@@ -269,9 +261,12 @@ void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *pee
 {
   kvf_conn *conn = peer->state == KVF_PEER_READY ? peer->conn : NULL;
   kvf_leases leases;
+  uint8_t body[KVF_LEASES_BYTES_MAX];
+  size_t bytes = 0;
   while (conn != NULL && !kvf_list_is_empty(&peer->due)) {
     collect(requests, &peer->due, &leases);
-    if (send_leases(conn, &leases) != KVF_OK) {
+    if (kvf_leases_encode(&leases, body, sizeof(body), &bytes) != KVF_OK ||
+        kvf_conn_send(conn, KVF_FRAME_LEASES, body, bytes) != KVF_OK) {
       return; /* the peer does not read: what was taken comes again at its next time */
     }
     kvf_peers_await(requests->peers, now_ns, peer);
@@ -601,9 +596,8 @@ static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_r
 static void on_state(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, uint32_t seq,
                      const kvf_lease_states_item *item)
 {
-  kvf_request *request;
+  kvf_request *request = find(requests, item->request_id);
   bool asked = false;
-  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
   for (uint32_t i = 0; request != NULL && i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
     if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {

@@ -23,7 +23,6 @@ static void end_session(kvf_sessions *sessions, kvf_session *session)
   kvf_list_remove(&session->used);
   if (session->state == KVF_SESSION_OPEN) {
     HASH_DELETE(by_id, sessions->by_id, session);
-    sessions->open_count--;
   } else {
     sessions->unproven_count--;
   }
@@ -64,14 +63,14 @@ static uint32_t peer_number(const kvf_session *session)
   return number;
 }
 
-/* One line on a session that ends for `reason`, which is not the peer's refusal. */
-static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, kvf_status reason,
-                    kvf_log_level level, const char *what)
+/* One line on a connection that is refused or closed: `how` it ends, and why. */
+static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, const char *how,
+                    kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, reason, peer_number(session), level, "closed a connection from %s: %s: %s",
-                  address, kvf_status_name(reason), what);
+  kvf_context_log(sessions->context, now_ns, reason, peer_number(session), level, "%s a connection from %s: %s: %s",
+                  how, address, kvf_status_name(reason), what);
 }
 
 static void make_room(kvf_sessions *sessions, uint64_t now_ns)
@@ -81,21 +80,22 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns)
   kvf_list *victims = NULL;
   if (sessions->unproven_count >= most_unproven) {
     victims = &sessions->unproven;
-  } else if (sessions->unproven_count + sessions->open_count >= most) {
-    assert(sessions->open_count > 0); /* unproven alone they are over their share before: connections_max is not 0 */
+  } else if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) >= most) {
+    assert(!kvf_list_is_empty(
+        &sessions->open)); /* unproven alone they are over their share before: connections_max is not 0 */
     victims = &sessions->open;
   }
   if (victims != NULL) {
     kvf_session *victim = KVF_CONTAINER_OF(victims->next, kvf_session, used);
     sessions->counters.evicted++;
-    log_end(sessions, victim, now_ns, KVF_LIMIT, KVF_LOG_WARN,
+    log_end(sessions, victim, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
             victims == &sessions->open ? "connections_max is reached, and it was used least recently"
                                        : "too many connections have not proved their key");
     end_session(sessions, victim);
   }
 }
 
-kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, kvf_conn **out)
+kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, uint64_t *conn_id)
 {
   make_room(sessions, now_ns);
   kvf_session *session = calloc(1, sizeof(*session));
@@ -116,7 +116,7 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   sessions->counters.accepted++;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.handshake_timeout_ms)));
-  *out = session->conn;
+  *conn_id = session->conn->id;
   return KVF_OK;
 }
 
@@ -132,10 +132,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
       kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
     kvf_conn_frame_end(session->conn, KVF_FRAME_REFUSED, bytes);
   }
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, status, peer_number(session), KVF_LOG_WARN,
-                  "refused a connection from %s: %s: %s", address, kvf_status_name(status), message);
+  log_end(sessions, session, now_ns, "refused", status, KVF_LOG_WARN, message);
   end_session(sessions, session);
 }
 
@@ -231,7 +228,6 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   kvf_list_remove(&session->used);
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
-  sessions->open_count++;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
   return KVF_OK;
@@ -302,14 +298,6 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   }
 }
 
-static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, const kvf_lease_states *states)
-{
-  uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_status status = kvf_lease_states_encode(states, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
-}
-
 static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
                             size_t body_bytes)
 {
@@ -325,7 +313,10 @@ static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64
         kvf_lease_table_on_consumer(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
-  return answer_states(sessions, session, &states);
+  uint8_t answer[KVF_LEASE_STATES_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_status status = kvf_lease_states_encode(&states, answer, sizeof(answer), &bytes);
+  return status == KVF_OK ? kvf_conn_send(session->conn, KVF_FRAME_LEASE_STATES, answer, bytes) : status;
 }
 
 static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -356,15 +347,10 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
                           const uint8_t *body, size_t body_bytes)
 {
   kvf_status status = KVF_PROTOCOL;
-  switch (type) {
-    case KVF_FRAME_LEASES:
-      status = on_leases(sessions, session, now_ns, body, body_bytes);
-      break;
-    case KVF_FRAME_PING:
-      status = on_ping(sessions, session, now_ns, body, body_bytes);
-      break;
-    default:
-      break;
+  if (type == KVF_FRAME_LEASES) {
+    status = on_leases(sessions, session, now_ns, body, body_bytes);
+  } else if (type == KVF_FRAME_PING) {
+    status = on_ping(sessions, session, now_ns, body, body_bytes);
   }
   if (status == KVF_PROTOCOL) {
     on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
@@ -415,7 +401,7 @@ void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_
 {
   if (session->state != KVF_SESSION_OPEN) {
     sessions->counters.abandoned++;
-    log_end(sessions, session, now_ns, KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+    log_end(sessions, session, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
   }
   session->conn = NULL;
   end_session(sessions, session);
@@ -425,7 +411,8 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    log_end(sessions, session, now_ns, KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN, "no handshake within handshake_timeout_ms");
+    log_end(sessions, session, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
+            "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
 }
@@ -433,7 +420,7 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
 {
   sessions->counters.unread++;
-  log_end(sessions, session, now_ns, KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
+  log_end(sessions, session, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

@@ -110,13 +110,13 @@ CONTROL_TEST(handshake)
     dial_all();
     failed = disarm();
     assert_int_equal(peer->state, failed ? KVF_PEER_IDLE : KVF_PEER_READY);
-    assert_int_equal(sessions->open_count, failed ? 0 : 1);
+    assert_int_equal(HASH_CNT(by_id, sessions->by_id), failed ? 0 : 1);
     assert_int_equal(sessions->unproven_count, 0);
     control_advance(501); /* the breaker's cooldown, where it counts as the peer's failure */
     kvf_peers_want_open(peers, world.now_ns, peer);
     dial_all();
     assert_int_equal(peer->state, KVF_PEER_READY);
-    assert_int_equal(sessions->open_count, 1);
+    assert_int_equal(HASH_CNT(by_id, sessions->by_id), 1);
   }
   assert_true(hashes > 10);
 }

@@ -175,9 +175,9 @@ WORLD_TEST(closed_connections_end_their_session)
 
   start_load();
   control_dial(KVF_OK);
-  assert_int_equal(producer()->sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 1);
   control_cut();
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.abandoned, 1); /* that one had proved itself */
 }
 
@@ -186,7 +186,7 @@ WORLD_TEST(malformed_frames_end_either_side)
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_malformed(producer(), world.now_ns, world.producer.conn_id);
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   kvf_core_on_malformed(consumer(), world.now_ns, world.consumer.conn_id);
   assert_non_null(strstr(world.consumer.last_log, "protocol: malformed message"));
@@ -199,7 +199,7 @@ WORLD_TEST(insecure_connections_end_either_side)
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "altered on its way");
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   assert_non_null(strstr(world.producer.last_log, "protocol: altered on its way"));
   kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "altered on its way");

@@ -184,7 +184,7 @@ CONTROL_TEST(wrong_key_is_refused_by_both)
 {
   kvf_peer *peer = dialed("a key of sixteen", "another key here", "m");
   assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
   assert_int_equal(peer->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "key_file"));
 }
@@ -451,7 +451,7 @@ CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
     control_advance(100000);
   }
   assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
 }
 
 static kvf_status acquire_port(uint16_t port, kvf_peer **peer)
@@ -503,7 +503,7 @@ CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
   assert_int_equal(acquire_port(1, &got), KVF_OK);
   control_settle();
   assert_int_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
 }
 
 /* And where its peer stays: what was never opened is not closed either. */

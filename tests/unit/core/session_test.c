@@ -110,12 +110,11 @@ CONTROL_TEST(who_does_not_read_is_hung_up_on)
   kvf_list_remove(&session->used);
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
-  sessions->open_count++;
   uint8_t ping[KVF_PING_BYTES_MAX] = {1};
-  for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && sessions->open_count > 0; i++) {
+  for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && HASH_CNT(by_id, sessions->by_id) > 0; i++) {
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PING, ping, sizeof(ping));
   }
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->counters.unread, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
   assert_int_equal(hang_ups(), 1);
@@ -153,7 +152,7 @@ static uint64_t open_session(uint32_t connections_max)
 {
   open_world(connections_max);
   connect_both();
-  assert_int_equal(world.producer.core.sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
   return world.producer.conn_id;
 }
 
@@ -173,7 +172,7 @@ CONTROL_TEST(either_key_is_taken)
     set_key(&world.producer.core.context.key, keys[0]);
     set_key(&world.producer.core.context.other_key, keys[1]);
     connect_both();
-    assert_int_equal(world.producer.core.sessions.open_count, i < 2);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), i < 2);
     assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);
   }
 }
@@ -187,7 +186,7 @@ CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
     uint64_t conn_id = open_session(64);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, types[i], garbage, sizeof(garbage));
     assert_int_equal(world.producer.core.sessions.counters.protocol_errors, 1);
-    assert_int_equal(world.producer.core.sessions.open_count, 0);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
     assert_non_null(strstr(world.producer.last_log, "protocol: malformed or unexpected message"));
     control_settle();
     assert_non_null(strstr(world.consumer.last_log, "protocol")); /* it is told why */
@@ -200,7 +199,7 @@ CONTROL_TEST(open_session_makes_room_at_connections_max)
   (void)open_session(1);
   kvf_sessions *sessions = &world.producer.core.sessions;
   (void)accept_one();
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->unproven_count, 1);
   assert_int_equal(sessions->counters.evicted, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: connections_max is reached, and it was used least recently"));
@@ -252,7 +251,7 @@ static kvf_conn *open_as(uint8_t role)
   conn->session->role = role;
   world.held = false;
   control_settle();
-  assert_int_equal(world.producer.core.sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
   return conn;
 }
 
@@ -309,7 +308,7 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
     leases = (kvf_leases){.count = 1, .items = {{.lease = ticket.lease, .kind = (uint8_t)kinds[i]}}};
     assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, KVF_FRAME_LEASES, body, bytes);
-    assert_int_equal(world.producer.core.sessions.open_count, 0);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
     assert_int_equal(kvf_lease_table_authorize(&world.producer.core.leases, world.now_ns, &ticket.lease, NULL, 0),
                      KVF_OK);
   }
@@ -341,10 +340,10 @@ CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
 {
   const kvf_conn *conn = open_as(KVF_ROLE_CHECK);
   const kvf_sessions *sessions = &world.producer.core.sessions;
-  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && sessions->open_count > 0; i++) {
+  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && HASH_CNT(by_id, sessions->by_id) > 0; i++) {
     send_ping(conn, KVF_PING_FILL_BYTES_MAX);
     assert_true(conn->outbox_bytes <= KVF_OUTBOX_BYTES_MAX);
   }
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->counters.unread, 1);
 }
