@@ -397,21 +397,16 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
   return say_unknown(name, message);
 }
 
-/* Whether `text` is fit for a field of the identity; sets its length. */
-static bool is_identity_text(const char *text, size_t *length)
+/* Whether `text` is fit for a field of the identity. */
+static bool is_identity_text(const char *text)
 {
-  if (text == NULL) {
-    return false;
-  }
-  *length = strnlen(text, KVF_IDENTITY_BYTES_MAX);
-  return *length > 0 && *length < KVF_IDENTITY_BYTES_MAX && is_free_of_control_characters(text);
+  const size_t bytes = text == NULL ? 0 : strnlen(text, KVF_IDENTITY_BYTES_MAX);
+  return bytes > 0 && bytes < KVF_IDENTITY_BYTES_MAX && is_free_of_control_characters(text);
 }
 
 kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value)
 {
-  size_t name_bytes = 0;
-  size_t value_bytes = 0;
-  if (config == NULL || !is_identity_text(name, &name_bytes) || !is_identity_text(value, &value_bytes)) {
+  if (config == NULL || !is_identity_text(name) || !is_identity_text(value)) {
     return KVF_INVALID;
   }
   uint32_t at = 0;
@@ -423,8 +418,8 @@ kvf_status kvf_config_identity(kvf_config *config, const char *name, const char 
   }
   kvf_identity_field *field = &config->identity[at];
   memset(field, 0, sizeof(*field));
-  memcpy(field->name, name, name_bytes);
-  memcpy(field->value, value, value_bytes);
+  memcpy(field->name, name, strlen(name));
+  memcpy(field->value, value, strlen(value));
   config->identity_fields += at == config->identity_fields;
   return KVF_OK;
 }
@@ -463,10 +458,9 @@ static kvf_status check_require(const kvf_config *config, char *message)
 static kvf_status check_identity(const kvf_config *config, char *message)
 {
   bool has_block_tokens = false;
-  size_t length = 0;
   for (uint32_t i = 0; i < config->identity_fields; i++) {
-    if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name, &length) ||
-        !is_identity_text(config->identity[i].value, &length)) {
+    if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name) ||
+        !is_identity_text(config->identity[i].value)) {
       return kvf_fail(KVF_INVALID, message, "the identity's fields are to be set by kvf_config_identity()");
     }
     has_block_tokens = has_block_tokens || strcmp(config->identity[i].name, "block_tokens") == 0;

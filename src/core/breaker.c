@@ -40,19 +40,12 @@ static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 
 void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 {
-  switch (breaker->state) {
-    case KVF_BREAKER_CLOSED:
-      if (kvf_status_describe(cause)->trips_breaker) {
-        enter_open(breaker, now_ns, cause);
-      }
-      break;
-    case KVF_BREAKER_OPEN:
-      break;
-    case KVF_BREAKER_HALF_OPEN:
-      breaker->cooldown_ns =
-          breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
-      enter_open(breaker, now_ns, cause);
-      break;
+  if (breaker->state == KVF_BREAKER_HALF_OPEN) {
+    breaker->cooldown_ns =
+        breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
+    enter_open(breaker, now_ns, cause);
+  } else if (breaker->state == KVF_BREAKER_CLOSED && kvf_status_describe(cause)->trips_breaker) {
+    enter_open(breaker, now_ns, cause);
   }
 }
 

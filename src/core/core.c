@@ -284,7 +284,7 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 
 void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns)
 {
-  core->bad_tickets++;
+  core->requests.counters.bad_tickets++;
   kvf_context_log(&core->context, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
                   "ticket refused: bad_ticket: malformed, altered, or signed with another key");
 }
@@ -557,11 +557,8 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
     case KVF_PEER_LINK_DOWN:
       kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
       break;
-    case KVF_PEER_OPENED:
-      kvf_requests_on_open(&core->requests, now_ns, notice->peer);
-      break;
-    case KVF_PEER_NOT_OPENED:
-      kvf_requests_on_not_open(&core->requests, now_ns, notice->peer, notice->status);
+    case KVF_PEER_OPEN:
+      kvf_requests_on_open(&core->requests, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_NAMED:
       kvf_peers_on_named(&core->peers, now_ns, notice->peer);

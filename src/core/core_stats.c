@@ -71,12 +71,12 @@ static void put_requests(writer *to, const kvf_core *core)
   const kvf_request_counters *counters = &core->requests.counters;
   gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id));
   counter(to, "requests_opened", counters->opened);
-  put(to, "tickets_refused", "bad_ticket", core->bad_tickets + counters->bad_tickets, false);
+  put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
   counter(to, "sources_left_out", counters->sources_left_out);
-  put(to, "verdicts", "use", counters->used, false);
-  put(to, "verdicts", "recompute", counters->recomputed, false);
-  put(to, "verdicts", "fail", counters->failed, false);
+  put(to, "verdicts", "use", counters->verdicts[KVF_ACTION_USE], false);
+  put(to, "verdicts", "recompute", counters->verdicts[KVF_ACTION_RECOMPUTE], false);
+  put(to, "verdicts", "fail", counters->verdicts[KVF_ACTION_FAIL], false);
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL && info->status != KVF_OK && info->recompute_safe) {

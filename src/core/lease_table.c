@@ -417,17 +417,14 @@ static uint32_t block_at(const block_list *list, uint32_t group, uint32_t positi
 kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                      kvf_transfer_item *items, uint32_t count)
 {
+  static const kvf_status refusals[] = {[KVF_LEASE_STATE_LIVE] = KVF_OK,
+                                        [KVF_LEASE_STATE_NOT_PUBLISHED] = KVF_NOT_PUBLISHED,
+                                        [KVF_LEASE_STATE_OVER] = KVF_LEASE_EXPIRED,
+                                        [KVF_LEASE_STATE_UNKNOWN] = KVF_LEASE_UNKNOWN};
   kvf_lease_entry *entry;
-  switch (look_up(table, now_ns, lease, &entry)) {
-    case KVF_LEASE_STATE_LIVE:
-      break;
-    case KVF_LEASE_STATE_NOT_PUBLISHED:
-      return KVF_NOT_PUBLISHED;
-    case KVF_LEASE_STATE_OVER:
-      return KVF_LEASE_EXPIRED;
-    case KVF_LEASE_STATE_UNKNOWN:
-    default:
-      return KVF_LEASE_UNKNOWN;
+  const kvf_status refusal = refusals[look_up(table, now_ns, lease, &entry)];
+  if (refusal != KVF_OK) {
+    return refusal;
   }
   for (uint32_t i = 0; i < count; i++) {
     items[i].remote_block = block_at(entry->blocks, items[i].group, items[i].position);

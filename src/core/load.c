@@ -735,16 +735,8 @@ void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *p
 
 static bool is_final(kvf_status status)
 {
-  switch ((int)status) {
-    case KVF_LEASE_EXPIRED:
-    case KVF_LEASE_UNKNOWN:
-    case KVF_BAD_TICKET:
-    case KVF_PEER_RESTARTED:
-    case KVF_INCOMPATIBLE:
-      return true;
-    default:
-      return false;
-  }
+  return status == KVF_LEASE_EXPIRED || status == KVF_LEASE_UNKNOWN || status == KVF_BAD_TICKET ||
+         status == KVF_PEER_RESTARTED || status == KVF_INCOMPATIBLE;
 }
 
 static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chunk)

@@ -32,11 +32,6 @@ static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
   answer(peers, peer, &peer->open, 0, status);
 }
 
-static uint64_t keepalive_ns(const kvf_peers *peers)
-{
-  return kvf_ms_to_ns(peers->context->config.idle_timeout_ms) / 3;
-}
-
 /* Until when the transport may take to open the link. */
 static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
 {
@@ -49,7 +44,8 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
   const kvf_config *config = &peers->context->config;
   uint64_t handshake_ns = kvf_ms_to_ns(config->handshake_timeout_ms);
-  uint64_t at = kvf_time_add(now_ns, kvf_ms_to_ns(config->idle_timeout_ms));
+  uint64_t idle_ns = kvf_ms_to_ns(config->idle_timeout_ms);
+  uint64_t at = kvf_time_add(now_ns, idle_ns);
   switch (peer->state) {
     case KVF_PEER_IDLE:
       if (peer->gone == KVF_OK) {
@@ -57,7 +53,7 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
       }
       break;
     case KVF_PEER_READY:
-      at = kvf_time_add(now_ns, keepalive_ns(peers));
+      at = kvf_time_add(now_ns, idle_ns / 3); /* for a ping */
       if (peer->awaited_since_ns != 0) {
         at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
       }
@@ -510,7 +506,7 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
     }
     if (peer->open.is_answered) {
       peer->open.is_answered = false;
-      out->kind = peer->open.status == KVF_OK ? KVF_PEER_OPENED : KVF_PEER_NOT_OPENED;
+      out->kind = KVF_PEER_OPEN;
       out->status = peer->open.status;
       return true;
     }
@@ -923,12 +919,11 @@ static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *pe
 
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
 {
-  const uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   const size_t most = capacity < KVF_PEERS_LISTED_MAX ? capacity : KVF_PEERS_LISTED_MAX;
   size_t count = 0;
   for (const kvf_list *node = peers->used.prev; node != &peers->used && count < most; node = node->prev) {
     const kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
-    if (peer->users > 0 || now_ns < kvf_time_add(peer->used_ns, idle_ns)) {
+    if (!is_unused(peers, now_ns, peer)) {
       describe(peers, now_ns, peer, &out[count++]);
     }
   }

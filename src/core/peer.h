@@ -123,9 +123,8 @@ typedef struct kvf_peer_action {
 typedef enum kvf_peer_notice_kind {
   KVF_PEER_LINK,      /* an answer to kvf_peers_want_link() */
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
-  KVF_PEER_OPENED,    /* kvf_peers_want_open(): frames may be sent over peer->conn */
-  KVF_PEER_NOT_OPENED,
-  KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
+  KVF_PEER_OPEN,      /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_NAMED,     /* one whose key names no incarnation has shown whose address it is: peer->named */
   KVF_PEER_PONG
 } kvf_peer_notice_kind;
 
@@ -133,7 +132,7 @@ typedef struct kvf_peer_notice {
   kvf_peer_notice_kind kind;
   kvf_peer *peer;
   uint32_t link_id;  /* LINK, LINK_DOWN */
-  kvf_status status; /* LINK, NOT_OPENED */
+  kvf_status status; /* LINK, OPEN */
 } kvf_peer_notice;
 
 typedef struct kvf_peer_counters {
@@ -182,7 +181,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
 /* A load waits for a link: one LINK notice follows, perhaps at once. */
 void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
-/* A request waits for the control connection: OPENED or NOT_OPENED follows. */
+/* A request waits for the control connection: one OPEN notice follows. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
  * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers

@@ -38,15 +38,8 @@ static kvf_status effective_status(const kvf_policy_input *input)
 
 static bool recompute_is_wanted(const kvf_policy_input *input)
 {
-  switch (input->policy) {
-    case KVF_POLICY_FAIL:
-      return false;
-    case KVF_POLICY_RECOMPUTE:
-      return true;
-    case KVF_POLICY_AUTO:
-      return kvf_policy_recompute_tokens(input) <= input->auto_max_recompute_tokens;
-  }
-  return false;
+  return input->policy == KVF_POLICY_RECOMPUTE ||
+         (input->policy == KVF_POLICY_AUTO && kvf_policy_recompute_tokens(input) <= input->auto_max_recompute_tokens);
 }
 
 /* Never before the budget would allow it, and spread, so that a producer's death does not bring all of its requests

@@ -8,6 +8,7 @@
 #include "base/bitmap.h"
 #include "core/merge.h"
 #include "kvferry/recovery.h"
+#include "wire/ticket.h"
 
 typedef struct kvf_recovery_entry {
   uint64_t request_id;
@@ -37,7 +38,7 @@ typedef struct kvf_recovery_block {
 
 /* Some of the entries. */
 typedef struct kvf_recovery_set {
-  uint64_t *bits;
+  uint64_t *bits; /* in kvf_recovery.bits */
   uint32_t count;
 } kvf_recovery_set;
 
@@ -45,7 +46,7 @@ struct kvf_recovery {
   kvf_recovery_options options;
   kvf_recovery_entry *entries;
   uint32_t *buckets;
-  uint32_t buckets_mask;
+  uint64_t *bits;                /* of all sets */
   kvf_recovery_set free_entries; /* the lowest is taken, whatever the order in which they became free */
   kvf_recovery_block *blocks;
   uint32_t group_first[KVF_GROUPS_MAX + 1]; /* index of each group's block 0 */
@@ -118,32 +119,24 @@ static kvf_status check_options(const kvf_recovery_options *options)
   return blocks > KVF_RECOVERY_BLOCKS_MAX ? KVF_LIMIT : KVF_OK;
 }
 
-static uint32_t buckets_of(uint32_t requests)
-{
-  uint32_t buckets = 1;
-  while (buckets < requests) {
-    buckets *= 2;
-  }
-  return buckets;
-}
-
 static bool allocate(kvf_recovery *recovery)
 {
   const kvf_recovery_options *options = &recovery->options;
   for (uint32_t group = 0; group < options->groups; group++) {
     recovery->group_first[group + 1] = recovery->group_first[group] + options->pool_blocks[group];
   }
-  uint32_t buckets = buckets_of(options->requests_max);
   size_t words = kvf_bitmap_words(options->requests_max);
-  recovery->buckets_mask = buckets - 1;
   recovery->entries = calloc(options->requests_max, sizeof(*recovery->entries));
-  recovery->buckets = calloc(buckets, sizeof(*recovery->buckets));
+  recovery->buckets = calloc(options->requests_max, sizeof(*recovery->buckets));
   recovery->blocks = calloc(recovery->group_first[options->groups], sizeof(*recovery->blocks));
-  recovery->free_entries.bits = calloc(words, sizeof(uint64_t));
-  recovery->due.bits = calloc(words, sizeof(uint64_t));
-  recovery->errors.bits = calloc(words, sizeof(uint64_t));
-  return recovery->entries != NULL && recovery->buckets != NULL && recovery->blocks != NULL &&
-         recovery->free_entries.bits != NULL && recovery->due.bits != NULL && recovery->errors.bits != NULL;
+  recovery->bits = calloc(3 * words, sizeof(uint64_t));
+  if (recovery->entries == NULL || recovery->buckets == NULL || recovery->blocks == NULL || recovery->bits == NULL) {
+    return false;
+  }
+  recovery->free_entries.bits = recovery->bits;
+  recovery->due.bits = recovery->bits + words;
+  recovery->errors.bits = recovery->bits + 2 * words;
+  return true;
 }
 
 kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery **out)
@@ -174,9 +167,7 @@ void kvf_recovery_close(kvf_recovery *recovery)
   if (recovery == NULL) {
     return;
   }
-  free(recovery->errors.bits);
-  free(recovery->due.bits);
-  free(recovery->free_entries.bits);
+  free(recovery->bits);
   free(recovery->blocks);
   free(recovery->buckets);
   free(recovery->entries);
@@ -187,7 +178,7 @@ void kvf_recovery_close(kvf_recovery *recovery)
 static uint32_t *bucket_of(const kvf_recovery *recovery, uint64_t request_id)
 {
   uint64_t hash = request_id * UINT64_C(0x9e3779b97f4a7c15);
-  return &recovery->buckets[(hash >> 32) & recovery->buckets_mask];
+  return &recovery->buckets[(hash >> 32) % recovery->options.requests_max];
 }
 
 static kvf_recovery_entry *find(const kvf_recovery *recovery, uint64_t request_id)
@@ -521,15 +512,10 @@ const char *kvf_rewind_blocker_name(uint32_t blockers)
 
 /* ---- requests ---- */
 
-static uint32_t blocks_of(const kvf_recovery *recovery, uint32_t tokens)
-{
-  return tokens / recovery->options.block_tokens + (tokens % recovery->options.block_tokens != 0);
-}
-
 static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_request *request)
 {
   const kvf_blocks *blocks = &request->blocks;
-  uint32_t group_blocks = blocks_of(recovery, request->tokens);
+  uint32_t group_blocks = kvf_ticket_positions(request->tokens, recovery->options.block_tokens);
   uint32_t local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
   if (blocks->groups != recovery->options.groups) {
     return KVF_INVALID;
@@ -579,8 +565,9 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->tokens = request->tokens;
   entry->prompt_tokens = request->prompt_tokens;
   entry->local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
-  entry->ranks = kvf_ranks_of(recovery->options.ranks, request->request_id,
-                              blocks_of(recovery, request->tokens) * recovery->options.groups);
+  entry->ranks =
+      kvf_ranks_of(recovery->options.ranks, request->request_id,
+                   kvf_ticket_positions(request->tokens, recovery->options.block_tokens) * recovery->options.groups);
   entry->blockers = request->blockers;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {

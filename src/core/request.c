@@ -257,7 +257,7 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
   }
 }
 
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer)
+static void say_due(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer)
 {
   kvf_conn *conn = peer->state == KVF_PEER_READY ? peer->conn : NULL;
   kvf_leases leases;
@@ -407,18 +407,10 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   uint32_t recompute_tokens = kvf_policy_recompute_tokens(&input);
   input.budget_wait_ns = kvf_budget_wait_ns(&requests->budget, now_ns, recompute_tokens);
   kvf_verdict verdict = kvf_policy_decide(&input);
-  switch (verdict.action) {
-    case KVF_ACTION_USE:
-      requests->counters.used++;
-      break;
-    case KVF_ACTION_RECOMPUTE:
-      (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
-      requests->counters.recomputed++;
-      requests->counters.recomputed_tokens[kvf_status_index(verdict.status)] += verdict.recompute_tokens;
-      break;
-    case KVF_ACTION_FAIL:
-      requests->counters.failed++;
-      break;
+  requests->counters.verdicts[verdict.action]++;
+  if (verdict.action == KVF_ACTION_RECOMPUTE) {
+    (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
+    requests->counters.recomputed_tokens[kvf_status_index(verdict.status)] += verdict.recompute_tokens;
   }
   return verdict;
 }
@@ -561,9 +553,14 @@ static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_ra
   rank->unreached = true;
 }
 
-void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
-  for (kvf_list *node = kvf_list_pop_front(&peer->due); node != NULL; node = kvf_list_pop_front(&peer->due)) {
+  kvf_list *node;
+  if (status == KVF_OK) {
+    say_due(requests, now_ns, peer);
+    return;
+  }
+  while ((node = kvf_list_pop_front(&peer->due)) != NULL) {
     on_unreached(requests, now_ns, KVF_CONTAINER_OF(node, kvf_request_rank, due), status);
   }
 }

@@ -79,11 +79,9 @@ typedef struct kvf_request_counters {
   uint64_t bad_tickets;
   uint64_t incompatible;
   uint64_t sources_left_out;
-  uint64_t used;
-  uint64_t recomputed;
+  uint64_t verdicts[KVF_ACTION_FAIL + 1];       /* by kvf_action */
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
   uint64_t lost[KVF_STATUSES_MAX];              /* whose last source was lost while they waited, by why */
-  uint64_t failed;
   uint64_t cancelled;
   uint64_t detached;
   uint64_t ranks_lost;
@@ -133,9 +131,8 @@ kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t now_ns, uint64_t 
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
-/* The peer's connection is open: says all that is due. It is not: that is dropped until its next time. */
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer);
-void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status);
+/* KVF_OK: the peer's connection is open: says all that is due. Else that is dropped until its next time. */
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status);
 /* A producer rank answered. */
 KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer,
                                                const uint8_t *body, size_t body_bytes);

@@ -142,23 +142,17 @@ static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint
   refuse(sessions, session, now_ns, KVF_PROTOCOL, what);
 }
 
-static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
+/* False if there is no memory for it. */
+static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_context *context = sessions->context;
   kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = context->incarnation};
-  kvf_status status = kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce));
-  if (status == KVF_OK) {
-    status =
-        kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge, challenge.proof);
-  }
-  if (status == KVF_OK) {
-    status =
-        kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
-  }
-  if (status == KVF_OK) {
-    status = kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, session->challenge_bytes);
-  }
-  return status;
+  size_t *bytes = &session->challenge_bytes;
+  return kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce)) == KVF_OK &&
+         kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge,
+                                    challenge.proof) == KVF_OK &&
+         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), bytes) == KVF_OK &&
+         kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, *bytes) == KVF_OK;
 }
 
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
@@ -201,27 +195,25 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   session->role = hello.role;
   memcpy(session->hello, body, body_bytes);
   session->hello_bytes = body_bytes;
-  if (send_challenge(sessions, session) != KVF_OK) {
+  if (!send_challenge(sessions, session)) {
     end_session(sessions, session);
     return;
   }
   session->state = KVF_SESSION_WAIT_PROOF;
 }
 
-static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
+/* False if there is no memory for it. */
+static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   kvf_context *context = sessions->context;
-  kvf_status status = kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id));
-  if (status == KVF_OK) {
-    status = kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
-                                       session->challenge_bytes, &session->key);
-  }
-  if (status != KVF_OK) {
-    return status;
+  if (kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id)) != KVF_OK ||
+      kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
+                                session->challenge_bytes, &session->key) != KVF_OK) {
+    return false;
   }
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   if (session->by_id.tbl == NULL) {
-    return KVF_NO_MEMORY;
+    return false;
   }
   session->state = KVF_SESSION_OPEN;
   session->conn->is_trusted = true;
@@ -230,7 +222,7 @@ static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uin
   sessions->unproven_count--;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
-  return KVF_OK;
+  return true;
 }
 
 /* Their names alone. */
@@ -293,7 +285,7 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
   }
-  if (open_session(sessions, session, now_ns) != KVF_OK || send_welcome(sessions, session) != KVF_OK) {
+  if (!open_session(sessions, session, now_ns) || send_welcome(sessions, session) != KVF_OK) {
     end_session(sessions, session);
   }
 }

@@ -178,7 +178,7 @@ CONTROL_TEST(refused_tickets_follow_the_policy)
   assert_int_equal(verdict.action, KVF_ACTION_FAIL);
   assert_int_equal(verdict.status, KVF_BAD_TICKET);
   assert_in_range(verdict.retry_after_ms, 500, 1500);
-  assert_int_equal(requests->counters.failed, 1);
+  assert_int_equal(requests->counters.verdicts[KVF_ACTION_FAIL], 1);
   verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 33, &own);
   assert_int_equal(verdict.action, KVF_ACTION_RECOMPUTE);
   assert_int_equal(verdict.keep_tokens, 0);
