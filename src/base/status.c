@@ -111,16 +111,12 @@ kvf_status kvf_fail(kvf_status status, char *message, const char *format, ...)
 
 unsigned kvf_status_index(int status)
 {
-  unsigned invalid = 0;
   for (unsigned i = 0; i < TABLE_COUNT; i++) {
     if (table[i].status == status) {
       return i;
     }
-    if (table[i].status == KVF_INVALID) {
-      invalid = i;
-    }
   }
-  return invalid;
+  return kvf_status_index(KVF_INVALID);
 }
 
 const kvf_status_info *kvf_status_describe(int status)

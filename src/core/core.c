@@ -584,9 +584,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   } else if (kvf_loads_next_read(&core->loads, now_ns, &out->read)) {
     out->kind = KVF_EFFECT_READ;
   } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
-    out->kind = out->link.kind == KVF_PEER_DIAL        ? KVF_EFFECT_DIAL
-                : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
-                                                       : KVF_EFFECT_CLOSE_LINK;
+    out->kind = (kvf_effect_kind)out->link.kind;
   } else {
     return false;
   }

@@ -9,8 +9,6 @@
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
 
-typedef enum lease_phase { LEASE_NONE, LEASE_PUBLISHED, LEASE_ENDED } lease_phase;
-
 /* How far the entry's word has come on its way into the fence table. */
 typedef enum store_phase {
   STORE_DONE,   /* it is there */
@@ -39,17 +37,16 @@ struct kvf_lease_entry {
   uint64_t deadline_ns;
   uint64_t deadline_max_ns;
   uint64_t digest;
-  uint8_t phase;
   uint8_t store;
-  uint8_t cause;
-  uint8_t held; /* the live word waits for the bytes, which `store` knows nothing of */
+  uint8_t cause; /* a kvf_lease_end_cause once the lease has ended, until it is given back */
+  uint8_t held;  /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
-  block_list *blocks;
-  uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
+  block_list *blocks;  /* of a lease that has been published and not been given back; else NULL */
+  uint64_t id;         /* of that lease; its word is behind `word` if a later id was ended unpublished */
 };
 
 static_assert(sizeof(kvf_lease_entry) <= 256, "a million leases are 256 MB");
@@ -57,23 +54,21 @@ static_assert(offsetof(kvf_lease_entry, timer) == sizeof(kvf_lease_entry) - CACH
 
 static bool is_live(const kvf_lease_entry *entry)
 {
-  return entry->phase == LEASE_PUBLISHED;
+  return entry->word % 2 == 1;
 }
 
 /* Holds after each change of an entry. */
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
-  assert(is_live(entry) == (entry->word % 2 == 1));
   assert(!entry->held || (is_live(entry) && entry->store != STORE_QUEUED));
   assert(!is_live(entry) || entry->word == kvf_fence_word_live(entry->id));
   assert(!is_live(entry) || entry->deadline_ns <= entry->deadline_max_ns);
   assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
   assert(!kvf_timer_is_armed(&entry->timer) || (is_live(entry) && entry->timer.expires_ns <= entry->deadline_ns));
-  assert((entry->phase == LEASE_ENDED) == (entry->cause != 0));
-  assert(entry->phase != LEASE_ENDED || entry->word >= kvf_fence_word_ended(entry->id));
-  assert((entry->phase == LEASE_NONE) == (entry->blocks == NULL));
+  assert((is_live(entry) || entry->cause != 0) == (entry->blocks != NULL));
+  assert(entry->cause == 0 || entry->word >= kvf_fence_word_ended(entry->id));
   assert(kvf_list_is_linked(&entry->queue) ==
-         (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->phase == LEASE_ENDED)));
+         (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
   assert(table->live <= table->held && table->held <= table->config->lease_slots);
   (void)table;
   (void)entry;
@@ -101,7 +96,7 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config
 void kvf_lease_table_free(kvf_lease_table *table)
 {
   for (uint32_t slot = 0; table->held > 0; slot++) {
-    if (table->entries[slot].phase != LEASE_NONE) {
+    if (table->entries[slot].blocks != NULL) {
       free(table->entries[slot].blocks);
       table->held -= 1;
     }
@@ -189,12 +184,11 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   if (status != KVF_OK) {
     return status;
   }
-  if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
+  if (kvf_fence_word_live(lease->id) <= entry->word || entry->blocks != NULL) {
     free(list);
     return KVF_EXISTS;
   }
   entry->blocks = list;
-  entry->phase = LEASE_PUBLISHED;
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
@@ -232,7 +226,6 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   assert(is_live(entry));
   __builtin_prefetch(entry->blocks); /* to be freed soon */
   kvf_wheel_disarm(&table->wheel, &entry->timer);
-  entry->phase = LEASE_ENDED;
   entry->cause = (uint8_t)cause;
   entry->held = false;
   set_word(table, entry, word);
@@ -490,7 +483,7 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
     queue_store(table, entry);
   } else {
     entry->store = STORE_DONE;
-    if (entry->phase == LEASE_ENDED) {
+    if (entry->cause != 0) {
       kvf_list_push_back(&table->ended, &entry->queue);
     }
   }
@@ -510,7 +503,6 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
                      .u = {.lease_end = (kvf_lease_end_cause)entry->cause}};
   free(entry->blocks);
   entry->blocks = NULL;
-  entry->phase = LEASE_NONE;
   entry->cause = 0;
   table->held -= 1;
   check(table, entry);

@@ -42,9 +42,7 @@ struct kvf_slice {
   kvf_open_load *load;
   kvf_peer *peer;        /* which it holds */
   kvf_fence_claim claim; /* what its fence must say */
-  uint32_t remote_head;  /* `heads` heads, there from this one on ... */
-  uint32_t local_head;   /* ... and here from this one on */
-  uint32_t heads;
+  kvf_rank_share share;  /* the heads that it reads, there and here */
   kvf_slice_state state;
   uint32_t link_id;     /* that its next reads take */
   uint64_t chunk_bytes; /* of its chunks */
@@ -82,10 +80,9 @@ typedef struct load_others {
 typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_DECIDED, LOAD_RELEASED } load_state;
 
 struct kvf_open_load {
-  uint64_t request_id;
   uint64_t user;
-  UT_hash_handle by_id;
-  uint64_t point; /* that nothing is written before; 0: none, or it has come */
+  UT_hash_handle by_id; /* by report.request_id */
+  uint64_t point;       /* that nothing is written before; 0: none, or it has come */
   load_state state;
   kvf_report report;   /* complete when it is decided */
   kvf_list event;      /* in kvf_loads.events while one of its is due */
@@ -138,7 +135,7 @@ static uint64_t stall_timeout_ns(const kvf_loads *loads)
 
 static uint64_t item_bytes(const kvf_loads *loads, const kvf_slice *slice, uint32_t index)
 {
-  return loads->pool->head_bytes[slice->load->items[index].group] * slice->heads;
+  return loads->pool->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
 static uint64_t divided(uint64_t bytes, uint64_t by)
@@ -282,27 +279,7 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
 
-#define BIT(state) (1u << (state))
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
-
-/* From each state, where a slice may go next. */
-static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = BIT(SLICE_READING) | BIT(SLICE_STOPPED),
-    [SLICE_READING] = BIT(SLICE_DRAINING) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_DRAINING] = BIT(SLICE_BACKOFF) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_BACKOFF] = BIT(SLICE_WAIT_PATH) | BIT(SLICE_READING) | BIT(SLICE_STOPPED),
-    [SLICE_DONE] = 0,
-    [SLICE_STOPPED] = 0,
-};
-
-static void move(kvf_slice *slice, kvf_slice_state next)
-{
-  bool legal = (next_states[slice->state] & BIT(next)) != 0;
-  assert(legal);
-  (void)legal;
-  assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
-  slice->state = next;
-}
 
 static void update_ready(kvf_loads *loads, kvf_slice *slice)
 {
@@ -322,9 +299,7 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
 static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_PATH) {
-    move(slice, SLICE_WAIT_PATH);
-  }
+  slice->state = SLICE_WAIT_PATH;
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
@@ -334,7 +309,7 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
-  move(slice, SLICE_READING);
+  slice->state = SLICE_READING;
   slice->link_id = link_id;
   slice->given_up = false;
   update_ready(loads, slice);
@@ -343,7 +318,7 @@ static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 /* DONE or STOPPED: it needs no peer and no timer any more; its reads still end. */
 static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
 {
-  move(slice, state);
+  slice->state = state;
   update_ready(loads, slice);
   kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
@@ -521,7 +496,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
     return false;
   }
   kvf_open_load *load = KVF_CONTAINER_OF(loads->events.next, kvf_open_load, event);
-  *out = (kvf_event){.kind = KVF_EVENT_RELEASED, .id = load->request_id, .user = load->user};
+  *out = (kvf_event){.kind = KVF_EVENT_RELEASED, .id = load->report.request_id, .user = load->user};
   if (load->outcome_due) {
     out->kind = KVF_EVENT_LOAD;
     out->u.report = load->report;
@@ -561,7 +536,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   }
   if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
-    move(slice, SLICE_BACKOFF);
+    slice->state = SLICE_BACKOFF;
     loads->stats.retries++;
     slice->peer->stat.retries++;
     kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
@@ -573,7 +548,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   if (slice->state == SLICE_READING) {
-    move(slice, SLICE_DRAINING);
+    slice->state = SLICE_DRAINING;
   }
   settle_slice(loads, now_ns, slice);
 }
@@ -941,9 +916,7 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
   }
   slice->load = load;
   slice->claim = (kvf_fence_claim){.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest};
-  slice->remote_head = part->remote_head;
-  slice->local_head = part->local_head;
-  slice->heads = part->heads;
+  slice->share = *part;
   slice->missing_count = load->items_count;
   slice->backoff_ns = kvf_ms_to_ns(loads->context->config.backoff_min_ms);
   return KVF_OK;
@@ -1009,7 +982,6 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   if (load == NULL) {
     return KVF_NO_MEMORY;
   }
-  load->request_id = spec->request_id;
   load->user = spec->user;
   load->point = point;
   load->begun_ns = now_ns;
@@ -1025,7 +997,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
   kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
   if (status == KVF_OK) {
-    HASH_ADD(by_id, loads->by_id, request_id, sizeof(load->request_id), load);
+    HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
     if (load->by_id.tbl == NULL) {
       status = KVF_NO_MEMORY;
     }
@@ -1076,8 +1048,8 @@ static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *l
   kvf_context_log(loads->context, now_ns, load->report.status,
                   load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
                   "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-                  (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
-                  load->report.blocks, to);
+                  (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
+                  load->report.prefix, load->report.blocks, to);
 }
 
 /* Goes on from the next source that can be read from; false if there is none. */
@@ -1238,9 +1210,9 @@ static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_l
   *out = (kvf_load_read){.link_id = chunk->link_id,
                          .transfer = {.id = chunk->read_id,
                                       .lease = slice->load->lease,
-                                      .remote_head = slice->remote_head,
-                                      .local_head = slice->local_head,
-                                      .heads = slice->heads,
+                                      .remote_head = slice->share.remote_head,
+                                      .local_head = slice->share.local_head,
+                                      .heads = slice->share.heads,
                                       .items_count = chunk->count,
                                       .items = &slice->load->items[chunk->first],
                                       .small = is_small(loads, chunk)}};

@@ -12,24 +12,26 @@
 
 /* ---- those who wait, and the peer's timer ---- */
 
-static void notify(kvf_peers *peers, kvf_peer *peer)
+static void notify(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind)
 {
+  peer->news |= 1u << kind;
   kvf_list_ensure_back(&peers->notices, &peer->notice);
 }
 
 /* Nothing happens if nobody waits. */
-static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_wait *wait, uint32_t link_id, kvf_status status)
+static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind, uint32_t link_id, kvf_status status)
 {
+  kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
   if (wait->is_wanted) {
-    *wait = (kvf_peer_wait){.is_answered = true, .link_id = link_id, .status = status};
-    notify(peers, peer);
+    *wait = (kvf_peer_wait){.link_id = link_id, .status = status};
+    notify(peers, peer, kind);
   }
 }
 
 static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
 {
-  answer(peers, peer, &peer->link, 0, status);
-  answer(peers, peer, &peer->open, 0, status);
+  answer(peers, peer, KVF_PEER_LINK, 0, status);
+  answer(peers, peer, KVF_PEER_OPEN, 0, status);
 }
 
 /* Until when the transport may take to open the link. */
@@ -84,7 +86,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   }
   if (link->state == KVF_LINK_UP) {
     link->down_link_id = link->link_id;
-    notify(peers, peer);
+    kvf_list_ensure_back(&peers->notices, &peer->notice);
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
@@ -379,7 +381,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
         peer->said_transport = peers->transports[i];
         say_route(peers, now_ns, peer, KVF_OK, peer->said_transport, i);
       }
-      answer(peers, peer, &peer->link, link->link_id, KVF_OK);
+      answer(peers, peer, KVF_PEER_LINK, link->link_id, KVF_OK);
       return;
     }
     if (link->state != KVF_LINK_NONE) {
@@ -395,7 +397,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   peer->said_transport = NULL;
   say_route(peers, now_ns, peer, cause, "no transport", peers->transports_count);
-  answer(peers, peer, &peer->link, 0, cause);
+  answer(peers, peer, KVF_PEER_LINK, 0, cause);
 }
 
 /* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
@@ -409,7 +411,7 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     peers->counters.fast_failures++;
     answer_all(peers, peer, peer->gone);
   } else if (peer->state == KVF_PEER_READY) {
-    answer(peers, peer, &peer->open, 0, KVF_OK);
+    answer(peers, peer, KVF_PEER_OPEN, 0, KVF_OK);
     if (peer->link.is_wanted) {
       choose_link(peers, now_ns, peer);
     }
@@ -480,41 +482,31 @@ void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
   }
 }
 
+/* The id of a link that has gone down, which is said once; 0: there is none. */
+static uint32_t take_down_link(kvf_peer *peer)
+{
+  uint32_t link_id = 0;
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX && link_id == 0; i++) {
+    link_id = peer->links[i].down_link_id;
+    peer->links[i].down_link_id = 0;
+  }
+  return link_id;
+}
+
 bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 {
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
-    *out = (kvf_peer_notice){.peer = peer};
-    /* That a link has gone down is said before its successor is named. */
-    for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (peer->links[i].down_link_id != 0) {
-        out->kind = KVF_PEER_LINK_DOWN;
-        out->link_id = peer->links[i].down_link_id;
-        peer->links[i].down_link_id = 0;
-        return true;
-      }
-    }
-    if (peer->ponged) {
-      peer->ponged = false;
-      out->kind = KVF_PEER_PONG;
+    *out = (kvf_peer_notice){.kind = KVF_PEER_LINK_DOWN, .peer = peer, .link_id = take_down_link(peer)};
+    if (out->link_id != 0) {
       return true;
     }
-    if (peer->is_named) {
-      peer->is_named = false;
-      out->kind = KVF_PEER_NAMED;
-      return true;
-    }
-    if (peer->open.is_answered) {
-      peer->open.is_answered = false;
-      out->kind = KVF_PEER_OPEN;
-      out->status = peer->open.status;
-      return true;
-    }
-    if (peer->link.is_answered) {
-      peer->link.is_answered = false;
-      out->kind = KVF_PEER_LINK;
-      out->link_id = peer->link.link_id;
-      out->status = peer->link.status;
+    if (peer->news != 0) {
+      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->news);
+      const kvf_peer_wait *wait = out->kind == KVF_PEER_LINK ? &peer->link : &peer->open;
+      out->link_id = wait->link_id;
+      out->status = wait->status;
+      peer->news &= peer->news - 1;
       return true;
     }
     kvf_list_remove(&peer->notice);
@@ -573,8 +565,7 @@ static bool is_nobody(const kvf_incarnation *incarnation)
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
   peer->named = *server;
-  peer->is_named = true;
-  notify(peers, peer);
+  notify(peers, peer, KVF_PEER_NAMED);
   kvf_breaker_succeed(&peer->breaker);
   disconnect(peers, peer);
   peer->link.is_wanted = false;
@@ -692,8 +683,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_WAIT_WELCOME && type == KVF_FRAME_WELCOME) {
     on_welcome(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
-    peer->ponged = true;
-    notify(peers, peer);
+    notify(peers, peer, KVF_PEER_PONG);
   } else {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
   }

@@ -59,10 +59,9 @@ typedef struct kvf_peer_slices {
   uint64_t pinged_ns;
 } kvf_peer_slices;
 
-/* Somebody waits for it. The answer is there until its notice has been taken. */
+/* Somebody waits for it, or has been answered. */
 typedef struct kvf_peer_wait {
   bool is_wanted;
-  bool is_answered;
   kvf_status status;
   uint32_t link_id; /* of a link */
 } kvf_peer_wait;
@@ -80,8 +79,7 @@ struct kvf_peer {
   kvf_conn *conn;
   kvf_breaker breaker;
   kvf_incarnation named; /* of a peer whose key names none: who has answered */
-  bool is_named;
-  kvf_status gone; /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
+  kvf_status gone;       /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
   kvf_timer timer;
   kvf_list used;      /* in kvf_peers.used, least recently used first */
   kvf_list action;    /* in kvf_peers.actions while the runtime has something to do */
@@ -89,7 +87,7 @@ struct kvf_peer {
   bool dial_pending;  /* the runtime has not taken the DIAL yet */
   kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
   kvf_peer_wait open; /* by requests: kvf_peers_want_open() */
-  bool ponged;        /* and the notice has not been taken yet */
+  uint32_t news;      /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
   uint64_t dial_id;   /* peers below it were known when it was last dialled */
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
   uint64_t last_failure_ns;
@@ -120,12 +118,13 @@ typedef struct kvf_peer_action {
   const kvf_welcome *welcome; /* with the description of this transport */
 } kvf_peer_action;
 
+/* In the order in which a peer's are given: that a link has gone down is said before its successor is named. */
 typedef enum kvf_peer_notice_kind {
-  KVF_PEER_LINK,      /* an answer to kvf_peers_want_link() */
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
-  KVF_PEER_OPEN,      /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
-  KVF_PEER_NAMED,     /* one whose key names no incarnation has shown whose address it is: peer->named */
-  KVF_PEER_PONG
+  KVF_PEER_PONG,
+  KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
+  KVF_PEER_OPEN,  /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_LINK   /* an answer to kvf_peers_want_link() */
 } kvf_peer_notice_kind;
 
 typedef struct kvf_peer_notice {

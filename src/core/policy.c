@@ -80,11 +80,9 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
     verdict.status = KVF_OK;
     return verdict;
   }
-  if (!recompute_is_wanted(input)) {
-    return fail(status, 0, input->jitter);
-  }
-  if (input->budget_wait_ns > 0) {
-    return fail(status, input->budget_wait_ns, input->jitter);
+  const bool is_wanted = recompute_is_wanted(input);
+  if (!is_wanted || input->budget_wait_ns > 0) {
+    return fail(status, is_wanted ? input->budget_wait_ns : 0, input->jitter);
   }
   verdict.action = KVF_ACTION_RECOMPUTE;
   return verdict;

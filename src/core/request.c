@@ -18,7 +18,7 @@ void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *
 {
   *requests = (kvf_requests){.context = context, .peers = peers, .next_id = 1, .prng = {.state = seed}};
   kvf_list_init(&requests->events);
-  kvf_budget_init(&requests->budget, context->config.recompute_budget_tokens_per_s);
+  requests->budget.tokens_per_s = context->config.recompute_budget_tokens_per_s;
 }
 
 /* There is nothing to tell its producers any more. */
@@ -139,10 +139,7 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
 static uint64_t interval_ns(const kvf_request *request)
 {
   uint64_t interval = request->ttl_min_ns / RENEWALS_PER_TTL;
-  if (interval < TELL_MIN_NS) {
-    return TELL_MIN_NS;
-  }
-  return kvf_time_min(interval, TELL_MAX_NS);
+  return interval < TELL_MIN_NS ? TELL_MIN_NS : kvf_time_min(interval, TELL_MAX_NS);
 }
 
 static void rearm(kvf_requests *requests, kvf_request *request)
@@ -217,22 +214,14 @@ static void stop_telling(kvf_requests *requests, uint64_t now_ns, kvf_request *r
   review(requests, now_ns, request);
 }
 
-static void stop_if_acked(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+/* Producer ranks that have not answered its end. */
+static uint32_t count_unacked(const kvf_request *request)
 {
+  uint32_t count = 0;
   for (uint32_t i = 0; i < request->ranks_count; i++) {
-    if (!request->ranks[i].acked) {
-      return;
-    }
+    count += !request->ranks[i].acked;
   }
-  stop_telling(requests, now_ns, request);
-}
-
-static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    requests->counters.finishes_given_up += !request->ranks[i].acked;
-  }
-  stop_telling(requests, now_ns, request);
+  return count;
 }
 
 /* Takes what is due off the list, as much as fits one frame. */
@@ -321,21 +310,29 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   kvf_list_init(&request->event);
 }
 
-static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
-                         const kvf_request_options *options, uint64_t user, kvf_request **out)
+kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
+                             const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id,
+                             const kvf_ticket **first)
 {
+  kvf_sources good;
+  kvf_status status = kvf_requests_check_sources(requests, now_ns, sources, prompt, &good);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
+    return KVF_NO_RESOURCE;
+  }
   uint32_t ranks = 0;
-  for (uint32_t i = 0; i < sources->count; i++) {
-    ranks += sources->tickets[i]->ranks;
+  for (uint32_t i = 0; i < good.count; i++) {
+    ranks += good.tickets[i]->ranks;
   }
   kvf_request *request = calloc(1, sizeof(*request) + ranks * sizeof(request->ranks[0]));
   if (request == NULL) {
     return KVF_NO_MEMORY;
   }
-  fill(requests, request, sources, options, user);
-  kvf_status status = KVF_OK;
-  for (uint32_t i = 0; status == KVF_OK && i < sources->count; i++) {
-    status = acquire_peers(requests, request, sources->tickets[i], i);
+  fill(requests, request, &good, options, user);
+  for (uint32_t i = 0; status == KVF_OK && i < good.count; i++) {
+    status = acquire_peers(requests, request, good.tickets[i], i);
   }
   if (status == KVF_OK) {
     HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
@@ -344,27 +341,6 @@ static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sour
   if (status != KVF_OK) {
     let_peers_go(requests, now_ns, request);
     free(request);
-    return status;
-  }
-  *out = request;
-  return KVF_OK;
-}
-
-kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
-                             const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id,
-                             const kvf_ticket **first)
-{
-  kvf_sources good;
-  kvf_request *request;
-  kvf_status status = kvf_requests_check_sources(requests, now_ns, sources, prompt, &good);
-  if (status != KVF_OK) {
-    return status;
-  }
-  if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
-    return KVF_NO_RESOURCE;
-  }
-  status = create(requests, now_ns, &good, options, user, &request);
-  if (status != KVF_OK) {
     return status;
   }
   requests->next_id++;
@@ -602,8 +578,8 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, const kvf_peer *pe
       on_rank_state(requests, now_ns, rank, seq, item->state);
     }
   }
-  if (asked && request->state == KVF_REQUEST_FINISHING) {
-    stop_if_acked(requests, now_ns, request);
+  if (asked && request->state == KVF_REQUEST_FINISHING && count_unacked(request) == 0) {
+    stop_telling(requests, now_ns, request);
   }
 }
 
@@ -636,7 +612,8 @@ void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request 
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
     on_deadline(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
-    give_up(requests, now_ns, request);
+    requests->counters.finishes_given_up += count_unacked(request);
+    stop_telling(requests, now_ns, request);
   } else {
     assert(now_ns >=
            request->renew_ns); /* no timer is early, and it is set anew whenever one of the two times changes */

@@ -14,7 +14,7 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_t
   *sessions = (kvf_sessions){.context = context, .leases = leases};
   kvf_list_init(&sessions->unproven);
   kvf_list_init(&sessions->open);
-  kvf_budget_init(&sessions->check_budget, KVF_CHECK_BYTES_PER_S);
+  sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
