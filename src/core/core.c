@@ -457,7 +457,7 @@ static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_f
     kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
     return;
   }
-  peer->awaited_since_ns = 0;
+  peer->answer_by_ns = KVF_TIME_NEVER;
   if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
     kvf_peers_on_malformed(&core->peers, now_ns, peer);
   }

@@ -34,19 +34,15 @@ static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
   answer(peers, peer, KVF_PEER_OPEN, 0, status);
 }
 
-/* Until when the transport may take to open the link. */
-static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
+/* How long a handshake may take, and an answer. */
+static uint64_t handshake_by_ns(const kvf_peers *peers, uint64_t now_ns)
 {
-  return link->state != KVF_LINK_OPENING
-             ? KVF_TIME_NEVER
-             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->context->config.handshake_timeout_ms));
+  return kvf_time_add(now_ns, kvf_ms_to_ns(peers->context->config.handshake_timeout_ms));
 }
 
 static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
-  const kvf_config *config = &peers->context->config;
-  uint64_t handshake_ns = kvf_ms_to_ns(config->handshake_timeout_ms);
-  uint64_t idle_ns = kvf_ms_to_ns(config->idle_timeout_ms);
+  uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   uint64_t at = kvf_time_add(now_ns, idle_ns);
   switch (peer->state) {
     case KVF_PEER_IDLE:
@@ -55,16 +51,13 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
       }
       break;
     case KVF_PEER_READY:
-      at = kvf_time_add(now_ns, idle_ns / 3); /* for a ping */
-      if (peer->awaited_since_ns != 0) {
-        at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
-      }
+      at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
       for (uint32_t i = 0; i < peers->transports_count; i++) {
-        at = kvf_time_min(at, opened_by_ns(peers, &peer->links[i]));
+        at = kvf_time_min(at, peer->links[i].open_by_ns);
       }
       break;
     default:
-      at = kvf_time_add(now_ns, handshake_ns);
+      at = handshake_by_ns(peers, now_ns);
       break;
   }
   kvf_wheel_arm(&peers->context->wheel, &peer->timer, at);
@@ -91,6 +84,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
   link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
+  link->open_by_ns = KVF_TIME_NEVER;
   act(peers, peer);
 }
 
@@ -110,7 +104,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     peer->welcome = NULL;
   }
   peer->dial_pending = false;
-  peer->awaited_since_ns = 0;
+  peer->answer_by_ns = KVF_TIME_NEVER;
   peer->state = KVF_PEER_IDLE;
 }
 
@@ -212,8 +206,10 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
     peer->links[i].peer = peer;
     peer->links[i].transport = i;
+    peer->links[i].open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_init(&peer->links[i].breaker, cooldown_ns, cooldown_max_ns);
   }
+  peer->answer_by_ns = KVF_TIME_NEVER;
   kvf_timer_init(&peer->timer, KVF_TIMER_PEER);
   kvf_list_init(&peer->used);
   kvf_list_init(&peer->action);
@@ -465,8 +461,8 @@ void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  if (peer->awaited_since_ns == 0) {
-    peer->awaited_since_ns = now_ns == 0 ? 1 : now_ns;
+  if (peer->answer_by_ns == KVF_TIME_NEVER) {
+    peer->answer_by_ns = handshake_by_ns(peers, now_ns);
     rearm(peers, peer, now_ns);
   }
 }
@@ -675,7 +671,7 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  peer->awaited_since_ns = 0;
+  peer->answer_by_ns = KVF_TIME_NEVER;
   if (type == KVF_FRAME_REFUSED) {
     on_refused(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_WAIT_CHALLENGE && type == KVF_FRAME_CHALLENGE) {
@@ -711,14 +707,12 @@ static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *p
 
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  const kvf_config *config = &peers->context->config;
-  if (peer->awaited_since_ns != 0 &&
-      now_ns >= kvf_time_add(peer->awaited_since_ns, kvf_ms_to_ns(config->handshake_timeout_ms))) {
+  if (now_ns >= peer->answer_by_ns) {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
   }
   for (uint32_t i = 0; i < peers->transports_count; i++) {
-    if (now_ns >= opened_by_ns(peers, &peer->links[i])) {
+    if (now_ns >= peer->links[i].open_by_ns) {
       kvf_peers_on_link(peers, now_ns, peer->links[i].link_id, KVF_HANDSHAKE_TIMEOUT);
     }
   }
@@ -778,6 +772,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
   }
   if (status == KVF_OK) {
     link->state = KVF_LINK_UP;
+    link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
     advance(peers, now_ns, link->peer);
     return;
@@ -824,12 +819,11 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 
 static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
-  link->state = KVF_LINK_OPENING;
-  link->opening_since_ns = now_ns;
   kvf_timer *timer = &link->peer->timer;
-  uint64_t by_ns = opened_by_ns(peers, link);
-  if (!kvf_timer_is_armed(timer) || by_ns < timer->expires_ns) {
-    kvf_wheel_arm(&peers->context->wheel, timer, by_ns);
+  link->state = KVF_LINK_OPENING;
+  link->open_by_ns = handshake_by_ns(peers, now_ns);
+  if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
+    kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
   }
 }
 

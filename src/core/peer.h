@@ -40,9 +40,9 @@ typedef struct kvf_peer_link {
   kvf_link_state state;
   uint32_t link_id; /* the link's id: never used again */
   UT_hash_handle by_link_id;
-  uint32_t transport;        /* index into the node's own list of transports */
-  uint32_t down_link_id;     /* has gone down and its notice has not been taken yet; 0: none */
-  uint64_t opening_since_ns; /* while OPENING */
+  uint32_t transport;    /* index into the node's own list of transports */
+  uint32_t down_link_id; /* has gone down and its notice has not been taken yet; 0: none */
+  uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
   kvf_peer *peer;
   kvf_breaker breaker;
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
@@ -92,9 +92,9 @@ struct kvf_peer {
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
   uint64_t last_failure_ns;
   kvf_peer_slices slices;
-  kvf_list due;              /* requests' ranks that have something to say to it: theirs alone (request.c) */
-  uint64_t used_ns;          /* last acquired or released */
-  uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
+  kvf_list due;          /* requests' ranks that have something to say to it: theirs alone (request.c) */
+  uint64_t used_ns;      /* last acquired or released */
+  uint64_t answer_by_ns; /* to a frame that calls for one; KVF_TIME_NEVER: nothing is awaited */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
   kvf_key session_key;

@@ -633,11 +633,10 @@ kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, con
   kvf_report report = {.request_id = request_id,
                        .ranks_mask = entry->ranks.all,
                        .blocks = positions_of(entry),
-                       .prefix = is_use ? positions_of(entry) : 0,
+                       .prefix = is_use ? positions_of(entry) : verdict->keep_blocks,
                        .status = verdict->status};
-  if (verdict->action == KVF_ACTION_RECOMPUTE) {
-    report.prefix = verdict->keep_blocks;
-  } else if (!is_use) {
+  if (verdict->action == KVF_ACTION_FAIL) {
+    report.prefix = 0;
     entry->blockers |= KVF_BLOCKER_POLICY;
   }
   return kvf_recovery_report(recovery, &report);
