@@ -38,8 +38,7 @@ typedef struct kvf_context {
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
-  /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
-   */
+  /* What a consumer rank is told of this rank's memory; all zeros while there is none. session_id is unused. */
   kvf_welcome welcome;
   kvf_wheel wheel; /* of all timers but the leases' */
   kvf_conns conns;

@@ -22,9 +22,6 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   context->logger = config->logger;
   kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
-  context->welcome.rank = config->options.rank;
-  context->welcome.ranks = config->options.ranks;
-  context->welcome.block_tokens = config->options.block_tokens;
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
   kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);
   return status == KVF_OK ? kvf_context_compat(&context->config, context->compat) : status;
@@ -182,8 +179,6 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   }
   core->pool.exists = false;
   kvf_welcome_free(&core->context.welcome);
-  core->context.welcome.regions_count = 0;
-  core->context.welcome.transports_count = 0;
   return true;
 }
 

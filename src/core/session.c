@@ -236,10 +236,11 @@ static void name_transports(kvf_welcome *out, const kvf_welcome *from)
 
 static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
+  const kvf_config *config = &sessions->context->config;
   kvf_welcome *welcome = &sessions->context->welcome;
-  kvf_welcome brief = {.rank = welcome->rank, .ranks = welcome->ranks, .block_tokens = welcome->block_tokens};
+  kvf_welcome brief = {.rank = config->rank, .ranks = config->ranks, .block_tokens = config->block_tokens};
   /* A control node reads no blocks: it need not know where they are. */
-  kvf_welcome *sent = session->role == KVF_ROLE_RANK ? welcome : &brief;
+  kvf_welcome *sent = session->role == KVF_ROLE_RANK && welcome->regions_count > 0 ? welcome : &brief;
   if (session->role == KVF_ROLE_CHECK) {
     name_transports(&brief, welcome);
   }

@@ -156,6 +156,16 @@ static uint64_t open_session(uint32_t connections_max)
   return world.producer.conn_id;
 }
 
+/* Its consumers have still to tell it that they are done, and to hear that their leases have ended. */
+CONTROL_TEST(who_has_no_memory_any_more_still_answers)
+{
+  open_world(64);
+  assert_true(kvf_core_clear_memory(&world.producer.core, world.now_ns));
+  connect_both();
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
+  assert_int_equal(world.consumer.core.peers.by_key->state, KVF_PEER_READY);
+}
+
 static void set_key(kvf_key *key, const char *text)
 {
   key->bytes = strlen(text);
