@@ -25,6 +25,7 @@ struct kvf_load_chunk {
   uint32_t link_id;
   uint32_t first;
   uint32_t count;
+  uint64_t bytes;    /* of its items */
   uint32_t verified; /* of its first items, when it ends */
   bool cancelled;
 };
@@ -163,34 +164,25 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
   }
 }
 
-/* Sets the chunk to the first run of missing items, as long as the limits allow. */
-static void choose_items(const kvf_loads *loads, const kvf_slice *slice, kvf_load_chunk *chunk)
+/* Takes the first run of missing items, as long as the limits allow. */
+static void take_items(const kvf_loads *loads, kvf_slice *slice, kvf_load_chunk *chunk)
 {
-  uint32_t end = slice->load->items_count;
-  uint32_t first = slice->first_missing;
-  while (first < end && kvf_bitmap_get(slice->taken, first)) {
-    first++;
+  const uint32_t end = slice->load->items_count;
+  uint32_t next = slice->first_missing;
+  while (next < end && kvf_bitmap_get(slice->taken, next)) {
+    next++;
   }
-  assert(first < end);
-  uint64_t bytes = item_bytes(loads, slice, first);
-  uint32_t count = 1;
-  while (count < KVF_CHUNK_ITEMS_MAX && first + count < end && !kvf_bitmap_get(slice->taken, first + count) &&
-         bytes + item_bytes(loads, slice, first + count) <= slice->chunk_bytes) {
-    bytes += item_bytes(loads, slice, first + count);
-    count++;
-  }
-  chunk->first = first;
-  chunk->count = count;
-}
-
-static void take_items(kvf_slice *slice, const kvf_load_chunk *chunk)
-{
-  for (uint32_t i = 0; i < chunk->count; i++) {
-    assert(!kvf_bitmap_get(slice->taken, chunk->first + i)); /* no read of it is in flight */
-    kvf_bitmap_set(slice->taken, chunk->first + i);
-  }
+  assert(next < end);
+  chunk->first = next;
+  chunk->bytes = 0;
+  do {
+    chunk->bytes += item_bytes(loads, slice, next);
+    kvf_bitmap_set(slice->taken, next++);
+  } while (next < end && next - chunk->first < KVF_CHUNK_ITEMS_MAX && !kvf_bitmap_get(slice->taken, next) &&
+           chunk->bytes + item_bytes(loads, slice, next) <= slice->chunk_bytes);
+  chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
-  slice->first_missing = chunk->first + chunk->count;
+  slice->first_missing = next;
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -203,8 +195,7 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   if (chunk->by_read.tbl == NULL) {
     return NULL;
   }
-  choose_items(loads, slice, chunk);
-  take_items(slice, chunk);
+  take_items(loads, slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->cancelled = false;
   chunk->verified = 0;
@@ -267,14 +258,8 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
 static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 {
   const kvf_slice *slice = chunk->slice;
-  if (slice->load->slices_open != 1 || slice->load->items_count - slice->good_count != chunk->count) {
-    return false;
-  }
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < chunk->count; i++) {
-    bytes += item_bytes(loads, slice, chunk->first + i);
-  }
-  return bytes <= loads->context->config.inline_bytes;
+  return slice->load->slices_open == 1 && slice->load->items_count - slice->good_count == chunk->count &&
+         chunk->bytes <= loads->context->config.inline_bytes;
 }
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
