@@ -1025,18 +1025,6 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   return status;
 }
 
-static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
-                       const char *from)
-{
-  char to[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&ticket->rank[0].address, to);
-  kvf_context_log(loads->context, now_ns, load->report.status,
-                  load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
-                  "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-                  (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
-                  load->report.prefix, load->report.blocks, to);
-}
-
 /* Goes on from the next source that can be read from; false if there is none. */
 static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
@@ -1050,8 +1038,14 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     const kvf_ticket *ticket = load->others->sources.tickets[i];
     if (read_source(loads, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) ==
         KVF_OK) {
+      char to[KVF_ADDRESS_TEXT_BYTES];
+      kvf_address_format(&ticket->rank[0].address, to);
       loads->stats.source_switches++;
-      log_switch(loads, now_ns, load, ticket, from);
+      kvf_context_log(loads->context, now_ns, load->report.status,
+                      load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
+                      "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+                      (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
+                      load->report.prefix, load->report.blocks, to);
       return true;
     }
   }
@@ -1189,20 +1183,6 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
   return true;
 }
 
-static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_load_read *out)
-{
-  const kvf_slice *slice = chunk->slice;
-  *out = (kvf_load_read){.link_id = chunk->link_id,
-                         .transfer = {.id = chunk->read_id,
-                                      .lease = slice->load->lease,
-                                      .remote_head = slice->share.remote_head,
-                                      .local_head = slice->share.local_head,
-                                      .heads = slice->share.heads,
-                                      .items_count = chunk->count,
-                                      .items = &slice->load->items[chunk->first],
-                                      .small = is_small(loads, chunk)}};
-}
-
 /* A chunk of the load whose turn it is, then the turn is the next one's; likewise for the slices of a load. */
 bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
 {
@@ -1224,7 +1204,15 @@ bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
       kvf_list_ensure_back(&loads->ready, &load->ready);
     }
     if (chunk != NULL) {
-      fill_read(loads, chunk, out);
+      *out = (kvf_load_read){.link_id = chunk->link_id,
+                             .transfer = {.id = chunk->read_id,
+                                          .lease = load->lease,
+                                          .remote_head = slice->share.remote_head,
+                                          .local_head = slice->share.local_head,
+                                          .heads = slice->share.heads,
+                                          .items_count = chunk->count,
+                                          .items = &load->items[chunk->first],
+                                          .small = is_small(loads, chunk)}};
       return true;
     }
   }

@@ -878,15 +878,6 @@ static kvf_link_stat link_stat_of(const char *name, const kvf_breaker *breaker, 
   return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = breaker->cause, .up = up};
 }
 
-static void describe_links(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)
-{
-  out->links[out->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
-  for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
-    const kvf_peer_link *link = &peer->links[i];
-    out->links[out->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
-  }
-}
-
 static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
 {
   *out = peer->stat;
@@ -898,7 +889,11 @@ static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *pe
   if (out->last_failure != KVF_OK) {
     out->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
   }
-  describe_links(peers, peer, out);
+  out->links[out->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
+  for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
+    const kvf_peer_link *link = &peer->links[i];
+    out->links[out->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
+  }
 }
 
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)

@@ -402,18 +402,13 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
   return !entry->released && (entry->ended || entry->decided != NOTHING) ? KVF_RECOVERY_RELEASE : NOTHING;
 }
 
-static void leave(kvf_recovery *recovery, kvf_recovery_entry *entry)
-{
-  put(recovery, &recovery->errors, entry, false);
-  disown_blocks(recovery, entry);
-  take_out(recovery, entry);
-}
-
 static void review(kvf_recovery *recovery, kvf_recovery_entry *entry)
 {
   put(recovery, &recovery->due, entry, next_kind(recovery, entry) != NOTHING);
   if (entry->ended && entry->released) {
-    leave(recovery, entry);
+    put(recovery, &recovery->errors, entry, false);
+    disown_blocks(recovery, entry);
+    take_out(recovery, entry);
   }
 }
 

@@ -92,16 +92,6 @@ static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, co
   return KVF_OK;
 }
 
-static void log_left_out(kvf_requests *requests, uint64_t now_ns, kvf_status status, const kvf_ticket *ticket,
-                         const char *why)
-{
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&ticket->rank[0].address, address);
-  requests->counters.sources_left_out++;
-  kvf_context_log(requests->context, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
-                  address, kvf_status_name(status), why);
-}
-
 kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
                                       const kvf_prompt *prompt, kvf_sources *good)
 {
@@ -128,19 +118,17 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   }
   for (uint32_t i = 0; i < all->count; i++) {
     if (status[i] != KVF_OK) {
-      log_left_out(requests, now_ns, status[i], all->tickets[i], why[i]);
+      char address[KVF_ADDRESS_TEXT_BYTES];
+      kvf_address_format(&all->tickets[i]->rank[0].address, address);
+      requests->counters.sources_left_out++;
+      kvf_context_log(requests->context, now_ns, status[i], 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
+                      address, kvf_status_name(status[i]), why[i]);
     }
   }
   return KVF_OK;
 }
 
 /* ---- renewals and the end, to every rank of the producers ---- */
-
-static uint64_t interval_ns(const kvf_request *request)
-{
-  uint64_t interval = request->ttl_min_ns / RENEWALS_PER_TTL;
-  return interval < TELL_MIN_NS ? TELL_MIN_NS : kvf_time_min(interval, TELL_MAX_NS);
-}
 
 static void rearm(kvf_requests *requests, kvf_request *request)
 {
@@ -153,7 +141,9 @@ static void rearm(kvf_requests *requests, kvf_request *request)
 
 static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  request->renew_ns = kvf_time_add(now_ns, interval_ns(request));
+  uint64_t interval_ns = request->ttl_min_ns / RENEWALS_PER_TTL;
+  interval_ns = interval_ns < TELL_MIN_NS ? TELL_MIN_NS : kvf_time_min(interval_ns, TELL_MAX_NS);
+  request->renew_ns = kvf_time_add(now_ns, interval_ns);
   rearm(requests, request);
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
@@ -243,22 +233,6 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
     leases->items[leases->count++] = (kvf_leases_item){.lease = request->leases[rank->source],
                                                        .request_id = request->id,
                                                        .kind = (uint8_t)(finishes ? request->finish : KVF_FINISH_NONE)};
-  }
-}
-
-static void say_due(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer)
-{
-  kvf_conn *conn = peer->state == KVF_PEER_READY ? peer->conn : NULL;
-  kvf_leases leases;
-  uint8_t body[KVF_LEASES_BYTES_MAX];
-  size_t bytes = 0;
-  while (conn != NULL && !kvf_list_is_empty(&peer->due)) {
-    collect(requests, &peer->due, &leases);
-    if (kvf_leases_encode(&leases, body, sizeof(body), &bytes) != KVF_OK ||
-        kvf_conn_send(conn, KVF_FRAME_LEASES, body, bytes) != KVF_OK) {
-      return; /* the peer does not read: what was taken comes again at its next time */
-    }
-    kvf_peers_await(requests->peers, now_ns, peer);
   }
 }
 
@@ -531,13 +505,20 @@ static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_ra
 
 void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
+  kvf_leases leases;
+  uint8_t body[KVF_LEASES_BYTES_MAX];
+  size_t bytes = 0;
   kvf_list *node;
-  if (status == KVF_OK) {
-    say_due(requests, now_ns, peer);
-    return;
-  }
-  while ((node = kvf_list_pop_front(&peer->due)) != NULL) {
+  while (status != KVF_OK && (node = kvf_list_pop_front(&peer->due)) != NULL) {
     on_unreached(requests, now_ns, KVF_CONTAINER_OF(node, kvf_request_rank, due), status);
+  }
+  while (peer->state == KVF_PEER_READY && !kvf_list_is_empty(&peer->due)) {
+    collect(requests, &peer->due, &leases);
+    if (kvf_leases_encode(&leases, body, sizeof(body), &bytes) != KVF_OK ||
+        kvf_conn_send(peer->conn, KVF_FRAME_LEASES, body, bytes) != KVF_OK) {
+      return; /* the peer does not read: what was taken comes again at its next time */
+    }
+    kvf_peers_await(requests->peers, now_ns, peer);
   }
 }
 
@@ -598,19 +579,14 @@ kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const
 
 /* ---- time and events ---- */
 
-/* The load's last moment: ranks that have not reported are lost, and so is who could say that they are released. */
-static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  requests->counters.ranks_lost++;
-  find_nothing(request, KVF_RANK_LOST);
-  request->own.stuck = true;
-  conclude(requests, now_ns, request);
-}
-
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
-    on_deadline(requests, now_ns, request);
+    /* Ranks that have not reported are lost, and so is who could say that they are released. */
+    requests->counters.ranks_lost++;
+    find_nothing(request, KVF_RANK_LOST);
+    request->own.stuck = true;
+    conclude(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
     requests->counters.finishes_given_up += count_unacked(request);
     stop_telling(requests, now_ns, request);

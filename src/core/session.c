@@ -55,22 +55,16 @@ void kvf_sessions_end_readers(kvf_sessions *sessions)
   }
 }
 
-/* Of the host, since whoever connects anew gets another port. */
-static uint32_t peer_number(const kvf_session *session)
-{
-  uint32_t number;
-  memcpy(&number, &session->address.ip[12], sizeof(number));
-  return number;
-}
-
 /* One line on a connection that is refused or closed: `how` it ends, and why. */
 static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, const char *how,
                     kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
+  uint32_t host; /* not the port, since whoever connects anew gets another one */
+  memcpy(&host, &session->address.ip[12], sizeof(host));
   kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, reason, peer_number(session), level, "%s a connection from %s: %s: %s",
-                  how, address, kvf_status_name(reason), what);
+  kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
+                  kvf_status_name(reason), what);
 }
 
 static void make_room(kvf_sessions *sessions, uint64_t now_ns)
@@ -225,15 +219,6 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   return true;
 }
 
-/* Their names alone. */
-static void name_transports(kvf_welcome *out, const kvf_welcome *from)
-{
-  out->transports_count = from->transports_count;
-  for (uint32_t i = 0; i < from->transports_count; i++) {
-    memcpy(out->transports[i].name, from->transports[i].name, sizeof(out->transports[i].name));
-  }
-}
-
 static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
   const kvf_config *config = &sessions->context->config;
@@ -241,8 +226,11 @@ static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
   kvf_welcome brief = {.rank = config->rank, .ranks = config->ranks, .block_tokens = config->block_tokens};
   /* A control node reads no blocks: it need not know where they are. */
   kvf_welcome *sent = session->role == KVF_ROLE_RANK && welcome->regions_count > 0 ? welcome : &brief;
-  if (session->role == KVF_ROLE_CHECK) {
-    name_transports(&brief, welcome);
+  if (session->role == KVF_ROLE_CHECK) { /* is told their names alone */
+    brief.transports_count = welcome->transports_count;
+    for (uint32_t i = 0; i < welcome->transports_count; i++) {
+      memcpy(brief.transports[i].name, welcome->transports[i].name, sizeof(brief.transports[i].name));
+    }
   }
   sent->session_id = session->id;
   sent->version_min = KVF_PROTOCOL_VERSION;
