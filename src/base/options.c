@@ -446,15 +446,6 @@ static kvf_status check_option(const kvf_option *option, const kvf_config *confi
   return number >= option->min && number <= option->max ? KVF_OK : say_bad_value(option, shown, message);
 }
 
-static kvf_status check_require(const kvf_config *config, char *message)
-{
-  return (parse_transports(config->require) & ~parse_transports(config->transports)) == 0
-             ? KVF_OK
-             : kvf_fail(KVF_INVALID, message,
-                        "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
-                        config->require, config->transports);
-}
-
 static kvf_status check_identity(const kvf_config *config, char *message)
 {
   bool has_block_tokens = false;
@@ -497,6 +488,10 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
                         orders[i].smaller, orders[i].smaller_value, orders[i].larger, orders[i].larger_value);
     }
   }
-  status = status == KVF_OK ? check_require(config, message) : status;
+  if (status == KVF_OK && (parse_transports(config->require) & ~parse_transports(config->transports)) != 0) {
+    status = kvf_fail(KVF_INVALID, message,
+                      "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
+                      config->require, config->transports);
+  }
   return status == KVF_OK ? check_identity(config, message) : status;
 }

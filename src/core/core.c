@@ -445,30 +445,20 @@ void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_s
   }
 }
 
-static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
-                          size_t body_bytes)
-{
-  if (peer->state != KVF_PEER_READY || type != KVF_FRAME_LEASE_STATES) {
-    kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
-    return;
-  }
-  peer->answer_by_ns = KVF_TIME_NEVER;
-  if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
-    kvf_peers_on_malformed(&core->peers, now_ns, peer);
-  }
-}
-
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
   kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
-  if (conn == NULL) {
-    return;
-  }
-  if (conn->session != NULL) {
+  kvf_peer *peer = conn == NULL ? NULL : conn->peer;
+  if (conn != NULL && conn->session != NULL) {
     kvf_session_on_frame(&core->sessions, conn->session, now_ns, type, body, body_bytes);
-  } else if (conn->peer != NULL) {
-    on_peer_frame(core, now_ns, conn->peer, type, body, body_bytes);
+  } else if (peer != NULL && peer->state == KVF_PEER_READY && type == KVF_FRAME_LEASE_STATES) {
+    peer->answer_by_ns = KVF_TIME_NEVER;
+    if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
+      kvf_peers_on_malformed(&core->peers, now_ns, peer);
+    }
+  } else if (peer != NULL) {
+    kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
   }
 }
 

@@ -301,23 +301,15 @@ static bool any_in_state(const kvf_lease_entry *entry, uint8_t state)
   return first_in_state(entry, state) < KVF_LEASE_CONSUMERS_MAX;
 }
 
-static unsigned find_consumer(const kvf_lease_entry *entry, const kvf_consumer_key *key)
-{
-  unsigned i = 0;
-  while (i < KVF_LEASE_CONSUMERS_MAX &&
-         (entry->consumer_states[i] == CONSUMER_NONE || entry->consumers[i].request_id != key->request_id ||
-          memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) != 0)) {
-    i++;
-  }
-  return i;
-}
-
 /* The consumer's index, and it is attached if it was not known; KVF_LEASE_CONSUMERS_MAX if there is no room. */
 static unsigned find_or_attach(kvf_lease_entry *entry, const kvf_consumer_key *key)
 {
-  unsigned i = find_consumer(entry, key);
-  if (i < KVF_LEASE_CONSUMERS_MAX) {
-    return i;
+  unsigned i = 0;
+  for (; i < KVF_LEASE_CONSUMERS_MAX; i++) {
+    if (entry->consumer_states[i] != CONSUMER_NONE && entry->consumers[i].request_id == key->request_id &&
+        memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
+      return i;
+    }
   }
   static const uint8_t room[] = {CONSUMER_NONE, KVF_FINISH_DETACHED, KVF_FINISH_ABORTED};
   for (unsigned k = 0; i == KVF_LEASE_CONSUMERS_MAX && k < sizeof(room); k++) {
@@ -398,15 +390,6 @@ kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now
 
 /* ---- readers ---- */
 
-/* KVF_BLOCK_NONE if the list has no such position. */
-static uint32_t block_at(const block_list *list, uint32_t group, uint32_t position)
-{
-  if (group >= list->groups || position >= list->data[group + 1] - list->data[group]) {
-    return KVF_BLOCK_NONE;
-  }
-  return list->data[list->data[group] + position];
-}
-
 kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                      kvf_transfer_item *items, uint32_t count)
 {
@@ -419,9 +402,13 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
   if (refusal != KVF_OK) {
     return refusal;
   }
-  for (uint32_t i = 0; i < count; i++) {
-    items[i].remote_block = block_at(entry->blocks, items[i].group, items[i].position);
-    if (items[i].remote_block == KVF_BLOCK_NONE) {
+  const block_list *list = entry->blocks;
+  for (kvf_transfer_item *item = items; item < items + count; item++) {
+    if (item->group >= list->groups || item->position >= list->data[item->group + 1] - list->data[item->group]) {
+      return KVF_INVALID;
+    }
+    item->remote_block = list->data[list->data[item->group] + item->position];
+    if (item->remote_block == KVF_BLOCK_NONE) {
       return KVF_INVALID;
     }
   }
@@ -430,30 +417,24 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
 
 /* ---- time ---- */
 
-static void on_timer(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
-{
-  if (has_run_out(entry, now_ns)) {
-    end_own(table, entry, KVF_LEASE_END_EXPIRED);
-  } else {
-    kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
-    check(table, entry);
-  }
-}
-
 /* In groups, so that the entries of a group are fetched from memory together. */
 void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_items)
 {
   kvf_lease_entry *group[TICK_GROUP];
-  uint32_t work = max_items;
   uint32_t count;
   do {
     kvf_timer *timer;
-    for (count = 0; count < TICK_GROUP && (timer = kvf_wheel_expire(&table->wheel, now_ns, &work)) != NULL; count++) {
+    for (count = 0; count < TICK_GROUP && (timer = kvf_wheel_expire(&table->wheel, now_ns, &max_items)) != NULL;
+         count++) {
       group[count] = KVF_CONTAINER_OF(timer, kvf_lease_entry, timer);
       __builtin_prefetch(group[count], 1);
     }
     for (uint32_t i = 0; i < count; i++) {
-      on_timer(table, group[i], now_ns);
+      expire_if_due(table, group[i], now_ns);
+      if (is_live(group[i])) {
+        kvf_wheel_arm(&table->wheel, &group[i]->timer, group[i]->deadline_ns);
+        check(table, group[i]);
+      }
     }
   } while (count == TICK_GROUP);
 }

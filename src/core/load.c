@@ -321,12 +321,6 @@ static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
   }
 }
 
-static void stop_slice(kvf_loads *loads, kvf_slice *slice)
-{
-  cancel_reads(loads, slice);
-  leave(loads, slice, SLICE_STOPPED);
-}
-
 /* ---- outcome and release ---- */
 
 /* Leading positions that all slices have. Positions that are not wanted are good already. With several groups a partial
@@ -342,15 +336,6 @@ static uint32_t count_prefix(const kvf_open_load *load)
     return load->report.blocks;
   }
   return load->groups == 1 ? load->items[leading].position : 0;
-}
-
-static void count_done(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load)
-{
-  for (uint32_t i = 0; i < load->slices_count; i++) {
-    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)]++;
-  }
-  kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
-  kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
 }
 
 /* By the first slice from `slice` on that is not done. A load that was aborted says nothing of its peer. */
@@ -435,13 +420,16 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
   if (status == KVF_OK) {
-    count_done(loads, now_ns, load);
+    kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
+    kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
   } else {
     count_failed(loads, now_ns, load, slice != NULL ? slice : load->slices, (kvf_status)load->report.status);
   }
   for (uint32_t i = 0; i < load->slices_count; i++) {
+    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)] += status == KVF_OK;
     if (load->slices[i].state != SLICE_DONE) {
-      stop_slice(loads, &load->slices[i]);
+      cancel_reads(loads, &load->slices[i]);
+      leave(loads, &load->slices[i], SLICE_STOPPED);
     }
   }
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
@@ -612,17 +600,12 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   on_trouble(loads, now_ns, slice, KVF_TRANSFER_STALLED);
 }
 
-/* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile may
- * wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly ever
- * runs would wait for a dead peer until the deadline. */
-static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
-{
-  return !slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE;
-}
-
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
-  if (has_overslept(loads, now_ns, slice)) {
+  /* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile
+   * may wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly
+   * ever runs would wait for a dead peer until the deadline. */
+  if (!slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE) {
     uint64_t silent_since_ns = now_ns - stall_timeout_ns(loads) / 2;
     slice->progress_ns = slice->progress_ns > silent_since_ns ? slice->progress_ns : silent_since_ns;
     slice->begun_anew = true;

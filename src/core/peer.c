@@ -878,32 +878,29 @@ static kvf_link_stat link_stat_of(const char *name, const kvf_breaker *breaker, 
   return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = breaker->cause, .up = up};
 }
 
-static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
-{
-  *out = peer->stat;
-  out->gone = peer->gone;
-  out->users = peer->users;
-  if (peer->users == 0) {
-    out->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
-  }
-  if (out->last_failure != KVF_OK) {
-    out->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
-  }
-  out->links[out->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
-  for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
-    const kvf_peer_link *link = &peer->links[i];
-    out->links[out->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
-  }
-}
-
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
 {
   const size_t most = capacity < KVF_PEERS_LISTED_MAX ? capacity : KVF_PEERS_LISTED_MAX;
   size_t count = 0;
   for (const kvf_list *node = peers->used.prev; node != &peers->used && count < most; node = node->prev) {
     const kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
-    if (!is_unused(peers, now_ns, peer)) {
-      describe(peers, now_ns, peer, &out[count++]);
+    if (is_unused(peers, now_ns, peer)) {
+      continue;
+    }
+    kvf_peer_stat *stat = &out[count++];
+    *stat = peer->stat;
+    stat->gone = peer->gone;
+    stat->users = peer->users;
+    if (peer->users == 0) {
+      stat->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
+    }
+    if (stat->last_failure != KVF_OK) {
+      stat->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
+    }
+    stat->links[stat->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
+    for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
+      const kvf_peer_link *link = &peer->links[i];
+      stat->links[stat->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
     }
   }
   return count;

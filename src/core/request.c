@@ -365,26 +365,13 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   return verdict;
 }
 
-/* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
-static bool is_kept_whole(const kvf_requests *requests, const kvf_request *request)
-{
-  return request->groups > 1 || !requests->context->config.keep_prefix;
-}
-
-/* A client that is told to come again may come again to another engine, with the same ticket. */
-static kvf_finish_kind finish_of(const kvf_verdict *verdict)
-{
-  if (verdict->action != KVF_ACTION_FAIL) {
-    return KVF_FINISH_COMPLETED;
-  }
-  return verdict->retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
-}
-
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  /* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
+  const bool whole = request->groups > 1 || !requests->context->config.keep_prefix;
   request->verdict = decide(requests, now_ns, &request->options,
                             (kvf_policy_input){.report = request->own.merged,
-                                               .whole = is_kept_whole(requests, request),
+                                               .whole = whole,
                                                .block_tokens = request->block_tokens,
                                                .tokens = request->tokens});
   request->verdict_pending = true;
@@ -398,7 +385,9 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
                     request->verdict.recompute_tokens,
                     request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
-  finish(requests, now_ns, request, finish_of(&request->verdict));
+  /* A client that is told to come again may come again to another engine, with the same ticket. */
+  const kvf_finish_kind failed = request->verdict.retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
+  finish(requests, now_ns, request, request->verdict.action == KVF_ACTION_FAIL ? failed : KVF_FINISH_COMPLETED);
 }
 
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
