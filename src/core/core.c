@@ -20,7 +20,7 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   context->key = config->key;
   context->other_key = config->other_key;
   context->logger = config->logger;
-  kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
+  context->log_limit.lines_per_s = KVF_LOG_LINES_PER_S;
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
   kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);

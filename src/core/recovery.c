@@ -280,11 +280,10 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
       continue;
     }
     const kvf_recovery_entry *entry = &recovery->entries[block->owner - 1];
-    uint32_t good = block->position;
     status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
                                                          .blocks = positions_of(entry),
-                                                         .prefix = good,
+                                                         .prefix = block->position,
                                                          .status = why});
   }
   return status;

@@ -254,10 +254,9 @@ static kvf_status acquire_peers(kvf_requests *requests, kvf_request *request, co
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
 {
   const kvf_config *config = &requests->context->config;
-  if (options != NULL) {
-    return *options;
-  }
-  return (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+  return options != NULL
+             ? *options
+             : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
 }
 
 static void fill(const kvf_requests *requests, kvf_request *request, const kvf_sources *sources,
