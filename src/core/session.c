@@ -75,8 +75,8 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns)
   if (sessions->unproven_count >= most_unproven) {
     victims = &sessions->unproven;
   } else if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) >= most) {
-    assert(!kvf_list_is_empty(
-        &sessions->open)); /* unproven alone they are over their share before: connections_max is not 0 */
+    /* Unproven alone they are over their share before: connections_max is not 0. */
+    assert(!kvf_list_is_empty(&sessions->open));
     victims = &sessions->open;
   }
   if (victims != NULL) {
@@ -114,11 +114,14 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   return KVF_OK;
 }
 
-/* Says why, then hangs up. */
+/* Counts it, says why, then hangs up. */
 static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
                    const char *message)
 {
   kvf_refused refused = {.status = status};
+  sessions->counters.refused_key += status == KVF_HANDSHAKE_REFUSED;
+  sessions->counters.refused_incompatible += status == KVF_INCOMPATIBLE;
+  sessions->counters.protocol_errors += status == KVF_PROTOCOL;
   (void)snprintf(refused.message, sizeof(refused.message), "%s", message);
   uint8_t *body;
   size_t bytes = 0;
@@ -128,12 +131,6 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
   }
   log_end(sessions, session, now_ns, "refused", status, KVF_LOG_WARN, message);
   end_session(sessions, session);
-}
-
-static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *what)
-{
-  sessions->counters.protocol_errors++;
-  refuse(sessions, session, now_ns, KVF_PROTOCOL, what);
 }
 
 /* False if there is no memory for it. */
@@ -167,20 +164,18 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 {
   kvf_hello hello;
   if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
-    on_protocol_error(sessions, session, now_ns, "malformed hello");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed hello");
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
     char message[KVF_MESSAGE_BYTES_MAX];
     (void)snprintf(message, sizeof(message), "no protocol version in common: this node speaks %d (kvferry %s)",
                    KVF_PROTOCOL_VERSION, KVF_VERSION_TEXT);
-    sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, message);
     return;
   }
   session->shared = find_key(sessions->context, hello.key_id);
   if (session->shared == NULL) {
-    sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
            "the two nodes do not have the same key (option key_file)");
     return;
@@ -219,7 +214,8 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   return true;
 }
 
-static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
+/* False if there is no memory for it. */
+static bool send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
   const kvf_config *config = &sessions->context->config;
   kvf_welcome *welcome = &sessions->context->welcome;
@@ -239,14 +235,12 @@ static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
   size_t room = kvf_welcome_bytes_max(sent);
   size_t bytes = 0;
   uint8_t *body;
-  kvf_status status = kvf_conn_frame_begin(session->conn, room, &body);
-  if (status == KVF_OK) {
-    status = kvf_welcome_encode(sent, body, room, &bytes);
+  if (kvf_conn_frame_begin(session->conn, room, &body) != KVF_OK ||
+      kvf_welcome_encode(sent, body, room, &bytes) != KVF_OK) {
+    return false;
   }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(session->conn, KVF_FRAME_WELCOME, bytes);
-  }
-  return status;
+  kvf_conn_frame_end(session->conn, KVF_FRAME_WELCOME, bytes);
+  return true;
 }
 
 static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -257,24 +251,22 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   uint8_t expected[KVF_HASH_BYTES];
   char difference[KVF_MESSAGE_BYTES_MAX];
   if (kvf_proof_decode(body, body_bytes, &proof) != KVF_OK) {
-    on_protocol_error(sessions, session, now_ns, "malformed proof");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed proof");
     return;
   }
   if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
       !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
-    sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
   }
   /* Who only checks has no blocks to mean something by. */
   if (session->role != KVF_ROLE_CHECK &&
       !kvf_context_matches(context, proof.identity, proof.identity_count, difference)) {
-    sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
   }
-  if (!open_session(sessions, session, now_ns) || send_welcome(sessions, session) != KVF_OK) {
+  if (!open_session(sessions, session, now_ns) || !send_welcome(sessions, session)) {
     end_session(sessions, session);
   }
 }
@@ -334,7 +326,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
     status = on_ping(sessions, session, now_ns, body, body_bytes);
   }
   if (status == KVF_PROTOCOL) {
-    on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed or unexpected message");
   } else if (status != KVF_OK) {
     if (status == KVF_LIMIT) {
       kvf_session_on_unread(sessions, session, now_ns);
@@ -358,24 +350,19 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
     on_proof(sessions, session, now_ns, body, body_bytes);
   } else {
-    on_protocol_error(sessions, session, now_ns, "a message that does not belong to the handshake");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "a message that does not belong to the handshake");
   }
 }
 
 void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
-  on_protocol_error(sessions, session, now_ns,
-                    "not a frame, or a larger one than is allowed before the handshake has ended");
+  refuse(sessions, session, now_ns, KVF_PROTOCOL,
+         "not a frame, or a larger one than is allowed before the handshake has ended");
 }
 
 void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *why)
 {
-  if (session->state == KVF_SESSION_OPEN) {
-    on_protocol_error(sessions, session, now_ns, why);
-    return;
-  }
-  sessions->counters.refused_key++;
-  refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, why);
+  refuse(sessions, session, now_ns, session->state == KVF_SESSION_OPEN ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED, why);
 }
 
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
