@@ -14,7 +14,8 @@
 #define BATCHES (LEASES / BATCH)
 #define ROUNDS 3u
 #define BLOCKS 8u
-#define TTL_NS (30 * KVF_NS_PER_S)
+#define TTL_MS 30000u
+#define TTL_NS (TTL_MS * KVF_NS_PER_MS)
 #define STEP_NS KVF_NS_PER_US
 
 enum { PUBLISH, RENEW, ACKNOWLEDGE, REARM, EXPIRE, CASES };
@@ -63,7 +64,7 @@ static void shuffle(bench *b)
 static void drain(bench *b)
 {
   kvf_lease_store store;
-  kvf_lease_ended ended;
+  kvf_event ended;
   while (kvf_lease_table_next_store(&b->table, &store)) {
     b->fence[store.slot] = store.entry;
     kvf_lease_table_stored(&b->table, store.slot, store.entry.word);
@@ -84,9 +85,10 @@ static void operate(bench *b, int what, uint32_t slot)
   if (what == PUBLISH) {
     must(kvf_lease_table_publish(&b->table, b->now_ns, &lease, &blocks, slot, slot, false) == KVF_OK, "publish");
   } else if (what == RENEW) {
-    must(kvf_lease_table_renew(&b->table, b->now_ns, &lease, &key) == KVF_LEASE_STATE_LIVE, "renew");
+    must(kvf_lease_table_on_consumer(&b->table, b->now_ns, &lease, &key, KVF_FINISH_NONE) == KVF_LEASE_STATE_LIVE,
+         "renew");
   } else {
-    must(kvf_lease_table_finish(&b->table, b->now_ns, &lease, &key, KVF_FINISH_COMPLETED) == KVF_LEASE_STATE_OVER,
+    must(kvf_lease_table_on_consumer(&b->table, b->now_ns, &lease, &key, KVF_FINISH_COMPLETED) == KVF_LEASE_STATE_OVER,
          "acknowledge");
   }
 }
@@ -122,7 +124,7 @@ static void let_fire(bench *b, int what, uint64_t begin_ns)
   uint64_t spent_ns = 0;
   for (b->now_ns = begin_ns; b->now_ns < end_ns; b->now_ns += KVF_WHEEL_GRANULE_NS) {
     uint64_t clock_begin_ns = clock_ns();
-    while (kvf_lease_table_next_deadline(&b->table) <= b->now_ns) {
+    while (kvf_wheel_next_deadline(&b->table.wheel) <= b->now_ns) {
       kvf_lease_table_tick(&b->table, b->now_ns, BATCH);
       drain(b);
     }
@@ -181,7 +183,7 @@ static void print_case(bench *b, int what)
 int main(void)
 {
   static bench b = {.prng = {1}, .now_ns = KVF_NS_PER_S};
-  const kvf_lease_table_config config = {.slots = LEASES, .ttl_ns = TTL_NS, .lease_max_ns = 100 * TTL_NS};
+  const kvf_config config = {.lease_slots = LEASES, .lease_ttl_ms = TTL_MS, .lease_max_ms = 100 * TTL_MS};
   b.fence = calloc(LEASES, sizeof(*b.fence));
   b.order = calloc(LEASES, sizeof(*b.order));
   must(b.fence != NULL && b.order != NULL, "no memory");

@@ -36,12 +36,6 @@ void kvf_log(const kvf_logger *logger, kvf_log_level level, const char *format, 
   logger->fn(logger->context, level, line);
 }
 
-void kvf_log_limit_init(kvf_log_limit *limit, uint32_t lines_per_s)
-{
-  memset(limit, 0, sizeof(*limit));
-  limit->lines_per_s = lines_per_s;
-}
-
 static void begin_second(kvf_log_limit_slot *slot, uint64_t now_ns)
 {
   if (kvf_time_until(slot->second_began_ns, now_ns) >= KVF_NS_PER_S) {

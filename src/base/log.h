@@ -35,14 +35,13 @@ typedef struct kvf_log_limit_slot {
 } kvf_log_limit_slot;
 
 /* Bounds the lines per second and key, and those of all keys to KVF_LOG_LIMIT_SLOTS times as many. Of keys that are
- * equal modulo KVF_LOG_LIMIT_SLOTS one at a time is counted: the first line of each is always written. */
+ * equal modulo KVF_LOG_LIMIT_SLOTS one at a time is counted: the first line of each is always written. All but
+ * lines_per_s is 0 at first. */
 typedef struct kvf_log_limit {
   uint32_t lines_per_s;
   kvf_log_limit_slot all;
   kvf_log_limit_slot slots[KVF_LOG_LIMIT_SLOTS];
 } kvf_log_limit;
-
-void kvf_log_limit_init(kvf_log_limit *limit, uint32_t lines_per_s);
 
 /* Whether a line of `key` may be written now. If so *left_out is how many were not since the last one that was; else it
  * is unchanged. */

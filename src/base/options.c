@@ -5,119 +5,7 @@
 #include <string.h>
 
 #include "base/cpu_list.h"
-#include "base/log.h"
 #include "base/status.h"
-
-typedef enum option_type {
-  TYPE_NUMBER,
-  TYPE_ADDRESS,
-  TYPE_LISTEN,
-  TYPE_PATH,
-  TYPE_TRANSPORTS,
-  TYPE_REQUIRE,
-  TYPE_PEERS,
-  TYPE_CPUS,
-  TYPE_POLICY,
-  TYPE_SWITCH,
-  TYPE_TLS_SCOPE,
-  TYPE_LOG_LEVEL
-} option_type;
-
-typedef struct kvf_option {
-  kvf_option_info info;
-  size_t offset;
-  size_t bytes; /* of the field */
-  option_type type;
-  uint32_t min; /* of a number */
-  uint32_t max;
-} kvf_option;
-
-#define FIELD(field) .offset = offsetof(kvf_config, field), .bytes = sizeof(((kvf_config *)0)->field)
-#define NUMBER(field, unit, initial, least, most, meaning) \
-  {{#field, unit, #initial, #least " to " #most, meaning}, \
-   FIELD(field),                                           \
-   .type = TYPE_NUMBER,                                    \
-   .min = (least),                                         \
-   .max = (most)}
-#define TEXT(field, kind, initial, allowed, meaning) \
-  {{#field, "", initial, allowed, meaning}, FIELD(field), .type = (kind)}
-
-#define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
-#define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
-
-static const kvf_option table[] = {
-    NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
-    NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
-    NUMBER(block_tokens, "tokens", 16, 1, 65536, "Tokens of a KV block."),
-    TEXT(keep_prefix, TYPE_SWITCH, "on", "off or on",
-         "Whether the leading blocks of a failed load are kept; off where they are no use without later ones "
-         "(windows)."),
-
-    TEXT(listen, TYPE_LISTEN, "127.0.0.1", LISTEN_ALLOWED,
-         "Where to take connections; without a port any free one, of PORT-PORT the first free one, empty for none."),
-    TEXT(advertise, TYPE_ADDRESS, "", ADDRESS_ALLOWED,
-         "The address that tickets name for this node; empty for the listen address."),
-    TEXT(key_file, TYPE_PATH, "", "a path, or empty",
-         "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
-         "loopback addresses are allowed."),
-    TEXT(tls, TYPE_TLS_SCOPE, "off_loopback", "off_loopback, always or never",
-         "Which connections are encrypted, with the shared key: the same on all engines."),
-    TEXT(transports, TYPE_TRANSPORTS, "local,tcp", "a comma-separated list of local, tcp, ucx",
-         "The transports that may be used, best first."),
-    TEXT(require, TYPE_REQUIRE, "", "empty, or a comma-separated list of local, tcp, ucx",
-         "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
-    TEXT(peers, TYPE_PEERS, "", "empty, or at most 64 of HOST:PORT, comma-separated",
-         "Producers' nodes to connect to before the first request needs them."),
-    TEXT(checksum, TYPE_SWITCH, "off", "off or on",
-         "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
-    NUMBER(connections_max, "", 1024, 1, 65536,
-           "Most connections at a time; beyond it the longest idle one is closed."),
-    NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
-    NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
-    NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, "After a peer has failed: how long until it is probed first."),
-    NUMBER(breaker_cooldown_max_ms, "ms", 10000, 1, 600000, "Longest time between two probes of a failed peer."),
-
-    NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
-    NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
-    NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, renewals or not."),
-    NUMBER(lease_pool_share_percent, "%", 90, 1, 100, "Most of the engine's block pool that may be under lease."),
-
-    NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
-    NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
-    NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
-           "How long a read may go without a byte before its path has failed."),
-    NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
-           "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
-    NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),
-    NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
-    NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
-           "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
-    NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
-    NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
-    NUMBER(
-        inline_bytes, "bytes", 65536, 0, 1048576,
-        "Reads up to this size come first, and their caller waits for them: over tcp and ucx it does the work itself "
-        "while it polls, over local it waits for spin_us at most."),
-    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
-    NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
-           "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
-    TEXT(ucx_library, TYPE_PATH, "", "a path, or empty",
-         "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
-    NUMBER(spin_us, "us", 50, 0, 1000000,
-           "How long data threads and copy threads poll for more, after some, before they sleep."),
-    TEXT(thread_cpus, TYPE_CPUS, "auto", "auto, inherit, or a list like 0-3,8",
-         "Where the library's threads run: auto, on all CPUs, but near the registered memory those that copy it; "
-         "inherit, where the thread may that opens the node."),
-    TEXT(policy, TYPE_POLICY, "recompute", "fail, recompute or auto",
-         "What to do with a request whose load has failed."),
-    NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
-    NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
-           "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
-
-    TEXT(log_level, TYPE_LOG_LEVEL, "info", "error, warn, info or debug", "How much is logged."),
-};
-
-#define TABLE_COUNT (sizeof(table) / sizeof(table[0]))
 
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
@@ -130,23 +18,9 @@ static const char *const transport_names[] = {"local", "tcp", "ucx"};
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The names of a choice, which is stored as the index of one. Other types have none. */
-static const struct {
-  const char *const *names;
-  uint32_t count;
-} choices[] = {
-    [TYPE_POLICY] = {policy_names, COUNT_OF(policy_names)},
-    [TYPE_SWITCH] = {switch_names, COUNT_OF(switch_names)},
-    [TYPE_TLS_SCOPE] = {tls_scope_names, COUNT_OF(tls_scope_names)},
-    [TYPE_LOG_LEVEL] = {log_level_names, COUNT_OF(log_level_names)},
-};
-
 _Static_assert(KVF_LISTEN_PORTS_MAX == 1024, "LISTEN_ALLOWED");
 _Static_assert(KVF_RANKS_MAX == 64, "the table's texts for rank and ranks");
 _Static_assert(COUNT_OF(transport_names) <= KVF_TRANSPORTS_MAX, "one slot for each transport");
-_Static_assert(sizeof(kvf_policy) == sizeof(uint32_t) && sizeof(kvf_tls_scope) == sizeof(uint32_t) &&
-                   sizeof(kvf_log_level) == sizeof(uint32_t),
-               "choices are stored as numbers");
 
 /* ---- values ---- */
 
@@ -165,17 +39,12 @@ static int find_name(const char *const *names, size_t count, const char *text, s
 static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t *out)
 {
   uint64_t number = 0;
-  if (*text == 0) {
+  size_t digits = strspn(text, "0123456789");
+  if (digits == 0 || text[digits] != 0) {
     return false;
   }
-  for (; *text != 0; text++) {
-    if (*text < '0' || *text > '9') {
-      return false;
-    }
+  for (; *text != 0 && number <= UINT32_MAX; text++) {
     number = number * 10 + (uint64_t)(*text - '0');
-    if (number > UINT32_MAX) {
-      return false;
-    }
   }
   if (number < min || number > max) {
     return false;
@@ -184,20 +53,7 @@ static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t 
   return true;
 }
 
-static bool parse_choice(option_type type, const char *text, uint32_t *out)
-{
-  int found = find_name(choices[type].names, choices[type].count, text, strlen(text));
-  if (found < 0) {
-    return false;
-  }
-  *out = (uint32_t)found;
-  return true;
-}
-
-static bool is_host_character(char c)
-{
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
-}
+#define HOST_CHARACTERS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-"
 
 /* The shape only: whether the host exists shows when it is used. */
 static bool is_address(const char *text)
@@ -205,23 +61,12 @@ static bool is_address(const char *text)
   if (*text == 0) {
     return true;
   }
-  const char *host = text;
-  if (*text == '[') {
-    host = ++text;
-    while (is_host_character(*text) || *text == ':') {
-      text++;
-    }
-    if (text == host || *text != ']') {
-      return false;
-    }
-    text++;
-  } else {
-    while (is_host_character(*text)) {
-      text++;
-    }
-    if (text == host) {
-      return false;
-    }
+  const bool has_brackets = *text == '[';
+  text += has_brackets;
+  const size_t host_bytes = strspn(text, has_brackets ? HOST_CHARACTERS ":" : HOST_CHARACTERS);
+  text += host_bytes;
+  if (host_bytes == 0 || (has_brackets && *text++ != ']')) {
+    return false;
   }
   uint32_t port = 0;
   return *text == 0 || (*text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
@@ -322,25 +167,110 @@ static bool is_transports_or_none(const char *text)
   return *text == 0 || is_transports(text);
 }
 
-/* What a text must be. Other types are numbers. */
-static bool (*const text_checks[])(const char *text) = {
-    [TYPE_ADDRESS] = is_address,
-    [TYPE_LISTEN] = is_listen,
-    [TYPE_PATH] = is_free_of_control_characters,
-    [TYPE_TRANSPORTS] = is_transports,
-    [TYPE_REQUIRE] = is_transports_or_none,
-    [TYPE_PEERS] = is_peers,
-    [TYPE_CPUS] = is_cpus,
-    [TYPE_LOG_LEVEL] = NULL, /* the last type */
+/* ---- the table ---- */
+
+typedef struct kvf_option {
+  kvf_option_info info;
+  size_t offset;
+  size_t bytes;                      /* of the field */
+  bool (*is_text)(const char *text); /* what a text must be; NULL: it is a number */
+  const char *const *names;          /* of a choice, which is stored as the index of one; NULL: it is in digits */
+  uint32_t min;                      /* of a number */
+  uint32_t max;
+} kvf_option;
+
+#define FIELD(field) .offset = offsetof(kvf_config, field), .bytes = sizeof(((kvf_config *)0)->field)
+#define NUMBER(field, unit, initial, least, most, meaning) \
+  {{#field, unit, #initial, #least " to " #most, meaning}, FIELD(field), .min = (least), .max = (most)}
+#define TEXT(field, check, initial, allowed, meaning) \
+  {{#field, "", initial, allowed, meaning}, FIELD(field), .is_text = (check)}
+#define CHOICE(field, choices, initial, allowed, meaning) \
+  {{#field, "", initial, allowed, meaning}, FIELD(field), .names = (choices), .max = COUNT_OF(choices) - 1}
+
+#define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
+#define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
+
+static const kvf_option table[] = {
+    NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
+    NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
+    NUMBER(block_tokens, "tokens", 16, 1, 65536, "Tokens of a KV block."),
+    CHOICE(keep_prefix, switch_names, "on", "off or on",
+           "Whether the leading blocks of a failed load are kept; off where they are no use without later ones "
+           "(windows)."),
+
+    TEXT(listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
+         "Where to take connections; without a port any free one, of PORT-PORT the first free one, empty for none."),
+    TEXT(advertise, is_address, "", ADDRESS_ALLOWED,
+         "The address that tickets name for this node; empty for the listen address."),
+    TEXT(key_file, is_free_of_control_characters, "", "a path, or empty",
+         "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
+         "loopback addresses are allowed."),
+    CHOICE(tls, tls_scope_names, "off_loopback", "off_loopback, always or never",
+           "Which connections are encrypted, with the shared key: the same on all engines."),
+    TEXT(transports, is_transports, "local,tcp", "a comma-separated list of local, tcp, ucx",
+         "The transports that may be used, best first."),
+    TEXT(require, is_transports_or_none, "", "empty, or a comma-separated list of local, tcp, ucx",
+         "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
+    TEXT(peers, is_peers, "", "empty, or at most 64 of HOST:PORT, comma-separated",
+         "Producers' nodes to connect to before the first request needs them."),
+    CHOICE(checksum, switch_names, "off", "off or on",
+           "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
+    NUMBER(connections_max, "", 1024, 1, 65536,
+           "Most connections at a time; beyond it the longest idle one is closed."),
+    NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
+    NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
+    NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, "After a peer has failed: how long until it is probed first."),
+    NUMBER(breaker_cooldown_max_ms, "ms", 10000, 1, 600000, "Longest time between two probes of a failed peer."),
+
+    NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
+    NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
+    NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, renewals or not."),
+    NUMBER(lease_pool_share_percent, "%", 90, 1, 100, "Most of the engine's block pool that may be under lease."),
+
+    NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
+    NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
+    NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
+           "How long a read may go without a byte before its path has failed."),
+    NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
+           "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
+    NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),
+    NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
+    NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
+           "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
+    NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
+    NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
+    NUMBER(
+        inline_bytes, "bytes", 65536, 0, 1048576,
+        "Reads up to this size come first, and their caller waits for them: over tcp and ucx it does the work itself "
+        "while it polls, over local it waits for spin_us at most."),
+    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
+    NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
+           "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
+    TEXT(ucx_library, is_free_of_control_characters, "", "a path, or empty",
+         "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
+    NUMBER(spin_us, "us", 50, 0, 1000000,
+           "How long data threads and copy threads poll for more, after some, before they sleep."),
+    TEXT(thread_cpus, is_cpus, "auto", "auto, inherit, or a list like 0-3,8",
+         "Where the library's threads run: auto, on all CPUs, but near the registered memory those that copy it; "
+         "inherit, where the thread may that opens the node."),
+    CHOICE(policy, policy_names, "recompute", "fail, recompute or auto",
+           "What to do with a request whose load has failed."),
+    NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
+    NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
+           "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
+
+    CHOICE(log_level, log_level_names, "info", "error, warn, info or debug", "How much is logged."),
 };
+
+#define TABLE_COUNT COUNT_OF(table)
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
 static bool store(const kvf_option *option, kvf_config *config, const char *value)
 {
   char *field = (char *)config + option->offset;
-  if (text_checks[option->type] != NULL) {
+  if (option->is_text != NULL) {
     size_t length = strlen(value);
-    if (length >= option->bytes || !text_checks[option->type](value)) {
+    if (length >= option->bytes || !option->is_text(value)) {
       return false;
     }
     memset(field, 0, option->bytes);
@@ -348,15 +278,19 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
     return true;
   }
   uint32_t number = 0;
-  bool good = option->type == TYPE_NUMBER ? parse_number(value, option->min, option->max, &number)
-                                          : parse_choice(option->type, value, &number);
-  if (good && option->type == TYPE_SWITCH) {
-    *(bool *)field = number != 0;
-  } else if (good) {
-    assert(option->bytes == sizeof(number));
-    memcpy(field, &number, sizeof(number));
+  if (option->names == NULL) {
+    if (!parse_number(value, option->min, option->max, &number)) {
+      return false;
+    }
+  } else {
+    int found = find_name(option->names, option->max + 1, value, strlen(value));
+    if (found < 0) {
+      return false;
+    }
+    number = (uint32_t)found;
   }
-  return good;
+  memcpy(field, &number, option->bytes); /* little-endian: a switch is its first byte */
+  return true;
 }
 
 /* ---- messages ---- */
@@ -411,21 +345,15 @@ static const char *nearest_name(const char *name)
 static kvf_status say_unknown(const char *name, char *message)
 {
   const char *nearest = nearest_name(name);
-  if (nearest != NULL) {
-    (void)kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\": did you mean \"%s\"?", name, nearest);
-  } else {
-    (void)kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\"", name);
-  }
-  kvf_log_clean(message);
-  return KVF_NOT_FOUND;
+  return nearest == NULL
+             ? kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\"", name)
+             : kvf_fail(KVF_NOT_FOUND, message, "unknown option \"%.64s\": did you mean \"%s\"?", name, nearest);
 }
 
 static kvf_status say_bad_value(const kvf_option *option, const char *value, char *message)
 {
-  (void)kvf_fail(KVF_INVALID, message, "%s = \"%.64s\" is not allowed: it must be %s%s%s", option->info.name, value,
-                 option->info.allowed, option->info.unit[0] == 0 ? "" : " ", option->info.unit);
-  kvf_log_clean(message);
-  return KVF_INVALID;
+  return kvf_fail(KVF_INVALID, message, "%s = \"%.64s\" is not allowed: it must be %s%s%s", option->info.name, value,
+                  option->info.allowed, option->info.unit[0] == 0 ? "" : " ", option->info.unit);
 }
 
 /* ---- public ---- */
@@ -469,21 +397,16 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
   return say_unknown(name, message);
 }
 
-/* Whether `text` is fit for a field of the identity; sets its length. */
-static bool is_identity_text(const char *text, size_t *length)
+/* Whether `text` is fit for a field of the identity. */
+static bool is_identity_text(const char *text)
 {
-  if (text == NULL) {
-    return false;
-  }
-  *length = strnlen(text, KVF_IDENTITY_BYTES_MAX);
-  return *length > 0 && *length < KVF_IDENTITY_BYTES_MAX && is_free_of_control_characters(text);
+  const size_t bytes = text == NULL ? 0 : strnlen(text, KVF_IDENTITY_BYTES_MAX);
+  return bytes > 0 && bytes < KVF_IDENTITY_BYTES_MAX && is_free_of_control_characters(text);
 }
 
 kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value)
 {
-  size_t name_bytes = 0;
-  size_t value_bytes = 0;
-  if (config == NULL || !is_identity_text(name, &name_bytes) || !is_identity_text(value, &value_bytes)) {
+  if (config == NULL || !is_identity_text(name) || !is_identity_text(value)) {
     return KVF_INVALID;
   }
   uint32_t at = 0;
@@ -495,8 +418,8 @@ kvf_status kvf_config_identity(kvf_config *config, const char *name, const char 
   }
   kvf_identity_field *field = &config->identity[at];
   memset(field, 0, sizeof(*field));
-  memcpy(field->name, name, name_bytes);
-  memcpy(field->value, value, value_bytes);
+  memcpy(field->name, name, strlen(name));
+  memcpy(field->value, value, strlen(value));
   config->identity_fields += at == config->identity_fields;
   return KVF_OK;
 }
@@ -512,51 +435,23 @@ static kvf_status check_option(const kvf_option *option, const kvf_config *confi
 {
   const char *field = (const char *)config + option->offset;
   char shown[65] = {0};
-  if (text_checks[option->type] != NULL) {
+  if (option->is_text != NULL) {
     memcpy(shown, field, strnlen(field, min_size(option->bytes, sizeof(shown) - 1)));
-    return memchr(field, 0, option->bytes) != NULL && text_checks[option->type](field)
-               ? KVF_OK
-               : say_bad_value(option, shown, message);
+    return memchr(field, 0, option->bytes) != NULL && option->is_text(field) ? KVF_OK
+                                                                             : say_bad_value(option, shown, message);
   }
   uint32_t number = 0;
-  memcpy(&number, field, sizeof(number));
+  memcpy(&number, field, option->bytes);
   (void)snprintf(shown, sizeof(shown), "%u", number);
-  uint32_t max = option->type == TYPE_NUMBER ? option->max : choices[option->type].count - 1;
-  return number >= option->min && number <= max ? KVF_OK : say_bad_value(option, shown, message);
-}
-
-/* Two options of which the first may not exceed the second. */
-typedef struct kvf_option_order {
-  const char *smaller;
-  const char *larger;
-  uint32_t smaller_value;
-  uint32_t larger_value;
-} kvf_option_order;
-
-static kvf_status check_order(const kvf_option_order *order, char *message)
-{
-  return order->smaller_value <= order->larger_value
-             ? KVF_OK
-             : kvf_fail(KVF_INVALID, message, "%s = %u is not allowed: it must be at most %s, which is %u",
-                        order->smaller, order->smaller_value, order->larger, order->larger_value);
-}
-
-static kvf_status check_require(const kvf_config *config, char *message)
-{
-  return (parse_transports(config->require) & ~parse_transports(config->transports)) == 0
-             ? KVF_OK
-             : kvf_fail(KVF_INVALID, message,
-                        "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
-                        config->require, config->transports);
+  return number >= option->min && number <= option->max ? KVF_OK : say_bad_value(option, shown, message);
 }
 
 static kvf_status check_identity(const kvf_config *config, char *message)
 {
   bool has_block_tokens = false;
-  size_t length = 0;
   for (uint32_t i = 0; i < config->identity_fields; i++) {
-    if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name, &length) ||
-        !is_identity_text(config->identity[i].value, &length)) {
+    if (i >= KVF_IDENTITY_FIELDS_MAX || !is_identity_text(config->identity[i].name) ||
+        !is_identity_text(config->identity[i].value)) {
       return kvf_fail(KVF_INVALID, message, "the identity's fields are to be set by kvf_config_identity()");
     }
     has_block_tokens = has_block_tokens || strcmp(config->identity[i].name, "block_tokens") == 0;
@@ -572,7 +467,12 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
 {
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   message = message == NULL ? unwanted : message;
-  const kvf_option_order orders[] = {
+  const struct {
+    const char *smaller;
+    const char *larger;
+    uint32_t smaller_value;
+    uint32_t larger_value;
+  } orders[] = {
       ORDER(backoff_min_ms, backoff_max_ms),
       ORDER(breaker_cooldown_ms, breaker_cooldown_max_ms),
       ORDER(lease_ttl_ms, lease_max_ms),
@@ -583,8 +483,15 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
     status = check_option(&table[i], config, message);
   }
   for (size_t i = 0; i < COUNT_OF(orders) && status == KVF_OK; i++) {
-    status = check_order(&orders[i], message);
+    if (orders[i].smaller_value > orders[i].larger_value) {
+      status = kvf_fail(KVF_INVALID, message, "%s = %u is not allowed: it must be at most %s, which is %u",
+                        orders[i].smaller, orders[i].smaller_value, orders[i].larger, orders[i].larger_value);
+    }
   }
-  status = status == KVF_OK ? check_require(config, message) : status;
+  if (status == KVF_OK && (parse_transports(config->require) & ~parse_transports(config->transports)) != 0) {
+    status = kvf_fail(KVF_INVALID, message,
+                      "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
+                      config->require, config->transports);
+  }
   return status == KVF_OK ? check_identity(config, message) : status;
 }

@@ -1,7 +1,6 @@
 /* kvf_request_options_set() of kvferry/consumer.h. */
 #include <string.h>
 
-#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
 #include "kvferry/consumer.h"
@@ -27,10 +26,8 @@ kvf_status kvf_request_options_set(kvf_request_options *options, const char *nam
   kvf_config_init(&config);
   if (options == NULL || name == NULL || !is_of_request(name)) {
     kvf_status wrong = options == NULL || name == NULL ? KVF_INVALID : KVF_NOT_FOUND;
-    (void)kvf_fail(wrong, message, "\"%.64s\" is not an option of a request: those are %s, %s, and %s",
-                   name == NULL ? "" : name, names[0], names[1], names[2]);
-    kvf_log_clean(message);
-    return wrong;
+    return kvf_fail(wrong, message, "\"%.64s\" is not an option of a request: those are %s, %s, and %s",
+                    name == NULL ? "" : name, names[0], names[1], names[2]);
   }
   config.policy = options->policy;
   config.auto_max_recompute_tokens = options->auto_max_recompute_tokens;

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/log.h"
+
 enum {
   HERE = 1 << 0,      /* retry_here */
   ELSEWHERE = 1 << 1, /* retry_elsewhere */
@@ -103,21 +105,18 @@ kvf_status kvf_fail(kvf_status status, char *message, const char *format, ...)
   va_start(arguments, format);
   (void)vsnprintf(message, KVF_MESSAGE_BYTES_MAX, format, arguments);
   va_end(arguments);
+  kvf_log_clean(message);
   return status;
 }
 
 unsigned kvf_status_index(int status)
 {
-  unsigned invalid = 0;
   for (unsigned i = 0; i < TABLE_COUNT; i++) {
     if (table[i].status == status) {
       return i;
     }
-    if (table[i].status == KVF_INVALID) {
-      invalid = i;
-    }
   }
-  return invalid;
+  return kvf_status_index(KVF_INVALID);
 }
 
 const kvf_status_info *kvf_status_describe(int status)

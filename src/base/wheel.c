@@ -64,22 +64,18 @@ static void place(kvf_wheel *wheel, kvf_timer *timer)
   kvf_bitmap_set(wheel->occupied, slot);
 }
 
-/* A timer that is alone in its list has the list's head on both sides, which tells the slot. */
-static void remove_from_slot(kvf_wheel *wheel, kvf_timer *timer)
+void kvf_wheel_disarm(kvf_wheel *wheel, kvf_timer *timer)
 {
+  if (!kvf_timer_is_armed(timer)) {
+    return;
+  }
+  /* One that is alone in its list has the list's head on both sides, which tells the slot. */
   const kvf_list *head = timer->link.next;
   bool alone = head == timer->link.prev;
   kvf_list_remove(&timer->link);
   uintptr_t offset = (uintptr_t)head - (uintptr_t)wheel->slots;
   if (alone && offset < sizeof(wheel->slots)) {
     kvf_bitmap_clear(wheel->occupied, offset / sizeof(wheel->slots[0]));
-  }
-}
-
-void kvf_wheel_disarm(kvf_wheel *wheel, kvf_timer *timer)
-{
-  if (kvf_timer_is_armed(timer)) {
-    remove_from_slot(wheel, timer);
   }
 }
 

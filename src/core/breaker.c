@@ -40,19 +40,12 @@ static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 
 void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 {
-  switch (breaker->state) {
-    case KVF_BREAKER_CLOSED:
-      if (kvf_status_describe(cause)->trips_breaker) {
-        enter_open(breaker, now_ns, cause);
-      }
-      break;
-    case KVF_BREAKER_OPEN:
-      break;
-    case KVF_BREAKER_HALF_OPEN:
-      breaker->cooldown_ns =
-          breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
-      enter_open(breaker, now_ns, cause);
-      break;
+  if (breaker->state == KVF_BREAKER_HALF_OPEN) {
+    breaker->cooldown_ns =
+        breaker->cooldown_ns > breaker->cooldown_max_ns / 2 ? breaker->cooldown_max_ns : 2 * breaker->cooldown_ns;
+    enter_open(breaker, now_ns, cause);
+  } else if (breaker->state == KVF_BREAKER_CLOSED && kvf_status_describe(cause)->trips_breaker) {
+    enter_open(breaker, now_ns, cause);
   }
 }
 
@@ -73,14 +66,4 @@ void kvf_breaker_succeed(kvf_breaker *breaker)
   breaker->cause = KVF_OK;
   breaker->cooldown_ns = breaker->cooldown_min_ns;
   breaker->probe_after_ns = KVF_TIME_NEVER;
-}
-
-kvf_status kvf_breaker_cause(const kvf_breaker *breaker)
-{
-  return breaker->cause;
-}
-
-uint64_t kvf_breaker_next_deadline(const kvf_breaker *breaker)
-{
-  return breaker->probe_after_ns;
 }

@@ -16,11 +16,11 @@
 
 typedef struct kvf_breaker {
   kvf_breaker_state state;
-  kvf_status cause;
+  kvf_status cause; /* why it is not closed; KVF_OK while closed */
   uint64_t cooldown_min_ns;
   uint64_t cooldown_max_ns;
   uint64_t cooldown_ns;    /* of the current, or next, opening */
-  uint64_t probe_after_ns; /* KVF_TIME_NEVER while closed */
+  uint64_t probe_after_ns; /* when a probe will be wanted; KVF_TIME_NEVER while closed */
   uint64_t patient_ns;     /* until when a loss counts as any failure */
 } kvf_breaker;
 
@@ -48,11 +48,5 @@ void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
 /* The peer works. Closes; the next opening has the shortest cooldown again. */
 void kvf_breaker_succeed(kvf_breaker *breaker);
-
-/* Why it is not closed; KVF_OK while closed. */
-kvf_status kvf_breaker_cause(const kvf_breaker *breaker);
-
-/* When a probe will be wanted; KVF_TIME_NEVER while closed. */
-uint64_t kvf_breaker_next_deadline(const kvf_breaker *breaker);
 
 #endif

@@ -8,12 +8,6 @@ static uint64_t cost_ns(const kvf_budget *budget, uint32_t tokens)
   return (tokens * KVF_NS_PER_S + budget->tokens_per_s - 1) / budget->tokens_per_s;
 }
 
-void kvf_budget_init(kvf_budget *budget, uint32_t tokens_per_s)
-{
-  budget->tokens_per_s = tokens_per_s;
-  budget->full_at_ns = 0;
-}
-
 uint64_t kvf_budget_wait_ns(const kvf_budget *budget, uint64_t now_ns, uint32_t tokens)
 {
   if (budget->tokens_per_s == 0 || tokens == 0) {

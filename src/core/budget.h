@@ -7,13 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Full at first. */
 typedef struct kvf_budget {
   uint32_t tokens_per_s; /* 0: no limit */
   uint64_t full_at_ns;   /* when the bucket is, or was, full */
 } kvf_budget;
-
-/* Full. */
-void kvf_budget_init(kvf_budget *budget, uint32_t tokens_per_s);
 
 /* How long until `tokens` may be taken, if nobody else takes any; 0: now. */
 uint64_t kvf_budget_wait_ns(const kvf_budget *budget, uint64_t now_ns, uint32_t tokens);

@@ -10,25 +10,8 @@
 #include "core/hash.h"
 #include "wire/frame.h"
 
-/* The frames that a connection has still to send. Grows up to a limit, since a peer that asks without reading answers
- * must not use memory: past it kvf_outbox_reserve() refuses and the connection is closed. */
+/* Of frames that a connection has still to send: a peer that asks without reading answers must not use memory. */
 #define KVF_OUTBOX_BYTES_MAX ((size_t)1024 * 1024)
-
-typedef struct kvf_outbox {
-  uint8_t *data;
-  size_t bytes;
-  size_t capacity;
-} kvf_outbox;
-
-void kvf_outbox_free(kvf_outbox *outbox);
-
-/* Room for `bytes` more at the end, *out pointing to it; they count once kvf_outbox_commit() has been called.
- * KVF_LIMIT: the peer does not read. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_outbox_reserve(kvf_outbox *outbox, size_t bytes, uint8_t **out);
-void kvf_outbox_commit(kvf_outbox *outbox, size_t bytes);
-
-/* Everything has been handed to the socket's owner. */
-void kvf_outbox_clear(kvf_outbox *outbox);
 
 typedef struct kvf_session kvf_session;
 typedef struct kvf_peer kvf_peer;
@@ -36,10 +19,14 @@ typedef struct kvf_peer kvf_peer;
 typedef struct kvf_conn {
   uint64_t id; /* never used again */
   UT_hash_handle by_id;
+  struct kvf_conns *conns;
   kvf_list output; /* in kvf_conns.output while there is something to do */
-  kvf_outbox outbox;
+  uint8_t *outbox; /* the frames that it has still to send */
+  size_t outbox_bytes;
+  size_t outbox_capacity;
   kvf_session *session; /* exactly one owner, none once it hangs up */
   kvf_peer *peer;
+  bool is_trusted; /* the other side has proved the key, and may send bodies of KVF_FRAME_BODY_BYTES_MAX */
   bool hanging_up;
 } kvf_conn;
 
@@ -57,21 +44,23 @@ kvf_conn *kvf_conns_add(kvf_conns *conns);
 kvf_conn *kvf_conns_find(kvf_conns *conns, uint64_t id);
 
 /* The owner lets go: what is in the outbox is still sent, then the socket is closed. */
-void kvf_conns_hang_up(kvf_conns *conns, kvf_conn *conn);
+void kvf_conns_hang_up(kvf_conn *conn);
 
 /* The socket is closed already: forgets the connection. The owner must have let go. */
-void kvf_conns_drop(kvf_conns *conns, kvf_conn *conn);
+void kvf_conns_drop(kvf_conn *conn);
 
-/* Begins a frame: *body points to room for `body_bytes_max` bytes. KVF_LIMIT or KVF_NO_MEMORY: hang up. */
+/* Begins a frame: *body points to room for `body_bytes_max` bytes. Hang up on KVF_LIMIT, the other side does not read,
+ * and on KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_max, uint8_t **body);
 /* Ends the frame that was begun: it is sent. */
-void kvf_conn_frame_end(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
+void kvf_conn_frame_end(kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
 /* Both, for a body that is there already. */
-KVF_MUST_USE kvf_status kvf_conn_send(kvf_conns *conns, kvf_conn *conn, kvf_frame_type type, const uint8_t *body,
-                                      size_t body_bytes);
+KVF_MUST_USE kvf_status kvf_conn_send(kvf_conn *conn, kvf_frame_type type, const uint8_t *body, size_t body_bytes);
 
-/* The next connection with something to do, NULL if there is none: the runtime takes outbox.data, clears the outbox,
- * and if hanging_up closes the socket and calls kvf_conns_drop(). */
+/* The next connection with something to do, NULL if there is none: the runtime takes what is in its outbox, closes the
+ * socket if it is hanging up, and calls kvf_conns_taken(). */
 kvf_conn *kvf_conns_next_output(kvf_conns *conns);
+/* Everything has been handed to the socket's owner; a connection that hangs up is dropped. */
+void kvf_conns_taken(kvf_conn *conn);
 
 #endif

@@ -36,39 +36,28 @@ static const char *value_of(const kvf_identity_field *fields, uint32_t count, co
   return NULL;
 }
 
-static bool differs(const char *name, const char *ours, const char *theirs, char *difference)
-{
-  if (ours != NULL && theirs != NULL && strcmp(ours, theirs) == 0) {
-    return false;
-  }
-  (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"",
-                 name, ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
-  return true;
-}
-
 bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *fields, uint32_t count, char *difference)
 {
   const kvf_config *config = &context->config;
-  for (uint32_t i = 0; i < config->identity_fields; i++) {
-    const kvf_identity_field *ours = &config->identity[i];
-    if (differs(ours->name, ours->value, value_of(fields, count, ours->name), difference)) {
-      return false;
-    }
-  }
-  for (uint32_t i = 0; i < count; i++) {
-    const char *ours = value_of(config->identity, config->identity_fields, fields[i].name);
-    if (differs(fields[i].name, ours, fields[i].value, difference)) {
+  for (uint32_t i = 0; i < config->identity_fields + count; i++) {
+    const bool is_ours = i < config->identity_fields;
+    const kvf_identity_field *field = is_ours ? &config->identity[i] : &fields[i - config->identity_fields];
+    const char *ours = is_ours ? field->value : value_of(config->identity, config->identity_fields, field->name);
+    const char *theirs = is_ours ? value_of(fields, count, field->name) : field->value;
+    if (ours == NULL || theirs == NULL || strcmp(ours, theirs) != 0) {
+      (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has \"%.70s\", consumer has \"%.70s\"",
+                     field->name, ours == NULL ? "(nothing)" : ours, theirs == NULL ? "(nothing)" : theirs);
       return false;
     }
   }
   return true;
 }
 
-void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint32_t peer, kvf_log_level level,
+void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint64_t peer, kvf_log_level level,
                      const char *format, ...)
 {
   uint32_t left_out = 0;
-  uint32_t key = (uint32_t)-reason * 31 + peer;
+  uint32_t key = (uint32_t)-reason * 31 + (uint32_t)peer;
   if (level > context->logger.level || !kvf_log_limit_allows(&context->log_limit, key, now_ns, &left_out)) {
     return;
   }

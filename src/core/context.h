@@ -1,16 +1,18 @@
-/* What a node knows of itself, read by the machines that speak to other nodes. */
+/* What the machines share: what a node knows of itself, its timers and its connections. */
 #ifndef KVF_CORE_CONTEXT_H
 #define KVF_CORE_CONTEXT_H
 
 #include "base/crypto.h"
 #include "base/fence.h"
 #include "base/log.h"
+#include "base/wheel.h"
+#include "core/conn.h"
 #include "wire/handshake_message.h"
 
 #define KVF_LOG_LINES_PER_S 5
 
 /* What the timers of the node's wheel are part of. */
-enum { KVF_TIMER_SESSION = 1, KVF_TIMER_PEER = 2, KVF_TIMER_REQUEST = 3, KVF_TIMER_KNOWN = 4 };
+enum { KVF_TIMER_SESSION, KVF_TIMER_PEER, KVF_TIMER_KNOWN, KVF_TIMER_REQUEST, KVF_TIMER_LOAD, KVF_TIMER_SLICE };
 
 /* Nonces, tokens and ids from a secret that the runtime draws from the operating system: SHA-256 in counter mode, so
  * that the core stays free of I/O and a simulated world is replayable from its secret. The runtime stirs it before what
@@ -36,15 +38,16 @@ typedef struct kvf_context {
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
-  /* What a consumer rank is told of this rank's memory; no regions before kvf_core_set_memory(). session_id is unused.
-   */
+  /* What a consumer rank is told of this rank's memory; all zeros while there is none. session_id is unused. */
   kvf_welcome welcome;
+  kvf_wheel wheel; /* of all timers but the leases' */
+  kvf_conns conns;
 } kvf_context;
 
 /* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says
  * how many were left out. `peer` is any number that tells peers apart. */
 __attribute__((format(printf, 6, 7))) void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason,
-                                                           uint32_t peer, kvf_log_level level, const char *format, ...);
+                                                           uint64_t peer, kvf_log_level level, const char *format, ...);
 
 /* The hash of the identity fields, in whatever order they were set. */
 KVF_MUST_USE kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);

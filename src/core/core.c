@@ -8,7 +8,7 @@
 #include "base/options.h"
 #include "core/core_state.h"
 
-/* Timers of one kind that one tick looks at. */
+/* Timers that one tick looks at, and as many leases. */
 #define TICK_ITEMS_MAX 1024
 
 static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
@@ -20,31 +20,11 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   context->key = config->key;
   context->other_key = config->other_key;
   context->logger = config->logger;
-  kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
+  context->log_limit.lines_per_s = KVF_LOG_LINES_PER_S;
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
-  context->welcome.rank = config->options.rank;
-  context->welcome.ranks = config->options.ranks;
-  context->welcome.block_tokens = config->options.block_tokens;
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
   kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);
   return status == KVF_OK ? kvf_context_compat(&context->config, context->compat) : status;
-}
-
-static kvf_status init_leases(kvf_core *core, uint64_t now_ns, uint64_t first_id)
-{
-  const kvf_config *options = &core->context.config;
-  kvf_lease_table_config config = {.slots = options->lease_slots,
-                                   .ttl_ns = kvf_ms_to_ns(options->lease_ttl_ms),
-                                   .lease_max_ns = kvf_ms_to_ns(options->lease_max_ms)};
-  kvf_status status = kvf_lease_table_init(&core->leases, &config, now_ns);
-  if (status != KVF_OK) {
-    return status;
-  }
-  status = kvf_lease_slots_init(&core->slots, options->lease_slots, first_id, options->lease_pool_share_percent);
-  if (status != KVF_OK) {
-    kvf_lease_table_free(&core->leases);
-  }
-  return status;
 }
 
 /* The transports of the option `transports`, in its order. */
@@ -76,35 +56,29 @@ void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds)
 kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns)
 {
   memset(core, 0, sizeof(*core));
-  uint64_t first_id = 0;
-  uint64_t seeds[2] = {0};
+  const kvf_config *options = &core->context.config;
+  uint64_t random[3] = {0}; /* for the first lease id, and two seeds */
   kvf_status status = init_context(core, config);
   if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->context.entropy, &first_id, sizeof(first_id));
+    status = kvf_entropy_draw(&core->context.entropy, random, sizeof(random));
   }
-  if (status == KVF_OK) {
-    status = kvf_entropy_draw(&core->context.entropy, seeds, sizeof(seeds));
-  }
-  if (status != KVF_OK) {
-    return status;
-  }
-  /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
-   */
-  status = init_leases(core, now_ns, first_id >> 3);
-  if (status != KVF_OK) {
-    return status;
-  }
-  kvf_wheel_init(&core->wheel, now_ns);
-  kvf_conns_init(&core->conns);
-  kvf_sessions_init(&core->sessions, &core->context, &core->conns, &core->leases, &core->wheel);
-  status = kvf_peers_init(&core->peers, &core->context, &core->conns, &core->wheel);
+  kvf_wheel_init(&core->context.wheel, now_ns);
+  kvf_conns_init(&core->context.conns);
+  kvf_sessions_init(&core->sessions, &core->context, &core->leases);
+  kvf_peers_init(&core->peers, &core->context);
   core->peers.is_control = config->is_control;
-  kvf_known_init(&core->known, &core->peers, &core->wheel);
   list_transports(core);
+  kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
+  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, random[2]);
   if (status == KVF_OK) {
-    status = kvf_requests_init(&core->requests, &core->context, &core->conns, &core->peers, &core->wheel, seeds[0]);
+    status = kvf_lease_table_init(&core->leases, options, now_ns);
   }
-  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, now_ns, seeds[1]);
+  if (status == KVF_OK) {
+    /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
+     */
+    status =
+        kvf_lease_slots_init(&core->slots, options->lease_slots, random[0] >> 3, options->lease_pool_share_percent);
+  }
   if (status != KVF_OK) {
     kvf_core_free(core);
   }
@@ -149,13 +123,13 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i)
 
 kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
 {
-  return kvf_known_add(&core->known, address);
+  return kvf_peers_add_known(&core->peers, address);
 }
 
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
 {
   if (core->peers.is_control || core->pool.exists) {
-    kvf_known_start(&core->known, now_ns);
+    kvf_peers_look_at_known(&core->peers, now_ns);
   }
 }
 
@@ -166,7 +140,7 @@ void kvf_core_free(kvf_core *core)
   kvf_requests_free(&core->requests);
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
-  kvf_conns_free(&core->conns);
+  kvf_conns_free(&core->context.conns);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
   kvf_welcome_free(&core->context.welcome);
@@ -196,7 +170,7 @@ kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
   if (core->pool.exists) {
-    kvf_known_stop(&core->known, now_ns);
+    kvf_peers_let_known_go(&core->peers, now_ns);
     kvf_lease_table_end_all(&core->leases, now_ns);
     kvf_loads_abort_all(&core->loads, now_ns);
   }
@@ -205,8 +179,6 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   }
   core->pool.exists = false;
   kvf_welcome_free(&core->context.welcome);
-  core->context.welcome.regions_count = 0;
-  core->context.welcome.transports_count = 0;
   return true;
 }
 
@@ -247,21 +219,20 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   if (blocks->groups > KVF_GROUPS_MAX) {
     return KVF_LIMIT;
   }
-  memset(out, 0, sizeof(*out));
-  out->ranks = core->engine_ranks;
-  memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
-  out->lease = *lease;
-  out->prompt = *prompt;
-  out->block_tokens = core->context.config.block_tokens;
-  out->ttl_ms = core->context.config.lease_ttl_ms;
-  memcpy(out->compat, core->context.compat, sizeof(out->compat));
-  out->groups = blocks->groups;
-  memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   union {
     const uint32_t *borrowed;
     uint32_t *ids;
   } ids = {.borrowed = blocks->ids}; /* encoding only reads them */
-  out->ids = ids.ids;
+  *out = (kvf_ticket){.ranks = core->engine_ranks,
+                      .lease = *lease,
+                      .prompt = *prompt,
+                      .block_tokens = core->context.config.block_tokens,
+                      .ttl_ms = core->context.config.lease_ttl_ms,
+                      .groups = blocks->groups,
+                      .ids = ids.ids};
+  memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
+  memcpy(out->compat, core->context.compat, sizeof(out->compat));
+  memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   return KVF_OK;
 }
 
@@ -285,7 +256,7 @@ kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
 
 void kvf_core_drain(kvf_core *core)
 {
-  kvf_lease_slots_drain(&core->slots);
+  core->slots.draining = true;
 }
 
 void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease)
@@ -308,7 +279,7 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 
 void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns)
 {
-  core->bad_tickets++;
+  core->requests.counters.bad_tickets++;
   kvf_context_log(&core->context, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
                   "ticket refused: bad_ticket: malformed, altered, or signed with another key");
 }
@@ -420,7 +391,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
 {
   uint32_t work = TICK_ITEMS_MAX;
   kvf_timer *timer;
-  while ((timer = kvf_wheel_expire(&core->wheel, now_ns, &work)) != NULL) {
+  while ((timer = kvf_wheel_expire(&core->context.wheel, now_ns, &work)) != NULL) {
     switch (timer->kind) {
       case KVF_TIMER_SESSION:
         kvf_session_on_timer(&core->sessions, KVF_CONTAINER_OF(timer, kvf_session, timer), now_ns);
@@ -429,33 +400,28 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
         break;
       case KVF_TIMER_KNOWN:
-        kvf_known_on_timer(&core->known, now_ns);
+        kvf_peers_look_at_known(&core->peers, now_ns);
+        break;
+      case KVF_TIMER_REQUEST:
+        kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
       default:
-        kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
+        kvf_loads_on_timer(&core->loads, now_ns, timer);
         break;
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
-  kvf_loads_tick(&core->loads, now_ns, TICK_ITEMS_MAX);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)
 {
-  uint64_t at = kvf_wheel_next_deadline(&core->wheel);
-  at = kvf_time_min(at, kvf_lease_table_next_deadline(&core->leases));
-  return kvf_time_min(at, kvf_loads_next_deadline(&core->loads));
+  return kvf_time_min(kvf_wheel_next_deadline(&core->context.wheel), kvf_wheel_next_deadline(&core->leases.wheel));
 }
 
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
-  kvf_lease_ended ended;
-  if (kvf_lease_table_next_ended(&core->leases, &ended)) {
-    *out =
-        (kvf_event){.kind = KVF_EVENT_LEASE_ENDED, .id = ended.id, .user = ended.user, .u = {.lease_end = ended.cause}};
-    return true;
-  }
-  return kvf_loads_next_event(&core->loads, out) || kvf_requests_next_event(&core->requests, now_ns, out);
+  return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
+         kvf_requests_next_event(&core->requests, now_ns, out);
 }
 
 bool kvf_core_has_event(const kvf_core *core)
@@ -468,52 +434,37 @@ bool kvf_core_has_event(const kvf_core *core)
 
 kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address from, uint64_t *conn_id)
 {
-  kvf_conn *conn;
-  kvf_status status = kvf_sessions_accept(&core->sessions, now_ns, from, &conn);
-  if (status == KVF_OK) {
-    *conn_id = conn->id;
-  }
-  return status;
+  return kvf_sessions_accept(&core->sessions, now_ns, from, conn_id);
 }
 
 void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->peer != NULL) {
     kvf_peers_on_dialed(&core->peers, now_ns, conn->peer, status);
-  }
-}
-
-static void on_peer_frame(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
-                          size_t body_bytes)
-{
-  if (peer->state != KVF_PEER_READY || type != KVF_FRAME_LEASE_STATES) {
-    kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
-    return;
-  }
-  kvf_peer_answered(peer);
-  if (kvf_requests_on_states(&core->requests, now_ns, peer->index, body, body_bytes) != KVF_OK) {
-    kvf_peers_on_malformed(&core->peers, now_ns, peer);
   }
 }
 
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
-  if (conn == NULL) {
-    return;
-  }
-  if (conn->session != NULL) {
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
+  kvf_peer *peer = conn == NULL ? NULL : conn->peer;
+  if (conn != NULL && conn->session != NULL) {
     kvf_session_on_frame(&core->sessions, conn->session, now_ns, type, body, body_bytes);
-  } else if (conn->peer != NULL) {
-    on_peer_frame(core, now_ns, conn->peer, type, body, body_bytes);
+  } else if (peer != NULL && peer->state == KVF_PEER_READY && type == KVF_FRAME_LEASE_STATES) {
+    peer->answer_by_ns = KVF_TIME_NEVER;
+    if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
+      kvf_peers_on_malformed(&core->peers, now_ns, peer);
+    }
+  } else if (peer != NULL) {
+    kvf_peer_on_frame(&core->peers, now_ns, peer, type, body, body_bytes);
   }
 }
 
 void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_malformed(&core->sessions, conn->session, now_ns);
   } else if (conn != NULL && conn->peer != NULL) {
@@ -523,7 +474,7 @@ void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 
 void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_insecure(&core->sessions, conn->session, now_ns, why);
   } else if (conn != NULL && conn->peer != NULL) {
@@ -533,7 +484,7 @@ void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, con
 
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  const kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  const kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_unread(&core->sessions, conn->session, now_ns);
   } /* else: a peer that does not read does not answer either, which is found out */
@@ -541,7 +492,7 @@ void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 
 void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
   if (conn == NULL) {
     return;
   }
@@ -550,44 +501,34 @@ void kvf_core_on_closed(kvf_core *core, uint64_t now_ns, uint64_t conn_id)
   } else if (conn->peer != NULL) {
     kvf_peer_on_closed(&core->peers, now_ns, conn->peer);
   }
-  kvf_conns_drop(&core->conns, conn);
+  kvf_conns_drop(conn);
 }
 
 bool kvf_core_has_conn(kvf_core *core, uint64_t conn_id)
 {
-  return kvf_conns_find(&core->conns, conn_id) != NULL;
+  return kvf_conns_find(&core->context.conns, conn_id) != NULL;
 }
 
 size_t kvf_core_frame_limit(kvf_core *core, uint64_t conn_id)
 {
-  kvf_conn *conn = kvf_conns_find(&core->conns, conn_id);
-  bool trusted = false;
-  if (conn != NULL && conn->session != NULL) {
-    trusted = kvf_session_is_trusted(conn->session);
-  } else if (conn != NULL && conn->peer != NULL) {
-    trusted = kvf_peer_is_trusted(conn->peer);
-  }
-  return trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
+  const kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
+  return conn != NULL && conn->is_trusted ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
 }
 
 void kvf_core_take_output(kvf_core *core, void (*take)(void *context, const kvf_core_output *output), void *context)
 {
   kvf_conn *conn;
-  while ((conn = kvf_conns_next_output(&core->conns)) != NULL) {
+  while ((conn = kvf_conns_next_output(&core->context.conns)) != NULL) {
     kvf_core_output output = {
-        .conn_id = conn->id, .data = conn->outbox.data, .bytes = conn->outbox.bytes, .hang_up = conn->hanging_up};
+        .conn_id = conn->id, .data = conn->outbox, .bytes = conn->outbox_bytes, .hang_up = conn->hanging_up};
     take(context, &output);
-    if (conn->hanging_up) {
-      kvf_conns_drop(&core->conns, conn);
-    } else {
-      kvf_outbox_clear(&conn->outbox);
-    }
+    kvf_conns_taken(conn);
   }
 }
 
 bool kvf_core_has_output(const kvf_core *core)
 {
-  return !kvf_list_is_empty(&core->conns.output);
+  return !kvf_list_is_empty(&core->context.conns.output);
 }
 
 /* ---- what the machines say to each other, and to the runtime ---- */
@@ -601,17 +542,14 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
     case KVF_PEER_LINK_DOWN:
       kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
       break;
-    case KVF_PEER_OPENED:
-      kvf_requests_on_open(&core->requests, now_ns, notice->peer);
-      break;
-    case KVF_PEER_NOT_OPENED:
-      kvf_requests_on_not_open(&core->requests, now_ns, notice->peer, notice->status);
+    case KVF_PEER_OPEN:
+      kvf_requests_on_open(&core->requests, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_NAMED:
-      kvf_known_on_named(&core->known, now_ns, notice->peer);
+      kvf_peers_on_named(&core->peers, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
-      kvf_loads_on_pong(&core->loads, notice->peer);
+      kvf_loads_on_pong(notice->peer);
       break;
   }
 }
@@ -631,9 +569,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   } else if (kvf_loads_next_read(&core->loads, now_ns, &out->read)) {
     out->kind = KVF_EFFECT_READ;
   } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
-    out->kind = out->link.kind == KVF_PEER_DIAL        ? KVF_EFFECT_DIAL
-                : out->link.kind == KVF_PEER_OPEN_LINK ? KVF_EFFECT_OPEN_LINK
-                                                       : KVF_EFFECT_CLOSE_LINK;
+    out->kind = (kvf_effect_kind)out->link.kind;
   } else {
     return false;
   }

@@ -149,12 +149,12 @@ bool kvf_core_has_output(const kvf_core *core);
 /* ---- reads, links, fence ---- */
 
 typedef enum kvf_effect_kind {
-  KVF_EFFECT_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
+  KVF_EFFECT_DIAL = KVF_PEER_DIAL, /* connect to link.address: kvf_core_on_dialed(link.conn_id) tells the outcome */
+  KVF_EFFECT_OPEN_LINK = KVF_PEER_OPEN_LINK, /* kvf_core_on_link() or kvf_core_on_link_malformed() follows, within
+                                                handshake_timeout_ms, or it counts as failed */
+  KVF_EFFECT_CLOSE_LINK = KVF_PEER_CLOSE_LINK,
   KVF_EFFECT_READ, /* kvf_core_on_read_done() follows */
   KVF_EFFECT_CANCEL,
-  KVF_EFFECT_OPEN_LINK, /* kvf_core_on_link() or kvf_core_on_link_malformed() follows, within handshake_timeout_ms,
-                           or it counts as failed */
-  KVF_EFFECT_CLOSE_LINK,
   KVF_EFFECT_STORE /* fence entry */
 } kvf_effect_kind;
 

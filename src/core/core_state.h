@@ -12,11 +12,8 @@
 
 struct kvf_core {
   kvf_context context;
-  kvf_wheel wheel;
-  kvf_conns conns;
   kvf_sessions sessions;
   kvf_peers peers;
-  kvf_known known;
   kvf_requests requests;
   kvf_lease_slots slots;
   kvf_lease_table leases;
@@ -24,7 +21,6 @@ struct kvf_core {
   kvf_loads loads;
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
-  uint64_t bad_tickets;                  /* that did not decode */
   uint64_t read_pieces;                  /* runs of bytes that reads were made of */
 };
 

@@ -71,12 +71,12 @@ static void put_requests(writer *to, const kvf_core *core)
   const kvf_request_counters *counters = &core->requests.counters;
   gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id));
   counter(to, "requests_opened", counters->opened);
-  put(to, "tickets_refused", "bad_ticket", core->bad_tickets + counters->bad_tickets, false);
+  put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
   counter(to, "sources_left_out", counters->sources_left_out);
-  put(to, "verdicts", "use", counters->used, false);
-  put(to, "verdicts", "recompute", counters->recomputed, false);
-  put(to, "verdicts", "fail", counters->failed, false);
+  put(to, "verdicts", "use", counters->verdicts[KVF_ACTION_USE], false);
+  put(to, "verdicts", "recompute", counters->verdicts[KVF_ACTION_RECOMPUTE], false);
+  put(to, "verdicts", "fail", counters->verdicts[KVF_ACTION_FAIL], false);
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (info->lost != KVF_LOST_CALL && info->status != KVF_OK && info->recompute_safe) {
@@ -99,13 +99,13 @@ static void put_peers(writer *to, const kvf_core *core)
 {
   const kvf_peer_counters *peers = &core->peers.counters;
   const kvf_session_counters *sessions = &core->sessions.counters;
-  gauge(to, "peers_known", core->peers.count);
+  gauge(to, "peers_known", HASH_CNT(by_key, core->peers.by_key));
   counter(to, "peer_dials", peers->dials);
   counter(to, "peer_handshakes", peers->handshakes);
   counter(to, "peer_failures", peers->failures);
   counter(to, "peer_stalls", peers->stalls);
   counter(to, "breaker_refusals", peers->fast_failures);
-  gauge(to, "sessions_open", core->sessions.open_count);
+  gauge(to, "sessions_open", HASH_CNT(by_id, core->sessions.by_id));
   counter(to, "sessions_accepted", sessions->accepted);
   put(to, "sessions_refused", "handshake_refused", sessions->refused_key, false);
   put(to, "sessions_refused", "incompatible", sessions->refused_incompatible, false);

@@ -6,6 +6,7 @@
 #ifndef KVF_CORE_LEASE_SLOTS_H
 #define KVF_CORE_LEASE_SLOTS_H
 
+#include "base/list.h"
 #include "kvferry/types.h"
 
 #define KVF_LEASE_TOKEN_BYTES 16
@@ -15,33 +16,27 @@ typedef struct kvf_lease_slot kvf_lease_slot;
 typedef struct kvf_lease_slots {
   kvf_lease_slot *slots;
   kvf_lease_slot *reserved; /* by lease id */
-  uint32_t *free;           /* ring of free slots, first released first */
-  uint32_t free_first;
-  uint32_t free_count;
-  uint32_t count;
+  kvf_list free;            /* first released first */
   uint32_t share_percent;
   uint64_t next_id;
   uint64_t blocks; /* of all reserved leases */
-  bool draining;
+  bool draining;   /* refuses reservations from now on */
 } kvf_lease_slots;
 
-/* `first_id` is random and below 2^62 in production. On success give it back with kvf_lease_slots_free().
- * KVF_INVALID: no slots, share_percent over 100. KVF_NO_MEMORY. */
+/* `first_id` is random and below 2^62 in production. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_slots_init(kvf_lease_slots *slots, uint32_t count, uint64_t first_id,
                                              uint32_t share_percent);
+/* Also after a failed kvf_lease_slots_init(), or of slots that are all zeros. */
 void kvf_lease_slots_free(kvf_lease_slots *slots);
 
 /* Reserves a slot for `blocks` blocks of a pool of `pool_blocks` (0: no cap). `token` is random, the lease's secret.
- * *out is set on success only. KVF_DRAINING: after kvf_lease_slots_drain(). KVF_NO_LEASE: every slot is taken, or the
+ * *out is set on success only. KVF_DRAINING: slots.draining. KVF_NO_LEASE: every slot is taken, or the
  * blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
                                                 const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out);
 
 /* KVF_NOT_FOUND: not reserved, or released already. */
 kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id);
-
-/* Refuses reservations from now on. */
-void kvf_lease_slots_drain(kvf_lease_slots *slots);
 
 /* Leases that are reserved. */
 uint32_t kvf_lease_slots_live(const kvf_lease_slots *slots);

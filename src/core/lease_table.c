@@ -9,8 +9,6 @@
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
 
-typedef enum lease_phase { LEASE_NONE, LEASE_PUBLISHED, LEASE_ENDED } lease_phase;
-
 /* How far the entry's word has come on its way into the fence table. */
 typedef enum store_phase {
   STORE_DONE,   /* it is there */
@@ -39,17 +37,16 @@ struct kvf_lease_entry {
   uint64_t deadline_ns;
   uint64_t deadline_max_ns;
   uint64_t digest;
-  uint8_t phase;
   uint8_t store;
-  uint8_t cause;
-  uint8_t held; /* the live word waits for the bytes, which `store` knows nothing of */
+  uint8_t cause; /* a kvf_lease_end_cause once the lease has ended, until it is given back */
+  uint8_t held;  /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
-  block_list *blocks;
-  uint64_t id; /* of the lease in `phase`; its word is behind `word` if a later id was ended unpublished */
+  block_list *blocks;  /* of a lease that has been published and not been given back; else NULL */
+  uint64_t id;         /* of that lease; its word is behind `word` if a later id was ended unpublished */
 };
 
 static_assert(sizeof(kvf_lease_entry) <= 256, "a million leases are 256 MB");
@@ -57,44 +54,39 @@ static_assert(offsetof(kvf_lease_entry, timer) == sizeof(kvf_lease_entry) - CACH
 
 static bool is_live(const kvf_lease_entry *entry)
 {
-  return entry->phase == LEASE_PUBLISHED;
+  return entry->word % 2 == 1;
 }
 
 /* Holds after each change of an entry. */
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
-  assert(is_live(entry) == (entry->word % 2 == 1));
   assert(!entry->held || (is_live(entry) && entry->store != STORE_QUEUED));
   assert(!is_live(entry) || entry->word == kvf_fence_word_live(entry->id));
   assert(!is_live(entry) || entry->deadline_ns <= entry->deadline_max_ns);
   assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
   assert(!kvf_timer_is_armed(&entry->timer) || (is_live(entry) && entry->timer.expires_ns <= entry->deadline_ns));
-  assert((entry->phase == LEASE_ENDED) == (entry->cause != 0));
-  assert(entry->phase != LEASE_ENDED || entry->word >= kvf_fence_word_ended(entry->id));
-  assert((entry->phase == LEASE_NONE) == (entry->blocks == NULL));
+  assert((is_live(entry) || entry->cause != 0) == (entry->blocks != NULL));
+  assert(entry->cause == 0 || entry->word >= kvf_fence_word_ended(entry->id));
   assert(kvf_list_is_linked(&entry->queue) ==
-         (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->phase == LEASE_ENDED)));
-  assert(table->live <= table->held && table->held <= table->config.slots);
+         (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
+  assert(table->live <= table->held && table->held <= table->config->lease_slots);
   (void)table;
   (void)entry;
 }
 
-kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config, uint64_t now_ns)
+kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config, uint64_t now_ns)
 {
-  if (config->slots == 0 || config->ttl_ns == 0 || config->lease_max_ns == 0) {
-    return KVF_INVALID;
-  }
-  *table = (kvf_lease_table){.config = *config};
+  *table = (kvf_lease_table){.config = config};
   kvf_list_init(&table->stores);
   kvf_list_init(&table->ended);
   kvf_wheel_init(&table->wheel, now_ns);
-  table->memory = calloc((size_t)config->slots + 1, sizeof(*table->entries));
+  table->memory = calloc((size_t)config->lease_slots + 1, sizeof(*table->entries));
   if (table->memory == NULL) {
     return KVF_NO_MEMORY;
   }
   size_t past_line = (uintptr_t)table->memory % CACHE_LINE_BYTES;
   table->entries = (kvf_lease_entry *)((char *)table->memory + (past_line == 0 ? 0 : CACHE_LINE_BYTES - past_line));
-  for (uint32_t slot = 0; slot < config->slots; slot++) {
+  for (uint32_t slot = 0; slot < config->lease_slots; slot++) {
     kvf_timer_init(&table->entries[slot].timer, 0);
     kvf_list_init(&table->entries[slot].queue);
   }
@@ -104,7 +96,7 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_co
 void kvf_lease_table_free(kvf_lease_table *table)
 {
   for (uint32_t slot = 0; table->held > 0; slot++) {
-    if (table->entries[slot].phase != LEASE_NONE) {
+    if (table->entries[slot].blocks != NULL) {
       free(table->entries[slot].blocks);
       table->held -= 1;
     }
@@ -116,7 +108,7 @@ void kvf_lease_table_free(kvf_lease_table *table)
 /* The entry of a lease's slot, NULL if the slot or the id is out of range. */
 static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *lease)
 {
-  if (lease->slot >= table->config.slots || lease->id >= KVF_LEASE_ID_MAX) {
+  if (lease->slot >= table->config->lease_slots || lease->id >= KVF_LEASE_ID_MAX) {
     return NULL;
   }
   kvf_lease_entry *entry = &table->entries[lease->slot];
@@ -143,6 +135,13 @@ static void set_word(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t wo
   } else if (entry->store != STORE_STALE) {
     queue_store(table, entry);
   }
+}
+
+/* From now on it has a whole TTL, as far as its longest life goes. */
+static void lengthen(const kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
+{
+  uint64_t ttl_ns = kvf_ms_to_ns(table->config->lease_ttl_ms);
+  entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, ttl_ns), entry->deadline_max_ns);
 }
 
 /* ---- publish ---- */
@@ -185,19 +184,18 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   if (status != KVF_OK) {
     return status;
   }
-  if (kvf_fence_word_live(lease->id) <= entry->word || entry->phase != LEASE_NONE) {
+  if (kvf_fence_word_live(lease->id) <= entry->word || entry->blocks != NULL) {
     free(list);
     return KVF_EXISTS;
   }
   entry->blocks = list;
-  entry->phase = LEASE_PUBLISHED;
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
   entry->held = held;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
-  entry->deadline_max_ns = kvf_time_add(now_ns, table->config.lease_max_ns);
-  entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
+  entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
+  lengthen(table, entry, now_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
   set_word(table, entry, kvf_fence_word_live(lease->id));
   table->live += 1;
@@ -228,7 +226,6 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   assert(is_live(entry));
   __builtin_prefetch(entry->blocks); /* to be freed soon */
   kvf_wheel_disarm(&table->wheel, &entry->timer);
-  entry->phase = LEASE_ENDED;
   entry->cause = (uint8_t)cause;
   entry->held = false;
   set_word(table, entry, word);
@@ -282,9 +279,8 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 {
   for (uint32_t slot = 0; table->live > 0; slot++) {
     kvf_lease_entry *entry = &table->entries[slot];
-    expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      end_own(table, entry, KVF_LEASE_END_REVOKED);
+      end_own(table, entry, has_run_out(entry, now_ns) ? KVF_LEASE_END_EXPIRED : KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -305,23 +301,15 @@ static bool any_in_state(const kvf_lease_entry *entry, uint8_t state)
   return first_in_state(entry, state) < KVF_LEASE_CONSUMERS_MAX;
 }
 
-static unsigned find_consumer(const kvf_lease_entry *entry, const kvf_consumer_key *key)
-{
-  unsigned i = 0;
-  while (i < KVF_LEASE_CONSUMERS_MAX &&
-         (entry->consumer_states[i] == CONSUMER_NONE || entry->consumers[i].request_id != key->request_id ||
-          memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) != 0)) {
-    i++;
-  }
-  return i;
-}
-
 /* The consumer's index, and it is attached if it was not known; KVF_LEASE_CONSUMERS_MAX if there is no room. */
 static unsigned find_or_attach(kvf_lease_entry *entry, const kvf_consumer_key *key)
 {
-  unsigned i = find_consumer(entry, key);
-  if (i < KVF_LEASE_CONSUMERS_MAX) {
-    return i;
+  unsigned i = 0;
+  for (; i < KVF_LEASE_CONSUMERS_MAX; i++) {
+    if (entry->consumer_states[i] != CONSUMER_NONE && entry->consumers[i].request_id == key->request_id &&
+        memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
+      return i;
+    }
   }
   static const uint8_t room[] = {CONSUMER_NONE, KVF_FINISH_DETACHED, KVF_FINISH_ABORTED};
   for (unsigned k = 0; i == KVF_LEASE_CONSUMERS_MAX && k < sizeof(room); k++) {
@@ -360,38 +348,18 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   return entry->store == STORE_DONE && !entry->held ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
 }
 
-kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                      const kvf_consumer_key *key)
+kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                            const kvf_consumer_key *key, kvf_finish_kind kind)
 {
-  kvf_lease_entry *entry;
-  kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER) {
-    table->counters.late_renewals += 1;
-  }
-  if (entry == NULL) {
-    return state;
-  }
-  expire_if_due(table, entry, now_ns);
-  if (!is_live(entry)) {
-    return state;
-  }
-  unsigned i = find_or_attach(entry, key);
-  if (i == KVF_LEASE_CONSUMERS_MAX || entry->consumer_states[i] == CONSUMER_ATTACHED) {
-    entry->deadline_ns = kvf_time_min(kvf_time_add(now_ns, table->config.ttl_ns), entry->deadline_max_ns);
-  }
-  return state;
-}
-
-kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, kvf_finish_kind kind)
-{
+  const bool renews = kind == KVF_FINISH_NONE;
   kvf_lease_entry *entry = entry_of(table, lease);
-  if (entry != NULL) {
+  if (entry != NULL && !renews) {
     __builtin_prefetch(&entry->timer, 1); /* most often this ends the lease */
   }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER && kind == KVF_FINISH_COMPLETED) {
-    table->counters.late_acknowledgements += 1;
+  if (state == KVF_LEASE_STATE_OVER) {
+    table->counters.late_renewals += renews;
+    table->counters.late_acknowledgements += kind == KVF_FINISH_COMPLETED;
   }
   if (entry == NULL) {
     return state;
@@ -401,7 +369,15 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
     return state;
   }
   unsigned i = find_or_attach(entry, key);
-  if (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] == CONSUMER_ATTACHED) {
+  bool is_known = i < KVF_LEASE_CONSUMERS_MAX;
+  bool is_attached = is_known && entry->consumer_states[i] == CONSUMER_ATTACHED;
+  if (renews) {
+    if (is_attached || !is_known) {
+      lengthen(table, entry, now_ns);
+    }
+    return state;
+  }
+  if (is_attached) {
     entry->consumer_states[i] = (uint8_t)kind;
   }
   bool any_completed = any_in_state(entry, KVF_FINISH_COMPLETED);
@@ -414,33 +390,25 @@ kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, 
 
 /* ---- readers ---- */
 
-/* KVF_BLOCK_NONE if the list has no such position. */
-static uint32_t block_at(const block_list *list, uint32_t group, uint32_t position)
-{
-  if (group >= list->groups || position >= list->data[group + 1] - list->data[group]) {
-    return KVF_BLOCK_NONE;
-  }
-  return list->data[list->data[group] + position];
-}
-
 kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                      kvf_transfer_item *items, uint32_t count)
 {
+  static const kvf_status refusals[] = {[KVF_LEASE_STATE_LIVE] = KVF_OK,
+                                        [KVF_LEASE_STATE_NOT_PUBLISHED] = KVF_NOT_PUBLISHED,
+                                        [KVF_LEASE_STATE_OVER] = KVF_LEASE_EXPIRED,
+                                        [KVF_LEASE_STATE_UNKNOWN] = KVF_LEASE_UNKNOWN};
   kvf_lease_entry *entry;
-  switch (look_up(table, now_ns, lease, &entry)) {
-    case KVF_LEASE_STATE_LIVE:
-      break;
-    case KVF_LEASE_STATE_NOT_PUBLISHED:
-      return KVF_NOT_PUBLISHED;
-    case KVF_LEASE_STATE_OVER:
-      return KVF_LEASE_EXPIRED;
-    case KVF_LEASE_STATE_UNKNOWN:
-    default:
-      return KVF_LEASE_UNKNOWN;
+  const kvf_status refusal = refusals[look_up(table, now_ns, lease, &entry)];
+  if (refusal != KVF_OK) {
+    return refusal;
   }
-  for (uint32_t i = 0; i < count; i++) {
-    items[i].remote_block = block_at(entry->blocks, items[i].group, items[i].position);
-    if (items[i].remote_block == KVF_BLOCK_NONE) {
+  const block_list *list = entry->blocks;
+  for (kvf_transfer_item *item = items; item < items + count; item++) {
+    if (item->group >= list->groups || item->position >= list->data[item->group + 1] - list->data[item->group]) {
+      return KVF_INVALID;
+    }
+    item->remote_block = list->data[list->data[item->group] + item->position];
+    if (item->remote_block == KVF_BLOCK_NONE) {
       return KVF_INVALID;
     }
   }
@@ -449,37 +417,26 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
 
 /* ---- time ---- */
 
-static void on_timer(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
-{
-  if (has_run_out(entry, now_ns)) {
-    end_own(table, entry, KVF_LEASE_END_EXPIRED);
-  } else {
-    kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
-    check(table, entry);
-  }
-}
-
 /* In groups, so that the entries of a group are fetched from memory together. */
 void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_items)
 {
   kvf_lease_entry *group[TICK_GROUP];
-  uint32_t work = max_items;
   uint32_t count;
   do {
     kvf_timer *timer;
-    for (count = 0; count < TICK_GROUP && (timer = kvf_wheel_expire(&table->wheel, now_ns, &work)) != NULL; count++) {
+    for (count = 0; count < TICK_GROUP && (timer = kvf_wheel_expire(&table->wheel, now_ns, &max_items)) != NULL;
+         count++) {
       group[count] = KVF_CONTAINER_OF(timer, kvf_lease_entry, timer);
       __builtin_prefetch(group[count], 1);
     }
     for (uint32_t i = 0; i < count; i++) {
-      on_timer(table, group[i], now_ns);
+      expire_if_due(table, group[i], now_ns);
+      if (is_live(group[i])) {
+        kvf_wheel_arm(&table->wheel, &group[i]->timer, group[i]->deadline_ns);
+        check(table, group[i]);
+      }
     }
   } while (count == TICK_GROUP);
-}
-
-uint64_t kvf_lease_table_next_deadline(const kvf_lease_table *table)
-{
-  return kvf_wheel_next_deadline(&table->wheel);
 }
 
 /* ---- outputs ---- */
@@ -499,7 +456,7 @@ bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out)
 
 void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word)
 {
-  assert(slot < table->config.slots);
+  assert(slot < table->config->lease_slots);
   kvf_lease_entry *entry = &table->entries[slot];
   assert(entry->store == STORE_STALE ? word < entry->word : entry->store == STORE_OUT && word == entry->word);
   (void)word;
@@ -507,29 +464,26 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
     queue_store(table, entry);
   } else {
     entry->store = STORE_DONE;
-    if (entry->phase == LEASE_ENDED) {
+    if (entry->cause != 0) {
       kvf_list_push_back(&table->ended, &entry->queue);
     }
   }
   check(table, entry);
 }
 
-bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out)
+bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
 {
   kvf_list *link = kvf_list_pop_front(&table->ended);
   if (link == NULL) {
     return false;
   }
   kvf_lease_entry *entry = KVF_CONTAINER_OF(link, kvf_lease_entry, queue);
-  *out = (kvf_lease_ended){
-      .id = entry->id,
-      .user = entry->blocks->user,
-      .slot = (uint32_t)(entry - table->entries),
-      .cause = (kvf_lease_end_cause)entry->cause,
-  };
+  *out = (kvf_event){.kind = KVF_EVENT_LEASE_ENDED,
+                     .id = entry->id,
+                     .user = entry->blocks->user,
+                     .u = {.lease_end = (kvf_lease_end_cause)entry->cause}};
   free(entry->blocks);
   entry->blocks = NULL;
-  entry->phase = LEASE_NONE;
   entry->cause = 0;
   table->held -= 1;
   check(table, entry);

@@ -37,12 +37,6 @@ typedef struct kvf_consumer_key {
   uint64_t request_id;
 } kvf_consumer_key;
 
-typedef struct kvf_lease_table_config {
-  uint32_t slots;
-  uint64_t ttl_ns;       /* a lease lives this long after its last renewal */
-  uint64_t lease_max_ns; /* and this long after it was published, however often it is renewed */
-} kvf_lease_table_config;
-
 /* Only grow. */
 typedef struct kvf_lease_counters {
   uint64_t published;
@@ -56,7 +50,7 @@ typedef struct kvf_lease_entry kvf_lease_entry;
 typedef struct kvf_lease_table {
   void *memory;
   kvf_lease_entry *entries; /* in `memory`, at the beginning of a cache line */
-  kvf_lease_table_config config;
+  const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms */
   kvf_list stores;
   kvf_list ended;
   uint32_t live; /* published and not ended */
@@ -71,17 +65,9 @@ typedef struct kvf_lease_store {
   kvf_fence_entry entry;
 } kvf_lease_store;
 
-/* A lease whose blocks are the engine's again. */
-typedef struct kvf_lease_ended {
-  uint64_t id;
-  uint64_t user;
-  uint32_t slot;
-  kvf_lease_end_cause cause;
-} kvf_lease_ended;
-
-/* On success give it back with kvf_lease_table_free(). KVF_INVALID: no slots, or a time of 0. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_lease_table_config *config,
-                                             uint64_t now_ns);
+/* `config` has been checked, and outlives the table. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config, uint64_t now_ns);
+/* Also after a failed kvf_lease_table_init(), or of a table that is all zeros. */
 void kvf_lease_table_free(kvf_lease_table *table);
 
 /* Publishes a lease of these blocks (copied); `digest` is kvf_fence_digest() of them, `user` comes back when the lease
@@ -96,19 +82,19 @@ KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t
  * `held`, once; without effect on a lease that has ended meanwhile, whose live word is never stored. */
 void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
 
-/* A consumer's renewal: attaches it, and lengthens the lease unless the consumer has finished, for then the renewal is
- * a late one. Where there is no room for another consumer it is not attached: the lease is lengthened, but may end as
- * soon as those that are attached have finished. The lease is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the
- * renewal, until its live word has been stored. */
-kvf_lease_state kvf_lease_table_renew(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                      const kvf_consumer_key *key);
-
-/* A consumer will not read (any more). Ends the lease if none is attached and one has completed or aborted: those that
- * have only detached leave it to others, until it runs out. Returns the state afterwards. Where there is no room for
- * the consumer, nothing happens. One that finished without having attached is noted, so that a delayed renewal of its
- * does not attach it; when room is needed those that detached are forgotten first, then those that aborted. */
-kvf_lease_state kvf_lease_table_finish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                       const kvf_consumer_key *key, kvf_finish_kind kind);
+/* What a consumer says of a lease; returns the state afterwards.
+ *
+ * KVF_FINISH_NONE is a renewal: attaches the consumer, and lengthens the lease unless the consumer has finished, for
+ * then the renewal is a late one. Where there is no room for another consumer it is not attached: the lease is
+ * lengthened, but may end as soon as those that are attached have finished. The lease is KVF_LEASE_STATE_NOT_PUBLISHED,
+ * although it counts the renewal, until its live word has been stored.
+ *
+ * With any other kind it will not read (any more). Ends the lease if none is attached and one has completed or aborted:
+ * those that have only detached leave it to others, until it runs out. Where there is no room for the consumer, nothing
+ * happens. One that finished without having attached is noted, so that a delayed renewal of its does not attach it;
+ * when room is needed those that detached are forgotten first, then those that aborted. */
+kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
+                                            const kvf_consumer_key *key, kvf_finish_kind kind);
 
 /* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as ended from here
  * on (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
@@ -117,11 +103,8 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
 /* Revokes all leases. Takes time in the number of slots. */
 void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns);
 
-/* Ends leases that have run out, looking at `max_items` timers at most. */
+/* Ends leases that have run out, looking at `max_items` timers at most. When to call it says table.wheel. */
 void kvf_lease_table_tick(kvf_lease_table *table, uint64_t now_ns, uint32_t max_items);
-
-/* When to tick; in the past if there is more to do at once. KVF_TIME_NEVER: no lease. */
-uint64_t kvf_lease_table_next_deadline(const kvf_lease_table *table);
 
 /* The next entry to store; false if there is none. No two stores of a slot are out at once. */
 bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out);
@@ -129,8 +112,9 @@ bool kvf_lease_table_next_store(kvf_lease_table *table, kvf_lease_store *out);
 /* The entry that kvf_lease_table_next_store() gave out for the slot has been stored, and readers see it. */
 void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word);
 
-/* The next lease that is given back; false if there is none. Each published lease comes exactly once. */
-bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_lease_ended *out);
+/* KVF_EVENT_LEASE_ENDED of the next lease that is given back; false if there is none. Each published lease comes
+ * exactly once. */
+bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out);
 
 /* Whether a reader that shows this lease may read these positions; if so turns them into block ids
  * (items[i].remote_block, else unspecified). KVF_LEASE_UNKNOWN, KVF_NOT_PUBLISHED, KVF_LEASE_EXPIRED: as it stands.

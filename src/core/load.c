@@ -13,8 +13,6 @@
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
 
-enum { TIMER_OF_LOAD, TIMER_OF_SLICE }; /* kinds in kvf_loads.wheel */
-
 typedef struct kvf_slice kvf_slice;
 
 /* A read: a run of items of a slice. */
@@ -27,6 +25,7 @@ struct kvf_load_chunk {
   uint32_t link_id;
   uint32_t first;
   uint32_t count;
+  uint64_t bytes;    /* of its items */
   uint32_t verified; /* of its first items, when it ends */
   bool cancelled;
 };
@@ -44,9 +43,7 @@ struct kvf_slice {
   kvf_open_load *load;
   kvf_peer *peer;        /* which it holds */
   kvf_fence_claim claim; /* what its fence must say */
-  uint32_t remote_head;  /* `heads` heads, there from this one on ... */
-  uint32_t local_head;   /* ... and here from this one on */
-  uint32_t heads;
+  kvf_rank_share share;  /* the heads that it reads, there and here */
   kvf_slice_state state;
   uint32_t link_id;     /* that its next reads take */
   uint64_t chunk_bytes; /* of its chunks */
@@ -84,10 +81,9 @@ typedef struct load_others {
 typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_DECIDED, LOAD_RELEASED } load_state;
 
 struct kvf_open_load {
-  uint64_t request_id;
   uint64_t user;
-  UT_hash_handle by_id;
-  uint64_t point; /* that nothing is written before; 0: none, or it has come */
+  UT_hash_handle by_id; /* by report.request_id */
+  uint64_t point;       /* that nothing is written before; 0: none, or it has come */
   load_state state;
   kvf_report report;   /* complete when it is decided */
   kvf_list event;      /* in kvf_loads.events while one of its is due */
@@ -140,7 +136,7 @@ static uint64_t stall_timeout_ns(const kvf_loads *loads)
 
 static uint64_t item_bytes(const kvf_loads *loads, const kvf_slice *slice, uint32_t index)
 {
-  return loads->pool->head_bytes[slice->load->items[index].group] * slice->heads;
+  return loads->pool->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
 static uint64_t divided(uint64_t bytes, uint64_t by)
@@ -168,34 +164,25 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
   }
 }
 
-/* Sets the chunk to the first run of missing items, as long as the limits allow. */
-static void choose_items(const kvf_loads *loads, const kvf_slice *slice, kvf_load_chunk *chunk)
+/* Takes the first run of missing items, as long as the limits allow. */
+static void take_items(const kvf_loads *loads, kvf_slice *slice, kvf_load_chunk *chunk)
 {
-  uint32_t end = slice->load->items_count;
-  uint32_t first = slice->first_missing;
-  while (first < end && kvf_bitmap_get(slice->taken, first)) {
-    first++;
+  const uint32_t end = slice->load->items_count;
+  uint32_t next = slice->first_missing;
+  while (next < end && kvf_bitmap_get(slice->taken, next)) {
+    next++;
   }
-  assert(first < end);
-  uint64_t bytes = item_bytes(loads, slice, first);
-  uint32_t count = 1;
-  while (count < KVF_CHUNK_ITEMS_MAX && first + count < end && !kvf_bitmap_get(slice->taken, first + count) &&
-         bytes + item_bytes(loads, slice, first + count) <= slice->chunk_bytes) {
-    bytes += item_bytes(loads, slice, first + count);
-    count++;
-  }
-  chunk->first = first;
-  chunk->count = count;
-}
-
-static void take_items(kvf_slice *slice, const kvf_load_chunk *chunk)
-{
-  for (uint32_t i = 0; i < chunk->count; i++) {
-    assert(!kvf_bitmap_get(slice->taken, chunk->first + i)); /* no read of it is in flight */
-    kvf_bitmap_set(slice->taken, chunk->first + i);
-  }
+  assert(next < end);
+  chunk->first = next;
+  chunk->bytes = 0;
+  do {
+    chunk->bytes += item_bytes(loads, slice, next);
+    kvf_bitmap_set(slice->taken, next++);
+  } while (next < end && next - chunk->first < KVF_CHUNK_ITEMS_MAX && !kvf_bitmap_get(slice->taken, next) &&
+           chunk->bytes + item_bytes(loads, slice, next) <= slice->chunk_bytes);
+  chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
-  slice->first_missing = chunk->first + chunk->count;
+  slice->first_missing = next;
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -208,8 +195,7 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   if (chunk->by_read.tbl == NULL) {
     return NULL;
   }
-  choose_items(loads, slice, chunk);
-  take_items(slice, chunk);
+  take_items(loads, slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->cancelled = false;
   chunk->verified = 0;
@@ -272,39 +258,13 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
 static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 {
   const kvf_slice *slice = chunk->slice;
-  if (slice->load->slices_open != 1 || slice->load->items_count - slice->good_count != chunk->count) {
-    return false;
-  }
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < chunk->count; i++) {
-    bytes += item_bytes(loads, slice, chunk->first + i);
-  }
-  return bytes <= loads->context->config.inline_bytes;
+  return slice->load->slices_open == 1 && slice->load->items_count - slice->good_count == chunk->count &&
+         chunk->bytes <= loads->context->config.inline_bytes;
 }
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
 
-#define BIT(state) (1u << (state))
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
-
-/* From each state, where a slice may go next. */
-static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = BIT(SLICE_READING) | BIT(SLICE_STOPPED),
-    [SLICE_READING] = BIT(SLICE_DRAINING) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_DRAINING] = BIT(SLICE_BACKOFF) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_BACKOFF] = BIT(SLICE_WAIT_PATH) | BIT(SLICE_READING) | BIT(SLICE_STOPPED),
-    [SLICE_DONE] = 0,
-    [SLICE_STOPPED] = 0,
-};
-
-static void move(kvf_slice *slice, kvf_slice_state next)
-{
-  bool legal = (next_states[slice->state] & BIT(next)) != 0;
-  assert(legal);
-  (void)legal;
-  assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
-  slice->state = next;
-}
 
 static void update_ready(kvf_loads *loads, kvf_slice *slice)
 {
@@ -324,19 +284,17 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
 static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_PATH) {
-    move(slice, SLICE_WAIT_PATH);
-  }
+  slice->state = SLICE_WAIT_PATH;
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
-    kvf_peers_want_link(loads->peers, now_ns, peer->index);
+    kvf_peers_want_link(loads->peers, now_ns, peer);
   }
 }
 
 static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
-  move(slice, SLICE_READING);
+  slice->state = SLICE_READING;
   slice->link_id = link_id;
   slice->given_up = false;
   update_ready(loads, slice);
@@ -345,9 +303,9 @@ static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 /* DONE or STOPPED: it needs no peer and no timer any more; its reads still end. */
 static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
 {
-  move(slice, state);
+  slice->state = state;
   update_ready(loads, slice);
-  kvf_wheel_disarm(&loads->wheel, &slice->timer);
+  kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
   kvf_list_remove(&slice->by_peer);
 }
@@ -361,12 +319,6 @@ static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
       kvf_list_push_back(&loads->cancels, &chunk->cancel);
     }
   }
-}
-
-static void stop_slice(kvf_loads *loads, kvf_slice *slice)
-{
-  cancel_reads(loads, slice);
-  leave(loads, slice, SLICE_STOPPED);
 }
 
 /* ---- outcome and release ---- */
@@ -384,15 +336,6 @@ static uint32_t count_prefix(const kvf_open_load *load)
     return load->report.blocks;
   }
   return load->groups == 1 ? load->items[leading].position : 0;
-}
-
-static void count_done(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load)
-{
-  for (uint32_t i = 0; i < load->slices_count; i++) {
-    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)]++;
-  }
-  kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
-  kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
 }
 
 /* By the first slice from `slice` on that is not done. A load that was aborted says nothing of its peer. */
@@ -426,7 +369,7 @@ static void tell(kvf_loads *loads, kvf_open_load *load)
   load->outcome_due = true;
   loads->stats.outcomes[kvf_status_index(load->report.status)]++;
   kvf_list_ensure_back(&loads->events, &load->event);
-  kvf_wheel_arm(&loads->wheel, &load->timer, release_by_ns(loads, load));
+  kvf_wheel_arm(&loads->context->wheel, &load->timer, release_by_ns(loads, load));
 }
 
 /* Lets go of its present source, of which no read is in flight. */
@@ -434,7 +377,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   assert(load->reads_in_flight == 0);
   for (uint32_t i = 0; i < load->slices_count && load->slices[i].peer != NULL; i++) {
-    kvf_peers_release(loads->peers, now_ns, load->slices[i].peer->index);
+    kvf_peers_release(loads->peers, now_ns, load->slices[i].peer);
   }
   free(load->slices);
   load->slices = NULL;
@@ -444,7 +387,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   load->state = LOAD_RELEASED;
-  kvf_wheel_disarm(&loads->wheel, &load->timer);
+  kvf_wheel_disarm(&loads->context->wheel, &load->timer);
   if (load->overdue) {
     loads->stats.overdue--;
     loads->stats.overdue_blocks -= load->items_count;
@@ -477,19 +420,22 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
   if (status == KVF_OK) {
-    count_done(loads, now_ns, load);
+    kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
+    kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
   } else {
     count_failed(loads, now_ns, load, slice != NULL ? slice : load->slices, (kvf_status)load->report.status);
   }
   for (uint32_t i = 0; i < load->slices_count; i++) {
+    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)] += status == KVF_OK;
     if (load->slices[i].state != SLICE_DONE) {
-      stop_slice(loads, &load->slices[i]);
+      cancel_reads(loads, &load->slices[i]);
+      leave(loads, &load->slices[i], SLICE_STOPPED);
     }
   }
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
       has_source_left(load)) {
     load->state = LOAD_HELD;
-    kvf_wheel_arm(&loads->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
+    kvf_wheel_arm(&loads->context->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
     tell(loads, load);
   }
@@ -523,7 +469,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
     return false;
   }
   kvf_open_load *load = KVF_CONTAINER_OF(loads->events.next, kvf_open_load, event);
-  *out = (kvf_event){.kind = KVF_EVENT_RELEASED, .id = load->request_id, .user = load->user};
+  *out = (kvf_event){.kind = KVF_EVENT_RELEASED, .id = load->report.request_id, .user = load->user};
   if (load->outcome_due) {
     out->kind = KVF_EVENT_LOAD;
     out->u.report = load->report;
@@ -560,13 +506,13 @@ static uint64_t next_pause_ns(kvf_loads *loads, kvf_slice *slice)
 static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   if (!clock_runs(slice) && slice->state != SLICE_BACKOFF) {
-    kvf_wheel_disarm(&loads->wheel, &slice->timer);
+    kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   }
   if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
-    move(slice, SLICE_BACKOFF);
+    slice->state = SLICE_BACKOFF;
     loads->stats.retries++;
     slice->peer->stat.retries++;
-    kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
   }
   update_ready(loads, slice);
 }
@@ -575,7 +521,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   if (slice->state == SLICE_READING) {
-    move(slice, SLICE_DRAINING);
+    slice->state = SLICE_DRAINING;
   }
   settle_slice(loads, now_ns, slice);
 }
@@ -597,7 +543,7 @@ static void clock_start(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   slice->progress_ns = now_ns;
   slice->begun_anew = false;
   slice->ping = 0;
-  kvf_wheel_arm(&loads->wheel, &slice->timer, kvf_time_add(now_ns, stall_timeout_ns(loads) / 2));
+  kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, stall_timeout_ns(loads) / 2));
 }
 
 /* While no ping is out, the timer is left as it is: it looks again when it fires. */
@@ -619,7 +565,7 @@ static void ping_peer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     of_peer->pings++;
     of_peer->pinged_ns = now_ns;
     loads->stats.pings++;
-    kvf_peers_ping(loads->peers, slice->peer->index);
+    kvf_peers_ping(loads->peers, slice->peer);
   }
   slice->ping = of_peer->pings;
   slice->pinged_ns = of_peer->pinged_ns;
@@ -654,17 +600,12 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   on_trouble(loads, now_ns, slice, KVF_TRANSFER_STALLED);
 }
 
-/* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile may
- * wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly ever
- * runs would wait for a dead peer until the deadline. */
-static bool has_overslept(const kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
-{
-  return !slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE;
-}
-
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
-  if (has_overslept(loads, now_ns, slice)) {
+  /* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile
+   * may wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly
+   * ever runs would wait for a dead peer until the deadline. */
+  if (!slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE) {
     uint64_t silent_since_ns = now_ns - stall_timeout_ns(loads) / 2;
     slice->progress_ns = slice->progress_ns > silent_since_ns ? slice->progress_ns : silent_since_ns;
     slice->begun_anew = true;
@@ -672,7 +613,7 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   }
   uint64_t ping_at_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
   if (slice->ping == 0 && now_ns < ping_at_ns) {
-    kvf_wheel_arm(&loads->wheel, &slice->timer, ping_at_ns);
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, ping_at_ns);
     return;
   }
   if (slice->ping == 0) {
@@ -680,7 +621,7 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   }
   uint64_t at_ns = stall_at(loads, slice);
   if (now_ns < at_ns) {
-    kvf_wheel_arm(&loads->wheel, &slice->timer, at_ns);
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, at_ns);
     return;
   }
   on_stall(loads, now_ns, slice);
@@ -708,9 +649,9 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
   return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
 }
 
-void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status)
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status)
 {
-  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
+  kvf_peer_slices *of_peer = &peer->slices;
   of_peer->asked = false;
   while (!kvf_list_is_empty(&of_peer->waiting)) {
     kvf_slice *slice = KVF_CONTAINER_OF(of_peer->waiting.next, kvf_slice, waiting);
@@ -724,10 +665,9 @@ void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_
   }
 }
 
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id)
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id)
 {
-  const kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
-  for (kvf_list *link = of_peer->all.next; link != &of_peer->all; link = link->next) {
+  for (kvf_list *link = peer->slices.all.next; link != &peer->slices.all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
     if (slice->link_id == link_id) {
       slice->link_id = KVF_NO_LINK;
@@ -738,16 +678,8 @@ void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, ui
 
 static bool is_final(kvf_status status)
 {
-  switch ((int)status) {
-    case KVF_LEASE_EXPIRED:
-    case KVF_LEASE_UNKNOWN:
-    case KVF_BAD_TICKET:
-    case KVF_PEER_RESTARTED:
-    case KVF_INCOMPATIBLE:
-      return true;
-    default:
-      return false;
-  }
+  return status == KVF_LEASE_EXPIRED || status == KVF_LEASE_UNKNOWN || status == KVF_BAD_TICKET ||
+         status == KVF_PEER_RESTARTED || status == KVF_INCOMPATIBLE;
 }
 
 static void on_confirmed(kvf_loads *loads, uint64_t now_ns, kvf_load_chunk *chunk)
@@ -837,10 +769,9 @@ void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read
   }
 }
 
-void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer)
+void kvf_loads_on_pong(kvf_peer *peer)
 {
-  kvf_peer_slices *of_peer = &loads->peers->table[peer]->slices;
-  of_peer->answered = of_peer->pings;
+  peer->slices.answered = peer->slices.pings;
 }
 
 /* ---- start: from the first source, then from others ---- */
@@ -928,7 +859,7 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
     kvf_list_init(&slice->ready);
     kvf_list_init(&slice->flying);
     kvf_list_init(&slice->idle);
-    kvf_timer_init(&slice->timer, TIMER_OF_SLICE);
+    kvf_timer_init(&slice->timer, KVF_TIMER_SLICE);
     for (size_t k = 0; k < chunks_each; k++, chunks++) {
       chunks->slice = slice;
       kvf_list_init(&chunks->link);
@@ -947,18 +878,13 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
                              const kvf_ticket *ticket, uint64_t digest)
 {
   const kvf_rank_record *record = &ticket->rank[part->rank];
-  const kvf_peer_key key = {.address = record->address, .incarnation = record->incarnation};
-  uint32_t index;
-  kvf_status status = kvf_peers_acquire(loads->peers, &key, &index);
+  kvf_status status = kvf_peers_acquire(loads->peers, &record->address, &record->incarnation, &slice->peer);
   if (status != KVF_OK) {
     return status;
   }
   slice->load = load;
-  slice->peer = loads->peers->table[index];
   slice->claim = (kvf_fence_claim){.incarnation = record->incarnation, .lease_id = ticket->lease.id, .digest = digest};
-  slice->remote_head = part->remote_head;
-  slice->local_head = part->local_head;
-  slice->heads = part->heads;
+  slice->share = *part;
   slice->missing_count = load->items_count;
   slice->backoff_ns = kvf_ms_to_ns(loads->context->config.backoff_min_ms);
   return KVF_OK;
@@ -978,7 +904,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     return;
   }
   load->slices_open = load->slices_count;
-  kvf_wheel_arm(&loads->wheel, &load->timer, load->deadline_ns);
+  kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
     choose_chunk_bytes(loads, slice);
@@ -1024,7 +950,6 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   if (load == NULL) {
     return KVF_NO_MEMORY;
   }
-  load->request_id = spec->request_id;
   load->user = spec->user;
   load->point = point;
   load->begun_ns = now_ns;
@@ -1037,10 +962,10 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->going_on);
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
-  kvf_timer_init(&load->timer, TIMER_OF_LOAD);
+  kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
   kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
   if (status == KVF_OK) {
-    HASH_ADD(by_id, loads->by_id, request_id, sizeof(load->request_id), load);
+    HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
     if (load->by_id.tbl == NULL) {
       status = KVF_NO_MEMORY;
     }
@@ -1083,17 +1008,6 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   return status;
 }
 
-static void log_switch(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
-                       const char *from)
-{
-  char to[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&ticket->rank[0].address, to);
-  kvf_context_log(loads->context, now_ns, load->report.status, load->slices_count > 0 ? load->slices[0].peer->index : 0,
-                  KVF_LOG_WARN, "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-                  (unsigned long long)load->request_id, kvf_status_name(load->report.status), from, load->report.prefix,
-                  load->report.blocks, to);
-}
-
 /* Goes on from the next source that can be read from; false if there is none. */
 static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
@@ -1107,8 +1021,14 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     const kvf_ticket *ticket = load->others->sources.tickets[i];
     if (read_source(loads, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) ==
         KVF_OK) {
+      char to[KVF_ADDRESS_TEXT_BYTES];
+      kvf_address_format(&ticket->rank[0].address, to);
       loads->stats.source_switches++;
-      log_switch(loads, now_ns, load, ticket, from);
+      kvf_context_log(loads->context, now_ns, load->report.status,
+                      load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
+                      "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+                      (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
+                      load->report.prefix, load->report.blocks, to);
       return true;
     }
   }
@@ -1174,7 +1094,7 @@ uint32_t kvf_loads_open(const kvf_loads *loads)
 }
 
 void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed)
+                    const kvf_pool *pool, uint64_t seed)
 {
   const kvf_config *config = &context->config;
   uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
@@ -1190,7 +1110,6 @@ void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kv
   kvf_histogram_init_ns(&loads->stats.load_ns, "load_ns");
   kvf_histogram_init_bytes(&loads->stats.load_bytes, "load_bytes");
   kvf_histogram_init_ns(&loads->stats.detection_ns, "detection_ns");
-  kvf_wheel_init(&loads->wheel, now_ns);
   kvf_list_init(&loads->ready);
   kvf_list_init(&loads->cancels);
   kvf_list_init(&loads->going_on);
@@ -1225,22 +1144,13 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
   }
 }
 
-void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items)
+void kvf_loads_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_timer *timer)
 {
-  uint32_t work = max_items;
-  kvf_timer *timer;
-  while ((timer = kvf_wheel_expire(&loads->wheel, now_ns, &work)) != NULL) {
-    if (timer->kind == TIMER_OF_LOAD) {
-      on_load_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
-    } else {
-      on_slice_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_slice, timer));
-    }
+  if (timer->kind == KVF_TIMER_LOAD) {
+    on_load_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_open_load, timer));
+  } else {
+    on_slice_timer(loads, now_ns, KVF_CONTAINER_OF(timer, kvf_slice, timer));
   }
-}
-
-uint64_t kvf_loads_next_deadline(const kvf_loads *loads)
-{
-  return kvf_wheel_next_deadline(&loads->wheel);
 }
 
 /* ---- what the caller is to do next ---- */
@@ -1254,21 +1164,6 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
   const kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, cancel);
   *out = (kvf_load_read){.link_id = chunk->link_id, .transfer = {.id = chunk->read_id}};
   return true;
-}
-
-static void fill_read(const kvf_loads *loads, const kvf_load_chunk *chunk, kvf_load_read *out)
-{
-  const kvf_slice *slice = chunk->slice;
-  *out = (kvf_load_read){.peer = slice->peer->index,
-                         .link_id = chunk->link_id,
-                         .transfer = {.id = chunk->read_id,
-                                      .lease = slice->load->lease,
-                                      .remote_head = slice->remote_head,
-                                      .local_head = slice->local_head,
-                                      .heads = slice->heads,
-                                      .items_count = chunk->count,
-                                      .items = &slice->load->items[chunk->first],
-                                      .small = is_small(loads, chunk)}};
 }
 
 /* A chunk of the load whose turn it is, then the turn is the next one's; likewise for the slices of a load. */
@@ -1292,7 +1187,15 @@ bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
       kvf_list_ensure_back(&loads->ready, &load->ready);
     }
     if (chunk != NULL) {
-      fill_read(loads, chunk, out);
+      *out = (kvf_load_read){.link_id = chunk->link_id,
+                             .transfer = {.id = chunk->read_id,
+                                          .lease = load->lease,
+                                          .remote_head = slice->share.remote_head,
+                                          .local_head = slice->share.local_head,
+                                          .heads = slice->share.heads,
+                                          .items_count = chunk->count,
+                                          .items = &load->items[chunk->first],
+                                          .small = is_small(loads, chunk)}};
       return true;
     }
   }

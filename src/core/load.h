@@ -40,7 +40,6 @@ typedef struct kvf_load_chunk kvf_load_chunk;
 
 /* A read to start, of which exactly one on_read_done() must follow; of one to cancel `transfer` has its id alone. */
 typedef struct kvf_load_read {
-  uint32_t peer;
   uint32_t link_id;
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
@@ -78,7 +77,6 @@ typedef struct kvf_loads {
   kvf_open_load *by_id; /* the request's */
   kvf_load_chunk *by_read;
   uint64_t next_read_id;
-  kvf_wheel wheel; /* its own */
   kvf_list ready;
   kvf_list cancels;
   kvf_list going_on;
@@ -88,7 +86,7 @@ typedef struct kvf_loads {
 
 /* All that it is given outlives it. */
 void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t now_ns, uint64_t seed);
+                    const kvf_pool *pool, uint64_t seed);
 /* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 
@@ -114,11 +112,11 @@ bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 /* The answer to kvf_peers_want_link(). KVF_OK: the slices that wait for this peer read over `link` (not 0). Else it is
  * final for their source, whose status is then the first trouble that the slice met since its last confirmed block, and
  * `status` if it met none: a peer that stalled and then could not be reached again counts as stalled. */
-void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id, kvf_status status);
+void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status);
 /* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, uint32_t peer, uint32_t link_id);
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id);
 /* The peer answered a ping. */
-void kvf_loads_on_pong(kvf_loads *loads, uint32_t peer);
+void kvf_loads_on_pong(kvf_peer *peer);
 
 /* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:
@@ -134,15 +132,13 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
 /* Bytes of this read have arrived. Unknown ids are ignored. */
 void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read_id);
 
-/* Does what is due, at most `max_items` timers of it: if there is more, kvf_loads_next_deadline() is in the past.
+/* KVF_TIMER_LOAD or KVF_TIMER_SLICE has come.
  *
  * Stalls: while a slice has reads in flight and no byte lands for half of stall_timeout_ms, its peer is pinged. Without
  * a pong by stall_timeout_ms the peer has failed; with one the link has, at twice that. Either way the peers' machine
- * is told, the slice's reads are cancelled, and it goes on as after any trouble. A tick() that is half of
+ * is told, the slice's reads are cancelled, and it goes on as after any trouble. One that is half of
  * stall_timeout_ms late or later shows that this process did not run: the silence begins anew, with a ping. */
-void kvf_loads_tick(kvf_loads *loads, uint64_t now_ns, uint32_t max_items);
-/* When to call kvf_loads_tick(). KVF_TIME_NEVER: not needed. */
-uint64_t kvf_loads_next_deadline(const kvf_loads *loads);
+void kvf_loads_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_timer *timer);
 
 /* The next read to end early, whose on_read_done() is still to come; the next to start: loads take turns, a chunk each.
  * False: there is none. */

@@ -4,22 +4,17 @@
 
 /* By one total order over all ints: statuses after which recomputing is unsafe are worse than all others (so that a
  * merge never hides one), then by what was lost, then by value. */
-static bool is_worse(int a, int b)
+static int worst(int a, int b)
 {
   const kvf_status_info *info_a = kvf_status_describe(a);
   const kvf_status_info *info_b = kvf_status_describe(b);
   if (info_a->recompute_safe != info_b->recompute_safe) {
-    return !info_a->recompute_safe;
+    return info_a->recompute_safe ? b : a;
   }
   if (info_a->lost != info_b->lost) {
-    return info_a->lost > info_b->lost;
+    return info_a->lost > info_b->lost ? a : b;
   }
-  return a < b;
-}
-
-static int worst(int a, int b)
-{
-  return is_worse(a, b) ? a : b;
+  return a < b ? a : b;
 }
 
 /* Reports that do not belong together are a caller's mistake: the result says so, whatever the order of merging. */

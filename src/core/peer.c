@@ -12,71 +12,55 @@
 
 /* ---- those who wait, and the peer's timer ---- */
 
-static void answer_link(kvf_peers *peers, kvf_peer *peer, uint32_t link_id, kvf_status status)
+static void notify(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind)
 {
-  if (peer->link_wanted) {
-    peer->link_wanted = false;
-    peer->link_answered = true;
-    peer->answered_link_id = link_id;
-    peer->link_status = status;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
-  }
+  peer->news |= 1u << kind;
+  kvf_list_ensure_back(&peers->notices, &peer->notice);
 }
 
-static void answer_open(kvf_peers *peers, kvf_peer *peer, kvf_status status)
+/* Nothing happens if nobody waits. */
+static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind, uint32_t link_id, kvf_status status)
 {
-  if (peer->open_wanted) {
-    peer->open_wanted = false;
-    peer->open_answered = true;
-    peer->open_status = status;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+  kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
+  if (wait->is_wanted) {
+    *wait = (kvf_peer_wait){.link_id = link_id, .status = status};
+    notify(peers, peer, kind);
   }
 }
 
 static void answer_all(kvf_peers *peers, kvf_peer *peer, kvf_status status)
 {
-  answer_link(peers, peer, 0, status);
-  answer_open(peers, peer, status);
+  answer(peers, peer, KVF_PEER_LINK, 0, status);
+  answer(peers, peer, KVF_PEER_OPEN, 0, status);
 }
 
-static uint64_t keepalive_ns(const kvf_peers *peers)
+/* How long a handshake may take, and an answer. */
+static uint64_t handshake_by_ns(const kvf_peers *peers, uint64_t now_ns)
 {
-  return kvf_ms_to_ns(peers->context->config.idle_timeout_ms) / 3;
-}
-
-/* Until when the transport may take to open the link. */
-static uint64_t opened_by_ns(const kvf_peers *peers, const kvf_peer_link *link)
-{
-  return link->state != KVF_LINK_OPENING
-             ? KVF_TIME_NEVER
-             : kvf_time_add(link->opening_since_ns, kvf_ms_to_ns(peers->context->config.handshake_timeout_ms));
+  return kvf_time_add(now_ns, kvf_ms_to_ns(peers->context->config.handshake_timeout_ms));
 }
 
 static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
-  const kvf_config *config = &peers->context->config;
-  uint64_t handshake_ns = kvf_ms_to_ns(config->handshake_timeout_ms);
-  uint64_t at = kvf_time_add(now_ns, kvf_ms_to_ns(config->idle_timeout_ms));
+  uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
+  uint64_t at = kvf_time_add(now_ns, idle_ns);
   switch (peer->state) {
     case KVF_PEER_IDLE:
       if (peer->gone == KVF_OK) {
-        at = kvf_time_min(at, kvf_breaker_next_deadline(&peer->breaker));
+        at = kvf_time_min(at, peer->breaker.probe_after_ns);
       }
       break;
     case KVF_PEER_READY:
-      at = kvf_time_add(now_ns, keepalive_ns(peers));
-      if (peer->awaited_since_ns != 0) {
-        at = kvf_time_min(at, kvf_time_add(peer->awaited_since_ns, handshake_ns));
-      }
+      at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
       for (uint32_t i = 0; i < peers->transports_count; i++) {
-        at = kvf_time_min(at, opened_by_ns(peers, &peer->links[i]));
+        at = kvf_time_min(at, peer->links[i].open_by_ns);
       }
       break;
     default:
-      at = kvf_time_add(now_ns, handshake_ns);
+      at = handshake_by_ns(peers, now_ns);
       break;
   }
-  kvf_wheel_arm(peers->wheel, &peer->timer, at);
+  kvf_wheel_arm(&peers->context->wheel, &peer->timer, at);
 }
 
 /* ---- failures ---- */
@@ -100,6 +84,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
   link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
+  link->open_by_ns = KVF_TIME_NEVER;
   act(peers, peer);
 }
 
@@ -110,7 +95,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     drop_link(peers, &peer->links[i]);
   }
   if (peer->conn != NULL) {
-    kvf_conns_hang_up(peers->conns, peer->conn);
+    kvf_conns_hang_up(peer->conn);
     peer->conn = NULL;
   }
   if (peer->welcome != NULL) {
@@ -119,7 +104,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     peer->welcome = NULL;
   }
   peer->dial_pending = false;
-  peer->awaited_since_ns = 0;
+  peer->answer_by_ns = KVF_TIME_NEVER;
   peer->state = KVF_PEER_IDLE;
 }
 
@@ -134,9 +119,7 @@ static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
 static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
 {
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, peer->index, KVF_LOG_WARN, "peer %s: %s: %s", address,
+  kvf_context_log(peers->context, now_ns, status, peer->stat.id, KVF_LOG_WARN, "peer %s: %s: %s", peer->stat.address,
                   kvf_status_name(status), what);
   count_failure(peers, now_ns, peer, status);
   disconnect(peers, peer);
@@ -152,42 +135,32 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 
 /* ---- the table ---- */
 
-kvf_status kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel)
+void kvf_peers_init(kvf_peers *peers, kvf_context *context)
 {
-  *peers = (kvf_peers){.context = context, .conns = conns, .wheel = wheel, .next_link_id = 1, .next_id = 1};
+  *peers = (kvf_peers){.context = context, .next_link_id = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
-  peers->table = calloc(KVF_PEERS_MAX, sizeof(kvf_peer *));
-  if (peers->table == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  return KVF_OK;
+  kvf_timer_init(&peers->known_timer, KVF_TIMER_KNOWN);
 }
 
 static void forget(kvf_peers *peers, kvf_peer *peer)
 {
   disconnect(peers, peer);
-  kvf_wheel_disarm(peers->wheel, &peer->timer);
+  kvf_wheel_disarm(&peers->context->wheel, &peer->timer);
   kvf_list_remove(&peer->used);
   kvf_list_remove(&peer->action);
   kvf_list_remove(&peer->notice);
   HASH_DELETE(by_key, peers->by_key, peer);
-  peers->table[peer->index] = NULL;
-  peers->count--;
   kvf_forget(&peer->session_key, sizeof(peer->session_key));
   free(peer);
 }
 
 void kvf_peers_free(kvf_peers *peers)
 {
-  for (uint32_t i = 0; peers->table != NULL && i < KVF_PEERS_MAX; i++) {
-    if (peers->table[i] != NULL) {
-      forget(peers, peers->table[i]);
-    }
+  while (!kvf_list_is_empty(&peers->used)) {
+    forget(peers, KVF_CONTAINER_OF(peers->used.next, kvf_peer, used));
   }
-  free(peers->table);
-  peers->table = NULL;
 }
 
 /* A peer may go once nobody uses it and the runtime knows of nothing that is still open. */
@@ -216,18 +189,9 @@ static bool make_room(kvf_peers *peers)
   return false;
 }
 
-static uint32_t free_index(const kvf_peers *peers)
-{
-  uint32_t index = 0;
-  while (peers->table[index] != NULL) {
-    index++;
-  }
-  return index;
-}
-
 static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
 {
-  if (peers->count == KVF_PEERS_MAX && !make_room(peers)) {
+  if (HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
     return NULL;
   }
   kvf_peer *peer = calloc(1, sizeof(*peer));
@@ -242,52 +206,53 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
     peer->links[i].peer = peer;
     peer->links[i].transport = i;
+    peer->links[i].open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_init(&peer->links[i].breaker, cooldown_ns, cooldown_max_ns);
   }
+  peer->answer_by_ns = KVF_TIME_NEVER;
   kvf_timer_init(&peer->timer, KVF_TIMER_PEER);
   kvf_list_init(&peer->used);
   kvf_list_init(&peer->action);
   kvf_list_init(&peer->notice);
   kvf_list_init(&peer->slices.all);
   kvf_list_init(&peer->slices.waiting);
+  kvf_list_init(&peer->due);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
     free(peer);
     return NULL;
   }
   peer->stat.id = peers->next_id++;
-  peer->index = free_index(peers);
-  peers->table[peer->index] = peer;
-  peers->count++;
+  kvf_address_format(&key->address, peer->stat.address);
   kvf_list_push_back(&peers->used, &peer->used);
   return peer;
 }
 
-kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index)
+kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
+                             kvf_peer **out)
 {
-  kvf_peer_key clean; /* hashed as bytes: without what padding may hold */
-  memset(&clean, 0, sizeof(clean));
-  memcpy(clean.address.ip, key->address.ip, sizeof(clean.address.ip));
-  clean.address.port = key->address.port;
-  clean.incarnation = key->incarnation;
+  kvf_peer_key key; /* hashed as bytes: without what padding may hold */
+  memset(&key, 0, sizeof(key));
+  memcpy(key.address.ip, address->ip, sizeof(key.address.ip));
+  key.address.port = address->port;
+  key.incarnation = *incarnation;
   kvf_peer *peer;
-  HASH_FIND(by_key, peers->by_key, &clean, sizeof(clean), peer);
+  HASH_FIND(by_key, peers->by_key, &key, sizeof(key), peer);
   if (peer == NULL) {
-    peer = add_peer(peers, &clean);
+    peer = add_peer(peers, &key);
   }
   if (peer == NULL) {
-    return peers->count == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
+    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);
   kvf_list_push_back(&peers->used, &peer->used);
-  *index = peer->index;
+  *out = peer;
   return KVF_OK;
 }
 
-void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   peer->users--;
   peer->used_ns = now_ns;
   if (!kvf_timer_is_armed(&peer->timer)) {
@@ -299,7 +264,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
 
 static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peer->conn = kvf_conns_add(peers->conns);
+  peer->conn = kvf_conns_add(&peers->context->conns);
   if (peer->conn == NULL) {
     answer_all(peers, peer, KVF_NO_MEMORY);
     rearm(peers, peer, now_ns);
@@ -310,7 +275,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   peer->conn->peer = peer;
   peer->state = KVF_PEER_DIALING;
   peer->dial_pending = true;
-  kvf_list_ensure_back(&peers->actions, &peer->action);
+  act(peers, peer);
   rearm(peers, peer, now_ns);
 }
 
@@ -365,7 +330,7 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 {
   const kvf_peer_link *link = &peer->links[transport];
   const uint32_t kinds = unserved(peers, peer, transport);
-  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : kvf_breaker_cause(&link->breaker));
+  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause);
   if (!offers(peer, peers->transports[transport])) {
     why = "not offered";
   } else if (kinds != 0) {
@@ -382,7 +347,6 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_status status, const char *what,
                       uint32_t count)
 {
-  char address[KVF_ADDRESS_TEXT_BYTES];
   char why[KVF_TRANSPORTS_MAX * (KVF_TRANSPORT_NAME_BYTES + REASON_BYTES)] = "";
   size_t used = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -391,9 +355,8 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
     (void)snprintf(why + used, sizeof(why) - used, "%s%s: %s", i == 0 ? " (" : ", ", peers->transports[i], reason);
     used = strlen(why);
   }
-  kvf_address_format(&peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, peer->index, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
-                  "peer %s: loads go over %s%s%s", address, what, why, count == 0 ? "" : ")");
+  kvf_context_log(peers->context, now_ns, status, peer->stat.id, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_WARN,
+                  "peer %s: loads go over %s%s%s", peer->stat.address, what, why, count == 0 ? "" : ")");
 }
 
 /* READY and a link is wanted: answers it, or opens the best link that is left to try. */
@@ -414,14 +377,14 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
         peer->said_transport = peers->transports[i];
         say_route(peers, now_ns, peer, KVF_OK, peer->said_transport, i);
       }
-      answer_link(peers, peer, link->link_id, KVF_OK);
+      answer(peers, peer, KVF_PEER_LINK, link->link_id, KVF_OK);
       return;
     }
     if (link->state != KVF_LINK_NONE) {
       return;
     }
     if (!may_try(&link->breaker, now_ns)) {
-      cause = kvf_breaker_cause(&link->breaker);
+      cause = link->breaker.cause;
     } else if (want_link(peers, peer, link)) {
       return;
     } else {
@@ -430,22 +393,22 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   peer->said_transport = NULL;
   say_route(peers, now_ns, peer, cause, "no transport", peers->transports_count);
-  answer_link(peers, peer, 0, cause);
+  answer(peers, peer, KVF_PEER_LINK, 0, cause);
 }
 
 /* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
 static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->used_ns = now_ns;
-  if (!peer->link_wanted && !peer->open_wanted) {
+  if (!peer->link.is_wanted && !peer->open.is_wanted) {
     return;
   }
   if (peer->gone != KVF_OK) {
     peers->counters.fast_failures++;
     answer_all(peers, peer, peer->gone);
   } else if (peer->state == KVF_PEER_READY) {
-    answer_open(peers, peer, KVF_OK);
-    if (peer->link_wanted) {
+    answer(peers, peer, KVF_PEER_OPEN, 0, KVF_OK);
+    if (peer->link.is_wanted) {
       choose_link(peers, now_ns, peer);
     }
   } else if (peer->state == KVF_PEER_IDLE) {
@@ -458,16 +421,16 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
 }
 
-void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peers->table[index]->link_wanted = true;
-  advance(peers, now_ns, peers->table[index]);
+  peer->link.is_wanted = true;
+  advance(peers, now_ns, peer);
 }
 
-void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  peers->table[index]->open_wanted = true;
-  advance(peers, now_ns, peers->table[index]);
+  peer->open.is_wanted = true;
+  advance(peers, now_ns, peer);
 }
 
 /* There is no link, and one that may be opened: nobody waits, so what is refused is not asked for again and again. */
@@ -485,80 +448,61 @@ static bool may_open_link(const kvf_peers *peers, const kvf_peer *peer, uint64_t
   return may;
 }
 
-void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   const bool may_dial = peer->state == KVF_PEER_IDLE && peer->gone == KVF_OK && kvf_breaker_allows(&peer->breaker);
   const bool may_open = peer->state == KVF_PEER_READY && !peers->is_control && may_open_link(peers, peer, now_ns);
   if (may_dial || may_open) {
-    peer->link_wanted = !peers->is_control;
-    peer->open_wanted = peers->is_control;
+    peer->link.is_wanted = !peers->is_control;
+    peer->open.is_wanted = peers->is_control;
     advance(peers, now_ns, peer);
   }
 }
 
-kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index)
+void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
-  return peer->state == KVF_PEER_READY ? peer->conn : NULL;
-}
-
-void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index)
-{
-  kvf_peer *peer = peers->table[index];
-  if (peer->awaited_since_ns == 0) {
-    peer->awaited_since_ns = now_ns == 0 ? 1 : now_ns;
+  if (peer->answer_by_ns == KVF_TIME_NEVER) {
+    peer->answer_by_ns = handshake_by_ns(peers, now_ns);
     rearm(peers, peer, now_ns);
   }
 }
 
-void kvf_peers_ping(kvf_peers *peers, uint32_t index)
+void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
 {
-  kvf_peer *peer = peers->table[index];
   uint8_t *body;
   size_t bytes = 0;
   kvf_ping ping = {.seq = ++peers->next_ping};
   if (peer->state == KVF_PEER_READY && kvf_conn_frame_begin(peer->conn, KVF_PING_BYTES_MAX, &body) == KVF_OK &&
       kvf_ping_encode(&ping, body, KVF_PING_BYTES_MAX, &bytes) == KVF_OK) {
-    kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PING, bytes);
+    kvf_conn_frame_end(peer->conn, KVF_FRAME_PING, bytes);
   }
+}
+
+/* The id of a link that has gone down, which is said once; 0: there is none. */
+static uint32_t take_down_link(kvf_peer *peer)
+{
+  uint32_t link_id = 0;
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX && link_id == 0; i++) {
+    link_id = peer->links[i].down_link_id;
+    peer->links[i].down_link_id = 0;
+  }
+  return link_id;
 }
 
 bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 {
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
-    *out = (kvf_peer_notice){.peer = peer->index};
-    /* That a link has gone down is said before its successor is named. */
-    for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
-      if (peer->links[i].down_link_id != 0) {
-        out->kind = KVF_PEER_LINK_DOWN;
-        out->link_id = peer->links[i].down_link_id;
-        peer->links[i].down_link_id = 0;
-        return true;
-      }
-    }
-    if (peer->ponged) {
-      peer->ponged = false;
-      out->kind = KVF_PEER_PONG;
+    *out = (kvf_peer_notice){.kind = KVF_PEER_LINK_DOWN, .peer = peer, .link_id = take_down_link(peer)};
+    if (out->link_id != 0) {
       return true;
     }
-    if (peer->is_named) {
-      peer->is_named = false;
-      out->kind = KVF_PEER_NAMED;
-      return true;
-    }
-    if (peer->open_answered) {
-      peer->open_answered = false;
-      out->kind = peer->open_status == KVF_OK ? KVF_PEER_OPENED : KVF_PEER_NOT_OPENED;
-      out->status = peer->open_status;
-      return true;
-    }
-    if (peer->link_answered) {
-      peer->link_answered = false;
-      out->kind = KVF_PEER_LINK;
-      out->link_id = peer->answered_link_id;
-      out->status = peer->link_status;
+    if (peer->news != 0) {
+      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->news);
+      const kvf_peer_wait *wait = out->kind == KVF_PEER_LINK ? &peer->link : &peer->open;
+      out->link_id = wait->link_id;
+      out->status = wait->status;
+      peer->news &= peer->news - 1;
       return true;
     }
     kvf_list_remove(&peer->notice);
@@ -585,7 +529,7 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
     status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
   }
   if (status == KVF_OK) {
-    status = kvf_conn_send(peers->conns, peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
+    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
   }
   return status;
 }
@@ -617,12 +561,11 @@ static bool is_nobody(const kvf_incarnation *incarnation)
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
   peer->named = *server;
-  peer->is_named = true;
-  kvf_list_ensure_back(&peers->notices, &peer->notice);
+  notify(peers, peer, KVF_PEER_NAMED);
   kvf_breaker_succeed(&peer->breaker);
   disconnect(peers, peer);
-  peer->link_wanted = false;
-  peer->open_wanted = false;
+  peer->link.is_wanted = false;
+  peer->open.is_wanted = false;
   rearm(peers, peer, now_ns);
 }
 
@@ -677,7 +620,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_NO_MEMORY, "cannot prove the key");
     return;
   }
-  kvf_conn_frame_end(peers->conns, peer->conn, KVF_FRAME_PROOF, bytes);
+  kvf_conn_frame_end(peer->conn, KVF_FRAME_PROOF, bytes);
+  peer->conn->is_trusted = true;
   peer->state = KVF_PEER_WAIT_WELCOME;
 }
 
@@ -714,16 +658,6 @@ static void on_refused(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   fail(peers, now_ns, peer, known ? (kvf_status)refused.status : KVF_PROTOCOL, refused.message);
 }
 
-bool kvf_peer_is_trusted(const kvf_peer *peer)
-{
-  return peer->state == KVF_PEER_WAIT_WELCOME || peer->state == KVF_PEER_READY;
-}
-
-void kvf_peer_answered(kvf_peer *peer)
-{
-  peer->awaited_since_ns = 0;
-}
-
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed message");
@@ -737,7 +671,7 @@ void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, co
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
-  kvf_peer_answered(peer);
+  peer->answer_by_ns = KVF_TIME_NEVER;
   if (type == KVF_FRAME_REFUSED) {
     on_refused(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_WAIT_CHALLENGE && type == KVF_FRAME_CHALLENGE) {
@@ -745,8 +679,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_WAIT_WELCOME && type == KVF_FRAME_WELCOME) {
     on_welcome(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
-    peer->ponged = true;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+    notify(peers, peer, KVF_PEER_PONG);
   } else {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
   }
@@ -774,21 +707,19 @@ static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *p
 
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  const kvf_config *config = &peers->context->config;
-  if (peer->awaited_since_ns != 0 &&
-      now_ns >= kvf_time_add(peer->awaited_since_ns, kvf_ms_to_ns(config->handshake_timeout_ms))) {
+  if (now_ns >= peer->answer_by_ns) {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
   }
   for (uint32_t i = 0; i < peers->transports_count; i++) {
-    if (now_ns >= opened_by_ns(peers, &peer->links[i])) {
+    if (now_ns >= peer->links[i].open_by_ns) {
       kvf_peers_on_link(peers, now_ns, peer->links[i].link_id, KVF_HANDSHAKE_TIMEOUT);
     }
   }
   if (is_unused(peers, now_ns, peer)) {
     disconnect(peers, peer);
   } else {
-    kvf_peers_ping(peers, peer->index); /* so that its side does not close an idle connection */
+    kvf_peers_ping(peers, peer); /* so that its side does not close an idle connection */
   }
   rearm(peers, peer, now_ns);
 }
@@ -827,10 +758,8 @@ static kvf_status breaker_cause(kvf_status status)
 static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_status status)
 {
   count_failure(peers, now_ns, link->peer, status);
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&link->peer->key.address, address);
-  kvf_context_log(peers->context, now_ns, status, link->peer->index, KVF_LOG_WARN, "transport %s to %s failed: %s",
-                  peers->transports[link->transport], address, kvf_status_name(status));
+  kvf_context_log(peers->context, now_ns, status, link->peer->stat.id, KVF_LOG_WARN, "transport %s to %s failed: %s",
+                  peers->transports[link->transport], link->peer->stat.address, kvf_status_name(status));
   drop_link(peers, link);
   advance(peers, now_ns, link->peer);
 }
@@ -843,6 +772,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
   }
   if (status == KVF_OK) {
     link->state = KVF_LINK_UP;
+    link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
     advance(peers, now_ns, link->peer);
     return;
@@ -889,12 +819,11 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 
 static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
-  link->state = KVF_LINK_OPENING;
-  link->opening_since_ns = now_ns;
   kvf_timer *timer = &link->peer->timer;
-  uint64_t by_ns = opened_by_ns(peers, link);
-  if (!kvf_timer_is_armed(timer) || by_ns < timer->expires_ns) {
-    kvf_wheel_arm(peers->wheel, timer, by_ns);
+  link->state = KVF_LINK_OPENING;
+  link->open_by_ns = handshake_by_ns(peers, now_ns);
+  if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
+    kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
   }
 }
 
@@ -946,42 +875,32 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
 
 static kvf_link_stat link_stat_of(const char *name, const kvf_breaker *breaker, bool up)
 {
-  return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = kvf_breaker_cause(breaker), .up = up};
-}
-
-static void describe_links(const kvf_peers *peers, const kvf_peer *peer, kvf_peer_stat *out)
-{
-  out->links[out->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
-  for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
-    const kvf_peer_link *link = &peer->links[i];
-    out->links[out->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
-  }
-}
-
-static void describe(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, kvf_peer_stat *out)
-{
-  *out = peer->stat;
-  out->gone = peer->gone;
-  out->users = peer->users;
-  kvf_address_format(&peer->key.address, out->address);
-  if (peer->users == 0) {
-    out->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
-  }
-  if (out->last_failure != KVF_OK) {
-    out->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
-  }
-  describe_links(peers, peer, out);
+  return (kvf_link_stat){.name = name, .breaker = breaker->state, .cause = breaker->cause, .up = up};
 }
 
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity)
 {
-  const uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   const size_t most = capacity < KVF_PEERS_LISTED_MAX ? capacity : KVF_PEERS_LISTED_MAX;
   size_t count = 0;
   for (const kvf_list *node = peers->used.prev; node != &peers->used && count < most; node = node->prev) {
     const kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
-    if (peer->users > 0 || now_ns < kvf_time_add(peer->used_ns, idle_ns)) {
-      describe(peers, now_ns, peer, &out[count++]);
+    if (is_unused(peers, now_ns, peer)) {
+      continue;
+    }
+    kvf_peer_stat *stat = &out[count++];
+    *stat = peer->stat;
+    stat->gone = peer->gone;
+    stat->users = peer->users;
+    if (peer->users == 0) {
+      stat->idle_ms = kvf_time_until(peer->used_ns, now_ns) / KVF_NS_PER_MS;
+    }
+    if (stat->last_failure != KVF_OK) {
+      stat->last_failure_age_ms = kvf_time_until(peer->last_failure_ns, now_ns) / KVF_NS_PER_MS;
+    }
+    stat->links[stat->links_count++] = link_stat_of("control", &peer->breaker, peer->state == KVF_PEER_READY);
+    for (uint32_t i = 0; i < peers->transports_count && !peers->is_control; i++) {
+      const kvf_peer_link *link = &peer->links[i];
+      stat->links[stat->links_count++] = link_stat_of(peers->transports[i], &link->breaker, link->state == KVF_LINK_UP);
     }
   }
   return count;
@@ -989,78 +908,61 @@ size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat
 
 /* ---- known peers ---- */
 
-void kvf_known_init(kvf_known *known, kvf_peers *peers, kvf_wheel *wheel)
+kvf_status kvf_peers_add_known(kvf_peers *peers, const kvf_address *address)
 {
-  *known = (kvf_known){.peers = peers, .wheel = wheel};
-  kvf_timer_init(&known->timer, KVF_TIMER_KNOWN);
-}
-
-kvf_status kvf_known_add(kvf_known *known, const kvf_address *address)
-{
-  if (known->count == KVF_KNOWN_PEERS_MAX) {
+  if (peers->known_count == KVF_KNOWN_PEERS_MAX) {
     return KVF_LIMIT;
   }
-  known->entries[known->count++] = (kvf_known_peer){.address = *address};
+  peers->known[peers->known_count++].address = *address;
   return KVF_OK;
 }
 
-static void release_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry)
+static void release_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known)
 {
-  if (entry->held) {
-    kvf_peers_release(known->peers, now_ns, entry->peer);
-    entry->held = false;
+  if (known->peer != NULL) {
+    kvf_peers_release(peers, now_ns, known->peer);
+    known->peer = NULL;
   }
 }
 
 /* All zeros: whoever answers. */
-static void hold_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry, const kvf_incarnation *incarnation)
+static void hold_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known, const kvf_incarnation *incarnation)
 {
-  const kvf_peer_key key = {.address = entry->address, .incarnation = *incarnation};
-  release_known(known, now_ns, entry);
-  entry->held = kvf_peers_acquire(known->peers, &key, &entry->peer) == KVF_OK; /* else later */
-  if (entry->held) {
-    kvf_peers_want_ready(known->peers, now_ns, entry->peer);
+  release_known(peers, now_ns, known);
+  if (kvf_peers_acquire(peers, &known->address, incarnation, &known->peer) == KVF_OK) { /* else later */
+    kvf_peers_want_ready(peers, now_ns, known->peer);
   }
 }
 
-static void look_at_known(kvf_known *known, uint64_t now_ns, kvf_known_peer *entry)
+void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns)
 {
-  if (!entry->held || known->peers->table[entry->peer]->gone != KVF_OK) {
-    hold_known(known, now_ns, entry, &(kvf_incarnation){0});
-  } else {
-    kvf_peers_want_ready(known->peers, now_ns, entry->peer);
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    kvf_known_peer *known = &peers->known[i];
+    if (known->peer == NULL || known->peer->gone != KVF_OK) {
+      hold_known(peers, now_ns, known, &(kvf_incarnation){0});
+    } else {
+      kvf_peers_want_ready(peers, now_ns, known->peer);
+    }
+  }
+  if (peers->known_count > 0) {
+    kvf_wheel_arm(&peers->context->wheel, &peers->known_timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
   }
 }
 
-void kvf_known_on_timer(kvf_known *known, uint64_t now_ns)
+void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns)
 {
-  for (uint32_t i = 0; i < known->count; i++) {
-    look_at_known(known, now_ns, &known->entries[i]);
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    release_known(peers, now_ns, &peers->known[i]);
   }
-  kvf_wheel_arm(known->wheel, &known->timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
+  kvf_wheel_disarm(&peers->context->wheel, &peers->known_timer);
 }
 
-void kvf_known_start(kvf_known *known, uint64_t now_ns)
+void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
 {
-  if (known->count > 0) {
-    kvf_known_on_timer(known, now_ns);
-  }
-}
-
-void kvf_known_stop(kvf_known *known, uint64_t now_ns)
-{
-  for (uint32_t i = 0; i < known->count; i++) {
-    release_known(known, now_ns, &known->entries[i]);
-  }
-  kvf_wheel_disarm(known->wheel, &known->timer);
-}
-
-void kvf_known_on_named(kvf_known *known, uint64_t now_ns, uint32_t peer)
-{
-  const kvf_incarnation named = known->peers->table[peer]->named;
-  for (uint32_t i = 0; i < known->count; i++) {
-    if (known->entries[i].held && known->entries[i].peer == peer) {
-      hold_known(known, now_ns, &known->entries[i], &named);
+  const kvf_incarnation named = peer->named;
+  for (uint32_t i = 0; i < peers->known_count; i++) {
+    if (peers->known[i].peer == peer) {
+      hold_known(peers, now_ns, &peers->known[i], &named);
     }
   }
 }

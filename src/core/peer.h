@@ -40,9 +40,9 @@ typedef struct kvf_peer_link {
   kvf_link_state state;
   uint32_t link_id; /* the link's id: never used again */
   UT_hash_handle by_link_id;
-  uint32_t transport;        /* index into the node's own list of transports */
-  uint32_t down_link_id;     /* has gone down and its notice has not been taken yet; 0: none */
-  uint64_t opening_since_ns; /* while OPENING */
+  uint32_t transport;    /* index into the node's own list of transports */
+  uint32_t down_link_id; /* has gone down and its notice has not been taken yet; 0: none */
+  uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
   kvf_peer *peer;
   kvf_breaker breaker;
   kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
@@ -59,6 +59,13 @@ typedef struct kvf_peer_slices {
   uint64_t pinged_ns;
 } kvf_peer_slices;
 
+/* Somebody waits for it, or has been answered. */
+typedef struct kvf_peer_wait {
+  bool is_wanted;
+  kvf_status status;
+  uint32_t link_id; /* of a link */
+} kvf_peer_wait;
+
 typedef struct kvf_peer_key {
   kvf_address address;
   kvf_incarnation incarnation;
@@ -67,33 +74,27 @@ typedef struct kvf_peer_key {
 struct kvf_peer {
   kvf_peer_key key;
   UT_hash_handle by_key;
-  uint32_t index;
   uint32_t users; /* loads' parts and requests' ranks that hold it */
   kvf_peer_state state;
   kvf_conn *conn;
   kvf_breaker breaker;
   kvf_incarnation named; /* of a peer whose key names none: who has answered */
-  bool is_named;
-  kvf_status gone; /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
+  kvf_status gone;       /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
   kvf_timer timer;
-  kvf_list used;     /* in kvf_peers.used, least recently used first */
-  kvf_list action;   /* in kvf_peers.actions while the runtime has something to do */
-  kvf_list notice;   /* in kvf_peers.notices while it has a notice */
-  bool dial_pending; /* the runtime has not taken the DIAL yet */
-  bool link_wanted;
-  bool open_wanted;
-  bool link_answered; /* notices that have not been taken yet */
-  bool open_answered;
-  bool ponged;
-  uint32_t answered_link_id;
-  kvf_status link_status;
-  kvf_status open_status;
+  kvf_list used;      /* in kvf_peers.used, least recently used first */
+  kvf_list action;    /* in kvf_peers.actions while the runtime has something to do */
+  kvf_list notice;    /* in kvf_peers.notices while it has a notice */
+  bool dial_pending;  /* the runtime has not taken the DIAL yet */
+  kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
+  kvf_peer_wait open; /* by requests: kvf_peers_want_open() */
+  uint32_t news;      /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
   uint64_t dial_id;   /* peers below it were known when it was last dialled */
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
   uint64_t last_failure_ns;
   kvf_peer_slices slices;
-  uint64_t used_ns;          /* last acquired or released */
-  uint64_t awaited_since_ns; /* a frame that calls for an answer was sent then; 0: none */
+  kvf_list due;          /* requests' ranks that have something to say to it: theirs alone (request.c) */
+  uint64_t used_ns;      /* last acquired or released */
+  uint64_t answer_by_ns; /* to a frame that calls for one; KVF_TIME_NEVER: nothing is awaited */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
   kvf_key session_key;
@@ -117,20 +118,20 @@ typedef struct kvf_peer_action {
   const kvf_welcome *welcome; /* with the description of this transport */
 } kvf_peer_action;
 
+/* In the order in which a peer's are given: that a link has gone down is said before its successor is named. */
 typedef enum kvf_peer_notice_kind {
-  KVF_PEER_LINK,      /* an answer to kvf_peers_want_link() */
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
-  KVF_PEER_OPENED,    /* kvf_peers_want_open(): frames may be sent over peer->conn */
-  KVF_PEER_NOT_OPENED,
+  KVF_PEER_PONG,
   KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
-  KVF_PEER_PONG
+  KVF_PEER_OPEN,  /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_LINK   /* an answer to kvf_peers_want_link() */
 } kvf_peer_notice_kind;
 
 typedef struct kvf_peer_notice {
   kvf_peer_notice_kind kind;
-  uint32_t peer;
-  uint32_t link_id;  /* PATH, PATH_DOWN */
-  kvf_status status; /* PATH, NOT_OPENED */
+  kvf_peer *peer;
+  uint32_t link_id;  /* LINK, LINK_DOWN */
+  kvf_status status; /* LINK, OPEN */
 } kvf_peer_notice;
 
 typedef struct kvf_peer_counters {
@@ -141,17 +142,21 @@ typedef struct kvf_peer_counters {
   uint64_t fast_failures; /* refused because a breaker was open */
 } kvf_peer_counters;
 
+/* One that the node dials on its own (option peers), so that the first request which needs it finds it connected, with
+ * a transport's link up. Only its address is known: the first handshake tells which process answers there, and after
+ * each restart another one does. */
+typedef struct kvf_known_peer {
+  kvf_address address;
+  kvf_peer *peer; /* which it holds, if any */
+} kvf_known_peer;
+
 typedef struct kvf_peers {
   kvf_context *context;
-  kvf_conns *conns;
-  kvf_wheel *wheel;
-  kvf_peer **table; /* by index; NULL where free */
   kvf_peer *by_key;
   kvf_peer_link *by_link_id;
-  kvf_list used;
+  kvf_list used; /* all of them */
   kvf_list actions;
   kvf_list notices;
-  uint32_t count;
   uint32_t next_link_id;
   uint64_t next_id;
   uint64_t next_ping;
@@ -159,40 +164,38 @@ typedef struct kvf_peers {
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
   uint32_t unserved[KVF_TRANSPORTS_MAX]; /* kinds of memory, a bit for each, that it does not bring into ours */
   bool is_control;                       /* opens no links */
+  kvf_timer known_timer;
+  uint32_t known_count;
+  kvf_known_peer known[KVF_KNOWN_PEERS_MAX];
   kvf_peer_counters counters;
 } kvf_peers;
 
-KVF_MUST_USE kvf_status kvf_peers_init(kvf_peers *peers, kvf_context *context, kvf_conns *conns, kvf_wheel *wheel);
+void kvf_peers_init(kvf_peers *peers, kvf_context *context);
 void kvf_peers_free(kvf_peers *peers);
 
-/* The peer of this key, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index);
-void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address,
+                                          const kvf_incarnation *incarnation, kvf_peer **out);
+void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
-/* A load waits for a link: one PATH notice follows, perhaps at once. */
-void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index);
-/* A request waits for the control connection: OPENED or NOT_OPENED follows. */
-void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+/* A load waits for a link: one LINK notice follows, perhaps at once. */
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
+/* A request waits for the control connection: one OPEN notice follows. */
+void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
  * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers
  * is wanted to know: NAMED follows. */
-void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, uint32_t index);
+void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
-void kvf_peers_ping(kvf_peers *peers, uint32_t index);
+void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer);
 /* A load got no byte over this link. `silent`: the peer did not answer a ping either. */
 void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent);
 
 /* kvf_node_peers() of kvferry/stats.h. */
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);
 
-/* The control connection of a READY peer, for frames of requests; NULL otherwise. */
-kvf_conn *kvf_peers_conn(kvf_peers *peers, uint32_t index);
 /* A frame that calls for an answer went out: a peer that then says nothing for handshake_timeout_ms is down. */
-void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, uint32_t index);
-/* Whether it has proved the key, and may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
-bool kvf_peer_is_trusted(const kvf_peer *peer);
-/* An answer came on the peer's connection. */
-void kvf_peer_answered(kvf_peer *peer);
+void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* A frame came that its reader could not decode. */
 void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* kvf_core_on_insecure(). */
@@ -214,34 +217,15 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 KVF_MUST_USE bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out);
 KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
 
-/* ---- known peers ----
- *
- * Those that the node dials on its own (option peers), so that the first request which needs one finds it connected,
- * with a transport's link up. It knows only their addresses: the first handshake tells which process answers there, and
- * after each restart another one does. */
+/* ---- known peers: kvf_known_peer ---- */
 
-typedef struct kvf_known_peer {
-  kvf_address address;
-  uint32_t peer; /* which it holds */
-  bool held;
-} kvf_known_peer;
-
-typedef struct kvf_known {
-  kvf_peers *peers;
-  kvf_wheel *wheel;
-  kvf_timer timer;
-  uint32_t count;
-  kvf_known_peer entries[KVF_KNOWN_PEERS_MAX];
-} kvf_known;
-
-void kvf_known_init(kvf_known *known, kvf_peers *peers, kvf_wheel *wheel);
 /* KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */
-KVF_MUST_USE kvf_status kvf_known_add(kvf_known *known, const kvf_address *address);
-/* The node can load from now on, or not any more. */
-void kvf_known_start(kvf_known *known, uint64_t now_ns);
-void kvf_known_stop(kvf_known *known, uint64_t now_ns);
+KVF_MUST_USE kvf_status kvf_peers_add_known(kvf_peers *peers, const kvf_address *address);
+/* The node can load from now on, or a second has gone by: sees to it that each is connected, or will be. */
+void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns);
+/* The node can load no more. */
+void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns);
 /* KVF_PEER_NAMED came. */
-void kvf_known_on_named(kvf_known *known, uint64_t now_ns, uint32_t peer);
-void kvf_known_on_timer(kvf_known *known, uint64_t now_ns);
+void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer);
 
 #endif

@@ -36,19 +36,6 @@ static kvf_status effective_status(const kvf_policy_input *input)
   return kvf_status_describe(report->status)->status;
 }
 
-static bool recompute_is_wanted(const kvf_policy_input *input)
-{
-  switch (input->policy) {
-    case KVF_POLICY_FAIL:
-      return false;
-    case KVF_POLICY_RECOMPUTE:
-      return true;
-    case KVF_POLICY_AUTO:
-      return kvf_policy_recompute_tokens(input) <= input->auto_max_recompute_tokens;
-  }
-  return false;
-}
-
 /* Never before the budget would allow it, and spread, so that a producer's death does not bring all of its requests
  * back in one moment. */
 static uint32_t retry_after_ms(uint64_t wait_ns, uint64_t jitter)
@@ -87,11 +74,11 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
     verdict.status = KVF_OK;
     return verdict;
   }
-  if (!recompute_is_wanted(input)) {
-    return fail(status, 0, input->jitter);
-  }
-  if (input->budget_wait_ns > 0) {
-    return fail(status, input->budget_wait_ns, input->jitter);
+  const bool is_wanted =
+      input->policy == KVF_POLICY_RECOMPUTE ||
+      (input->policy == KVF_POLICY_AUTO && verdict.recompute_tokens <= input->auto_max_recompute_tokens);
+  if (!is_wanted || input->budget_wait_ns > 0) {
+    return fail(status, is_wanted ? input->budget_wait_ns : 0, input->jitter);
   }
   verdict.action = KVF_ACTION_RECOMPUTE;
   return verdict;

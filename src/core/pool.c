@@ -1,8 +1,10 @@
 #include "core/pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bitmap.h"
+#include "base/fence.h"
 
 void kvf_pool_free(kvf_pool *pool)
 {
@@ -88,23 +90,16 @@ static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destinat
 
 kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
-  if (!pool->exists || destination->groups != ticket->groups || ticket->groups != pool->groups) {
+  if (!pool->exists || destination->groups != ticket->groups || ticket->groups != pool->groups ||
+      memcmp(destination->counts, ticket->counts, ticket->groups * sizeof(ticket->counts[0])) != 0 ||
+      kvf_pool_check_blocks(pool, destination) != KVF_OK) {
     return KVF_INVALID;
   }
-  size_t next = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    if (destination->counts[group] != ticket->counts[group]) {
+  const size_t positions = kvf_blocks_count(destination);
+  for (size_t i = 0; i < positions; i++) {
+    if (destination->ids[i] != KVF_BLOCK_NONE && ticket->ids[i] == KVF_BLOCK_NONE) {
       return KVF_INVALID;
     }
-    for (uint32_t i = 0; i < ticket->counts[group]; i++, next++) {
-      uint32_t block = destination->ids[next];
-      if (block != KVF_BLOCK_NONE && (block >= pool->group_blocks[group] || ticket->ids[next] == KVF_BLOCK_NONE)) {
-        return KVF_INVALID;
-      }
-    }
   }
-  if (names_a_block_twice(pool, destination)) {
-    return KVF_INVALID;
-  }
-  return KVF_OK;
+  return names_a_block_twice(pool, destination) ? KVF_INVALID : KVF_OK;
 }

@@ -8,6 +8,7 @@
 #include "base/bitmap.h"
 #include "core/merge.h"
 #include "kvferry/recovery.h"
+#include "wire/ticket.h"
 
 typedef struct kvf_recovery_entry {
   uint64_t request_id;
@@ -37,7 +38,7 @@ typedef struct kvf_recovery_block {
 
 /* Some of the entries. */
 typedef struct kvf_recovery_set {
-  uint64_t *bits;
+  uint64_t *bits; /* in kvf_recovery.bits */
   uint32_t count;
 } kvf_recovery_set;
 
@@ -45,7 +46,7 @@ struct kvf_recovery {
   kvf_recovery_options options;
   kvf_recovery_entry *entries;
   uint32_t *buckets;
-  uint32_t buckets_mask;
+  uint64_t *bits;                /* of all sets */
   kvf_recovery_set free_entries; /* the lowest is taken, whatever the order in which they became free */
   kvf_recovery_block *blocks;
   uint32_t group_first[KVF_GROUPS_MAX + 1]; /* index of each group's block 0 */
@@ -118,32 +119,24 @@ static kvf_status check_options(const kvf_recovery_options *options)
   return blocks > KVF_RECOVERY_BLOCKS_MAX ? KVF_LIMIT : KVF_OK;
 }
 
-static uint32_t buckets_of(uint32_t requests)
-{
-  uint32_t buckets = 1;
-  while (buckets < requests) {
-    buckets *= 2;
-  }
-  return buckets;
-}
-
 static bool allocate(kvf_recovery *recovery)
 {
   const kvf_recovery_options *options = &recovery->options;
   for (uint32_t group = 0; group < options->groups; group++) {
     recovery->group_first[group + 1] = recovery->group_first[group] + options->pool_blocks[group];
   }
-  uint32_t buckets = buckets_of(options->requests_max);
   size_t words = kvf_bitmap_words(options->requests_max);
-  recovery->buckets_mask = buckets - 1;
   recovery->entries = calloc(options->requests_max, sizeof(*recovery->entries));
-  recovery->buckets = calloc(buckets, sizeof(*recovery->buckets));
+  recovery->buckets = calloc(options->requests_max, sizeof(*recovery->buckets));
   recovery->blocks = calloc(recovery->group_first[options->groups], sizeof(*recovery->blocks));
-  recovery->free_entries.bits = calloc(words, sizeof(uint64_t));
-  recovery->due.bits = calloc(words, sizeof(uint64_t));
-  recovery->errors.bits = calloc(words, sizeof(uint64_t));
-  return recovery->entries != NULL && recovery->buckets != NULL && recovery->blocks != NULL &&
-         recovery->free_entries.bits != NULL && recovery->due.bits != NULL && recovery->errors.bits != NULL;
+  recovery->bits = calloc(3 * words, sizeof(uint64_t));
+  if (recovery->entries == NULL || recovery->buckets == NULL || recovery->blocks == NULL || recovery->bits == NULL) {
+    return false;
+  }
+  recovery->free_entries.bits = recovery->bits;
+  recovery->due.bits = recovery->bits + words;
+  recovery->errors.bits = recovery->bits + 2 * words;
+  return true;
 }
 
 kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery **out)
@@ -174,9 +167,7 @@ void kvf_recovery_close(kvf_recovery *recovery)
   if (recovery == NULL) {
     return;
   }
-  free(recovery->errors.bits);
-  free(recovery->due.bits);
-  free(recovery->free_entries.bits);
+  free(recovery->bits);
   free(recovery->blocks);
   free(recovery->buckets);
   free(recovery->entries);
@@ -187,7 +178,7 @@ void kvf_recovery_close(kvf_recovery *recovery)
 static uint32_t *bucket_of(const kvf_recovery *recovery, uint64_t request_id)
 {
   uint64_t hash = request_id * UINT64_C(0x9e3779b97f4a7c15);
-  return &recovery->buckets[(hash >> 32) & recovery->buckets_mask];
+  return &recovery->buckets[(hash >> 32) % recovery->options.requests_max];
 }
 
 static kvf_recovery_entry *find(const kvf_recovery *recovery, uint64_t request_id)
@@ -289,11 +280,10 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
       continue;
     }
     const kvf_recovery_entry *entry = &recovery->entries[block->owner - 1];
-    uint32_t good = block->position;
     status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
                                                          .blocks = positions_of(entry),
-                                                         .prefix = good,
+                                                         .prefix = block->position,
                                                          .status = why});
   }
   return status;
@@ -411,18 +401,13 @@ static uint32_t next_kind(const kvf_recovery *recovery, const kvf_recovery_entry
   return !entry->released && (entry->ended || entry->decided != NOTHING) ? KVF_RECOVERY_RELEASE : NOTHING;
 }
 
-static void leave(kvf_recovery *recovery, kvf_recovery_entry *entry)
-{
-  put(recovery, &recovery->errors, entry, false);
-  disown_blocks(recovery, entry);
-  take_out(recovery, entry);
-}
-
 static void review(kvf_recovery *recovery, kvf_recovery_entry *entry)
 {
   put(recovery, &recovery->due, entry, next_kind(recovery, entry) != NOTHING);
   if (entry->ended && entry->released) {
-    leave(recovery, entry);
+    put(recovery, &recovery->errors, entry, false);
+    disown_blocks(recovery, entry);
+    take_out(recovery, entry);
   }
 }
 
@@ -521,15 +506,10 @@ const char *kvf_rewind_blocker_name(uint32_t blockers)
 
 /* ---- requests ---- */
 
-static uint32_t blocks_of(const kvf_recovery *recovery, uint32_t tokens)
-{
-  return tokens / recovery->options.block_tokens + (tokens % recovery->options.block_tokens != 0);
-}
-
 static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_request *request)
 {
   const kvf_blocks *blocks = &request->blocks;
-  uint32_t group_blocks = blocks_of(recovery, request->tokens);
+  uint32_t group_blocks = kvf_ticket_positions(request->tokens, recovery->options.block_tokens);
   uint32_t local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
   if (blocks->groups != recovery->options.groups) {
     return KVF_INVALID;
@@ -579,8 +559,9 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->tokens = request->tokens;
   entry->prompt_tokens = request->prompt_tokens;
   entry->local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
-  entry->ranks = kvf_ranks_of(recovery->options.ranks, request->request_id,
-                              blocks_of(recovery, request->tokens) * recovery->options.groups);
+  entry->ranks =
+      kvf_ranks_of(recovery->options.ranks, request->request_id,
+                   kvf_ticket_positions(request->tokens, recovery->options.block_tokens) * recovery->options.groups);
   entry->blockers = request->blockers;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
@@ -646,11 +627,10 @@ kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, con
   kvf_report report = {.request_id = request_id,
                        .ranks_mask = entry->ranks.all,
                        .blocks = positions_of(entry),
-                       .prefix = is_use ? positions_of(entry) : 0,
+                       .prefix = is_use ? positions_of(entry) : verdict->keep_blocks,
                        .status = verdict->status};
-  if (verdict->action == KVF_ACTION_RECOMPUTE) {
-    report.prefix = verdict->keep_blocks;
-  } else if (!is_use) {
+  if (verdict->action == KVF_ACTION_FAIL) {
+    report.prefix = 0;
     entry->blockers |= KVF_BLOCKER_POLICY;
   }
   return kvf_recovery_report(recovery, &report);

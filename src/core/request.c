@@ -14,21 +14,11 @@
 
 /* ---- memory ---- */
 
-kvf_status kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns, kvf_peers *peers,
-                             kvf_wheel *wheel, uint64_t seed)
+void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *peers, uint64_t seed)
 {
-  *requests = (kvf_requests){
-      .context = context, .conns = conns, .peers = peers, .wheel = wheel, .next_id = 1, .prng = {.state = seed}};
+  *requests = (kvf_requests){.context = context, .peers = peers, .next_id = 1, .prng = {.state = seed}};
   kvf_list_init(&requests->events);
-  kvf_budget_init(&requests->budget, context->config.recompute_budget_tokens_per_s);
-  requests->due = calloc(KVF_PEERS_MAX, sizeof(kvf_list));
-  if (requests->due == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
-    kvf_list_init(&requests->due[i]);
-  }
-  return KVF_OK;
+  requests->budget.tokens_per_s = context->config.recompute_budget_tokens_per_s;
 }
 
 /* There is nothing to tell its producers any more. */
@@ -39,7 +29,7 @@ static void let_peers_go(kvf_requests *requests, uint64_t now_ns, kvf_request *r
     kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
   }
   request->ranks_count = 0;
-  kvf_wheel_disarm(requests->wheel, &request->timer);
+  kvf_wheel_disarm(&requests->context->wheel, &request->timer);
 }
 
 static void free_request(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
@@ -58,8 +48,6 @@ void kvf_requests_free(kvf_requests *requests)
   {
     free_request(requests, 0, request);
   }
-  free(requests->due);
-  requests->due = NULL;
 }
 
 static kvf_request *find(const kvf_requests *requests, uint64_t id)
@@ -104,16 +92,6 @@ static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, co
   return KVF_OK;
 }
 
-static void log_left_out(kvf_requests *requests, uint64_t now_ns, kvf_status status, const kvf_ticket *ticket,
-                         const char *why)
-{
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&ticket->rank[0].address, address);
-  requests->counters.sources_left_out++;
-  kvf_context_log(requests->context, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
-                  address, kvf_status_name(status), why);
-}
-
 kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
                                       const kvf_prompt *prompt, kvf_sources *good)
 {
@@ -140,7 +118,11 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
   }
   for (uint32_t i = 0; i < all->count; i++) {
     if (status[i] != KVF_OK) {
-      log_left_out(requests, now_ns, status[i], all->tickets[i], why[i]);
+      char address[KVF_ADDRESS_TEXT_BYTES];
+      kvf_address_format(&all->tickets[i]->rank[0].address, address);
+      requests->counters.sources_left_out++;
+      kvf_context_log(requests->context, now_ns, status[i], 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
+                      address, kvf_status_name(status[i]), why[i]);
     }
   }
   return KVF_OK;
@@ -148,32 +130,25 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
 
 /* ---- renewals and the end, to every rank of the producers ---- */
 
-static uint64_t interval_ns(const kvf_request *request)
-{
-  uint64_t interval = request->ttl_min_ns / RENEWALS_PER_TTL;
-  if (interval < TELL_MIN_NS) {
-    return TELL_MIN_NS;
-  }
-  return kvf_time_min(interval, TELL_MAX_NS);
-}
-
 static void rearm(kvf_requests *requests, kvf_request *request)
 {
   uint64_t at = request->renew_ns;
   if (request->state != KVF_REQUEST_OPEN) {
     at = kvf_time_min(at, request->until_ns);
   }
-  kvf_wheel_arm(requests->wheel, &request->timer, at);
+  kvf_wheel_arm(&requests->context->wheel, &request->timer, at);
 }
 
 static void tell(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  request->renew_ns = kvf_time_add(now_ns, interval_ns(request));
+  uint64_t interval_ns = request->ttl_min_ns / RENEWALS_PER_TTL;
+  interval_ns = interval_ns < TELL_MIN_NS ? TELL_MIN_NS : kvf_time_min(interval_ns, TELL_MAX_NS);
+  request->renew_ns = kvf_time_add(now_ns, interval_ns);
   rearm(requests, request);
   for (uint32_t i = 0; i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
     if (!rank->acked) {
-      kvf_list_ensure_back(&requests->due[rank->peer], &rank->due);
+      kvf_list_ensure_back(&rank->peer->due, &rank->due);
       kvf_peers_want_open(requests->peers, now_ns, rank->peer);
     }
   }
@@ -229,30 +204,14 @@ static void stop_telling(kvf_requests *requests, uint64_t now_ns, kvf_request *r
   review(requests, now_ns, request);
 }
 
-static void stop_if_acked(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+/* Producer ranks that have not answered its end. */
+static uint32_t count_unacked(const kvf_request *request)
 {
+  uint32_t count = 0;
   for (uint32_t i = 0; i < request->ranks_count; i++) {
-    if (!request->ranks[i].acked) {
-      return;
-    }
+    count += !request->ranks[i].acked;
   }
-  stop_telling(requests, now_ns, request);
-}
-
-static void give_up(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    requests->counters.finishes_given_up += !request->ranks[i].acked;
-  }
-  stop_telling(requests, now_ns, request);
-}
-
-static kvf_status send_leases(kvf_requests *requests, kvf_conn *conn, const kvf_leases *leases)
-{
-  uint8_t body[KVF_LEASES_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_status status = kvf_leases_encode(leases, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(requests->conns, conn, KVF_FRAME_LEASES, body, bytes) : status;
+  return count;
 }
 
 /* Takes what is due off the list, as much as fits one frame. */
@@ -277,60 +236,34 @@ static void collect(kvf_requests *requests, kvf_list *due, kvf_leases *leases)
   }
 }
 
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer)
-{
-  kvf_conn *conn = kvf_peers_conn(requests->peers, peer);
-  kvf_leases leases;
-  while (conn != NULL && !kvf_list_is_empty(&requests->due[peer])) {
-    collect(requests, &requests->due[peer], &leases);
-    if (send_leases(requests, conn, &leases) != KVF_OK) {
-      return; /* the peer does not read: what was taken comes again at its next time */
-    }
-    kvf_peers_await(requests->peers, now_ns, peer);
-  }
-}
-
 /* ---- a request from its ticket to its verdict ---- */
 
-static void release_peers(kvf_requests *requests, uint64_t now_ns, const kvf_request *request)
+static kvf_status acquire_peers(kvf_requests *requests, kvf_request *request, const kvf_ticket *ticket, uint32_t source)
 {
-  for (uint32_t i = 0; i < request->ranks_count; i++) {
-    kvf_peers_release(requests->peers, now_ns, request->ranks[i].peer);
-  }
-}
-
-static kvf_status acquire_peers(kvf_requests *requests, uint64_t now_ns, kvf_request *request, const kvf_ticket *ticket,
-                                uint32_t source)
-{
-  for (uint32_t i = 0; i < ticket->ranks; i++) {
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < ticket->ranks; i++) {
     kvf_request_rank *rank = &request->ranks[request->ranks_count];
-    kvf_peer_key key = {.address = ticket->rank[i].address, .incarnation = ticket->rank[i].incarnation};
-    kvf_status status = kvf_peers_acquire(requests->peers, &key, &rank->peer);
-    if (status != KVF_OK) {
-      release_peers(requests, now_ns, request);
-      return status;
-    }
-    rank->request = request;
-    rank->source = source;
+    *rank = (kvf_request_rank){.request = request, .source = source};
+    status = kvf_peers_acquire(requests->peers, &ticket->rank[i].address, &ticket->rank[i].incarnation, &rank->peer);
     kvf_list_init(&rank->due);
-    request->ranks_count++;
+    request->ranks_count += status == KVF_OK;
   }
-  return KVF_OK;
+  return status;
 }
 
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
 {
   const kvf_config *config = &requests->context->config;
-  if (options != NULL) {
-    return *options;
-  }
-  return (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+  return options != NULL
+             ? *options
+             : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
 }
 
 static void fill(const kvf_requests *requests, kvf_request *request, const kvf_sources *sources,
                  const kvf_request_options *options, uint64_t user)
 {
   const kvf_ticket *ticket = sources->tickets[0];
+  request->id = requests->next_id;
   request->user = user;
   request->sources_left = (1u << sources->count) - 1;
   request->ttl_min_ns = kvf_ms_to_ns(ticket->ttl_ms);
@@ -350,43 +283,11 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   kvf_list_init(&request->event);
 }
 
-static kvf_status create(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
-                         const kvf_request_options *options, uint64_t user, kvf_request **out)
-{
-  uint32_t ranks = 0;
-  for (uint32_t i = 0; i < sources->count; i++) {
-    ranks += sources->tickets[i]->ranks;
-  }
-  kvf_request *request = calloc(1, sizeof(*request) + ranks * sizeof(request->ranks[0]));
-  if (request == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  fill(requests, request, sources, options, user);
-  kvf_status status = KVF_OK;
-  for (uint32_t i = 0; status == KVF_OK && i < sources->count; i++) {
-    status = acquire_peers(requests, now_ns, request, sources->tickets[i], i);
-  }
-  if (status != KVF_OK) {
-    free(request);
-    return status;
-  }
-  request->id = requests->next_id;
-  HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
-  if (request->by_id.tbl == NULL) {
-    release_peers(requests, now_ns, request);
-    free(request);
-    return KVF_NO_MEMORY;
-  }
-  *out = request;
-  return KVF_OK;
-}
-
 kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_sources *sources,
                              const kvf_prompt *prompt, const kvf_request_options *options, uint64_t user, uint64_t *id,
                              const kvf_ticket **first)
 {
   kvf_sources good;
-  kvf_request *request;
   kvf_status status = kvf_requests_check_sources(requests, now_ns, sources, prompt, &good);
   if (status != KVF_OK) {
     return status;
@@ -394,8 +295,25 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX) {
     return KVF_NO_RESOURCE;
   }
-  status = create(requests, now_ns, &good, options, user, &request);
+  uint32_t ranks = 0;
+  for (uint32_t i = 0; i < good.count; i++) {
+    ranks += good.tickets[i]->ranks;
+  }
+  kvf_request *request = calloc(1, sizeof(*request) + ranks * sizeof(request->ranks[0]));
+  if (request == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  fill(requests, request, &good, options, user);
+  for (uint32_t i = 0; status == KVF_OK && i < good.count; i++) {
+    status = acquire_peers(requests, request, good.tickets[i], i);
+  }
+  if (status == KVF_OK) {
+    HASH_ADD(by_id, requests->by_id, id, sizeof(request->id), request);
+    status = request->by_id.tbl == NULL ? KVF_NO_MEMORY : KVF_OK;
+  }
   if (status != KVF_OK) {
+    let_peers_go(requests, now_ns, request);
+    free(request);
     return status;
   }
   requests->next_id++;
@@ -438,57 +356,37 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   uint32_t recompute_tokens = kvf_policy_recompute_tokens(&input);
   input.budget_wait_ns = kvf_budget_wait_ns(&requests->budget, now_ns, recompute_tokens);
   kvf_verdict verdict = kvf_policy_decide(&input);
-  switch (verdict.action) {
-    case KVF_ACTION_USE:
-      requests->counters.used++;
-      break;
-    case KVF_ACTION_RECOMPUTE:
-      (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
-      requests->counters.recomputed++;
-      requests->counters.recomputed_tokens[kvf_status_index(verdict.status)] += verdict.recompute_tokens;
-      break;
-    case KVF_ACTION_FAIL:
-      requests->counters.failed++;
-      break;
+  requests->counters.verdicts[verdict.action]++;
+  if (verdict.action == KVF_ACTION_RECOMPUTE) {
+    (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
+    requests->counters.recomputed_tokens[kvf_status_index(verdict.status)] += verdict.recompute_tokens;
   }
   return verdict;
 }
 
-/* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
-static bool is_kept_whole(const kvf_requests *requests, const kvf_request *request)
-{
-  return request->groups > 1 || !requests->context->config.keep_prefix;
-}
-
-/* A client that is told to come again may come again to another engine, with the same ticket. */
-static kvf_finish_kind finish_of(const kvf_verdict *verdict)
-{
-  if (verdict->action != KVF_ACTION_FAIL) {
-    return KVF_FINISH_COMPLETED;
-  }
-  return verdict->retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
-}
-
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  /* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
+  const bool whole = request->groups > 1 || !requests->context->config.keep_prefix;
   request->verdict = decide(requests, now_ns, &request->options,
                             (kvf_policy_input){.report = request->own.merged,
-                                               .whole = is_kept_whole(requests, request),
+                                               .whole = whole,
                                                .block_tokens = request->block_tokens,
                                                .tokens = request->tokens});
   request->verdict_pending = true;
   review(requests, now_ns, request);
   if (request->verdict.action != KVF_ACTION_USE) {
-    char address[KVF_ADDRESS_TEXT_BYTES];
-    kvf_address_format(&requests->peers->table[request->ranks[0].peer]->key.address, address);
-    kvf_context_log(requests->context, now_ns, request->verdict.status, request->ranks[0].peer, KVF_LOG_WARN,
+    const kvf_peer_stat *peer = &request->ranks[0].peer->stat;
+    kvf_context_log(requests->context, now_ns, request->verdict.status, peer->id, KVF_LOG_WARN,
                     "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
-                    (unsigned long long)request->id, (unsigned long long)request->leases[0].id, address,
+                    (unsigned long long)request->id, (unsigned long long)request->leases[0].id, peer->address,
                     kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
                     request->verdict.recompute_tokens,
                     request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
   }
-  finish(requests, now_ns, request, finish_of(&request->verdict));
+  /* A client that is told to come again may come again to another engine, with the same ticket. */
+  const kvf_finish_kind failed = request->verdict.retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
+  finish(requests, now_ns, request, request->verdict.action == KVF_ACTION_FAIL ? failed : KVF_FINISH_COMPLETED);
 }
 
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
@@ -593,11 +491,22 @@ static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_ra
   rank->unreached = true;
 }
 
-void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer, kvf_status status)
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
-  for (kvf_list *node = kvf_list_pop_front(&requests->due[peer]); node != NULL;
-       node = kvf_list_pop_front(&requests->due[peer])) {
+  kvf_leases leases;
+  uint8_t body[KVF_LEASES_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_list *node;
+  while (status != KVF_OK && (node = kvf_list_pop_front(&peer->due)) != NULL) {
     on_unreached(requests, now_ns, KVF_CONTAINER_OF(node, kvf_request_rank, due), status);
+  }
+  while (peer->state == KVF_PEER_READY && !kvf_list_is_empty(&peer->due)) {
+    collect(requests, &peer->due, &leases);
+    if (kvf_leases_encode(&leases, body, sizeof(body), &bytes) != KVF_OK ||
+        kvf_conn_send(peer->conn, KVF_FRAME_LEASES, body, bytes) != KVF_OK) {
+      return; /* the peer does not read: what was taken comes again at its next time */
+    }
+    kvf_peers_await(requests->peers, now_ns, peer);
   }
 }
 
@@ -626,12 +535,11 @@ static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_r
 }
 
 /* A text that names one lease twice has several ranks for it. */
-static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uint32_t seq,
+static void on_state(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, uint32_t seq,
                      const kvf_lease_states_item *item)
 {
-  kvf_request *request;
+  kvf_request *request = find(requests, item->request_id);
   bool asked = false;
-  HASH_FIND(by_id, requests->by_id, &item->request_id, sizeof(item->request_id), request);
   for (uint32_t i = 0; request != NULL && i < request->ranks_count; i++) {
     kvf_request_rank *rank = &request->ranks[i];
     if (rank->peer == peer && request->leases[rank->source].id == item->lease_id) {
@@ -639,12 +547,12 @@ static void on_state(kvf_requests *requests, uint64_t now_ns, uint32_t peer, uin
       on_rank_state(requests, now_ns, rank, seq, item->state);
     }
   }
-  if (asked && request->state == KVF_REQUEST_FINISHING) {
-    stop_if_acked(requests, now_ns, request);
+  if (asked && request->state == KVF_REQUEST_FINISHING && count_unacked(request) == 0) {
+    stop_telling(requests, now_ns, request);
   }
 }
 
-kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer, const uint8_t *body,
+kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, const uint8_t *body,
                                   size_t body_bytes)
 {
   kvf_lease_states states;
@@ -659,21 +567,17 @@ kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint3
 
 /* ---- time and events ---- */
 
-/* The load's last moment: ranks that have not reported are lost, and so is who could say that they are released. */
-static void on_deadline(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  requests->counters.ranks_lost++;
-  find_nothing(request, KVF_RANK_LOST);
-  request->own.stuck = true;
-  conclude(requests, now_ns, request);
-}
-
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   if (request->state == KVF_REQUEST_LOADING && now_ns >= request->until_ns) {
-    on_deadline(requests, now_ns, request);
+    /* Ranks that have not reported are lost, and so is who could say that they are released. */
+    requests->counters.ranks_lost++;
+    find_nothing(request, KVF_RANK_LOST);
+    request->own.stuck = true;
+    conclude(requests, now_ns, request);
   } else if (request->state == KVF_REQUEST_FINISHING && now_ns >= request->until_ns) {
-    give_up(requests, now_ns, request);
+    requests->counters.finishes_given_up += count_unacked(request);
+    stop_telling(requests, now_ns, request);
   } else {
     assert(now_ns >=
            request->renew_ns); /* no timer is early, and it is set anew whenever one of the two times changes */

@@ -38,8 +38,8 @@ typedef struct kvf_request kvf_request;
 /* One producer rank of one source of a request. */
 typedef struct kvf_request_rank {
   kvf_request *request;
-  kvf_list due; /* in kvf_requests.due[peer] while there is something to tell it */
-  uint32_t peer;
+  kvf_list due; /* in peer->due while there is something to tell it */
+  kvf_peer *peer;
   uint32_t source;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
   bool acked;          /* it has answered our finish, or must have expired the lease */
@@ -79,11 +79,9 @@ typedef struct kvf_request_counters {
   uint64_t bad_tickets;
   uint64_t incompatible;
   uint64_t sources_left_out;
-  uint64_t used;
-  uint64_t recomputed;
+  uint64_t verdicts[KVF_ACTION_FAIL + 1];       /* by kvf_action */
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
   uint64_t lost[KVF_STATUSES_MAX];              /* whose last source was lost while they waited, by why */
-  uint64_t failed;
   uint64_t cancelled;
   uint64_t detached;
   uint64_t ranks_lost;
@@ -95,12 +93,9 @@ typedef struct kvf_request_counters {
 
 typedef struct kvf_requests {
   kvf_context *context;
-  kvf_conns *conns;
   kvf_peers *peers;
-  kvf_wheel *wheel;
   kvf_request *by_id;
   kvf_list events;
-  kvf_list *due; /* by peer index */
   uint64_t next_id;
   uint32_t next_seq;
   kvf_budget budget;
@@ -108,8 +103,8 @@ typedef struct kvf_requests {
   kvf_request_counters counters;
 } kvf_requests;
 
-KVF_MUST_USE kvf_status kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_conns *conns,
-                                          kvf_peers *peers, kvf_wheel *wheel, uint64_t seed);
+void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *peers, uint64_t seed);
+/* Before the peers. */
 void kvf_requests_free(kvf_requests *requests);
 
 /* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first
@@ -136,11 +131,10 @@ kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t now_ns, uint64_t 
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
-/* The peer's connection is open: says all that is due. It is not: that is dropped until its next time. */
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer);
-void kvf_requests_on_not_open(kvf_requests *requests, uint64_t now_ns, uint32_t peer, kvf_status status);
+/* KVF_OK: the peer's connection is open: says all that is due. Else that is dropped until its next time. */
+void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status);
 /* A producer rank answered. */
-KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, uint32_t peer,
+KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer,
                                                const uint8_t *body, size_t body_bytes);
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
 

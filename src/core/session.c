@@ -9,27 +9,25 @@
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
-                       kvf_wheel *wheel)
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases)
 {
-  *sessions = (kvf_sessions){.context = context, .conns = conns, .leases = leases, .wheel = wheel};
+  *sessions = (kvf_sessions){.context = context, .leases = leases};
   kvf_list_init(&sessions->unproven);
   kvf_list_init(&sessions->open);
-  kvf_budget_init(&sessions->check_budget, KVF_CHECK_BYTES_PER_S);
+  sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
 {
-  kvf_wheel_disarm(sessions->wheel, &session->timer);
+  kvf_wheel_disarm(&sessions->context->wheel, &session->timer);
   kvf_list_remove(&session->used);
   if (session->state == KVF_SESSION_OPEN) {
     HASH_DELETE(by_id, sessions->by_id, session);
-    sessions->open_count--;
   } else {
     sessions->unproven_count--;
   }
   if (session->conn != NULL) {
-    kvf_conns_hang_up(sessions->conns, session->conn);
+    kvf_conns_hang_up(session->conn);
   }
   kvf_forget(&session->key, sizeof(session->key));
   free(session);
@@ -57,22 +55,16 @@ void kvf_sessions_end_readers(kvf_sessions *sessions)
   }
 }
 
-/* Of the host, since whoever connects anew gets another port. */
-static uint32_t peer_number(const kvf_session *session)
-{
-  uint32_t number;
-  memcpy(&number, &session->address.ip[12], sizeof(number));
-  return number;
-}
-
-/* One line on a session that ends for `reason`, which is not the peer's refusal. */
-static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, kvf_status reason,
-                    kvf_log_level level, const char *what)
+/* One line on a connection that is refused or closed: `how` it ends, and why. */
+static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, const char *how,
+                    kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
+  uint32_t host; /* not the port, since whoever connects anew gets another one */
+  memcpy(&host, &session->address.ip[12], sizeof(host));
   kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, reason, peer_number(session), level, "closed a connection from %s: %s: %s",
-                  address, kvf_status_name(reason), what);
+  kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
+                  kvf_status_name(reason), what);
 }
 
 static void make_room(kvf_sessions *sessions, uint64_t now_ns)
@@ -82,28 +74,29 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns)
   kvf_list *victims = NULL;
   if (sessions->unproven_count >= most_unproven) {
     victims = &sessions->unproven;
-  } else if (sessions->unproven_count + sessions->open_count >= most) {
-    assert(sessions->open_count > 0); /* unproven alone they are over their share before: connections_max is not 0 */
+  } else if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) >= most) {
+    /* Unproven alone they are over their share before: connections_max is not 0. */
+    assert(!kvf_list_is_empty(&sessions->open));
     victims = &sessions->open;
   }
   if (victims != NULL) {
     kvf_session *victim = KVF_CONTAINER_OF(victims->next, kvf_session, used);
     sessions->counters.evicted++;
-    log_end(sessions, victim, now_ns, KVF_LIMIT, KVF_LOG_WARN,
+    log_end(sessions, victim, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
             victims == &sessions->open ? "connections_max is reached, and it was used least recently"
                                        : "too many connections have not proved their key");
     end_session(sessions, victim);
   }
 }
 
-kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, kvf_conn **out)
+kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, uint64_t *conn_id)
 {
   make_room(sessions, now_ns);
   kvf_session *session = calloc(1, sizeof(*session));
   if (session == NULL) {
     return KVF_NO_MEMORY;
   }
-  session->conn = kvf_conns_add(sessions->conns);
+  session->conn = kvf_conns_add(&sessions->context->conns);
   if (session->conn == NULL) {
     free(session);
     return KVF_NO_MEMORY;
@@ -115,55 +108,42 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   kvf_list_push_back(&sessions->unproven, &session->used);
   sessions->unproven_count++;
   sessions->counters.accepted++;
-  kvf_wheel_arm(sessions->wheel, &session->timer,
+  kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.handshake_timeout_ms)));
-  *out = session->conn;
+  *conn_id = session->conn->id;
   return KVF_OK;
 }
 
-/* Says why, then hangs up. */
+/* Counts it, says why, then hangs up. */
 static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
                    const char *message)
 {
   kvf_refused refused = {.status = status};
+  sessions->counters.refused_key += status == KVF_HANDSHAKE_REFUSED;
+  sessions->counters.refused_incompatible += status == KVF_INCOMPATIBLE;
+  sessions->counters.protocol_errors += status == KVF_PROTOCOL;
   (void)snprintf(refused.message, sizeof(refused.message), "%s", message);
   uint8_t *body;
   size_t bytes = 0;
   if (kvf_conn_frame_begin(session->conn, KVF_REFUSED_BYTES_MAX, &body) == KVF_OK &&
       kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_REFUSED, bytes);
+    kvf_conn_frame_end(session->conn, KVF_FRAME_REFUSED, bytes);
   }
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, status, peer_number(session), KVF_LOG_WARN,
-                  "refused a connection from %s: %s: %s", address, kvf_status_name(status), message);
+  log_end(sessions, session, now_ns, "refused", status, KVF_LOG_WARN, message);
   end_session(sessions, session);
 }
 
-static void on_protocol_error(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *what)
-{
-  sessions->counters.protocol_errors++;
-  refuse(sessions, session, now_ns, KVF_PROTOCOL, what);
-}
-
-static kvf_status send_challenge(kvf_sessions *sessions, kvf_session *session)
+/* False if there is no memory for it. */
+static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_context *context = sessions->context;
   kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = context->incarnation};
-  kvf_status status = kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce));
-  if (status == KVF_OK) {
-    status =
-        kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge, challenge.proof);
-  }
-  if (status == KVF_OK) {
-    status =
-        kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &session->challenge_bytes);
-  }
-  if (status == KVF_OK) {
-    status = kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_CHALLENGE, session->challenge,
-                           session->challenge_bytes);
-  }
-  return status;
+  size_t *bytes = &session->challenge_bytes;
+  return kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce)) == KVF_OK &&
+         kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge,
+                                    challenge.proof) == KVF_OK &&
+         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), bytes) == KVF_OK &&
+         kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, *bytes) == KVF_OK;
 }
 
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
@@ -184,20 +164,18 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 {
   kvf_hello hello;
   if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
-    on_protocol_error(sessions, session, now_ns, "malformed hello");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed hello");
     return;
   }
   if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
     char message[KVF_MESSAGE_BYTES_MAX];
     (void)snprintf(message, sizeof(message), "no protocol version in common: this node speaks %d (kvferry %s)",
                    KVF_PROTOCOL_VERSION, KVF_VERSION_TEXT);
-    sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, message);
     return;
   }
   session->shared = find_key(sessions->context, hello.key_id);
   if (session->shared == NULL) {
-    sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED,
            "the two nodes do not have the same key (option key_file)");
     return;
@@ -206,54 +184,49 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   session->role = hello.role;
   memcpy(session->hello, body, body_bytes);
   session->hello_bytes = body_bytes;
-  if (send_challenge(sessions, session) != KVF_OK) {
+  if (!send_challenge(sessions, session)) {
     end_session(sessions, session);
     return;
   }
   session->state = KVF_SESSION_WAIT_PROOF;
 }
 
-static kvf_status open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
+/* False if there is no memory for it. */
+static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   kvf_context *context = sessions->context;
-  kvf_status status = kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id));
-  if (status == KVF_OK) {
-    status = kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
-                                       session->challenge_bytes, &session->key);
-  }
-  if (status != KVF_OK) {
-    return status;
+  if (kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id)) != KVF_OK ||
+      kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
+                                session->challenge_bytes, &session->key) != KVF_OK) {
+    return false;
   }
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   if (session->by_id.tbl == NULL) {
-    return KVF_NO_MEMORY;
+    return false;
   }
   session->state = KVF_SESSION_OPEN;
+  session->conn->is_trusted = true;
   kvf_list_remove(&session->used);
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
-  sessions->open_count++;
-  kvf_wheel_arm(sessions->wheel, &session->timer, kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
-  return KVF_OK;
+  kvf_wheel_arm(&sessions->context->wheel, &session->timer,
+                kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
+  return true;
 }
 
-/* Their names alone. */
-static void name_transports(kvf_welcome *out, const kvf_welcome *from)
+/* False if there is no memory for it. */
+static bool send_welcome(kvf_sessions *sessions, kvf_session *session)
 {
-  out->transports_count = from->transports_count;
-  for (uint32_t i = 0; i < from->transports_count; i++) {
-    memcpy(out->transports[i].name, from->transports[i].name, sizeof(out->transports[i].name));
-  }
-}
-
-static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
-{
+  const kvf_config *config = &sessions->context->config;
   kvf_welcome *welcome = &sessions->context->welcome;
-  kvf_welcome brief = {.rank = welcome->rank, .ranks = welcome->ranks, .block_tokens = welcome->block_tokens};
+  kvf_welcome brief = {.rank = config->rank, .ranks = config->ranks, .block_tokens = config->block_tokens};
   /* A control node reads no blocks: it need not know where they are. */
-  kvf_welcome *sent = session->role == KVF_ROLE_RANK ? welcome : &brief;
-  if (session->role == KVF_ROLE_CHECK) {
-    name_transports(&brief, welcome);
+  kvf_welcome *sent = session->role == KVF_ROLE_RANK && welcome->regions_count > 0 ? welcome : &brief;
+  if (session->role == KVF_ROLE_CHECK) { /* is told their names alone */
+    brief.transports_count = welcome->transports_count;
+    for (uint32_t i = 0; i < welcome->transports_count; i++) {
+      memcpy(brief.transports[i].name, welcome->transports[i].name, sizeof(brief.transports[i].name));
+    }
   }
   sent->session_id = session->id;
   sent->version_min = KVF_PROTOCOL_VERSION;
@@ -262,14 +235,12 @@ static kvf_status send_welcome(kvf_sessions *sessions, kvf_session *session)
   size_t room = kvf_welcome_bytes_max(sent);
   size_t bytes = 0;
   uint8_t *body;
-  kvf_status status = kvf_conn_frame_begin(session->conn, room, &body);
-  if (status == KVF_OK) {
-    status = kvf_welcome_encode(sent, body, room, &bytes);
+  if (kvf_conn_frame_begin(session->conn, room, &body) != KVF_OK ||
+      kvf_welcome_encode(sent, body, room, &bytes) != KVF_OK) {
+    return false;
   }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_WELCOME, bytes);
-  }
-  return status;
+  kvf_conn_frame_end(session->conn, KVF_FRAME_WELCOME, bytes);
+  return true;
 }
 
 static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -280,34 +251,24 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   uint8_t expected[KVF_HASH_BYTES];
   char difference[KVF_MESSAGE_BYTES_MAX];
   if (kvf_proof_decode(body, body_bytes, &proof) != KVF_OK) {
-    on_protocol_error(sessions, session, now_ns, "malformed proof");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed proof");
     return;
   }
   if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
                                  session->challenge_bytes, expected) != KVF_OK ||
       !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
-    sessions->counters.refused_key++;
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
   }
   /* Who only checks has no blocks to mean something by. */
   if (session->role != KVF_ROLE_CHECK &&
       !kvf_context_matches(context, proof.identity, proof.identity_count, difference)) {
-    sessions->counters.refused_incompatible++;
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, difference);
     return;
   }
-  if (open_session(sessions, session, now_ns) != KVF_OK || send_welcome(sessions, session) != KVF_OK) {
+  if (!open_session(sessions, session, now_ns) || !send_welcome(sessions, session)) {
     end_session(sessions, session);
   }
-}
-
-static kvf_status answer_states(kvf_sessions *sessions, kvf_session *session, const kvf_lease_states *states)
-{
-  uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_status status = kvf_lease_states_encode(states, body, sizeof(body), &bytes);
-  return status == KVF_OK ? kvf_conn_send(sessions->conns, session->conn, KVF_FRAME_LEASE_STATES, body, bytes) : status;
 }
 
 static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -321,13 +282,14 @@ static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64
   for (uint32_t i = 0; i < leases.count; i++) {
     const kvf_leases_item *item = &leases.items[i];
     const kvf_consumer_key key = {.incarnation = session->client, .request_id = item->request_id};
-    const kvf_finish_kind kind = (kvf_finish_kind)item->kind;
-    kvf_lease_state state = kind == KVF_FINISH_NONE
-                                ? kvf_lease_table_renew(sessions->leases, now_ns, &item->lease, &key)
-                                : kvf_lease_table_finish(sessions->leases, now_ns, &item->lease, &key, kind);
+    kvf_lease_state state =
+        kvf_lease_table_on_consumer(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
-  return answer_states(sessions, session, &states);
+  uint8_t answer[KVF_LEASE_STATES_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_status status = kvf_lease_states_encode(&states, answer, sizeof(answer), &bytes);
+  return status == KVF_OK ? kvf_conn_send(session->conn, KVF_FRAME_LEASE_STATES, answer, bytes) : status;
 }
 
 static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
@@ -349,7 +311,7 @@ static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t
     status = kvf_ping_encode(&pong, answer, room, &bytes);
   }
   if (status == KVF_OK) {
-    kvf_conn_frame_end(sessions->conns, session->conn, KVF_FRAME_PONG, bytes);
+    kvf_conn_frame_end(session->conn, KVF_FRAME_PONG, bytes);
   }
   return status;
 }
@@ -358,18 +320,13 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
                           const uint8_t *body, size_t body_bytes)
 {
   kvf_status status = KVF_PROTOCOL;
-  switch (type) {
-    case KVF_FRAME_LEASES:
-      status = on_leases(sessions, session, now_ns, body, body_bytes);
-      break;
-    case KVF_FRAME_PING:
-      status = on_ping(sessions, session, now_ns, body, body_bytes);
-      break;
-    default:
-      break;
+  if (type == KVF_FRAME_LEASES) {
+    status = on_leases(sessions, session, now_ns, body, body_bytes);
+  } else if (type == KVF_FRAME_PING) {
+    status = on_ping(sessions, session, now_ns, body, body_bytes);
   }
   if (status == KVF_PROTOCOL) {
-    on_protocol_error(sessions, session, now_ns, "malformed or unexpected message");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed or unexpected message");
   } else if (status != KVF_OK) {
     if (status == KVF_LIMIT) {
       kvf_session_on_unread(sessions, session, now_ns);
@@ -378,7 +335,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else {
     kvf_list_remove(&session->used);
     kvf_list_push_back(&sessions->open, &session->used);
-    kvf_wheel_arm(sessions->wheel, &session->timer,
+    kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                   kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.idle_timeout_ms)));
   }
 }
@@ -393,31 +350,26 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
     on_proof(sessions, session, now_ns, body, body_bytes);
   } else {
-    on_protocol_error(sessions, session, now_ns, "a message that does not belong to the handshake");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "a message that does not belong to the handshake");
   }
 }
 
 void kvf_session_on_malformed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
-  on_protocol_error(sessions, session, now_ns,
-                    "not a frame, or a larger one than is allowed before the handshake has ended");
+  refuse(sessions, session, now_ns, KVF_PROTOCOL,
+         "not a frame, or a larger one than is allowed before the handshake has ended");
 }
 
 void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const char *why)
 {
-  if (session->state == KVF_SESSION_OPEN) {
-    on_protocol_error(sessions, session, now_ns, why);
-    return;
-  }
-  sessions->counters.refused_key++;
-  refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, why);
+  refuse(sessions, session, now_ns, session->state == KVF_SESSION_OPEN ? KVF_PROTOCOL : KVF_HANDSHAKE_REFUSED, why);
 }
 
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   if (session->state != KVF_SESSION_OPEN) {
     sessions->counters.abandoned++;
-    log_end(sessions, session, now_ns, KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+    log_end(sessions, session, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
   }
   session->conn = NULL;
   end_session(sessions, session);
@@ -427,7 +379,8 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    log_end(sessions, session, now_ns, KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN, "no handshake within handshake_timeout_ms");
+    log_end(sessions, session, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
+            "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
 }
@@ -435,12 +388,7 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
 {
   sessions->counters.unread++;
-  log_end(sessions, session, now_ns, KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
-}
-
-bool kvf_session_is_trusted(const kvf_session *session)
-{
-  return session->state == KVF_SESSION_OPEN;
+  log_end(sessions, session, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

@@ -51,29 +51,26 @@ typedef struct kvf_session_counters {
 
 typedef struct kvf_sessions {
   kvf_context *context;
-  kvf_conns *conns;
   kvf_lease_table *leases;
-  kvf_wheel *wheel;
-  kvf_session *by_id;
+  kvf_session *by_id; /* the open ones */
   kvf_list unproven;
   kvf_list open;
   uint32_t unproven_count;
-  uint32_t open_count;
   kvf_budget check_budget; /* in bytes */
   kvf_session_counters counters;
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_conns *conns, kvf_lease_table *leases,
-                       kvf_wheel *wheel);
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases);
 void kvf_sessions_free(kvf_sessions *sessions);
 
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */
 void kvf_sessions_end_readers(kvf_sessions *sessions);
 
-/* A connection from `address` was accepted. If there are too many, the least recently used of its kind makes room. */
+/* A connection from `address` was accepted, and is *conn_id from here. If there are too many, the least recently used
+ * of its kind makes room. */
 KVF_MUST_USE kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address,
-                                            kvf_conn **out);
+                                            uint64_t *conn_id);
 
 /* A frame came. What does not follow the protocol ends the session. */
 void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_frame_type type,
@@ -89,9 +86,6 @@ void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_
 void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns);
 /* More waits to be sent to its peer than may. The session is as it was: its connection is about to be closed. */
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns);
-
-/* Whether the peer may send frames with bodies of KVF_FRAME_BODY_BYTES_MAX. */
-bool kvf_session_is_trusted(const kvf_session *session);
 
 /* The key of an open session, for the data connections of its peer: false if there is none, or it only checks. */
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out);

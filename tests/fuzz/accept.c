@@ -188,8 +188,8 @@ static void check_world(void)
     fuzz_check(is_trusted == each->welcomed && (each->has_key || !is_trusted));
     fuzz_check(each->has_key || each->out_bytes <= STRANGER_OUT_BYTES_MAX);
   }
-  fuzz_check(core.sessions.open_count == trusted);
-  fuzz_check(core.sessions.open_count + core.sessions.unproven_count <= config.options.connections_max);
+  fuzz_check(HASH_CNT(by_id, core.sessions.by_id) == trusted);
+  fuzz_check(HASH_CNT(by_id, core.sessions.by_id) + core.sessions.unproven_count <= config.options.connections_max);
   for (uint32_t i = 0; i < leases_count; i++) {
     const lease_model *model = &leases[i];
     if (kvf_lease_table_authorize(&core.leases, all.now_ns, &model->lease, NULL, 0) == KVF_OK) {
@@ -452,7 +452,8 @@ static void close_world(void)
   for (uint32_t i = 0; i < leases_count; i++) {
     fuzz_check(leases[i].given_back);
   }
-  fuzz_check(core.conns.by_id == NULL && core.sessions.open_count == 0 && core.sessions.unproven_count == 0);
+  fuzz_check(core.context.conns.by_id == NULL && HASH_CNT(by_id, core.sessions.by_id) == 0 &&
+             core.sessions.unproven_count == 0);
   fuzz_check(core.leases.held == 0 && kvf_lease_slots_live(&core.slots) == 0);
   kvf_core_free(&core);
 }

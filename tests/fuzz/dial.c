@@ -224,7 +224,7 @@ static void answer_dial(fuzz_tape *tape)
       continue;
     }
     world.dials[i] = 0;
-    bool there = kvf_conns_find(&world.core.conns, conn_id) != NULL; /* the core may have given up */
+    bool there = kvf_conns_find(&world.core.context.conns, conn_id) != NULL; /* the core may have given up */
     bool accepted = there && choice < 0xe0 && wires_add(&world.all, conn_id, (choice & 1) == 0) != NULL;
     kvf_core_on_dialed(&world.core, world.all.now_ns, conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
     return;

@@ -75,7 +75,7 @@ static void drain_any(sim_world *world)
   sim_engine *engine = &world->engines[sim_choose(&world->tape, world->producers)];
   if (engine->state == SIM_ENGINE_UP) {
     engine->drains = true;
-    kvf_lease_slots_drain(&world->nodes[engine->control].core.slots);
+    world->nodes[engine->control].core.slots.draining = true;
   }
 }
 

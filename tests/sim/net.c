@@ -285,7 +285,7 @@ static void on_accept(sim_world *world, const sim_event *event)
   sim_node_leave(world, node);
   sim_stranger_after(world, node);
   const kvf_sessions *sessions = &node->core.sessions;
-  if (sessions->unproven_count + sessions->open_count > world->config.connections_max ||
+  if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) > world->config.connections_max ||
       sessions->unproven_count > world->config.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1) {
     sim_fail(world, "P6", "node %u holds more connections than it may", node->index);
   }

@@ -20,13 +20,13 @@ static uint64_t ended_by_others(const sim_node *node)
 void sim_stranger_before(sim_world *world, const sim_node *node)
 {
   (void)world;
-  sessions_before = node->core.sessions.open_count;
+  sessions_before = HASH_CNT(by_id, node->core.sessions.by_id);
   ended_before = ended_by_others(node);
 }
 
 void sim_stranger_after(sim_world *world, const sim_node *node)
 {
-  if (node->core.sessions.open_count > sessions_before) {
+  if (HASH_CNT(by_id, node->core.sessions.by_id) > sessions_before) {
     sim_fail(world, "P8", "node %u takes a stranger for one who has the key", node->index);
   }
   if (ended_by_others(node) != ended_before) {

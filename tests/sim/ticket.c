@@ -20,7 +20,7 @@ static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *
 {
   kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->mac, 1, out);
   if (status == KVF_BAD_TICKET) {
-    node->core.bad_tickets++;
+    node->core.requests.counters.bad_tickets++;
   }
   return status;
 }

@@ -155,15 +155,15 @@ static void on_state(sim_world *world, const sim_conn *conn, const sim_node *nod
 /* P8: the process that answers is the one that the ticket names. */
 static void check_impostor(sim_world *world, const sim_conn *conn, sim_node *node)
 {
-  const kvf_conn *own = kvf_conns_find(&node->core.conns, conn->end[0].conn_id);
-  if (own != NULL && own->peer != NULL && kvf_peer_is_trusted(own->peer)) {
+  const kvf_conn *own = kvf_conns_find(&node->core.context.conns, conn->end[0].conn_id);
+  if (own != NULL && own->peer != NULL && own->is_trusted) {
     sim_fail(world, "P8", "node %u trusts one who does not have the key", node->index);
   }
 }
 
 static void on_welcome(sim_world *world, const sim_conn *conn, sim_node *node)
 {
-  const kvf_conn *own = kvf_conns_find(&node->core.conns, conn->end[0].conn_id);
+  const kvf_conn *own = kvf_conns_find(&node->core.context.conns, conn->end[0].conn_id);
   kvf_incarnation answering = sim_incarnation(conn->end[1].node, conn->end[1].life);
   if (own != NULL && own->peer != NULL && own->peer->state == KVF_PEER_READY &&
       memcmp(&own->peer->key.incarnation, &answering, sizeof(answering)) != 0) {
@@ -176,7 +176,7 @@ static void on_welcome(sim_world *world, const sim_conn *conn, sim_node *node)
 void sim_watch_before(sim_world *world, sim_node *node, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                       size_t bytes)
 {
-  const kvf_conn *conn = kvf_conns_find(&node->core.conns, conn_id);
+  const kvf_conn *conn = kvf_conns_find(&node->core.context.conns, conn_id);
   world->is_heard = conn != NULL && (conn->session != NULL || conn->peer != NULL);
   const uint64_t *ended = node->core.leases.counters.ended;
   world->ended_before = ended[KVF_LEASE_END_COMPLETED] + ended[KVF_LEASE_END_ABANDONED];

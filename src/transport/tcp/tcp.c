@@ -160,7 +160,7 @@ static void init(kvf_tcp *tcp, const kvf_transport_config *config, const kvf_tra
   tcp->listener_fd = -1;
   tcp->wake.ready = woken;
   tcp->now_ns = kvf_clock_now();
-  kvf_log_limit_init(&tcp->log_limit, KVF_TCP_LOG_LINES_PER_S);
+  tcp->log_limit.lines_per_s = KVF_TCP_LOG_LINES_PER_S;
   kvf_list_init(&tcp->links);
   kvf_list_init(&tcp->connecting);
   kvf_tcp_server_init(tcp);

@@ -275,7 +275,7 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
   ucx->host = *host;
   ucx->config = *config;
   ucx->now_ns = kvf_clock_now();
-  kvf_log_limit_init(&ucx->log_limit, KVF_UCX_LOG_LINES_PER_S);
+  ucx->log_limit.lines_per_s = KVF_UCX_LOG_LINES_PER_S;
   kvf_list_init(&ucx->links);
   kvf_list_init(&ucx->connecting);
   kvf_list_init(&ucx->troubled);

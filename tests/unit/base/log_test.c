@@ -71,9 +71,8 @@ TEST(utf8_stays_but_for_its_controls)
 
 TEST(limit_counts_what_it_leaves_out)
 {
-  kvf_log_limit limit;
+  kvf_log_limit limit = {.lines_per_s = 2};
   uint32_t left_out = 99;
-  kvf_log_limit_init(&limit, 2);
   assert_true(kvf_log_limit_allows(&limit, 5, 100, &left_out));
   assert_int_equal(left_out, 0);
   assert_true(kvf_log_limit_allows(&limit, 5, 100, &left_out));
@@ -92,9 +91,8 @@ TEST(limit_counts_what_it_leaves_out)
 
 TEST(keys_have_limits_of_their_own)
 {
-  kvf_log_limit limit;
+  kvf_log_limit limit = {.lines_per_s = 1};
   uint32_t left_out = 0;
-  kvf_log_limit_init(&limit, 1);
   assert_true(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_false(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_true(kvf_log_limit_allows(&limit, 2, 0, &left_out));
@@ -103,10 +101,9 @@ TEST(keys_have_limits_of_their_own)
 /* Two keys in one slot: each one's first line is written, and both together cannot write without end. */
 TEST(keys_of_one_slot_do_not_silence_each_other)
 {
-  kvf_log_limit limit;
+  kvf_log_limit limit = {.lines_per_s = 1};
   uint32_t left_out = 0;
   uint32_t written = 0;
-  kvf_log_limit_init(&limit, 1);
   assert_true(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_false(kvf_log_limit_allows(&limit, 1, 0, &left_out));
   assert_true(kvf_log_limit_allows(&limit, 1 + KVF_LOG_LIMIT_SLOTS, 0, &left_out));

@@ -7,9 +7,7 @@
 
 static kvf_budget budget_of(uint32_t tokens_per_s)
 {
-  kvf_budget budget;
-  kvf_budget_init(&budget, tokens_per_s);
-  return budget;
+  return (kvf_budget){.tokens_per_s = tokens_per_s};
 }
 
 TEST(zero_is_no_limit)

@@ -124,7 +124,7 @@ static void open_self(kvf_context *context, log_book *book)
   memset(context, 0, sizeof(*context));
   memset(book, 0, sizeof(*book));
   context->logger = (kvf_logger){.fn = write_down, .context = book, .level = KVF_LOG_INFO};
-  kvf_log_limit_init(&context->log_limit, KVF_LOG_LINES_PER_S);
+  context->log_limit.lines_per_s = KVF_LOG_LINES_PER_S;
 }
 
 TEST(lines_are_limited_and_those_left_out_counted)

@@ -154,7 +154,7 @@ WORLD_TEST(output_is_taken_once)
   assert_int_equal(t.calls, 1);
   assert_int_equal(t.hang_ups, 1);
   assert_true(t.bytes > KVF_FRAME_HEADER_BYTES); /* why */
-  assert_null(kvf_conns_find(&producer()->conns, conn_id));
+  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
   assert_false(kvf_core_has_output(producer()));
   kvf_core_take_output(producer(), take, &t);
   assert_int_equal(t.calls, 1);
@@ -170,14 +170,14 @@ WORLD_TEST(closed_connections_end_their_session)
   assert_int_equal(producer()->sessions.unproven_count, 0);
   assert_int_equal(producer()->sessions.counters.abandoned, 1);
   assert_non_null(strstr(world.producer.last_log, ":7: peer_down: it went before its handshake"));
-  assert_null(kvf_conns_find(&producer()->conns, conn_id));
+  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
   assert_false(kvf_core_has_output(producer()));
 
   start_load();
   control_dial(KVF_OK);
-  assert_int_equal(producer()->sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 1);
   control_cut();
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.abandoned, 1); /* that one had proved itself */
 }
 
@@ -186,7 +186,7 @@ WORLD_TEST(malformed_frames_end_either_side)
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_malformed(producer(), world.now_ns, world.producer.conn_id);
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   kvf_core_on_malformed(consumer(), world.now_ns, world.consumer.conn_id);
   assert_non_null(strstr(world.consumer.last_log, "protocol: malformed message"));
@@ -199,7 +199,7 @@ WORLD_TEST(insecure_connections_end_either_side)
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "altered on its way");
-  assert_int_equal(producer()->sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   assert_non_null(strstr(world.producer.last_log, "protocol: altered on its way"));
   kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "altered on its way");
@@ -364,8 +364,8 @@ CONTROL_TEST(open_and_failed_connections_are_heard_by_the_requests)
   control_settle();
   control_dial(KVF_PEER_DOWN);
   assert_int_equal(consumer()->requests.counters.renewals, 0);
-  assert_true(kvf_list_is_empty(&consumer()->requests.due[0])); /* dropped until its next time */
-  control_advance(501);                                         /* the probe */
+  assert_true(kvf_list_is_empty(&consumer()->peers.by_key->due)); /* dropped until its next time */
+  control_advance(501);                                           /* the probe */
   control_dial(KVF_OK);
   control_advance(5000);
   assert_int_equal(consumer()->requests.counters.renewals, 1);

@@ -146,9 +146,9 @@ WORLD_TEST(counters_are_not_mixed_up)
       {"requests_opened", "", &requests->opened},
       {"tickets_refused", "bad_ticket", &requests->bad_tickets},
       {"tickets_refused", "incompatible", &requests->incompatible},
-      {"verdicts", "use", &requests->used},
-      {"verdicts", "recompute", &requests->recomputed},
-      {"verdicts", "fail", &requests->failed},
+      {"verdicts", "use", &requests->verdicts[KVF_ACTION_USE]},
+      {"verdicts", "recompute", &requests->verdicts[KVF_ACTION_RECOMPUTE]},
+      {"verdicts", "fail", &requests->verdicts[KVF_ACTION_FAIL]},
       {"recomputed_tokens", "lease_expired", &requests->recomputed_tokens[kvf_status_index(KVF_LEASE_EXPIRED)]},
       {"requests_lost", "peer_down", &requests->lost[kvf_status_index(KVF_PEER_DOWN)]},
       {"requests_lost", "lease_expired", &requests->lost[kvf_status_index(KVF_LEASE_EXPIRED)]},
@@ -187,6 +187,6 @@ WORLD_TEST(counters_are_not_mixed_up)
     assert_stat(core, sources[i].name, sources[i].reason, 1000 + i);
     assert_false(stat_of(core, sources[i].name, sources[i].reason)->gauge);
   }
-  core->bad_tickets++; /* refused before the requests' machine has seen it */
+  kvf_core_bad_ticket(core, 0); /* refused before the requests' machine has seen it */
   assert_stat(core, "tickets_refused", "bad_ticket", 1002);
 }

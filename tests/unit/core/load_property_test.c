@@ -151,8 +151,7 @@ static void on_read(model *m, const kvf_load_read *action)
   assert_true(read->first + read->count <= load->items_count);
   assert_memory_equal(action->transfer.items, &load->items[read->first], read->count * sizeof(*action->transfer.items));
   assert_int_equal(action->transfer.heads, load->parts[read->part].heads);
-  assert_int_equal(action->peer, load->parts[read->part].peer);
-  assert_int_equal(m->path_peer[action->link_id], action->peer);
+  assert_int_equal(m->path_peer[action->link_id], load->parts[read->part].peer);
   assert_false(m->path_down[action->link_id]);
   for (uint32_t i = read->first; i < read->first + read->count; i++) {
     assert_false(load->good[read->part][i]);
@@ -416,13 +415,13 @@ static void answer_link(model *m)
   }
   m->wanted[peer] = false;
   if (pick(m, 8) == 0) {
-    kvf_loads_on_link(&w.loads, now_ns(m), peer, 0, KVF_PEER_DOWN);
+    kvf_loads_on_link(&w.loads, now_ns(m), &w.peer[peer], 0, KVF_PEER_DOWN);
     return;
   }
   assert_true(m->paths + 1 < PATHS - PEERS);
   m->paths++;
   m->path_peer[m->paths] = peer;
-  kvf_loads_on_link(&w.loads, now_ns(m), peer, m->paths, KVF_OK);
+  kvf_loads_on_link(&w.loads, now_ns(m), &w.peer[peer], m->paths, KVF_OK);
 }
 
 static void take_path_down(model *m)
@@ -430,7 +429,7 @@ static void take_path_down(model *m)
   if (m->paths > 0) {
     uint32_t link_id = m->paths - pick(m, m->paths < 4 ? m->paths : 4);
     m->path_down[link_id] = true;
-    kvf_loads_on_link_down(&w.loads, now_ns(m), m->path_peer[link_id], link_id);
+    kvf_loads_on_link_down(&w.loads, now_ns(m), &w.peer[m->path_peer[link_id]], link_id);
   }
 }
 
@@ -439,7 +438,7 @@ static void pong(model *m)
   uint32_t peer = pick(m, PEERS);
   if (m->pinged[peer] || pick(m, 8) == 0) {
     m->pinged[peer] = false;
-    kvf_loads_on_pong(&w.loads, peer);
+    kvf_loads_on_pong(&w.peer[peer]);
   }
 }
 
@@ -486,8 +485,8 @@ static void pass_time(model *m, uint64_t ms)
   if (ms >= STALL_MS / 2) {
     m->silent_since_ms = m->now_ms - STALL_MS / 2; /* who sleeps through half a timeout hears nobody */
   }
-  while (kvf_loads_next_deadline(&w.loads) <= now_ns(m)) {
-    kvf_loads_tick(&w.loads, now_ns(m), 1 + pick(m, 3));
+  while (world_next_deadline() <= now_ns(m)) {
+    world_tick_some(m->now_ms, 1 + pick(m, 3));
   }
   take_events(m);
   check_time(m);
@@ -544,7 +543,7 @@ static void settle(model *m)
       if (m->wanted[peer]) {
         m->wanted[peer] = false;
         m->path_peer[PATHS - 1 - peer] = peer;
-        kvf_loads_on_link(&w.loads, now_ns(m), peer, PATHS - 1 - peer, KVF_OK);
+        kvf_loads_on_link(&w.loads, now_ns(m), &w.peer[peer], PATHS - 1 - peer, KVF_OK);
         take_all(m);
       }
     }
@@ -557,7 +556,7 @@ static void settle(model *m)
     pass_time(m, 1);
   }
   assert_int_equal(kvf_loads_open(&w.loads), 0);
-  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(world_next_deadline(), KVF_TIME_NEVER);
   assert_int_equal(w.loads.stats.overdue, 0);
 }
 

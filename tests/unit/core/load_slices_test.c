@@ -26,7 +26,7 @@ LOAD_TEST(whole_load)
   expect_path(1, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5");
   expect_live(2, 1, 2, "");
   expect_live(3, 1, 1, "outcome 500 ok 6/6; released 500");
-  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(world_next_deadline(), KVF_TIME_NEVER);
   assert_int_equal(kvf_loads_open(&w.loads), 0);
   assert_int_equal(w.loads.stats.outcomes[0], 1);
   assert_int_equal(w.loads.stats.chunks, 2);
@@ -93,8 +93,8 @@ LOAD_TEST(tick_is_bounded)
   }
   expect(0, "want 1");
   uint32_t ticks = 0;
-  while (kvf_loads_next_deadline(&w.loads) <= 100 * MS) {
-    kvf_loads_tick(&w.loads, 100 * MS, 1);
+  while (world_next_deadline() <= 100 * MS) {
+    world_tick_some(100, 1);
     ticks++;
   }
   assert_true(ticks >= 3);
@@ -288,7 +288,7 @@ LOAD_TEST(read_says_what_the_spec_said)
   expect(0, "want 1");
   world_path(0, 1, 11);
   assert_true(kvf_loads_next_read(&w.loads, 0, &action));
-  assert_int_equal(action.peer, 1);
+  assert_int_equal(action.link_id, 11);
   assert_int_equal(action.transfer.remote_head, 4);
   assert_int_equal(action.transfer.local_head, 2);
   assert_int_equal(action.transfer.heads, 1);
@@ -442,7 +442,7 @@ LOAD_TEST(path_lost_while_not_published)
 {
   world_started(0, 500, 1, "1", "read 1 over 11: 0");
   world_not_published(0, 1, 1);
-  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, &w.peer[1], 11);
   expect_at(10, "want 1");
 }
 
@@ -477,7 +477,7 @@ LOAD_TEST(outcome_is_never_the_callers_mistake)
   for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
     char text[128];
     world_begin(0, 600 + i, 1, "1", "want 1");
-    kvf_loads_on_link(&w.loads, 0, 1, 0, statuses[i]);
+    kvf_loads_on_link(&w.loads, 0, &w.peer[1], 0, statuses[i]);
     (void)snprintf(text, sizeof(text), "outcome %d transfer_failed 0/1; released %d", (int)(600 + i), (int)(600 + i));
     expect(0, text);
   }
@@ -527,7 +527,7 @@ LOAD_TEST(broken_path_of_a_peer_that_is_gone)
     world_trace(now_ms);
     world_failed(now_ms, i + 1, KVF_TRANSFER_FAILED);
     expect_at(now_ms + 50, "want 1");
-    kvf_loads_on_link(&w.loads, (now_ms + 50) * MS, 1, 0, cases[i].refusal);
+    kvf_loads_on_link(&w.loads, (now_ms + 50) * MS, &w.peer[1], 0, cases[i].refusal);
     (void)snprintf(text, sizeof(text), "outcome %d %s 0/1; released %d", (int)(500 + i), cases[i].expected,
                    (int)(500 + i));
     expect(now_ms + 50, text);
@@ -545,11 +545,11 @@ READING_TEST(trouble_that_is_over_is_forgotten)
 LOAD_TEST(path_down)
 {
   world_started(0, 500, 12, "1", "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
-  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 99); /* another one */
-  kvf_loads_on_link_down(&w.loads, 1 * MS, 2, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, &w.peer[1], 99); /* another one */
+  kvf_loads_on_link_down(&w.loads, 1 * MS, &w.peer[2], 11);
   expect_live(1, 1, 1, "read 3 over 11: 8,9,10,11");
-  kvf_loads_on_link_down(&w.loads, 2 * MS, 1, 11);
-  kvf_loads_on_link_down(&w.loads, 2 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 2 * MS, &w.peer[1], 11);
+  kvf_loads_on_link_down(&w.loads, 2 * MS, &w.peer[1], 11);
   expect_live(3, 1, 2, "");
   world_failed(4, 3, KVF_CANCELLED);
   expect_at(14, "want 1");
@@ -560,14 +560,14 @@ LOAD_TEST(path_down_before_any_read)
 {
   world_begin(0, 500, 1, "1", "want 1");
   world_path(0, 1, 11);
-  kvf_loads_on_link_down(&w.loads, 0, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 0, &w.peer[1], 11);
   expect(0, "");
   expect_at(10, "want 1");
 }
 
 READING_TEST(last_read_ends_well_after_path_down)
 {
-  kvf_loads_on_link_down(&w.loads, 1 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1 * MS, &w.peer[1], 11);
   world_live(2, 1, 2);
   expect_live(2, 1, 1, "outcome 500 ok 6/6; released 500");
 }
@@ -575,12 +575,12 @@ READING_TEST(last_read_ends_well_after_path_down)
 LOAD_TEST(answers_that_nobody_waits_for)
 {
   world_path(0, 1, 11);
-  kvf_loads_on_pong(&w.loads, 1);
-  kvf_loads_on_link_down(&w.loads, 0, 1, 11);
+  kvf_loads_on_pong(&w.peer[1]);
+  kvf_loads_on_link_down(&w.loads, 0, &w.peer[1], 11);
   start_reading();
   world_path(1, 1, 12);
-  kvf_loads_on_link(&w.loads, 1 * MS, 1, 0, KVF_PEER_DOWN);
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_link(&w.loads, 1 * MS, &w.peer[1], 0, KVF_PEER_DOWN);
+  kvf_loads_on_pong(&w.peer[1]);
   expect(1, "");
   world_failed(1, 99, KVF_TRANSFER_FAILED);
   world_live(1, 1, 2);
@@ -706,7 +706,7 @@ LOAD_TEST(deadline)
   expect_at(99, "");
   expect_at(100, "cancel 2 over 11; outcome 500 deadline 4/6");
   expect_live(101, 1, 2, "released 500");
-  assert_int_equal(kvf_loads_next_deadline(&w.loads), KVF_TIME_NEVER);
+  assert_int_equal(world_next_deadline(), KVF_TIME_NEVER);
 }
 
 LOAD_TEST(deadline_without_any_answer)
@@ -714,7 +714,7 @@ LOAD_TEST(deadline_without_any_answer)
   world_spec(500, 6, "1");
   w.spec.deadline_ns = 100 * MS;
   world_start(0);
-  assert_in_range(kvf_loads_next_deadline(&w.loads), 0, 100 * MS);
+  assert_in_range(world_next_deadline(), 0, 100 * MS);
   expect_at(100, "want 1; outcome 500 deadline 0/6; released 500");
 }
 
@@ -807,7 +807,7 @@ LOAD_TEST(detection_begins_with_the_last_byte)
   world_trace(150);
   world_ask(200, 501, 1, "1");
   world_trace(200);
-  kvf_loads_on_link(&w.loads, 260 * MS, 1, 0, KVF_PEER_DOWN);
+  kvf_loads_on_link(&w.loads, 260 * MS, &w.peer[1], 0, KVF_PEER_DOWN);
   assert_int_equal(total(stats->detection_ns.sums), 60 * MS);
   assert_int_equal(total(stats->load_ns.counts), 0);
 }
@@ -927,7 +927,7 @@ READING_TEST(silent_peer)
   expect_at(500, "ping 1");
   expect_at(999, "");
   expect_at(1000, "stalled 11 silent; cancel 1 over 11; cancel 2 over 11");
-  kvf_loads_on_link_down(&w.loads, 1000 * MS, 1, 11);
+  kvf_loads_on_link_down(&w.loads, 1000 * MS, &w.peer[1], 11);
   kvf_loads_on_read_progress(&w.loads, 1500 * MS, 1);
   expect_at(3000, ""); /* the reads are not released: no block is in another read */
   world_failed(3000, 1, KVF_CANCELLED);
@@ -941,17 +941,17 @@ READING_TEST(silent_peer)
 READING_TEST(peer_that_only_answers_pings)
 {
   expect_at(500, "ping 1");
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   expect_at(1000, "");
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   expect_at(1999, "");
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   expect_at(2000, "stalled 11; cancel 1 over 11; cancel 2 over 11");
 }
 
 READING_TEST(pong_from_before_the_ping)
 {
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   expect_at(500, "ping 1");
   expect_at(1000, "stalled 11 silent; cancel 1 over 11; cancel 2 over 11");
 }
@@ -964,7 +964,7 @@ READING_TEST(progress_restarts_the_clock)
   kvf_loads_on_read_progress(&w.loads, 1100 * MS, 2);
   expect_at(1599, "");
   expect_at(1600, "ping 1");
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   world_live(2500, 1, 2);
   expect_at(2999, "");
   expect_at(3000, "ping 1");
@@ -1005,10 +1005,10 @@ READING_TEST(late_tick_leaves_time_for_the_pong)
 READING_TEST(silence_begins_anew_after_a_pause)
 {
   expect_at(2500, "ping 1"); /* the peer's pong may be waiting in the socket */
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   kvf_loads_on_read_progress(&w.loads, 2600 * MS, 1);
   expect_at(9000, "ping 1");
-  kvf_loads_on_pong(&w.loads, 1);
+  kvf_loads_on_pong(&w.peer[1]);
   kvf_loads_on_read_progress(&w.loads, 9100 * MS, 1);
   expect_at(9599, "");
   expect_at(9600, "ping 1");

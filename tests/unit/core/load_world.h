@@ -41,7 +41,6 @@ typedef struct world {
   kvf_context context;
   kvf_pool pool;
   kvf_peers peers;
-  kvf_peer *table[WORLD_PEERS];
   kvf_peer peer[WORLD_PEERS];
   kvf_loads loads;
   uint32_t readers;
@@ -108,30 +107,34 @@ kvf_status __wrap_kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks,
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_peer_key *key, uint32_t *index)
+kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
+                             kvf_peer **out)
 {
-  *index = key->address.port;
-  peers->table[*index]->users++;
+  (void)peers;
+  (void)incarnation;
+  *out = &w.peer[address->port];
+  (*out)->users++;
   return KVF_OK;
 }
 
-void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, uint32_t index)
-{
-  (void)now_ns;
-  assert_true(peers->table[index]->users-- > 0);
-}
-
-void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, uint32_t index)
+void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   (void)peers;
   (void)now_ns;
-  w.on_want(index);
+  assert_true(peer->users-- > 0);
 }
 
-void kvf_peers_ping(kvf_peers *peers, uint32_t index)
+void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   (void)peers;
-  w.on_ping(index);
+  (void)now_ns;
+  w.on_want((uint32_t)(peer - w.peer));
+}
+
+void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
+{
+  (void)peers;
+  w.on_ping((uint32_t)(peer - w.peer));
 }
 
 void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent)
@@ -220,14 +223,13 @@ static inline void world_init(void)
 
 static inline void world_open_at(uint64_t now_ns, uint64_t seed)
 {
-  w.peers.table = w.table;
   for (uint32_t i = 0; i < WORLD_PEERS; i++) {
-    w.peer[i] = (kvf_peer){.index = i};
-    w.table[i] = &w.peer[i];
+    w.peer[i] = (kvf_peer){.users = 0};
     kvf_list_init(&w.peer[i].slices.all);
     kvf_list_init(&w.peer[i].slices.waiting);
   }
-  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, now_ns, seed);
+  kvf_wheel_init(&w.context.wheel, now_ns);
+  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
   w.loads.readers = w.readers;
   w.loads.spread_bytes = w.spread_bytes;
   w.said[0] = 0;
@@ -342,12 +344,25 @@ static inline void world_failed(uint64_t now_ms, uint64_t read_id, kvf_status st
 
 static inline void world_path(uint64_t now_ms, uint32_t peer, uint32_t link_id)
 {
-  kvf_loads_on_link(&w.loads, now_ms * MS, peer, link_id, KVF_OK);
+  kvf_loads_on_link(&w.loads, now_ms * MS, &w.peer[peer], link_id, KVF_OK);
+}
+
+static inline void world_tick_some(uint64_t now_ms, uint32_t work)
+{
+  kvf_timer *timer;
+  while ((timer = kvf_wheel_expire(&w.context.wheel, now_ms * MS, &work)) != NULL) {
+    kvf_loads_on_timer(&w.loads, now_ms * MS, timer);
+  }
 }
 
 static inline void world_tick(uint64_t now_ms)
 {
-  kvf_loads_tick(&w.loads, now_ms * MS, UINT32_MAX);
+  world_tick_some(now_ms, UINT32_MAX);
+}
+
+static inline uint64_t world_next_deadline(void)
+{
+  return kvf_wheel_next_deadline(&w.context.wheel);
 }
 
 /* ---- what comes out ---- */
@@ -434,10 +449,10 @@ static inline const char *world_trace(uint64_t now_ms)
   } while (0)
 
 /* A peer has no link. */
-#define expect_refused(now_ms, peer, status, text)               \
-  do {                                                           \
-    kvf_loads_on_link(&w.loads, (now_ms) * MS, peer, 0, status); \
-    expect(now_ms, text);                                        \
+#define expect_refused(now_ms, number, status, text)                        \
+  do {                                                                      \
+    kvf_loads_on_link(&w.loads, (now_ms) * MS, &w.peer[number], 0, status); \
+    expect(now_ms, text);                                                   \
   } while (0)
 
 /* The load of world_spec() starts, and its one peer, 1, offers link 11: what is said then. */

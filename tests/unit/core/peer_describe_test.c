@@ -90,7 +90,7 @@ RANKS_TEST(the_deadline_blames_who_was_waited_for)
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
   assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
   world.now_ns += 40000 * MS;
-  kvf_loads_tick(&world.consumer.core.loads, world.now_ns, UINT32_MAX);
+  kvf_core_tick(&world.consumer.core, world.now_ns);
   ranks_settle();
   ranks_complete(1, POSITIONS, KVF_CANCELLED);
   assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
@@ -141,13 +141,13 @@ RANKS_TEST(a_breaker_shows)
   assert_int_equal(listed[0].last_failure, KVF_PEER_DOWN);
 }
 
-static uint32_t know_peer(uint16_t port)
+static kvf_peer *know_peer(uint16_t port)
 {
-  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
-  key.address.port = port;
-  uint32_t index;
-  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &index), KVF_OK);
-  return index;
+  kvf_address address = ticket.rank[0].address;
+  address.port = port;
+  kvf_peer *peer;
+  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &address, &ticket.rank[0].incarnation, &peer), KVF_OK);
+  return peer;
 }
 
 RANKS_TEST(the_list_is_bounded_and_begins_with_the_latest)
@@ -165,9 +165,9 @@ RANKS_TEST(the_list_is_bounded_and_begins_with_the_latest)
 RANKS_TEST(a_peer_that_goes_unused_is_listed_no_more)
 {
   open_world(1);
-  uint32_t index = know_peer(7);
+  kvf_peer *peer = know_peer(7);
   assert_int_equal(list(), 1);
-  kvf_peers_release(&world.consumer.core.peers, world.now_ns, index);
+  kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   world.now_ns += (uint64_t)world.consumer.core.context.config.idle_timeout_ms * MS - 1;
   assert_int_equal(list(), 1);
   world.now_ns += 1;

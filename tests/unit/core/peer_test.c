@@ -4,11 +4,11 @@
 static kvf_ticket ticket;
 static uint32_t ids[16];
 
-static uint32_t acquire(void)
+static kvf_peer *acquire(void)
 {
-  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
-  uint32_t peer;
-  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
+  const kvf_rank_record *rank = &ticket.rank[0];
+  kvf_peer *peer;
+  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &rank->address, &rank->incarnation, &peer), KVF_OK);
   return peer;
 }
 
@@ -42,7 +42,7 @@ static void open_offering(const char *wanted, const char *first, const char *sec
 }
 
 /* Wants a link and returns what was answered; the dial succeeds. */
-static kvf_peer_notice ask_link(uint32_t peer)
+static kvf_peer_notice ask_link(kvf_peer *peer)
 {
   kvf_peer_notice notice = {0};
   kvf_peers *peers = &world.consumer.core.peers;
@@ -61,7 +61,7 @@ static kvf_peer_notice next_notice(void)
 }
 
 /* The process at the ticket's address that was, is, or will be there. */
-static uint32_t acquire_life(kvf_incarnation now, uint8_t other)
+static kvf_peer *acquire_life(kvf_incarnation now, uint8_t other)
 {
   ticket.rank[0].incarnation = now;
   ticket.rank[0].incarnation.bytes[0] ^= other;
@@ -69,20 +69,20 @@ static uint32_t acquire_life(kvf_incarnation now, uint8_t other)
 }
 
 /* A peer that is connected, and whose link is opening. */
-static uint32_t linked(void)
+static kvf_peer *linked(void)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_OK);
   return peer;
 }
 
 /* Likewise, without a link. */
-static uint32_t connected(void)
+static kvf_peer *connected(void)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
@@ -90,44 +90,39 @@ static uint32_t connected(void)
 }
 
 /* One that is dialed once and answers, or not. */
-static uint32_t dialed(const char *consumer_key, const char *producer_key, const char *model)
+static kvf_peer *dialed(const char *consumer_key, const char *producer_key, const char *model)
 {
   open_world(consumer_key, producer_key, model);
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
   return peer;
 }
 
-static kvf_peer *peer_of(uint32_t index)
-{
-  return world.consumer.core.peers.table[index];
-}
-
 CONTROL_TEST(shakes_hands_and_opens_the_best_link)
 {
   open_world("a key of sixteen", "a key of sixteen", "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
   assert_int_not_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_OPENING);
+  assert_int_equal(peer->links[0].state, KVF_LINK_OPENING);
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_LINK);
   assert_int_equal(notice.status, KVF_OK);
   assert_int_equal(notice.link_id, world.consumer.opened_link_id);
   kvf_key key;
-  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer_of(peer)->welcome->session_id, &key));
-  assert_memory_equal(key.data, peer_of(peer)->session_key.data, key.bytes);
+  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer->welcome->session_id, &key));
+  assert_memory_equal(key.data, peer->session_key.data, key.bytes);
 }
 
 CONTROL_TEST(refused_dial_opens_the_breaker_and_a_probe_closes_it)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_PEER_DOWN);
   uint64_t dials = world.consumer.core.peers.counters.dials;
@@ -140,15 +135,15 @@ CONTROL_TEST(refused_dial_opens_the_breaker_and_a_probe_closes_it)
   control_advance(2);
   assert_true(world.consumer.dial_wanted); /* the probe, with nobody waiting */
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  assert_true(kvf_breaker_allows(&peer_of(peer)->breaker));
+  assert_int_equal(peer->state, KVF_PEER_READY);
+  assert_true(kvf_breaker_allows(&peer->breaker));
 }
 
 /* The probes end with the peer's use. What they found then says nothing of it much later. */
 CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_PEER_DOWN);
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
@@ -159,60 +154,60 @@ CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
       control_dial(KVF_PEER_DOWN);
     }
   }
-  assert_int_equal(acquire(), peer);
-  assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
+  assert_ptr_equal(acquire(), peer);
+  assert_false(kvf_breaker_allows(&peer->breaker));
   kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.kind, 0);
   assert_true(world.consumer.dial_wanted);
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
 }
 
 CONTROL_TEST(silent_handshake_times_out)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   world.held = true;
   control_dial(KVF_OK);
   control_advance(999);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
+  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
   world.now_ns += 2 * MS;
   kvf_core_tick(&world.consumer.core, world.now_ns);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
-  assert_false(kvf_breaker_allows(&peer_of(peer)->breaker));
+  assert_false(kvf_breaker_allows(&peer->breaker));
 }
 
 CONTROL_TEST(wrong_key_is_refused_by_both)
 {
-  uint32_t peer = dialed("a key of sixteen", "another key here", "m");
+  kvf_peer *peer = dialed("a key of sixteen", "another key here", "m");
   assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "key_file"));
 }
 
 CONTROL_TEST(other_model_is_refused_and_named)
 {
-  uint32_t peer = dialed(NULL, NULL, "x");
+  kvf_peer *peer = dialed(NULL, NULL, "x");
   assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
   assert_non_null(strstr(world.consumer.last_log, "model differs"));
   /* Anybody on the way could have said or caused that: the next load asks again. */
-  assert_int_equal(peer_of(peer)->gone, KVF_OK);
-  assert_true(kvf_breaker_allows(&peer_of(peer)->breaker));
+  assert_int_equal(peer->gone, KVF_OK);
+  assert_true(kvf_breaker_allows(&peer->breaker));
 }
 
 /* P8: who has not proved the key may refuse us, but is not believed for ever. */
 CONTROL_TEST(refusal_without_proof_is_not_final)
 {
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   world.held = true;
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_WAIT_CHALLENGE);
+  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
   kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "x"};
   uint8_t body[KVF_REFUSED_BYTES_MAX];
   size_t bytes = 0;
@@ -220,7 +215,7 @@ CONTROL_TEST(refusal_without_proof_is_not_final)
   kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, KVF_FRAME_REFUSED, body, bytes);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_INCOMPATIBLE);
-  assert_int_equal(peer_of(peer)->gone, KVF_OK);
+  assert_int_equal(peer->gone, KVF_OK);
 }
 
 /* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
@@ -231,15 +226,15 @@ CONTROL_TEST(registration_is_heard_by_those_who_came_before)
   options.without_memory = true;
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
   kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_SETUP);
   control_set_memory(&world.producer);
   control_settle();
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
   (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_not_equal(world.consumer.opened_link_id, 0);
@@ -249,11 +244,11 @@ CONTROL_TEST(other_incarnation_is_a_restart)
 {
   open_world(NULL, NULL, "m");
   ticket.rank[0].incarnation.bytes[0] ^= 1;
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->gone, KVF_PEER_RESTARTED);
+  assert_int_equal(peer->gone, KVF_PEER_RESTARTED);
   kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_PEER_RESTARTED);
   assert_false(world.consumer.dial_wanted); /* it will not come back */
@@ -265,15 +260,15 @@ CONTROL_TEST(restart_is_known_of_all_who_were_there_before)
 {
   open_world(NULL, NULL, "m");
   const kvf_incarnation now = ticket.rank[0].incarnation;
-  uint32_t last_life = acquire_life(now, 1);
-  uint32_t peer = acquire_life(now, 0);
+  kvf_peer *last_life = acquire_life(now, 1);
+  kvf_peer *peer = acquire_life(now, 0);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
-  uint32_t next_life = acquire_life(now, 2);
+  kvf_peer *next_life = acquire_life(now, 2);
   control_dial(KVF_OK);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
-  assert_int_equal(peer_of(last_life)->gone, KVF_PEER_RESTARTED);
-  assert_int_equal(peer_of(next_life)->gone, KVF_OK);
+  assert_int_equal(peer->state, KVF_PEER_READY);
+  assert_int_equal(last_life->gone, KVF_PEER_RESTARTED);
+  assert_int_equal(next_life->gone, KVF_OK);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, next_life);
   control_settle();
   assert_true(world.consumer.dial_wanted);
@@ -281,7 +276,7 @@ CONTROL_TEST(restart_is_known_of_all_who_were_there_before)
 
 CONTROL_TEST(closed_connection_takes_its_links_down)
 {
-  uint32_t peer = linked();
+  kvf_peer *peer = linked();
   uint32_t link_id = world.consumer.opened_link_id;
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
   (void)next_notice();
@@ -292,12 +287,12 @@ CONTROL_TEST(closed_connection_takes_its_links_down)
   world.consumer.conn_id = 0;
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
-  assert_true(kvf_breaker_allows(&peer_of(peer)->breaker)); /* the next dial tells */
+  assert_true(kvf_breaker_allows(&peer->breaker)); /* the next dial tells */
 }
 
 CONTROL_TEST(unusable_transport_is_not_tried_again)
 {
-  uint32_t peer = linked();
+  kvf_peer *peer = linked();
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.kind, KVF_PEER_LINK);
@@ -321,7 +316,7 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
     char expected[128];
     (void)snprintf(expected, sizeof(expected), "peer [::1]:80: loads go over tcp (%s)", whys[i]);
     open_offering("local,tcp", i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
-    uint32_t peer = acquire();
+    kvf_peer *peer = acquire();
     (void)ask_link(peer);
     control_dial(KVF_OK);
     if (causes[i] != KVF_OK) {
@@ -347,7 +342,7 @@ CONTROL_TEST(chosen_transport_and_why_is_said_once)
 CONTROL_TEST(other_transports_than_wanted_are_refused)
 {
   open_offering("tcp", "local", NULL);
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_equal(ask_link(peer).status, KVF_TRANSFER_SETUP);
@@ -368,7 +363,7 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
 {
   static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
   for (size_t i = 0; i < 2; i++) {
-    uint32_t peer = linked();
+    kvf_peer *peer = linked();
     uint32_t link_id = world.consumer.opened_link_id;
     kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, causes[i]);
     control_settle();
@@ -385,7 +380,7 @@ CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
 CONTROL_TEST(transport_that_does_not_answer_is_given_up)
 {
   open_offering("local,tcp", "local", "tcp");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   control_dial(KVF_OK);
   uint32_t silent = world.consumer.opened_link_id;
@@ -393,10 +388,10 @@ CONTROL_TEST(transport_that_does_not_answer_is_given_up)
   assert_int_equal(world.consumer.opened_link_id, silent);
   control_advance(2);
   assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
-  assert_int_equal(peer_of(peer)->links[1].state, KVF_LINK_OPENING);
+  assert_int_equal(peer->links[0].state, KVF_LINK_NONE);
+  assert_int_equal(peer->links[1].state, KVF_LINK_OPENING);
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, silent, KVF_OK); /* too late */
-  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_NONE);
+  assert_int_equal(peer->links[0].state, KVF_LINK_NONE);
 
   answer_link(KVF_OK);
   kvf_peer_notice notice = next_notice();
@@ -408,24 +403,24 @@ CONTROL_TEST(transport_that_does_not_answer_is_given_up)
 
 CONTROL_TEST(only_transport_does_not_answer)
 {
-  uint32_t peer = linked();
+  kvf_peer *peer = linked();
   control_advance(1001);
-  assert_false(peer_of(peer)->link_wanted); /* whoever waited has heard */
+  assert_false(peer->link.is_wanted); /* whoever waited has heard */
   assert_int_equal(ask_link(peer).status, KVF_HANDSHAKE_TIMEOUT);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
 }
 
 /* The bytes were damaged on their way: a new session has others. */
 CONTROL_TEST(malformed_offer_ends_the_session)
 {
-  uint32_t peer = linked();
+  kvf_peer *peer = linked();
   uint32_t link_id = world.consumer.opened_link_id;
   kvf_peers_on_link_malformed(&world.consumer.core.peers, world.now_ns, link_id);
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_PROTOCOL);
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
   assert_int_equal(ask_link(peer).status, KVF_PEER_DOWN); /* not at once */
   control_advance(501);
   (void)ask_link(peer);
@@ -435,12 +430,12 @@ CONTROL_TEST(malformed_offer_ends_the_session)
 
 CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 {
-  uint32_t peer = linked();
+  kvf_peer *peer = linked();
   uint32_t link_id = world.consumer.opened_link_id;
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
   kvf_peers_link_stalled(&world.consumer.core.peers, world.now_ns, link_id, false);
   control_settle();
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
   kvf_peer_notice notice = ask_link(peer);
   assert_int_equal(notice.status, KVF_TRANSFER_STALLED);
   control_advance(501);
@@ -450,27 +445,27 @@ CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
 
 CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
 {
-  uint32_t peer = connected();
+  kvf_peer *peer = connected();
   kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
   for (int i = 0; i < 5; i++) {
     control_advance(100000);
   }
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
 }
 
-static kvf_status acquire_port(uint16_t port, uint32_t *peer)
+static kvf_status acquire_port(uint16_t port, kvf_peer **peer)
 {
-  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
-  key.address.port = port;
-  return kvf_peers_acquire(&world.consumer.core.peers, &key, peer);
+  kvf_address address = ticket.rank[0].address;
+  address.port = port;
+  return kvf_peers_acquire(&world.consumer.core.peers, &address, &ticket.rank[0].incarnation, peer);
 }
 
 /* Takes all places that are left; returns the last peer. */
-static uint32_t fill_table(void)
+static kvf_peer *fill_table(void)
 {
-  uint32_t last = 0;
-  for (uint16_t port = 1000; world.consumer.core.peers.count < KVF_PEERS_MAX; port++) {
+  kvf_peer *last = NULL;
+  for (uint16_t port = 1000; HASH_CNT(by_key, world.consumer.core.peers.by_key) < KVF_PEERS_MAX; port++) {
     assert_int_equal(acquire_port(port, &last), KVF_OK);
   }
   return last;
@@ -480,17 +475,18 @@ static uint32_t fill_table(void)
 CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
 {
   kvf_peers *peers = &world.consumer.core.peers;
-  uint32_t got = 77;
-  uint32_t kept = linked();
+  kvf_peer *got = NULL;
+  kvf_peer *kept = linked();
   kvf_peers_release(peers, world.now_ns, kept);
-  uint32_t last = fill_table();
+  kvf_peer *last = fill_table();
+  const uint16_t last_port = last->key.address.port;
   assert_int_equal(acquire_port(1, &got), KVF_NO_RESOURCE);
-  assert_int_equal(got, 77);
-  assert_int_equal(peers->count, KVF_PEERS_MAX);
+  assert_null(got);
+  assert_int_equal(HASH_CNT(by_key, peers->by_key), KVF_PEERS_MAX);
   kvf_peers_release(peers, world.now_ns, last);
   assert_int_equal(acquire_port(1, &got), KVF_OK);
-  assert_int_equal(got, last);
-  assert_int_equal(peer_of(kept)->links[0].state, KVF_LINK_OPENING);
+  assert_int_equal(acquire_port(last_port, &got), KVF_NO_RESOURCE); /* it was the one that went */
+  assert_int_equal(kept->links[0].state, KVF_LINK_OPENING);
   assert_int_equal(acquire_port(2, &got), KVF_NO_RESOURCE);
 }
 
@@ -498,23 +494,22 @@ CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
 CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
 {
   kvf_peers *peers = &world.consumer.core.peers;
-  uint32_t got;
-  uint32_t peer = connected();
+  kvf_peer *got;
+  kvf_peer *peer = connected();
   kvf_peers_want_link(peers, world.now_ns, peer);
-  assert_int_equal(peer_of(peer)->links[0].state, KVF_LINK_WANTED);
+  assert_int_equal(peer->links[0].state, KVF_LINK_WANTED);
   kvf_peers_release(peers, world.now_ns, peer);
   (void)fill_table();
   assert_int_equal(acquire_port(1, &got), KVF_OK);
-  assert_int_equal(got, peer);
   control_settle();
   assert_int_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(world.producer.core.sessions.open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
 }
 
 /* And where its peer stays: what was never opened is not closed either. */
 CONTROL_TEST(wanted_link_goes_with_its_connection)
 {
-  uint32_t peer = connected();
+  kvf_peer *peer = connected();
   kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   control_cut();
   assert_int_equal(world.consumer.opened_link_id, 0);
@@ -527,11 +522,11 @@ CONTROL_TEST(news_of_what_is_decided_changes_nothing)
 {
   kvf_core *core = &world.consumer.core;
   open_world(NULL, NULL, "m");
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   (void)ask_link(peer);
   uint64_t conn_id = world.consumer.dial_conn_id;
   control_dial(KVF_OK);
-  const kvf_peer_link *link = &peer_of(peer)->links[0];
+  const kvf_peer_link *link = &peer->links[0];
   uint32_t link_id = world.consumer.opened_link_id;
   kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
   kvf_peers_on_link_down(&core->peers, world.now_ns, link_id, KVF_PEER_DOWN); /* it is not up yet */
@@ -543,7 +538,7 @@ CONTROL_TEST(news_of_what_is_decided_changes_nothing)
   kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id);
   kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id + 1);
   assert_int_equal(link->state, KVF_LINK_UP);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_READY);
+  assert_int_equal(peer->state, KVF_PEER_READY);
   assert_int_equal(core->peers.counters.failures, 0);
 }
 
@@ -558,10 +553,10 @@ CONTROL_TEST(frames_out_of_place_end_the_connection)
               {KVF_PEER_READY, KVF_FRAME_CHALLENGE},        {KVF_PEER_READY, KVF_FRAME_WELCOME}};
   const uint8_t body[8] = {0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    uint32_t peer = linked();
-    peer_of(peer)->state = rows[i].state; /* as if it had come so far */
+    kvf_peer *peer = linked();
+    peer->state = rows[i].state; /* as if it had come so far */
     kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, rows[i].type, body, sizeof(body));
-    assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+    assert_int_equal(peer->state, KVF_PEER_IDLE);
     assert_non_null(strstr(world.consumer.last_log, "protocol: a message that does not belong here"));
   }
 }
@@ -569,10 +564,10 @@ CONTROL_TEST(frames_out_of_place_end_the_connection)
 /* 0 is a moment like any other, and not "nothing is awaited". */
 CONTROL_TEST(silence_is_noticed_from_time_zero_on)
 {
-  uint32_t peer = connected();
+  kvf_peer *peer = connected();
   kvf_peers_await(&world.consumer.core.peers, 0, peer);
   kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
-  assert_int_equal(peer_of(peer)->state, KVF_PEER_IDLE);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
   assert_non_null(strstr(world.consumer.last_log, "peer_down: does not answer"));
 }
 
@@ -607,8 +602,8 @@ CONTROL_TEST(known_peer_is_ready_before_anybody_asks)
   assert_int_not_equal(world.consumer.opened_link_id, 0);
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
   control_settle();
-  uint32_t peer = acquire();
-  assert_int_equal(peer_of(peer)->users, 2);
+  kvf_peer *peer = acquire();
+  assert_int_equal(peer->users, 2);
   kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
   assert_int_equal(next_notice().link_id, world.consumer.opened_link_id); /* at once */
   assert_int_equal(handshakes(), 1);
@@ -622,8 +617,8 @@ CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
   control_dial(KVF_OK);
   kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
   control_settle();
-  uint32_t peer = acquire();
-  assert_int_equal(peer_of(peer)->links[0].unusable, KVF_INCOMPATIBLE);
+  kvf_peer *peer = acquire();
+  assert_int_equal(peer->links[0].unusable, KVF_INCOMPATIBLE);
   world.consumer.last_log[0] = '\0';
   control_advance(3000);
   assert_string_equal(world.consumer.last_log, "");
@@ -677,9 +672,9 @@ CONTROL_TEST(known_peers_go_with_the_memory)
   open_known(false);
   control_dial(KVF_OK);
   control_dial(KVF_OK);
-  uint32_t peer = acquire();
+  kvf_peer *peer = acquire();
   assert_true(kvf_core_clear_memory(&world.consumer.core, world.now_ns));
-  assert_int_equal(peer_of(peer)->users, 1);
+  assert_int_equal(peer->users, 1);
 }
 
 CONTROL_TEST(known_peers_are_bounded)

@@ -409,9 +409,8 @@ bool ranks_event(kvf_event_kind kind, kvf_event *out)
 uint32_t ranks_peers_held(void)
 {
   uint32_t held = 0;
-  for (uint32_t i = 0; i < KVF_PEERS_MAX; i++) {
-    const kvf_peer *peer = world.consumer.core.peers.table[i];
-    held += peer == NULL ? 0 : peer->users;
+  for (const kvf_peer *peer = world.consumer.core.peers.by_key; peer != NULL; peer = peer->by_key.next) {
+    held += peer->users;
   }
   return held;
 }

@@ -178,7 +178,7 @@ CONTROL_TEST(refused_tickets_follow_the_policy)
   assert_int_equal(verdict.action, KVF_ACTION_FAIL);
   assert_int_equal(verdict.status, KVF_BAD_TICKET);
   assert_in_range(verdict.retry_after_ms, 500, 1500);
-  assert_int_equal(requests->counters.failed, 1);
+  assert_int_equal(requests->counters.verdicts[KVF_ACTION_FAIL], 1);
   verdict = kvf_requests_refused(requests, world.now_ns, KVF_BAD_TICKET, 33, &own);
   assert_int_equal(verdict.action, KVF_ACTION_RECOMPUTE);
   assert_int_equal(verdict.keep_tokens, 0);
@@ -276,8 +276,8 @@ WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
   control_advance(5000); /* renews */
   world.held = true;
   control_advance(5000); /* renews; the answer is held */
-  kvf_conn *conn = kvf_peers_conn(&world.consumer.core.peers, world.consumer.core.requests.by_id->ranks[0].peer);
-  assert_non_null(conn);
+  const kvf_peer *peer = world.consumer.core.requests.by_id->ranks[0].peer;
+  assert_int_equal(peer->state, KVF_PEER_READY);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   /* The finish is lost with the connection; the renewal's answer arrives before that shows. */
   kvf_lease_states states = {.seq = world.consumer.core.requests.next_seq - 3, .count = 1};
@@ -285,7 +285,7 @@ WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
   uint8_t body[64];
   size_t bytes = 0;
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, 0, body, bytes), KVF_OK);
+  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
 }
 
@@ -325,7 +325,7 @@ WORLD_TEST(refuses_other_prompts_and_models)
                    KVF_INCOMPATIBLE);
   control_settle();
   assert_false(world.consumer.dial_wanted);
-  assert_int_equal(world.consumer.core.peers.count, 0);
+  assert_null(world.consumer.core.peers.by_key);
 }
 
 /* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
@@ -338,7 +338,7 @@ WORLD_TEST(keyless_ticket_of_another_host_is_refused)
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_BAD_TICKET);
   assert_int_equal(requests->counters.bad_tickets, 1);
-  assert_int_equal(world.consumer.core.peers.count, 0);
+  assert_null(world.consumer.core.peers.by_key);
   world.consumer.core.context.key.bytes = 16;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
@@ -361,7 +361,7 @@ WORLD_TEST(table_is_bounded)
                    KVF_NO_RESOURCE);
   assert_int_equal(id, last);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
-  assert_int_equal(world.consumer.core.peers.table[0]->users, KVF_REQUESTS_MAX);
+  assert_int_equal(world.consumer.core.peers.by_key->users, KVF_REQUESTS_MAX);
 }
 
 /* More than one message holds: all are told, to begin with and at the end. */
@@ -510,7 +510,7 @@ WORLD_TEST(released_after_the_verdict_when_all_ranks_are)
   assert_int_equal(next_kind(), 0);
   control_advance(120000);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
-  assert_int_equal(world.consumer.core.peers.table[0]->users, 0); /* its producer has heard, and is let go */
+  assert_int_equal(world.consumer.core.peers.by_key->users, 0); /* its producer has heard, and is let go */
   assert_int_equal(released(id, 2), KVF_OK);
   assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
   assert_int_equal(next_kind(), 0);
@@ -715,7 +715,7 @@ WORLD_TEST(producer_that_is_back_in_time_is_not_given_up)
   assert_int_equal(live(), 1);
 }
 
-static void answer_states(uint32_t peer, uint32_t seq, uint64_t lease_id, uint64_t request_id)
+static void answer_states(const kvf_peer *peer, uint32_t seq, uint64_t lease_id, uint64_t request_id)
 {
   kvf_lease_states states = {.seq = seq, .count = 1};
   uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
@@ -736,10 +736,12 @@ WORLD_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   control_settle();
   uint32_t seq = requests->next_seq;
-  answer_states(1, seq, ticket.lease.id, id);
-  answer_states(0, seq, ticket.lease.id + 1, id);
-  answer_states(0, seq, ticket.lease.id, id + 1);
+  const kvf_peer *peer = requests->by_id->ranks[0].peer;
+  const kvf_peer other = {.state = KVF_PEER_READY};
+  answer_states(&other, seq, ticket.lease.id, id);
+  answer_states(peer, seq, ticket.lease.id + 1, id);
+  answer_states(peer, seq, ticket.lease.id, id + 1);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
-  answer_states(0, seq, ticket.lease.id, id);
+  answer_states(peer, seq, ticket.lease.id, id);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }

@@ -104,18 +104,17 @@ CONTROL_TEST(who_does_not_read_is_hung_up_on)
   open_world(64);
   uint64_t conn_id = accept_one();
   kvf_sessions *sessions = &world.producer.core.sessions;
-  kvf_session *session = kvf_conns_find(&world.producer.core.conns, conn_id)->session;
+  kvf_session *session = kvf_conns_find(&world.producer.core.context.conns, conn_id)->session;
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   session->state = KVF_SESSION_OPEN; /* as if it had proved its key */
   kvf_list_remove(&session->used);
   kvf_list_push_back(&sessions->open, &session->used);
   sessions->unproven_count--;
-  sessions->open_count++;
   uint8_t ping[KVF_PING_BYTES_MAX] = {1};
-  for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && sessions->open_count > 0; i++) {
+  for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && HASH_CNT(by_id, sessions->by_id) > 0; i++) {
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PING, ping, sizeof(ping));
   }
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->counters.unread, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: it asks and does not read the answers"));
   assert_int_equal(hang_ups(), 1);
@@ -138,10 +137,11 @@ static void connect_both(void)
 {
   kvf_ticket ticket;
   uint32_t ids[1];
-  uint32_t peer;
+  kvf_peer *peer;
   control_ticket(&ticket, ids, 1);
-  kvf_peer_key key = {.address = ticket.rank[0].address, .incarnation = ticket.rank[0].incarnation};
-  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &key, &peer), KVF_OK);
+  assert_int_equal(
+      kvf_peers_acquire(&world.consumer.core.peers, &ticket.rank[0].address, &ticket.rank[0].incarnation, &peer),
+      KVF_OK);
   kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
   control_settle();
   control_dial(KVF_OK);
@@ -152,8 +152,18 @@ static uint64_t open_session(uint32_t connections_max)
 {
   open_world(connections_max);
   connect_both();
-  assert_int_equal(world.producer.core.sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
   return world.producer.conn_id;
+}
+
+/* Its consumers have still to tell it that they are done, and to hear that their leases have ended. */
+CONTROL_TEST(who_has_no_memory_any_more_still_answers)
+{
+  open_world(64);
+  assert_true(kvf_core_clear_memory(&world.producer.core, world.now_ns));
+  connect_both();
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
+  assert_int_equal(world.consumer.core.peers.by_key->state, KVF_PEER_READY);
 }
 
 static void set_key(kvf_key *key, const char *text)
@@ -172,7 +182,7 @@ CONTROL_TEST(either_key_is_taken)
     set_key(&world.producer.core.context.key, keys[0]);
     set_key(&world.producer.core.context.other_key, keys[1]);
     connect_both();
-    assert_int_equal(world.producer.core.sessions.open_count, i < 2);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), i < 2);
     assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);
   }
 }
@@ -186,7 +196,7 @@ CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
     uint64_t conn_id = open_session(64);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, types[i], garbage, sizeof(garbage));
     assert_int_equal(world.producer.core.sessions.counters.protocol_errors, 1);
-    assert_int_equal(world.producer.core.sessions.open_count, 0);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
     assert_non_null(strstr(world.producer.last_log, "protocol: malformed or unexpected message"));
     control_settle();
     assert_non_null(strstr(world.consumer.last_log, "protocol")); /* it is told why */
@@ -199,7 +209,7 @@ CONTROL_TEST(open_session_makes_room_at_connections_max)
   (void)open_session(1);
   kvf_sessions *sessions = &world.producer.core.sessions;
   (void)accept_one();
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->unproven_count, 1);
   assert_int_equal(sessions->counters.evicted, 1);
   assert_non_null(strstr(world.producer.last_log, "limit: connections_max is reached, and it was used least recently"));
@@ -211,7 +221,7 @@ CONTROL_TEST(key_is_that_of_an_open_session_only)
 {
   uint64_t conn_id = open_session(64);
   const kvf_sessions *sessions = &world.producer.core.sessions;
-  uint64_t id = kvf_conns_find(&world.producer.core.conns, conn_id)->session->id;
+  uint64_t id = kvf_conns_find(&world.producer.core.context.conns, conn_id)->session->id;
   kvf_key key = {.bytes = 77};
   assert_false(kvf_sessions_key(sessions, id + 1, &key));
   assert_int_equal(key.bytes, 77);
@@ -247,18 +257,18 @@ static kvf_conn *open_as(uint8_t role)
   control_world_open(&options);
   world.held = true;
   connect_both();
-  kvf_conn *conn = kvf_conns_find(&world.producer.core.conns, world.producer.conn_id);
+  kvf_conn *conn = kvf_conns_find(&world.producer.core.context.conns, world.producer.conn_id);
   conn->session->role = role;
   world.held = false;
   control_settle();
-  assert_int_equal(world.producer.core.sessions.open_count, 1);
+  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 1);
   return conn;
 }
 
 CONTROL_TEST(who_checks_is_told_versions_and_names)
 {
   (void)open_as(KVF_ROLE_CHECK);
-  const kvf_welcome *welcome = world.consumer.core.peers.table[0]->welcome;
+  const kvf_welcome *welcome = world.consumer.core.peers.by_key->welcome;
   assert_string_equal(welcome->library, kvf_version());
   assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION);
   assert_int_equal(welcome->version_max, KVF_PROTOCOL_VERSION);
@@ -283,10 +293,10 @@ static uint32_t ask(kvf_conn *conn, uint32_t wanted_bytes)
   kvf_ping pong;
   send_ping(conn, wanted_bytes);
   assert_int_equal(
-      kvf_ping_decode(conn->outbox.data + KVF_FRAME_HEADER_BYTES, conn->outbox.bytes - KVF_FRAME_HEADER_BYTES, &pong),
+      kvf_ping_decode(conn->outbox + KVF_FRAME_HEADER_BYTES, conn->outbox_bytes - KVF_FRAME_HEADER_BYTES, &pong),
       KVF_OK);
   assert_int_equal(pong.seq, 7);
-  kvf_outbox_clear(&conn->outbox);
+  kvf_conns_taken(conn);
   return pong.fill_bytes;
 }
 
@@ -308,7 +318,7 @@ CONTROL_TEST(who_checks_has_no_say_in_leases)
     leases = (kvf_leases){.count = 1, .items = {{.lease = ticket.lease, .kind = (uint8_t)kinds[i]}}};
     assert_int_equal(kvf_leases_encode(&leases, body, sizeof(body), &bytes), KVF_OK);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn->id, KVF_FRAME_LEASES, body, bytes);
-    assert_int_equal(world.producer.core.sessions.open_count, 0);
+    assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
     assert_int_equal(kvf_lease_table_authorize(&world.producer.core.leases, world.now_ns, &ticket.lease, NULL, 0),
                      KVF_OK);
   }
@@ -340,10 +350,10 @@ CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
 {
   const kvf_conn *conn = open_as(KVF_ROLE_CHECK);
   const kvf_sessions *sessions = &world.producer.core.sessions;
-  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && sessions->open_count > 0; i++) {
+  for (size_t i = 0; i <= KVF_OUTBOX_BYTES_MAX / KVF_PING_FILL_BYTES_MAX && HASH_CNT(by_id, sessions->by_id) > 0; i++) {
     send_ping(conn, KVF_PING_FILL_BYTES_MAX);
-    assert_true(conn->outbox.bytes <= KVF_OUTBOX_BYTES_MAX);
+    assert_true(conn->outbox_bytes <= KVF_OUTBOX_BYTES_MAX);
   }
-  assert_int_equal(sessions->open_count, 0);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->counters.unread, 1);
 }
