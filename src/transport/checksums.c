@@ -111,45 +111,41 @@ __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, 
   }
 }
 
-bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
+/* Writes the checksums of these heads of a block, or compares them. False: one differs, or the device has failed. */
+static bool each_sum(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block,
+                     uint32_t first_head, uint32_t heads, bool writes)
 {
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
     if (regions[i].group != checksums->group) {
       continue;
     }
-    for (uint32_t head = 0; head < checksums->heads; head++) {
+    for (uint32_t head = first_head; head < first_head + heads; head++) {
+      uint64_t *at = checksums_at(checksums, block, head) + member;
       uint64_t sum;
       if (!sum_of(&regions[i], block, head, &sum)) {
         return false;
       }
-      store(checksums_at(checksums, block, head) + member, sum);
+      if (writes) {
+        store(at, sum);
+      } else if (*at != sum) {
+        return false;
+      }
     }
     member++;
   }
   return true;
 }
 
+bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
+{
+  return each_sum(regions, regions_count, checksums, block, 0, checksums->heads, true);
+}
+
 static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
 {
-  const kvf_transfer *transfer = chunk->transfer;
-  const kvf_region *checksums = &chunk->local[regions_count + item->group];
-  uint32_t member = 0;
-  for (uint32_t i = 0; i < regions_count; i++) {
-    const kvf_region *region = &chunk->local[i];
-    if (region->group != item->group) {
-      continue;
-    }
-    for (uint32_t head = transfer->local_head; head < transfer->local_head + transfer->heads; head++) {
-      uint64_t sum;
-      if (!sum_of(region, item->local_block, head, &sum) ||
-          checksums_at(checksums, item->local_block, head)[member] != sum) {
-        return false;
-      }
-    }
-    member++;
-  }
-  return true;
+  return each_sum(chunk->local, regions_count, &chunk->local[regions_count + item->group], item->local_block,
+                  chunk->transfer->local_head, chunk->transfer->heads, false);
 }
 
 uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count)
