@@ -43,14 +43,14 @@ void kvf_commands_init(kvf_commands *commands)
   commands->asleep = false;
   commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
-  (void)pthread_cond_init(&commands->done, NULL);
+  (void)pthread_cond_init(&commands->answered, NULL);
   commands->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 void kvf_commands_free(kvf_commands *commands)
 {
   kvf_own_fd_close(commands->wake_fd);
-  (void)pthread_cond_destroy(&commands->done);
+  (void)pthread_cond_destroy(&commands->answered);
   (void)pthread_mutex_destroy(&commands->lock);
 }
 
@@ -72,16 +72,37 @@ void kvf_commands_post(kvf_commands *commands, kvf_command *command)
   wake(commands);
 }
 
-kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited)
+typedef struct question {
+  kvf_command command;
+  kvf_commands *commands;
+  kvf_status (*what)(void *owner, void *argument);
+  void *argument;
+  kvf_status status;
+  bool is_answered; /* with the lock */
+} question;
+
+static void answer(void *owner, kvf_command *command)
 {
-  waited->done = false;
+  question *asked = KVF_CONTAINER_OF(command, question, command);
+  kvf_commands *commands = asked->commands;
+  asked->status = asked->what(owner, asked->argument);
   kvf_commands_lock(commands);
-  kvf_commands_post(commands, &waited->command);
-  while (!waited->done) {
-    (void)pthread_cond_wait(&commands->done, &commands->lock);
+  asked->is_answered = true;
+  (void)pthread_cond_broadcast(&commands->answered);
+  kvf_commands_unlock(commands);
+}
+
+kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument)
+{
+  question asked = {.commands = commands, .what = what, .argument = argument};
+  kvf_command_init(&asked.command, answer);
+  kvf_commands_lock(commands);
+  kvf_commands_post(commands, &asked.command);
+  while (!asked.is_answered) {
+    (void)pthread_cond_wait(&commands->answered, &commands->lock);
   }
   kvf_commands_unlock(commands);
-  return waited->status;
+  return asked.status;
 }
 
 void kvf_commands_stop(kvf_commands *commands)
@@ -167,15 +188,6 @@ bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns)
     ran = true;
   }
   return ran;
-}
-
-void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status)
-{
-  kvf_commands_lock(commands);
-  waited->status = status;
-  waited->done = true;
-  (void)pthread_cond_broadcast(&commands->done);
-  kvf_commands_unlock(commands);
 }
 
 kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open)

@@ -28,13 +28,6 @@ typedef struct kvf_command {
   void (*run)(void *owner, struct kvf_command *command);
 } kvf_command;
 
-/* A command that another thread waits for. */
-typedef struct kvf_waited {
-  kvf_command command;
-  kvf_status status; /* what became of it */
-  bool done;         /* with the lock */
-} kvf_waited;
-
 /* What is the same in every transport's read. */
 typedef struct kvf_posted_read {
   kvf_command start;
@@ -47,7 +40,7 @@ typedef struct kvf_commands {
   int wake_fd; /* readable when the data thread is to wake up */
   pthread_mutex_t
       lock; /* guards what follows; never held during a system call that can wait, or a call of the host's */
-  pthread_cond_t done;
+  pthread_cond_t answered;
   kvf_list list;
   kvf_refusals refusals;
   bool asleep; /* the data thread waits, or is about to */
@@ -72,8 +65,8 @@ static inline void kvf_commands_unlock(kvf_commands *commands)
 
 /* With the lock. A command that waits already is not put twice. */
 void kvf_commands_post(kvf_commands *commands, kvf_command *command);
-/* Without the lock: posts, and waits for kvf_commands_end(). */
-kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited);
+/* Without the lock: has the data thread call what(owner, argument), and waits for what it returns. */
+kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument);
 /* Without the lock: the data thread is to end when it has run what was posted. */
 void kvf_commands_stop(kvf_commands *commands);
 /* Without the lock: `posted` becomes one of the `open` reads and will be started. NULL: there was no memory for it; the
@@ -97,7 +90,6 @@ kvf_command *kvf_commands_next(kvf_commands *commands);
 /* Runs all that wait. A command's time begins when it comes, not when the turn did: *now_ns is set for each. False:
  * none waited. */
 bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns);
-void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status);
 /* Any of the open reads; NULL: none. */
 kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open);
 /* The read is over: it cannot be found any more. */

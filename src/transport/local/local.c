@@ -104,25 +104,6 @@ static void link_drop(kvf_local *local, kvf_local_link *link)
   }
 }
 
-/* The link and its arrays, imports first, since they are aligned alike. */
-static kvf_local_link *link_alloc(const kvf_link_spec *spec)
-{
-  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  kvf_local_link *link =
-      calloc(1, sizeof(kvf_local_link) + count * sizeof(kvf_memory_import) + spec->description_bytes);
-  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
-  if (pages == NULL) {
-    free(link);
-    return NULL;
-  }
-  void *after = link + 1;
-  link->pages = pages;
-  link->imports = after;
-  after = link->imports + count;
-  link->description = after;
-  return link;
-}
-
 static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_local *local = kvf_local_of(transport);
@@ -130,18 +111,20 @@ static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *s
   if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
-  kvf_local_link *link = link_alloc(spec);
-  if (link == NULL) {
+  kvf_local_link *link = calloc(1, sizeof(*link) + spec->description_bytes);
+  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
     return KVF_NO_MEMORY;
   }
-  link->base = (kvf_link){.transport = transport, .user = spec->user};
-  link->refs = 1;
-  link->state = KVF_LOCAL_CHECKING;
-  link->peer = spec->peer;
-  link->incarnation = spec->incarnation;
-  link->pidfd = -1;
-  link->description_bytes = spec->description_bytes;
-  memcpy(link->description, spec->description, spec->description_bytes);
+  *link = (kvf_local_link){.base = {.transport = transport, .user = spec->user},
+                           .refs = 1,
+                           .state = KVF_LOCAL_CHECKING,
+                           .peer = spec->peer,
+                           .incarnation = spec->incarnation,
+                           .description_bytes = spec->description_bytes,
+                           .description = memcpy(link + 1, spec->description, spec->description_bytes),
+                           .pages = pages};
   kvf_list_init(&link->in_links);
   kvf_list_init(&link->in_checks);
   kvf_list_init(&link->reads);
@@ -173,14 +156,11 @@ static void local_disconnect(kvf_link *base)
 /* Without the lock: frees a link that is in no list but `links`. */
 static void link_free(kvf_local *local, kvf_local_link *link)
 {
-  kvf_local_check_abandon(link->check);
-  if (link->pidfd >= 0) {
+  if (link->check != NULL && link->state != KVF_LOCAL_CHECKING) {
     /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
-    (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-    kvf_own_fd_close(link->pidfd);
+    (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->check->pidfd, NULL);
   }
-  kvf_memory_release(link->imports, link->imports_count);
-  kvf_fence_table_close(link->fence, link->table_slots);
+  kvf_local_check_drop(link->check);
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_remove(&link->in_links);
   if (link->memory != NULL) {
@@ -191,27 +171,17 @@ static void link_free(kvf_local *local, kvf_local_link *link)
   free(link);
 }
 
-/* Blocks are verified if both sides have checksums. */
-static void agree_on_checksums(kvf_local *local, kvf_local_link *link)
-{
-  if (link->memory->given.checksums_count > 0 && link->has_checksums) {
-    kvf_paging_use_checksums(link->pages, link->memory->pages);
-  }
-  if (link->memory->given.checksums_count > 0 && link->pages->checksums_count == 0) {
-    log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
-  }
-}
-
 /* Only the host's own calls can tell, while they read the blocks, whose they are: see copy.c. */
-static void forgo_fence(kvf_local_link *link)
+static void forgo_fence(const kvf_local_link *link)
 {
+  kvf_local_check *check = link->check;
   bool is_host = link->memory->is_host;
-  for (uint32_t i = 0; i < link->imports_count; i++) {
-    is_host = is_host && link->imports[i].ops == &kvf_memory_host;
+  for (uint32_t i = 0; i < check->imports_count; i++) {
+    is_host = is_host && check->imports[i].ops == &kvf_memory_host;
   }
   if (!is_host) {
-    kvf_fence_table_close(link->fence, link->table_slots);
-    link->fence = NULL;
+    kvf_fence_table_close(check->fence, check->description.table_slots);
+    check->fence = NULL;
   }
 }
 
@@ -224,19 +194,13 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   kvf_region_layout *remote = link->pages->regions;
   const uint32_t remote_count = link->pages->regions_count;
   kvf_status status = kvf_paging_pair(link->pages, link->memory->pages, message);
+  if (status == KVF_OK) {
+    status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
+                                        remote, remote_count, &description, remote + remote_count, message);
+  }
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      remote, remote_count, &description, remote + remote_count, message);
-  if (status != KVF_OK) {
-    return status;
-  }
-  link->pid = (pid_t)description.pid;
-  link->table = description.table_address;
-  link->table_slots = description.table_slots;
-  link->has_checksums = description.checksums_count > 0;
-  link->imports_wanted = remote_count + description.checksums_count;
   return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
                                local->wake_fd, &local->cpus, &link->check, message);
 }
@@ -272,21 +236,25 @@ static kvf_status link_begin_check(kvf_local *local, kvf_local_link *link)
 /* Likewise, when the check is done: reports link_up(). */
 static void link_end_check(kvf_local *local, kvf_local_link *link)
 {
-  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_local_check *check = link->check;
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
-  kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, link->imports, message);
-  link->check = NULL;
-  if (status == KVF_OK) {
-    link->imports_count = link->imports_wanted;
-  }
-  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
-    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
+  kvf_status status = check->status;
+  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, check->pidfd, &event) != 0) {
+    status = kvf_fail(KVF_TRANSFER_SETUP, check->message, "process %d cannot be watched: %s",
+                      (int)check->description.pid, strerror(errno));
   }
   if (status == KVF_OK) {
-    agree_on_checksums(local, link);
+    if (!kvf_paging_agree_on_checksums(link->pages, link->memory->pages, check->description.checksums_count > 0)) {
+      log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
+    }
     forgo_fence(link);
   }
-  report_check(local, link, status, message);
+  report_check(local, link, status, check->message);
+}
+
+static pid_t pid_of(const kvf_local_link *link)
+{
+  return (pid_t)link->check->description.pid;
 }
 
 /* Without the lock, the link held. Only the first failure counts. `format` is given the process. */
@@ -302,21 +270,15 @@ static void link_fail(kvf_local *local, kvf_local_link *link, kvf_status status,
   bool wanted = first && !link->disconnected;
   (void)pthread_mutex_unlock(&local->lock);
   if (wanted) {
-    log_line(local, KVF_LOG_WARN, &link->peer, format, (int)link->pid);
+    log_line(local, KVF_LOG_WARN, &link->peer, format, pid_of(link));
     local->host.link_down(local->host.context, &link->base, status);
   }
 }
 
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link)
 {
-  (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
+  (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->check->pidfd, NULL);
   link_fail(local, link, KVF_PEER_DOWN, "process %d has ended");
-}
-
-/* Without the lock, during a read of the link, which has ended so: KVF_TRANSFER_FAILED, KVF_PEER_DOWN. */
-static void link_unreadable(kvf_local *local, kvf_local_link *link, kvf_status status)
-{
-  link_fail(local, link, status, "memory of process %d cannot be read any more");
 }
 
 /* ---- reads: queued, copied, sampled, reported ---- */
@@ -327,7 +289,7 @@ static bool may_copy_from(const kvf_local *local, const kvf_local_link *link)
   unsigned same = 0;
   for (const kvf_list *node = local->stuck.next; node != &local->stuck; node = node->next) {
     const kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
-    same += worker->link != NULL && worker->link->pid == link->pid;
+    same += worker->link != NULL && pid_of(worker->link) == pid_of(link);
   }
   return link->stuck == 0 && same < KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX;
 }
@@ -383,10 +345,7 @@ static kvf_status admit(const kvf_local *local, const kvf_local_link *link, cons
   if (link->memory != local->memory) {
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
-  if (read->lease.slot >= link->table_slots) {
-    return KVF_LEASE_UNKNOWN;
-  }
-  return KVF_OK;
+  return read->lease.slot < link->check->description.table_slots ? KVF_OK : KVF_LEASE_UNKNOWN;
 }
 
 static void local_read(kvf_link *base, const kvf_transfer *request)
@@ -447,10 +406,10 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
 {
   const kvf_local_link *link = read->link;
   const kvf_transfer *request = &read->read;
-  const kvf_chunk chunk = kvf_chunk_of(&link->pages->plan, request, link->memory->regions);
-  const kvf_local_copy copy = {.pid = link->pid,
-                               .imports = link->imports,
-                               .fence = link->fence,
+  const kvf_chunk chunk = kvf_chunk_of(&link->pages->plan, request, link->memory->pages->local);
+  const kvf_local_copy copy = {.pid = pid_of(link),
+                               .imports = link->check->imports,
+                               .fence = link->check->fence,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
                                .pieces = &result->pieces,
@@ -458,7 +417,8 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {
-    result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
+    result->status =
+        kvf_local_copy_lease(&copy, &chunk, link->check->description.table_address, &result->bytes, &result->sample);
   }
   if (link->pages->checksums_count > 0) {
     kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
@@ -489,7 +449,7 @@ static void read_run(kvf_local_worker *worker, kvf_local_read *read)
   copy_and_judge(worker, read, &result);
   /* A process that has ended may keep its descriptors for long, if one of its threads is stuck in the kernel. */
   if (result.status == KVF_TRANSFER_FAILED || result.status == KVF_PEER_DOWN) {
-    link_unreadable(local, read->link, result.status);
+    link_fail(local, read->link, result.status, "memory of process %d cannot be read any more");
   }
   read_finish(local, read, &result);
 }
@@ -676,7 +636,7 @@ static void replace_stuck(kvf_local *local)
   const bool is_full = fill_up(local);
   for (size_t i = 0; i < count; i++) {
     log_line(local, KVF_LOG_WARN, &links[i]->peer, "memory of process %d does not answer: its reads wait%s",
-             (int)links[i]->pid, is_full ? "" : ", and others' too: no thread is left");
+             pid_of(links[i]), is_full ? "" : ", and others' too: no thread is left");
     (void)pthread_mutex_lock(&local->lock);
     link_drop(local, links[i]);
     (void)pthread_mutex_unlock(&local->lock);
@@ -835,8 +795,7 @@ static void stop_threads(kvf_local *local)
 {
   (void)pthread_mutex_lock(&local->lock);
   local->closing = true;
-  (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
-  (void)pthread_cond_broadcast(&local->work);
+  wake_workers(local);
   wake_reaper(local);
   (void)pthread_mutex_unlock(&local->lock);
   (void)pthread_join(local->reaper, NULL);
@@ -846,22 +805,11 @@ static void stop_threads(kvf_local *local)
 
 static bool open_fds(kvf_local *local)
 {
-  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  if (local->epoll_fd < 0) {
-    return false;
-  }
-  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (local->wake_fd < 0) {
-    goto close_epoll;
-  }
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
-  if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
-    return true;
-  }
-  kvf_own_fd_close(local->wake_fd);
-close_epoll:
-  kvf_own_fd_close(local->epoll_fd);
-  return false;
+  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return local->epoll_fd >= 0 && local->wake_fd >= 0 &&
+         epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0;
 }
 
 static void init_lists(kvf_local *local)
@@ -890,10 +838,19 @@ static bool start_threads(kvf_local *local)
   return true;
 }
 
+static void destroy(kvf_local *local)
+{
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
+  (void)pthread_cond_destroy(&local->work);
+  (void)pthread_mutex_destroy(&local->lock);
+  free(local);
+}
+
 static kvf_status local_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
                              char *message)
 {
-  const char *failed;
+  const char *failed = NULL;
   *out = NULL;
   if (config->copy_threads == 0) {
     return kvf_fail(KVF_INVALID, message, "copy_threads is 0: local needs at least 1");
@@ -910,33 +867,23 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();
   init_lists(local);
-  failed = "random bytes";
-  if (getentropy(local->cookie, sizeof(local->cookie)) != 0) {
-    goto free_local;
-  }
-  failed = "file descriptors";
-  if (!open_fds(local)) {
-    goto free_local;
-  }
   (void)pthread_mutex_init(&local->lock, NULL);
   (void)pthread_cond_init(&local->work, NULL);
-  failed = "threads";
-  if (!start_threads(local)) {
+  if (!open_fds(local)) {
+    failed = "file descriptors";
+  } else if (getentropy(local->cookie, sizeof(local->cookie)) != 0) {
+    failed = "random bytes";
+  } else if (!start_threads(local)) {
+    failed = "threads";
     errno = EAGAIN; /* pthread_create() does not set it, and has no other reason here */
-    goto close_fds;
+  }
+  if (failed != NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
+    destroy(local);
+    return KVF_SYSTEM;
   }
   *out = &local->base;
   return KVF_OK;
-
-close_fds:
-  (void)pthread_cond_destroy(&local->work);
-  (void)pthread_mutex_destroy(&local->lock);
-  kvf_own_fd_close(local->wake_fd);
-  kvf_own_fd_close(local->epoll_fd);
-free_local:
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
-  free(local);
-  return KVF_SYSTEM;
 }
 
 static void local_close(kvf_transport *transport)
@@ -946,11 +893,7 @@ static void local_close(kvf_transport *transport)
   if (local->memory != NULL) {
     memory_drop(local->memory);
   }
-  kvf_own_fd_close(local->wake_fd);
-  kvf_own_fd_close(local->epoll_fd);
-  (void)pthread_cond_destroy(&local->work);
-  (void)pthread_mutex_destroy(&local->lock);
-  free(local);
+  destroy(local);
 }
 
 /* ---- memory ---- */
@@ -967,40 +910,20 @@ static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
   }
 }
 
-static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
-{
-  size_t regions_bytes = given->regions_count * sizeof(kvf_region);
-  size_t checksums_bytes = given->checksums_count * sizeof(kvf_region);
-  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + checksums_bytes);
-  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
-  if (pages == NULL) {
-    free(memory);
-    return NULL;
-  }
-  kvf_region *checksums_read = memory->regions + given->regions_count;
-  *memory =
-      (kvf_local_memory){.refs = 1,
-                         .given = *given,
-                         .pages = pages,
-                         .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
-  memory->given.regions = memory->regions;
-  memory->given.layout = (kvf_layout){0};
-  memory->given.checksums = NULL;
-  memory->given.checksums_read = checksums_read;
-  memcpy(memory->regions, given->regions, regions_bytes);
-  if (checksums_bytes > 0) {
-    memcpy(checksums_read, given->checksums_read, checksums_bytes);
-  }
-  return memory;
-}
-
 static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_local *local = kvf_local_of(transport);
-  kvf_local_memory *memory = copy_memory(given);
-  if (memory == NULL) {
+  kvf_local_memory *memory = calloc(1, sizeof(*memory));
+  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
+  if (pages == NULL) {
+    free(memory);
     return KVF_NO_MEMORY;
   }
+  *memory =
+      (kvf_local_memory){.refs = 1,
+                         .table_fd = given->table_fd,
+                         .pages = pages,
+                         .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
   char line[KVF_MESSAGE_BYTES_MAX + 16] = "local: ";
   const size_t used = strlen(line);
   kvf_status status = kvf_local_export(given, &memory->exports, &memory->exports_bytes, line + used);
@@ -1034,30 +957,30 @@ static void local_clear_memory(kvf_transport *transport)
 
 static kvf_status describe_memory(const kvf_local *local, void *out, size_t capacity, size_t *out_bytes)
 {
-  if (local->memory == NULL || local->memory->given.table == NULL) {
+  const kvf_local_memory *memory = local->memory;
+  if (memory == NULL || memory->pages->table == NULL) {
     return KVF_INVALID;
   }
-  const kvf_transport_memory *memory = &local->memory->given;
   kvf_local_description head = {
       .magic = KVF_LOCAL_MAGIC,
       .place = local->place,
       .incarnation = local->incarnation,
       .cookie_address = (uintptr_t)local->cookie,
-      .table_address = (uintptr_t)memory->table,
-      .table_slots = memory->table_slots,
+      .table_address = (uintptr_t)memory->pages->table,
+      .table_slots = memory->pages->table_slots,
       .pid = (uint32_t)getpid(),
-      .regions_count = memory->regions_count,
-      .checksums_count = memory->checksums_count,
+      .regions_count = memory->pages->regions_count,
+      .checksums_count = memory->pages->checksums_count,
       .has_table_fd = memory->table_fd >= 0,
       .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
-  *out_bytes = sizeof(head) + local->memory->exports_bytes;
+  *out_bytes = sizeof(head) + memory->exports_bytes;
   if (*out_bytes > capacity) {
     return KVF_LIMIT;
   }
   memcpy(out, &head, sizeof(head));
-  memcpy((uint8_t *)out + sizeof(head), local->memory->exports, local->memory->exports_bytes);
+  memcpy((uint8_t *)out + sizeof(head), memory->exports, memory->exports_bytes);
   return KVF_OK;
 }
 

@@ -9,19 +9,18 @@
 #include <string.h>
 
 /* Where the bytes are; NULL: they are not ours to give. */
-static const uint8_t *find(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
+static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
 {
-  if (ask->memory >= memory->regions_count + memory->checksums_count) {
+  if (ask->memory >= memory->pages.regions_count) {
     return NULL;
   }
-  const kvf_region *region = &memory->regions[kvf_ucx_memory_served(memory, ask->memory)];
-  uint64_t extent_bytes = kvf_ucx_region_bytes(region);
+  uint64_t extent_bytes = kvf_region_layout_bytes(&memory->regions[ask->memory]);
   bool inside = ask->offset <= extent_bytes && ask->bytes <= extent_bytes - ask->offset;
-  return inside ? (const uint8_t *)region->base + ask->offset : NULL;
+  return inside ? (const uint8_t *)memory->served[ask->memory].base + ask->offset : NULL;
 }
 
 /* Loads the entry after whatever was read before, and before whatever is read then: kvf_fence_load()'s barriers. */
-static kvf_fence_entry look(const kvf_ucx_memory *memory, uint32_t slot)
+static kvf_fence_entry look(const kvf_paging *memory, uint32_t slot)
 {
   return slot == KVF_UCX_SLOT_NONE ? (kvf_fence_entry){0} : kvf_fence_load(memory->table, slot);
 }
@@ -29,7 +28,7 @@ static kvf_fence_entry look(const kvf_ucx_memory *memory, uint32_t slot)
 /* ---- what UCX asks for, when it can send it ---- */
 
 /* UCX may have waited long until it could send: what is not the asker's any more then is not copied. */
-static void pack_bytes(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
+static void pack_bytes(const kvf_paging *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes)
 {
   part->entry = look(memory, part->slot);
   if (part->entry.word == part->word) {
@@ -39,7 +38,7 @@ static void pack_bytes(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t 
   }
 }
 
-static void write_answer(const kvf_ucx_memory *memory, const kvf_ucx_part *part, uint8_t out[KVF_UCX_ANSWER_BYTES])
+static void write_answer(const kvf_paging *memory, const kvf_ucx_part *part, uint8_t out[KVF_UCX_ANSWER_BYTES])
 {
   kvf_ucx_answer answer = {.token = part->token, .kind = part->kind, .bytes = part->bytes};
   if (part->kind != KVF_UCX_ANSWER_REFUSED) {
@@ -49,7 +48,7 @@ static void write_answer(const kvf_ucx_memory *memory, const kvf_ucx_part *part,
   kvf_ucx_answer_write(&answer, out);
 }
 
-static size_t pack_part(const kvf_ucx_memory *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes_max)
+static size_t pack_part(const kvf_paging *memory, kvf_ucx_part *part, size_t offset, uint8_t *to, size_t bytes_max)
 {
   size_t packed = 0;
   if (offset < part->bytes) {
@@ -81,7 +80,7 @@ size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to
       offset -= part_bytes;
       continue;
     }
-    packed += pack_part(message->ucx->memory, part, offset, to + packed, bytes_max - packed);
+    packed += pack_part(message->ucx->driven.memory, part, offset, to + packed, bytes_max - packed);
     offset = 0;
   }
   return packed;
@@ -90,7 +89,7 @@ size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to
 /* ---- asked ---- */
 
 /* What the answer is, as far as the ask alone and a look now can tell. */
-static kvf_ucx_part part_of(const kvf_ucx_memory *memory, const kvf_ucx_ask *ask)
+static kvf_ucx_part part_of(const kvf_paging *memory, const kvf_ucx_ask *ask)
 {
   kvf_ucx_part part = {.token = ask->token, .word = ask->word, .slot = ask->slot, .kind = KVF_UCX_ANSWER_REFUSED};
   bool is_look = ask->memory == KVF_UCX_MEMORY_TABLE;
@@ -138,7 +137,7 @@ static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_
   (void)header;
   (void)header_bytes;
   if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 ||
-      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->memory == NULL ||
+      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->driven.memory == NULL ||
       bytes > (size_t)KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES) {
     return KVF_UCS_OK;
   }
@@ -147,7 +146,7 @@ static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_
     if (kvf_ucx_ask_read((const uint8_t *)data + at, KVF_UCX_ASK_BYTES, &ask) != KVF_OK) {
       continue;
     }
-    const kvf_ucx_part part = part_of(ucx->memory, &ask);
+    const kvf_ucx_part part = part_of(ucx->driven.memory, &ask);
     answering = message_for(ucx, answering, &part, param->reply_ep);
     if (answering != NULL) {
       answering->parts[answering->count++] = part;

@@ -1,22 +1,10 @@
 #include "transport/ucx/common.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-
-#include "transport/peer_log.h"
-#include "transport/socket.h"
-
-void kvf_ucx_log(kvf_ucx *ucx, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
-{
-  va_list arguments;
-  va_start(arguments, format);
-  kvf_peer_log(&ucx->host, "ucx", &ucx->log_limit, ucx->now_ns, level, why, peer, format, arguments);
-  va_end(arguments);
-}
 
 const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status)
 {
@@ -40,7 +28,7 @@ bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
   }
   error = ucx->api->worker_get_efd(*out, &fd);
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = *out}};
-  if (error == KVF_UCS_OK && epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
+  if (error == KVF_UCS_OK && epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
     return true;
   }
   (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX's events cannot be waited for: %s",
@@ -58,7 +46,7 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
   }
   /* Closing is not enough: a forked child's copy would keep it watched. */
   if (ucx->api->worker_get_efd(*worker, &fd) == KVF_UCS_OK) {
-    (void)epoll_ctl(ucx->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    (void)epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
   }
   ucx->api->worker_destroy(*worker);
   *worker = NULL;

@@ -85,22 +85,29 @@ COMMANDS_TEST(the_end_waits_for_what_was_posted)
   assert_int_equal(kvf_commands_rest(&commands), KVF_OVER);
 }
 
+static kvf_status double_it(void *owner, void *argument)
+{
+  int *number = argument;
+  assert_ptr_equal(owner, &commands);
+  *number *= 2;
+  return KVF_LIMIT;
+}
+
 static void *serve_one(__attribute__((unused)) void *argument)
 {
-  kvf_command *command;
-  while ((command = kvf_commands_next(&commands)) == NULL) {
+  uint64_t now_ns = 0;
+  while (!kvf_commands_run(&commands, &commands, &now_ns)) {
   }
-  kvf_commands_end(&commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_LIMIT);
   return NULL;
 }
 
 COMMANDS_TEST(who_waits_gets_the_answer)
 {
   pthread_t thread;
-  kvf_waited waited;
-  kvf_command_init(&waited.command, run_nothing);
+  int number = 4;
   assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, NULL, &(kvf_thread_cpus){0}), 0);
-  assert_int_equal(kvf_commands_wait(&commands, &waited), KVF_LIMIT);
+  assert_int_equal(kvf_commands_ask(&commands, double_it, &number), KVF_LIMIT);
+  assert_int_equal(number, 8);
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 

@@ -1,0 +1,250 @@
+#include "transport/driven.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/checksums.h"
+#include "transport/own_fds.h"
+
+/* ---- life ---- */
+
+void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf_transport_config *config,
+                     const kvf_transport_host *host, uint32_t log_lines_per_s)
+{
+  driven->base.ops = ops;
+  driven->host = *host;
+  driven->config = *config;
+  driven->epoll_fd = -1;
+  driven->now_ns = kvf_clock_now();
+  kvf_log_limit_init(&driven->log_limit, log_lines_per_s);
+  kvf_list_init(&driven->links);
+  kvf_list_init(&driven->connecting);
+  kvf_commands_init(&driven->commands);
+  kvf_driver_init(&driven->driver);
+}
+
+kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven), char *message)
+{
+  const char *name = driven->base.ops->name;
+  struct epoll_event event = {.events = EPOLLIN};
+  driven->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  if (driven->epoll_fd < 0 || driven->commands.wake_fd < 0 ||
+      epoll_ctl(driven->epoll_fd, EPOLL_CTL_ADD, driven->commands.wake_fd, &event) != 0) {
+    return kvf_fail(KVF_SYSTEM, message, "%s: no file descriptors: %s", name, strerror(errno));
+  }
+  int error = kvf_thread_start(&driven->thread, thread_name, main, driven, &driven->config.thread_cpus);
+  return error == 0 ? KVF_OK : kvf_fail(KVF_SYSTEM, message, "%s: no thread: %s", name, strerror(error));
+}
+
+void kvf_driven_stop(kvf_driven *driven)
+{
+  kvf_commands_stop(&driven->commands);
+  (void)pthread_join(driven->thread, NULL);
+}
+
+void kvf_driven_free(kvf_driven *driven)
+{
+  kvf_own_fd_close(driven->epoll_fd);
+  kvf_driver_free(&driven->driver);
+  kvf_commands_free(&driven->commands);
+}
+
+void kvf_driven_log(kvf_driven *driven, kvf_log_level level, kvf_status why, const kvf_address *peer,
+                    const char *format, ...)
+{
+  uint32_t left_out = 0;
+  if (!kvf_log_limit_allows(&driven->log_limit, (uint32_t)-why, driven->now_ns, &left_out)) {
+    return;
+  }
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_address_format(peer, address);
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  int used = snprintf(line, sizeof(line), "%s: peer %s: %s", driven->base.ops->name, address, message);
+  if (left_out > 0) {
+    (void)snprintf(line + used, sizeof(line) - (size_t)used, " (and %u lines left out)", (unsigned)left_out);
+  }
+  driven->host.log(driven->host.context, level, line);
+}
+
+void kvf_driven_use_memory(kvf_driven *driven, const kvf_paging *memory)
+{
+  driven->memory = memory;
+  driven->generation++;
+}
+
+/* ---- links ---- */
+
+bool kvf_driven_link_init(kvf_driven_link *link, kvf_transport *transport, const kvf_link_spec *spec,
+                          void (*connect)(void *, kvf_command *), void (*disconnect)(void *, kvf_command *))
+{
+  kvf_paging *pages = kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
+    return false;
+  }
+  link->base = (kvf_link){.transport = transport, .user = spec->user};
+  kvf_command_init(&link->connect, connect);
+  kvf_command_init(&link->disconnect, disconnect);
+  kvf_list_init(&link->open);
+  kvf_list_init(&link->in_links);
+  kvf_list_init(&link->in_connecting);
+  link->peer = spec->peer;
+  link->incarnation = spec->incarnation;
+  link->pages = pages;
+  return true;
+}
+
+void kvf_driven_connect(kvf_driven_link *link)
+{
+  kvf_commands *commands = &kvf_driven_of(link->base.transport)->commands;
+  kvf_commands_lock(commands);
+  kvf_commands_post(commands, &link->connect);
+  kvf_commands_unlock(commands);
+}
+
+void kvf_driven_disconnect(kvf_link *base)
+{
+  kvf_driven_link *link = kvf_driven_link_of(base);
+  kvf_commands *commands = &kvf_driven_of(base->transport)->commands;
+  kvf_commands_lock(commands);
+  link->disconnected = true;
+  kvf_commands_post(commands, &link->disconnect);
+  kvf_commands_unlock(commands);
+}
+
+kvf_status kvf_driven_link_begin(kvf_driven_link *link, char *message)
+{
+  kvf_driven *driven = kvf_driven_of(link->base.transport);
+  kvf_list_push_back(&driven->links, &link->in_links);
+  kvf_list_push_back(&driven->connecting, &link->in_connecting);
+  link->deadline_ns = kvf_time_add(driven->now_ns, kvf_ms_to_ns(driven->config.handshake_timeout_ms));
+  link->generation = driven->generation;
+  if (driven->memory == NULL) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
+  }
+  return kvf_paging_pair(link->pages, driven->memory, message);
+}
+
+void kvf_driven_agree_on_checksums(kvf_driven_link *link, bool they_have)
+{
+  kvf_driven *driven = kvf_driven_of(link->base.transport);
+  if (!kvf_paging_agree_on_checksums(link->pages, driven->memory, they_have)) {
+    kvf_driven_log(driven, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
+  }
+}
+
+static bool is_wanted(kvf_driven *driven, const kvf_driven_link *link)
+{
+  kvf_commands_lock(&driven->commands);
+  bool wanted = !link->disconnected;
+  kvf_commands_unlock(&driven->commands);
+  return wanted;
+}
+
+void kvf_driven_link_up(kvf_driven_link *link)
+{
+  kvf_driven *driven = kvf_driven_of(link->base.transport);
+  kvf_list_remove(&link->in_connecting);
+  link->state = KVF_DRIVEN_UP;
+  if (is_wanted(driven, link)) {
+    driven->host.link_up(driven->host.context, &link->base, KVF_OK);
+  }
+}
+
+bool kvf_driven_link_fail(kvf_driven_link *link, kvf_status status, const char *format, ...)
+{
+  kvf_driven *driven = kvf_driven_of(link->base.transport);
+  const bool was_up = link->state == KVF_DRIVEN_UP;
+  if (link->state == KVF_DRIVEN_DOWN) {
+    return false;
+  }
+  char message[KVF_MESSAGE_BYTES_MAX];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(message, sizeof(message), format, arguments); /* before what it speaks of is closed */
+  va_end(arguments);
+  link->state = KVF_DRIVEN_DOWN;
+  link->failure = status;
+  kvf_list_remove(&link->in_connecting);
+  driven->close_link(driven, link, status == KVF_PEER_DOWN ? KVF_TRANSFER_FAILED : status);
+  if (is_wanted(driven, link)) {
+    kvf_driven_log(driven, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
+    (was_up ? driven->host.link_down : driven->host.link_up)(driven->host.context, &link->base, status);
+  }
+  return false;
+}
+
+uint64_t kvf_driven_links_tick(kvf_driven *driven, const char *what)
+{
+  while (!kvf_list_is_empty(&driven->connecting)) {
+    kvf_driven_link *link = KVF_CONTAINER_OF(driven->connecting.next, kvf_driven_link, in_connecting);
+    if (link->deadline_ns > driven->now_ns) {
+      return link->deadline_ns;
+    }
+    (void)kvf_driven_link_fail(link, KVF_HANDSHAKE_TIMEOUT, "no %s in %u ms", what,
+                               (unsigned)driven->config.handshake_timeout_ms);
+  }
+  return KVF_TIME_NEVER;
+}
+
+/* ---- reads ---- */
+
+void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driven_read *read,
+                           void (*start)(void *, kvf_command *), void (*cancel)(void *, kvf_command *))
+{
+  kvf_driven *driven = kvf_driven_of(base->transport);
+  kvf_driven_link *link = kvf_driven_link_of(base);
+  bool caller_starts = false;
+  if (read != NULL) {
+    read->link = link;
+    kvf_posted_read_init(&read->posted, request, start, cancel);
+    caller_starts = kvf_driver_read_opened(&driven->driver, request->small);
+  }
+  kvf_commands_start_read(&driven->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
+                          !caller_starts);
+}
+
+void kvf_driven_read_cancel(kvf_link *base, uint64_t read_id)
+{
+  kvf_commands_cancel_read(&kvf_driven_of(base->transport)->commands, &kvf_driven_link_of(base)->open, read_id);
+}
+
+kvf_status kvf_driven_read_prepare(kvf_driven_read *read)
+{
+  const kvf_driven *driven = kvf_driven_of(read->link->base.transport);
+  const kvf_driven_link *link = read->link;
+  if (link->state != KVF_DRIVEN_UP) {
+    return link->state == KVF_DRIVEN_DOWN ? link->failure : KVF_TRANSFER_SETUP;
+  }
+  if (link->generation != driven->generation) {
+    return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
+  }
+  read->progress_ns = driven->now_ns;
+  read->chunk = kvf_chunk_of(&link->pages->plan, &read->posted.read, driven->memory->local);
+  return kvf_chunk_check(&read->chunk, &read->bytes);
+}
+
+void kvf_driven_read_progress(kvf_driven_read *read)
+{
+  kvf_driven *driven = kvf_driven_of(read->link->base.transport);
+  if (driven->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
+    read->progress_ns = driven->now_ns;
+    driven->host.read_progress(driven->host.context, read->posted.read.id);
+  }
+}
+
+void kvf_driven_read_done(kvf_driven_read *read, const kvf_read_result *result)
+{
+  kvf_driven *driven = kvf_driven_of(read->link->base.transport);
+  kvf_commands_close_read(&driven->commands, &read->posted);
+  kvf_driver_read_closed(&driven->driver, read->posted.read.small);
+  driven->host.read_done(driven->host.context, result);
+}
