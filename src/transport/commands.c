@@ -6,30 +6,6 @@
 #include "transport/own_fds.h"
 #include "transport/thread.h"
 
-void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id)
-{
-  if (refusals->count < KVF_REFUSALS_MAX) {
-    refusals->ids[refusals->count++] = read_id;
-  }
-}
-
-void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host)
-{
-  for (;;) {
-    kvf_read_result result = {.status = KVF_NO_MEMORY};
-    (void)pthread_mutex_lock(lock);
-    bool found = refusals->count > 0;
-    if (found) {
-      result.id = refusals->ids[--refusals->count];
-    }
-    (void)pthread_mutex_unlock(lock);
-    if (!found) {
-      return;
-    }
-    host->read_done(host->context, &result);
-  }
-}
-
 void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command))
 {
   kvf_list_init(&command->in_commands);
@@ -39,7 +15,6 @@ void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command
 void kvf_commands_init(kvf_commands *commands)
 {
   kvf_list_init(&commands->list);
-  commands->refusals.count = 0;
   commands->asleep = false;
   commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
@@ -138,18 +113,12 @@ void kvf_commands_wake_if_any(kvf_commands *commands)
   kvf_commands_unlock(commands);
 }
 
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
-                             bool wakes)
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, bool wakes)
 {
   kvf_commands_lock(commands);
-  if (posted != NULL) {
-    kvf_list_push_back(open, &posted->in_open);
-    kvf_list_ensure_back(&commands->list, &posted->start.in_commands);
-    if (wakes) {
-      wake(commands);
-    }
-  } else {
-    kvf_refusals_note(&commands->refusals, read_id);
+  kvf_list_push_back(open, &posted->in_open);
+  kvf_list_ensure_back(&commands->list, &posted->start.in_commands);
+  if (wakes) {
     wake(commands);
   }
   kvf_commands_unlock(commands);
@@ -210,7 +179,7 @@ void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted)
 kvf_idleness kvf_commands_rest(kvf_commands *commands)
 {
   kvf_commands_lock(commands);
-  bool idle = kvf_list_is_empty(&commands->list) && commands->refusals.count == 0;
+  bool idle = kvf_list_is_empty(&commands->list);
   kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_OVER : KVF_IDLE;
   commands->asleep = idle;
   kvf_commands_unlock(commands);

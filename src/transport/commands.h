@@ -9,19 +9,6 @@
 #include "base/list.h"
 #include "transport/transport.h"
 
-#define KVF_REFUSALS_MAX 4096 /* between two turns of the thread that reports them */
-
-/* Reads for which there was no memory, in every transport; the lock of what they are part of guards them. */
-typedef struct kvf_refusals {
-  uint64_t ids[KVF_REFUSALS_MAX];
-  uint32_t count;
-} kvf_refusals;
-
-/* With the lock. */
-void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id);
-/* Without `lock`, which guards them: tells the host that there was no memory for them. */
-void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host);
-
 /* `owner` is the transport's own structure. */
 typedef struct kvf_command {
   kvf_list in_commands;
@@ -42,7 +29,6 @@ typedef struct kvf_commands {
       lock; /* guards what follows; never held during a system call that can wait, or a call of the host's */
   pthread_cond_t answered;
   kvf_list list;
-  kvf_refusals refusals;
   bool asleep; /* the data thread waits, or is about to */
   bool closing;
 } kvf_commands;
@@ -69,10 +55,9 @@ void kvf_commands_post(kvf_commands *commands, kvf_command *command);
 kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument);
 /* Without the lock: the data thread is to end when it has run what was posted. */
 void kvf_commands_stop(kvf_commands *commands);
-/* Without the lock: `posted` becomes one of the `open` reads and will be started. NULL: there was no memory for it; the
- * data thread reports that. With `wakes` false the caller sees to it that the command is run. */
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
-                             bool wakes);
+/* Without the lock: `posted` becomes one of the `open` reads and will be started. With `wakes` false the caller sees to
+ * it that the command is run. */
+void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, bool wakes);
 /* Without the lock: the data thread is to look again at what it waits for. */
 void kvf_commands_wake(kvf_commands *commands);
 /* Likewise, if there is something to run. */

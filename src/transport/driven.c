@@ -202,14 +202,10 @@ void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driv
 {
   kvf_driven *driven = kvf_driven_of(base->transport);
   kvf_driven_link *link = kvf_driven_link_of(base);
-  bool caller_starts = false;
-  if (read != NULL) {
-    read->link = link;
-    kvf_posted_read_init(&read->posted, request, start, cancel);
-    caller_starts = kvf_driver_read_opened(&driven->driver, request->small);
-  }
-  kvf_commands_start_read(&driven->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
-                          !caller_starts);
+  read->link = link;
+  kvf_posted_read_init(&read->posted, request, start, cancel);
+  bool caller_starts = kvf_driver_read_opened(&driven->driver, request->small);
+  kvf_commands_start_read(&driven->commands, &link->open, &read->posted, !caller_starts);
 }
 
 void kvf_driven_read_cancel(kvf_link *base, uint64_t read_id)

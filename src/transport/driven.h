@@ -124,8 +124,7 @@ uint64_t kvf_driven_links_tick(kvf_driven *driven, const char *what);
 
 /* ---- reads ---- */
 
-/* Any thread: has the read's start run; it is zeroed, NULL: there was no memory for it, which the data thread reports.
- */
+/* Any thread: has the start of the read run, which is zeroed. */
 void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driven_read *read,
                            void (*start)(void *, kvf_command *), void (*cancel)(void *, kvf_command *));
 /* Operation: has its cancel run. */

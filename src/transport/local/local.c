@@ -348,25 +348,17 @@ static kvf_status admit(const kvf_local *local, const kvf_local_link *link, cons
   return read->lease.slot < link->check->description.table_slots ? KVF_OK : KVF_LEASE_UNKNOWN;
 }
 
-static void local_read(kvf_link *base, const kvf_transfer *request)
+static kvf_status local_read(kvf_link *base, const kvf_transfer *request)
 {
   kvf_local_link *link = kvf_local_link_of(base);
   kvf_local *local = kvf_local_of(base->transport);
   kvf_local_read *read = malloc(sizeof(*read));
-  if (read != NULL) {
-    read->link = link;
-    read->read = *request;
-    read->status = KVF_OK;
-    atomic_init(&read->stop, false);
-    kvf_list_init(&read->in_queue);
-    kvf_list_init(&read->in_link);
-  }
-  (void)pthread_mutex_lock(&local->lock);
   if (read == NULL) {
-    kvf_refusals_note(&local->refusals, request->id);
-    wake_reaper(local);
-    goto unlock;
+    return KVF_NO_MEMORY;
   }
+  *read = (kvf_local_read){.link = link, .read = *request};
+  kvf_list_init(&read->in_queue);
+  (void)pthread_mutex_lock(&local->lock);
   link->refs++;
   kvf_list_push_back(&link->reads, &read->in_link);
   (void)atomic_fetch_add_explicit(&local->small_open, request->small ? 1 : 0, memory_order_relaxed);
@@ -376,8 +368,8 @@ static void local_read(kvf_link *base, const kvf_transfer *request)
   } else {
     workers_post(local, read);
   }
-unlock:
   (void)pthread_mutex_unlock(&local->lock);
+  return KVF_OK;
 }
 
 static void local_cancel(kvf_link *base, uint64_t read_id)
@@ -771,7 +763,7 @@ static bool keep_retired(kvf_local *local)
     (void)pthread_mutex_lock(&local->lock);
   }
   bool over = local->closing && local->workers_count + local->stuck_count == 0 && kvf_list_is_empty(&local->gone) &&
-              kvf_list_is_empty(&local->links) && local->refusals.count == 0;
+              kvf_list_is_empty(&local->links);
   (void)pthread_mutex_unlock(&local->lock);
   return over;
 }
@@ -783,7 +775,6 @@ static void *reaper_main(void *argument)
   do {
     keep_events(local, timeout_ms);
     const int checks_ms = keep_checks(local);
-    kvf_refusals_report(&local->refusals, &local->lock, &local->host);
     keep_ended(local);
     const int workers_ms = workers_keep(local);
     timeout_ms = checks_ms < 0 ? workers_ms : checks_ms;

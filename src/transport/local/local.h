@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "transport/commands.h"
+#include "base/list.h"
 #include "transport/local/check.h"
 #include "transport/local/description.h"
 #include "transport/paging.h"
@@ -66,7 +66,6 @@ typedef struct kvf_local {
   kvf_list checking;   /* and those whose is being checked */
   kvf_list retired;    /* links that nobody holds any more */
   kvf_local_memory *memory;
-  kvf_refusals refusals;
   bool closing;
   atomic_uint small_open;        /* small reads that are not over */
   atomic_ullong assist_again_ns; /* until then callers do not poll for them: it has cost one a time slice */

@@ -279,13 +279,15 @@ static void reads_cancel(kvf_tcp *tcp, kvf_tcp_link *link)
   }
 }
 
-void kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request)
+kvf_status kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request)
 {
   kvf_tcp_read *read = calloc(1, sizeof(*read));
-  if (read != NULL) {
-    kvf_list_init(&read->in_link);
+  if (read == NULL) {
+    return KVF_NO_MEMORY;
   }
-  kvf_driven_read_start(base, request, read == NULL ? NULL : &read->driven, run_start, run_cancel);
+  kvf_list_init(&read->in_link);
+  kvf_driven_read_start(base, request, &read->driven, run_start, run_cancel);
+  return KVF_OK;
 }
 
 /* ---- what comes in ---- */

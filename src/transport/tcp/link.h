@@ -8,7 +8,7 @@
 
 /* Operations, from any thread. */
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-void kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request);
+kvf_status kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request);
 /* In the data thread: of kvf_driven. */
 void kvf_tcp_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status);
 /* The memory goes away: all reads are cancelled. */

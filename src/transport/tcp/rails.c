@@ -356,13 +356,17 @@ static uint32_t choose(const rails *all, const rails_link *link)
   return best;
 }
 
-void kvf_rails_read(kvf_link *base, const kvf_transfer *read)
+kvf_status kvf_rails_read(kvf_link *base, const kvf_transfer *read)
 {
   const rails_link *link = link_of(base);
   rails *all = rails_of(base->transport);
   uint32_t i = choose(all, link);
   (void)atomic_fetch_add_explicit(&all->each[i].reads, 1, memory_order_relaxed);
-  all->ops->read(link->parts[i], read);
+  kvf_status status = all->ops->read(link->parts[i], read);
+  if (status != KVF_OK) {
+    (void)atomic_fetch_sub_explicit(&all->each[i].reads, 1, memory_order_relaxed);
+  }
+  return status;
 }
 
 void kvf_rails_cancel(kvf_link *base, uint64_t read_id)

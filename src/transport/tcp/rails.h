@@ -21,7 +21,7 @@ void kvf_rails_clear_memory(kvf_transport *transport);
 kvf_status kvf_rails_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
 kvf_status kvf_rails_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
 void kvf_rails_disconnect(kvf_link *base);
-void kvf_rails_read(kvf_link *base, const kvf_transfer *read);
+kvf_status kvf_rails_read(kvf_link *base, const kvf_transfer *read);
 void kvf_rails_cancel(kvf_link *base, uint64_t read_id);
 bool kvf_rails_assist(kvf_transport *transport);
 

@@ -89,7 +89,6 @@ static void *thread_main(void *argument)
   (void)pthread_mutex_lock(&tcp->driven.driver.lock);
   do {
     (void)kvf_commands_run(&tcp->driven.commands, tcp, &tcp->driven.now_ns);
-    kvf_refusals_report(&tcp->driven.commands.refusals, &tcp->driven.commands.lock, &tcp->driven.host);
   } while (turn(tcp, tick(tcp)));
   (void)pthread_mutex_unlock(&tcp->driven.driver.lock);
   assert(kvf_list_is_empty(&tcp->driven.links));

@@ -333,16 +333,18 @@ uint64_t kvf_ucx_reads_tick(kvf_ucx *ucx)
 
 /* ---- operations ---- */
 
-void kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
+kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
 {
   ucx_read *read = calloc(1, sizeof(*read));
-  if (read != NULL) {
-    read->link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven.base);
-    kvf_list_init(&read->in_reads);
-    kvf_list_init(&read->in_queue);
-    kvf_ucx_batch_init(&read->batch, kvf_ucx_of(base->transport), step);
+  if (read == NULL) {
+    return KVF_NO_MEMORY;
   }
-  kvf_driven_read_start(base, request, read == NULL ? NULL : &read->driven, run_start, run_cancel);
+  read->link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven.base);
+  kvf_list_init(&read->in_reads);
+  kvf_list_init(&read->in_queue);
+  kvf_ucx_batch_init(&read->batch, kvf_ucx_of(base->transport), step);
+  kvf_driven_read_start(base, request, &read->driven, run_start, run_cancel);
+  return KVF_OK;
 }
 
 /* ---- links: connected, checked, failed, given back ---- */

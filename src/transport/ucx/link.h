@@ -12,7 +12,7 @@ bool kvf_ucx_links_run(kvf_ucx *ucx);
 /* Ends links that are too slow to leave. Returns when to call again. */
 uint64_t kvf_ucx_links_tick(kvf_ucx *ucx);
 
-void kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request);
+kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request);
 /* The link is down, or its memory goes away: its reads end as `status` as soon as nothing writes for them. */
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status);
 /* Closes endpoints whose cancelled reads are still being written for. Returns when to call again. */

@@ -224,7 +224,6 @@ static void *thread_main(void *argument)
   (void)pthread_mutex_lock(&ucx->driven.driver.lock);
   do {
     busy = kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
-    kvf_refusals_report(&ucx->driven.commands.refusals, &ucx->driven.commands.lock, &ucx->driven.host);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
     busy = act(ucx, busy, &due_ns);

@@ -119,7 +119,7 @@ COMMANDS_TEST(reads_are_found_while_they_are_open)
   for (uint64_t i = 0; i < 2; i++) {
     const kvf_transfer request = {.id = 7 + i};
     kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
-    kvf_commands_start_read(&commands, &open, &reads[i], request.id, true);
+    kvf_commands_start_read(&commands, &open, &reads[i], true);
   }
   assert_ptr_equal(kvf_commands_next(&commands), &reads[0].start);
   kvf_commands_cancel_read(&commands, &open, 99);
@@ -130,28 +130,4 @@ COMMANDS_TEST(reads_are_found_while_they_are_open)
   kvf_commands_close_read(&commands, &reads[1]); /* and what was wished of it is off the list */
   assert_null(kvf_commands_open_read(&commands, &open));
   assert_null(kvf_commands_next(&commands));
-}
-
-static uint64_t told[4];
-static uint32_t told_count;
-
-static void on_read_done(void *context, const kvf_read_result *result)
-{
-  (void)context;
-  assert_int_equal(result->status, KVF_NO_MEMORY);
-  told[told_count++] = result->id;
-}
-
-COMMANDS_TEST(reads_without_memory_end)
-{
-  const kvf_transport_host host = {.read_done = on_read_done};
-  kvf_list open;
-  kvf_list_init(&open);
-  kvf_commands_start_read(&commands, &open, NULL, 5, true);
-  assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
-  kvf_commands_woken(&commands);
-  kvf_refusals_report(&commands.refusals, &commands.lock, &host);
-  assert_int_equal(told_count, 1);
-  assert_int_equal(told[0], 5);
-  assert_int_equal(kvf_commands_rest(&commands), KVF_IDLE);
 }

@@ -192,7 +192,7 @@ SET_TEST(a_data_thread_at_work_is_told_of_commands)
   sleep_as_data_thread();
   assert_false(kvf_driver_take(&w.driver, &w.commands));
   assert_false(is_awake()); /* there is none */
-  kvf_commands_start_read(&w.commands, &open, &read, 1, false);
+  kvf_commands_start_read(&w.commands, &open, &read, false);
   assert_false(is_awake());
   assert_false(kvf_driver_take(&w.driver, &w.commands));
   assert_true(is_awake());

@@ -140,7 +140,7 @@ static void fake_disconnect(kvf_link *link)
   (void)pthread_mutex_unlock(&fakes.lock);
 }
 
-static void fake_read(kvf_link *link, const kvf_transfer *read)
+static kvf_status fake_read(kvf_link *link, const kvf_transfer *read)
 {
   fake_rail *rail = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
@@ -148,6 +148,7 @@ static void fake_read(kvf_link *link, const kvf_transfer *read)
   rail->reads++;
   rail->read_link = link;
   (void)pthread_mutex_unlock(&fakes.lock);
+  return KVF_OK;
 }
 
 static void fake_cancel(kvf_link *link, uint64_t read_id)
