@@ -97,17 +97,10 @@ void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, 
   posted->read = *request;
 }
 
-void kvf_commands_wake(kvf_commands *commands)
+void kvf_commands_wake(kvf_commands *commands, bool if_any)
 {
   kvf_commands_lock(commands);
-  wake(commands);
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_wake_if_any(kvf_commands *commands)
-{
-  kvf_commands_lock(commands);
-  if (!kvf_list_is_empty(&commands->list)) {
+  if (!if_any || !kvf_list_is_empty(&commands->list)) {
     wake(commands);
   }
   kvf_commands_unlock(commands);

@@ -58,10 +58,8 @@ void kvf_commands_stop(kvf_commands *commands);
 /* Without the lock: `posted` becomes one of the `open` reads and will be started. With `wakes` false the caller sees to
  * it that the command is run. */
 void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, bool wakes);
-/* Without the lock: the data thread is to look again at what it waits for. */
-void kvf_commands_wake(kvf_commands *commands);
-/* Likewise, if there is something to run. */
-void kvf_commands_wake_if_any(kvf_commands *commands);
+/* Without the lock: the data thread is to look again at what it waits for; or only if there is something to run. */
+void kvf_commands_wake(kvf_commands *commands, bool if_any);
 
 /* Without the lock: the read with this id, if it is open, will be cancelled. */
 void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);

@@ -39,6 +39,12 @@ kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(
   return error == 0 ? KVF_OK : kvf_fail(KVF_SYSTEM, message, "%s: no thread: %s", name, strerror(error));
 }
 
+bool kvf_driven_may_spin(const kvf_driven *driven)
+{
+  return kvf_driver_may_spin(&driven->driver) &&
+         driven->now_ns < kvf_time_add(driven->busy_ns, driven->config.spin_us * KVF_NS_PER_US);
+}
+
 void kvf_driven_stop(kvf_driven *driven)
 {
   kvf_commands_stop(&driven->commands);

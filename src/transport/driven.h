@@ -86,6 +86,8 @@ void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf
 /* Starts the data thread, main(driven). On failure it runs not, and message (KVF_MESSAGE_BYTES_MAX) says why. */
 KVF_MUST_USE kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven),
                                          char *message);
+/* In it: whether to poll rather than to wait. While it does, what is posted need not wake it. */
+bool kvf_driven_may_spin(const kvf_driven *driven);
 /* Waits for it: it ends when it has run what was posted. */
 void kvf_driven_stop(kvf_driven *driven);
 void kvf_driven_free(kvf_driven *driven);

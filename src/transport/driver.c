@@ -69,7 +69,7 @@ bool kvf_driver_has_small(const kvf_driver *driver)
 bool kvf_driver_take(kvf_driver *driver, kvf_commands *commands)
 {
   if (pthread_mutex_trylock(&driver->lock) != 0) {
-    kvf_commands_wake_if_any(commands); /* it may have looked already */
+    kvf_commands_wake(commands, true); /* it may have looked already */
     return false;
   }
   driver->has_driven = true;
@@ -82,6 +82,6 @@ void kvf_driver_leave(kvf_driver *driver, kvf_commands *commands, bool asked, ui
   bool is_early = due_ns < driver->waits_until_ns;
   (void)pthread_mutex_unlock(&driver->lock);
   if (is_early || wakes) {
-    kvf_commands_wake(commands);
+    kvf_commands_wake(commands, false);
   }
 }

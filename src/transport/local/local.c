@@ -49,6 +49,15 @@ static void wake_reaper(kvf_local *local)
   (void)written;
 }
 
+/* Without the lock: the first of a list, taken out; NULL: it is empty. */
+static kvf_list *take_first(kvf_local *local, kvf_list *list)
+{
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_list *node = kvf_list_pop_front(list);
+  (void)pthread_mutex_unlock(&local->lock);
+  return node;
+}
+
 /* With the lock. */
 static void memory_drop(kvf_local_memory *memory)
 {
@@ -637,13 +646,8 @@ static void replace_stuck(kvf_local *local)
 
 static void join_gone(kvf_local *local)
 {
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->gone);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = take_first(local, &local->gone)) != NULL) {
     kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
     (void)pthread_join(worker->thread, NULL);
     free(worker);
@@ -738,13 +742,8 @@ static int keep_checks(kvf_local *local)
 
 static void keep_ended(kvf_local *local)
 {
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->ended);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = take_first(local, &local->ended)) != NULL) {
     kvf_local_read *read = KVF_CONTAINER_OF(node, kvf_local_read, in_queue);
     kvf_read_result result = {.id = read->read.id, .status = read->status};
     read_finish(local, read, &result);
@@ -756,12 +755,10 @@ static void keep_ended(kvf_local *local)
 static bool keep_retired(kvf_local *local)
 {
   kvf_list *node;
-  (void)pthread_mutex_lock(&local->lock);
-  while ((node = kvf_list_pop_front(&local->retired)) != NULL) {
-    (void)pthread_mutex_unlock(&local->lock);
+  while ((node = take_first(local, &local->retired)) != NULL) {
     link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
-    (void)pthread_mutex_lock(&local->lock);
   }
+  (void)pthread_mutex_lock(&local->lock);
   bool over = local->closing && local->workers_count + local->stuck_count == 0 && kvf_list_is_empty(&local->gone) &&
               kvf_list_is_empty(&local->links);
   (void)pthread_mutex_unlock(&local->lock);

@@ -43,12 +43,9 @@ static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, boo
   return left;
 }
 
-/* While it polls, what is posted need not wake it. */
 static bool may_spin(const kvf_tcp *tcp)
 {
-  return tcp->driven.config.spin_us > 0 && kvf_driver_may_spin(&tcp->driven.driver) &&
-         tcp->driven.now_ns < kvf_time_add(tcp->driven.busy_ns, tcp->driven.config.spin_us * KVF_NS_PER_US) &&
-         (!tcp->is_bulk || tcp->driven.now_ns >= tcp->yield_again_ns);
+  return kvf_driven_may_spin(&tcp->driven) && (!tcp->is_bulk || tcp->driven.now_ns >= tcp->yield_again_ns);
 }
 
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */

@@ -4,9 +4,9 @@
  * that. UCX is not to send them out of the blocks (zero-copy): the fence could tell of these only when they have been
  * sent, and where such a send is cut off by a peer that goes away, UCX says twice that it is over, and aborts the
  * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
-#include "transport/ucx/answer.h"
-
 #include <string.h>
+
+#include "transport/ucx/message.h"
 
 /* Where the bytes are; NULL: they are not ours to give. */
 static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
@@ -122,11 +122,7 @@ static kvf_ucx_message *message_for(kvf_ucx *ucx, kvf_ucx_message *answering, co
     return answering;
   }
   send_answers(answering, ep);
-  kvf_ucx_message *next = kvf_ucx_message_take(ucx, &ucx->answers);
-  if (next != NULL) {
-    next->pack = kvf_ucx_answers_pack;
-  }
-  return next;
+  return kvf_ucx_message_take(ucx, &ucx->answers);
 }
 
 static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_bytes, void *data, size_t bytes,

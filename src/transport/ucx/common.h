@@ -95,7 +95,7 @@ typedef struct kvf_ucx_link {
   kvf_list in_troubled; /* ucx->troubled: its endpoint has failed or been closed since it was looked at */
   kvf_list reads;       /* that have been started */
   kvf_ucp_ep ep;
-  bool has_messages;    /* its gets are messages: see path.h */
+  bool has_messages;    /* its gets are messages: see load.h */
   bool is_closing;      /* the endpoint is being closed: UCX says when it is */
   kvf_ucs_status error; /* of the endpoint */
   kvf_ucx_batch check;

@@ -15,7 +15,6 @@
 #include "memory/memory.h"
 #include "transport/checksums.h"
 #include "transport/ucx/get.h"
-#include "transport/ucx/path.h"
 
 typedef enum read_state {
   READ_WAITING, /* for a room */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/ucx/answer.h"
 #include "transport/ucx/link.h"
+#include "transport/ucx/message.h"
 
 /* ---- registration, in the data thread ---- */
 
@@ -145,26 +145,28 @@ static kvf_status serve(kvf_ucx_memory *memory, char *message)
   if (description == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "%s", strerror(ENOMEM));
   }
+  kvf_status status = KVF_SYSTEM;
   if (!kvf_ucx_worker_open(ucx, &ucx->server, message) || !kvf_ucx_messages_serve_server(ucx, message)) {
-    server_close(ucx);
-    free(description);
-    return KVF_SYSTEM;
+    goto failed;
   }
-  kvf_status status = write_description(memory, description, &bytes);
+  status = write_description(memory, description, &bytes);
   if (status != KVF_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
                    "memory cannot be described: %s (its keys or UCX's address are too long for %d bytes: fewer "
                    "regions, or fewer devices in UCX_NET_DEVICES, are shorter)",
                    kvf_status_name(status), KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
-    server_close(ucx);
-    free(description);
-    return status;
+    goto failed;
   }
   kvf_commands_lock(&ucx->driven.commands);
   ucx->description = description;
   ucx->description_bytes = bytes;
   kvf_commands_unlock(&ucx->driven.commands);
   return KVF_OK;
+
+failed:
+  server_close(ucx);
+  free(description);
+  return status;
 }
 
 static kvf_status adopt(void *owner, void *given)

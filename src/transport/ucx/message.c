@@ -43,7 +43,6 @@ kvf_ucx_message *kvf_ucx_message_take(kvf_ucx *ucx, kvf_ucx_messages *messages)
     taken->bytes = 0;
     taken->answer_bytes = 0;
     taken->count = 0;
-    taken->pack = NULL;
     kvf_list_push_back(&messages->busy, &taken->in_messages);
     messages->busy_count++;
   }
@@ -109,8 +108,8 @@ static size_t packed_size(void *state)
 static size_t pack(void *state, size_t offset, void *to, size_t bytes_max)
 {
   kvf_ucx_message *sending = state;
-  if (sending->pack != NULL) {
-    return sending->pack(sending, offset, to, bytes_max);
+  if (sending->messages == &sending->ucx->answers) {
+    return kvf_ucx_answers_pack(sending, offset, to, bytes_max);
   }
   size_t left = sending->bytes - offset;
   size_t packed = left < bytes_max ? left : bytes_max;

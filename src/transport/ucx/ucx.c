@@ -170,15 +170,9 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
   return status == KVF_UCS_OK;
 }
 
-static bool may_spin(const kvf_ucx *ucx)
-{
-  return kvf_driver_may_spin(&ucx->driven.driver) &&
-         ucx->driven.now_ns < kvf_time_add(ucx->driven.busy_ns, ucx->driven.config.spin_us * KVF_NS_PER_US);
-}
-
 static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 {
-  return !may_spin(ucx) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+  return !kvf_driven_may_spin(&ucx->driven) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
 }
 
 /* Waits for events or commands. False: the transport is closing, and nothing is left. */

@@ -143,7 +143,7 @@ SET_TEST(a_command_ends_the_wait_at_any_time)
   kvf_commands_lock(&w.commands);
   w.commands.asleep = true;
   kvf_commands_unlock(&w.commands);
-  kvf_commands_wake(&w.commands);
+  kvf_commands_wake(&w.commands, false);
   w.driver.light_until_ns = kvf_time_add(kvf_clock_now(), 100 * KVF_NS_PER_S);
   assert_int_equal(wait_for(100 * KVF_NS_PER_S), 1);
 }

@@ -2,7 +2,7 @@
 
 #include "test.h"
 #include "transport/fence_memory.h"
-#include "transport/ucx/answer.h"
+#include "transport/ucx/message.h"
 
 #define SLOTS 8
 #define SLOT 3
