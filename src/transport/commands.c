@@ -88,44 +88,11 @@ void kvf_commands_stop(kvf_commands *commands)
   kvf_commands_unlock(commands);
 }
 
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
-                          void (*cancel)(void *, kvf_command *))
-{
-  kvf_command_init(&posted->start, start);
-  kvf_command_init(&posted->cancel, cancel);
-  kvf_list_init(&posted->in_open);
-  posted->read = *request;
-}
-
 void kvf_commands_wake(kvf_commands *commands, bool if_any)
 {
   kvf_commands_lock(commands);
   if (!if_any || !kvf_list_is_empty(&commands->list)) {
     wake(commands);
-  }
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, bool wakes)
-{
-  kvf_commands_lock(commands);
-  kvf_list_push_back(open, &posted->in_open);
-  kvf_list_ensure_back(&commands->list, &posted->start.in_commands);
-  if (wakes) {
-    wake(commands);
-  }
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id)
-{
-  kvf_commands_lock(commands);
-  for (kvf_list *node = open->next; node != open; node = node->next) {
-    kvf_posted_read *posted = KVF_CONTAINER_OF(node, kvf_posted_read, in_open);
-    if (posted->read.id == read_id) {
-      kvf_commands_post(commands, &posted->cancel);
-      break;
-    }
   }
   kvf_commands_unlock(commands);
 }
@@ -150,23 +117,6 @@ bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns)
     ran = true;
   }
   return ran;
-}
-
-kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open)
-{
-  kvf_commands_lock(commands);
-  kvf_posted_read *posted = kvf_list_is_empty(open) ? NULL : KVF_CONTAINER_OF(open->next, kvf_posted_read, in_open);
-  kvf_commands_unlock(commands);
-  return posted;
-}
-
-void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted)
-{
-  kvf_commands_lock(commands);
-  kvf_list_remove(&posted->in_open);
-  kvf_list_remove(&posted->start.in_commands);
-  kvf_list_remove(&posted->cancel.in_commands);
-  kvf_commands_unlock(commands);
 }
 
 kvf_idleness kvf_commands_rest(kvf_commands *commands)

@@ -1,5 +1,5 @@
-/* What other threads ask of a transport's data thread: commands in the order in which they came, open reads, and the
- * wake-up. Used by the transports whose state is one thread's (tcp, ucx).
+/* What other threads ask of a transport's data thread: commands in the order in which they came, and the wake-up. Used
+ * by the transports whose state is one thread's (tcp, ucx).
  */
 #ifndef KVF_TRANSPORT_COMMANDS_H
 #define KVF_TRANSPORT_COMMANDS_H
@@ -14,14 +14,6 @@ typedef struct kvf_command {
   kvf_list in_commands;
   void (*run)(void *owner, struct kvf_command *command);
 } kvf_command;
-
-/* What is the same in every transport's read. */
-typedef struct kvf_posted_read {
-  kvf_command start;
-  kvf_command cancel;
-  kvf_list in_open; /* the link's list of reads that have not been reported; with the lock */
-  kvf_transfer read;
-} kvf_posted_read;
 
 typedef struct kvf_commands {
   int wake_fd; /* readable when the data thread is to wake up */
@@ -55,16 +47,8 @@ void kvf_commands_post(kvf_commands *commands, kvf_command *command);
 kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument);
 /* Without the lock: the data thread is to end when it has run what was posted. */
 void kvf_commands_stop(kvf_commands *commands);
-/* Without the lock: `posted` becomes one of the `open` reads and will be started. With `wakes` false the caller sees to
- * it that the command is run. */
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, bool wakes);
 /* Without the lock: the data thread is to look again at what it waits for; or only if there is something to run. */
 void kvf_commands_wake(kvf_commands *commands, bool if_any);
-
-/* Without the lock: the read with this id, if it is open, will be cancelled. */
-void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
-                          void (*cancel)(void *, kvf_command *));
 
 /* ---- the data thread, without the lock ---- */
 
@@ -73,10 +57,6 @@ kvf_command *kvf_commands_next(kvf_commands *commands);
 /* Runs all that wait. A command's time begins when it comes, not when the turn did: *now_ns is set for each. False:
  * none waited. */
 bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns);
-/* Any of the open reads; NULL: none. */
-kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open);
-/* The read is over: it cannot be found any more. */
-void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted);
 
 typedef enum kvf_idleness {
   KVF_BUSY, /* something waits to be run: look for events, but do not wait for them */

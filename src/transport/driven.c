@@ -209,14 +209,33 @@ void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driv
   kvf_driven *driven = kvf_driven_of(base->transport);
   kvf_driven_link *link = kvf_driven_link_of(base);
   read->link = link;
-  kvf_posted_read_init(&read->posted, request, start, cancel);
+  read->transfer = *request;
+  kvf_command_init(&read->start, start);
+  kvf_command_init(&read->cancel, cancel);
   bool caller_starts = kvf_driver_read_opened(&driven->driver, request->small);
-  kvf_commands_start_read(&driven->commands, &link->open, &read->posted, !caller_starts);
+  kvf_commands_lock(&driven->commands);
+  kvf_list_push_back(&link->open, &read->in_open);
+  if (caller_starts) { /* which need not wake the data thread */
+    kvf_list_push_back(&driven->commands.list, &read->start.in_commands);
+  } else {
+    kvf_commands_post(&driven->commands, &read->start);
+  }
+  kvf_commands_unlock(&driven->commands);
 }
 
 void kvf_driven_read_cancel(kvf_link *base, uint64_t read_id)
 {
-  kvf_commands_cancel_read(&kvf_driven_of(base->transport)->commands, &kvf_driven_link_of(base)->open, read_id);
+  const kvf_list *open = &kvf_driven_link_of(base)->open;
+  kvf_commands *commands = &kvf_driven_of(base->transport)->commands;
+  kvf_commands_lock(commands);
+  for (kvf_list *node = open->next; node != open; node = node->next) {
+    kvf_driven_read *read = KVF_CONTAINER_OF(node, kvf_driven_read, in_open);
+    if (read->transfer.id == read_id) {
+      kvf_commands_post(commands, &read->cancel);
+      break;
+    }
+  }
+  kvf_commands_unlock(commands);
 }
 
 kvf_status kvf_driven_read_prepare(kvf_driven_read *read)
@@ -230,7 +249,7 @@ kvf_status kvf_driven_read_prepare(kvf_driven_read *read)
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
   read->progress_ns = driven->now_ns;
-  read->chunk = kvf_chunk_of(&link->pages->plan, &read->posted.read, driven->memory->local);
+  read->chunk = kvf_chunk_of(&link->pages->plan, &read->transfer, driven->memory->local);
   return kvf_chunk_check(&read->chunk, &read->bytes);
 }
 
@@ -239,14 +258,27 @@ void kvf_driven_read_progress(kvf_driven_read *read)
   kvf_driven *driven = kvf_driven_of(read->link->base.transport);
   if (driven->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
     read->progress_ns = driven->now_ns;
-    driven->host.read_progress(driven->host.context, read->posted.read.id);
+    driven->host.read_progress(driven->host.context, read->transfer.id);
   }
+}
+
+kvf_driven_read *kvf_driven_open_read(kvf_driven_link *link)
+{
+  kvf_commands *commands = &kvf_driven_of(link->base.transport)->commands;
+  kvf_commands_lock(commands);
+  kvf_list *first = kvf_list_is_empty(&link->open) ? NULL : link->open.next;
+  kvf_commands_unlock(commands);
+  return first == NULL ? NULL : KVF_CONTAINER_OF(first, kvf_driven_read, in_open);
 }
 
 void kvf_driven_read_done(kvf_driven_read *read, const kvf_read_result *result)
 {
   kvf_driven *driven = kvf_driven_of(read->link->base.transport);
-  kvf_commands_close_read(&driven->commands, &read->posted);
-  kvf_driver_read_closed(&driven->driver, read->posted.read.small);
+  kvf_commands_lock(&driven->commands);
+  kvf_list_remove(&read->in_open);
+  kvf_list_remove(&read->start.in_commands);
+  kvf_list_remove(&read->cancel.in_commands);
+  kvf_commands_unlock(&driven->commands);
+  kvf_driver_read_closed(&driven->driver, read->transfer.small);
   driven->host.read_done(driven->host.context, result);
 }

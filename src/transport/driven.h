@@ -60,7 +60,10 @@ struct kvf_driven_link {
 
 /* The first member of a read. */
 typedef struct kvf_driven_read {
-  kvf_posted_read posted;
+  kvf_command start;
+  kvf_command cancel;
+  kvf_list in_open; /* link->open; with the lock */
+  kvf_transfer transfer;
   kvf_driven_link *link;
   kvf_chunk chunk;
   uint64_t bytes;
@@ -138,6 +141,8 @@ void kvf_driven_read_cancel(kvf_link *base, uint64_t read_id);
 KVF_MUST_USE kvf_status kvf_driven_read_prepare(kvf_driven_read *read);
 /* Bytes have arrived. */
 void kvf_driven_read_progress(kvf_driven_read *read);
+/* Any of the link's open reads; NULL: none. */
+kvf_driven_read *kvf_driven_open_read(kvf_driven_link *link);
 /* Reports the read: from here nothing writes to its blocks. */
 void kvf_driven_read_done(kvf_driven_read *read, const kvf_read_result *result);
 

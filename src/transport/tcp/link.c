@@ -78,7 +78,7 @@ static void report(kvf_tcp_read *read, const kvf_read_result *result)
 
 static void end(kvf_tcp_read *read, kvf_status status)
 {
-  kvf_read_result result = {.id = read->driven.posted.read.id, .status = status, .bytes = read->driven.arrived_bytes};
+  kvf_read_result result = {.id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
   report(read, &result);
 }
 
@@ -94,9 +94,8 @@ static void forget(kvf_list *reads)
 
 static kvf_tcp_read *first_open(kvf_tcp_link *link)
 {
-  kvf_commands *commands = &kvf_driven_of(link->driven.base.transport)->commands;
-  kvf_posted_read *posted = kvf_commands_open_read(commands, &link->driven.open);
-  return posted == NULL ? NULL : KVF_CONTAINER_OF(posted, kvf_tcp_read, driven.posted);
+  kvf_driven_read *read = kvf_driven_open_read(&link->driven);
+  return read == NULL ? NULL : KVF_CONTAINER_OF(read, kvf_tcp_read, driven);
 }
 
 /* ---- the end of a link ---- */
@@ -174,7 +173,7 @@ static bool link_flush(kvf_tcp *tcp, kvf_tcp_link *link)
 static bool stage_read(kvf_tcp_link *link)
 {
   kvf_tcp_read *read = KVF_CONTAINER_OF(link->waiting.next, kvf_tcp_read, in_link);
-  const kvf_transfer *wanted = &read->driven.posted.read;
+  const kvf_transfer *wanted = &read->driven.transfer;
   uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)wanted->items_count * KVF_DATA_READ_RUN_BYTES;
   if (room > KVF_FRAME_BODY_BYTES_MAX) {
     room = KVF_FRAME_BODY_BYTES_MAX;
@@ -225,7 +224,7 @@ static void send_reads(kvf_tcp *tcp, kvf_tcp_link *link)
 static void run_start(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
-  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, driven.posted.start);
+  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, driven.start);
   kvf_tcp_link *link = link_of(read->driven.link);
   kvf_status status = kvf_driven_read_prepare(&read->driven);
   if (status != KVF_OK) {
@@ -240,7 +239,7 @@ static void run_start(void *owner, kvf_command *command)
 static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 {
   kvf_tcp_link *link = link_of(read->driven.link);
-  kvf_data_cancel cancel = {.read_id = read->driven.posted.read.id};
+  kvf_data_cancel cancel = {.read_id = read->driven.transfer.id};
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
   size_t bytes = 0;
   bool staged = kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes) == KVF_OK &&
@@ -267,7 +266,7 @@ static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
 
 static void run_cancel(void *owner, kvf_command *command)
 {
-  cancel_read(owner, KVF_CONTAINER_OF(command, kvf_tcp_read, driven.posted.cancel));
+  cancel_read(owner, KVF_CONTAINER_OF(command, kvf_tcp_read, driven.cancel));
 }
 
 /* The link lives on: reads are cancelled. */
@@ -332,7 +331,7 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
   const char *wrong = NULL;
   if (kvf_data_chunk_decode(body, body_bytes, &chunk) != KVF_OK) {
     wrong = "malformed chunk";
-  } else if (read == NULL || chunk.read_id != read->driven.posted.read.id) {
+  } else if (read == NULL || chunk.read_id != read->driven.transfer.id) {
     wrong = "a chunk that is not the next one";
   } else if (chunk.status == KVF_OK && chunk.payload_bytes != read->driven.bytes) {
     wrong = "a chunk of another size than was asked for";
@@ -379,7 +378,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
 {
   kvf_data_trailer trailer;
   kvf_tcp_read *read = answered(link);
-  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->driven.posted.read.id) {
+  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->driven.transfer.id) {
     return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "a trailer that is not the chunk's");
   }
   take_answered(tcp, link, read);
@@ -388,7 +387,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
     return true;
   }
   /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
-  kvf_read_result result = {.id = read->driven.posted.read.id,
+  kvf_read_result result = {.id = read->driven.transfer.id,
                             .status = KVF_OK,
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->driven.incarnation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},

@@ -66,13 +66,13 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 {
   const kvf_read_result result = {
-      .id = read->driven.posted.read.id, .status = status, .bytes = read->driven.arrived_bytes};
+      .id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
   report(ucx, read, &result);
 }
 
 static void end_judged(kvf_ucx *ucx, ucx_read *read)
 {
-  kvf_read_result result = {.id = read->driven.posted.read.id,
+  kvf_read_result result = {.id = read->driven.transfer.id,
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
                             .bytes = read->driven.arrived_bytes,
@@ -93,7 +93,7 @@ static kvf_ucx_seen *place_of(kvf_ucx_link *link, uint32_t slot)
 static void look(ucx_read *read, read_state state)
 {
   read->state = state;
-  kvf_ucx_sample_start(&read->batch, read->link, read->driven.posted.read.lease.slot);
+  kvf_ucx_sample_start(&read->batch, read->link, read->driven.transfer.lease.slot);
 }
 
 static uint32_t get_bytes_max(const kvf_ucx_link *link)
@@ -130,7 +130,7 @@ static void begin_copy(ucx_read *read)
 
 static void looked(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->driven.posted.read.lease;
+  const kvf_lease *lease = &read->driven.transfer.lease;
   const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
   bool live = sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
               memcmp(&sample->head.incarnation, &read->link->driven.incarnation, sizeof(sample->head.incarnation)) == 0;
@@ -176,12 +176,12 @@ static void copied(kvf_ucx *ucx, ucx_read *read)
 static void judged(kvf_ucx *ucx, ucx_read *read)
 {
   const kvf_fence_entry entry = ucx->rooms[read->batch.room].sample.entry;
-  bool live = entry.word == kvf_fence_word_live(read->driven.posted.read.lease.id);
+  bool live = entry.word == kvf_fence_word_live(read->driven.transfer.lease.id);
   read->samples++;
   if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
     read->seen = entry;
-    *place_of(read->link, read->driven.posted.read.lease.slot) =
-        (kvf_ucx_seen){.slot = read->driven.posted.read.lease.slot, .entry = entry};
+    *place_of(read->link, read->driven.transfer.lease.slot) =
+        (kvf_ucx_seen){.slot = read->driven.transfer.lease.slot, .entry = entry};
     look(read, READ_JUDGING);
     return;
   }
@@ -221,13 +221,12 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 static kvf_status prepare(ucx_read *read)
 {
   kvf_status status = kvf_driven_read_prepare(&read->driven);
-  return status == KVF_OK && read->driven.posted.read.lease.slot >= read->link->table_slots ? KVF_LEASE_UNKNOWN
-                                                                                            : status;
+  return status == KVF_OK && read->driven.transfer.lease.slot >= read->link->table_slots ? KVF_LEASE_UNKNOWN : status;
 }
 
 static void begin(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->driven.posted.read.lease;
+  const kvf_lease *lease = &read->driven.transfer.lease;
   const kvf_ucx_seen *seen = place_of(read->link, lease->slot);
   read->memory = ucx->memory;
   read->memory->refs++;
@@ -263,7 +262,7 @@ static void start_waiting(kvf_ucx *ucx)
 static void run_start(void *owner, kvf_command *command)
 {
   kvf_ucx *ucx = owner;
-  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, driven.posted.start);
+  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, driven.start);
   kvf_list_push_back(&read->link->reads, &read->in_reads);
   kvf_list_push_back(&ucx->waiting, &read->in_queue);
   start_waiting(ucx);
@@ -285,7 +284,7 @@ static void stop(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 
 static void run_cancel(void *owner, kvf_command *command)
 {
-  stop(owner, KVF_CONTAINER_OF(command, ucx_read, driven.posted.cancel), KVF_CANCELLED);
+  stop(owner, KVF_CONTAINER_OF(command, ucx_read, driven.cancel), KVF_CANCELLED);
 }
 
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status)

@@ -110,24 +110,3 @@ COMMANDS_TEST(who_waits_gets_the_answer)
   assert_int_equal(number, 8);
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
-
-COMMANDS_TEST(reads_are_found_while_they_are_open)
-{
-  kvf_posted_read reads[2];
-  kvf_list open;
-  kvf_list_init(&open);
-  for (uint64_t i = 0; i < 2; i++) {
-    const kvf_transfer request = {.id = 7 + i};
-    kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
-    kvf_commands_start_read(&commands, &open, &reads[i], true);
-  }
-  assert_ptr_equal(kvf_commands_next(&commands), &reads[0].start);
-  kvf_commands_cancel_read(&commands, &open, 99);
-  kvf_commands_cancel_read(&commands, &open, 8);
-  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[0]);
-  kvf_commands_close_read(&commands, &reads[0]);
-  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[1]);
-  kvf_commands_close_read(&commands, &reads[1]); /* and what was wished of it is off the list */
-  assert_null(kvf_commands_open_read(&commands, &open));
-  assert_null(kvf_commands_next(&commands));
-}

@@ -183,16 +183,13 @@ static void sleep_as_data_thread(void)
  * waking it must wake it when the caller cannot drive. */
 SET_TEST(a_data_thread_at_work_is_told_of_commands)
 {
-  kvf_posted_read read;
-  kvf_list open;
-  const kvf_transfer request = {.id = 1};
-  kvf_list_init(&open);
-  kvf_posted_read_init(&read, &request, run_nothing, run_nothing);
+  kvf_command command;
+  kvf_command_init(&command, run_nothing);
   (void)pthread_mutex_lock(&w.driver.lock);
   sleep_as_data_thread();
   assert_false(kvf_driver_take(&w.driver, &w.commands));
   assert_false(is_awake()); /* there is none */
-  kvf_commands_start_read(&w.commands, &open, &read, false);
+  kvf_list_push_back(&w.commands.list, &command.in_commands);
   assert_false(is_awake());
   assert_false(kvf_driver_take(&w.driver, &w.commands));
   assert_true(is_awake());
