@@ -194,6 +194,7 @@ static void forgo_fence(const kvf_local_link *link)
   }
 }
 
+/* Without the lock. KVF_OK: the check is under way. KVF_LIMIT: not yet, since others are. Else it has failed. */
 static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
@@ -230,19 +231,7 @@ static void report_check(kvf_local *local, kvf_local_link *link, kvf_status stat
   local->host.link_up(local->host.context, &link->base, status);
 }
 
-/* Without the lock: begins the check of a link in CHECKING. KVF_OK: it is under way. KVF_LIMIT: not yet, since others
- * are. Else it has failed, and link_up() has been reported. */
-static kvf_status link_begin_check(kvf_local *local, kvf_local_link *link)
-{
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status = begin_check(local, link, message);
-  if (status != KVF_OK && status != KVF_LIMIT) {
-    report_check(local, link, status, message);
-  }
-  return status;
-}
-
-/* Likewise, when the check is done: reports link_up(). */
+/* Without the lock, when the check is done. */
 static void link_end_check(kvf_local *local, kvf_local_link *link)
 {
   kvf_local_check *check = link->check;
@@ -709,7 +698,11 @@ static bool begin_checks(kvf_local *local)
   while ((node = kvf_list_pop_front(&local->unchecked)) != NULL) {
     kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
     (void)pthread_mutex_unlock(&local->lock);
-    kvf_status status = link_begin_check(local, link);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    kvf_status status = begin_check(local, link, message);
+    if (status != KVF_OK && status != KVF_LIMIT) {
+      report_check(local, link, status, message);
+    }
     (void)pthread_mutex_lock(&local->lock);
     const bool is_held = !kvf_list_is_linked(&link->in_checks); /* else nobody wants it any more */
     if (is_held && (status == KVF_OK || status == KVF_LIMIT)) {

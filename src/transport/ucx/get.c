@@ -11,10 +11,7 @@ void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_uc
   batch->ucx = ucx;
   batch->ready = ready;
   batch->room = UINT32_MAX;
-  batch->busy = 0;
-  batch->ended_bytes = 0;
-  batch->error = KVF_UCS_OK;
-  batch->claim = (kvf_ucx_claim){.slot = KVF_UCX_SLOT_NONE};
+  batch->claim.slot = KVF_UCX_SLOT_NONE;
 }
 
 static void get_end(kvf_ucx_get *get, kvf_ucs_status status)

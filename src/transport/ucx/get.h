@@ -6,6 +6,7 @@
 
 #include "transport/ucx/common.h"
 
+/* It is zeroed. */
 void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_ucx *ucx, kvf_ucx_batch *batch));
 static inline bool kvf_ucx_batch_is_full(const kvf_ucx_batch *batch)
 {

@@ -90,6 +90,13 @@ static kvf_ucx_seen *place_of(kvf_ucx_link *link, uint32_t slot)
   return &link->seen[slot % KVF_UCX_SEEN];
 }
 
+static void note_seen(ucx_read *read, kvf_fence_entry entry)
+{
+  const uint32_t slot = read->driven.transfer.lease.slot;
+  read->seen = entry;
+  *place_of(read->link, slot) = (kvf_ucx_seen){.slot = slot, .entry = entry};
+}
+
 static void look(ucx_read *read, read_state state)
 {
   read->state = state;
@@ -138,8 +145,7 @@ static void looked(kvf_ucx *ucx, ucx_read *read)
     end_judged(ucx, read);
     return;
   }
-  read->seen = sample->entry;
-  *place_of(read->link, lease->slot) = (kvf_ucx_seen){.slot = lease->slot, .entry = sample->entry};
+  note_seen(read, sample->entry);
   begin_copy(read);
 }
 
@@ -179,9 +185,7 @@ static void judged(kvf_ucx *ucx, ucx_read *read)
   bool live = entry.word == kvf_fence_word_live(read->driven.transfer.lease.id);
   read->samples++;
   if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
-    read->seen = entry;
-    *place_of(read->link, read->driven.transfer.lease.slot) =
-        (kvf_ucx_seen){.slot = read->driven.transfer.lease.slot, .entry = entry};
+    note_seen(read, entry);
     look(read, READ_JUDGING);
     return;
   }

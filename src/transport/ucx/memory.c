@@ -41,13 +41,6 @@ static bool map_all(kvf_ucx_memory *memory, char *message)
 
 /* ---- description, in the data thread ---- */
 
-/* What describe() needs of UCX while it writes. */
-typedef struct described {
-  void *worker;
-  kvf_ucx_memory_key table;
-  kvf_ucx_memory_key memories[KVF_UCX_MEMORIES_MAX];
-} described;
-
 static kvf_status pack_key(const kvf_ucx *ucx, const void *address, kvf_ucp_mem mem, kvf_ucx_memory_key *out)
 {
   void *key = NULL;
@@ -63,69 +56,49 @@ static kvf_status pack_key(const kvf_ucx *ucx, const void *address, kvf_ucp_mem 
   return KVF_OK;
 }
 
-static kvf_status pack_keys(const kvf_ucx_memory *memory, described *out)
-{
-  const kvf_ucx *ucx = memory->ucx;
-  const kvf_paging *pages = memory->pages;
-  kvf_status status = pack_key(ucx, pages->table, memory->mems[memory->mems_count - 1], &out->table);
-  for (uint32_t i = 0; status == KVF_OK && i < pages->regions_count + pages->checksums_count; i++) {
-    uint32_t at = i < pages->regions_count ? i : i + pages->checksums_count;
-    status = pack_key(ucx, pages->served[i].base, memory->mems[at], &out->memories[i]);
-  }
-  return status;
-}
-
-static void key_free(const kvf_ucx *ucx, const kvf_ucx_memory_key *key)
-{
-  if (key->key != NULL) {
-    ucx->api->rkey_buffer_release((void *)(uintptr_t)key->key);
-  }
-}
-
-static void described_free(const kvf_ucx *ucx, described *made)
-{
-  if (made->worker != NULL) {
-    ucx->api->worker_release_address(ucx->server, made->worker);
-  }
-  key_free(ucx, &made->table);
-  for (uint32_t i = 0; i < KVF_UCX_MEMORIES_MAX; i++) {
-    key_free(ucx, &made->memories[i]);
-  }
-  free(made);
-}
-
 static kvf_status write_description(const kvf_ucx_memory *memory, uint8_t *out, size_t *out_bytes)
 {
   kvf_ucx *ucx = memory->ucx;
+  const kvf_paging *pages = memory->pages;
+  const uint32_t served = pages->regions_count + pages->checksums_count;
+  void *worker = NULL;
   size_t worker_bytes = 0;
-  described *made = calloc(1, sizeof(*made));
-  if (made == NULL) {
+  kvf_ucx_memory_key *keys = calloc((size_t)served + 1, sizeof(*keys)); /* the last is the table's */
+  if (keys == NULL) {
     return KVF_NO_MEMORY;
   }
-  kvf_status status = KVF_SYSTEM;
-  if (ucx->api->worker_get_address(ucx->server, &made->worker, &worker_bytes) != KVF_UCS_OK) {
-    made->worker = NULL;
-    goto free_made;
+  if (ucx->api->worker_get_address(ucx->server, &worker, &worker_bytes) != KVF_UCS_OK) {
+    free(keys);
+    return KVF_SYSTEM;
   }
-  status = worker_bytes > KVF_UCX_ADDRESS_BYTES_MAX ? KVF_LIMIT : pack_keys(memory, made);
-  if (status != KVF_OK) {
-    goto free_made;
+  kvf_status status = worker_bytes > KVF_UCX_ADDRESS_BYTES_MAX ? KVF_LIMIT : KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i <= served; i++) {
+    uint32_t at = i < pages->regions_count ? i : i + pages->checksums_count;
+    const void *address = i < served ? pages->served[i].base : pages->table;
+    status = pack_key(ucx, address, memory->mems[at], &keys[i]);
   }
-  const kvf_ucx_description description = {
-      .incarnation = ucx->driven.config.incarnation,
-      .ucx_major = (uint16_t)ucx->api->major,
-      .ucx_minor = (uint16_t)ucx->api->minor,
-      .worker = made->worker,
-      .worker_bytes = (uint16_t)worker_bytes,
-      .table_slots = memory->pages->table_slots,
-      .table = made->table,
-      .regions_count = memory->pages->regions_count,
-      .checksums_count = memory->pages->checksums_count,
-      .memories = made->memories,
-  };
-  status = kvf_ucx_description_write(&description, out, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, out_bytes);
-free_made:
-  described_free(ucx, made);
+  if (status == KVF_OK) {
+    const kvf_ucx_description description = {
+        .incarnation = ucx->driven.config.incarnation,
+        .ucx_major = (uint16_t)ucx->api->major,
+        .ucx_minor = (uint16_t)ucx->api->minor,
+        .worker = worker,
+        .worker_bytes = (uint16_t)worker_bytes,
+        .table_slots = pages->table_slots,
+        .table = keys[served],
+        .regions_count = pages->regions_count,
+        .checksums_count = pages->checksums_count,
+        .memories = keys,
+    };
+    status = kvf_ucx_description_write(&description, out, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, out_bytes);
+  }
+  for (uint32_t i = 0; i <= served; i++) {
+    if (keys[i].key != NULL) {
+      ucx->api->rkey_buffer_release((void *)(uintptr_t)keys[i].key);
+    }
+  }
+  ucx->api->worker_release_address(ucx->server, worker);
+  free(keys);
   return status;
 }
 
