@@ -1,6 +1,7 @@
 #include "transport/driven.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf
   kvf_list_init(&driven->links);
   kvf_list_init(&driven->connecting);
   kvf_commands_init(&driven->commands);
-  kvf_driver_init(&driven->driver);
+  (void)pthread_mutex_init(&driven->lock, NULL);
 }
 
 kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven), char *message)
@@ -39,12 +40,6 @@ kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(
   return error == 0 ? KVF_OK : kvf_fail(KVF_SYSTEM, message, "%s: no thread: %s", name, strerror(error));
 }
 
-bool kvf_driven_may_spin(const kvf_driven *driven)
-{
-  return kvf_driver_may_spin(&driven->driver) &&
-         driven->now_ns < kvf_time_add(driven->busy_ns, driven->config.spin_us * KVF_NS_PER_US);
-}
-
 void kvf_driven_stop(kvf_driven *driven)
 {
   kvf_commands_stop(&driven->commands);
@@ -54,7 +49,7 @@ void kvf_driven_stop(kvf_driven *driven)
 void kvf_driven_free(kvf_driven *driven)
 {
   kvf_own_fd_close(driven->epoll_fd);
-  kvf_driver_free(&driven->driver);
+  (void)pthread_mutex_destroy(&driven->lock);
   kvf_commands_free(&driven->commands);
 }
 
@@ -84,6 +79,70 @@ void kvf_driven_use_memory(kvf_driven *driven, const kvf_paging *memory)
 {
   driven->memory = memory;
   driven->generation++;
+}
+
+/* ---- whose turn it is ---- */
+
+int kvf_driven_wait(kvf_driven *driven, struct epoll_event *events, int capacity, uint64_t due_ns)
+{
+  const uint64_t now_ns = driven->now_ns;
+  if (driven->asks >= KVF_DRIVEN_ASKS_MIN) {
+    driven->light_until_ns = kvf_time_add(now_ns, KVF_DRIVEN_LOOK_NS);
+  }
+  driven->asks = 0;
+  bool is_light =
+      now_ns < driven->light_until_ns && atomic_load_explicit(&driven->large_open, memory_order_relaxed) == 0;
+  if (is_light) {
+    due_ns = kvf_time_min(due_ns, driven->light_until_ns);
+  }
+
+  int wait_ms = kvf_thread_wait_ms(now_ns, due_ns);
+  int count = 0;
+  driven->waits_until_ns = due_ns;
+  driven->has_driven = false;
+  (void)pthread_mutex_unlock(&driven->lock);
+  if (is_light) {
+    struct pollfd wake = {.fd = driven->commands.wake_fd, .events = POLLIN};
+    (void)poll(&wake, 1, wait_ms);
+  } else {
+    count = epoll_wait(driven->epoll_fd, events, capacity, wait_ms);
+  }
+  (void)pthread_mutex_lock(&driven->lock);
+  return is_light || driven->has_driven ? epoll_wait(driven->epoll_fd, events, capacity, 0) : count;
+}
+
+bool kvf_driven_may_spin(const kvf_driven *driven)
+{
+  return atomic_load_explicit(&driven->small_open, memory_order_relaxed) == 0 &&
+         driven->now_ns < kvf_time_add(driven->busy_ns, driven->config.spin_us * KVF_NS_PER_US);
+}
+
+/* ---- a caller ---- */
+
+bool kvf_driven_has_small(const kvf_driven *driven)
+{
+  return atomic_load_explicit(&driven->small_open, memory_order_relaxed) > 0 &&
+         atomic_load_explicit(&driven->large_open, memory_order_relaxed) == 0;
+}
+
+bool kvf_driven_take(kvf_driven *driven)
+{
+  if (pthread_mutex_trylock(&driven->lock) != 0) {
+    kvf_commands_wake(&driven->commands, true); /* it may have looked already */
+    return false;
+  }
+  driven->has_driven = true;
+  return true;
+}
+
+void kvf_driven_leave(kvf_driven *driven, bool asked, uint64_t due_ns, bool wakes)
+{
+  driven->asks += asked;
+  bool is_early = due_ns < driven->waits_until_ns;
+  (void)pthread_mutex_unlock(&driven->lock);
+  if (is_early || wakes) {
+    kvf_commands_wake(&driven->commands, false);
+  }
 }
 
 /* ---- links ---- */
@@ -203,6 +262,11 @@ uint64_t kvf_driven_links_tick(kvf_driven *driven, const char *what)
 
 /* ---- reads ---- */
 
+static atomic_uint *open_count(kvf_driven *driven, const kvf_transfer *read)
+{
+  return read->small ? &driven->small_open : &driven->large_open;
+}
+
 void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driven_read *read,
                            void (*start)(void *, kvf_command *), void (*cancel)(void *, kvf_command *))
 {
@@ -212,10 +276,10 @@ void kvf_driven_read_start(kvf_link *base, const kvf_transfer *request, kvf_driv
   read->transfer = *request;
   kvf_command_init(&read->start, start);
   kvf_command_init(&read->cancel, cancel);
-  bool caller_starts = kvf_driver_read_opened(&driven->driver, request->small);
+  (void)atomic_fetch_add_explicit(open_count(driven, request), 1, memory_order_relaxed);
   kvf_commands_lock(&driven->commands);
   kvf_list_push_back(&link->open, &read->in_open);
-  if (caller_starts) { /* which need not wake the data thread */
+  if (request->small && kvf_driven_has_small(driven)) { /* the caller starts it: no thread need be woken */
     kvf_list_push_back(&driven->commands.list, &read->start.in_commands);
   } else {
     kvf_commands_post(&driven->commands, &read->start);
@@ -279,6 +343,6 @@ void kvf_driven_read_done(kvf_driven_read *read, const kvf_read_result *result)
   kvf_list_remove(&read->start.in_commands);
   kvf_list_remove(&read->cancel.in_commands);
   kvf_commands_unlock(&driven->commands);
-  kvf_driver_read_closed(&driven->driver, read->transfer.small);
+  (void)atomic_fetch_sub_explicit(open_count(driven, &read->transfer), 1, memory_order_relaxed);
   driven->host.read_done(driven->host.context, result);
 }

@@ -1,13 +1,26 @@
 /* A transport whose state is one data thread's, as far as that is the same in all of them (tcp, ucx): its thread, its
- * links and its reads. Who the data thread is, driver.h says; what other threads ask of it, commands.h.
+ * links and its reads. What other threads ask of it, commands.h says.
+ *
+ * Whose turn it is to be the data thread: the thread that was started for it, or a caller that looks after its own
+ * small reads, so that no thread must be woken to send or to receive them. Whoever holds `lock` is the data thread. Its
+ * own thread lets go of it while it waits, and while callers ask again and again it waits for commands only, so that an
+ * answer wakes nobody.
  */
 #ifndef KVF_TRANSPORT_DRIVEN_H
 #define KVF_TRANSPORT_DRIVEN_H
 
+#include <stdatomic.h>
+#include <sys/epoll.h>
+
 #include "base/log.h"
+#include "base/time.h"
 #include "transport/commands.h"
-#include "transport/driver.h"
 #include "transport/paging.h"
+
+/* Callers that have asked this often since the data thread began to wait are taken to poll without a pause, */
+#define KVF_DRIVEN_ASKS_MIN 3
+/* for this long. It is also the longest that an answer waits if they stop polling. */
+#define KVF_DRIVEN_LOOK_NS KVF_NS_PER_MS
 
 typedef struct kvf_driven_link kvf_driven_link;
 
@@ -19,7 +32,13 @@ typedef struct kvf_driven {
   /* Constant. The link has failed: closes what it has open, and ends its reads as `status`. */
   void (*close_link)(struct kvf_driven *driven, kvf_driven_link *link, kvf_status status);
 
-  kvf_driver driver;
+  pthread_mutex_t lock;    /* taken before the host's locks, never under them; with it, the next four */
+  uint64_t waits_until_ns; /* the data thread's own */
+  uint64_t light_until_ns; /* until when the data thread waits for commands only */
+  uint32_t asks;           /* callers', since the data thread began to wait */
+  bool has_driven;         /* a caller has, since then */
+  atomic_uint small_open;  /* reads that callers may look after */
+  atomic_uint large_open;  /* others: while there is one, no caller drives, since it would copy that too */
   kvf_commands commands;
   pthread_t thread;
   int epoll_fd;     /* the commands' wake_fd is in it, with NULL as its data */
@@ -89,8 +108,6 @@ void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf
 /* Starts the data thread, main(driven). On failure it runs not, and message (KVF_MESSAGE_BYTES_MAX) says why. */
 KVF_MUST_USE kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven),
                                          char *message);
-/* In it: whether to poll rather than to wait. While it does, what is posted need not wake it. */
-bool kvf_driven_may_spin(const kvf_driven *driven);
 /* Waits for it: it ends when it has run what was posted. */
 void kvf_driven_stop(kvf_driven *driven);
 void kvf_driven_free(kvf_driven *driven);
@@ -101,6 +118,24 @@ void kvf_driven_log(kvf_driven *driven, kvf_log_level level, kvf_status why, con
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* In the data thread: from now on `memory` is the rank's; NULL: it has none. */
 void kvf_driven_use_memory(kvf_driven *driven, const kvf_paging *memory);
+
+/* ---- the data thread's own thread, with `lock` ---- */
+
+/* As epoll_wait() until `due_ns`, without `lock` meanwhile. What callers have served by then is not among the events.
+ */
+int kvf_driven_wait(kvf_driven *driven, struct epoll_event *events, int capacity, uint64_t due_ns);
+/* Whether it is to poll rather than to wait: then no caller drives. What is posted need not wake it. */
+bool kvf_driven_may_spin(const kvf_driven *driven);
+
+/* ---- a caller, without locks ---- */
+
+/* Whether there are small reads that callers may look after. */
+bool kvf_driven_has_small(const kvf_driven *driven);
+/* Becomes the data thread, unless that is at work: then it is told to look for commands once more if there are some. */
+bool kvf_driven_take(kvf_driven *driven);
+/* Ends that. `asked`: there was no command, the caller came to ask. There is something to do at `due_ns`, or at once
+ * for the data thread's own thread if `wakes`. */
+void kvf_driven_leave(kvf_driven *driven, bool asked, uint64_t due_ns, bool wakes);
 
 /* ---- links ---- */
 

@@ -100,12 +100,11 @@ static void request_drop(kvf_tcp_conn *conn, kvf_tcp_request *request)
 
 static void requests_free(kvf_tcp_conn *conn)
 {
+  kvf_list *node;
   if (conn->sending != NULL) {
     request_drop(conn, conn->sending);
-    conn->sending = NULL;
   }
-  while (!kvf_list_is_empty(&conn->requests)) {
-    kvf_list *node = kvf_list_pop_front(&conn->requests);
+  while ((node = kvf_list_pop_front(&conn->requests)) != NULL) {
     request_drop(conn, KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests));
   }
 }
@@ -317,11 +316,8 @@ static bool answer(kvf_tcp *tcp, kvf_tcp_conn *conn)
 
 void kvf_tcp_server_reap(kvf_tcp *tcp)
 {
-  for (;;) {
-    kvf_list *node = kvf_list_pop_front(&tcp->retired);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&tcp->retired)) != NULL) {
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
     requests_free(conn);
     kvf_tcp_stream_free(&conn->stream);

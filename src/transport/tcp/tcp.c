@@ -58,8 +58,7 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
   struct epoll_event events[EVENTS_MAX];
   int count;
   if (idleness == KVF_IDLE && !may_spin(tcp)) {
-    count = kvf_driver_wait(&tcp->driven.driver, &tcp->driven.commands, tcp->driven.epoll_fd, events, EVENTS_MAX,
-                            tcp->driven.now_ns, due_ns);
+    count = kvf_driven_wait(&tcp->driven, events, EVENTS_MAX, due_ns);
   } else {
     /* Whoever is to send more of a large chunk, or to take it, may have been given this core, and moves more at once
      * the longer it has it. */
@@ -83,11 +82,11 @@ static uint64_t tick(kvf_tcp *tcp)
 static void *thread_main(void *argument)
 {
   kvf_tcp *tcp = argument;
-  (void)pthread_mutex_lock(&tcp->driven.driver.lock);
+  (void)pthread_mutex_lock(&tcp->driven.lock);
   do {
     (void)kvf_commands_run(&tcp->driven.commands, tcp, &tcp->driven.now_ns);
   } while (turn(tcp, tick(tcp)));
-  (void)pthread_mutex_unlock(&tcp->driven.driver.lock);
+  (void)pthread_mutex_unlock(&tcp->driven.lock);
   assert(kvf_list_is_empty(&tcp->driven.links));
   return NULL;
 }
@@ -96,14 +95,14 @@ static void *thread_main(void *argument)
 static bool tcp_assist(kvf_transport *transport)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  if (kvf_driver_has_small(&tcp->driven.driver) && kvf_driver_take(&tcp->driven.driver, &tcp->driven.commands)) {
+  if (kvf_driven_has_small(&tcp->driven) && kvf_driven_take(&tcp->driven)) {
     struct epoll_event events[EVENTS_MAX];
     bool asked = !kvf_commands_run(&tcp->driven.commands, tcp, &tcp->driven.now_ns);
     int count = epoll_wait(tcp->driven.epoll_fd, events, EVENTS_MAX, 0);
     bool left = serve(tcp, events, count, true);
-    kvf_driver_leave(&tcp->driven.driver, &tcp->driven.commands, asked, tick(tcp), left);
+    kvf_driven_leave(&tcp->driven, asked, tick(tcp), left);
   }
-  return kvf_driver_has_small(&tcp->driven.driver);
+  return kvf_driven_has_small(&tcp->driven);
 }
 
 /* ---- open and close ---- */

@@ -15,7 +15,7 @@ bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
 {
   const kvf_ucp_worker_params params = {
       .field_mask = KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE | KVF_UCP_WORKER_PARAM_FIELD_FLAGS,
-      .thread_mode = KVF_UCS_THREAD_MODE_SERIALIZED, /* by the driver's lock */
+      .thread_mode = KVF_UCS_THREAD_MODE_SERIALIZED, /* by the lock of who drives */
       /* Answers that are on their way when the memory goes away: nobody waits for them. */
       .flags = KVF_UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK,
   };

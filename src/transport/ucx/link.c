@@ -197,23 +197,14 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 {
   ucx_read *read = KVF_CONTAINER_OF(batch, ucx_read, batch);
   if (batch->error != KVF_UCS_OK && read->stop == KVF_OK) {
-    kvf_ucx_link *link = read->link;
-    link_get_failed(ucx, link, batch->error); /* stops and, if it can, ends this read too */
-    start_waiting(ucx);
-    return;
-  }
-  if (read->stop != KVF_OK) {
-    if (batch->busy == 0) {
-      end(ucx, read, read->stop);
-      start_waiting(ucx);
-    }
-    return;
-  }
-  if (read->state == READ_COPYING) {
+    link_get_failed(ucx, read->link, batch->error); /* stops and, if it can, ends this read too */
+  } else if (read->stop == KVF_OK && read->state == READ_COPYING) {
     copied(ucx, read);
+  } else if (batch->busy == 0 && read->stop != KVF_OK) {
+    end(ucx, read, read->stop);
   } else if (batch->busy == 0 && read->state == READ_LOOKING) {
     looked(ucx, read);
-  } else if (batch->busy == 0 && read->state == READ_JUDGING) {
+  } else if (batch->busy == 0) {
     judged(ucx, read);
   }
   start_waiting(ucx);
@@ -293,18 +284,14 @@ static void run_cancel(void *owner, kvf_command *command)
 
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status)
 {
-  kvf_list *next;
   const kvf_list *last = link->reads.prev;
-  if (kvf_list_is_empty(&link->reads)) {
-    return;
-  }
-  for (kvf_list *node = link->reads.next;; node = next) {
-    bool is_last = node == last;
-    next = node->next;
-    stop(ucx, KVF_CONTAINER_OF(node, ucx_read, in_reads), status);
-    if (is_last) { /* the link may be gone with it */
-      return;
-    }
+  kvf_list *next = link->reads.next;
+  bool over = kvf_list_is_empty(&link->reads);
+  while (!over) {
+    ucx_read *read = KVF_CONTAINER_OF(next, ucx_read, in_reads);
+    over = next == last; /* the link may be gone with it */
+    next = next->next;
+    stop(ucx, read, status);
   }
 }
 

@@ -185,8 +185,7 @@ static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
   bool is_idle = !was_busy && idleness != KVF_BUSY;
   if (is_idle && may_wait(ucx, &due_ns)) {
     struct epoll_event events[EVENTS_MAX];
-    int count = kvf_driver_wait(&ucx->driven.driver, &ucx->driven.commands, ucx->driven.epoll_fd, events, EVENTS_MAX,
-                                ucx->driven.now_ns, due_ns);
+    int count = kvf_driven_wait(&ucx->driven, events, EVENTS_MAX, due_ns);
     for (int i = 0; i < count; i++) {
       if (events[i].data.ptr == NULL) {
         kvf_commands_drain(&ucx->driven.commands);
@@ -215,7 +214,7 @@ static void *thread_main(void *argument)
   kvf_ucx *ucx = argument;
   bool busy;
   uint64_t due_ns;
-  (void)pthread_mutex_lock(&ucx->driven.driver.lock);
+  (void)pthread_mutex_lock(&ucx->driven.lock);
   do {
     busy = kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
     busy = progress(ucx, ucx->reader) || busy;
@@ -225,7 +224,7 @@ static void *thread_main(void *argument)
       ucx->driven.busy_ns = ucx->driven.now_ns;
     }
   } while (turn(ucx, busy, due_ns));
-  (void)pthread_mutex_unlock(&ucx->driven.driver.lock);
+  (void)pthread_mutex_unlock(&ucx->driven.lock);
   close_ucx(ucx);
   return NULL;
 }
@@ -249,16 +248,16 @@ static bool is_asked(const kvf_ucx *ucx)
 static bool ucx_assist(kvf_transport *transport)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  if (kvf_driver_has_small(&ucx->driven.driver) && kvf_driver_take(&ucx->driven.driver, &ucx->driven.commands)) {
+  if (kvf_driven_has_small(&ucx->driven) && kvf_driven_take(&ucx->driven)) {
     uint64_t due_ns = KVF_TIME_NEVER;
     bool asked = !kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
     bool busy = true;
     for (int i = 0; busy && i < ASSIST_TURNS; i++) {
       busy = act(ucx, progress(ucx, ucx->reader), &due_ns);
     }
-    kvf_driver_leave(&ucx->driven.driver, &ucx->driven.commands, asked, due_ns, busy || is_asked(ucx));
+    kvf_driven_leave(&ucx->driven, asked, due_ns, busy || is_asked(ucx));
   }
-  return kvf_driver_has_small(&ucx->driven.driver);
+  return kvf_driven_has_small(&ucx->driven);
 }
 
 /* ---- open and close ---- */
