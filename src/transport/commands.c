@@ -14,12 +14,10 @@ void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command
 
 void kvf_commands_init(kvf_commands *commands)
 {
+  *commands = (kvf_commands){.wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
   kvf_list_init(&commands->list);
-  commands->asleep = false;
-  commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
   (void)pthread_cond_init(&commands->answered, NULL);
-  commands->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 void kvf_commands_free(kvf_commands *commands)

@@ -12,32 +12,32 @@
 
 /* ---- life ---- */
 
-void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf_transport_config *config,
-                     const kvf_transport_host *host, uint32_t log_lines_per_s)
+kvf_status kvf_driven_open(kvf_driven *driven, const kvf_transport_ops *ops, const kvf_transport_config *config,
+                           const kvf_transport_host *host, uint32_t log_lines_per_s, char *message)
 {
+  struct epoll_event event = {.events = EPOLLIN};
   driven->base.ops = ops;
   driven->host = *host;
   driven->config = *config;
-  driven->epoll_fd = -1;
   driven->now_ns = kvf_clock_now();
   kvf_log_limit_init(&driven->log_limit, log_lines_per_s);
   kvf_list_init(&driven->links);
   kvf_list_init(&driven->connecting);
-  kvf_commands_init(&driven->commands);
   (void)pthread_mutex_init(&driven->lock, NULL);
+  kvf_commands_init(&driven->commands);
+  driven->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  if (driven->epoll_fd < 0 || driven->commands.wake_fd < 0 ||
+      epoll_ctl(driven->epoll_fd, EPOLL_CTL_ADD, driven->commands.wake_fd, &event) != 0) {
+    return kvf_fail(KVF_SYSTEM, message, "%s: no file descriptors: %s", ops->name, strerror(errno));
+  }
+  return KVF_OK;
 }
 
 kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven), char *message)
 {
-  const char *name = driven->base.ops->name;
-  struct epoll_event event = {.events = EPOLLIN};
-  driven->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  if (driven->epoll_fd < 0 || driven->commands.wake_fd < 0 ||
-      epoll_ctl(driven->epoll_fd, EPOLL_CTL_ADD, driven->commands.wake_fd, &event) != 0) {
-    return kvf_fail(KVF_SYSTEM, message, "%s: no file descriptors: %s", name, strerror(errno));
-  }
   int error = kvf_thread_start(&driven->thread, thread_name, main, driven, &driven->config.thread_cpus);
-  return error == 0 ? KVF_OK : kvf_fail(KVF_SYSTEM, message, "%s: no thread: %s", name, strerror(error));
+  return error == 0 ? KVF_OK
+                    : kvf_fail(KVF_SYSTEM, message, "%s: no thread: %s", driven->base.ops->name, strerror(error));
 }
 
 void kvf_driven_stop(kvf_driven *driven)

@@ -102,10 +102,12 @@ static inline kvf_driven_link *kvf_driven_link_of(kvf_link *link)
 
 /* ---- life ---- */
 
-/* At most `log_lines_per_s` for one reason. kvf_driven_free() is to be called, also if nothing else is. */
-void kvf_driven_init(kvf_driven *driven, const kvf_transport_ops *ops, const kvf_transport_config *config,
-                     const kvf_transport_host *host, uint32_t log_lines_per_s);
-/* Starts the data thread, main(driven). On failure it runs not, and message (KVF_MESSAGE_BYTES_MAX) says why. */
+/* At most `log_lines_per_s` for one reason. kvf_driven_free() is to be called in any case. Of this and the next, on
+ * failure: message (KVF_MESSAGE_BYTES_MAX) says why. */
+KVF_MUST_USE kvf_status kvf_driven_open(kvf_driven *driven, const kvf_transport_ops *ops,
+                                        const kvf_transport_config *config, const kvf_transport_host *host,
+                                        uint32_t log_lines_per_s, char *message);
+/* Starts the data thread, main(driven). */
 KVF_MUST_USE kvf_status kvf_driven_start(kvf_driven *driven, const char *thread_name, void *(*main)(void *driven),
                                          char *message);
 /* Waits for it: it ends when it has run what was posted. */

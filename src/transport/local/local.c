@@ -675,17 +675,20 @@ static void keep_events(kvf_local *local, int timeout_ms)
   }
 }
 
-/* Under the lock: a link whose check is done, taken out; NULL: there is none. */
+/* A link whose check is done, taken out; NULL: there is none. */
 static kvf_local_link *take_checked(kvf_local *local)
 {
-  for (kvf_list *node = local->checking.next; node != &local->checking; node = node->next) {
+  kvf_local_link *found = NULL;
+  (void)pthread_mutex_lock(&local->lock);
+  for (kvf_list *node = local->checking.next; node != &local->checking && found == NULL; node = node->next) {
     kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
-    if (kvf_local_check_is_done(link->check)) {
-      kvf_list_remove(node);
-      return link;
-    }
+    found = kvf_local_check_is_done(link->check) ? link : NULL;
   }
-  return NULL;
+  if (found != NULL) {
+    kvf_list_remove(&found->in_checks);
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+  return found;
 }
 
 /* False: there are too many checks under way, and it has to be tried again. */
@@ -722,15 +725,10 @@ static int keep_checks(kvf_local *local)
 {
   kvf_local_link *link;
   const int wait_ms = begin_checks(local) ? -1 : KVF_LOCAL_LOOK_MS;
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    link = take_checked(local);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (link == NULL) {
-      return wait_ms;
-    }
+  while ((link = take_checked(local)) != NULL) {
     link_end_check(local, link);
   }
+  return wait_ms;
 }
 
 static void keep_ended(kvf_local *local)

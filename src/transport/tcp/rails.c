@@ -38,7 +38,7 @@ typedef struct rails_link {
   uint32_t first;     /* the part that reads go to if it has no more than others; sessions take turns */
   uint32_t turn;      /* likewise among the peer's rails, if it has more or fewer than we */
   uint32_t waiting;   /* parts that are not up yet */
-  atomic_uint failed; /* the part that has ended an established link, and says so to reads; NONE */
+  atomic_uint failed; /* the part that has ended the link, and says so to reads; NONE */
   uint32_t telling;   /* calls of the host's that are under way */
   kvf_status failure; /* that the host is to be told of when it has been told that the link is up */
   kvf_link *parts[KVF_RAILS_MAX];
@@ -84,35 +84,27 @@ static void tell(rails *all, rails_link *link, void (*what)(void *, kvf_link *, 
   }
 }
 
-static void on_link_up(void *context, kvf_link *part, kvf_status status)
+/* It has come up, or failed: then or later. */
+static void on_link(void *context, kvf_link *part, kvf_status status)
 {
-  rails *all = ((const rail *)context)->of;
-  (void)pthread_mutex_lock(&all->lock);
-  rails_link *link = find(all, part->user);
-  if (link != NULL && link->state == LINK_CONNECTING) {
-    link->waiting -= status == KVF_OK;
-    if (status != KVF_OK || link->waiting == 0) {
-      link->state = status == KVF_OK ? LINK_UP : LINK_DOWN;
-      tell(all, link, all->host.link_up, status);
-    }
-  }
-  (void)pthread_mutex_unlock(&all->lock);
-}
-
-static void on_link_down(void *context, kvf_link *part, kvf_status status)
-{
-  rails *all = ((const rail *)context)->of;
+  const rail *one = context;
+  rails *all = one->of;
   (void)pthread_mutex_lock(&all->lock);
   rails_link *link = find(all, part->user);
   if (link != NULL && link->state != LINK_DOWN) {
-    bool was_up = link->state == LINK_UP;
-    link->state = LINK_DOWN;
-    atomic_store_explicit(&link->failed, (uint32_t)((const rail *)context - all->each), memory_order_relaxed);
-    if (!was_up) {
+    const bool was_up = link->state == LINK_UP;
+    link->waiting -= status == KVF_OK;
+    if (status != KVF_OK) {
+      link->state = LINK_DOWN;
+      atomic_store_explicit(&link->failed, (uint32_t)(one - all->each), memory_order_relaxed);
+    } else if (link->waiting == 0) {
+      link->state = LINK_UP;
+    }
+    if (!was_up && link->state != LINK_CONNECTING) {
       tell(all, link, all->host.link_up, status);
-    } else if (link->telling > 0) {
+    } else if (was_up && link->telling > 0) {
       link->failure = status;
-    } else {
+    } else if (was_up) {
       tell(all, link, all->host.link_down, status);
     }
   }
@@ -175,8 +167,8 @@ static kvf_status open_one(rails *all, const kvf_transport_config *config, char 
   const kvf_transport_host host = {.context = one,
                                    .read_done = on_read_done,
                                    .read_progress = on_read_progress,
-                                   .link_up = on_link_up,
-                                   .link_down = on_link_down,
+                                   .link_up = on_link,
+                                   .link_down = on_link,
                                    .session_key = on_session_key,
                                    .authorize = on_authorize,
                                    .connection = on_connection,

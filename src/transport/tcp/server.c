@@ -378,7 +378,7 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
     close_stuck(tcp);
   }
   if (tcp->accept_again_ns <= tcp->driven.now_ns) {
-    bool waits = tcp->listener_fd < 0 || kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
+    bool waits = kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
     tcp->accept_again_ns = waits ? KVF_TIME_NEVER : kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
   }
   while (!kvf_list_is_empty(&tcp->greeting)) {
@@ -628,6 +628,7 @@ void kvf_tcp_server_init(kvf_tcp *tcp)
 {
   tcp->listener_fd = -1;
   tcp->listener.ready = accept_ready;
+  tcp->accept_again_ns = KVF_TIME_NEVER;
   tcp->stuck_at_ns = KVF_TIME_NEVER;
   kvf_list_init(&tcp->greeting);
   kvf_list_init(&tcp->serving);

@@ -38,8 +38,8 @@ typedef struct kvf_tcp_conn {
 } kvf_tcp_conn;
 
 void kvf_tcp_server_init(kvf_tcp *tcp);
-/* Waits for connections at listener_fd, if there is one; closes those that were too slow to prove their key, or to take
- * what they asked for. Returns when to call again. */
+/* Closes connections that were too slow to prove their key, or to take what they asked for. Returns when to call again.
+ */
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp);
 /* The memory goes away: connections that have something of it left to send are closed. */
 void kvf_tcp_server_clear(kvf_tcp *tcp);

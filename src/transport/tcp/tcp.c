@@ -119,11 +119,14 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   }
   address.port = 0;
   status = kvf_socket_listen(&address, &tcp->listener_fd, &tcp->listen, message);
-  if (status == KVF_OK) {
-    /* Accepted sockets inherit them; set here, they count for the window that the handshake agrees on. */
-    kvf_socket_set_buffers(tcp->listener_fd, tcp->driven.config.tcp_buffer_bytes);
+  if (status != KVF_OK) {
+    return status;
   }
-  return status;
+  /* Accepted sockets inherit them; set here, they count for the window that the handshake agrees on. */
+  kvf_socket_set_buffers(tcp->listener_fd, tcp->driven.config.tcp_buffer_bytes);
+  return kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN)
+             ? KVF_OK
+             : kvf_fail(KVF_SYSTEM, message, "tcp: no file descriptors: %s", strerror(errno));
 }
 
 static void memory_free(kvf_tcp_memory *memory)
@@ -153,13 +156,12 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
   if (tcp == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "tcp: %s", strerror(ENOMEM));
   }
-  kvf_driven_init(&tcp->driven, &kvf_transport_tcp_rail, config, host, KVF_TCP_LOG_LINES_PER_S);
-  tcp->driven.close_link = kvf_tcp_link_close;
   kvf_tcp_server_init(tcp);
-  kvf_status status = listen_on(tcp, message);
-  if (status == KVF_OK) {
-    status = kvf_driven_start(&tcp->driven, "kvf-tcp", thread_main, message);
-  }
+  tcp->driven.close_link = kvf_tcp_link_close;
+  kvf_status status =
+      kvf_driven_open(&tcp->driven, &kvf_transport_tcp_rail, config, host, KVF_TCP_LOG_LINES_PER_S, message);
+  status = status == KVF_OK ? listen_on(tcp, message) : status;
+  status = status == KVF_OK ? kvf_driven_start(&tcp->driven, "kvf-tcp", thread_main, message) : status;
   if (status != KVF_OK) {
     destroy(tcp);
     return status;

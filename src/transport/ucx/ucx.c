@@ -262,9 +262,8 @@ static bool ucx_assist(kvf_transport *transport)
 
 /* ---- open and close ---- */
 
-static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_transport_host *host)
+static void init(kvf_ucx *ucx)
 {
-  kvf_driven_init(&ucx->driven, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S);
   ucx->driven.close_link = kvf_ucx_link_close;
   kvf_list_init(&ucx->troubled);
   kvf_list_init(&ucx->ready);
@@ -281,7 +280,7 @@ static void destroy(kvf_ucx *ucx)
   free(ucx);
 }
 
-static kvf_status open_with(kvf_ucx *ucx, char *message)
+static kvf_status open_in_thread(kvf_ucx *ucx, char *message)
 {
   char said[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = kvf_driven_start(&ucx->driven, "kvf-ucx", thread_main, message);
@@ -311,9 +310,10 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
   if (ucx == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "ucx: %s", strerror(ENOMEM));
   }
-  init(ucx, config, host);
+  init(ucx);
   ucx->is_loopback = kvf_address_is_loopback(&listen);
-  kvf_status status = open_with(ucx, message);
+  kvf_status status = kvf_driven_open(&ucx->driven, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S, message);
+  status = status == KVF_OK ? open_in_thread(ucx, message) : status;
   if (status != KVF_OK) {
     destroy(ucx);
     return status;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 /* A transport's data thread, with one descriptor that it waits for besides its commands, and a link. */
@@ -28,17 +27,16 @@ static void on_read_done(void *context, const kvf_read_result *result)
 
 static int set_up(__attribute__((unused)) void **state)
 {
+  char message[KVF_MESSAGE_BYTES_MAX];
   const kvf_transport_config config = {.spin_us = 100};
   const kvf_transport_host host = {.context = &w, .read_done = on_read_done};
   memset(&w, 0, sizeof(w));
   memset(&the_link, 0, sizeof(the_link));
-  kvf_driven_init(&w, &kvf_transport_tcp, &config, &host, 1);
+  assert_int_equal(kvf_driven_open(&w, &kvf_transport_tcp, &config, &host, 1, message), KVF_OK);
   the_link.base.transport = &w.base;
   kvf_list_init(&the_link.open);
-  w.epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  assert_true(w.epoll_fd >= 0 && fd >= 0 && w.commands.wake_fd >= 0);
-  watch(w.commands.wake_fd);
+  assert_true(fd >= 0);
   watch(fd);
   return 0;
 }
