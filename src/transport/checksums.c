@@ -148,25 +148,18 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
                   chunk->transfer->local_head, chunk->transfer->heads, false);
 }
 
-uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count)
-{
-  const kvf_transfer *transfer = chunk->transfer;
-  uint32_t good = 0;
-  while (good < transfer->items_count &&
-         item_agrees(chunk, chunk->plan->pairs_count - checksums_count, &transfer->items[good])) {
-    good++;
-  }
-  return good;
-}
-
 void kvf_checksums_judge(const kvf_chunk *chunk, uint32_t checksums_count, kvf_read_result *result)
 {
-  const uint64_t live = kvf_fence_word_live(chunk->transfer->lease.id);
+  const kvf_transfer *transfer = chunk->transfer;
+  const uint64_t live = kvf_fence_word_live(transfer->lease.id);
   if (checksums_count == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
     return;
   }
-  result->verified = kvf_checksums_compare(chunk, checksums_count);
-  if (result->verified < chunk->transfer->items_count) {
+  while (result->verified < transfer->items_count &&
+         item_agrees(chunk, chunk->plan->pairs_count - checksums_count, &transfer->items[result->verified])) {
+    result->verified++;
+  }
+  if (result->verified < transfer->items_count) {
     result->status = KVF_CHECKSUM;
   }
 }

@@ -154,7 +154,7 @@ static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_
   return KVF_UCS_OK;
 }
 
-bool kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text)
+kvf_status kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text)
 {
   return kvf_ucx_messages_serve(ucx, ucx->server, KVF_UCX_ASK_ID, on_asks, text);
 }

@@ -11,7 +11,7 @@ const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status)
   return ucx->api->status_string(status);
 }
 
-bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
+kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
 {
   const kvf_ucp_worker_params params = {
       .field_mask = KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE | KVF_UCP_WORKER_PARAM_FIELD_FLAGS,
@@ -22,20 +22,18 @@ bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
   int fd = -1;
   kvf_ucs_status error = ucx->api->worker_create(ucx->context, &params, out);
   if (error != KVF_UCS_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX makes no worker: %s", kvf_ucx_text(ucx, error));
     *out = NULL;
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "UCX makes no worker: %s", kvf_ucx_text(ucx, error));
   }
   error = ucx->api->worker_get_efd(*out, &fd);
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = *out}};
   if (error == KVF_UCS_OK && epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
-    return true;
+    return KVF_OK;
   }
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX's events cannot be waited for: %s",
-                 error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno));
+  const char *why = error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno);
   ucx->api->worker_destroy(*out);
   *out = NULL;
-  return false;
+  return kvf_fail(KVF_SYSTEM, message, "UCX's events cannot be waited for: %s", why);
 }
 
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)

@@ -149,8 +149,8 @@ static inline kvf_ucx *kvf_ucx_of(kvf_transport *transport)
 }
 
 const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status);
-/* The data thread waits for the worker's events, too. False: message (KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
+/* The data thread waits for the worker's events, too. KVF_SYSTEM: message (KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker);
 /* In the data thread: registers memory with UCX; *out is NULL on failure. */
 kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out);

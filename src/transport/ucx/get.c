@@ -155,7 +155,7 @@ static kvf_ucs_status on_answers(void *argument, const void *header, size_t head
   return KVF_UCS_OK;
 }
 
-bool kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *text)
+kvf_status kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *text)
 {
   return kvf_ucx_messages_serve(ucx, ucx->reader, KVF_UCX_ANSWER_ID, on_answers, text);
 }

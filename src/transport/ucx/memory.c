@@ -25,18 +25,16 @@ static kvf_ucs_status map_one(kvf_ucx_memory *memory, uint32_t i)
   return kvf_ucx_map(memory->ucx, address, bytes, &memory->mems[i]);
 }
 
-static bool map_all(kvf_ucx_memory *memory, char *message)
+static kvf_status map_all(kvf_ucx_memory *memory, char *message)
 {
   for (uint32_t i = 0; i < memory->mems_count; i++) {
     kvf_ucs_status error = map_one(memory, i);
     if (error != KVF_UCS_OK) {
-      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "memory %u of %u cannot be registered: %s", (unsigned)i + 1,
-                     (unsigned)memory->mems_count, kvf_ucx_text(memory->ucx, error));
-      kvf_ucx_unmap_all(memory);
-      return false;
+      return kvf_fail(KVF_SYSTEM, message, "memory %u of %u cannot be registered: %s", (unsigned)i + 1,
+                      (unsigned)memory->mems_count, kvf_ucx_text(memory->ucx, error));
     }
   }
-  return true;
+  return KVF_OK;
 }
 
 /* ---- description, in the data thread ---- */
@@ -118,8 +116,9 @@ static kvf_status serve(kvf_ucx_memory *memory, char *message)
   if (description == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "%s", strerror(ENOMEM));
   }
-  kvf_status status = KVF_SYSTEM;
-  if (!kvf_ucx_worker_open(ucx, &ucx->server, message) || !kvf_ucx_messages_serve_server(ucx, message)) {
+  kvf_status status = kvf_ucx_worker_open(ucx, &ucx->server, message);
+  status = status == KVF_OK ? kvf_ucx_messages_serve_server(ucx, message) : status;
+  if (status != KVF_OK) {
     goto failed;
   }
   status = write_description(memory, description, &bytes);
@@ -150,16 +149,14 @@ static kvf_status adopt(void *owner, void *given)
   if (ucx->memory != NULL) {
     return KVF_EXISTS;
   }
-  kvf_status status = KVF_SYSTEM;
-  if (map_all(memory, message)) {
-    status = serve(memory, message);
-    if (status == KVF_OK) {
-      ucx->memory = memory;
-      kvf_driven_use_memory(&ucx->driven, memory->pages);
-      return KVF_OK;
-    }
-    kvf_ucx_unmap_all(memory);
+  kvf_status status = map_all(memory, message);
+  status = status == KVF_OK ? serve(memory, message) : status;
+  if (status == KVF_OK) {
+    ucx->memory = memory;
+    kvf_driven_use_memory(&ucx->driven, memory->pages);
+    return KVF_OK;
   }
+  kvf_ucx_unmap_all(memory);
   char line[KVF_MESSAGE_BYTES_MAX + 8];
   (void)snprintf(line, sizeof(line), "ucx: %s", message);
   ucx->driven.host.log(ucx->driven.host.context, KVF_LOG_ERROR, line);

@@ -1,7 +1,6 @@
 /* Messages: made, sent, and given back when UCX has sent them. */
 #include "transport/ucx/message.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,17 +123,16 @@ static void finish(void *state)
 
 /* ---- set-up ---- */
 
-bool kvf_ucx_messages_open(kvf_ucx *ucx, char *text)
+kvf_status kvf_ucx_messages_open(kvf_ucx *ucx, char *text)
 {
   const kvf_ucp_generic_dt_ops ops = {
       .start_pack = start_pack, .packed_size = packed_size, .pack = pack, .finish = finish};
   kvf_ucs_status error = ucx->api->dt_create_generic(&ops, NULL, &ucx->message_type);
   if (error != KVF_UCS_OK) {
     ucx->message_type = 0;
-    (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
-    return false;
+    return kvf_fail(KVF_SYSTEM, text, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
   }
-  return true;
+  return KVF_OK;
 }
 
 void kvf_ucx_messages_close(kvf_ucx *ucx)
@@ -144,7 +142,8 @@ void kvf_ucx_messages_close(kvf_ucx *ucx)
   }
 }
 
-bool kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler, char *text)
+kvf_status kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler,
+                                  char *text)
 {
   const kvf_ucp_am_handler_param param = {
       .field_mask = KVF_UCP_AM_HANDLER_PARAM_FIELD_ID | KVF_UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -155,9 +154,6 @@ bool kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kv
       .arg = ucx,
   };
   kvf_ucs_status error = ucx->api->worker_set_am_recv_handler(worker, &param);
-  if (error != KVF_UCS_OK) {
-    (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
-    return false;
-  }
-  return true;
+  return error == KVF_UCS_OK ? KVF_OK
+                             : kvf_fail(KVF_SYSTEM, text, "UCX takes no messages: %s", kvf_ucx_text(ucx, error));
 }

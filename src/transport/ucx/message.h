@@ -35,19 +35,19 @@ kvf_ucx_message *kvf_ucx_message_take(kvf_ucx *ucx, kvf_ucx_messages *messages);
 /* The message is given back when it is sent; an error, which its endpoint's handler is told too: now. */
 kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, unsigned id, uint32_t flags);
 
-/* Has the worker hand messages to the handler, whole. False: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler,
-                                         char *text);
+/* Has the worker hand messages to the handler, whole. KVF_SYSTEM: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id,
+                                               kvf_ucp_am_handler handler, char *text);
 
-/* Has the serving worker answer. False: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text);
+/* Has the serving worker answer. KVF_SYSTEM: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text);
 
 /* Copies the next bytes of a message of answers, from `offset`, to where UCX wants them. Returns how many: fewer than
  * bytes_max only at their end. */
 size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to, size_t bytes_max);
 
-/* Makes what messages need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
+/* Makes what messages need; before the others. KVF_SYSTEM: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
 /* After all workers. */
 void kvf_ucx_messages_close(kvf_ucx *ucx);
 void kvf_ucx_messages_init(kvf_ucx_messages *messages);

@@ -57,7 +57,7 @@ static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
   return is_restricted ? ucx->api->config_modify(config, "NET_DEVICES", "lo") : KVF_UCS_OK;
 }
 
-static bool context_open(kvf_ucx *ucx, char *message)
+static kvf_status context_open(kvf_ucx *ucx, char *message)
 {
   const kvf_ucp_params params = {.field_mask = KVF_UCP_PARAM_FIELD_FEATURES,
                                  .features = KVF_UCP_FEATURE_RMA | KVF_UCP_FEATURE_AM | KVF_UCP_FEATURE_WAKEUP};
@@ -74,51 +74,44 @@ static bool context_open(kvf_ucx *ucx, char *message)
     const char *transports = getenv("UCX_TLS");
     const char *devices = getenv("UCX_NET_DEVICES");
     ucx->context = NULL;
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                   "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
-                   ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
-                   transports == NULL ? "" : transports,
-                   devices != NULL    ? devices
-                   : ucx->is_loopback ? "lo, as `listen` is"
-                                      : "");
-    return false;
+    return kvf_fail(KVF_TRANSFER_SETUP, message,
+                    "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
+                    ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
+                    transports == NULL ? "" : transports,
+                    devices != NULL    ? devices
+                    : ucx->is_loopback ? "lo, as `listen` is"
+                                       : "");
   }
-  return true;
+  return KVF_OK;
 }
 
-static bool rooms_open(kvf_ucx *ucx, char *message)
+static kvf_status rooms_open(kvf_ucx *ucx, char *message)
 {
   const size_t bytes = KVF_UCX_ROOMS_MAX * sizeof(*ucx->rooms);
   ucx->rooms = aligned_alloc(4096, bytes);
   if (ucx->rooms == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", strerror(ENOMEM));
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "%s", strerror(ENOMEM));
   }
   memset(ucx->rooms, 0, bytes);
   kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, &ucx->rooms_mem);
   if (error != KVF_UCS_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
   }
   for (uint32_t i = 0; i < KVF_UCX_ROOMS_MAX; i++) {
     ucx->rooms_free[ucx->rooms_free_count++] = (uint16_t)i;
   }
-  return true;
+  return KVF_OK;
 }
 
 static kvf_status open_ucx(void *owner, void *message)
 {
   kvf_ucx *ucx = owner;
   kvf_status status = kvf_ucx_load(ucx->driven.config.ucx_library, &ucx->api, message);
-  if (status != KVF_OK) {
-    return status;
-  }
-  if (!context_open(ucx, message)) {
-    return KVF_TRANSFER_SETUP;
-  }
-  bool good = kvf_ucx_messages_open(ucx, message) && kvf_ucx_worker_open(ucx, &ucx->reader, message) &&
-              kvf_ucx_messages_serve_reader(ucx, message) && rooms_open(ucx, message);
-  return good ? KVF_OK : KVF_SYSTEM;
+  status = status == KVF_OK ? context_open(ucx, message) : status;
+  status = status == KVF_OK ? kvf_ucx_messages_open(ucx, message) : status;
+  status = status == KVF_OK ? kvf_ucx_worker_open(ucx, &ucx->reader, message) : status;
+  status = status == KVF_OK ? kvf_ucx_messages_serve_reader(ucx, message) : status;
+  return status == KVF_OK ? rooms_open(ucx, message) : status;
 }
 
 static void close_ucx(kvf_ucx *ucx)
