@@ -410,7 +410,9 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
     result->status =
         kvf_local_copy_lease(&copy, &chunk, link->check->description.table_address, &result->bytes, &result->sample);
   }
-  kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
+  if (link->pages->checksums_count > 0) {
+    kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
+  }
 }
 
 /* Without the lock: reports a read and frees it. */

@@ -5,7 +5,7 @@
  * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
  * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
  *
- * Where gets are messages the producer looks, before and after an answer's bytes are copied (answer.c).
+ * Where gets are messages the producer looks, before and after an answer's bytes are copied (message.c).
  */
 #include "transport/ucx/link.h"
 

@@ -1,4 +1,4 @@
-/* Messages, where gets are messages: made, sent, and given back when UCX has sent them. get.c asks, answer.c answers.
+/* Messages, where gets are messages: made, sent, and given back when UCX has sent them. get.c asks, message.c answers.
  */
 #ifndef KVF_TRANSPORT_UCX_MESSAGE_H
 #define KVF_TRANSPORT_UCX_MESSAGE_H
