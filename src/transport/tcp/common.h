@@ -71,6 +71,8 @@ static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
   return KVF_CONTAINER_OF(transport, kvf_tcp, driven.base);
 }
 
+/* Of kvf_transport_ops: theirs is read by them. */
+bool kvf_tcp_serves(uint32_t theirs, uint32_t ours);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */

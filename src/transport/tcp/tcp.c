@@ -9,7 +9,6 @@
 
 #include "memory/memory.h"
 #include "transport/tcp/link.h"
-#include "transport/tcp/rails.h"
 #include "transport/tcp/server.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
@@ -267,8 +266,7 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   return kvf_encoder_end(&encoder, out_bytes);
 }
 
-/* Theirs is read by them. */
-static bool tcp_serves(uint32_t theirs, uint32_t ours)
+bool kvf_tcp_serves(uint32_t theirs, uint32_t ours)
 {
   (void)theirs;
   return kvf_memory_ops_of(ours) != NULL;
@@ -276,7 +274,7 @@ static bool tcp_serves(uint32_t theirs, uint32_t ours)
 
 const kvf_transport_ops kvf_transport_tcp_rail = {
     .name = "tcp",
-    .serves = tcp_serves,
+    .serves = kvf_tcp_serves,
     .open = tcp_open,
     .close = tcp_close,
     .set_memory = tcp_set_memory,
@@ -287,32 +285,4 @@ const kvf_transport_ops kvf_transport_tcp_rail = {
     .read = kvf_tcp_read_start,
     .cancel = kvf_driven_read_cancel,
     .assist = tcp_assist,
-};
-
-static kvf_status tcp_rails_open(const kvf_transport_config *config, const kvf_transport_host *host,
-                                 kvf_transport **out, char *message)
-{
-  *out = NULL;
-  uint32_t count = config->tcp_streams;
-  if (count == 0 || count > KVF_RAILS_MAX) {
-    return kvf_fail(KVF_INVALID, message, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count, KVF_RAILS_MAX);
-  }
-  kvf_transport_config each = *config;
-  each.connections_max = (config->connections_max + count - 1) / count;
-  return kvf_rails_open(&kvf_transport_tcp, &kvf_transport_tcp_rail, count, &each, host, out, message);
-}
-
-const kvf_transport_ops kvf_transport_tcp = {
-    .name = "tcp",
-    .serves = tcp_serves,
-    .open = tcp_rails_open,
-    .close = kvf_rails_close,
-    .set_memory = kvf_rails_set_memory,
-    .clear_memory = kvf_rails_clear_memory,
-    .describe = kvf_rails_describe,
-    .connect = kvf_rails_connect,
-    .disconnect = kvf_rails_disconnect,
-    .read = kvf_rails_read,
-    .cancel = kvf_rails_cancel,
-    .assist = kvf_rails_assist,
 };

@@ -88,7 +88,6 @@ void fakes_begin(void);
 void fakes_end(void);
 
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message);
-extern const kvf_transport_ops made_ops;
 
 /* A link to a peer of `theirs` rails, described as "a", "b", "c" … */
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out);
