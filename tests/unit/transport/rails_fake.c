@@ -145,10 +145,10 @@ static kvf_status fake_read(kvf_link *link, const kvf_transfer *read)
   fake_rail *rail = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
   expect(read->id != 0 && !KVF_CONTAINER_OF(link, fake_part, base)->is_given_back);
-  rail->reads++;
+  rail->reads += !fakes.has_no_memory;
   rail->read_link = link;
   (void)pthread_mutex_unlock(&fakes.lock);
-  return KVF_OK;
+  return fakes.has_no_memory ? KVF_NO_MEMORY : KVF_OK;
 }
 
 static void fake_cancel(kvf_link *link, uint64_t read_id)

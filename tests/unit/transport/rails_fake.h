@@ -51,6 +51,7 @@ typedef struct fake_world {
   /* The rail whose call fails, with this status. */
   uint32_t open_fails, memory_fails, describe_fails, connect_fails;
   kvf_status status;
+  bool has_no_memory;    /* for reads */
   bool comes_up_at_once; /* from a thread of its own, before connect() returns */
 } fake_world;
 

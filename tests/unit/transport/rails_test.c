@@ -266,6 +266,17 @@ SET_TEST(a_read_goes_where_the_fewest_are)
   kvf_transport_tcp.disconnect(link);
 }
 
+SET_TEST(a_read_that_does_not_begin_is_not_counted)
+{
+  kvf_link *link = connected(1, COUNT);
+  fakes.has_no_memory = true;
+  assert_int_equal(kvf_transport_tcp.read(link, &(kvf_transfer){.id = 1}), KVF_NO_MEMORY);
+  fakes.has_no_memory = false;
+  assert_int_equal(begin_read(link, 1), 1);
+  assert_true(read_end(1, 1));
+  kvf_transport_tcp.disconnect(link);
+}
+
 /* Of ours and of the peer's, however many it has. */
 SET_TEST(sessions_with_one_read_at_a_time_use_all_rails)
 {
