@@ -101,10 +101,8 @@ typedef struct kvf_ucx_link {
   kvf_ucx_batch check;
   kvf_ucx_seen seen[KVF_UCX_SEEN];
 
-  uint64_t table;
   uint32_t table_slots;
-  kvf_ucp_rkey table_key;
-  uint64_t *bases; /* of its regions, then of their checksums; likewise the next */
+  uint64_t *bases; /* of its regions, then of their checksums, then of the table; likewise the next */
   kvf_ucp_rkey *keys;
   size_t description_bytes;
   uint8_t *description;

@@ -200,15 +200,14 @@ void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t 
 {
   assert(!kvf_ucx_batch_is_full(batch));
   kvf_ucx_get *next = &batch->gets[__builtin_ctzll(~batch->busy)];
-  bool is_table = memory == KVF_UCX_MEMORY_TABLE;
   *next = (kvf_ucx_get){.batch = batch, .bytes = bytes, .to = to, .token = token_of(batch->ucx, batch, next)};
   batch->busy |= UINT64_C(1) << (next - batch->gets);
   batch->ucx->has_called = true;
   if (link->has_messages) {
     ask_for(next, link, memory, offset);
   } else {
-    get(next, link, (is_table ? link->table : link->bases[memory]) + offset,
-        is_table ? link->table_key : link->keys[memory], mem);
+    const uint32_t at = memory == KVF_UCX_MEMORY_TABLE ? link->driven.pages->pages.regions_count : memory;
+    get(next, link, link->bases[at] + offset, link->keys[at], mem);
   }
 }
 

@@ -467,10 +467,11 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
     return error;
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
-  error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
-  for (uint32_t i = 0; error == KVF_UCS_OK && i < link->driven.pages->pages.regions_count; i++) {
-    link->bases[i] = description->memories[i].address;
-    error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
+  const uint32_t count = link->driven.pages->pages.regions_count;
+  for (uint32_t i = 0; error == KVF_UCS_OK && i <= count; i++) {
+    const kvf_ucx_memory_key *memory = i < count ? &description->memories[i] : &description->table;
+    link->bases[i] = memory->address;
+    error = ucx->api->ep_rkey_unpack(link->ep, memory->key, &link->keys[i]);
   }
   return error;
 }
@@ -486,7 +487,6 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   if (status != KVF_OK) {
     return status;
   }
-  link->table = description.table.address;
   link->table_slots = description.table_slots;
   kvf_driven_agree_on_checksums(&link->driven, description.checksums_count > 0);
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
@@ -551,13 +551,10 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i < link->driven.pages->pages.regions_count; i++) {
+  for (uint32_t i = 0; i <= link->driven.pages->pages.regions_count; i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }
-  }
-  if (link->table_key != NULL) {
-    ucx->api->rkey_destroy(link->table_key);
   }
   kvf_list_remove(&link->check.in_ready);
   kvf_list_remove(&link->in_troubled);
@@ -635,7 +632,7 @@ kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
-  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
+  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX + 1;
   size_t each = sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
   kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
   if (link == NULL || !kvf_driven_link_init(&link->driven, transport, spec, run_connect, run_disconnect)) {
