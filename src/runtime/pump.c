@@ -124,16 +124,18 @@ static void do_close_link(kvf_node *node, uint32_t link_id)
 static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->link_id);
-  if (entry == NULL) {
-    kvf_core_on_read_done(node->core, now_ns, action->transfer.id, KVF_CANCELLED, 0, NULL, 0, 0);
-    return;
-  }
   kvf_transfer read = action->transfer;
-  read.small = read.small && node->caller_helps;
-  for (uint32_t i = 0; i < node->transports_count && read.small; i++) {
-    node->small_reads |= (uint32_t)(node->transports[i] == entry->link->transport) << i;
+  kvf_status status = KVF_CANCELLED;
+  if (entry != NULL) {
+    read.small = read.small && node->caller_helps;
+    for (uint32_t i = 0; i < node->transports_count && read.small; i++) {
+      node->small_reads |= (uint32_t)(node->transports[i] == entry->link->transport) << i;
+    }
+    status = entry->link->transport->ops->read(entry->link, &read);
   }
-  entry->link->transport->ops->read(entry->link, &read);
+  if (status != KVF_OK) {
+    kvf_core_on_read_done(node->core, now_ns, read.id, status, 0, NULL, 0, 0);
+  }
 }
 
 static void do_cancel(kvf_node *node, const kvf_load_read *action)

@@ -111,39 +111,24 @@ __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, 
   }
 }
 
-bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
+/* Writes the checksums of these heads of a block, or compares them. False: one differs, or the device has failed. */
+static bool each_sum(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block,
+                     uint32_t first_head, uint32_t heads, bool writes)
 {
   uint32_t member = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
     if (regions[i].group != checksums->group) {
       continue;
     }
-    for (uint32_t head = 0; head < checksums->heads; head++) {
+    for (uint32_t head = first_head; head < first_head + heads; head++) {
+      uint64_t *at = checksums_at(checksums, block, head) + member;
       uint64_t sum;
       if (!sum_of(&regions[i], block, head, &sum)) {
         return false;
       }
-      store(checksums_at(checksums, block, head) + member, sum);
-    }
-    member++;
-  }
-  return true;
-}
-
-static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
-{
-  const kvf_transfer *transfer = chunk->transfer;
-  const kvf_region *checksums = &chunk->local[regions_count + item->group];
-  uint32_t member = 0;
-  for (uint32_t i = 0; i < regions_count; i++) {
-    const kvf_region *region = &chunk->local[i];
-    if (region->group != item->group) {
-      continue;
-    }
-    for (uint32_t head = transfer->local_head; head < transfer->local_head + transfer->heads; head++) {
-      uint64_t sum;
-      if (!sum_of(region, item->local_block, head, &sum) ||
-          checksums_at(checksums, item->local_block, head)[member] != sum) {
+      if (writes) {
+        store(at, sum);
+      } else if (*at != sum) {
         return false;
       }
     }
@@ -152,25 +137,29 @@ static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kv
   return true;
 }
 
-uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count)
+bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)
 {
-  const kvf_transfer *transfer = chunk->transfer;
-  uint32_t good = 0;
-  while (good < transfer->items_count &&
-         item_agrees(chunk, chunk->plan->pairs_count - checksums_count, &transfer->items[good])) {
-    good++;
-  }
-  return good;
+  return each_sum(regions, regions_count, checksums, block, 0, checksums->heads, true);
+}
+
+static bool item_agrees(const kvf_chunk *chunk, uint32_t regions_count, const kvf_transfer_item *item)
+{
+  return each_sum(chunk->local, regions_count, &chunk->local[regions_count + item->group], item->local_block,
+                  chunk->transfer->local_head, chunk->transfer->heads, false);
 }
 
 void kvf_checksums_judge(const kvf_chunk *chunk, uint32_t checksums_count, kvf_read_result *result)
 {
-  const uint64_t live = kvf_fence_word_live(chunk->transfer->lease.id);
+  const kvf_transfer *transfer = chunk->transfer;
+  const uint64_t live = kvf_fence_word_live(transfer->lease.id);
   if (checksums_count == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
     return;
   }
-  result->verified = kvf_checksums_compare(chunk, checksums_count);
-  if (result->verified < chunk->transfer->items_count) {
+  while (result->verified < transfer->items_count &&
+         item_agrees(chunk, chunk->plan->pairs_count - checksums_count, &transfer->items[result->verified])) {
+    result->verified++;
+  }
+  if (result->verified < transfer->items_count) {
     result->status = KVF_CHECKSUM;
   }
 }

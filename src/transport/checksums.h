@@ -32,12 +32,10 @@ void kvf_checksums_close(kvf_region *checksums, uint32_t count);
 KVF_MUST_USE bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums,
                                      uint32_t block);
 
-/* How many of the chunk's leading items have, at their local blocks, the bytes that their local checksums say. The
- * chunk has been read whole; each region is a part, and the last `checksums_count` are checksums. */
-uint32_t kvf_checksums_compare(const kvf_chunk *chunk, uint32_t checksums_count);
-
-/* Compares a chunk that has ended with KVF_OK, and sets its result's status and `verified`. Where the sample says that
- * the lease is not live there is nothing to compare. */
+/* Of a read that has ended with KVF_OK, whose lease the sample says is live: counts how many of the chunk's leading
+ * items have, at their local blocks, the bytes that their local checksums say (`verified`, which is 0), and
+ * KVF_CHECKSUM if not all have. The chunk has been read whole; each region is a part, and the last `checksums_count`
+ * are checksums. */
 void kvf_checksums_judge(const kvf_chunk *chunk, uint32_t checksums_count, kvf_read_result *result);
 
 #endif

@@ -6,30 +6,6 @@
 #include "transport/own_fds.h"
 #include "transport/thread.h"
 
-void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id)
-{
-  if (refusals->count < KVF_REFUSALS_MAX) {
-    refusals->ids[refusals->count++] = read_id;
-  }
-}
-
-void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host)
-{
-  for (;;) {
-    kvf_read_result result = {.status = KVF_NO_MEMORY};
-    (void)pthread_mutex_lock(lock);
-    bool found = refusals->count > 0;
-    if (found) {
-      result.id = refusals->ids[--refusals->count];
-    }
-    (void)pthread_mutex_unlock(lock);
-    if (!found) {
-      return;
-    }
-    host->read_done(host->context, &result);
-  }
-}
-
 void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command))
 {
   kvf_list_init(&command->in_commands);
@@ -38,19 +14,16 @@ void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command
 
 void kvf_commands_init(kvf_commands *commands)
 {
+  *commands = (kvf_commands){.wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))};
   kvf_list_init(&commands->list);
-  commands->refusals.count = 0;
-  commands->asleep = false;
-  commands->closing = false;
   (void)pthread_mutex_init(&commands->lock, NULL);
-  (void)pthread_cond_init(&commands->done, NULL);
-  commands->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  (void)pthread_cond_init(&commands->answered, NULL);
 }
 
 void kvf_commands_free(kvf_commands *commands)
 {
   kvf_own_fd_close(commands->wake_fd);
-  (void)pthread_cond_destroy(&commands->done);
+  (void)pthread_cond_destroy(&commands->answered);
   (void)pthread_mutex_destroy(&commands->lock);
 }
 
@@ -72,16 +45,37 @@ void kvf_commands_post(kvf_commands *commands, kvf_command *command)
   wake(commands);
 }
 
-kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited)
+typedef struct question {
+  kvf_command command;
+  kvf_commands *commands;
+  kvf_status (*what)(void *owner, void *argument);
+  void *argument;
+  kvf_status status;
+  bool is_answered; /* with the lock */
+} question;
+
+static void answer(void *owner, kvf_command *command)
 {
-  waited->done = false;
+  question *asked = KVF_CONTAINER_OF(command, question, command);
+  kvf_commands *commands = asked->commands;
+  asked->status = asked->what(owner, asked->argument);
   kvf_commands_lock(commands);
-  kvf_commands_post(commands, &waited->command);
-  while (!waited->done) {
-    (void)pthread_cond_wait(&commands->done, &commands->lock);
+  asked->is_answered = true;
+  (void)pthread_cond_broadcast(&commands->answered);
+  kvf_commands_unlock(commands);
+}
+
+kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument)
+{
+  question asked = {.commands = commands, .what = what, .argument = argument};
+  kvf_command_init(&asked.command, answer);
+  kvf_commands_lock(commands);
+  kvf_commands_post(commands, &asked.command);
+  while (!asked.is_answered) {
+    (void)pthread_cond_wait(&commands->answered, &commands->lock);
   }
   kvf_commands_unlock(commands);
-  return waited->status;
+  return asked.status;
 }
 
 void kvf_commands_stop(kvf_commands *commands)
@@ -92,57 +86,11 @@ void kvf_commands_stop(kvf_commands *commands)
   kvf_commands_unlock(commands);
 }
 
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
-                          void (*cancel)(void *, kvf_command *))
-{
-  kvf_command_init(&posted->start, start);
-  kvf_command_init(&posted->cancel, cancel);
-  kvf_list_init(&posted->in_open);
-  posted->read = *request;
-}
-
-void kvf_commands_wake(kvf_commands *commands)
+void kvf_commands_wake(kvf_commands *commands, bool if_any)
 {
   kvf_commands_lock(commands);
-  wake(commands);
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_wake_if_any(kvf_commands *commands)
-{
-  kvf_commands_lock(commands);
-  if (!kvf_list_is_empty(&commands->list)) {
+  if (!if_any || !kvf_list_is_empty(&commands->list)) {
     wake(commands);
-  }
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
-                             bool wakes)
-{
-  kvf_commands_lock(commands);
-  if (posted != NULL) {
-    kvf_list_push_back(open, &posted->in_open);
-    kvf_list_ensure_back(&commands->list, &posted->start.in_commands);
-    if (wakes) {
-      wake(commands);
-    }
-  } else {
-    kvf_refusals_note(&commands->refusals, read_id);
-    wake(commands);
-  }
-  kvf_commands_unlock(commands);
-}
-
-void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id)
-{
-  kvf_commands_lock(commands);
-  for (kvf_list *node = open->next; node != open; node = node->next) {
-    kvf_posted_read *posted = KVF_CONTAINER_OF(node, kvf_posted_read, in_open);
-    if (posted->read.id == read_id) {
-      kvf_commands_post(commands, &posted->cancel);
-      break;
-    }
   }
   kvf_commands_unlock(commands);
 }
@@ -169,36 +117,10 @@ bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns)
   return ran;
 }
 
-void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status)
-{
-  kvf_commands_lock(commands);
-  waited->status = status;
-  waited->done = true;
-  (void)pthread_cond_broadcast(&commands->done);
-  kvf_commands_unlock(commands);
-}
-
-kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open)
-{
-  kvf_commands_lock(commands);
-  kvf_posted_read *posted = kvf_list_is_empty(open) ? NULL : KVF_CONTAINER_OF(open->next, kvf_posted_read, in_open);
-  kvf_commands_unlock(commands);
-  return posted;
-}
-
-void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted)
-{
-  kvf_commands_lock(commands);
-  kvf_list_remove(&posted->in_open);
-  kvf_list_remove(&posted->start.in_commands);
-  kvf_list_remove(&posted->cancel.in_commands);
-  kvf_commands_unlock(commands);
-}
-
 kvf_idleness kvf_commands_rest(kvf_commands *commands)
 {
   kvf_commands_lock(commands);
-  bool idle = kvf_list_is_empty(&commands->list) && commands->refusals.count == 0;
+  bool idle = kvf_list_is_empty(&commands->list);
   kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_OVER : KVF_IDLE;
   commands->asleep = idle;
   kvf_commands_unlock(commands);

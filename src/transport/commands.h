@@ -1,5 +1,5 @@
-/* What other threads ask of a transport's data thread: commands in the order in which they came, open reads, and the
- * wake-up. Used by the transports whose state is one thread's (tcp, ucx).
+/* What other threads ask of a transport's data thread: commands in the order in which they came, and the wake-up. Used
+ * by the transports whose state is one thread's (tcp, ucx).
  */
 #ifndef KVF_TRANSPORT_COMMANDS_H
 #define KVF_TRANSPORT_COMMANDS_H
@@ -9,47 +9,18 @@
 #include "base/list.h"
 #include "transport/transport.h"
 
-#define KVF_REFUSALS_MAX 4096 /* between two turns of the thread that reports them */
-
-/* Reads for which there was no memory, in every transport; the lock of what they are part of guards them. */
-typedef struct kvf_refusals {
-  uint64_t ids[KVF_REFUSALS_MAX];
-  uint32_t count;
-} kvf_refusals;
-
-/* With the lock. */
-void kvf_refusals_note(kvf_refusals *refusals, uint64_t read_id);
-/* Without `lock`, which guards them: tells the host that there was no memory for them. */
-void kvf_refusals_report(kvf_refusals *refusals, pthread_mutex_t *lock, const kvf_transport_host *host);
-
 /* `owner` is the transport's own structure. */
 typedef struct kvf_command {
   kvf_list in_commands;
   void (*run)(void *owner, struct kvf_command *command);
 } kvf_command;
 
-/* A command that another thread waits for. */
-typedef struct kvf_waited {
-  kvf_command command;
-  kvf_status status; /* what became of it */
-  bool done;         /* with the lock */
-} kvf_waited;
-
-/* What is the same in every transport's read. */
-typedef struct kvf_posted_read {
-  kvf_command start;
-  kvf_command cancel;
-  kvf_list in_open; /* the link's list of reads that have not been reported; with the lock */
-  kvf_transfer read;
-} kvf_posted_read;
-
 typedef struct kvf_commands {
   int wake_fd; /* readable when the data thread is to wake up */
   pthread_mutex_t
       lock; /* guards what follows; never held during a system call that can wait, or a call of the host's */
-  pthread_cond_t done;
+  pthread_cond_t answered;
   kvf_list list;
-  kvf_refusals refusals;
   bool asleep; /* the data thread waits, or is about to */
   bool closing;
 } kvf_commands;
@@ -72,23 +43,12 @@ static inline void kvf_commands_unlock(kvf_commands *commands)
 
 /* With the lock. A command that waits already is not put twice. */
 void kvf_commands_post(kvf_commands *commands, kvf_command *command);
-/* Without the lock: posts, and waits for kvf_commands_end(). */
-kvf_status kvf_commands_wait(kvf_commands *commands, kvf_waited *waited);
+/* Without the lock: has the data thread call what(owner, argument), and waits for what it returns. */
+kvf_status kvf_commands_ask(kvf_commands *commands, kvf_status (*what)(void *owner, void *argument), void *argument);
 /* Without the lock: the data thread is to end when it has run what was posted. */
 void kvf_commands_stop(kvf_commands *commands);
-/* Without the lock: `posted` becomes one of the `open` reads and will be started. NULL: there was no memory for it; the
- * data thread reports that. With `wakes` false the caller sees to it that the command is run. */
-void kvf_commands_start_read(kvf_commands *commands, kvf_list *open, kvf_posted_read *posted, uint64_t read_id,
-                             bool wakes);
-/* Without the lock: the data thread is to look again at what it waits for. */
-void kvf_commands_wake(kvf_commands *commands);
-/* Likewise, if there is something to run. */
-void kvf_commands_wake_if_any(kvf_commands *commands);
-
-/* Without the lock: the read with this id, if it is open, will be cancelled. */
-void kvf_commands_cancel_read(kvf_commands *commands, const kvf_list *open, uint64_t read_id);
-void kvf_posted_read_init(kvf_posted_read *posted, const kvf_transfer *request, void (*start)(void *, kvf_command *),
-                          void (*cancel)(void *, kvf_command *));
+/* Without the lock: the data thread is to look again at what it waits for; or only if there is something to run. */
+void kvf_commands_wake(kvf_commands *commands, bool if_any);
 
 /* ---- the data thread, without the lock ---- */
 
@@ -97,11 +57,6 @@ kvf_command *kvf_commands_next(kvf_commands *commands);
 /* Runs all that wait. A command's time begins when it comes, not when the turn did: *now_ns is set for each. False:
  * none waited. */
 bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns);
-void kvf_commands_end(kvf_commands *commands, kvf_waited *waited, kvf_status status);
-/* Any of the open reads; NULL: none. */
-kvf_posted_read *kvf_commands_open_read(kvf_commands *commands, const kvf_list *open);
-/* The read is over: it cannot be found any more. */
-void kvf_commands_close_read(kvf_commands *commands, kvf_posted_read *posted);
 
 typedef enum kvf_idleness {
   KVF_BUSY, /* something waits to be run: look for events, but do not wait for them */

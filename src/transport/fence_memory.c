@@ -38,38 +38,25 @@ static bool seal(int fd)
 kvf_status kvf_fence_table_open(uint32_t slots, const kvf_incarnation *incarnation, void **out, int *out_fd)
 {
   size_t bytes = kvf_fence_table_bytes(slots);
+  void *table = MAP_FAILED;
   int fd = KVF_OWN_FD(memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   *out = NULL;
-  if (fd < 0) {
-    return KVF_NO_MEMORY;
-  }
-  void *table = MAP_FAILED;
-  if (ftruncate(fd, (off_t)bytes) == 0) {
+  if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
     table = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
-  if (table == MAP_FAILED) {
-    goto close_file;
+  bool is_good = table != MAP_FAILED && madvise(table, bytes, MADV_DONTFORK) == 0 && seal(fd);
+  if (is_good) {
+    *(kvf_fence_head *)table = (kvf_fence_head){.magic = KVF_FENCE_MAGIC, .incarnation = *incarnation, .slots = slots};
+    *out = table;
+  } else if (table != MAP_FAILED) {
+    (void)munmap(table, bytes);
   }
-  if (madvise(table, bytes, MADV_DONTFORK) != 0 || !seal(fd)) {
-    goto unmap;
-  }
-  kvf_fence_head *head = table;
-  head->magic = KVF_FENCE_MAGIC;
-  head->incarnation = *incarnation;
-  head->slots = slots;
-  *out = table;
-  if (out_fd != NULL) {
+  if (is_good && out_fd != NULL) {
     *out_fd = fd;
   } else {
     kvf_own_fd_close(fd);
   }
-  return KVF_OK;
-
-unmap:
-  (void)munmap(table, bytes);
-close_file:
-  kvf_own_fd_close(fd);
-  return KVF_NO_MEMORY;
+  return is_good ? KVF_OK : KVF_NO_MEMORY;
 }
 
 static bool is_table(const kvf_fence_head *head, uint32_t slots, const kvf_incarnation *incarnation)
@@ -109,9 +96,6 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
   size_t bytes = kvf_fence_table_bytes(slots);
   void *table = MAP_FAILED;
   int own = open_file(pid, fd);
-  if (own < 0) {
-    return NULL;
-  }
   int seals = fcntl(own, F_GET_SEALS);
   /* A file that could shrink would be a SIGBUS later. */
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(own, &file) == 0 && file.st_size >= (off_t)bytes) {

@@ -1,5 +1,6 @@
 /* A rank's pages as a transport keeps them: its description, copied, and a plan. Of the rank's own memory, with the
- * plan of what others read; and of each link's peer, with the plan of what is read there. One allocation, for free().
+ * plan of what others read, and where it lies; and of each link's peer, with the plan of what is read there. One
+ * allocation, for free().
  */
 #ifndef KVF_TRANSPORT_PAGING_H
 #define KVF_TRANSPORT_PAGING_H
@@ -14,6 +15,12 @@ typedef struct kvf_paging {
   kvf_region_layout *regions; /* of `pages`; room for the checksums of all groups */
   kvf_pair *pairs;            /* of `plan`; room for a pair a part, and for checksums */
   kvf_plan plan;
+
+  /* Of the rank's own memory. */
+  const void *table;
+  uint32_t table_slots;
+  kvf_region *local;  /* its regions, then the checksums of what is read */
+  kvf_region *served; /* its regions, then the checksums of what others read */
 } kvf_paging;
 
 /* What is registered here, checksums included, with the plan of a sender. NULL: no memory. */
@@ -26,7 +33,7 @@ kvf_paging *kvf_paging_of_link(const kvf_link_spec *spec);
  * (KVF_MESSAGE_BYTES_MAX) says why. */
 KVF_MUST_USE kvf_status kvf_paging_pair(kvf_paging *theirs, const kvf_paging *ours, char *message);
 
-/* Both sides have checksums, as they say: the plan has them too, from here. */
-void kvf_paging_use_checksums(kvf_paging *theirs, const kvf_paging *ours);
+/* Blocks are verified if both sides have checksums: then the plan has them too, from here. False: only we have. */
+bool kvf_paging_agree_on_checksums(kvf_paging *theirs, const kvf_paging *ours, bool they_have);
 
 #endif

@@ -147,7 +147,8 @@ typedef struct kvf_transport_ops {
   /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. A
    * link_up() or link_down() that is on its way may still come, and the link stays allocated until it has returned. */
   void (*disconnect)(kvf_link *link);
-  void (*read)(kvf_link *link, const kvf_transfer *read);
+  /* KVF_NO_MEMORY: it has not begun, and there is no read_done(). */
+  kvf_status (*read)(kvf_link *link, const kvf_transfer *read);
   void (*cancel)(kvf_link *link, uint64_t read_id); /* unknown ids are ignored */
   /* Does, in the caller's thread, what there is to do for small reads, or waits for them for a moment: nothing that can
    * be stuck. Returns whether there may be more later. May be NULL. Never under a lock. */

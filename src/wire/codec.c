@@ -4,16 +4,16 @@
 
 #define VARINT_BYTES_MAX 10
 
-static uint8_t nothing;
+static const uint8_t nothing; /* where no bytes are read or written */
 
 kvf_codec kvf_reader_of(const void *data, size_t bytes)
 {
-  return (kvf_codec){.data = data != NULL ? (uint8_t *)data : &nothing, .bytes = bytes, .reads = true};
+  return (kvf_codec){.data = (uint8_t *)(data != NULL ? data : &nothing), .bytes = bytes, .reads = true};
 }
 
 kvf_codec kvf_writer_of(void *data, size_t capacity)
 {
-  return (kvf_codec){.data = data != NULL ? data : &nothing, .bytes = capacity};
+  return (kvf_codec){.data = data != NULL ? data : (void *)&nothing, .bytes = capacity};
 }
 
 size_t kvf_codec_left(const kvf_codec *codec)

@@ -2,7 +2,7 @@
  * answers in the producer's data thread. Not the cases of peers that go away, which those answers do not bear
  * (src/transport/ucx/path.c).
  */
-#include "transport/ucx/path.h"
+#include "transport/ucx/load.h"
 
 bool __wrap_kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep);
 bool __wrap_kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep)

@@ -511,7 +511,7 @@ static fault_kind choose(fault_transport *fault, const fault_plan *plan)
   return FAULT_NONE;
 }
 
-static void fault_start(kvf_link *base, const kvf_transfer *request)
+static kvf_status fault_start(kvf_link *base, const kvf_transfer *request)
 {
   fault_transport *fault = fault_of(base->transport);
   fault_link *link = link_of(base);
@@ -534,10 +534,15 @@ static void fault_start(kvf_link *base, const kvf_transfer *request)
     push_end(fault, read, read->status);
   } else if (read->kind != FAULT_STALL) {
     read->passed = true;
-    fault->inner->ops->read(link->inner, request);
+    kvf_status status = fault->inner->ops->read(link->inner, request);
+    if (status != KVF_OK) {
+      read->passed = false;
+      push_end(fault, read, status);
+    }
   }
   on_event(fault, link);
   (void)pthread_mutex_unlock(&fault->lock);
+  return KVF_OK;
 }
 
 static void fault_cancel(kvf_link *base, uint64_t read_id)

@@ -107,8 +107,15 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                                  .heads = 1};
   kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = LITMUS_REGIONS});
   const kvf_chunk chunk = {&transfer, &plan, &plan.want, regions};
-  const kvf_local_copy copy = {
-      .pid = reader->producer, .imports = imports, .fence = reader->fence, .stop = &never_stop, .arrived = arrived};
+  atomic_ullong moved_ns;
+  uint64_t pieces;
+  const kvf_local_copy copy = {.pid = reader->producer,
+                               .imports = imports,
+                               .fence = reader->fence,
+                               .stop = &never_stop,
+                               .moved_ns = &moved_ns,
+                               .pieces = &pieces,
+                               .arrived = arrived};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
   return kvf_local_copy_lease(&copy, &chunk, table, &bytes, out);
 }

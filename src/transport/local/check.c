@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -12,26 +11,6 @@
 #include "transport/fence_memory.h"
 #include "transport/local/copy.h"
 #include "transport/own_fds.h"
-
-/* The thread and whoever has started it hold it; the last one frees it. */
-struct kvf_local_check {
-  kvf_local_description description;
-  int wake_fd;
-  pid_t *place; /* in under_way */
-  atomic_uint refs;
-  atomic_bool done;
-
-  /* The thread's until it is done. */
-  kvf_status status;
-  int pidfd;
-  void *fence;
-  bool has_imports;
-  char message[KVF_MESSAGE_BYTES_MAX];
-  uint32_t imports_count;
-  kvf_memory_import *imports; /* behind this, like what the next two name */
-  kvf_region_layout *remote;
-  kvf_memory_exports exports;
-};
 
 /* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
 static pthread_mutex_t under_way_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -62,19 +41,14 @@ static void end_look(pid_t *place)
   (void)pthread_mutex_unlock(&under_way_lock);
 }
 
-static void drop(kvf_local_check *check)
+void kvf_local_check_drop(kvf_local_check *check)
 {
-  if (atomic_fetch_sub(&check->refs, 1) > 1) {
+  if (check == NULL || atomic_fetch_sub(&check->refs, 1) > 1) {
     return;
   }
-  if (check->has_imports) {
-    kvf_memory_release(check->imports, check->imports_count);
-  }
+  kvf_memory_release(check->imports, check->imports_count);
   kvf_fence_table_close(check->fence, check->description.table_slots);
-  if (check->pidfd >= 0) {
-    kvf_own_fd_close(check->pidfd);
-  }
-  kvf_own_fd_close(check->wake_fd);
+  kvf_own_fd_close(check->pidfd);
   free(check);
 }
 
@@ -108,7 +82,7 @@ static kvf_status look(kvf_local_check *check)
   if (status != KVF_OK) {
     return status;
   }
-  check->has_imports = true;
+  check->imports_count = description->regions_count + description->checksums_count;
   if (description->has_table_fd != 0) {
     check->fence = kvf_fence_table_map(pid, description->table_fd, description->table_slots, &description->incarnation);
   }
@@ -124,18 +98,9 @@ static void *run(void *context)
   atomic_store_explicit(&check->done, true, memory_order_release);
   ssize_t written = write(check->wake_fd, &one, sizeof(one));
   (void)written; /* full means that it is readable already */
-  drop(check);
+  kvf_own_fd_close(check->wake_fd);
+  kvf_local_check_drop(check);
   return NULL;
-}
-
-static kvf_status start_thread(kvf_local_check *check, const kvf_thread_cpus *cpus)
-{
-  pthread_t thread;
-  if (kvf_thread_start(&thread, "kvf-check", run, check, cpus) != 0) {
-    return KVF_SYSTEM;
-  }
-  (void)pthread_detach(thread);
-  return KVF_OK;
 }
 
 /* A check with room for what it imports, and copies of what it needs for that, in one allocation. */
@@ -149,7 +114,6 @@ static kvf_local_check *alloc(const kvf_local_description *description, const kv
     return NULL;
   }
   check->description = *description;
-  check->imports_count = (uint32_t)count;
   check->imports = (void *)(check + 1);
   check->remote = (void *)(check->imports + count);
   memcpy(check->remote, remote, count * sizeof(*check->remote));
@@ -163,6 +127,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, const
                                  kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
                                  kvf_local_check **out, char *message)
 {
+  pthread_t thread;
   *out = NULL;
   pid_t *place = begin_look((pid_t)description->pid);
   if (place == NULL) {
@@ -177,14 +142,13 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, const
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
   check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));
-  status = check->wake_fd < 0 ? KVF_SYSTEM : start_thread(check, cpus);
-  if (status == KVF_OK) {
+  if (check->wake_fd >= 0 && kvf_thread_start(&thread, "kvf-check", run, check, cpus) == 0) {
+    (void)pthread_detach(thread);
     *out = check;
     return KVF_OK;
   }
-  if (check->wake_fd >= 0) {
-    kvf_own_fd_close(check->wake_fd);
-  }
+  status = KVF_SYSTEM;
+  kvf_own_fd_close(check->wake_fd);
   free(check);
 failed:
   end_look(place);
@@ -194,29 +158,4 @@ failed:
 bool kvf_local_check_is_done(kvf_local_check *check)
 {
   return atomic_load_explicit(&check->done, memory_order_acquire);
-}
-
-kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence, kvf_memory_import *imports,
-                                char *message)
-{
-  kvf_status status = check->status;
-  if (status == KVF_OK) {
-    *pidfd = check->pidfd;
-    *fence = check->fence;
-    memcpy(imports, check->imports, check->imports_count * sizeof(*imports));
-    check->pidfd = -1;
-    check->fence = NULL;
-    check->has_imports = false;
-  } else {
-    memcpy(message, check->message, sizeof(check->message));
-  }
-  drop(check);
-  return status;
-}
-
-void kvf_local_check_abandon(kvf_local_check *check)
-{
-  if (check != NULL) {
-    drop(check);
-  }
 }

@@ -4,6 +4,9 @@
 #ifndef KVF_TRANSPORT_LOCAL_CHECK_H
 #define KVF_TRANSPORT_LOCAL_CHECK_H
 
+#include <stdatomic.h>
+#include <sys/types.h>
+
 #include "transport/local/description.h"
 #include "transport/thread.h"
 
@@ -11,7 +14,24 @@
 #define KVF_LOCAL_CHECKS_MAX 64
 #define KVF_LOCAL_CHECKS_OF_ONE_MAX 8
 
-typedef struct kvf_local_check kvf_local_check;
+/* The thread and whoever has started it hold it; the last one frees it, with what was found. */
+typedef struct kvf_local_check {
+  kvf_local_description description;
+  int wake_fd;
+  pid_t *place; /* among those that are under way */
+  atomic_uint refs;
+  atomic_bool done;
+
+  /* The thread's until it is done. */
+  kvf_status status; /* KVF_OK, or KVF_TRANSFER_SETUP with a message */
+  char message[KVF_MESSAGE_BYTES_MAX];
+  int pidfd;
+  void *fence;                /* the table, mapped; NULL: it cannot be */
+  uint32_t imports_count;     /* 0 unless all are there: */
+  kvf_memory_import *imports; /* of its regions, then of their checksums */
+  kvf_region_layout *remote;
+  kvf_memory_exports exports;
+} kvf_local_check;
 
 /* `remote` and `exports` go with the description, and are copied. `wake_fd`, an eventfd, becomes readable when it is
  * done; it may be closed before. KVF_LIMIT: too many are under way. KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread
@@ -20,12 +40,7 @@ KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_description *descr
                                               kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
                                               kvf_local_check **out, char *message);
 bool kvf_local_check_is_done(kvf_local_check *check);
-/* Of one that is done: what it found, and the end of it. If KVF_OK, *pidfd, *fence (kvf_fence_table_close(), NULL:
- * it cannot be mapped) and the imports (kvf_memory_release(), one for each of `remote`) are the caller's; else
- * KVF_TRANSFER_SETUP with a message. */
-KVF_MUST_USE kvf_status kvf_local_check_take(kvf_local_check *check, int *pidfd, void **fence,
-                                             kvf_memory_import *imports, char *message);
-/* Nobody wants to know any more; it ends by itself. NULL is allowed. */
-void kvf_local_check_abandon(kvf_local_check *check);
+/* Nobody wants to know any more; if it is under way, it ends by itself. NULL is allowed. */
+void kvf_local_check_drop(kvf_local_check *check);
 
 #endif

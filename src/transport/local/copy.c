@@ -140,9 +140,8 @@ static uint64_t coarse_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* With `head`, every call reads the fence table's head as well. */
-static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, kvf_fence_head *head,
-                             uint64_t *bytes)
+kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
+                                kvf_fence_head *head, uint64_t *bytes)
 {
   chunk_walk walk;
   walk.copy = copy;
@@ -158,9 +157,7 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
       if (!next_batch(&walk)) {
         return KVF_OK;
       }
-      if (copy->pieces != NULL) {
-        *copy->pieces = walk.cursor.segments;
-      }
+      *copy->pieces = walk.cursor.segments;
       if (head != NULL) {
         batch_add(&walk.batch, head, table, sizeof(*head));
       }
@@ -173,19 +170,12 @@ static kvf_status copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk,
       return status;
     }
     uint64_t now_ns = coarse_now_ns();
-    if (copy->moved_ns != NULL) {
-      atomic_store_explicit(copy->moved_ns, now_ns, memory_order_relaxed);
-    }
+    atomic_store_explicit(copy->moved_ns, now_ns, memory_order_relaxed);
     if (now_ns - reported_ns >= KVF_PROGRESS_NS) {
       reported_ns = now_ns;
       copy->arrived(copy->context);
     }
   }
-}
-
-kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t *bytes)
-{
-  return copy_chunk(copy, chunk, 0, NULL, bytes);
 }
 
 /* All of it, in one call: 0, or an errno. */
@@ -246,66 +236,48 @@ static kvf_status judge_failed(const kvf_local_copy *copy, uint64_t table, const
 /* Not in one call for entry, blocks and entry: such a call goes through its list in order, but promises nothing about
  * memory order. The kernel copies with plain loads; ARM and POWER may reorder them, since the lock that it takes and
  * releases in between is no full barrier. Here barriers stand between the calls.
- */
-static kvf_status copy_between_samples(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                       uint64_t *bytes, kvf_fence_sample *out)
+ *
+ * Where it is mapped the entry is looked at there, which is two thirds of a 4 KiB load's system calls less. What a
+ * mapping does not tell is whose memory the calls read: the process may have ended, another one may have its id. So
+ * they read the head of the table too, which is constant, so that its place in the call's order is of no account. A
+ * call reads one process only, and a process id does not come back to the process that had it: the last head is proof
+ * for all. */
+kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, uint64_t *bytes,
+                                kvf_fence_sample *out)
 {
   const kvf_lease *lease = &chunk->transfer->lease;
+  const bool is_mapped = copy->fence != NULL;
+  kvf_status status = KVF_OK;
   *bytes = 0;
-  kvf_status status = kvf_local_sample(copy->pid, table, lease->slot, out);
-  bool live = status == KVF_OK && out->entry.word == kvf_fence_word_live(lease->id);
-  if (!live) {
-    return status;
-  }
-  /* Keeps the copies after the sample that let them begin. */
-  kvf_fence_barrier();
-  status = kvf_local_copy_chunk(copy, chunk, bytes);
-  if (status == KVF_TRANSFER_FAILED) {
-    return judge_failed(copy, table, lease, out);
+  if (is_mapped) {
+    out->entry = kvf_fence_load(copy->fence, lease->slot);
+  } else {
+    status = kvf_local_sample(copy->pid, table, lease->slot, out);
   }
   if (status != KVF_OK) {
     return status;
   }
-  return kvf_local_sample(copy->pid, table, lease->slot, out);
-}
-
-/* The entry is looked at where it is mapped, which is two thirds of a 4 KiB load's system calls less. What a mapping
- * does not tell is whose memory the calls read: the process may have ended, another one may have its id. So they read
- * the head of the table too, which is constant, so that its place in the call's order is of no account. A call reads
- * one process only, and a process id does not come back to the process that had it: the last head is proof for all. */
-static kvf_status copy_between_looks(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                     uint64_t *bytes, kvf_fence_sample *out)
-{
-  const kvf_lease *lease = &chunk->transfer->lease;
-  *bytes = 0;
-  const kvf_fence_entry first = kvf_fence_load(copy->fence, lease->slot);
+  const kvf_fence_entry first = out->entry;
   if (first.word != kvf_fence_word_live(lease->id)) {
-    kvf_status there = kvf_local_sample(copy->pid, table, lease->slot, out);
+    status = is_mapped ? kvf_local_sample(copy->pid, table, lease->slot, out) : KVF_OK;
     out->entry = first; /* by now it may be live, and nothing has been copied */
-    return there;
+    return status;
   }
-  out->entry = first;
+  /* Keeps the copies after the look that let them begin. */
   kvf_fence_barrier();
-  kvf_status status = copy_chunk(copy, chunk, table, &out->head, bytes);
-  if (status == KVF_OK && *bytes == 0) { /* without a call nothing is known of the process */
-    return kvf_local_sample(copy->pid, table, lease->slot, out);
-  }
+  status = kvf_local_copy_chunk(copy, chunk, table, is_mapped ? &out->head : NULL, bytes);
   if (status == KVF_TRANSFER_FAILED) {
     return judge_failed(copy, table, lease, out);
   }
   if (status != KVF_OK) {
     return status;
+  }
+  if (!is_mapped || *bytes == 0) { /* without a call nothing is known of the process */
+    return kvf_local_sample(copy->pid, table, lease->slot, out);
   }
   kvf_fence_barrier();
   out->entry = kvf_fence_load(copy->fence, lease->slot);
   return KVF_OK;
-}
-
-kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, uint64_t *bytes,
-                                kvf_fence_sample *out)
-{
-  return copy->fence == NULL ? copy_between_samples(copy, chunk, table, bytes, out)
-                             : copy_between_looks(copy, chunk, table, bytes, out);
 }
 
 int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,

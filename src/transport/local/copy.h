@@ -18,16 +18,18 @@ typedef struct kvf_local_copy {
    */
   const void *fence;
   const atomic_bool *stop;        /* set by another thread to end the copy early */
-  atomic_ullong *moved_ns;        /* when bytes have arrived, after each system call; may be NULL */
-  uint64_t *pieces;               /* gets how many runs the bytes were; may be NULL */
+  atomic_ullong *moved_ns;        /* when bytes have arrived, after each system call */
+  uint64_t *pieces;               /* gets how many runs the bytes were */
   void (*arrived)(void *context); /* bytes have arrived: at most once per KVF_PROGRESS_NS */
   void *context;
 } kvf_local_copy;
 
-/* Copies a chunk that has passed kvf_chunk_check(). *bytes is what has arrived, also on failure. When it returns
- * nothing writes to the destination. KVF_CANCELLED: *stop was set. KVF_PEER_DOWN: no such process. KVF_TRANSFER_FAILED:
- * the process is there, the memory is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
-KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t *bytes);
+/* Copies a chunk that has passed kvf_chunk_check(); with `head`, every call reads the fence table's head as well.
+ * *bytes is what has arrived, also on failure. When it returns nothing writes to the destination. KVF_CANCELLED: *stop
+ * was set. KVF_PEER_DOWN: no such process. KVF_TRANSFER_FAILED: the process is there, the memory is not, or may not be
+ * read. KVF_NO_MEMORY: of the kernel. */
+KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
+                                             kvf_fence_head *head, uint64_t *bytes);
 
 /* Reads the head and one entry of the fence table at `table`, in one call that is later than every copy that this
  * thread has made. Errors as above. */

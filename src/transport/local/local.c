@@ -49,6 +49,15 @@ static void wake_reaper(kvf_local *local)
   (void)written;
 }
 
+/* Without the lock: the first of a list, taken out; NULL: it is empty. */
+static kvf_list *take_first(kvf_local *local, kvf_list *list)
+{
+  (void)pthread_mutex_lock(&local->lock);
+  kvf_list *node = kvf_list_pop_front(list);
+  (void)pthread_mutex_unlock(&local->lock);
+  return node;
+}
+
 /* With the lock. */
 static void memory_drop(kvf_local_memory *memory)
 {
@@ -104,25 +113,6 @@ static void link_drop(kvf_local *local, kvf_local_link *link)
   }
 }
 
-/* The link and its arrays, imports first, since they are aligned alike. */
-static kvf_local_link *link_alloc(const kvf_link_spec *spec)
-{
-  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  kvf_local_link *link =
-      calloc(1, sizeof(kvf_local_link) + count * sizeof(kvf_memory_import) + spec->description_bytes);
-  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
-  if (pages == NULL) {
-    free(link);
-    return NULL;
-  }
-  void *after = link + 1;
-  link->pages = pages;
-  link->imports = after;
-  after = link->imports + count;
-  link->description = after;
-  return link;
-}
-
 static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
   kvf_local *local = kvf_local_of(transport);
@@ -130,18 +120,20 @@ static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *s
   if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
-  kvf_local_link *link = link_alloc(spec);
-  if (link == NULL) {
+  kvf_local_link *link = calloc(1, sizeof(*link) + spec->description_bytes);
+  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
+  if (pages == NULL) {
+    free(link);
     return KVF_NO_MEMORY;
   }
-  link->base = (kvf_link){.transport = transport, .user = spec->user};
-  link->refs = 1;
-  link->state = KVF_LOCAL_CHECKING;
-  link->peer = spec->peer;
-  link->incarnation = spec->incarnation;
-  link->pidfd = -1;
-  link->description_bytes = spec->description_bytes;
-  memcpy(link->description, spec->description, spec->description_bytes);
+  *link = (kvf_local_link){.base = {.transport = transport, .user = spec->user},
+                           .refs = 1,
+                           .state = KVF_LOCAL_CHECKING,
+                           .peer = spec->peer,
+                           .incarnation = spec->incarnation,
+                           .description_bytes = spec->description_bytes,
+                           .description = memcpy(link + 1, spec->description, spec->description_bytes),
+                           .pages = pages};
   kvf_list_init(&link->in_links);
   kvf_list_init(&link->in_checks);
   kvf_list_init(&link->reads);
@@ -173,14 +165,11 @@ static void local_disconnect(kvf_link *base)
 /* Without the lock: frees a link that is in no list but `links`. */
 static void link_free(kvf_local *local, kvf_local_link *link)
 {
-  kvf_local_check_abandon(link->check);
-  if (link->pidfd >= 0) {
+  if (link->check != NULL && link->state != KVF_LOCAL_CHECKING) {
     /* Closing is not enough: a spawned child's copy would keep it watched, and name this link when the peer ends. */
-    (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
-    kvf_own_fd_close(link->pidfd);
+    (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->check->pidfd, NULL);
   }
-  kvf_memory_release(link->imports, link->imports_count);
-  kvf_fence_table_close(link->fence, link->table_slots);
+  kvf_local_check_drop(link->check);
   (void)pthread_mutex_lock(&local->lock);
   kvf_list_remove(&link->in_links);
   if (link->memory != NULL) {
@@ -191,30 +180,21 @@ static void link_free(kvf_local *local, kvf_local_link *link)
   free(link);
 }
 
-/* Blocks are verified if both sides have checksums. */
-static void agree_on_checksums(kvf_local *local, kvf_local_link *link)
-{
-  if (link->memory->given.checksums_count > 0 && link->has_checksums) {
-    kvf_paging_use_checksums(link->pages, link->memory->pages);
-  }
-  if (link->memory->given.checksums_count > 0 && link->pages->checksums_count == 0) {
-    log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
-  }
-}
-
 /* Only the host's own calls can tell, while they read the blocks, whose they are: see copy.c. */
-static void forgo_fence(kvf_local_link *link)
+static void forgo_fence(const kvf_local_link *link)
 {
+  kvf_local_check *check = link->check;
   bool is_host = link->memory->is_host;
-  for (uint32_t i = 0; i < link->imports_count; i++) {
-    is_host = is_host && link->imports[i].ops == &kvf_memory_host;
+  for (uint32_t i = 0; i < check->imports_count; i++) {
+    is_host = is_host && check->imports[i].ops == &kvf_memory_host;
   }
   if (!is_host) {
-    kvf_fence_table_close(link->fence, link->table_slots);
-    link->fence = NULL;
+    kvf_fence_table_close(check->fence, check->description.table_slots);
+    check->fence = NULL;
   }
 }
 
+/* Without the lock. KVF_OK: the check is under way. KVF_LIMIT: not yet, since others are. Else it has failed. */
 static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *message)
 {
   if (link->memory == NULL) {
@@ -224,19 +204,13 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   kvf_region_layout *remote = link->pages->regions;
   const uint32_t remote_count = link->pages->regions_count;
   kvf_status status = kvf_paging_pair(link->pages, link->memory->pages, message);
+  if (status == KVF_OK) {
+    status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
+                                        remote, remote_count, &description, remote + remote_count, message);
+  }
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                      remote, remote_count, &description, remote + remote_count, message);
-  if (status != KVF_OK) {
-    return status;
-  }
-  link->pid = (pid_t)description.pid;
-  link->table = description.table_address;
-  link->table_slots = description.table_slots;
-  link->has_checksums = description.checksums_count > 0;
-  link->imports_wanted = remote_count + description.checksums_count;
   return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
                                local->wake_fd, &local->cpus, &link->check, message);
 }
@@ -257,36 +231,28 @@ static void report_check(kvf_local *local, kvf_local_link *link, kvf_status stat
   local->host.link_up(local->host.context, &link->base, status);
 }
 
-/* Without the lock: begins the check of a link in CHECKING. KVF_OK: it is under way. KVF_LIMIT: not yet, since others
- * are. Else it has failed, and link_up() has been reported. */
-static kvf_status link_begin_check(kvf_local *local, kvf_local_link *link)
-{
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status = begin_check(local, link, message);
-  if (status != KVF_OK && status != KVF_LIMIT) {
-    report_check(local, link, status, message);
-  }
-  return status;
-}
-
-/* Likewise, when the check is done: reports link_up(). */
+/* Without the lock, when the check is done. */
 static void link_end_check(kvf_local *local, kvf_local_link *link)
 {
-  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_local_check *check = link->check;
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = link}};
-  kvf_status status = kvf_local_check_take(link->check, &link->pidfd, &link->fence, link->imports, message);
-  link->check = NULL;
-  if (status == KVF_OK) {
-    link->imports_count = link->imports_wanted;
-  }
-  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, link->pidfd, &event) != 0) {
-    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d cannot be watched: %s", (int)link->pid, strerror(errno));
+  kvf_status status = check->status;
+  if (status == KVF_OK && epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, check->pidfd, &event) != 0) {
+    status = kvf_fail(KVF_TRANSFER_SETUP, check->message, "process %d cannot be watched: %s",
+                      (int)check->description.pid, strerror(errno));
   }
   if (status == KVF_OK) {
-    agree_on_checksums(local, link);
+    if (!kvf_paging_agree_on_checksums(link->pages, link->memory->pages, check->description.checksums_count > 0)) {
+      log_line(local, KVF_LOG_WARN, &link->peer, KVF_NO_CHECKSUMS_LINE);
+    }
     forgo_fence(link);
   }
-  report_check(local, link, status, message);
+  report_check(local, link, status, check->message);
+}
+
+static pid_t pid_of(const kvf_local_link *link)
+{
+  return (pid_t)link->check->description.pid;
 }
 
 /* Without the lock, the link held. Only the first failure counts. `format` is given the process. */
@@ -302,21 +268,15 @@ static void link_fail(kvf_local *local, kvf_local_link *link, kvf_status status,
   bool wanted = first && !link->disconnected;
   (void)pthread_mutex_unlock(&local->lock);
   if (wanted) {
-    log_line(local, KVF_LOG_WARN, &link->peer, format, (int)link->pid);
+    log_line(local, KVF_LOG_WARN, &link->peer, format, pid_of(link));
     local->host.link_down(local->host.context, &link->base, status);
   }
 }
 
 void kvf_local_link_died(kvf_local *local, kvf_local_link *link)
 {
-  (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->pidfd, NULL);
+  (void)epoll_ctl(local->epoll_fd, EPOLL_CTL_DEL, link->check->pidfd, NULL);
   link_fail(local, link, KVF_PEER_DOWN, "process %d has ended");
-}
-
-/* Without the lock, during a read of the link, which has ended so: KVF_TRANSFER_FAILED, KVF_PEER_DOWN. */
-static void link_unreadable(kvf_local *local, kvf_local_link *link, kvf_status status)
-{
-  link_fail(local, link, status, "memory of process %d cannot be read any more");
 }
 
 /* ---- reads: queued, copied, sampled, reported ---- */
@@ -327,7 +287,7 @@ static bool may_copy_from(const kvf_local *local, const kvf_local_link *link)
   unsigned same = 0;
   for (const kvf_list *node = local->stuck.next; node != &local->stuck; node = node->next) {
     const kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
-    same += worker->link != NULL && worker->link->pid == link->pid;
+    same += worker->link != NULL && pid_of(worker->link) == pid_of(link);
   }
   return link->stuck == 0 && same < KVF_LOCAL_STUCK_WORKERS_OF_ONE_MAX;
 }
@@ -383,31 +343,20 @@ static kvf_status admit(const kvf_local *local, const kvf_local_link *link, cons
   if (link->memory != local->memory) {
     return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
   }
-  if (read->lease.slot >= link->table_slots) {
-    return KVF_LEASE_UNKNOWN;
-  }
-  return KVF_OK;
+  return read->lease.slot < link->check->description.table_slots ? KVF_OK : KVF_LEASE_UNKNOWN;
 }
 
-static void local_read(kvf_link *base, const kvf_transfer *request)
+static kvf_status local_read(kvf_link *base, const kvf_transfer *request)
 {
   kvf_local_link *link = kvf_local_link_of(base);
   kvf_local *local = kvf_local_of(base->transport);
   kvf_local_read *read = malloc(sizeof(*read));
-  if (read != NULL) {
-    read->link = link;
-    read->read = *request;
-    read->status = KVF_OK;
-    atomic_init(&read->stop, false);
-    kvf_list_init(&read->in_queue);
-    kvf_list_init(&read->in_link);
-  }
-  (void)pthread_mutex_lock(&local->lock);
   if (read == NULL) {
-    kvf_refusals_note(&local->refusals, request->id);
-    wake_reaper(local);
-    goto unlock;
+    return KVF_NO_MEMORY;
   }
+  *read = (kvf_local_read){.link = link, .read = *request};
+  kvf_list_init(&read->in_queue);
+  (void)pthread_mutex_lock(&local->lock);
   link->refs++;
   kvf_list_push_back(&link->reads, &read->in_link);
   (void)atomic_fetch_add_explicit(&local->small_open, request->small ? 1 : 0, memory_order_relaxed);
@@ -417,8 +366,8 @@ static void local_read(kvf_link *base, const kvf_transfer *request)
   } else {
     workers_post(local, read);
   }
-unlock:
   (void)pthread_mutex_unlock(&local->lock);
+  return KVF_OK;
 }
 
 static void local_cancel(kvf_link *base, uint64_t read_id)
@@ -447,10 +396,10 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
 {
   const kvf_local_link *link = read->link;
   const kvf_transfer *request = &read->read;
-  const kvf_chunk chunk = kvf_chunk_of(&link->pages->plan, request, link->memory->regions);
-  const kvf_local_copy copy = {.pid = link->pid,
-                               .imports = link->imports,
-                               .fence = link->fence,
+  const kvf_chunk chunk = kvf_chunk_of(&link->pages->plan, request, link->memory->pages->local);
+  const kvf_local_copy copy = {.pid = pid_of(link),
+                               .imports = link->check->imports,
+                               .fence = link->check->fence,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
                                .pieces = &result->pieces,
@@ -458,7 +407,8 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);
   if (result->status == KVF_OK) {
-    result->status = kvf_local_copy_lease(&copy, &chunk, link->table, &result->bytes, &result->sample);
+    result->status =
+        kvf_local_copy_lease(&copy, &chunk, link->check->description.table_address, &result->bytes, &result->sample);
   }
   if (link->pages->checksums_count > 0) {
     kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
@@ -489,7 +439,7 @@ static void read_run(kvf_local_worker *worker, kvf_local_read *read)
   copy_and_judge(worker, read, &result);
   /* A process that has ended may keep its descriptors for long, if one of its threads is stuck in the kernel. */
   if (result.status == KVF_TRANSFER_FAILED || result.status == KVF_PEER_DOWN) {
-    link_unreadable(local, read->link, result.status);
+    link_fail(local, read->link, result.status, "memory of process %d cannot be read any more");
   }
   read_finish(local, read, &result);
 }
@@ -676,7 +626,7 @@ static void replace_stuck(kvf_local *local)
   const bool is_full = fill_up(local);
   for (size_t i = 0; i < count; i++) {
     log_line(local, KVF_LOG_WARN, &links[i]->peer, "memory of process %d does not answer: its reads wait%s",
-             (int)links[i]->pid, is_full ? "" : ", and others' too: no thread is left");
+             pid_of(links[i]), is_full ? "" : ", and others' too: no thread is left");
     (void)pthread_mutex_lock(&local->lock);
     link_drop(local, links[i]);
     (void)pthread_mutex_unlock(&local->lock);
@@ -685,13 +635,8 @@ static void replace_stuck(kvf_local *local)
 
 static void join_gone(kvf_local *local)
 {
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->gone);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = take_first(local, &local->gone)) != NULL) {
     kvf_local_worker *worker = KVF_CONTAINER_OF(node, kvf_local_worker, in_workers);
     (void)pthread_join(worker->thread, NULL);
     free(worker);
@@ -730,17 +675,20 @@ static void keep_events(kvf_local *local, int timeout_ms)
   }
 }
 
-/* Under the lock: a link whose check is done, taken out; NULL: there is none. */
+/* A link whose check is done, taken out; NULL: there is none. */
 static kvf_local_link *take_checked(kvf_local *local)
 {
-  for (kvf_list *node = local->checking.next; node != &local->checking; node = node->next) {
+  kvf_local_link *found = NULL;
+  (void)pthread_mutex_lock(&local->lock);
+  for (kvf_list *node = local->checking.next; node != &local->checking && found == NULL; node = node->next) {
     kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
-    if (kvf_local_check_is_done(link->check)) {
-      kvf_list_remove(node);
-      return link;
-    }
+    found = kvf_local_check_is_done(link->check) ? link : NULL;
   }
-  return NULL;
+  if (found != NULL) {
+    kvf_list_remove(&found->in_checks);
+  }
+  (void)pthread_mutex_unlock(&local->lock);
+  return found;
 }
 
 /* False: there are too many checks under way, and it has to be tried again. */
@@ -753,7 +701,11 @@ static bool begin_checks(kvf_local *local)
   while ((node = kvf_list_pop_front(&local->unchecked)) != NULL) {
     kvf_local_link *link = KVF_CONTAINER_OF(node, kvf_local_link, in_checks);
     (void)pthread_mutex_unlock(&local->lock);
-    kvf_status status = link_begin_check(local, link);
+    char message[KVF_MESSAGE_BYTES_MAX];
+    kvf_status status = begin_check(local, link, message);
+    if (status != KVF_OK && status != KVF_LIMIT) {
+      report_check(local, link, status, message);
+    }
     (void)pthread_mutex_lock(&local->lock);
     const bool is_held = !kvf_list_is_linked(&link->in_checks); /* else nobody wants it any more */
     if (is_held && (status == KVF_OK || status == KVF_LIMIT)) {
@@ -773,26 +725,16 @@ static int keep_checks(kvf_local *local)
 {
   kvf_local_link *link;
   const int wait_ms = begin_checks(local) ? -1 : KVF_LOCAL_LOOK_MS;
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    link = take_checked(local);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (link == NULL) {
-      return wait_ms;
-    }
+  while ((link = take_checked(local)) != NULL) {
     link_end_check(local, link);
   }
+  return wait_ms;
 }
 
 static void keep_ended(kvf_local *local)
 {
-  for (;;) {
-    (void)pthread_mutex_lock(&local->lock);
-    kvf_list *node = kvf_list_pop_front(&local->ended);
-    (void)pthread_mutex_unlock(&local->lock);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = take_first(local, &local->ended)) != NULL) {
     kvf_local_read *read = KVF_CONTAINER_OF(node, kvf_local_read, in_queue);
     kvf_read_result result = {.id = read->read.id, .status = read->status};
     read_finish(local, read, &result);
@@ -804,14 +746,12 @@ static void keep_ended(kvf_local *local)
 static bool keep_retired(kvf_local *local)
 {
   kvf_list *node;
-  (void)pthread_mutex_lock(&local->lock);
-  while ((node = kvf_list_pop_front(&local->retired)) != NULL) {
-    (void)pthread_mutex_unlock(&local->lock);
+  while ((node = take_first(local, &local->retired)) != NULL) {
     link_free(local, KVF_CONTAINER_OF(node, kvf_local_link, in_checks));
-    (void)pthread_mutex_lock(&local->lock);
   }
+  (void)pthread_mutex_lock(&local->lock);
   bool over = local->closing && local->workers_count + local->stuck_count == 0 && kvf_list_is_empty(&local->gone) &&
-              kvf_list_is_empty(&local->links) && local->refusals.count == 0;
+              kvf_list_is_empty(&local->links);
   (void)pthread_mutex_unlock(&local->lock);
   return over;
 }
@@ -823,7 +763,6 @@ static void *reaper_main(void *argument)
   do {
     keep_events(local, timeout_ms);
     const int checks_ms = keep_checks(local);
-    kvf_refusals_report(&local->refusals, &local->lock, &local->host);
     keep_ended(local);
     const int workers_ms = workers_keep(local);
     timeout_ms = checks_ms < 0 ? workers_ms : checks_ms;
@@ -835,8 +774,7 @@ static void stop_threads(kvf_local *local)
 {
   (void)pthread_mutex_lock(&local->lock);
   local->closing = true;
-  (void)atomic_fetch_add_explicit(&local->posted, 1, memory_order_relaxed);
-  (void)pthread_cond_broadcast(&local->work);
+  wake_workers(local);
   wake_reaper(local);
   (void)pthread_mutex_unlock(&local->lock);
   (void)pthread_join(local->reaper, NULL);
@@ -846,22 +784,11 @@ static void stop_threads(kvf_local *local)
 
 static bool open_fds(kvf_local *local)
 {
-  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  if (local->epoll_fd < 0) {
-    return false;
-  }
-  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (local->wake_fd < 0) {
-    goto close_epoll;
-  }
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
-  if (epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0) {
-    return true;
-  }
-  kvf_own_fd_close(local->wake_fd);
-close_epoll:
-  kvf_own_fd_close(local->epoll_fd);
-  return false;
+  local->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
+  local->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return local->epoll_fd >= 0 && local->wake_fd >= 0 &&
+         epoll_ctl(local->epoll_fd, EPOLL_CTL_ADD, local->wake_fd, &event) == 0;
 }
 
 static void init_lists(kvf_local *local)
@@ -890,10 +817,19 @@ static bool start_threads(kvf_local *local)
   return true;
 }
 
+static void destroy(kvf_local *local)
+{
+  kvf_own_fd_close(local->wake_fd);
+  kvf_own_fd_close(local->epoll_fd);
+  (void)pthread_cond_destroy(&local->work);
+  (void)pthread_mutex_destroy(&local->lock);
+  free(local);
+}
+
 static kvf_status local_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
                              char *message)
 {
-  const char *failed;
+  const char *failed = NULL;
   *out = NULL;
   if (config->copy_threads == 0) {
     return kvf_fail(KVF_INVALID, message, "copy_threads is 0: local needs at least 1");
@@ -910,33 +846,23 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();
   init_lists(local);
-  failed = "random bytes";
-  if (getentropy(local->cookie, sizeof(local->cookie)) != 0) {
-    goto free_local;
-  }
-  failed = "file descriptors";
-  if (!open_fds(local)) {
-    goto free_local;
-  }
   (void)pthread_mutex_init(&local->lock, NULL);
   (void)pthread_cond_init(&local->work, NULL);
-  failed = "threads";
-  if (!start_threads(local)) {
+  if (!open_fds(local)) {
+    failed = "file descriptors";
+  } else if (getentropy(local->cookie, sizeof(local->cookie)) != 0) {
+    failed = "random bytes";
+  } else if (!start_threads(local)) {
+    failed = "threads";
     errno = EAGAIN; /* pthread_create() does not set it, and has no other reason here */
-    goto close_fds;
+  }
+  if (failed != NULL) {
+    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
+    destroy(local);
+    return KVF_SYSTEM;
   }
   *out = &local->base;
   return KVF_OK;
-
-close_fds:
-  (void)pthread_cond_destroy(&local->work);
-  (void)pthread_mutex_destroy(&local->lock);
-  kvf_own_fd_close(local->wake_fd);
-  kvf_own_fd_close(local->epoll_fd);
-free_local:
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "local: no %s: %s", failed, strerror(errno));
-  free(local);
-  return KVF_SYSTEM;
 }
 
 static void local_close(kvf_transport *transport)
@@ -946,11 +872,7 @@ static void local_close(kvf_transport *transport)
   if (local->memory != NULL) {
     memory_drop(local->memory);
   }
-  kvf_own_fd_close(local->wake_fd);
-  kvf_own_fd_close(local->epoll_fd);
-  (void)pthread_cond_destroy(&local->work);
-  (void)pthread_mutex_destroy(&local->lock);
-  free(local);
+  destroy(local);
 }
 
 /* ---- memory ---- */
@@ -967,40 +889,20 @@ static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
   }
 }
 
-static kvf_local_memory *copy_memory(const kvf_transport_memory *given)
-{
-  size_t regions_bytes = given->regions_count * sizeof(kvf_region);
-  size_t checksums_bytes = given->checksums_count * sizeof(kvf_region);
-  kvf_local_memory *memory = malloc(sizeof(*memory) + regions_bytes + checksums_bytes);
-  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
-  if (pages == NULL) {
-    free(memory);
-    return NULL;
-  }
-  kvf_region *checksums_read = memory->regions + given->regions_count;
-  *memory =
-      (kvf_local_memory){.refs = 1,
-                         .given = *given,
-                         .pages = pages,
-                         .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
-  memory->given.regions = memory->regions;
-  memory->given.layout = (kvf_layout){0};
-  memory->given.checksums = NULL;
-  memory->given.checksums_read = checksums_read;
-  memcpy(memory->regions, given->regions, regions_bytes);
-  if (checksums_bytes > 0) {
-    memcpy(checksums_read, given->checksums_read, checksums_bytes);
-  }
-  return memory;
-}
-
 static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
 {
   kvf_local *local = kvf_local_of(transport);
-  kvf_local_memory *memory = copy_memory(given);
-  if (memory == NULL) {
+  kvf_local_memory *memory = calloc(1, sizeof(*memory));
+  kvf_paging *pages = memory == NULL ? NULL : kvf_paging_of_memory(given);
+  if (pages == NULL) {
+    free(memory);
     return KVF_NO_MEMORY;
   }
+  *memory =
+      (kvf_local_memory){.refs = 1,
+                         .table_fd = given->table_fd,
+                         .pages = pages,
+                         .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
   char line[KVF_MESSAGE_BYTES_MAX + 16] = "local: ";
   const size_t used = strlen(line);
   kvf_status status = kvf_local_export(given, &memory->exports, &memory->exports_bytes, line + used);
@@ -1034,30 +936,30 @@ static void local_clear_memory(kvf_transport *transport)
 
 static kvf_status describe_memory(const kvf_local *local, void *out, size_t capacity, size_t *out_bytes)
 {
-  if (local->memory == NULL || local->memory->given.table == NULL) {
+  const kvf_local_memory *memory = local->memory;
+  if (memory == NULL || memory->pages->table == NULL) {
     return KVF_INVALID;
   }
-  const kvf_transport_memory *memory = &local->memory->given;
   kvf_local_description head = {
       .magic = KVF_LOCAL_MAGIC,
       .place = local->place,
       .incarnation = local->incarnation,
       .cookie_address = (uintptr_t)local->cookie,
-      .table_address = (uintptr_t)memory->table,
-      .table_slots = memory->table_slots,
+      .table_address = (uintptr_t)memory->pages->table,
+      .table_slots = memory->pages->table_slots,
       .pid = (uint32_t)getpid(),
-      .regions_count = memory->regions_count,
-      .checksums_count = memory->checksums_count,
+      .regions_count = memory->pages->regions_count,
+      .checksums_count = memory->pages->checksums_count,
       .has_table_fd = memory->table_fd >= 0,
       .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
-  *out_bytes = sizeof(head) + local->memory->exports_bytes;
+  *out_bytes = sizeof(head) + memory->exports_bytes;
   if (*out_bytes > capacity) {
     return KVF_LIMIT;
   }
   memcpy(out, &head, sizeof(head));
-  memcpy((uint8_t *)out + sizeof(head), local->memory->exports, local->memory->exports_bytes);
+  memcpy((uint8_t *)out + sizeof(head), memory->exports, memory->exports_bytes);
   return KVF_OK;
 }
 

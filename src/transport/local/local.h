@@ -12,22 +12,20 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "transport/commands.h"
+#include "base/list.h"
 #include "transport/local/check.h"
 #include "transport/local/description.h"
 #include "transport/paging.h"
 #include "transport/thread.h"
 
-/* The rank's memory, shared by the transport and the links that were made with it. `given` points to the copies that
- * follow: the regions, the checksums of what is read. */
+/* The rank's memory, shared by the transport and the links that were made with it. */
 typedef struct kvf_local_memory {
   uint32_t refs;
-  kvf_transport_memory given; /* without a layout: */
+  int table_fd;
   kvf_paging *pages;
   bool is_host;     /* all of its regions */
   uint8_t *exports; /* what describe() says of them */
   size_t exports_bytes;
-  kvf_region regions[];
 } kvf_local_memory;
 
 typedef struct kvf_local_link kvf_local_link;
@@ -68,7 +66,6 @@ typedef struct kvf_local {
   kvf_list checking;   /* and those whose is being checked */
   kvf_list retired;    /* links that nobody holds any more */
   kvf_local_memory *memory;
-  kvf_refusals refusals;
   bool closing;
   atomic_uint small_open;        /* small reads that are not over */
   atomic_ullong assist_again_ns; /* until then callers do not poll for them: it has cost one a time slice */
@@ -99,25 +96,16 @@ struct kvf_local_link {
   uint32_t stuck;     /* workers; while there are any no other begins to copy from here */
   bool disconnected;
   kvf_local_state state;
-  kvf_local_check *check; /* the reaper's; NULL: none is under way */
-  kvf_status failure;     /* while DOWN */
+  kvf_status failure; /* while DOWN */
 
   /* Set by connect() and the reaper's check, constant while UP. */
   kvf_local_memory *memory;
   kvf_address peer;
   kvf_incarnation incarnation;
-  pid_t pid;
-  int pidfd; /* the reaper's */
-  uint64_t table;
-  uint32_t table_slots;
-  void *fence;        /* that table, mapped; NULL: it cannot be, or not all memory is the host's: see copy.h */
-  bool has_checksums; /* the peer */
+  kvf_local_check *check; /* NULL: it has not begun. Its fence NULL also if not all memory is the host's: see copy.h */
   size_t description_bytes;
   uint8_t *description;
   kvf_paging *pages; /* the peer's */
-  uint32_t imports_wanted;
-  uint32_t imports_count;     /* 0 before the check's end */
-  kvf_memory_import *imports; /* of its regions, then of their checksums */
 };
 
 typedef struct kvf_local_read {

@@ -1,20 +1,9 @@
 #include "transport/tcp/common.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "transport/peer_log.h"
 #include "wire/fields.h"
-
-void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
-{
-  va_list arguments;
-  va_start(arguments, format);
-  kvf_peer_log(&tcp->host, "tcp", &tcp->log_limit, tcp->now_ns, level, why, peer, format, arguments);
-  va_end(arguments);
-}
 
 bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events)
 {
@@ -28,7 +17,7 @@ bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events
     operation = EPOLL_CTL_DEL;
   }
   struct epoll_event event = {.events = events, .data = {.ptr = source}};
-  if (epoll_ctl(tcp->epoll_fd, operation, fd, &event) != 0) {
+  if (epoll_ctl(tcp->driven.epoll_fd, operation, fd, &event) != 0) {
     return false;
   }
   source->events = events;
@@ -38,20 +27,22 @@ bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events
 void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source)
 {
   if (stream->fd >= 0 && source->events != 0) {
-    (void)epoll_ctl(tcp->epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
+    (void)epoll_ctl(tcp->driven.epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     source->events = 0;
   }
   kvf_tcp_stream_close(stream);
 }
 
-void kvf_tcp_memory_drop(kvf_tcp_memory *memory)
+bool kvf_tcp_stage_frame(kvf_tcp_stream *stream, kvf_frame_type type, const void *body, size_t body_bytes)
 {
-  memory->refs--;
-  if (memory->refs == 0) {
-    free(memory->staging);
-    free(memory->pages);
-    free(memory);
+  uint8_t *out = kvf_tcp_stage(stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  if (out == NULL) {
+    return false;
   }
+  kvf_frame_header_encode(type, (uint32_t)body_bytes, out);
+  memcpy(out + KVF_FRAME_HEADER_BYTES, body, body_bytes);
+  kvf_tcp_staged(stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  return true;
 }
 
 void kvf_tcp_description_code(kvf_codec *codec, kvf_tcp_description *description)

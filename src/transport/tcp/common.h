@@ -1,21 +1,17 @@
 /* What both sides of the tcp transport share.
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (server.h) and the links
- * that we made (link.h). All state is the data thread's, but for what the lock of `commands` guards; who the data
- * thread is, driver.h says. Since only the data thread writes to destination blocks, a read is released as soon as it
- * says so.
+ * that we made (link.h): see driven.h. All state is the data thread's, but for what the lock of `commands` guards.
+ * Since only the data thread writes to destination blocks, a read is released as soon as it says so.
  */
 #ifndef KVF_TRANSPORT_TCP_COMMON_H
 #define KVF_TRANSPORT_TCP_COMMON_H
 
-#include "base/list.h"
-#include "base/log.h"
-#include "base/time.h"
-#include "transport/commands.h"
-#include "transport/driver.h"
+#include "transport/driven.h"
 #include "transport/socket.h"
 #include "transport/tcp/stream.h"
 #include "wire/codec.h"
+#include "wire/frame.h"
 
 /* Limits. What a peer can make us keep or do is bounded by these. */
 #define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
@@ -46,68 +42,47 @@ typedef struct kvf_tcp_source {
   bool is_for_callers; /* a caller that is the data thread may serve it */
 } kvf_tcp_source;
 
-/* The rank's memory; shared by the transport and the links that were made with it. Refs are the data thread's. Behind
- * the struct lie the regions and the checksums of what is read, then those of what others read. */
+/* The rank's memory. */
 typedef struct kvf_tcp_memory {
   kvf_command set;
-  uint32_t refs;
-  uint32_t regions_count; /* without checksums */
-  uint32_t checksums_count;
-  uint32_t table_slots;
-  const void *table;
   uint8_t *staging; /* of kvf_tcp_payload */
-  kvf_region *served;
   kvf_paging *pages;
-  kvf_region regions[];
 } kvf_tcp_memory;
 
 struct kvf_tcp {
-  kvf_transport base;
-  kvf_transport_host host;     /* constant */
-  kvf_transport_config config; /* constant */
-  kvf_address listen;          /* constant; port 0: does not listen */
-
-  kvf_driver driver;
-  kvf_commands commands; /* its lock guards the next two too */
+  kvf_driven driven; /* the lock of its commands guards the next two too */
   bool has_memory;
   bool has_checksums; /* of the memory */
+  kvf_address listen; /* constant; port 0: does not listen */
 
-  pthread_t thread;
-  int epoll_fd;
   int listener_fd; /* -1: does not listen */
-  kvf_tcp_source wake;
   kvf_tcp_source listener;
   uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
   uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
-  uint64_t now_ns;          /* of this turn, or command */
-  uint64_t busy_ns;         /* when there was something to do last */
-  bool is_bulk;             /* that was for a chunk that is not copied, but sent from its blocks */
+  bool is_bulk;             /* the last thing to do was for a chunk that is not copied, but sent from its blocks */
   uint64_t yield_again_ns;
-  kvf_log_limit log_limit;
   kvf_tcp_memory *memory;
-  kvf_list greeting;   /* connections that have not proved their key, oldest first */
-  kvf_list serving;    /* the others, least recently used first */
-  kvf_list retired;    /* closed ones, freed at the end of the turn */
-  kvf_list links;      /* all of them */
-  kvf_list connecting; /* those that are not up yet, oldest first */
+  kvf_list greeting; /* connections that have not proved their key, oldest first */
+  kvf_list serving;  /* the others, least recently used first */
+  kvf_list retired;  /* closed ones, freed at the end of the turn */
   uint32_t greeting_count;
   uint32_t serving_count;
 };
 
 static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, kvf_tcp, base);
+  return KVF_CONTAINER_OF(transport, kvf_tcp, driven.base);
 }
 
-/* One line about a peer; at most KVF_TCP_LOG_LINES_PER_S for one `why`. In the data thread. */
-void kvf_tcp_log(kvf_tcp *tcp, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
+/* Of kvf_transport_ops: theirs is read by them. */
+bool kvf_tcp_serves(uint32_t theirs, uint32_t ours);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */
 void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source);
-void kvf_tcp_memory_drop(kvf_tcp_memory *memory);
 void kvf_tcp_description_code(kvf_codec *codec, kvf_tcp_description *description);
+/* Stages a frame. False: there is no room for it now. */
+bool kvf_tcp_stage_frame(kvf_tcp_stream *stream, kvf_frame_type type, const void *body, size_t body_bytes);
 /* Reads what describe() of a peer's has written. KVF_PROTOCOL: malformed, or of another incarnation. */
 KVF_MUST_USE kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_incarnation *expected,
                                                  kvf_tcp_description *out);

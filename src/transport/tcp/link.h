@@ -8,11 +8,9 @@
 
 /* Operations, from any thread. */
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-void kvf_tcp_disconnect(kvf_link *base);
-void kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request);
-void kvf_tcp_read_cancel(kvf_link *base, uint64_t read_id);
-/* In the data thread. Fails links that were too slow to come up. Returns when to call again. */
-uint64_t kvf_tcp_links_tick(kvf_tcp *tcp);
+kvf_status kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request);
+/* In the data thread: of kvf_driven. */
+void kvf_tcp_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status);
 /* The memory goes away: all reads are cancelled. */
 void kvf_tcp_links_clear(kvf_tcp *tcp);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/list.h"
+#include "transport/tcp/common.h"
 
 #define NONE UINT32_MAX
 
@@ -38,7 +39,7 @@ typedef struct rails_link {
   uint32_t first;     /* the part that reads go to if it has no more than others; sessions take turns */
   uint32_t turn;      /* likewise among the peer's rails, if it has more or fewer than we */
   uint32_t waiting;   /* parts that are not up yet */
-  atomic_uint failed; /* the part that has ended an established link, and says so to reads; NONE */
+  atomic_uint failed; /* the part that has ended the link, and says so to reads; NONE */
   uint32_t telling;   /* calls of the host's that are under way */
   kvf_status failure; /* that the host is to be told of when it has been told that the link is up */
   kvf_link *parts[KVF_RAILS_MAX];
@@ -84,35 +85,27 @@ static void tell(rails *all, rails_link *link, void (*what)(void *, kvf_link *, 
   }
 }
 
-static void on_link_up(void *context, kvf_link *part, kvf_status status)
+/* It has come up, or failed: then or later. */
+static void on_link(void *context, kvf_link *part, kvf_status status)
 {
-  rails *all = ((const rail *)context)->of;
-  (void)pthread_mutex_lock(&all->lock);
-  rails_link *link = find(all, part->user);
-  if (link != NULL && link->state == LINK_CONNECTING) {
-    link->waiting -= status == KVF_OK;
-    if (status != KVF_OK || link->waiting == 0) {
-      link->state = status == KVF_OK ? LINK_UP : LINK_DOWN;
-      tell(all, link, all->host.link_up, status);
-    }
-  }
-  (void)pthread_mutex_unlock(&all->lock);
-}
-
-static void on_link_down(void *context, kvf_link *part, kvf_status status)
-{
-  rails *all = ((const rail *)context)->of;
+  const rail *one = context;
+  rails *all = one->of;
   (void)pthread_mutex_lock(&all->lock);
   rails_link *link = find(all, part->user);
   if (link != NULL && link->state != LINK_DOWN) {
-    bool was_up = link->state == LINK_UP;
-    link->state = LINK_DOWN;
-    atomic_store_explicit(&link->failed, (uint32_t)((const rail *)context - all->each), memory_order_relaxed);
-    if (!was_up) {
+    const bool was_up = link->state == LINK_UP;
+    link->waiting -= status == KVF_OK;
+    if (status != KVF_OK) {
+      link->state = LINK_DOWN;
+      atomic_store_explicit(&link->failed, (uint32_t)(one - all->each), memory_order_relaxed);
+    } else if (link->waiting == 0) {
+      link->state = LINK_UP;
+    }
+    if (!was_up && link->state != LINK_CONNECTING) {
       tell(all, link, all->host.link_up, status);
-    } else if (link->telling > 0) {
+    } else if (was_up && link->telling > 0) {
       link->failure = status;
-    } else {
+    } else if (was_up) {
       tell(all, link, all->host.link_down, status);
     }
   }
@@ -158,7 +151,7 @@ static void on_log(void *context, kvf_log_level level, const char *line)
 
 /* ---- open and close ---- */
 
-void kvf_rails_close(kvf_transport *transport)
+static void rails_close(kvf_transport *transport)
 {
   rails *all = rails_of(transport);
   for (uint32_t i = 0; i < all->count; i++) {
@@ -175,8 +168,8 @@ static kvf_status open_one(rails *all, const kvf_transport_config *config, char 
   const kvf_transport_host host = {.context = one,
                                    .read_done = on_read_done,
                                    .read_progress = on_read_progress,
-                                   .link_up = on_link_up,
-                                   .link_down = on_link_down,
+                                   .link_up = on_link,
+                                   .link_down = on_link,
                                    .session_key = on_session_key,
                                    .authorize = on_authorize,
                                    .connection = on_connection,
@@ -186,18 +179,17 @@ static kvf_status open_one(rails *all, const kvf_transport_config *config, char 
   return status;
 }
 
-kvf_status kvf_rails_open(const kvf_transport_ops *ops, const kvf_transport_ops *each, uint32_t count,
-                          const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
-                          char *message)
+kvf_status kvf_rails_open(const kvf_transport_ops *each, uint32_t count, const kvf_transport_config *config,
+                          const kvf_transport_host *host, kvf_transport **out, char *message)
 {
   rails *all = calloc(1, sizeof(*all));
   kvf_status status = KVF_OK;
   *out = NULL;
   if (all == NULL) {
-    return kvf_fail(KVF_NO_MEMORY, message, "%s: no memory", ops->name);
+    return kvf_fail(KVF_NO_MEMORY, message, "tcp: no memory");
   }
   assert(count > 0 && count <= KVF_RAILS_MAX);
-  all->base.ops = ops;
+  all->base.ops = &kvf_transport_tcp;
   all->ops = each;
   all->host = *host;
   kvf_list_init(&all->links);
@@ -206,7 +198,7 @@ kvf_status kvf_rails_open(const kvf_transport_ops *ops, const kvf_transport_ops 
     status = open_one(all, config, message);
   }
   if (status != KVF_OK) {
-    kvf_rails_close(&all->base);
+    rails_close(&all->base);
     return status;
   }
   *out = &all->base;
@@ -215,7 +207,7 @@ kvf_status kvf_rails_open(const kvf_transport_ops *ops, const kvf_transport_ops 
 
 /* ---- memory ---- */
 
-kvf_status kvf_rails_set_memory(kvf_transport *transport, const kvf_transport_memory *memory)
+static kvf_status rails_set_memory(kvf_transport *transport, const kvf_transport_memory *memory)
 {
   rails *all = rails_of(transport);
   kvf_status status = KVF_OK;
@@ -229,7 +221,7 @@ kvf_status kvf_rails_set_memory(kvf_transport *transport, const kvf_transport_me
   return status;
 }
 
-void kvf_rails_clear_memory(kvf_transport *transport)
+static void rails_clear_memory(kvf_transport *transport)
 {
   rails *all = rails_of(transport);
   for (uint32_t i = 0; i < all->count; i++) {
@@ -237,7 +229,7 @@ void kvf_rails_clear_memory(kvf_transport *transport)
   }
 }
 
-kvf_status kvf_rails_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
+static kvf_status rails_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
 {
   rails *all = rails_of(transport);
   kvf_rails_description description = {.count = all->count};
@@ -290,7 +282,7 @@ static kvf_status connect_parts(rails *all, rails_link *link, const kvf_link_spe
   return status;
 }
 
-kvf_status kvf_rails_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
+static kvf_status rails_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
   rails *all = rails_of(transport);
   kvf_rails_description theirs;
@@ -321,7 +313,7 @@ kvf_status kvf_rails_connect(kvf_transport *transport, const kvf_link_spec *spec
   return status;
 }
 
-void kvf_rails_disconnect(kvf_link *base)
+static void rails_disconnect(kvf_link *base)
 {
   rails_link *link = link_of(base);
   rails *all = rails_of(base->transport);
@@ -356,16 +348,20 @@ static uint32_t choose(const rails *all, const rails_link *link)
   return best;
 }
 
-void kvf_rails_read(kvf_link *base, const kvf_transfer *read)
+static kvf_status rails_read(kvf_link *base, const kvf_transfer *read)
 {
   const rails_link *link = link_of(base);
   rails *all = rails_of(base->transport);
   uint32_t i = choose(all, link);
   (void)atomic_fetch_add_explicit(&all->each[i].reads, 1, memory_order_relaxed);
-  all->ops->read(link->parts[i], read);
+  kvf_status status = all->ops->read(link->parts[i], read);
+  if (status != KVF_OK) {
+    (void)atomic_fetch_sub_explicit(&all->each[i].reads, 1, memory_order_relaxed);
+  }
+  return status;
 }
 
-void kvf_rails_cancel(kvf_link *base, uint64_t read_id)
+static void rails_cancel(kvf_link *base, uint64_t read_id)
 {
   const rails_link *link = link_of(base);
   const rails *all = rails_of(base->transport);
@@ -374,7 +370,7 @@ void kvf_rails_cancel(kvf_link *base, uint64_t read_id)
   }
 }
 
-bool kvf_rails_assist(kvf_transport *transport)
+static bool rails_assist(kvf_transport *transport)
 {
   rails *all = rails_of(transport);
   bool more = false;
@@ -383,3 +379,33 @@ bool kvf_rails_assist(kvf_transport *transport)
   }
   return more;
 }
+
+/* ---- of tcp ---- */
+
+static kvf_status rails_open(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out,
+                             char *message)
+{
+  *out = NULL;
+  uint32_t count = config->tcp_streams;
+  if (count == 0 || count > KVF_RAILS_MAX) {
+    return kvf_fail(KVF_INVALID, message, "tcp_streams is %u: tcp needs 1 to %d", (unsigned)count, KVF_RAILS_MAX);
+  }
+  kvf_transport_config each = *config;
+  each.connections_max = (config->connections_max + count - 1) / count;
+  return kvf_rails_open(&kvf_transport_tcp_rail, count, &each, host, out, message);
+}
+
+const kvf_transport_ops kvf_transport_tcp = {
+    .name = "tcp",
+    .serves = kvf_tcp_serves,
+    .open = rails_open,
+    .close = rails_close,
+    .set_memory = rails_set_memory,
+    .clear_memory = rails_clear_memory,
+    .describe = rails_describe,
+    .connect = rails_connect,
+    .disconnect = rails_disconnect,
+    .read = rails_read,
+    .cancel = rails_cancel,
+    .assist = rails_assist,
+};

@@ -8,21 +8,10 @@
 #include "transport/transport.h"
 #include "wire/rails_description.h" /* KVF_RAILS_MAX */
 
-/* Opens `count` (1 to KVF_RAILS_MAX) transports of the kind `each` and makes one of them, with these operations; as
- * kvf_transport_ops.open. They must have an assist(). */
-KVF_MUST_USE kvf_status kvf_rails_open(const kvf_transport_ops *ops, const kvf_transport_ops *each, uint32_t count,
+/* What kvf_transport_tcp.open() does: opens `count` (1 to KVF_RAILS_MAX) transports of the kind `each`, which must have
+ * an assist(), and makes one of them; as kvf_transport_ops.open. */
+KVF_MUST_USE kvf_status kvf_rails_open(const kvf_transport_ops *each, uint32_t count,
                                        const kvf_transport_config *config, const kvf_transport_host *host,
                                        kvf_transport **out, char *message);
-
-/* The other operations. */
-void kvf_rails_close(kvf_transport *transport);
-kvf_status kvf_rails_set_memory(kvf_transport *transport, const kvf_transport_memory *memory);
-void kvf_rails_clear_memory(kvf_transport *transport);
-kvf_status kvf_rails_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
-kvf_status kvf_rails_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-void kvf_rails_disconnect(kvf_link *base);
-void kvf_rails_read(kvf_link *base, const kvf_transfer *read);
-void kvf_rails_cancel(kvf_link *base, uint64_t read_id);
-bool kvf_rails_assist(kvf_transport *transport);
 
 #endif

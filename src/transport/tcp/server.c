@@ -11,7 +11,6 @@
 #include <openssl/crypto.h>
 
 #include "transport/own_fds.h"
-#include "wire/frame.h"
 
 /* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
  * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
@@ -40,8 +39,8 @@ static bool conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kv
 {
   assert(conn->stream.fd >= 0);
   if (message != NULL) {
-    kvf_tcp_log(tcp, level, why, &conn->peer, "connection closed: %s", message);
-    tcp->host.connection(tcp->host.context, why);
+    kvf_driven_log(&tcp->driven, level, why, &conn->peer, "connection closed: %s", message);
+    tcp->driven.host.connection(tcp->driven.host.context, why);
   }
   kvf_tcp_close(tcp, &conn->stream, &conn->source);
   if (conn->is_trusted) {
@@ -78,7 +77,7 @@ static bool conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
 
 uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp)
 {
-  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->config.handshake_timeout_ms)) / 2;
+  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->driven.config.handshake_timeout_ms)) / 2;
 }
 
 /* ---- answers to READs ----
@@ -101,12 +100,11 @@ static void request_drop(kvf_tcp_conn *conn, kvf_tcp_request *request)
 
 static void requests_free(kvf_tcp_conn *conn)
 {
+  kvf_list *node;
   if (conn->sending != NULL) {
     request_drop(conn, conn->sending);
-    conn->sending = NULL;
   }
-  while (!kvf_list_is_empty(&conn->requests)) {
-    kvf_list *node = kvf_list_pop_front(&conn->requests);
+  while ((node = kvf_list_pop_front(&conn->requests)) != NULL) {
     request_drop(conn, KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests));
   }
 }
@@ -134,7 +132,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   kvf_data_read_items(&read, request->items);
   kvf_list_init(&request->in_requests);
   if (conn->requests_count == 0) {
-    conn->taken_ns = tcp->now_ns;
+    conn->taken_ns = tcp->driven.now_ns;
   }
   kvf_list_push_back(&conn->requests, &request->in_requests);
   conn->requests_count++;
@@ -168,7 +166,8 @@ static kvf_status authorize_items(kvf_tcp *tcp, kvf_tcp_request *request)
     item->local_block = item->position % request->want.splits[item->group];
     item->position /= request->want.splits[item->group];
   }
-  kvf_status status = tcp->host.authorize(tcp->host.context, &request->transfer.lease, request->items, count);
+  kvf_status status =
+      tcp->driven.host.authorize(tcp->driven.host.context, &request->transfer.lease, request->items, count);
   for (uint32_t i = 0; i < count; i++) {
     kvf_transfer_item *item = &request->items[i];
     item->position = item->position * request->want.splits[item->group] + item->local_block;
@@ -184,40 +183,45 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (request->cancelled) {
     return KVF_CANCELLED;
   }
-  if (memory == NULL || request->transfer.lease.slot >= memory->table_slots) {
+  if (memory == NULL || request->transfer.lease.slot >= memory->pages->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
   kvf_status status = authorize_items(tcp, request);
   if (status != KVF_OK) {
     return status;
   }
-  conn->chunk = (kvf_chunk){
-      .transfer = &request->transfer, .plan = &memory->pages->plan, .want = &request->want, .local = memory->served};
+  conn->chunk = (kvf_chunk){.transfer = &request->transfer,
+                            .plan = &memory->pages->plan,
+                            .want = &request->want,
+                            .local = memory->pages->served};
   return kvf_chunk_check(&conn->chunk, bytes);
+}
+
+/* There is room: nothing else is staged, or this has been asked for. */
+static void stage(kvf_tcp_conn *conn, kvf_frame_type type, kvf_status encoded, const void *body, size_t body_bytes)
+{
+  bool staged = encoded == KVF_OK && kvf_tcp_stage_frame(&conn->stream, type, body, body_bytes);
+  assert(staged);
+  (void)staged;
 }
 
 /* The last byte has left the blocks: only now the fence tells whether all were the lease's. */
 static void end_sending(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   kvf_tcp_request *request = conn->sending;
-  kvf_fence_entry entry = kvf_fence_load(tcp->memory->table, request->transfer.lease.slot);
+  kvf_fence_entry entry = kvf_fence_load(tcp->memory->pages->table, request->transfer.lease.slot);
   kvf_data_trailer trailer = {.read_id = request->transfer.id, .word = entry.word, .digest = entry.digest};
-  uint8_t *out = kvf_tcp_stage(&conn->stream, TRAILER_FRAME_BYTES);
-  assert(out != NULL); /* nothing else is staged, or this has been asked for */
+  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
   size_t body_bytes = 0;
-  kvf_status encoded =
-      kvf_data_trailer_encode(&trailer, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_TRAILER_BYTES_MAX, &body_bytes);
-  assert(encoded == KVF_OK);
-  (void)encoded;
-  kvf_frame_header_encode(KVF_FRAME_TRAILER, (uint32_t)body_bytes, out);
-  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  kvf_status encoded = kvf_data_trailer_encode(&trailer, body, sizeof(body), &body_bytes);
+  stage(conn, KVF_FRAME_TRAILER, encoded, body, body_bytes);
   conn->sending = NULL;
   request_drop(conn, request);
 }
 
 /* Stages the header of the next answer. One that is a refusal is whole with that, and so is a small one, which goes out
  * in one call. */
-static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
+static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
   kvf_list *node = kvf_list_pop_front(&conn->requests);
   kvf_tcp_request *request = KVF_CONTAINER_OF(node, kvf_tcp_request, in_requests);
@@ -225,13 +229,10 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
   kvf_status status = authorize(tcp, conn, request, &bytes);
   kvf_data_chunk chunk = {
       .read_id = request->transfer.id, .status = status, .payload_bytes = status == KVF_OK ? bytes : 0};
+  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
   size_t body_bytes = 0;
-  kvf_status encoded =
-      kvf_data_chunk_encode(&chunk, out + KVF_FRAME_HEADER_BYTES, KVF_DATA_CHUNK_BYTES_MAX, &body_bytes);
-  assert(encoded == KVF_OK);
-  (void)encoded;
-  kvf_frame_header_encode(KVF_FRAME_CHUNK, (uint32_t)body_bytes, out);
-  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
+  kvf_status encoded = kvf_data_chunk_encode(&chunk, body, sizeof(body), &body_bytes);
+  stage(conn, KVF_FRAME_CHUNK, encoded, body, body_bytes);
   if (status != KVF_OK) {
     request_drop(conn, request);
     return;
@@ -240,7 +241,8 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
   conn->call_bytes = CALL_BYTES_FIRST;
   conn->payload = (kvf_tcp_payload){
       .cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes, .staging = tcp->memory->staging};
-  out = bytes <= KVF_TCP_COPIED_BYTES_MAX ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
+  bool small = bytes <= KVF_TCP_COPIED_BYTES_MAX;
+  uint8_t *out = small ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
   if (out != NULL && kvf_tcp_copy(&conn->payload, out)) { /* else it is sent from its blocks, or fails there */
     kvf_tcp_staged(&conn->stream, bytes);
     end_sending(tcp, conn);
@@ -249,12 +251,9 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn, uint8_t *out)
 
 static void begin_what_fits(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
-  while (conn->sending == NULL && !kvf_list_is_empty(&conn->requests)) {
-    uint8_t *out = kvf_tcp_stage(&conn->stream, CHUNK_FRAME_BYTES);
-    if (out == NULL) {
-      return;
-    }
-    begin_next(tcp, conn, out);
+  while (conn->sending == NULL && !kvf_list_is_empty(&conn->requests) &&
+         kvf_tcp_stage(&conn->stream, CHUNK_FRAME_BYTES) != NULL) {
+    begin_next(tcp, conn);
   }
 }
 
@@ -299,7 +298,7 @@ static bool answer(kvf_tcp *tcp, kvf_tcp_conn *conn)
     }
     budget_bytes -= before - conn->payload.left_bytes;
     if (conn->payload.left_bytes < before || kvf_tcp_unsent_bytes(&conn->stream) < unsent) {
-      conn->taken_ns = tcp->now_ns;
+      conn->taken_ns = tcp->driven.now_ns;
     }
     bool sent = conn->payload.left_bytes == 0 && kvf_tcp_unsent_bytes(&conn->stream) == 0;
     if (conn->sending != NULL && sent) {
@@ -313,26 +312,12 @@ static bool answer(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
 }
 
-/* ---- connections: accepted, bounded in number, proved, and their frames told apart ---- */
-
 /* ---- life ---- */
-
-void kvf_tcp_server_init(kvf_tcp *tcp)
-{
-  kvf_list_init(&tcp->greeting);
-  kvf_list_init(&tcp->serving);
-  kvf_list_init(&tcp->retired);
-  tcp->accept_again_ns = KVF_TIME_NEVER;
-  tcp->stuck_at_ns = KVF_TIME_NEVER;
-}
 
 void kvf_tcp_server_reap(kvf_tcp *tcp)
 {
-  for (;;) {
-    kvf_list *node = kvf_list_pop_front(&tcp->retired);
-    if (node == NULL) {
-      return;
-    }
+  kvf_list *node;
+  while ((node = kvf_list_pop_front(&tcp->retired)) != NULL) {
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
     requests_free(conn);
     kvf_tcp_stream_free(&conn->stream);
@@ -378,7 +363,7 @@ static void close_stuck(kvf_tcp *tcp)
     if (!conn->is_blocked) {
       continue;
     }
-    if (stuck_at_ns <= tcp->now_ns) {
+    if (stuck_at_ns <= tcp->driven.now_ns) {
       kvf_socket_drop_unsent(conn->stream.fd);
       conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
     } else {
@@ -389,18 +374,16 @@ static void close_stuck(kvf_tcp *tcp)
 
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 {
-  if (tcp->stuck_at_ns <= tcp->now_ns) {
+  if (tcp->stuck_at_ns <= tcp->driven.now_ns) {
     close_stuck(tcp);
   }
-  if (tcp->accept_again_ns <= tcp->now_ns) {
-    tcp->accept_again_ns = KVF_TIME_NEVER;
-    if (!kvf_tcp_server_open(tcp)) {
-      tcp->accept_again_ns = kvf_time_add(tcp->now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
-    }
+  if (tcp->accept_again_ns <= tcp->driven.now_ns) {
+    bool waits = kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
+    tcp->accept_again_ns = waits ? KVF_TIME_NEVER : kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
   }
   while (!kvf_list_is_empty(&tcp->greeting)) {
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
-    if (conn->deadline_ns > tcp->now_ns) {
+    if (conn->deadline_ns > tcp->driven.now_ns) {
       return kvf_time_min(conn->deadline_ns, kvf_time_min(tcp->accept_again_ns, tcp->stuck_at_ns));
     }
     conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_TIMEOUT, "it did not prove its key in time");
@@ -413,14 +396,14 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 /* It has answers to take and takes nothing: stopped, gone without a word, or hostile. */
 static bool is_stuck(const kvf_tcp *tcp, const kvf_tcp_conn *conn)
 {
-  uint64_t patience_ns = kvf_ms_to_ns(tcp->config.handshake_timeout_ms);
-  return conn->requests_count > 0 && tcp->now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
+  uint64_t patience_ns = kvf_ms_to_ns(tcp->driven.config.handshake_timeout_ms);
+  return conn->requests_count > 0 && tcp->driven.now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
 }
 
 /* Makes room for one more proved connection. False: all others are busy. */
 static bool make_room(kvf_tcp *tcp)
 {
-  if (tcp->serving_count < tcp->config.connections_max) {
+  if (tcp->serving_count < tcp->driven.config.connections_max) {
     return true;
   }
   for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = node->next) {
@@ -442,33 +425,12 @@ static bool prove(kvf_tcp *tcp, const kvf_tcp_conn *conn, const kvf_data_hello *
 {
   kvf_key key;
   uint8_t proof[KVF_HASH_BYTES];
-  bool good = tcp->host.session_key(tcp->host.context, hello->session_id, &key) &&
+  bool good = tcp->driven.host.session_key(tcp->driven.host.context, hello->session_id, &key) &&
               kvf_data_hello_proof(&key, &conn->challenge, hello, proof) == KVF_OK &&
               kvf_equal_secret(proof, hello->proof, sizeof(proof)) &&
               kvf_data_ready_proof(&key, &conn->challenge, hello, ready->proof) == KVF_OK;
   OPENSSL_cleanse(&key, sizeof(key));
   return good;
-}
-
-static void stage_frame(kvf_tcp_conn *conn, kvf_frame_type type, const void *body, size_t body_bytes)
-{
-  uint8_t *out = kvf_tcp_stage(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
-  assert(out != NULL); /* the handshake's few frames fit */
-  kvf_frame_header_encode(type, (uint32_t)body_bytes, out);
-  if (body_bytes > 0) {
-    memcpy(out + KVF_FRAME_HEADER_BYTES, body, body_bytes);
-  }
-  kvf_tcp_staged(&conn->stream, KVF_FRAME_HEADER_BYTES + body_bytes);
-}
-
-static void stage_ready(kvf_tcp_conn *conn, const kvf_data_ready *ready)
-{
-  uint8_t body[KVF_DATA_READY_BYTES_MAX];
-  size_t body_bytes = 0;
-  kvf_status encoded = kvf_data_ready_encode(ready, body, sizeof(body), &body_bytes);
-  assert(encoded == KVF_OK);
-  (void)encoded;
-  stage_frame(conn, KVF_FRAME_DATA_READY, body, body_bytes);
 }
 
 static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_t body_bytes)
@@ -490,10 +452,13 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
   tcp->greeting_count--;
   tcp->serving_count++;
   conn->is_trusted = true;
-  conn->taken_ns = tcp->now_ns;
+  conn->taken_ns = tcp->driven.now_ns;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);
-  stage_ready(conn, &ready);
+  uint8_t proof[KVF_DATA_READY_BYTES_MAX];
+  size_t proof_bytes = 0;
+  kvf_status encoded = kvf_data_ready_encode(&ready, proof, sizeof(proof), &proof_bytes);
+  stage(conn, KVF_FRAME_DATA_READY, encoded, proof, proof_bytes);
   return true;
 }
 
@@ -595,13 +560,13 @@ static void conn_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 
 static void no_room(kvf_tcp *tcp, const kvf_address *peer)
 {
-  kvf_tcp_log(tcp, KVF_LOG_ERROR, KVF_NO_MEMORY, peer, "connection closed: no memory for it");
-  tcp->host.connection(tcp->host.context, KVF_NO_MEMORY);
+  kvf_driven_log(&tcp->driven, KVF_LOG_ERROR, KVF_NO_MEMORY, peer, "connection closed: no memory for it");
+  tcp->driven.host.connection(tcp->driven.host.context, KVF_NO_MEMORY);
 }
 
 static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
 {
-  tcp->host.connection(tcp->host.context, KVF_OK);
+  tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
   kvf_tcp_conn *conn = calloc(1, sizeof(*conn));
   if (conn == NULL) {
     kvf_own_fd_close(fd);
@@ -612,17 +577,15 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   kvf_list_init(&conn->requests);
   conn->source.ready = conn_ready;
   conn->peer = *peer;
-  conn->deadline_ns = kvf_time_add(tcp->now_ns, kvf_ms_to_ns(tcp->config.handshake_timeout_ms));
-  if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES) != KVF_OK ||
-      (kvf_tls_is_due(&tcp->config.tls, peer) &&
-       kvf_tcp_stream_secure(&conn->stream, tcp->config.tls.context, false) != KVF_OK)) {
-    kvf_tcp_stream_close(&conn->stream);
-    kvf_tcp_stream_free(&conn->stream);
+  conn->deadline_ns = kvf_time_add(tcp->driven.now_ns, kvf_ms_to_ns(tcp->driven.config.handshake_timeout_ms));
+  const kvf_tls_use *tls = &tcp->driven.config.tls;
+  if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES,
+                          kvf_tls_is_due(tls, peer) ? tls->context : NULL, false) != KVF_OK) {
     free(conn);
     no_room(tcp, peer);
     return;
   }
-  if (tcp->greeting_count > tcp->config.connections_max / KVF_TCP_GREETING_SHARE) {
+  if (tcp->greeting_count > tcp->driven.config.connections_max / KVF_TCP_GREETING_SHARE) {
     kvf_tcp_conn *oldest = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
     conn_close(tcp, oldest, KVF_LOG_WARN, KVF_LIMIT, "too many connections have not proved their key");
   }
@@ -635,7 +598,7 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
     conn_close(tcp, conn, KVF_LOG_ERROR, KVF_SYSTEM, "no random bytes for a challenge");
     return;
   }
-  stage_frame(conn, KVF_FRAME_DATA_CHALLENGE, body, body_bytes);
+  stage(conn, KVF_FRAME_DATA_CHALLENGE, KVF_OK, body, body_bytes);
   run(tcp, conn);
 }
 
@@ -644,14 +607,15 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   (void)events;
   for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
     kvf_address peer;
-    int fd = kvf_socket_accept(tcp->listener_fd, tcp->config.handshake_timeout_ms, &peer);
+    int fd = kvf_socket_accept(tcp->listener_fd, tcp->driven.config.handshake_timeout_ms, &peer);
     if (fd >= 0) {
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       /* The listener stays readable: look away for a while, rather than to spin. */
-      kvf_tcp_log(tcp, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s", strerror(errno));
+      kvf_driven_log(&tcp->driven, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s",
+                     strerror(errno));
       if (kvf_tcp_watch(tcp, tcp->listener_fd, source, 0)) {
-        tcp->accept_again_ns = kvf_time_add(tcp->now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
+        tcp->accept_again_ns = kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
       }
       return;
     } else if (errno == EAGAIN) {
@@ -660,8 +624,13 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   }
 }
 
-bool kvf_tcp_server_open(kvf_tcp *tcp)
+void kvf_tcp_server_init(kvf_tcp *tcp)
 {
+  tcp->listener_fd = -1;
   tcp->listener.ready = accept_ready;
-  return tcp->listener_fd < 0 || kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
+  tcp->accept_again_ns = KVF_TIME_NEVER;
+  tcp->stuck_at_ns = KVF_TIME_NEVER;
+  kvf_list_init(&tcp->greeting);
+  kvf_list_init(&tcp->serving);
+  kvf_list_init(&tcp->retired);
 }

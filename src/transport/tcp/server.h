@@ -38,8 +38,6 @@ typedef struct kvf_tcp_conn {
 } kvf_tcp_conn;
 
 void kvf_tcp_server_init(kvf_tcp *tcp);
-/* Waits for connections at listener_fd, if there is one. False: errno. */
-KVF_MUST_USE bool kvf_tcp_server_open(kvf_tcp *tcp);
 /* Closes connections that were too slow to prove their key, or to take what they asked for. Returns when to call again.
  */
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp);

@@ -14,24 +14,19 @@
 #define SCRATCH_BYTES 65536
 #define COPIED_SEGMENTS 64 /* at a time */
 
-kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes)
+kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes,
+                               const kvf_tls_context *tls, bool is_client)
 {
-  *stream = (kvf_tcp_stream){.fd = fd};
-  stream->in = (kvf_tcp_buffer){.data = malloc(in_bytes), .capacity = in_bytes};
-  stream->out = (kvf_tcp_buffer){.data = malloc(out_bytes), .capacity = out_bytes};
-  if (stream->in.data != NULL && stream->out.data != NULL) {
+  *stream = (kvf_tcp_stream){.fd = fd,
+                             .tls = tls == NULL ? NULL : kvf_tls_new(tls, fd, is_client),
+                             .in = {.data = malloc(in_bytes), .capacity = in_bytes},
+                             .out = {.data = malloc(out_bytes), .capacity = out_bytes}};
+  if (stream->in.data != NULL && stream->out.data != NULL && (tls == NULL || stream->tls != NULL)) {
     return KVF_OK;
   }
   kvf_tcp_stream_close(stream);
   kvf_tcp_stream_free(stream);
   return KVF_NO_MEMORY;
-}
-
-kvf_status kvf_tcp_stream_secure(kvf_tcp_stream *stream, const kvf_tls_context *context, bool is_client)
-{
-  assert(stream->tls == NULL);
-  stream->tls = kvf_tls_new(context, stream->fd, is_client);
-  return stream->tls == NULL ? KVF_NO_MEMORY : KVF_OK;
 }
 
 const char *kvf_tcp_stream_why(const kvf_tcp_stream *stream)
@@ -119,15 +114,19 @@ static void compact(kvf_tcp_buffer *buffer)
 
 /* ---- in ---- */
 
+static void consume(kvf_tcp_buffer *buffer, size_t bytes)
+{
+  assert(bytes <= buffer->tail - buffer->head);
+  buffer->head += bytes;
+  if (buffer->head == buffer->tail) {
+    buffer->head = 0;
+    buffer->tail = 0;
+  }
+}
+
 void kvf_tcp_consume(kvf_tcp_stream *stream, size_t bytes)
 {
-  kvf_tcp_buffer *in = &stream->in;
-  assert(bytes <= in->tail - in->head);
-  in->head += bytes;
-  if (in->head == in->tail) {
-    in->head = 0;
-    in->tail = 0;
-  }
+  consume(&stream->in, bytes);
 }
 
 kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
@@ -321,11 +320,7 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
     return moved_nothing(stream, sent);
   }
   size_t framed = (size_t)smaller((uint64_t)sent, unsent);
-  out->head += framed;
-  if (out->head == out->tail) {
-    out->head = 0;
-    out->tail = 0;
-  }
+  consume(out, framed);
   if (payload != NULL) {
     advance(payload, &ahead, offered, (uint64_t)sent - framed);
   }

@@ -38,10 +38,9 @@ typedef struct kvf_tcp_stream {
   kvf_tcp_buffer out;
 } kvf_tcp_stream;
 
-/* Takes the socket over, also when it fails. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes);
-/* Before the first byte. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_tcp_stream_secure(kvf_tcp_stream *stream, const kvf_tls_context *context, bool is_client);
+/* Takes the socket over, also when it fails. `tls` NULL: without. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes,
+                                            const kvf_tls_context *tls, bool is_client);
 /* What the last CLOSED or FAILED came from, for a log line; until close. */
 const char *kvf_tcp_stream_why(const kvf_tcp_stream *stream);
 /* Closes the socket; buffers stay until free. May be called again. */

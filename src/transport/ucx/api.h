@@ -43,14 +43,7 @@ enum { KVF_UCP_ERR_HANDLING_MODE_PEER = 1 };
 typedef struct kvf_ucp_params {
   uint64_t field_mask;
   uint64_t features;
-  size_t request_size;
-  void (*request_init)(void *request);
-  void (*request_cleanup)(void *request);
-  uint64_t tag_sender_mask;
-  int mt_workers_shared;
-  size_t estimated_num_eps;
-  size_t estimated_num_ppn;
-  const char *name;
+  /* More follows, none of it in our mask. */
 } kvf_ucp_params;
 
 #define KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE (UINT64_C(1) << 0)

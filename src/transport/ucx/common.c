@@ -1,53 +1,39 @@
 #include "transport/ucx/common.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-
-#include "transport/peer_log.h"
-#include "transport/socket.h"
-
-void kvf_ucx_log(kvf_ucx *ucx, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
-{
-  va_list arguments;
-  va_start(arguments, format);
-  kvf_peer_log(&ucx->host, "ucx", &ucx->log_limit, ucx->now_ns, level, why, peer, format, arguments);
-  va_end(arguments);
-}
 
 const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status)
 {
   return ucx->api->status_string(status);
 }
 
-bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
+kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
 {
   const kvf_ucp_worker_params params = {
       .field_mask = KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE | KVF_UCP_WORKER_PARAM_FIELD_FLAGS,
-      .thread_mode = KVF_UCS_THREAD_MODE_SERIALIZED, /* by the driver's lock */
+      .thread_mode = KVF_UCS_THREAD_MODE_SERIALIZED, /* by the lock of who drives */
       /* Answers that are on their way when the memory goes away: nobody waits for them. */
       .flags = KVF_UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK,
   };
   int fd = -1;
   kvf_ucs_status error = ucx->api->worker_create(ucx->context, &params, out);
   if (error != KVF_UCS_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX makes no worker: %s", kvf_ucx_text(ucx, error));
     *out = NULL;
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "UCX makes no worker: %s", kvf_ucx_text(ucx, error));
   }
   error = ucx->api->worker_get_efd(*out, &fd);
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = *out}};
-  if (error == KVF_UCS_OK && epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
-    return true;
+  if (error == KVF_UCS_OK && epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
+    return KVF_OK;
   }
-  (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX's events cannot be waited for: %s",
-                 error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno));
+  const char *why = error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno);
   ucx->api->worker_destroy(*out);
   *out = NULL;
-  return false;
+  return kvf_fail(KVF_SYSTEM, message, "UCX's events cannot be waited for: %s", why);
 }
 
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
@@ -58,7 +44,7 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
   }
   /* Closing is not enough: a forked child's copy would keep it watched. */
   if (ucx->api->worker_get_efd(*worker, &fd) == KVF_UCS_OK) {
-    (void)epoll_ctl(ucx->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    (void)epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
   }
   ucx->api->worker_destroy(*worker);
   *worker = NULL;

@@ -1,7 +1,7 @@
 /* What both sides of the transport `ucx` share.
  *
- * One data thread makes every call of UCX; who that is, driver.h says. Two workers: one whose endpoints read
- * (link.h), and, while memory is registered, one through which others read that memory (memory.h).
+ * One data thread makes every call of UCX: see driven.h. Two workers: one whose endpoints read (link.h), and, while
+ * memory is registered, one through which others read that memory (memory.h).
  * The second is destroyed when the memory goes away: UCX answers gets over TCP from any address that it is asked for,
  * registered or not, and the worker's end is what ends that. All state is the data thread's, but for what the lock of
  * `commands` guards.
@@ -12,11 +12,7 @@
 #ifndef KVF_TRANSPORT_UCX_COMMON_H
 #define KVF_TRANSPORT_UCX_COMMON_H
 
-#include "base/log.h"
-#include "base/time.h"
-#include "transport/commands.h"
-#include "transport/driver.h"
-#include "transport/paging.h"
+#include "transport/driven.h"
 #include "transport/ucx/load.h"
 #include "wire/ucx_description.h"
 #include "wire/ucx_message.h"
@@ -76,40 +72,15 @@ typedef struct kvf_ucx_messages {
   uint32_t busy_count;
 } kvf_ucx_messages;
 
-/* The rank's memory, registered with UCX. Refs: the transport's, and one for each read that writes to it. Regions are
- * ours, then the checksums of what is read, then the checksums of what others read; mems are UCX's handles of these
- * and, last, of the table. */
+/* The rank's memory, registered with UCX. Refs: the transport's, and one for each read that writes to it. `mems` are
+ * UCX's handles of what is read into, of the checksums of what others read, and of the table. */
 typedef struct kvf_ucx_memory {
-  kvf_waited set;
   kvf_ucx *ucx;
   uint32_t refs;
-  uint64_t generation; /* a link is for one only */
-  uint32_t regions_count;
-  uint32_t checksums_count;
-  uint32_t table_slots;
-  const void *table;
   kvf_paging *pages;
   uint32_t mems_count;
-  kvf_ucp_mem *mems;
-  kvf_region regions[];
+  kvf_ucp_mem mems[];
 } kvf_ucx_memory;
-
-/* Which of `regions` is a memory that others read: not where our own reads put their checksums. */
-static inline uint32_t kvf_ucx_memory_served(const kvf_ucx_memory *memory, uint32_t index)
-{
-  return index < memory->regions_count ? index : index + memory->checksums_count;
-}
-
-static inline uint64_t kvf_ucx_region_bytes(const kvf_region *region)
-{
-  return region->stride_bytes * (region->blocks - 1) + region->block_bytes;
-}
-
-typedef enum kvf_ucx_link_state {
-  KVF_UCX_LINK_CONNECTING,
-  KVF_UCX_LINK_UP,
-  KVF_UCX_LINK_DOWN /* link->failure says why */
-} kvf_ucx_link_state;
 
 /* A lease that was live when this was read. */
 typedef struct kvf_ucx_seen {
@@ -118,67 +89,37 @@ typedef struct kvf_ucx_seen {
 } kvf_ucx_seen;
 
 typedef struct kvf_ucx_link {
-  kvf_link base;
-  kvf_command connect;
-  kvf_command disconnect;
-  kvf_list open;     /* reads that have not been reported; with the lock */
-  bool disconnected; /* with the lock */
-
-  /* The data thread's, from here. */
+  kvf_driven_link driven;
   bool is_given_back; /* `disconnect` has run: it is to be freed */
   kvf_list in_leaving;
-  kvf_list in_links;
-  kvf_list in_connecting;
   kvf_list in_troubled; /* ucx->troubled: its endpoint has failed or been closed since it was looked at */
   kvf_list reads;       /* that have been started */
-  kvf_ucx_link_state state;
-  kvf_status failure;
-  uint64_t deadline_ns; /* to come up */
-  kvf_address peer;
-  kvf_incarnation incarnation;
   kvf_ucp_ep ep;
-  bool has_messages;    /* its gets are messages: see path.h */
+  bool has_messages;    /* its gets are messages: see load.h */
   bool is_closing;      /* the endpoint is being closed: UCX says when it is */
   kvf_ucs_status error; /* of the endpoint */
   kvf_ucx_batch check;
-  uint64_t generation;
   kvf_ucx_seen seen[KVF_UCX_SEEN];
 
-  uint64_t table;
   uint32_t table_slots;
-  kvf_ucp_rkey table_key;
-  kvf_paging *pages;
-  uint64_t *bases; /* of its regions, then of their checksums; likewise the next */
+  uint64_t *bases; /* of its regions, then of their checksums, then of the table; likewise the next */
   kvf_ucp_rkey *keys;
   size_t description_bytes;
   uint8_t *description;
 } kvf_ucx_link;
 
 struct kvf_ucx {
-  kvf_transport base;
-  kvf_transport_host host;     /* constant */
-  kvf_transport_config config; /* constant */
-  bool is_loopback;            /* constant: nobody off this host is to be listened to */
-
-  kvf_driver driver;
-  kvf_commands commands; /* its lock guards the next two too */
-  uint8_t *description;  /* NULL: no memory */
+  kvf_driven driven;    /* the lock of its commands guards the next two too */
+  uint8_t *description; /* NULL: no memory */
   size_t description_bytes;
+  bool is_loopback; /* constant: nobody off this host is to be listened to */
 
-  pthread_t thread;
-  kvf_waited opening;
-  char *message; /* while it opens */
   const kvf_ucx_api *api;
-  int epoll_fd;
   kvf_ucp_context context;
   kvf_ucp_worker reader;
   kvf_ucp_worker server; /* NULL: no memory */
-  uint64_t now_ns;       /* of this turn, or command */
-  uint64_t busy_ns;      /* when its own thread had something to do last */
   bool has_called;       /* UCX was asked for something, which it may do in its next progress only */
-  kvf_log_limit log_limit;
   kvf_ucx_memory *memory;
-  uint64_t generation;
 
   kvf_ucx_messages asks;
   kvf_ucx_messages answers;
@@ -193,8 +134,6 @@ struct kvf_ucx {
   uint16_t rooms_free[KVF_UCX_ROOMS_MAX];
   kvf_ucx_batch *in_rooms[KVF_UCX_ROOMS_MAX]; /* whose they are; NULL: nobody's */
 
-  kvf_list links;      /* all of them */
-  kvf_list connecting; /* those that are not up yet, oldest first */
   kvf_list troubled;
   kvf_list ready;    /* batches */
   kvf_list leaving;  /* links that were given back while gets were in flight; oldest first */
@@ -204,15 +143,12 @@ struct kvf_ucx {
 
 static inline kvf_ucx *kvf_ucx_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, kvf_ucx, base);
+  return KVF_CONTAINER_OF(transport, kvf_ucx, driven.base);
 }
 
-/* One line about a peer; at most KVF_UCX_LOG_LINES_PER_S for one `why`. In the data thread. */
-void kvf_ucx_log(kvf_ucx *ucx, kvf_log_level level, kvf_status why, const kvf_address *peer, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
 const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status);
-/* The data thread waits for the worker's events, too. False: message (KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
+/* The data thread waits for the worker's events, too. KVF_SYSTEM: message (KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker);
 /* In the data thread: registers memory with UCX; *out is NULL on failure. */
 kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out);

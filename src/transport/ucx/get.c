@@ -11,10 +11,7 @@ void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_uc
   batch->ucx = ucx;
   batch->ready = ready;
   batch->room = UINT32_MAX;
-  batch->busy = 0;
-  batch->ended_bytes = 0;
-  batch->error = KVF_UCS_OK;
-  batch->claim = (kvf_ucx_claim){.slot = KVF_UCX_SLOT_NONE};
+  batch->claim.slot = KVF_UCX_SLOT_NONE;
 }
 
 static void get_end(kvf_ucx_get *get, kvf_ucs_status status)
@@ -158,7 +155,7 @@ static kvf_ucs_status on_answers(void *argument, const void *header, size_t head
   return KVF_UCS_OK;
 }
 
-bool kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *text)
+kvf_status kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *text)
 {
   return kvf_ucx_messages_serve(ucx, ucx->reader, KVF_UCX_ANSWER_ID, on_answers, text);
 }
@@ -203,15 +200,14 @@ void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t 
 {
   assert(!kvf_ucx_batch_is_full(batch));
   kvf_ucx_get *next = &batch->gets[__builtin_ctzll(~batch->busy)];
-  bool is_table = memory == KVF_UCX_MEMORY_TABLE;
   *next = (kvf_ucx_get){.batch = batch, .bytes = bytes, .to = to, .token = token_of(batch->ucx, batch, next)};
   batch->busy |= UINT64_C(1) << (next - batch->gets);
   batch->ucx->has_called = true;
   if (link->has_messages) {
     ask_for(next, link, memory, offset);
   } else {
-    get(next, link, (is_table ? link->table : link->bases[memory]) + offset,
-        is_table ? link->table_key : link->keys[memory], mem);
+    const uint32_t at = memory == KVF_UCX_MEMORY_TABLE ? link->driven.pages->pages.regions_count : memory;
+    get(next, link, link->bases[at] + offset, link->keys[at], mem);
   }
 }
 

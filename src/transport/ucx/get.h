@@ -6,6 +6,7 @@
 
 #include "transport/ucx/common.h"
 
+/* It is zeroed. */
 void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_ucx *ucx, kvf_ucx_batch *batch));
 static inline bool kvf_ucx_batch_is_full(const kvf_ucx_batch *batch)
 {
@@ -26,7 +27,8 @@ void kvf_ucx_room_give(kvf_ucx *ucx, kvf_ucx_batch *batch);
 uint32_t kvf_ucx_ask_bytes_max(const kvf_ucx *ucx);
 /* Sends what has been asked for. */
 void kvf_ucx_asks_send(kvf_ucx *ucx, const kvf_ucx_link *link);
-/* Has the reading worker take the answers to gets by messages. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *message);
+/* Has the reading worker take the answers to gets by messages. KVF_SYSTEM: UCX does not (message,
+ * KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_serve_reader(kvf_ucx *ucx, char *message);
 
 #endif

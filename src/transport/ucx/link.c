@@ -5,19 +5,16 @@
  * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
  * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
  *
- * Where gets are messages the producer looks, before and after an answer's bytes are copied (answer.c).
+ * Where gets are messages the producer looks, before and after an answer's bytes are copied (message.c).
  */
 #include "transport/ucx/link.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "memory/memory.h"
 #include "transport/checksums.h"
 #include "transport/ucx/get.h"
-#include "transport/ucx/path.h"
 
 typedef enum read_state {
   READ_WAITING, /* for a room */
@@ -27,7 +24,7 @@ typedef enum read_state {
 } read_state;
 
 typedef struct ucx_read {
-  kvf_posted_read posted;
+  kvf_driven_read driven;
   kvf_list in_reads; /* link->reads */
   kvf_list in_queue; /* ucx->waiting or ucx->stopping */
   kvf_ucx_link *link;
@@ -38,16 +35,8 @@ typedef struct ucx_read {
   uint64_t stop_at_ns;
   uint32_t samples;
   kvf_fence_entry seen; /* in the look before */
-  kvf_chunk chunk;
   kvf_segment_cursor cursor;
-  uint64_t bytes;
-  uint64_t arrived_bytes;
-  uint64_t progress_ns; /* when progress was told last, or the read began */
 } ucx_read;
-
-/* Brings the link down, closes its endpoint, and ends its reads as `reads` as soon as nothing writes for them. */
-static void link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_status reads, const char *format, ...)
-    __attribute__((format(printf, 5, 6)));
 
 /* A get of the link's has failed. */
 static void link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error);
@@ -59,12 +48,9 @@ static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link);
 
 static void start_waiting(kvf_ucx *ucx);
 
-/* From here nothing writes to its blocks. */
 static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 {
   kvf_ucx_link *link = read->link;
-  kvf_commands_close_read(&ucx->commands, &read->posted);
-  kvf_driver_read_closed(&ucx->driver, read->posted.read.small);
   kvf_list_remove(&read->in_reads);
   kvf_list_remove(&read->in_queue);
   kvf_list_remove(&read->batch.in_ready);
@@ -72,26 +58,27 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
     kvf_ucx_room_give(ucx, &read->batch);
     kvf_ucx_memory_drop(read->memory);
   }
-  ucx->host.read_done(ucx->host.context, result);
+  kvf_driven_read_done(&read->driven, result);
   free(read);
   link_settle(ucx, link);
 }
 
 static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 {
-  const kvf_read_result result = {.id = read->posted.read.id, .status = status, .bytes = read->arrived_bytes};
+  const kvf_read_result result = {
+      .id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
   report(ucx, read, &result);
 }
 
 static void end_judged(kvf_ucx *ucx, ucx_read *read)
 {
-  kvf_read_result result = {.id = read->posted.read.id,
+  kvf_read_result result = {.id = read->driven.transfer.id,
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
-                            .bytes = read->arrived_bytes,
+                            .bytes = read->driven.arrived_bytes,
                             .pieces = read->cursor.segments};
   if (read->state == READ_JUDGING) {
-    kvf_checksums_judge(&read->chunk, read->link->pages->checksums_count, &result);
+    kvf_checksums_judge(&read->driven.chunk, read->link->driven.pages->checksums_count, &result);
   }
   report(ucx, read, &result);
 }
@@ -103,15 +90,22 @@ static kvf_ucx_seen *place_of(kvf_ucx_link *link, uint32_t slot)
   return &link->seen[slot % KVF_UCX_SEEN];
 }
 
+static void note_seen(ucx_read *read, kvf_fence_entry entry)
+{
+  const uint32_t slot = read->driven.transfer.lease.slot;
+  read->seen = entry;
+  *place_of(read->link, slot) = (kvf_ucx_seen){.slot = slot, .entry = entry};
+}
+
 static void look(ucx_read *read, read_state state)
 {
   read->state = state;
-  kvf_ucx_sample_start(&read->batch, read->link, read->posted.read.lease.slot);
+  kvf_ucx_sample_start(&read->batch, read->link, read->driven.transfer.lease.slot);
 }
 
 static uint32_t get_bytes_max(const kvf_ucx_link *link)
 {
-  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->base.transport)) : KVF_UCX_GET_BYTES_MAX;
+  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->driven.base.transport)) : KVF_UCX_GET_BYTES_MAX;
 }
 
 /* As many gets as may be in flight. */
@@ -122,7 +116,7 @@ static void copy(ucx_read *read)
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
          kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
     kvf_ucx_get_start(&read->batch, link, segment.remote_region, segment.remote_offset,
-                      kvf_segment_local(&read->chunk, &segment), read->memory->mems[segment.local_region],
+                      kvf_segment_local(&read->driven.chunk, &segment), read->memory->mems[segment.local_region],
                       (uint32_t)segment.bytes);
   }
   kvf_ucx_asks_send(read->batch.ucx, link);
@@ -133,8 +127,8 @@ static void begin_copy(ucx_read *read)
   kvf_fence_barrier(); /* UCX may copy itself, in this thread */
   read->state = READ_COPYING;
   read->batch.ended_bytes = 0;
-  read->cursor = kvf_segments_begin(&read->chunk);
-  if (read->bytes == 0) {
+  read->cursor = kvf_segments_begin(&read->driven.chunk);
+  if (read->driven.bytes == 0) {
     look(read, READ_JUDGING);
     return;
   }
@@ -143,16 +137,15 @@ static void begin_copy(ucx_read *read)
 
 static void looked(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->posted.read.lease;
+  const kvf_lease *lease = &read->driven.transfer.lease;
   const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
   bool live = sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
-              memcmp(&sample->head.incarnation, &read->link->incarnation, sizeof(sample->head.incarnation)) == 0;
+              memcmp(&sample->head.incarnation, &read->link->driven.incarnation, sizeof(sample->head.incarnation)) == 0;
   if (!live) {
     end_judged(ucx, read);
     return;
   }
-  read->seen = sample->entry;
-  *place_of(read->link, lease->slot) = (kvf_ucx_seen){.slot = lease->slot, .entry = sample->entry};
+  note_seen(read, sample->entry);
   begin_copy(read);
 }
 
@@ -171,33 +164,28 @@ static void judge(kvf_ucx *ucx, ucx_read *read)
 
 static void copied(kvf_ucx *ucx, ucx_read *read)
 {
-  read->arrived_bytes = read->batch.ended_bytes;
+  read->driven.arrived_bytes = read->batch.ended_bytes;
   if (read->batch.claim.is_lost) {
     if (read->batch.busy == 0) {
       end_judged(ucx, read);
     }
     return;
   }
-  if (read->arrived_bytes == read->bytes) {
+  if (read->driven.arrived_bytes == read->driven.bytes) {
     judge(ucx, read);
     return;
   }
   copy(read);
-  if (ucx->now_ns >= kvf_time_add(read->progress_ns, KVF_PROGRESS_NS)) {
-    read->progress_ns = ucx->now_ns;
-    ucx->host.read_progress(ucx->host.context, read->posted.read.id);
-  }
+  kvf_driven_read_progress(&read->driven);
 }
 
 static void judged(kvf_ucx *ucx, ucx_read *read)
 {
   const kvf_fence_entry entry = ucx->rooms[read->batch.room].sample.entry;
-  bool live = entry.word == kvf_fence_word_live(read->posted.read.lease.id);
+  bool live = entry.word == kvf_fence_word_live(read->driven.transfer.lease.id);
   read->samples++;
   if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
-    read->seen = entry;
-    *place_of(read->link, read->posted.read.lease.slot) =
-        (kvf_ucx_seen){.slot = read->posted.read.lease.slot, .entry = entry};
+    note_seen(read, entry);
     look(read, READ_JUDGING);
     return;
   }
@@ -209,23 +197,14 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 {
   ucx_read *read = KVF_CONTAINER_OF(batch, ucx_read, batch);
   if (batch->error != KVF_UCS_OK && read->stop == KVF_OK) {
-    kvf_ucx_link *link = read->link;
-    link_get_failed(ucx, link, batch->error); /* stops and, if it can, ends this read too */
-    start_waiting(ucx);
-    return;
-  }
-  if (read->stop != KVF_OK) {
-    if (batch->busy == 0) {
-      end(ucx, read, read->stop);
-      start_waiting(ucx);
-    }
-    return;
-  }
-  if (read->state == READ_COPYING) {
+    link_get_failed(ucx, read->link, batch->error); /* stops and, if it can, ends this read too */
+  } else if (read->stop == KVF_OK && read->state == READ_COPYING) {
     copied(ucx, read);
+  } else if (batch->busy == 0 && read->stop != KVF_OK) {
+    end(ucx, read, read->stop);
   } else if (batch->busy == 0 && read->state == READ_LOOKING) {
     looked(ucx, read);
-  } else if (batch->busy == 0 && read->state == READ_JUDGING) {
+  } else if (batch->busy == 0) {
     judged(ucx, read);
   }
   start_waiting(ucx);
@@ -234,30 +213,18 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 /* ---- start ---- */
 
 /* Whether the read can begin, else why not. */
-static kvf_status prepare(const kvf_ucx *ucx, ucx_read *read)
+static kvf_status prepare(ucx_read *read)
 {
-  kvf_ucx_link *link = read->link;
-  const kvf_transfer *request = &read->posted.read;
-  if (link->state != KVF_UCX_LINK_UP) {
-    return link->state == KVF_UCX_LINK_DOWN ? link->failure : KVF_TRANSFER_SETUP;
-  }
-  if (ucx->memory == NULL || link->generation != ucx->memory->generation) {
-    return KVF_TRANSFER_SETUP; /* made for memory that is not registered any more */
-  }
-  if (request->lease.slot >= link->table_slots) {
-    return KVF_LEASE_UNKNOWN;
-  }
-  read->chunk = kvf_chunk_of(&link->pages->plan, request, ucx->memory->regions);
-  return kvf_chunk_check(&read->chunk, &read->bytes);
+  kvf_status status = kvf_driven_read_prepare(&read->driven);
+  return status == KVF_OK && read->driven.transfer.lease.slot >= read->link->table_slots ? KVF_LEASE_UNKNOWN : status;
 }
 
 static void begin(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->posted.read.lease;
+  const kvf_lease *lease = &read->driven.transfer.lease;
   const kvf_ucx_seen *seen = place_of(read->link, lease->slot);
   read->memory = ucx->memory;
   read->memory->refs++;
-  read->progress_ns = ucx->now_ns;
   read->batch.claim = (kvf_ucx_claim){.slot = lease->slot, .word = kvf_fence_word_live(lease->id)};
   if (read->link->has_messages) {
     begin_copy(read); /* each of its messages looks first */
@@ -274,7 +241,7 @@ static void start_waiting(kvf_ucx *ucx)
 {
   while (!kvf_list_is_empty(&ucx->waiting)) {
     ucx_read *read = KVF_CONTAINER_OF(ucx->waiting.next, ucx_read, in_queue);
-    kvf_status status = prepare(ucx, read);
+    kvf_status status = prepare(read);
     if (status != KVF_OK) {
       end(ucx, read, status);
       continue;
@@ -290,7 +257,7 @@ static void start_waiting(kvf_ucx *ucx)
 static void run_start(void *owner, kvf_command *command)
 {
   kvf_ucx *ucx = owner;
-  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, posted.start);
+  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, driven.start);
   kvf_list_push_back(&read->link->reads, &read->in_reads);
   kvf_list_push_back(&ucx->waiting, &read->in_queue);
   start_waiting(ucx);
@@ -305,30 +272,26 @@ static void stop(kvf_ucx *ucx, ucx_read *read, kvf_status status)
     end(ucx, read, status);
   } else if (read->stop == KVF_OK) {
     read->stop = status;
-    read->stop_at_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
+    read->stop_at_ns = kvf_time_add(ucx->driven.now_ns, KVF_UCX_STOP_NS);
     kvf_list_push_back(&ucx->stopping, &read->in_queue);
   }
 }
 
 static void run_cancel(void *owner, kvf_command *command)
 {
-  stop(owner, KVF_CONTAINER_OF(command, ucx_read, posted.cancel), KVF_CANCELLED);
+  stop(owner, KVF_CONTAINER_OF(command, ucx_read, driven.cancel), KVF_CANCELLED);
 }
 
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status)
 {
-  kvf_list *next;
   const kvf_list *last = link->reads.prev;
-  if (kvf_list_is_empty(&link->reads)) {
-    return;
-  }
-  for (kvf_list *node = link->reads.next;; node = next) {
-    bool is_last = node == last;
-    next = node->next;
-    stop(ucx, KVF_CONTAINER_OF(node, ucx_read, in_reads), status);
-    if (is_last) { /* the link may be gone with it */
-      return;
-    }
+  kvf_list *next = link->reads.next;
+  bool over = kvf_list_is_empty(&link->reads);
+  while (!over) {
+    ucx_read *read = KVF_CONTAINER_OF(next, ucx_read, in_reads);
+    over = next == last; /* the link may be gone with it */
+    next = next->next;
+    stop(ucx, read, status);
   }
 }
 
@@ -344,60 +307,42 @@ uint64_t kvf_ucx_reads_tick(kvf_ucx *ucx)
 {
   for (const kvf_list *node = ucx->stopping.next; node != &ucx->stopping; node = node->next) {
     const ucx_read *read = KVF_CONTAINER_OF(node, ucx_read, in_queue);
-    if (read->link->state == KVF_UCX_LINK_DOWN) {
+    if (read->link->driven.state == KVF_DRIVEN_DOWN) {
       continue; /* its endpoint is being closed: there is nothing more that could be done */
     }
-    if (read->stop_at_ns > ucx->now_ns) {
+    if (read->stop_at_ns > ucx->driven.now_ns) {
       return read->stop_at_ns;
     }
-    link_fail(ucx, read->link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED,
-              "a cancelled read did not end: its endpoint is closed");
-    return ucx->now_ns; /* the list has changed */
+    (void)kvf_driven_link_fail(&read->link->driven, KVF_TRANSFER_FAILED,
+                               "a cancelled read did not end: its endpoint is closed");
+    return ucx->driven.now_ns; /* the list has changed */
   }
   return KVF_TIME_NEVER;
 }
 
 /* ---- operations ---- */
 
-void kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
+kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
 {
-  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
-  kvf_ucx *ucx = kvf_ucx_of(base->transport);
-  ucx_read *read = malloc(sizeof(*read));
-  bool caller_starts = false;
-  if (read != NULL) {
-    *read = (ucx_read){.link = link, .state = READ_WAITING};
-    kvf_posted_read_init(&read->posted, request, run_start, run_cancel);
-    kvf_list_init(&read->in_reads);
-    kvf_list_init(&read->in_queue);
-    kvf_ucx_batch_init(&read->batch, ucx, step);
-    caller_starts = kvf_driver_read_opened(&ucx->driver, request->small);
+  ucx_read *read = calloc(1, sizeof(*read));
+  if (read == NULL) {
+    return KVF_NO_MEMORY;
   }
-  kvf_commands_start_read(&ucx->commands, &link->open, read == NULL ? NULL : &read->posted, request->id,
-                          !caller_starts);
-}
-
-void kvf_ucx_read_cancel(kvf_link *base, uint64_t read_id)
-{
-  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
-  kvf_commands_cancel_read(&kvf_ucx_of(base->transport)->commands, &link->open, read_id);
+  read->link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven.base);
+  kvf_list_init(&read->in_reads);
+  kvf_list_init(&read->in_queue);
+  kvf_ucx_batch_init(&read->batch, kvf_ucx_of(base->transport), step);
+  kvf_driven_read_start(base, request, &read->driven, run_start, run_cancel);
+  return KVF_OK;
 }
 
 /* ---- links: connected, checked, failed, given back ---- */
 
 /* ---- failing ---- */
 
-static bool is_wanted(kvf_ucx *ucx, kvf_ucx_link *link)
-{
-  kvf_commands_lock(&ucx->commands);
-  bool wanted = !link->disconnected;
-  kvf_commands_unlock(&ucx->commands);
-  return wanted;
-}
-
 static void closed(kvf_ucx_link *link)
 {
-  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  kvf_ucx *ucx = kvf_ucx_of(link->driven.base.transport);
   link->ep = NULL;
   link->is_closing = false;
   kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
@@ -407,7 +352,7 @@ static void on_closed(void *request, kvf_ucs_status status, void *user_data)
 {
   kvf_ucx_link *link = user_data;
   (void)status;
-  kvf_ucx_of(link->base.transport)->api->request_free(request);
+  kvf_ucx_of(link->driven.base.transport)->api->request_free(request);
   closed(link);
 }
 
@@ -443,41 +388,22 @@ static void give_check_room(kvf_ucx *ucx, kvf_ucx_link *link)
   }
 }
 
-static void link_fail(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status, kvf_status reads, const char *format, ...)
+void kvf_ucx_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status)
 {
-  kvf_ucx_link_state before = link->state;
-  if (before == KVF_UCX_LINK_DOWN) {
-    return;
-  }
-  char message[KVF_MESSAGE_BYTES_MAX];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(message, sizeof(message), format, arguments); /* before what it speaks of is closed */
-  va_end(arguments);
-  link->state = KVF_UCX_LINK_DOWN;
-  link->failure = status;
-  kvf_list_remove(&link->in_connecting);
-  kvf_ucx_reads_stop(ucx, link, reads);
+  kvf_ucx *ucx = KVF_CONTAINER_OF(driven, kvf_ucx, driven);
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven);
+  kvf_ucx_reads_stop(ucx, link, status);
   close_endpoint(ucx, link);
-  if (!is_wanted(ucx, link)) {
-    return;
-  }
-  kvf_ucx_log(ucx, KVF_LOG_WARN, status, &link->peer, "link failed: %s", message);
-  if (before == KVF_UCX_LINK_UP) {
-    ucx->host.link_down(ucx->host.context, &link->base, status);
-  } else {
-    ucx->host.link_up(ucx->host.context, &link->base, status);
-  }
 }
 
 static void endpoint_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
 {
-  if (link->state == KVF_UCX_LINK_DOWN) {
+  if (link->driven.state == KVF_DRIVEN_DOWN) {
     close_endpoint(ucx, link); /* what a link that is given back has in flight need not be waited for */
   } else if (error == KVF_UCS_ERR_NO_MEMORY) {
-    link_fail(ucx, link, KVF_TRANSFER_FAILED, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+    (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
   } else {
-    link_fail(ucx, link, KVF_PEER_DOWN, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+    (void)kvf_driven_link_fail(&link->driven, KVF_PEER_DOWN, "%s", kvf_ucx_text(ucx, error));
   }
 }
 
@@ -489,7 +415,7 @@ static void link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status err
 static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 {
   kvf_ucx_link *link = argument;
-  kvf_ucx *ucx = kvf_ucx_of(link->base.transport);
+  kvf_ucx *ucx = kvf_ucx_of(link->driven.base.transport);
   (void)ep;
   if (link->error == KVF_UCS_OK) {
     link->error = status;
@@ -502,11 +428,11 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                                     char *message)
 {
-  kvf_region_layout *remote = link->pages->regions;
-  const uint32_t regions = link->pages->regions_count;
+  kvf_region_layout *remote = link->driven.pages->regions;
+  const uint32_t regions = link->driven.pages->regions_count;
   uint32_t groups = kvf_checksums_layouts(remote, regions, remote + regions);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
-  if (memcmp(&description->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+  if (memcmp(&description->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
   }
   if (description->ucx_major != ucx->api->major) {
@@ -541,10 +467,11 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
     return error;
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
-  error = ucx->api->ep_rkey_unpack(link->ep, description->table.key, &link->table_key);
-  for (uint32_t i = 0; error == KVF_UCS_OK && i < link->pages->pages.regions_count; i++) {
-    link->bases[i] = description->memories[i].address;
-    error = ucx->api->ep_rkey_unpack(link->ep, description->memories[i].key, &link->keys[i]);
+  const uint32_t count = link->driven.pages->pages.regions_count;
+  for (uint32_t i = 0; error == KVF_UCS_OK && i <= count; i++) {
+    const kvf_ucx_memory_key *memory = i < count ? &description->memories[i] : &description->table;
+    link->bases[i] = memory->address;
+    error = ucx->api->ep_rkey_unpack(link->ep, memory->key, &link->keys[i]);
   }
   return error;
 }
@@ -560,14 +487,8 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   if (status != KVF_OK) {
     return status;
   }
-  link->table = description.table.address;
   link->table_slots = description.table_slots;
-  if (ucx->memory->checksums_count > 0 && description.checksums_count > 0) {
-    kvf_paging_use_checksums(link->pages, ucx->memory->pages);
-  }
-  if (ucx->memory->checksums_count > 0 && link->pages->checksums_count == 0) {
-    kvf_ucx_log(ucx, KVF_LOG_WARN, KVF_OK, &link->peer, KVF_NO_CHECKSUMS_LINE);
-  }
+  kvf_driven_agree_on_checksums(&link->driven, description.checksums_count > 0);
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
@@ -581,12 +502,7 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
 
 static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
 {
-  const kvf_ucx_memory *memory = ucx->memory;
-  if (memory == NULL) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
-  }
-  link->generation = memory->generation;
-  kvf_status status = kvf_paging_pair(link->pages, memory->pages, message);
+  kvf_status status = kvf_driven_link_begin(&link->driven, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -601,15 +517,11 @@ static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
 
 static void run_connect(void *owner, kvf_command *command)
 {
-  kvf_ucx *ucx = owner;
-  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, connect);
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, driven.connect);
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_list_push_back(&ucx->links, &link->in_links);
-  kvf_list_push_back(&ucx->connecting, &link->in_connecting);
-  link->deadline_ns = kvf_time_add(ucx->now_ns, kvf_ms_to_ns(ucx->config.handshake_timeout_ms));
-  kvf_status status = begin_check(ucx, link, message);
+  kvf_status status = begin_check(owner, link, message);
   if (status != KVF_OK) {
-    link_fail(ucx, link, status, status, "%s", message);
+    (void)kvf_driven_link_fail(&link->driven, status, "%s", message);
   }
 }
 
@@ -620,19 +532,15 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
   if (batch->busy != 0) {
     return;
   }
-  if (link->state == KVF_UCX_LINK_CONNECTING) {
+  if (link->driven.state == KVF_DRIVEN_CONNECTING) {
     const kvf_fence_head *head = &ucx->rooms[link->check.room].sample.head;
     if (batch->error != KVF_UCS_OK) {
       link_get_failed(ucx, link, batch->error);
     } else if (head->magic != KVF_FENCE_MAGIC || head->slots != link->table_slots ||
-               memcmp(&head->incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
-      link_fail(ucx, link, KVF_TRANSFER_SETUP, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
+               memcmp(&head->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
+      (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
     } else {
-      link->state = KVF_UCX_LINK_UP;
-      kvf_list_remove(&link->in_connecting);
-      if (is_wanted(ucx, link)) {
-        ucx->host.link_up(ucx->host.context, &link->base, KVF_OK);
-      }
+      kvf_driven_link_up(&link->driven);
     }
   }
   give_check_room(ucx, link);
@@ -643,19 +551,16 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i < link->pages->pages.regions_count; i++) {
+  for (uint32_t i = 0; i <= link->driven.pages->pages.regions_count; i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }
   }
-  if (link->table_key != NULL) {
-    ucx->api->rkey_destroy(link->table_key);
-  }
   kvf_list_remove(&link->check.in_ready);
   kvf_list_remove(&link->in_troubled);
   kvf_list_remove(&link->in_leaving);
-  kvf_list_remove(&link->in_links);
-  free(link->pages);
+  kvf_list_remove(&link->driven.in_links);
+  free(link->driven.pages);
   free(link);
 }
 
@@ -674,15 +579,15 @@ static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link)
 static void run_disconnect(void *owner, kvf_command *command)
 {
   kvf_ucx *ucx = owner;
-  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, disconnect);
-  if (link->state != KVF_UCX_LINK_DOWN) {
-    link->state = KVF_UCX_LINK_DOWN;
-    link->failure = KVF_CANCELLED;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, driven.disconnect);
+  if (link->driven.state != KVF_DRIVEN_DOWN) {
+    link->driven.state = KVF_DRIVEN_DOWN;
+    link->driven.failure = KVF_CANCELLED;
   }
-  kvf_list_remove(&link->in_connecting);
+  kvf_list_remove(&link->driven.in_connecting);
   kvf_ucx_reads_stop(ucx, link, KVF_CANCELLED);
   link->is_given_back = true;
-  link->deadline_ns = kvf_time_add(ucx->now_ns, KVF_UCX_STOP_NS);
+  link->driven.deadline_ns = kvf_time_add(ucx->driven.now_ns, KVF_UCX_STOP_NS);
   kvf_list_push_back(&ucx->leaving, &link->in_leaving);
   if (link->has_messages) {
     close_endpoint(ucx, link); /* only we write to its blocks: nothing need be waited for */
@@ -705,12 +610,12 @@ bool kvf_ucx_links_run(kvf_ucx *ucx)
   return ran;
 }
 
-static uint64_t leaving_tick(kvf_ucx *ucx)
+uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
 {
   while (!kvf_list_is_empty(&ucx->leaving)) {
     kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->leaving.next, kvf_ucx_link, in_leaving);
-    if (link->deadline_ns > ucx->now_ns) {
-      return link->deadline_ns;
+    if (link->driven.deadline_ns > ucx->driven.now_ns) {
+      return link->driven.deadline_ns;
     }
     kvf_list_remove(&link->in_leaving);
     close_endpoint(ucx, link);
@@ -718,81 +623,30 @@ static uint64_t leaving_tick(kvf_ucx *ucx)
   return KVF_TIME_NEVER;
 }
 
-uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
-{
-  uint64_t leaving_ns = leaving_tick(ucx);
-  while (!kvf_list_is_empty(&ucx->connecting)) {
-    kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->connecting.next, kvf_ucx_link, in_connecting);
-    if (link->deadline_ns > ucx->now_ns) {
-      return kvf_time_min(link->deadline_ns, leaving_ns);
-    }
-    link_fail(ucx, link, KVF_HANDSHAKE_TIMEOUT, KVF_HANDSHAKE_TIMEOUT, "no answer in %u ms",
-              (unsigned)ucx->config.handshake_timeout_ms);
-  }
-  return leaving_ns;
-}
-
 /* ---- operations ---- */
 
 /* The link and its arrays in one allocation, those with the strictest alignment first. */
-static kvf_ucx_link *link_alloc(const kvf_link_spec *spec)
-{
-  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX;
-  size_t each = sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
-  kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
-  kvf_paging *pages = link == NULL ? NULL : kvf_paging_of_link(spec);
-  if (pages == NULL) {
-    free(link);
-    return NULL;
-  }
-  void *after = link + 1;
-  link->pages = pages;
-  link->bases = after;
-  after = link->bases + count;
-  link->keys = after;
-  after = link->keys + count;
-  link->description = after;
-  return link;
-}
-
 kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
 {
-  kvf_ucx *ucx = kvf_ucx_of(transport);
   *out = NULL;
   if (!kvf_link_spec_is_whole(spec)) {
     return KVF_TRANSFER_SETUP;
   }
-  kvf_ucx_link *link = link_alloc(spec);
-  if (link == NULL) {
+  size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX + 1;
+  size_t each = sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
+  kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
+  if (link == NULL || !kvf_driven_link_init(&link->driven, transport, spec, run_connect, run_disconnect)) {
     return KVF_NO_MEMORY;
   }
-  link->base = (kvf_link){.transport = transport, .user = spec->user};
-  kvf_command_init(&link->connect, run_connect);
-  kvf_command_init(&link->disconnect, run_disconnect);
-  kvf_list_init(&link->open);
-  kvf_list_init(&link->in_links);
-  kvf_list_init(&link->in_connecting);
+  link->bases = (void *)(link + 1);
+  link->keys = (void *)(link->bases + count);
+  link->description_bytes = spec->description_bytes;
+  link->description = memcpy(link->keys + count, spec->description, spec->description_bytes);
   kvf_list_init(&link->in_troubled);
   kvf_list_init(&link->in_leaving);
   kvf_list_init(&link->reads);
-  kvf_ucx_batch_init(&link->check, ucx, checked);
-  link->peer = spec->peer;
-  link->incarnation = spec->incarnation;
-  link->description_bytes = spec->description_bytes;
-  memcpy(link->description, spec->description, spec->description_bytes);
-  *out = &link->base;
-  kvf_commands_lock(&ucx->commands);
-  kvf_commands_post(&ucx->commands, &link->connect);
-  kvf_commands_unlock(&ucx->commands);
+  kvf_ucx_batch_init(&link->check, kvf_ucx_of(transport), checked);
+  *out = &link->driven.base;
+  kvf_driven_connect(&link->driven);
   return KVF_OK;
-}
-
-void kvf_ucx_disconnect(kvf_link *base)
-{
-  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, base);
-  kvf_ucx *ucx = kvf_ucx_of(base->transport);
-  kvf_commands_lock(&ucx->commands);
-  link->disconnected = true;
-  kvf_commands_post(&ucx->commands, &link->disconnect);
-  kvf_commands_unlock(&ucx->commands);
 }

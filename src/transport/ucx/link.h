@@ -5,14 +5,14 @@
 #include "transport/ucx/common.h"
 
 kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-void kvf_ucx_disconnect(kvf_link *base);
+/* Of kvf_driven. */
+void kvf_ucx_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status);
 /* Acts on what UCX has said of endpoints. False: it had said nothing. */
 bool kvf_ucx_links_run(kvf_ucx *ucx);
-/* Fails links that were too slow to come up, and ends those that are too slow to leave. Returns when to call again. */
+/* Ends links that are too slow to leave. Returns when to call again. */
 uint64_t kvf_ucx_links_tick(kvf_ucx *ucx);
 
-void kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request);
-void kvf_ucx_read_cancel(kvf_link *base, uint64_t read_id);
+kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request);
 /* The link is down, or its memory goes away: its reads end as `status` as soon as nothing writes for them. */
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status);
 /* Closes endpoints whose cancelled reads are still being written for. Returns when to call again. */

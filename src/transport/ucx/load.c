@@ -167,3 +167,27 @@ kvf_status kvf_ucx_load(const char *library, const kvf_ucx_api **out, char *mess
   *out = &loaded;
   return KVF_OK;
 }
+
+/* ---- what it can do ---- */
+
+/* The transports of UCX whose hardware reads memory, as UCX names them. */
+static const char *const reading[] = {"rc_verbs/", "rc_mlx5/", "dc_mlx5/", "gga_mlx5/", "ugni_rdma/"};
+
+bool kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep)
+{
+  char *text = NULL;
+  size_t bytes = 0;
+  bool found = false;
+  FILE *stream = open_memstream(&text, &bytes);
+  if (stream == NULL) {
+    return false;
+  }
+  api->ep_print_info(ep, stream); /* in all versions the only thing that tells */
+  if (fclose(stream) == 0) {
+    for (size_t i = 0; !found && i < sizeof(reading) / sizeof(reading[0]); i++) {
+      found = strstr(text, reading[i]) != NULL;
+    }
+  }
+  free(text);
+  return found;
+}

@@ -18,4 +18,14 @@
  * (KVF_MESSAGE_BYTES_MAX), one line, says what was tried, what was wrong with it, and what to install. */
 KVF_MUST_USE kvf_status kvf_ucx_load(const char *library, const kvf_ucx_api **out, char *message);
 
+/* Whether the endpoint's network reads memory by itself: then gets are UCX's own, else messages.
+ *
+ * Where a network cannot read memory by itself (TCP), UCX's get is a message that the peer's UCX answers, and those
+ * answers do not bear that the one who asked goes away: UCX ends the producer's whole process, since the function that
+ * sends them (ucp_progress_get_reply) hands errors up to one that knows none, or since an answer that still waits is
+ * given up with fields that were never set (ucp_request_memory_dereg). The first was seen with 1.13 and 1.22, the
+ * second with 1.13. Active messages of ours do the same work in a part of UCX that deals with failed peers.
+ */
+bool kvf_ucx_path_reads_memory(const kvf_ucx_api *api, kvf_ucp_ep ep);
+
 #endif

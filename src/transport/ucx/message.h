@@ -1,4 +1,4 @@
-/* Messages, where gets are messages: made, sent, and given back when UCX has sent them. get.c asks, answer.c answers.
+/* Messages, where gets are messages: made, sent, and given back when UCX has sent them. get.c asks, message.c answers.
  */
 #ifndef KVF_TRANSPORT_UCX_MESSAGE_H
 #define KVF_TRANSPORT_UCX_MESSAGE_H
@@ -16,18 +16,13 @@ typedef struct kvf_ucx_part {
   kvf_ucx_answer_kind kind;
 } kvf_ucx_part;
 
-/* Copies the next bytes of its answers, from `offset`, to where UCX wants them. Returns how many: fewer than bytes_max
- * only at their end. */
-typedef size_t (*kvf_ucx_pack)(struct kvf_ucx_message *message, size_t offset, uint8_t *to, size_t bytes_max);
-
 typedef struct kvf_ucx_message {
   kvf_list in_messages;
   kvf_ucx *ucx;
-  kvf_ucx_messages *messages;
-  size_t bytes;          /* all of it */
-  uint32_t answer_bytes; /* those that its answers are about, or that its asks are for */
+  kvf_ucx_messages *messages; /* asks or answers */
+  size_t bytes;               /* all of it */
+  uint32_t answer_bytes;      /* those that its answers are about, or that its asks are for */
   uint32_t count;
-  kvf_ucx_pack pack; /* NULL: the asks are its bytes */
   union {
     uint8_t asks[KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES];
     kvf_ucx_part parts[KVF_UCX_ASKS_MAX];
@@ -40,12 +35,19 @@ kvf_ucx_message *kvf_ucx_message_take(kvf_ucx *ucx, kvf_ucx_messages *messages);
 /* The message is given back when it is sent; an error, which its endpoint's handler is told too: now. */
 kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, unsigned id, uint32_t flags);
 
-/* Has the worker hand messages to the handler, whole. False: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id, kvf_ucp_am_handler handler,
-                                         char *text);
+/* Has the worker hand messages to the handler, whole. KVF_SYSTEM: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_serve(kvf_ucx *ucx, kvf_ucp_worker worker, unsigned id,
+                                               kvf_ucp_am_handler handler, char *text);
 
-/* Makes what messages need; before the others. False: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
-KVF_MUST_USE bool kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
+/* Has the serving worker answer. KVF_SYSTEM: UCX does not (text, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_serve_server(kvf_ucx *ucx, char *text);
+
+/* Copies the next bytes of a message of answers, from `offset`, to where UCX wants them. Returns how many: fewer than
+ * bytes_max only at their end. */
+size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to, size_t bytes_max);
+
+/* Makes what messages need; before the others. KVF_SYSTEM: UCX does not (message, KVF_MESSAGE_BYTES_MAX). */
+KVF_MUST_USE kvf_status kvf_ucx_messages_open(kvf_ucx *ucx, char *message);
 /* After all workers. */
 void kvf_ucx_messages_close(kvf_ucx *ucx);
 void kvf_ucx_messages_init(kvf_ucx_messages *messages);

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 #include "transport/ucx/get.h"
@@ -58,7 +57,7 @@ static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
   return is_restricted ? ucx->api->config_modify(config, "NET_DEVICES", "lo") : KVF_UCS_OK;
 }
 
-static bool context_open(kvf_ucx *ucx, char *message)
+static kvf_status context_open(kvf_ucx *ucx, char *message)
 {
   const kvf_ucp_params params = {.field_mask = KVF_UCP_PARAM_FIELD_FEATURES,
                                  .features = KVF_UCP_FEATURE_RMA | KVF_UCP_FEATURE_AM | KVF_UCP_FEATURE_WAKEUP};
@@ -75,51 +74,44 @@ static bool context_open(kvf_ucx *ucx, char *message)
     const char *transports = getenv("UCX_TLS");
     const char *devices = getenv("UCX_NET_DEVICES");
     ucx->context = NULL;
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX,
-                   "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
-                   ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
-                   transports == NULL ? "" : transports,
-                   devices != NULL    ? devices
-                   : ucx->is_loopback ? "lo, as `listen` is"
-                                      : "");
-    return false;
+    return kvf_fail(KVF_TRANSFER_SETUP, message,
+                    "UCX %u.%u.%u finds nothing that it can use: %s (UCX_TLS=%.32s, UCX_NET_DEVICES=%.32s)",
+                    ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
+                    transports == NULL ? "" : transports,
+                    devices != NULL    ? devices
+                    : ucx->is_loopback ? "lo, as `listen` is"
+                                       : "");
   }
-  return true;
+  return KVF_OK;
 }
 
-static bool rooms_open(kvf_ucx *ucx, char *message)
+static kvf_status rooms_open(kvf_ucx *ucx, char *message)
 {
   const size_t bytes = KVF_UCX_ROOMS_MAX * sizeof(*ucx->rooms);
   ucx->rooms = aligned_alloc(4096, bytes);
   if (ucx->rooms == NULL) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "%s", strerror(ENOMEM));
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "%s", strerror(ENOMEM));
   }
   memset(ucx->rooms, 0, bytes);
   kvf_ucs_status error = kvf_ucx_map(ucx, ucx->rooms, bytes, &ucx->rooms_mem);
   if (error != KVF_UCS_OK) {
-    (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
-    return false;
+    return kvf_fail(KVF_SYSTEM, message, "UCX does not take memory: %s", kvf_ucx_text(ucx, error));
   }
   for (uint32_t i = 0; i < KVF_UCX_ROOMS_MAX; i++) {
     ucx->rooms_free[ucx->rooms_free_count++] = (uint16_t)i;
   }
-  return true;
+  return KVF_OK;
 }
 
-static void run_open(void *owner, kvf_command *command)
+static kvf_status open_ucx(void *owner, void *message)
 {
   kvf_ucx *ucx = owner;
-  kvf_status status = kvf_ucx_load(ucx->config.ucx_library, &ucx->api, ucx->message);
-  if (status == KVF_OK && !context_open(ucx, ucx->message)) {
-    status = KVF_TRANSFER_SETUP;
-  }
-  if (status == KVF_OK &&
-      (!kvf_ucx_messages_open(ucx, ucx->message) || !kvf_ucx_worker_open(ucx, &ucx->reader, ucx->message) ||
-       !kvf_ucx_messages_serve_reader(ucx, ucx->message) || !rooms_open(ucx, ucx->message))) {
-    status = KVF_SYSTEM;
-  }
-  kvf_commands_end(&ucx->commands, KVF_CONTAINER_OF(command, kvf_waited, command), status);
+  kvf_status status = kvf_ucx_load(ucx->driven.config.ucx_library, &ucx->api, message);
+  status = status == KVF_OK ? context_open(ucx, message) : status;
+  status = status == KVF_OK ? kvf_ucx_messages_open(ucx, message) : status;
+  status = status == KVF_OK ? kvf_ucx_worker_open(ucx, &ucx->reader, message) : status;
+  status = status == KVF_OK ? kvf_ucx_messages_serve_reader(ucx, message) : status;
+  return status == KVF_OK ? rooms_open(ucx, message) : status;
 }
 
 static void close_ucx(kvf_ucx *ucx)
@@ -165,51 +157,46 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
 {
   kvf_ucs_status status = worker == NULL ? KVF_UCS_OK : ucx->api->worker_arm(worker);
   if (status != KVF_UCS_OK && status != KVF_UCS_ERR_BUSY) {
-    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->now_ns, POLL_NS));
+    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->driven.now_ns, POLL_NS));
     return true;
   }
   return status == KVF_UCS_OK;
 }
 
-static bool may_spin(const kvf_ucx *ucx)
-{
-  return kvf_driver_may_spin(&ucx->driver) &&
-         ucx->now_ns < kvf_time_add(ucx->busy_ns, ucx->config.spin_us * KVF_NS_PER_US);
-}
-
 static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 {
-  return !may_spin(ucx) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+  return !kvf_driven_may_spin(&ucx->driven) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
 }
 
 /* Waits for events or commands. False: the transport is closing, and nothing is left. */
 static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
 {
-  kvf_idleness idleness = kvf_commands_rest(&ucx->commands);
-  if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->links)) {
+  kvf_idleness idleness = kvf_commands_rest(&ucx->driven.commands);
+  if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->driven.links)) {
     return false;
   }
   bool is_idle = !was_busy && idleness != KVF_BUSY;
   if (is_idle && may_wait(ucx, &due_ns)) {
     struct epoll_event events[EVENTS_MAX];
-    int count = kvf_driver_wait(&ucx->driver, &ucx->commands, ucx->epoll_fd, events, EVENTS_MAX, ucx->now_ns, due_ns);
+    int count = kvf_driven_wait(&ucx->driven, events, EVENTS_MAX, due_ns);
     for (int i = 0; i < count; i++) {
       if (events[i].data.ptr == NULL) {
-        kvf_commands_drain(&ucx->commands);
+        kvf_commands_drain(&ucx->driven.commands);
       }
     }
   }
-  kvf_commands_woken(&ucx->commands);
+  kvf_commands_woken(&ucx->driven.commands);
   return true;
 }
 
 /* What has come of UCX's work. Whether there was something, or there may be more right now. */
 static bool act(kvf_ucx *ucx, bool busy, uint64_t *due_ns)
 {
-  ucx->now_ns = kvf_clock_now();
+  ucx->driven.now_ns = kvf_clock_now();
   busy = run_ready(ucx) || busy;
   busy = kvf_ucx_links_run(ucx) || busy;
   *due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
+  *due_ns = kvf_time_min(*due_ns, kvf_driven_links_tick(&ucx->driven, "answer"));
   busy = ucx->has_called || busy;
   ucx->has_called = false;
   return busy;
@@ -220,18 +207,17 @@ static void *thread_main(void *argument)
   kvf_ucx *ucx = argument;
   bool busy;
   uint64_t due_ns;
-  (void)pthread_mutex_lock(&ucx->driver.lock);
+  (void)pthread_mutex_lock(&ucx->driven.lock);
   do {
-    busy = kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
-    kvf_refusals_report(&ucx->commands.refusals, &ucx->commands.lock, &ucx->host);
+    busy = kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
     busy = act(ucx, busy, &due_ns);
     if (busy) {
-      ucx->busy_ns = ucx->now_ns;
+      ucx->driven.busy_ns = ucx->driven.now_ns;
     }
   } while (turn(ucx, busy, due_ns));
-  (void)pthread_mutex_unlock(&ucx->driver.lock);
+  (void)pthread_mutex_unlock(&ucx->driven.lock);
   close_ucx(ucx);
   return NULL;
 }
@@ -242,7 +228,7 @@ static void *thread_main(void *argument)
 static bool is_asked(const kvf_ucx *ucx)
 {
   struct epoll_event events[EVENTS_MAX];
-  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->epoll_fd, events, EVENTS_MAX, 0);
+  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->driven.epoll_fd, events, EVENTS_MAX, 0);
   for (int i = 0; i < count; i++) {
     if (events[i].data.ptr == ucx->server) {
       return true;
@@ -255,29 +241,23 @@ static bool is_asked(const kvf_ucx *ucx)
 static bool ucx_assist(kvf_transport *transport)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  if (kvf_driver_has_small(&ucx->driver) && kvf_driver_take(&ucx->driver, &ucx->commands)) {
+  if (kvf_driven_has_small(&ucx->driven) && kvf_driven_take(&ucx->driven)) {
     uint64_t due_ns = KVF_TIME_NEVER;
-    bool asked = !kvf_commands_run(&ucx->commands, ucx, &ucx->now_ns);
+    bool asked = !kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
     bool busy = true;
     for (int i = 0; busy && i < ASSIST_TURNS; i++) {
       busy = act(ucx, progress(ucx, ucx->reader), &due_ns);
     }
-    kvf_driver_leave(&ucx->driver, &ucx->commands, asked, due_ns, busy || is_asked(ucx));
+    kvf_driven_leave(&ucx->driven, asked, due_ns, busy || is_asked(ucx));
   }
-  return kvf_driver_has_small(&ucx->driver);
+  return kvf_driven_has_small(&ucx->driven);
 }
 
 /* ---- open and close ---- */
 
-static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_transport_host *host)
+static void init(kvf_ucx *ucx)
 {
-  ucx->base.ops = &kvf_transport_ucx;
-  ucx->host = *host;
-  ucx->config = *config;
-  ucx->now_ns = kvf_clock_now();
-  ucx->log_limit.lines_per_s = KVF_UCX_LOG_LINES_PER_S;
-  kvf_list_init(&ucx->links);
-  kvf_list_init(&ucx->connecting);
+  ucx->driven.close_link = kvf_ucx_link_close;
   kvf_list_init(&ucx->troubled);
   kvf_list_init(&ucx->ready);
   kvf_list_init(&ucx->leaving);
@@ -285,49 +265,25 @@ static void init(kvf_ucx *ucx, const kvf_transport_config *config, const kvf_tra
   kvf_list_init(&ucx->stopping);
   kvf_ucx_messages_init(&ucx->asks);
   kvf_ucx_messages_init(&ucx->answers);
-  kvf_commands_init(&ucx->commands);
-  kvf_driver_init(&ucx->driver);
-}
-
-static bool open_fds(kvf_ucx *ucx)
-{
-  struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = NULL}};
-  ucx->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  return ucx->epoll_fd >= 0 && ucx->commands.wake_fd >= 0 &&
-         epoll_ctl(ucx->epoll_fd, EPOLL_CTL_ADD, ucx->commands.wake_fd, &event) == 0;
 }
 
 static void destroy(kvf_ucx *ucx)
 {
-  kvf_own_fd_close(ucx->epoll_fd);
-  kvf_driver_free(&ucx->driver);
-  kvf_commands_free(&ucx->commands);
+  kvf_driven_free(&ucx->driven);
   free(ucx);
 }
 
-static void stop_thread(kvf_ucx *ucx)
-{
-  kvf_commands_stop(&ucx->commands);
-  (void)pthread_join(ucx->thread, NULL);
-}
-
-static kvf_status open_with(kvf_ucx *ucx, char *message)
+static kvf_status open_in_thread(kvf_ucx *ucx, char *message)
 {
   char said[KVF_MESSAGE_BYTES_MAX] = "";
-  if (!open_fds(ucx)) {
-    return kvf_fail(KVF_SYSTEM, message, "ucx: no file descriptors: %s", strerror(errno));
+  kvf_status status = kvf_driven_start(&ucx->driven, "kvf-ucx", thread_main, message);
+  if (status != KVF_OK) {
+    return status;
   }
-  int error = kvf_thread_start(&ucx->thread, "kvf-ucx", thread_main, ucx, &ucx->config.thread_cpus);
-  if (error != 0) {
-    return kvf_fail(KVF_SYSTEM, message, "ucx: no thread: %s", strerror(error));
-  }
-  ucx->message = said;
-  kvf_command_init(&ucx->opening.command, run_open);
-  kvf_status status = kvf_commands_wait(&ucx->commands, &ucx->opening);
-  ucx->message = NULL;
+  status = kvf_commands_ask(&ucx->driven.commands, open_ucx, said);
   if (status != KVF_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %.*s", KVF_MESSAGE_BYTES_MAX - 6, said);
-    stop_thread(ucx);
+    kvf_driven_stop(&ucx->driven);
   }
   return status;
 }
@@ -347,21 +303,22 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
   if (ucx == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "ucx: %s", strerror(ENOMEM));
   }
-  init(ucx, config, host);
+  init(ucx);
   ucx->is_loopback = kvf_address_is_loopback(&listen);
-  kvf_status status = open_with(ucx, message);
+  kvf_status status = kvf_driven_open(&ucx->driven, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S, message);
+  status = status == KVF_OK ? open_in_thread(ucx, message) : status;
   if (status != KVF_OK) {
     destroy(ucx);
     return status;
   }
-  *out = &ucx->base;
+  *out = &ucx->driven.base;
   return KVF_OK;
 }
 
 static void ucx_close(kvf_transport *transport)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  stop_thread(ucx);
+  kvf_driven_stop(&ucx->driven);
   destroy(ucx);
 }
 
@@ -380,8 +337,8 @@ const kvf_transport_ops kvf_transport_ucx = {
     .clear_memory = kvf_ucx_clear_memory,
     .describe = kvf_ucx_describe,
     .connect = kvf_ucx_connect,
-    .disconnect = kvf_ucx_disconnect,
+    .disconnect = kvf_driven_disconnect,
     .read = kvf_ucx_read_start,
-    .cancel = kvf_ucx_read_cancel,
+    .cancel = kvf_driven_read_cancel,
     .assist = ucx_assist,
 };

@@ -85,66 +85,28 @@ COMMANDS_TEST(the_end_waits_for_what_was_posted)
   assert_int_equal(kvf_commands_rest(&commands), KVF_OVER);
 }
 
+static kvf_status double_it(void *owner, void *argument)
+{
+  int *number = argument;
+  assert_ptr_equal(owner, &commands);
+  *number *= 2;
+  return KVF_LIMIT;
+}
+
 static void *serve_one(__attribute__((unused)) void *argument)
 {
-  kvf_command *command;
-  while ((command = kvf_commands_next(&commands)) == NULL) {
+  uint64_t now_ns = 0;
+  while (!kvf_commands_run(&commands, &commands, &now_ns)) {
   }
-  kvf_commands_end(&commands, KVF_CONTAINER_OF(command, kvf_waited, command), KVF_LIMIT);
   return NULL;
 }
 
 COMMANDS_TEST(who_waits_gets_the_answer)
 {
   pthread_t thread;
-  kvf_waited waited;
-  kvf_command_init(&waited.command, run_nothing);
+  int number = 4;
   assert_int_equal(kvf_thread_start(&thread, "kvf-test", serve_one, NULL, &(kvf_thread_cpus){0}), 0);
-  assert_int_equal(kvf_commands_wait(&commands, &waited), KVF_LIMIT);
+  assert_int_equal(kvf_commands_ask(&commands, double_it, &number), KVF_LIMIT);
+  assert_int_equal(number, 8);
   assert_int_equal(pthread_join(thread, NULL), 0);
-}
-
-COMMANDS_TEST(reads_are_found_while_they_are_open)
-{
-  kvf_posted_read reads[2];
-  kvf_list open;
-  kvf_list_init(&open);
-  for (uint64_t i = 0; i < 2; i++) {
-    const kvf_transfer request = {.id = 7 + i};
-    kvf_posted_read_init(&reads[i], &request, run_nothing, run_nothing);
-    kvf_commands_start_read(&commands, &open, &reads[i], request.id, true);
-  }
-  assert_ptr_equal(kvf_commands_next(&commands), &reads[0].start);
-  kvf_commands_cancel_read(&commands, &open, 99);
-  kvf_commands_cancel_read(&commands, &open, 8);
-  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[0]);
-  kvf_commands_close_read(&commands, &reads[0]);
-  assert_ptr_equal(kvf_commands_open_read(&commands, &open), &reads[1]);
-  kvf_commands_close_read(&commands, &reads[1]); /* and what was wished of it is off the list */
-  assert_null(kvf_commands_open_read(&commands, &open));
-  assert_null(kvf_commands_next(&commands));
-}
-
-static uint64_t told[4];
-static uint32_t told_count;
-
-static void on_read_done(void *context, const kvf_read_result *result)
-{
-  (void)context;
-  assert_int_equal(result->status, KVF_NO_MEMORY);
-  told[told_count++] = result->id;
-}
-
-COMMANDS_TEST(reads_without_memory_end)
-{
-  const kvf_transport_host host = {.read_done = on_read_done};
-  kvf_list open;
-  kvf_list_init(&open);
-  kvf_commands_start_read(&commands, &open, NULL, 5, true);
-  assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
-  kvf_commands_woken(&commands);
-  kvf_refusals_report(&commands.refusals, &commands.lock, &host);
-  assert_int_equal(told_count, 1);
-  assert_int_equal(told[0], 5);
-  assert_int_equal(kvf_commands_rest(&commands), KVF_IDLE);
 }

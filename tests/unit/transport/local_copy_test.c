@@ -127,6 +127,8 @@ typedef struct test_scene {
   kvf_chunk chunk;
   kvf_local_copy copy;
   uint32_t arrived;
+  atomic_ullong moved_ns;
+  uint64_t pieces;
 } test_scene;
 
 static test_scene scene;
@@ -158,8 +160,13 @@ static int scene_open(__attribute__((unused)) void **state)
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_plan_make(&scene.plan, &scene.pair, &pages, &pages, message), KVF_OK);
   scene.chunk = (kvf_chunk){&scene.transfer, &scene.plan, &scene.plan.want, &scene.local};
-  scene.copy = (kvf_local_copy){
-      .pid = getpid(), .imports = &scene.import, .stop = &fake.stop, .arrived = arrived, .context = &scene};
+  scene.copy = (kvf_local_copy){.pid = getpid(),
+                                .imports = &scene.import,
+                                .stop = &fake.stop,
+                                .moved_ns = &scene.moved_ns,
+                                .pieces = &scene.pieces,
+                                .arrived = arrived,
+                                .context = &scene};
   return 0;
 }
 
@@ -184,7 +191,7 @@ static void assert_all_copied(void)
 SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
 {
   uint64_t bytes = 0;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_all_copied();
   assert_true(fake.longest_bytes <= KVF_MEMORY_BATCH_BYTES_MAX);
@@ -199,7 +206,7 @@ SCENE_TEST(short_counts_lose_and_repeat_nothing)
   for (int i = 0; i < 20; i++) {
     uint64_t bytes = 0;
     memset(scene.to, 0, (size_t)BLOCKS * BLOCK_BYTES);
-    assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+    assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
     assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
     assert_all_copied();
   }
@@ -209,7 +216,7 @@ SCENE_TEST(interrupted_calls_are_made_again)
 {
   uint64_t bytes = 0;
   fake.interrupts = 3;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(fake.calls, 3 + 4);
   assert_all_copied();
 }
@@ -220,7 +227,7 @@ static void assert_failure(int error, kvf_status expected)
   fake_reset();
   fake.fail_call = 3;
   fake.error = error;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), expected);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), expected);
   assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
   assert_int_equal(fake.calls, 3);
 }
@@ -238,10 +245,10 @@ SCENE_TEST(a_stop_is_seen_at_the_next_call)
 {
   uint64_t bytes = 0;
   fake.stop_call = 2;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_CANCELLED);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 0);
 }
@@ -250,14 +257,14 @@ SCENE_TEST(progress_is_told_once_per_interval)
 {
   uint64_t bytes = 0;
   fake.clock_step_ns = 12499999; /* four calls: 1 ns short of the interval */
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(scene.arrived, 0);
   fake.clock_step_ns = 12500000;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(scene.arrived, 1);
   fake.clock_step_ns = 25000000;
   scene.arrived = 0;
-  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, &bytes), KVF_OK);
+  assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(scene.arrived, 2);
 }
 

@@ -140,14 +140,15 @@ static void fake_disconnect(kvf_link *link)
   (void)pthread_mutex_unlock(&fakes.lock);
 }
 
-static void fake_read(kvf_link *link, const kvf_transfer *read)
+static kvf_status fake_read(kvf_link *link, const kvf_transfer *read)
 {
   fake_rail *rail = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
   expect(read->id != 0 && !KVF_CONTAINER_OF(link, fake_part, base)->is_given_back);
-  rail->reads++;
+  rail->reads += !fakes.has_no_memory;
   rail->read_link = link;
   (void)pthread_mutex_unlock(&fakes.lock);
+  return fakes.has_no_memory ? KVF_NO_MEMORY : KVF_OK;
 }
 
 static void fake_cancel(kvf_link *link, uint64_t read_id)
@@ -281,7 +282,7 @@ static void on_event(kvf_link *base, char event, kvf_status status)
   bool disconnects = told.disconnects == event;
   (void)pthread_mutex_unlock(&told.lock);
   if (disconnects) {
-    kvf_rails_disconnect(base);
+    kvf_transport_tcp.disconnect(base);
   }
   (void)sched_yield(); /* so that others come between */
   (void)pthread_mutex_lock(&told.lock);
@@ -370,14 +371,6 @@ void host_release(void)
 
 /* ---- what is made of them ---- */
 
-static kvf_status open_any(const kvf_transport_config *config, const kvf_transport_host *its_host, kvf_transport **out,
-                           char *message)
-{
-  return kvf_rails_open(&made_ops, &fake_ops, config->tcp_streams, config, its_host, out, message);
-}
-
-const kvf_transport_ops made_ops = {.name = "made", .open = open_any, .close = kvf_rails_close};
-
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
 {
   const kvf_transport_config config = {.connections_max = 5, .tcp_streams = count};
@@ -390,7 +383,7 @@ kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
                                        .authorize = on_authorize,
                                        .connection = on_connection,
                                        .log = on_log};
-  return made_ops.open(&config, &its_host, out, message);
+  return kvf_rails_open(&fake_ops, count, &config, &its_host, out, message);
 }
 
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out)
@@ -412,7 +405,7 @@ kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id,
   spec.description_bytes = used;
   spec.remote = &remote;
   spec.remote_count = 1;
-  return kvf_rails_connect(made, &spec, out);
+  return kvf_transport_tcp.connect(made, &spec, out);
 }
 
 void fakes_begin(void)

@@ -51,6 +51,7 @@ typedef struct fake_world {
   /* The rail whose call fails, with this status. */
   uint32_t open_fails, memory_fails, describe_fails, connect_fails;
   kvf_status status;
+  bool has_no_memory;    /* for reads */
   bool comes_up_at_once; /* from a thread of its own, before connect() returns */
 } fake_world;
 
@@ -88,7 +89,6 @@ void fakes_begin(void);
 void fakes_end(void);
 
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message);
-extern const kvf_transport_ops made_ops;
 
 /* A link to a peer of `theirs` rails, described as "a", "b", "c" … */
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out);

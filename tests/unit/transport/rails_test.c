@@ -29,7 +29,7 @@ static int tear_down(void **state)
 {
   (void)state;
   if (made != NULL) {
-    kvf_rails_close(made);
+    kvf_transport_tcp.close(made);
   }
   for (uint32_t i = 0; i < KVF_RAILS_MAX; i++) {
     assert_false(fakes.rails[i].is_open);
@@ -49,10 +49,10 @@ TEST_WITH(as_many_as_asked_for_are_opened, begin, tear_down)
   for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
     fakes.opened = 0;
     assert_int_equal(made_open(counts[i], &made, message), KVF_OK);
-    assert_ptr_equal(made->ops, &made_ops);
+    assert_ptr_equal(made->ops, &kvf_transport_tcp);
     assert_int_equal(fakes.opened, counts[i]);
     assert_true(fakes.rails[counts[i] - 1].is_open);
-    kvf_rails_close(made);
+    kvf_transport_tcp.close(made);
     made = NULL;
     assert_false(fakes.rails[0].is_open || fakes.rails[counts[i] - 1].is_open);
   }
@@ -80,11 +80,11 @@ static const kvf_transport_memory memory = {.table_slots = 7};
 
 SET_TEST(all_have_the_memory)
 {
-  assert_int_equal(kvf_rails_set_memory(made, &memory), KVF_OK);
+  assert_int_equal(kvf_transport_tcp.set_memory(made, &memory), KVF_OK);
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_true(fakes.rails[i].has_memory);
   }
-  kvf_rails_clear_memory(made);
+  kvf_transport_tcp.clear_memory(made);
   assert_int_equal(fakes.clears, COUNT);
 }
 
@@ -93,7 +93,7 @@ SET_TEST(all_or_none_have_the_memory)
   for (uint32_t k = 0; k < COUNT; k++) {
     fakes.clears = 0;
     fakes.memory_fails = k;
-    assert_int_equal(kvf_rails_set_memory(made, &memory), fakes.status);
+    assert_int_equal(kvf_transport_tcp.set_memory(made, &memory), fakes.status);
     assert_int_equal(fakes.clears, k);
     for (uint32_t i = 0; i < COUNT; i++) {
       assert_false(fakes.rails[i].has_memory);
@@ -107,7 +107,7 @@ SET_TEST(its_description_is_those_of_all)
   kvf_rails_description description;
   uint8_t out[64];
   size_t bytes = 0;
-  assert_int_equal(kvf_rails_describe(made, out, sizeof(out), &bytes), KVF_OK);
+  assert_int_equal(kvf_transport_tcp.describe(made, out, sizeof(out), &bytes), KVF_OK);
   assert_int_equal(bytes, 1 + 3 + 4 + 5);
   assert_int_equal(kvf_rails_description_read(out, bytes, &description), KVF_OK);
   assert_int_equal(description.count, COUNT);
@@ -115,8 +115,8 @@ SET_TEST(its_description_is_those_of_all)
     assert_int_equal(description.each[i].bytes, i + 1);
     assert_memory_equal(description.each[i].data, expected[i], i + 1);
   }
-  assert_int_equal(kvf_rails_describe(made, out, bytes, &bytes), KVF_OK);
-  assert_int_equal(kvf_rails_describe(made, out, bytes - 1, &bytes), KVF_LIMIT);
+  assert_int_equal(kvf_transport_tcp.describe(made, out, bytes, &bytes), KVF_OK);
+  assert_int_equal(kvf_transport_tcp.describe(made, out, bytes - 1, &bytes), KVF_LIMIT);
 }
 
 SET_TEST(one_without_a_description_no_description)
@@ -125,7 +125,7 @@ SET_TEST(one_without_a_description_no_description)
     uint8_t out[64];
     size_t bytes = 0;
     fakes.describe_fails = k;
-    assert_int_equal(kvf_rails_describe(made, out, sizeof(out), &bytes), fakes.status);
+    assert_int_equal(kvf_transport_tcp.describe(made, out, sizeof(out), &bytes), fakes.status);
     assert_int_equal(bytes, 0);
   }
 }
@@ -155,7 +155,7 @@ SET_TEST(parts_are_told_of_the_peer)
     assert_int_equal(part_of(i)->peer.port, 99);
     assert_int_equal(part_of(i)->remote->blocks, 9);
   }
-  kvf_rails_disconnect(link);
+  kvf_transport_tcp.disconnect(link);
 }
 
 SET_TEST(ours_share_those_of_a_peer_that_has_fewer)
@@ -168,7 +168,7 @@ SET_TEST(ours_share_those_of_a_peer_that_has_fewer)
       for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(theirs_of(i), first[theirs - 1][(i + turn) % theirs]);
       }
-      kvf_rails_disconnect(link);
+      kvf_transport_tcp.disconnect(link);
     }
   }
 }
@@ -183,7 +183,7 @@ SET_TEST(sessions_take_turns_at_those_of_a_peer_that_has_more)
       assert_in_range(theirs_of(i), 'a', 'e');
       used[theirs_of(i) - 'a']++;
     }
-    kvf_rails_disconnect(link);
+    kvf_transport_tcp.disconnect(link);
   }
   for (uint32_t i = 0; i < 5; i++) {
     assert_int_equal(used[i], COUNT * COUNT);
@@ -216,7 +216,7 @@ SET_TEST(a_malformed_description_is_no_way_to_a_peer)
   for (size_t i = 0; i < 3; i++) {
     const kvf_link_spec spec = {.description = bad, .description_bytes = lengths[i]};
     kvf_link *link = (kvf_link *)(void *)&fakes;
-    assert_int_equal(kvf_rails_connect(made, &spec, &link), KVF_PROTOCOL);
+    assert_int_equal(kvf_transport_tcp.connect(made, &spec, &link), KVF_PROTOCOL);
     assert_null(link);
   }
   assert_null(part_of(0));
@@ -232,7 +232,7 @@ static uint32_t begin_read(kvf_link *link, uint64_t id)
   for (uint32_t i = 0; i < COUNT; i++) {
     before[i] = fakes.rails[i].reads;
   }
-  kvf_rails_read(link, &(kvf_transfer){.id = id});
+  kvf_transport_tcp.read(link, &(kvf_transfer){.id = id});
   for (uint32_t i = 0; i < COUNT; i++) {
     if (fakes.rails[i].reads != before[i]) {
       assert_int_equal(at, COUNT);
@@ -263,7 +263,18 @@ SET_TEST(a_read_goes_where_the_fewest_are)
     while (read_end(i, 1)) {
     }
   }
-  kvf_rails_disconnect(link);
+  kvf_transport_tcp.disconnect(link);
+}
+
+SET_TEST(a_read_that_does_not_begin_is_not_counted)
+{
+  kvf_link *link = connected(1, COUNT);
+  fakes.has_no_memory = true;
+  assert_int_equal(kvf_transport_tcp.read(link, &(kvf_transfer){.id = 1}), KVF_NO_MEMORY);
+  fakes.has_no_memory = false;
+  assert_int_equal(begin_read(link, 1), 1);
+  assert_true(read_end(1, 1));
+  kvf_transport_tcp.disconnect(link);
 }
 
 /* Of ours and of the peer's, however many it has. */
@@ -278,7 +289,7 @@ SET_TEST(sessions_with_one_read_at_a_time_use_all_rails)
       ours_used[i]++;
       theirs_used[theirs_of(i) - 'a']++;
       assert_true(read_end(i, 1));
-      kvf_rails_disconnect(link);
+      kvf_transport_tcp.disconnect(link);
     }
     for (uint32_t i = 0; i < COUNT; i++) {
       assert_int_equal(ours_used[i], theirs);
@@ -303,8 +314,8 @@ SET_TEST(links_share_the_count)
     while (read_end(i, 1)) {
     }
   }
-  kvf_rails_disconnect(second);
-  kvf_rails_disconnect(first);
+  kvf_transport_tcp.disconnect(second);
+  kvf_transport_tcp.disconnect(first);
 }
 
 SET_TEST(sessions_begin_with_different_rails)
@@ -316,7 +327,7 @@ SET_TEST(sessions_begin_with_different_rails)
       assert_int_equal(at, session % COUNT);
       assert_true(read_end(at, 1));
     }
-    kvf_rails_disconnect(link);
+    kvf_transport_tcp.disconnect(link);
   }
 }
 
@@ -329,7 +340,7 @@ SET_TEST(the_end_of_a_read_is_told)
   assert_int_equal(told.last.id, 17);
   assert_int_equal(told.last.status, KVF_PEER_DOWN);
   assert_int_equal(told.last.bytes, 11);
-  kvf_rails_disconnect(link);
+  kvf_transport_tcp.disconnect(link);
 }
 
 SET_TEST(a_cancel_reaches_the_reads_rail)
@@ -337,22 +348,22 @@ SET_TEST(a_cancel_reaches_the_reads_rail)
   kvf_link *link = connected(0, COUNT);
   for (uint64_t id = 1; id <= COUNT; id++) {
     const uint32_t at = begin_read(link, id);
-    kvf_rails_cancel(link, id);
+    kvf_transport_tcp.cancel(link, id);
     assert_int_equal(fakes.rails[at].cancelled, id);
     assert_ptr_equal(fakes.rails[at].cancelled_link, part_of(at));
   }
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_true(read_end(i, i + 1));
   }
-  kvf_rails_disconnect(link);
+  kvf_transport_tcp.disconnect(link);
 }
 
 SET_TEST(assist_asks_all)
 {
-  assert_false(kvf_rails_assist(made));
+  assert_false(kvf_transport_tcp.assist(made));
   for (uint32_t k = 0; k < COUNT; k++) {
     fakes.rails[k].has_more = true;
-    assert_true(kvf_rails_assist(made));
+    assert_true(kvf_transport_tcp.assist(made));
     fakes.rails[k].has_more = false;
     for (uint32_t i = 0; i < COUNT; i++) {
       assert_int_equal(fakes.rails[i].assists, k + 2);
@@ -448,7 +459,7 @@ LINK_TEST(a_link_is_up_when_its_last_part_is)
   assert_true(host_has(USER, ""));
   part_up(1, KVF_OK);
   assert_up(KVF_OK);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
   assert_true(host_has(USER, "Uu"));
 }
 
@@ -460,7 +471,7 @@ LINK_TEST(a_part_that_does_not_come_up_fails_the_link_once)
   part_up(2, KVF_OK);
   part_down(0, KVF_PEER_DOWN);
   assert_up(KVF_TRANSFER_FAILED);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(two_parts_that_do_not_come_up_fail_the_link_once)
@@ -469,7 +480,7 @@ LINK_TEST(two_parts_that_do_not_come_up_fail_the_link_once)
   part_up(1, KVF_TRANSFER_FAILED);
   part_up(0, KVF_TRANSFER_FAILED);
   assert_up(KVF_PEER_DOWN);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(a_part_that_goes_down_before_all_are_up_fails_the_link)
@@ -481,7 +492,7 @@ LINK_TEST(a_part_that_goes_down_before_all_are_up_fails_the_link)
   part_up(2, KVF_OK);
   part_down(1, KVF_TRANSFER_FAILED);
   assert_up(KVF_PEER_DOWN);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(the_first_part_that_goes_down_ends_the_link)
@@ -494,7 +505,7 @@ LINK_TEST(the_first_part_that_goes_down_ends_the_link)
   part_down(0, KVF_TRANSFER_FAILED);
   assert_true(host_has(USER, "UuDd"));
   assert_int_equal(told.links[USER].down, KVF_PEER_DOWN);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 /* Its status is what they end with. */
@@ -504,13 +515,13 @@ LINK_TEST(reads_of_a_link_that_failed_go_to_the_part_that_did)
   part_down(2, KVF_PEER_DOWN);
   part_down(1, KVF_TRANSFER_FAILED);
   for (uint64_t id = 1; id <= 4; id++) {
-    kvf_rails_read(the_link, &(kvf_transfer){.id = id});
+    kvf_transport_tcp.read(the_link, &(kvf_transfer){.id = id});
   }
   assert_int_equal(fakes.rails[2].reads, 4);
   assert_ptr_equal(fakes.rails[2].read_link, part_of(2));
   while (read_end(2, 1)) {
   }
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 static pthread_t hold_link_up(void)
@@ -539,13 +550,13 @@ LINK_TEST(down_comes_when_up_has_been_told)
   assert_true(host_has(USER, "UuDd"));
   assert_int_equal(told.links[USER].up, KVF_OK);
   assert_int_equal(told.links[USER].down, KVF_PEER_DOWN);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(given_back_while_up_is_told)
 {
   pthread_t thread = hold_link_up();
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
   assert_false(is_freed);
   part_down_late(0);
   part_up_late(1);
@@ -557,7 +568,7 @@ LINK_TEST(given_back_before_down_could_be_told)
 {
   pthread_t thread = hold_link_up();
   part_down(0, KVF_PEER_DOWN);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
   assert_false(is_freed);
   release(thread);
   assert_true(host_has(USER, "Uu"));
@@ -572,7 +583,7 @@ LINK_TEST(given_back_while_down_is_told)
   (void)pthread_cond_broadcast(&told.changed);
   (void)pthread_mutex_unlock(&told.lock);
   assert_true(host_has(USER, "UuD"));
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
   assert_false(is_freed);
   part_down_late(0);
   release(thread);
@@ -609,7 +620,7 @@ LINK_TEST(given_back_before_it_is_up)
 {
   part_up(0, KVF_OK);
   part_up(1, KVF_OK);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
   assert_true(is_freed);
   part_up_late(2);
   part_down_late(1);
@@ -628,14 +639,14 @@ LINK_TEST(links_do_not_mix)
   assert_true(host_has(USER, ""));
   assert_true(host_has(USER + 1, "Uu"));
   assert_ptr_equal(told.links[USER + 1].link, second);
-  kvf_rails_disconnect(second);
+  kvf_transport_tcp.disconnect(second);
   assert_int_equal(fakes.given_back, COUNT);
   fakes.given_back = 0;
   for (uint32_t i = 0; i < COUNT; i++) {
     part_tell(i, firsts[i], true, KVF_OK);
   }
   assert_up(KVF_OK);
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(parts_may_be_up_before_all_are_there)
@@ -646,9 +657,9 @@ LINK_TEST(parts_may_be_up_before_all_are_there)
   assert_true(host_has(USER + 1, "Uu"));
   assert_int_equal(told.links[USER + 1].up, KVF_OK);
   assert_ptr_equal(told.links[USER + 1].link, second);
-  kvf_rails_disconnect(second);
+  kvf_transport_tcp.disconnect(second);
   fakes.given_back = 0;
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 LINK_TEST(the_host_gives_back_one_that_is_up_at_once)
@@ -659,7 +670,7 @@ LINK_TEST(the_host_gives_back_one_that_is_up_at_once)
   assert_int_equal(made_connect(made, USER + 1, 0, COUNT, &second), KVF_OK);
   assert_true(host_has(USER + 1, "Uu"));
   fakes.given_back = 0;
-  kvf_rails_disconnect(the_link);
+  kvf_transport_tcp.disconnect(the_link);
 }
 
 /* ---- threads that bring parts up and down at random, while the host connects, reads and gives back ---- */
@@ -724,7 +735,7 @@ static bool is_inside(const host_link *link)
 static void give_back(uint32_t slot)
 {
   const host_link *link = &told.links[users[slot]];
-  kvf_rails_disconnect(open_links[slot]);
+  kvf_transport_tcp.disconnect(open_links[slot]);
   open_links[slot] = NULL;
   (void)pthread_mutex_lock(&told.lock);
   calls_max[users[slot]] = calls_of(link) + !is_inside(link);
@@ -757,8 +768,8 @@ static void read_some(uint32_t slot)
 {
   const host_link link = seen(users[slot]);
   for (int i = 0; i < 5 && link.events_count >= 2 && link.up == KVF_OK; i++) {
-    kvf_rails_read(open_links[slot], &(kvf_transfer){.id = ++reads});
-    kvf_rails_cancel(open_links[slot], reads);
+    kvf_transport_tcp.read(open_links[slot], &(kvf_transfer){.id = ++reads});
+    kvf_transport_tcp.cancel(open_links[slot], reads);
   }
 }
 
@@ -803,14 +814,14 @@ static void check_no_reads_are_left(void)
   kvf_link *link = NULL;
   assert_int_equal(made_connect(made, ROUNDS, 0, COUNT, &link), KVF_OK);
   for (uint64_t id = 1; id <= UINT64_C(2) * COUNT; id++) {
-    kvf_rails_read(link, &(kvf_transfer){.id = id});
+    kvf_transport_tcp.read(link, &(kvf_transfer){.id = id});
   }
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_int_equal(fakes.rails[i].reads, 2);
     while (read_end(i, 1)) {
     }
   }
-  kvf_rails_disconnect(link);
+  kvf_transport_tcp.disconnect(link);
 }
 
 SET_TEST(links_are_told_of_in_order)

@@ -33,8 +33,8 @@ static int scene_open(__attribute__((unused)) void **state)
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   int small = 4096;
   assert_int_equal(setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
-  assert_int_equal(kvf_tcp_stream_open(&s.from, fds[0], 256, 64), KVF_OK);
-  assert_int_equal(kvf_tcp_stream_open(&s.to, fds[1], 256, 64), KVF_OK);
+  assert_int_equal(kvf_tcp_stream_open(&s.from, fds[0], 256, 64, NULL, false), KVF_OK);
+  assert_int_equal(kvf_tcp_stream_open(&s.to, fds[1], 256, 64, NULL, false), KVF_OK);
   s.layout = (kvf_region_layout){STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, 0};
   kvf_plan_own(&s.plan, &s.pair, &(kvf_pages){.regions = &s.layout, .regions_count = 1});
   for (uint32_t i = 0; i < BLOCKS; i++) {

@@ -2,7 +2,7 @@
 
 #include "test.h"
 #include "transport/fence_memory.h"
-#include "transport/ucx/answer.h"
+#include "transport/ucx/message.h"
 
 #define SLOTS 8
 #define SLOT 3
@@ -16,7 +16,7 @@ static const uint8_t block[FIRST_BYTES] = "bytes of a block, which are the lease
 
 typedef struct world {
   void *table;
-  kvf_ucx_memory *memory;
+  kvf_paging *memory;
   kvf_ucx *ucx;
   kvf_ucx_message message;
 } world;
@@ -36,7 +36,7 @@ static int set_up(void **state)
   kvf_fence_store_live(w->table, SLOT, entry);
   w->memory->table = w->table;
   w->memory->table_slots = SLOTS;
-  w->ucx->memory = w->memory;
+  w->ucx->driven.memory = w->memory;
   w->message = (kvf_ucx_message){.ucx = w->ucx, .bytes = WHOLE_BYTES, .count = 4};
   const kvf_ucx_part parts[] = {
       {.token = 1, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_REFUSED},
