@@ -88,7 +88,7 @@ static void operate(bench *b, int what, uint32_t slot)
     must(kvf_lease_table_on_consumer(&b->table, b->now_ns, &lease, &key, KVF_FINISH_NONE) == KVF_LEASE_STATE_LIVE,
          "renew");
   } else {
-    must(kvf_lease_table_on_consumer(&b->table, b->now_ns, &lease, &key, KVF_FINISH_COMPLETED) == KVF_LEASE_STATE_OVER,
+    must(kvf_lease_table_on_consumer(&b->table, b->now_ns, &lease, &key, KVF_FINISH_COMPLETED) == KVF_LEASE_STATE_ENDED,
          "acknowledge");
   }
 }

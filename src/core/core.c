@@ -237,10 +237,11 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
 }
 
 kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease, const kvf_blocks *blocks,
-                            uint64_t digest, uint64_t user, bool held)
+                            uint64_t digest, uint64_t user, bool incomplete)
 {
   kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
-  return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, held) : status;
+  return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, incomplete)
+                          : status;
 }
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)

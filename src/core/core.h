@@ -79,9 +79,9 @@ KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, 
 /* Fills what a ticket for these blocks says; `out->ids` is borrowed from `blocks`. */
 KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                                         const kvf_prompt *prompt, kvf_ticket *out);
-/* With `held` no reader is told of it before kvf_core_on_complete(). */
+/* With `incomplete` no reader is told of it before kvf_core_on_complete(). */
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
-                                         const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held);
+                                         const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool incomplete);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
 
 /* `sources` have been decoded with the node's key, and have their digests. `point` is any number that no other load has
@@ -186,7 +186,7 @@ void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id
 bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *out);
 KVF_MUST_USE kvf_status kvf_core_authorize(const kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                            kvf_transfer_item *items, uint32_t count);
-/* The bytes of a lease that was published `held` are complete, and so are their checksums. */
+/* The bytes of a lease that was published `incomplete` are complete, and so are their checksums. */
 void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease);
 /* What the load waited for has come. Without effect if that is another load's, or it is over. */
 void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point);

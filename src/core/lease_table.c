@@ -38,8 +38,8 @@ struct kvf_lease_entry {
   uint64_t deadline_max_ns;
   uint64_t digest;
   uint8_t store;
-  uint8_t cause; /* a kvf_lease_end_cause once the lease has ended, until it is given back */
-  uint8_t held;  /* the live word waits for the bytes, which `store` knows nothing of */
+  uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
+  uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
   _Alignas(CACHE_LINE_BYTES)
@@ -60,7 +60,7 @@ static bool is_live(const kvf_lease_entry *entry)
 /* Holds after each change of an entry. */
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
-  assert(!entry->held || (is_live(entry) && entry->store != STORE_QUEUED));
+  assert(!entry->incomplete || (is_live(entry) && entry->store != STORE_QUEUED));
   assert(!is_live(entry) || entry->word == kvf_fence_word_live(entry->id));
   assert(!is_live(entry) || entry->deadline_ns <= entry->deadline_max_ns);
   assert(!is_live(entry) || entry->deadline_ns == KVF_TIME_NEVER || kvf_timer_is_armed(&entry->timer));
@@ -69,7 +69,7 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(entry->cause == 0 || entry->word >= kvf_fence_word_ended(entry->id));
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
-  assert(table->live <= table->held && table->held <= table->config->lease_slots);
+  assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
   (void)entry;
 }
@@ -95,10 +95,10 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config
 
 void kvf_lease_table_free(kvf_lease_table *table)
 {
-  for (uint32_t slot = 0; table->held > 0; slot++) {
+  for (uint32_t slot = 0; table->unreleased > 0; slot++) {
     if (table->entries[slot].blocks != NULL) {
       free(table->entries[slot].blocks);
-      table->held -= 1;
+      table->unreleased -= 1;
     }
   }
   free(table->memory);
@@ -120,8 +120,8 @@ static kvf_lease_entry *entry_of(const kvf_lease_table *table, const kvf_lease *
 static void queue_store(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   kvf_list_remove(&entry->queue); /* from table.ended: what waits there waits for this store as well */
-  entry->store = entry->held ? STORE_DONE : STORE_QUEUED;
-  if (!entry->held) {
+  entry->store = entry->incomplete ? STORE_DONE : STORE_QUEUED;
+  if (!entry->incomplete) {
     kvf_list_push_back(&table->stores, &entry->queue);
   }
 }
@@ -172,7 +172,7 @@ static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_lis
 }
 
 kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                   const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held)
+                                   const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool incomplete)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
@@ -192,14 +192,14 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->id = lease->id;
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
-  entry->held = held;
+  entry->incomplete = incomplete;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
   lengthen(table, entry, now_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
   set_word(table, entry, kvf_fence_word_live(lease->id));
   table->live += 1;
-  table->held += 1;
+  table->unreleased += 1;
   table->counters.published += 1;
   check(table, entry);
   return KVF_OK;
@@ -208,10 +208,10 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
 void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
-  if (entry == NULL || !entry->held || entry->word != kvf_fence_word_live(lease->id)) {
+  if (entry == NULL || !entry->incomplete || entry->word != kvf_fence_word_live(lease->id)) {
     return;
   }
-  entry->held = false;
+  entry->incomplete = false;
   if (entry->store == STORE_DONE) {
     queue_store(table, entry);
   }
@@ -227,7 +227,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   __builtin_prefetch(entry->blocks); /* to be freed soon */
   kvf_wheel_disarm(&table->wheel, &entry->timer);
   entry->cause = (uint8_t)cause;
-  entry->held = false;
+  entry->incomplete = false;
   set_word(table, entry, word);
   table->live -= 1;
   table->counters.ended[cause] += 1;
@@ -336,16 +336,16 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
     return KVF_LEASE_STATE_NOT_PUBLISHED;
   }
   if (kvf_fence_word_ended(lease->id) < entry->word) {
-    return KVF_LEASE_STATE_OVER;
+    return KVF_LEASE_STATE_ENDED;
   }
   if (!kvf_equal_secret(entry->token, lease->token, sizeof(entry->token))) {
     return KVF_LEASE_STATE_UNKNOWN;
   }
   *out = entry;
   if (!is_live(entry) || has_run_out(entry, now_ns)) {
-    return KVF_LEASE_STATE_OVER;
+    return KVF_LEASE_STATE_ENDED;
   }
-  return entry->store == STORE_DONE && !entry->held ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
+  return entry->store == STORE_DONE && !entry->incomplete ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
 }
 
 kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
@@ -357,7 +357,7 @@ kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now
     __builtin_prefetch(&entry->timer, 1); /* most often this ends the lease */
   }
   kvf_lease_state state = look_up(table, now_ns, lease, &entry);
-  if (state == KVF_LEASE_STATE_OVER) {
+  if (state == KVF_LEASE_STATE_ENDED) {
     table->counters.late_renewals += renews;
     table->counters.late_acknowledgements += kind == KVF_FINISH_COMPLETED;
   }
@@ -385,7 +385,7 @@ kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now
     return state;
   }
   end_own(table, entry, any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
-  return KVF_LEASE_STATE_OVER;
+  return KVF_LEASE_STATE_ENDED;
 }
 
 /* ---- readers ---- */
@@ -395,7 +395,7 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
 {
   static const kvf_status refusals[] = {[KVF_LEASE_STATE_LIVE] = KVF_OK,
                                         [KVF_LEASE_STATE_NOT_PUBLISHED] = KVF_NOT_PUBLISHED,
-                                        [KVF_LEASE_STATE_OVER] = KVF_LEASE_EXPIRED,
+                                        [KVF_LEASE_STATE_ENDED] = KVF_LEASE_EXPIRED,
                                         [KVF_LEASE_STATE_UNKNOWN] = KVF_LEASE_UNKNOWN};
   kvf_lease_entry *entry;
   const kvf_status refusal = refusals[look_up(table, now_ns, lease, &entry)];
@@ -485,7 +485,7 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
   free(entry->blocks);
   entry->blocks = NULL;
   entry->cause = 0;
-  table->held -= 1;
+  table->unreleased -= 1;
   check(table, entry);
   return true;
 }

@@ -53,8 +53,8 @@ typedef struct kvf_lease_table {
   const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms */
   kvf_list stores;
   kvf_list ended;
-  uint32_t live; /* published and not ended */
-  uint32_t held; /* published and not given back yet */
+  uint32_t live;       /* published and not ended */
+  uint32_t unreleased; /* published and not given back yet */
   kvf_lease_counters counters;
   kvf_wheel wheel;
 } kvf_lease_table;
@@ -71,15 +71,16 @@ KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_c
 void kvf_lease_table_free(kvf_lease_table *table);
 
 /* Publishes a lease of these blocks (copied); `digest` is kvf_fence_digest() of them, `user` comes back when the lease
- * has been given back. With `held` its live word waits for kvf_lease_table_complete(). On failure nothing has changed.
- * KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a later one has been seen in the slot, if only by
- * kvf_lease_table_end(), or the slot's last lease has not been given back. KVF_LIMIT: too many groups or blocks.
+ * has been given back. With `incomplete` its live word waits for kvf_lease_table_complete(). On failure nothing has
+ * changed. KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a later one has been seen in the slot, if only
+ * by kvf_lease_table_end(), or the slot's last lease has not been given back. KVF_LIMIT: too many groups or blocks.
  * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
-                                                const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool held);
+                                                const kvf_blocks *blocks, uint64_t digest, uint64_t user,
+                                                bool incomplete);
 
 /* The bytes of a lease's blocks, and what checksums they have, are where readers find them. Only if it was published
- * `held`, once; without effect on a lease that has ended meanwhile, whose live word is never stored. */
+ * `incomplete`, once; without effect on a lease that has ended meanwhile, whose live word is never stored. */
 void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
 
 /* What a consumer says of a lease; returns the state afterwards.

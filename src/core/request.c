@@ -527,7 +527,7 @@ static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_r
 {
   if (rank->request->state == KVF_REQUEST_FINISHING) {
     on_finish_heard(rank, seq, state);
-  } else if (state == KVF_LEASE_STATE_OVER) {
+  } else if (state == KVF_LEASE_STATE_ENDED) {
     lose(requests, now_ns, rank, KVF_LEASE_EXPIRED);
   } else if (state == KVF_LEASE_STATE_UNKNOWN) {
     lose(requests, now_ns, rank, KVF_LEASE_UNKNOWN);

@@ -62,7 +62,8 @@ static kvf_status check_groups(const kvf_blocks *blocks)
   return fits ? KVF_OK : KVF_LIMIT;
 }
 
-/* Under the lock, when nothing can fail any more: what is held, the bytes, the checksums or both, is submitted. */
+/* Under the lock, when nothing can fail any more: what is not complete yet, the bytes, the checksums or both, is
+ * submitted. */
 static void submit(kvf_node *node, kvf_ordered *ordered, kvf_checksummer_job *job)
 {
   if (ordered != NULL) {
@@ -102,9 +103,9 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   }
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    const bool held = ordered != NULL || job != NULL;
-    status =
-        knows(node, ordered) ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, held) : KVF_INVALID;
+    const bool incomplete = ordered != NULL || job != NULL;
+    status = knows(node, ordered) ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, incomplete)
+                                  : KVF_INVALID;
     if (status == KVF_OK) {
       if (ordered != NULL) {
         ordered->lease = *lease;

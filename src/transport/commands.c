@@ -121,7 +121,7 @@ kvf_idleness kvf_commands_rest(kvf_commands *commands)
 {
   kvf_commands_lock(commands);
   bool idle = kvf_list_is_empty(&commands->list);
-  kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_OVER : KVF_IDLE;
+  kvf_idleness found = !idle ? KVF_BUSY : commands->closing ? KVF_STOPPED : KVF_IDLE;
   commands->asleep = idle;
   kvf_commands_unlock(commands);
   return found;

@@ -59,9 +59,9 @@ kvf_command *kvf_commands_next(kvf_commands *commands);
 bool kvf_commands_run(kvf_commands *commands, void *owner, uint64_t *now_ns);
 
 typedef enum kvf_idleness {
-  KVF_BUSY, /* something waits to be run: look for events, but do not wait for them */
-  KVF_IDLE, /* what is posted from now on makes wake_fd readable */
-  KVF_OVER  /* idle, and kvf_commands_stop() has been called */
+  KVF_BUSY,   /* something waits to be run: look for events, but do not wait for them */
+  KVF_IDLE,   /* what is posted from now on makes wake_fd readable */
+  KVF_STOPPED /* idle, and kvf_commands_stop() has been called */
 } kvf_idleness;
 
 /* Before waiting for events, which kvf_commands_woken() must follow. */

@@ -40,7 +40,7 @@ KVF_MUST_USE kvf_status kvf_leases_decode(const void *body, size_t body_bytes, k
 typedef enum kvf_lease_state {
   KVF_LEASE_STATE_LIVE = 1,
   KVF_LEASE_STATE_NOT_PUBLISHED = 2,
-  KVF_LEASE_STATE_OVER = 3,
+  KVF_LEASE_STATE_ENDED = 3,
   KVF_LEASE_STATE_UNKNOWN = 4 /* never heard of, or another token */
 } kvf_lease_state;
 

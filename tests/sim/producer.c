@@ -170,14 +170,14 @@ static void on_publish(sim_world *world, const sim_event *event)
   kvf_blocks blocks = blocks_of(world, offer, counts);
   uint64_t digest = 0;
   const bool computes_later = !was_ended && sim_strikes(world, SIM_FAULT_SLOW, 3);
-  const bool held = computes_later || world->config.checksum;
+  const bool incomplete = computes_later || world->config.checksum;
   if (!was_ended && !computes_later) {
     compute(world, offer, node);
   }
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_fence_digest(&offer->lease, &blocks, &prompt->identity, &digest);
   if (status == KVF_OK) {
-    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, held);
+    status = kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, incomplete);
   }
   if (status == KVF_OK) {
     offer->published |= 1u << event->b;
@@ -185,12 +185,12 @@ static void on_publish(sim_world *world, const sim_event *event)
     if (computes_later) {
       sim_push(world, world->now_ns + SIM_MS + sim_lag(world, SIM_FAULT_SLOW, 20 * SIM_MS), on_computed, event->a,
                event->b, event->c);
-    } else if (held) {
+    } else if (incomplete) {
       sim_sum_later(world, event->a, event->b);
     }
     if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
       sim_expect(world, "publish",
-                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, held), KVF_EXISTS);
+                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, incomplete), KVF_EXISTS);
     }
   }
   sim_node_leave(world, node);

@@ -51,7 +51,7 @@ static bool may_spin(const kvf_tcp *tcp)
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
   kvf_idleness idleness = kvf_commands_rest(&tcp->driven.commands);
-  if (idleness == KVF_OVER) {
+  if (idleness == KVF_STOPPED) {
     return false;
   }
   struct epoll_event events[EVENTS_MAX];

@@ -172,7 +172,7 @@ static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
 {
   kvf_idleness idleness = kvf_commands_rest(&ucx->driven.commands);
-  if (idleness == KVF_OVER && kvf_list_is_empty(&ucx->driven.links)) {
+  if (idleness == KVF_STOPPED && kvf_list_is_empty(&ucx->driven.links)) {
     return false;
   }
   bool is_idle = !was_busy && idleness != KVF_BUSY;

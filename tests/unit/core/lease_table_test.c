@@ -11,7 +11,7 @@
 
 typedef struct lease_world {
   kvf_lease_table table;
-  bool held; /* what is published, until complete() */
+  bool incomplete; /* what is published, until complete() */
   kvf_fence_entry fence[WORLD_SLOTS];
 } lease_world;
 
@@ -50,7 +50,7 @@ static kvf_status world_publish(lease_world *w, uint64_t now_ns, uint32_t slot, 
   static const uint32_t counts[] = {3, 0, 2};
   const kvf_blocks blocks = {ids, counts, 3};
   const kvf_lease lease = lease_of(slot, id);
-  return kvf_lease_table_publish(&w->table, now_ns, &lease, &blocks, 1000 + id, 2000 + id, w->held);
+  return kvf_lease_table_publish(&w->table, now_ns, &lease, &blocks, 1000 + id, 2000 + id, w->incomplete);
 }
 
 /* Published, and its live word stored. */
@@ -121,7 +121,7 @@ static void world_expect_ended(lease_world *w, uint32_t slot, uint64_t id, kvf_l
 
 #define LIVE KVF_LEASE_STATE_LIVE
 #define NOT_PUBLISHED KVF_LEASE_STATE_NOT_PUBLISHED
-#define OVER KVF_LEASE_STATE_OVER
+#define OVER KVF_LEASE_STATE_ENDED
 #define UNKNOWN KVF_LEASE_STATE_UNKNOWN
 
 static lease_world world;
@@ -201,9 +201,9 @@ LEASE_TEST(published_then_live_then_completed)
   assert_int_equal(authorize(1, 1, 7), KVF_LEASE_EXPIRED);
   assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(w->table.live, 0);
-  assert_int_equal(w->table.held, 1);
+  assert_int_equal(w->table.unreleased, 1);
   world_expect_ended(w, 1, 7, KVF_LEASE_END_COMPLETED);
-  assert_int_equal(w->table.held, 0);
+  assert_int_equal(w->table.unreleased, 0);
   assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(kvf_wheel_next_deadline(&w->table.wheel), KVF_TIME_NEVER);
 }
@@ -728,7 +728,7 @@ LEASE_TEST(block_limits)
   assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_LIMIT);
   counts[1] = UINT32_MAX - KVF_BLOCKS_PER_LEASE_MAX + 1; /* their sum is 2^32 */
   assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_LIMIT);
-  assert_int_equal(w->table.held, 0);
+  assert_int_equal(w->table.unreleased, 0);
   counts[1] = 0;
   ids[KVF_BLOCKS_PER_LEASE_MAX - 1] = 99;
   assert_int_equal(kvf_lease_table_publish(&w->table, 0, &lease, &blocks, 0, 0, false), KVF_OK);
@@ -763,7 +763,7 @@ static void complete(uint32_t slot, uint64_t id)
 
 LEASE_TEST(live_waits_for_its_bytes)
 {
-  w->held = true;
+  w->incomplete = true;
   assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
   expect_no_store();
   assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
@@ -782,7 +782,7 @@ LEASE_TEST(live_waits_for_its_bytes)
 
 LEASE_TEST(ended_before_its_bytes_is_never_live)
 {
-  w->held = true;
+  w->incomplete = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
   expect_store(0, kvf_fence_word_ended(3));
@@ -799,9 +799,9 @@ LEASE_TEST(ended_before_its_bytes_is_never_live)
 }
 
 /* Another store of the slot is on its way, or waits: it does not take the live word along. */
-LEASE_TEST(held_behind_another_store)
+LEASE_TEST(incomplete_behind_another_store)
 {
-  w->held = true;
+  w->incomplete = true;
   assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
   assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
   expect_no_store();
@@ -823,7 +823,7 @@ LEASE_TEST(held_behind_another_store)
 
 LEASE_TEST(runs_out_before_its_bytes)
 {
-  w->held = true;
+  w->incomplete = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   kvf_lease_table_tick(&w->table, MS(WORLD_TTL_MS), 100);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
@@ -883,7 +883,7 @@ static kvf_lease_state model_state(const model *m, uint64_t i)
     return KVF_LEASE_STATE_NOT_PUBLISHED;
   }
   if (m->seen[slot] > i + 1 || !model_is_live(&m->leases[i])) {
-    return KVF_LEASE_STATE_OVER;
+    return KVF_LEASE_STATE_ENDED;
   }
   return m->world.fence[slot].word == kvf_fence_word_live(m->base_id + i) ? KVF_LEASE_STATE_LIVE
                                                                           : KVF_LEASE_STATE_NOT_PUBLISHED;
@@ -983,7 +983,7 @@ static void step_message(model *m)
   } else if (model_is_live(lease)) {
     model_finish(lease, &lease->consumers[name], finishes[kind - 4].state);
   }
-  assert_int_equal(state, lease->over ? KVF_LEASE_STATE_OVER : expected);
+  assert_int_equal(state, lease->over ? KVF_LEASE_STATE_ENDED : expected);
 }
 
 static void step_end(model *m)
@@ -1084,7 +1084,7 @@ static void live_by_seed(uint64_t seed)
   for (uint64_t i = 0; i < IDS; i++) {
     assert_true(m.leases[i].published == m.leases[i].given_back);
   }
-  assert_int_equal(m.world.table.held, 0);
+  assert_int_equal(m.world.table.unreleased, 0);
   assert_int_equal(kvf_wheel_next_deadline(&m.world.table.wheel), KVF_TIME_NEVER);
   kvf_lease_table_free(&m.world.table);
 }

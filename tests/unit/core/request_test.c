@@ -720,7 +720,7 @@ static void answer_states(const kvf_peer *peer, uint32_t seq, uint64_t lease_id,
   kvf_lease_states states = {.seq = seq, .count = 1};
   uint8_t body[KVF_LEASE_STATES_BYTES_MAX];
   size_t bytes = 0;
-  states.items[0] = (kvf_lease_states_item){lease_id, 0, request_id, KVF_LEASE_STATE_OVER};
+  states.items[0] = (kvf_lease_states_item){lease_id, 0, request_id, KVF_LEASE_STATE_ENDED};
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
 }

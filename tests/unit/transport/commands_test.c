@@ -82,7 +82,7 @@ COMMANDS_TEST(the_end_waits_for_what_was_posted)
   kvf_commands_stop(&commands);
   assert_int_equal(kvf_commands_rest(&commands), KVF_BUSY);
   assert_non_null(kvf_commands_next(&commands));
-  assert_int_equal(kvf_commands_rest(&commands), KVF_OVER);
+  assert_int_equal(kvf_commands_rest(&commands), KVF_STOPPED);
 }
 
 static kvf_status double_it(void *owner, void *argument)
