@@ -183,12 +183,12 @@ void context_break(context *lost, kvf_cu_result error)
   (void)pthread_cond_broadcast(&fake.changed);
 }
 
+/* Once it was lost it stays so: the process is to be ended. */
 static void context_end(context *ended)
 {
   streams_end(ended);
   memory_end(ended);
   ended->legacy = NULL;
-  ended->error = KVF_CUDA_SUCCESS;
 }
 
 void contexts_reset(void)
@@ -214,6 +214,9 @@ kvf_cu_result cuDevicePrimaryCtxRetain(kvf_cu_context *out, kvf_cu_device device
     return call_end(KVF_CUDA_ERROR_INVALID_DEVICE);
   }
   context *retained = context_of(device);
+  if (retained->error != KVF_CUDA_SUCCESS) {
+    return call_end(retained->error);
+  }
   if (retained->retains++ == 0) {
     retained->legacy = stream_create(retained);
   }

@@ -54,7 +54,7 @@ FAKE_CUDA_API void fake_cuda_reset(const fake_cuda_settings *settings);
 
 /* ---- the course of work ---- */
 
-/* Does one piece of work that can be done, chosen by the seed. False: there is none. */
+/* Does one piece of work that can be done, chosen by the seed, or leaves all of it lying. False: none can be done. */
 FAKE_CUDA_API bool fake_cuda_step(void);
 /* The stream stands still, or goes on. All of a device's, those made later included. */
 FAKE_CUDA_API void fake_cuda_stall(kvf_cu_stream stream, bool still);

@@ -1,5 +1,4 @@
 /* Memory of cuMemAlloc() in other processes: a handle names the process, one of its open files, and what it must be. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* Memory of devices and pinned memory: what an address is, where its bytes are, and how they are moved. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +15,20 @@
 
 static kvf_list mappings = {&mappings, &mappings};
 
-#define FOR_EACH_MAPPING(found)                                                                                       \
-  for (kvf_list *link_ = mappings.next, *next_ = link_->next; link_ != &mappings; link_ = next_, next_ = link_->next) \
-    for (mapping *found = KVF_CONTAINER_OF(link_, mapping, in_list); found != NULL; found = NULL)
+static mapping *mapping_behind(const kvf_list *link)
+{
+  return link->next == &mappings ? NULL : KVF_CONTAINER_OF(link->next, mapping, in_list);
+}
+
+static mapping *mapping_first(void)
+{
+  return mapping_behind(&mappings);
+}
+
+static mapping *mapping_after(const mapping *one)
+{
+  return mapping_behind(&one->in_list);
+}
 
 /* ---- what it is made of ---- */
 
@@ -58,8 +68,7 @@ void backing_drop(backing *held)
 
 kvf_cu_memory addresses_take(size_t bytes)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind == MAPPING_VACANT && found->bytes == bytes) {
       const kvf_cu_memory base = found->base;
       kvf_list_remove(&found->in_list);
@@ -99,8 +108,7 @@ mapping *mapping_add(mapping_kind kind, kvf_cu_memory base, size_t bytes, backin
 
 mapping *mapping_at(kvf_cu_memory address)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind != MAPPING_VACANT && address >= found->base && address - found->base < found->bytes) {
       return found;
     }
@@ -110,8 +118,7 @@ mapping *mapping_at(kvf_cu_memory address)
 
 mapping *mapping_of(mapping_kind kind, kvf_cu_memory base)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind == kind && found->base == base) {
       return found;
     }
@@ -121,8 +128,7 @@ mapping *mapping_of(mapping_kind kind, kvf_cu_memory base)
 
 mapping *mapping_import_of(const context *importer, uint64_t nonce, uint64_t id)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind == MAPPING_IMPORT && found->context == importer && found->backing->exporter_nonce == nonce &&
         found->backing->exporter_id == id) {
       return found;
@@ -156,8 +162,7 @@ void mapping_remove(mapping *gone)
 unsigned mappings_of(mapping_kind kind)
 {
   unsigned count = 0;
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     count += found->kind == kind ? 1 : 0;
   }
   return count;
@@ -165,26 +170,31 @@ unsigned mappings_of(mapping_kind kind)
 
 void memory_end(const context *ended)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  mapping *next;
+  for (mapping *found = mapping_first(); found != NULL; found = next) {
+    next = mapping_after(found);
     if (found->kind != MAPPING_VACANT && found->context == ended) {
       mapping_remove(found);
     }
   }
 }
 
-void memory_reset(void)
+static void remove_all(bool are_vacant)
 {
-  FOR_EACH_MAPPING(found)
-  {
-    if (found->kind != MAPPING_VACANT) {
+  mapping *next;
+  for (mapping *found = mapping_first(); found != NULL; found = next) {
+    next = mapping_after(found);
+    if ((found->kind == MAPPING_VACANT) == are_vacant) {
       mapping_remove(found);
     }
   }
-  FOR_EACH_MAPPING(found)
-  {
-    mapping_remove(found);
-  }
+}
+
+/* What is removed leaves vacant addresses. */
+void memory_reset(void)
+{
+  remove_all(false);
+  remove_all(true);
 }
 
 /* ---- where bytes are ---- */
@@ -384,8 +394,7 @@ kvf_cu_result cuMemFreeHost(void *address)
 
 static bool overlaps(kvf_cu_memory base, size_t bytes)
 {
-  FOR_EACH_MAPPING(found)
-  {
+  for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind != MAPPING_VACANT && base < found->base + found->bytes && found->base < base + bytes) {
       return true;
     }
@@ -438,6 +447,7 @@ kvf_cu_result cuMemGetAddressRange_v2(kvf_cu_memory *base, size_t *bytes, kvf_cu
   return call_end(KVF_CUDA_SUCCESS);
 }
 
+/* As wide as any user of the driver takes it to be. */
 typedef struct answer {
   uint64_t value;
   size_t bytes; /* 0: this fake does not know the attribute */
@@ -471,17 +481,17 @@ static answer attribute_of(unsigned attribute, const mapping *found, kvf_cu_memo
     case KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return ANSWER(uint64_t, at->id);
     case KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return ANSWER(bool, false);
+      return ANSWER(int, false);
     case KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return ANSWER(int, found == NULL ? (uint64_t)-2 : (uint64_t)at->device); /* CU_DEVICE_INVALID */
     case KVF_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return ANSWER(bool, at->kind == MAPPING_MEMORY);
+      return ANSWER(int, at->kind == MAPPING_MEMORY);
     case KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return ANSWER(void *, base);
     case KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return ANSWER(size_t, bytes);
     case KVF_CU_POINTER_ATTRIBUTE_MAPPED:
-      return ANSWER(bool, is_device);
+      return ANSWER(int, is_device);
     case KVF_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return ANSWER(uint64_t, is_device ? at->backing->handle_types : 0);
     default:

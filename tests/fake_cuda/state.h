@@ -10,7 +10,7 @@
 #include "base/prng.h"
 #include "fake_cuda.h"
 
-#define FAKE_CUDA_SYMBOL(symbol, field) FAKE_CUDA_API extern __typeof__(*((kvf_cuda_api *)0)->field) symbol;
+#define FAKE_CUDA_SYMBOL(symbol, field) FAKE_CUDA_API extern __typeof__ (*((kvf_cuda_api *)0)->field)(symbol);
 KVF_CUDA_CALLS(FAKE_CUDA_SYMBOL)
 #undef FAKE_CUDA_SYMBOL
 
@@ -192,8 +192,8 @@ typedef enum work_kind { WORK_COPY, WORK_RECORD, WORK_WAIT, WORK_KERNEL } work_k
 typedef struct work {
   kvf_list in_stream;
   work_kind kind;
-  uint64_t due_ns;
-  moment *moment; /* with WORK_RECORD and WORK_WAIT */
+  uint64_t due_ns; /* by hand: in steps */
+  moment *moment;  /* with WORK_RECORD and WORK_WAIT */
   size_t pieces_left;
   piece *pieces; /* with WORK_COPY */
   fake_cuda_kernel run;

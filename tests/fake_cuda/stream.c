@@ -1,7 +1,5 @@
 /* Streams, events, and what is put on streams. */
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "state.h"
 

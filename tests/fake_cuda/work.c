@@ -1,20 +1,24 @@
 /* What is on streams is done: by a thread, or step by step by a test; in either case in an order that the seed decides.
  */
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "state.h"
 
 #define SLICE_BYTES_MAX ((uint64_t)256 * 1024)
 
+#define LATE_STEPS_MAX 64 /* by hand, some work is left lying for so long */
+
 static bool has_thread;
+static uint64_t steps; /* which are the time by hand */
 
 static uint64_t now_ns(void)
 {
   struct timespec now;
+  if (fake.settings.by_hand) {
+    return steps;
+  }
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
@@ -53,9 +57,17 @@ void work_free(work *done)
   free(done);
 }
 
+static uint64_t draw_delay(void)
+{
+  if (!fake.settings.by_hand) {
+    return kvf_prng_below(&fake.prng, fake.settings.delay_ns + 1);
+  }
+  return kvf_prng_below(&fake.prng, 4) != 0 ? 0 : kvf_prng_below(&fake.prng, LATE_STEPS_MAX);
+}
+
 void work_add(stream *to, work *added)
 {
-  added->due_ns = fake.settings.by_hand ? 0 : now_ns() + kvf_prng_below(&fake.prng, fake.settings.delay_ns + 1);
+  added->due_ns = now_ns() + draw_delay();
   kvf_list_push_back(&to->works, &added->in_stream);
   if (!fake.settings.by_hand) {
     work_begin_thread();
@@ -187,11 +199,18 @@ static bool step(uint64_t *next_ns)
   return chosen != NULL;
 }
 
-bool fake_cuda_step(void)
+/* If nothing is done, time goes by. */
+static bool step_by_hand(void)
 {
   uint64_t next_ns;
+  steps++;
+  return step(&next_ns) || next_ns != UINT64_MAX;
+}
+
+bool fake_cuda_step(void)
+{
   (void)pthread_mutex_lock(&fake.lock);
-  const bool done = step(&next_ns);
+  const bool done = step_by_hand();
   (void)pthread_mutex_unlock(&fake.lock);
   return done;
 }
@@ -240,11 +259,10 @@ void work_begin_thread(void)
 
 kvf_cu_result work_wait(const moment *awaited, const context *owner)
 {
-  uint64_t next_ns;
   while (!awaited->is_past && owner->error == KVF_CUDA_SUCCESS) {
     if (!fake.settings.by_hand) {
       (void)pthread_cond_wait(&fake.changed, &fake.lock);
-    } else if (!step(&next_ns)) {
+    } else if (!step_by_hand()) {
       give_up("waits for work that stands still");
     }
   }

@@ -76,21 +76,21 @@ enum {
   KVF_CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134
 };
 
-/* In brackets, what cuPointerGetAttributes() writes. An address that is not CUDA's is no error: its memory
- * type is 0. */
+/* For cuPointerGetAttributes(): give each 8 zeroed bytes, since CUDA's documents do not say how many it writes, and its
+ * users differ. An address that is not CUDA's is no error: its memory type is 0. */
 enum {
-  KVF_CU_POINTER_ATTRIBUTE_CONTEXT = 1,                     /* [a pointer] */
-  KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                 /* [unsigned] one of KVF_CU_MEMORYTYPE_ */
-  KVF_CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,              /* [64 bits] */
-  KVF_CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,                /* [a pointer] */
-  KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,                   /* [64 bits] of no other allocation in the process' life */
-  KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,                  /* [bool] */
-  KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,              /* [int] */
-  KVF_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10, /* [bool] */
-  KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,           /* [a pointer] of the reservation, with cuMemMap() */
-  KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                 /* [size_t] */
-  KVF_CU_POINTER_ATTRIBUTE_MAPPED = 13,                     /* [bool] */
-  KVF_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14        /* [64 bits] a bit each, KVF_CU_MEM_HANDLE_TYPE_ */
+  KVF_CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+  KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2, /* one of KVF_CU_MEMORYTYPE_ */
+  KVF_CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+  KVF_CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+  KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7, /* no other allocation in the process' life has it */
+  KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+  KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  KVF_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+  KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11, /* of the reservation, with cuMemMap() */
+  KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+  KVF_CU_POINTER_ATTRIBUTE_MAPPED = 13,
+  KVF_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14 /* a bit each, KVF_CU_MEM_HANDLE_TYPE_ */
 };
 
 enum { KVF_CU_MEMORYTYPE_HOST = 1, KVF_CU_MEMORYTYPE_DEVICE = 2, KVF_CU_MEMORYTYPE_UNIFIED = 4 };

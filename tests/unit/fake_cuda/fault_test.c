@@ -39,6 +39,9 @@ TEST(after_a_sticky_error_every_call_of_the_context_fails)
   gpu_enter(1); /* the other device's is another */
   assert_int_equal(cuMemAlloc_v2(&more, BYTES), KVF_CUDA_SUCCESS);
   gpu_leave();
+  kvf_cu_context same; /* there is no way back */
+  assert_int_equal(gpu->device_primary_ctx_release(0), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->device_primary_ctx_retain(&same, 0), KVF_CUDA_ERROR_ECC_UNCORRECTABLE);
 }
 
 TEST(who_waits_is_told_when_the_context_is_lost)

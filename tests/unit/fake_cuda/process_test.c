@@ -222,8 +222,10 @@ TEST(memory_behind_a_descriptor_stays_when_its_process_dies)
   kvf_cu_event done = gpu_record(NULL);
   assert_int_equal(gpu->event_synchronize(done), KVF_CUDA_SUCCESS);
   assert_true(gpu_all_are(own, GRAIN, 3));
-  gpu_copy(NULL, at, own, 1); /* an importer may read, and no more */
+  fake_cuda_stall_device(0, true); /* until it is recorded */
+  gpu_copy(NULL, at, own, 1);      /* an importer may read, and no more */
   kvf_cu_event broken = gpu_record(NULL);
+  fake_cuda_stall_device(0, false);
   assert_int_equal(gpu->event_synchronize(broken), KVF_CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 

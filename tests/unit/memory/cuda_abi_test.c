@@ -93,9 +93,6 @@ SAME_VALUE(CU_MEM_LOCATION_TYPE_HOST);
 SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_NONE);
 SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READ);
 SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
-SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
-SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
 
 SAME_SIZE(kvf_cu_uuid, CUuuid);
 SAME_SIZE(kvf_cu_ipc_mem_handle, CUipcMemHandle);
@@ -114,6 +111,17 @@ SAME_FIELD(kvf_cu_mem_allocation_prop, alloc_flags.compression_type, CUmemAlloca
 SAME_FIELD(kvf_cu_mem_allocation_prop, alloc_flags.gpu_direct_rdma_capable, CUmemAllocationProp,
            allocFlags.gpuDirectRDMACapable);
 SAME_FIELD(kvf_cu_mem_allocation_prop, alloc_flags.usage, CUmemAllocationProp, allocFlags.usage);
+
+#if CUDA_VERSION >= KVF_CUDA_VERSION_BATCH
+SAME_SIZE(kvf_cu_memcpy_attributes, CUmemcpyAttributes);
+SAME_FIELD(kvf_cu_memcpy_attributes, src_access_order, CUmemcpyAttributes, srcAccessOrder);
+SAME_FIELD(kvf_cu_memcpy_attributes, src_loc_hint, CUmemcpyAttributes, srcLocHint);
+SAME_FIELD(kvf_cu_memcpy_attributes, dst_loc_hint, CUmemcpyAttributes, dstLocHint);
+SAME_FIELD(kvf_cu_memcpy_attributes, flags, CUmemcpyAttributes, flags);
+SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
+SAME_VALUE(CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+#endif
 
 /* An enumeration of theirs and our unsigned are compatible to the compilers; a struct of theirs and ours are not. */
 #define IS_OTHER(symbol, field) \
