@@ -1,0 +1,120 @@
+/* A library that stands for libcuda.so.1 in tests: the calls of memory/cuda/api.h, and a few that tests need besides.
+ *
+ * What it does is what CUDA allows, as late, as early and as much out of order as it allows it: device memory is
+ * nothing that a pointer can read; work on streams is done later, by a thread of its own, in pieces, copies of one
+ * batch in any order; a source is read before its turn where the access order lets it. What of all this happens is
+ * drawn by a seed. It is never kinder than CUDA: the legacy default stream does not wait for other streams, nor they
+ * for it, nothing waits for the device but what says that it does, and legacy memory whose process is gone, or has
+ * freed it, is poison to those that have it open.
+ *
+ * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
+ * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
+ * order), _DELAY_NS and _BATCH_MAX, as in fake_cuda_settings.
+ */
+#ifndef KVF_TESTS_FAKE_CUDA_H
+#define KVF_TESTS_FAKE_CUDA_H
+
+#include <stdbool.h>
+
+#include "memory/cuda/api.h"
+
+#define FAKE_CUDA_API __attribute__((visibility("default")))
+#define FAKE_CUDA_DEVICES_MAX 8
+#define FAKE_CUDA_GRANULARITY_BYTES ((size_t)2 << 20) /* of cuMemCreate() and so on */
+#define FAKE_CUDA_POISON 0xdb
+
+/* ---- driver calls that only tests make ---- */
+
+FAKE_CUDA_API kvf_cu_result cuMemAlloc_v2(kvf_cu_memory *address, size_t bytes);
+FAKE_CUDA_API kvf_cu_result cuMemFree_v2(kvf_cu_memory address);
+FAKE_CUDA_API kvf_cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags);
+FAKE_CUDA_API kvf_cu_result cuMemFreeHost(void *address);
+FAKE_CUDA_API kvf_cu_result cuMemCreate(kvf_cu_allocation *allocation, size_t bytes,
+                                        const kvf_cu_mem_allocation_prop *prop, unsigned long long flags);
+FAKE_CUDA_API kvf_cu_result cuCtxGetCurrent(kvf_cu_context *context);
+FAKE_CUDA_API kvf_cu_result cuCtxSynchronize(void);
+FAKE_CUDA_API kvf_cu_result cuStreamSynchronize(kvf_cu_stream stream);
+
+/* ---- settings ---- */
+
+typedef struct fake_cuda_settings {
+  uint64_t seed;
+  int version; /* older than KVF_CUDA_VERSION_BATCH: it has no batch copies */
+  unsigned devices_count;
+  unsigned devices[FAKE_CUDA_DEVICES_MAX]; /* which of the host's, by ordinal */
+  uint64_t delay_ns;                       /* work may begin from 0 to so much later than it could */
+  size_t batch_max;                        /* a batch of more copies breaks its context, as some have been seen to do */
+  bool by_hand;                            /* nothing is done but in fake_cuda_step() */
+} fake_cuda_settings;
+
+/* As the environment says. */
+FAKE_CUDA_API fake_cuda_settings fake_cuda_defaults(void);
+/* As after a process' start: all contexts, memory, work, counts and faults are gone. Nobody else calls meanwhile. */
+FAKE_CUDA_API void fake_cuda_reset(const fake_cuda_settings *settings);
+
+/* ---- the course of work ---- */
+
+/* Does one piece of work that can be done, chosen by the seed, or leaves all of it lying. False: none can be done. */
+FAKE_CUDA_API bool fake_cuda_step(void);
+/* The stream stands still, or goes on. All of a device's, those made later included. */
+FAKE_CUDA_API void fake_cuda_stall(kvf_cu_stream stream, bool still);
+FAKE_CUDA_API void fake_cuda_stall_device(int device, bool still);
+
+/* ---- bytes, past all streams; false: nothing is there ---- */
+
+FAKE_CUDA_API bool fake_cuda_read(kvf_cu_memory from, void *to, size_t bytes);
+FAKE_CUDA_API bool fake_cuda_write(kvf_cu_memory to, const void *from, size_t bytes);
+
+/* ---- kernels ---- */
+
+#define FAKE_CUDA_ARGUMENTS_MAX 8
+#define FAKE_CUDA_ARGUMENT_BYTES_MAX 16
+
+typedef struct fake_cuda_launch {
+  void *arguments[FAKE_CUDA_ARGUMENTS_MAX]; /* as they were at the launch */
+  unsigned grid[3];
+  unsigned block[3];
+  int device;
+  unsigned step; /* how often it has been called for this launch */
+} fake_cuda_launch;
+
+/* Runs in the stream's turn, on the fake's thread; again and again, other work between, until it returns true. */
+typedef bool (*fake_cuda_kernel)(const fake_cuda_launch *launch);
+
+/* From here on cuModuleGetFunction() finds it by this name, in any module. There is one already: fake_fill(address,
+ * bytes, value), each of 64 bits, writes a value into each byte, in FAKE_CUDA_FILL_STEPS pieces. */
+FAKE_CUDA_API void fake_cuda_add_kernel(const char *name, fake_cuda_kernel run, const size_t *argument_bytes,
+                                        size_t arguments_count);
+#define FAKE_CUDA_FILL_STEPS 4
+
+/* ---- faults ---- */
+
+/* Of the calls of this name that come after `after` more, the next `times` fail. */
+FAKE_CUDA_API void fake_cuda_fail(const char *call, kvf_cu_result error, unsigned after, unsigned times);
+/* The device's context is lost: its work stands still and each call in it says so. */
+FAKE_CUDA_API void fake_cuda_break(int device, kvf_cu_result error);
+
+/* ---- what was seen ---- */
+
+FAKE_CUDA_API uint64_t fake_cuda_calls(const char *call);
+/* While it is true calls that allocate memory, or wait for a stream or context, are violations; they are made all the
+ * same. So are copies from and to memory that is not pinned, for which the driver waits. */
+FAKE_CUDA_API void fake_cuda_forbid_waits(bool forbid);
+FAKE_CUDA_API uint64_t fake_cuda_violations(void);
+
+/* What there is at the moment, of this process. */
+typedef struct fake_cuda_open {
+  unsigned contexts; /* that are retained, each as often as it is */
+  unsigned streams;
+  unsigned events;
+  unsigned memory;  /* of cuMemAlloc() and cuMemHostAlloc(), and registrations */
+  unsigned imports; /* of cuIpcOpenMemHandle(), one a pointer */
+  unsigned reservations;
+  unsigned maps;        /* of cuMemMap() */
+  unsigned allocations; /* that have not been released */
+  unsigned works;       /* on streams, not done */
+} fake_cuda_open;
+
+FAKE_CUDA_API fake_cuda_open fake_cuda_count(void);
+
+#endif
