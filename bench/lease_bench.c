@@ -150,7 +150,7 @@ static void round_of_all(bench *b, bool measured)
   publish_all(b, measured);
   sweep(b, RENEW, measured);
   sweep(b, ACKNOWLEDGE, measured);
-  must(b->table.held == 0, "not all leases were given back");
+  must(b->table.unreleased == 0, "not all leases were given back");
   if (!measured) {
     return;
   }
@@ -162,7 +162,7 @@ static void round_of_all(bench *b, bool measured)
   let_fire(b, REARM, published_ns + TTL_NS);
   must(b->table.live == LEASES, "renewed leases ran out");
   let_fire(b, EXPIRE, renewed_ns + TTL_NS);
-  must(b->table.held == 0, "leases did not run out");
+  must(b->table.unreleased == 0, "leases did not run out");
 }
 
 static int compare(const void *a, const void *b)

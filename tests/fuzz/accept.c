@@ -454,7 +454,7 @@ static void close_world(void)
   }
   fuzz_check(core.context.conns.by_id == NULL && HASH_CNT(by_id, core.sessions.by_id) == 0 &&
              core.sessions.unproven_count == 0);
-  fuzz_check(core.leases.held == 0 && kvf_lease_slots_live(&core.slots) == 0);
+  fuzz_check(core.leases.unreleased == 0 && kvf_lease_slots_live(&core.slots) == 0);
   kvf_core_free(&core);
 }
 

@@ -11,9 +11,9 @@ static void check_node(sim_world *world, const sim_node *node)
   if (core->loads.by_id != NULL) {
     sim_fail(world, "P2", "node %u: a load is never released", node->index);
   }
-  if (core->leases.live != 0 || core->leases.held != 0) {
+  if (core->leases.live != 0 || core->leases.unreleased != 0) {
     sim_fail(world, "P5", "node %u: %u leases are live and %u held for ever", node->index, core->leases.live,
-             core->leases.held);
+             core->leases.unreleased);
   }
   if (kvf_lease_slots_live(&core->slots) != 0) {
     sim_fail(world, "P5", "node %u: %u lease slots are never released", node->index,

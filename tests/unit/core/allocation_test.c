@@ -103,7 +103,7 @@ static void assert_not_published(void)
 {
   kvf_effect effect;
   assert_false(kvf_core_next_effect(&world.producers[0].core, world.now_ns, &effect));
-  assert_int_equal(world.producers[0].core.leases.held, 1);
+  assert_int_equal(world.producers[0].core.leases.unreleased, 1);
 }
 
 RANKS_TEST(lease)
