@@ -458,6 +458,10 @@ static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 static void load_free(kvf_loads *loads, kvf_open_load *load)
 {
   HASH_DELETE(by_id, loads->by_id, load);
+  kvf_wheel_disarm(&loads->context->wheel, &load->timer);
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
+  }
   free(load->slices);
   free(load->others);
   free(load);
