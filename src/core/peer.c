@@ -1,5 +1,6 @@
 #include "core/peer.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -930,6 +931,7 @@ static void hold_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known,
 {
   release_known(peers, now_ns, known);
   if (kvf_peers_acquire(peers, &known->address, incarnation, &known->peer) == KVF_OK) { /* else later */
+    assert(known->peer != NULL);
     kvf_peers_want_ready(peers, now_ns, known->peer);
   }
 }

@@ -96,7 +96,7 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
   size_t bytes = kvf_fence_table_bytes(slots);
   void *table = MAP_FAILED;
   int own = open_file(pid, fd);
-  int seals = fcntl(own, F_GET_SEALS);
+  int seals = own < 0 ? -1 : fcntl(own, F_GET_SEALS);
   /* A file that could shrink would be a SIGBUS later. */
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(own, &file) == 0 && file.st_size >= (off_t)bytes) {
     table = mmap(NULL, bytes, PROT_READ, MAP_SHARED, own, 0);

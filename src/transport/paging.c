@@ -12,7 +12,7 @@ static kvf_paging *alloc(uint32_t regions_count, uint32_t own_count, const kvf_l
   const size_t rooms = (size_t)regions_count + KVF_GROUPS_MAX;
   const size_t pairs = rooms + layout->parts_count;
   kvf_paging *paging =
-      calloc(1, sizeof(*paging) + 2 * own_count * sizeof(kvf_region) + rooms * sizeof(kvf_region_layout) +
+      calloc(1, sizeof(*paging) + (size_t)2 * own_count * sizeof(kvf_region) + rooms * sizeof(kvf_region_layout) +
                     pairs * sizeof(kvf_pair) + layout->parts_count * sizeof(kvf_part));
   if (paging == NULL) {
     return NULL;

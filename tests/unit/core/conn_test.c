@@ -63,15 +63,16 @@ CONNS_TEST(frames_wait_in_order)
 
 CONNS_TEST(what_is_not_ended_does_not_count)
 {
+  static const uint8_t ping[] = {'a', 'b'};
   uint8_t *body = NULL;
   kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
   assert_int_equal(conn->outbox_bytes, 0);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
-  memcpy(body, "ab", 2);
-  kvf_conn_frame_end(conn, KVF_FRAME_PING, 2);
-  assert_int_equal(conn->outbox_bytes, KVF_FRAME_HEADER_BYTES + 2);
-  assert_memory_equal(conn->outbox + KVF_FRAME_HEADER_BYTES, "ab", 2);
+  memcpy(body, ping, sizeof(ping));
+  kvf_conn_frame_end(conn, KVF_FRAME_PING, sizeof(ping));
+  assert_int_equal(conn->outbox_bytes, KVF_FRAME_HEADER_BYTES + sizeof(ping));
+  assert_memory_equal(conn->outbox + KVF_FRAME_HEADER_BYTES, ping, sizeof(ping));
 }
 
 CONNS_TEST(connections_take_turns)
