@@ -190,7 +190,8 @@ static void on_publish(sim_world *world, const sim_event *event)
     }
     if (sim_strikes(world, SIM_FAULT_AGAIN, 3) && !sim_may(world, SIM_FAULT_ALLOCATION)) {
       sim_expect(world, "publish",
-                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, incomplete), KVF_EXISTS);
+                 kvf_core_publish(&node->core, now_ns, &offer->lease, &blocks, digest, event->a, incomplete),
+                 KVF_EXISTS);
     }
   }
   sim_node_leave(world, node);
