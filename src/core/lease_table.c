@@ -403,7 +403,8 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
     return refusal;
   }
   const block_list *list = entry->blocks;
-  for (kvf_transfer_item *item = items; item < items + count; item++) {
+  for (uint32_t i = 0; i < count; i++) {
+    kvf_transfer_item *item = &items[i];
     if (item->group >= list->groups || item->position >= list->data[item->group + 1] - list->data[item->group]) {
       return KVF_INVALID;
     }
