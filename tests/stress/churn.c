@@ -394,6 +394,7 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
     case KVF_PEER_DOWN:
       return dead || stopped;
     case KVF_PEER_RESTARTED:
+    case KVF_TRANSFER_SETUP: /* killed while a session's key was being proved, it seems to refuse it */
       return dead;
     case KVF_PROTOCOL:
       return life < garbage;
