@@ -1,11 +1,11 @@
 #include "memory/cuda/load.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
+#include "memory/library.h"
 
 #define REASON_BYTES 96
 #define TRIED_BYTES 56
@@ -17,26 +17,11 @@ static bool is_loaded;
 
 /* ---- the library ---- */
 
-static bool find_functions(void *handle, kvf_cuda_api *out, char reason[REASON_BYTES])
-{
-  static const struct {
-    const char *name;
-    size_t offset;
-  } functions[] = {
+static const kvf_library_function functions[] = {
 #define FUNCTION(symbol, field) {#symbol, offsetof(kvf_cuda_api, field)},
-      KVF_CUDA_CALLS(FUNCTION)
+    KVF_CUDA_CALLS(FUNCTION)
 #undef FUNCTION
-  };
-  for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-    void *found = dlsym(handle, functions[i].name);
-    if (found == NULL) {
-      (void)snprintf(reason, REASON_BYTES, "it has no %s", functions[i].name);
-      return false;
-    }
-    memcpy((char *)out + functions[i].offset, &found, sizeof(found)); /* ISO C has no cast for this */
-  }
-  return true;
-}
+};
 
 /* By the version in which it has our form: a later one has the same name. */
 static void find_batch(kvf_cuda *out)
@@ -105,14 +90,9 @@ static bool find_devices(kvf_cuda *out, char reason[REASON_BYTES])
 static bool load(const char *library, kvf_cuda *out, char reason[REASON_BYTES])
 {
   memset(out, 0, sizeof(*out));
-  void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == NULL) {
-    const char *error = dlerror();
-    const char *after = error == NULL ? NULL : strstr(error, ": "); /* behind the name, which we say ourselves */
-    (void)snprintf(reason, REASON_BYTES, "%s", after != NULL ? after + 2 : "it cannot be opened");
-    return false;
-  }
-  return find_functions(handle, &out->api, reason) && begin(out, reason) && find_devices(out, reason);
+  return kvf_library_open(library, functions, sizeof(functions) / sizeof(functions[0]), &out->api, reason,
+                          REASON_BYTES) &&
+         begin(out, reason) && find_devices(out, reason);
 }
 
 /* ---- what is said ---- */

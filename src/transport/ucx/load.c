@@ -1,6 +1,6 @@
 #include "transport/ucx/load.h"
 
-#include <dlfcn.h>
+#include <dlfcn.h> /* dladdr() */
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,14 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/library.h"
+
 #define SIGNALS_END 32 /* those that UCX may take are below the real-time ones */
 #define REASON_BYTES 76
 #define TRIED_BYTES 56
 
-static const struct {
-  const char *name;
-  size_t offset;
-} functions[] = {
+static const kvf_library_function functions[] = {
 #define FUNCTION(symbol, field) {symbol, offsetof(kvf_ucx_api, field)}
     FUNCTION("ucp_get_version", get_version),
     FUNCTION("ucs_status_string", status_string),
@@ -77,15 +76,10 @@ static void signals_restore(const struct sigaction actions[SIGNALS_END])
 
 /* ---- one candidate ---- */
 
-static bool find_functions(void *handle, kvf_ucx_api *out, char reason[REASON_BYTES])
+static bool load(const char *library, kvf_ucx_api *out, char reason[REASON_BYTES])
 {
-  for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-    void *found = dlsym(handle, functions[i].name);
-    if (found == NULL) {
-      (void)snprintf(reason, REASON_BYTES, "it has no %s", functions[i].name);
-      return false;
-    }
-    memcpy((char *)out + functions[i].offset, &found, sizeof(found)); /* ISO C has no cast for this */
+  if (!kvf_library_open(library, functions, sizeof(functions) / sizeof(functions[0]), out, reason, REASON_BYTES)) {
+    return false;
   }
   out->get_version(&out->major, &out->minor, &out->release);
   if (out->major != KVF_UCX_MAJOR || out->minor < KVF_UCX_MINOR) {
@@ -94,18 +88,6 @@ static bool find_functions(void *handle, kvf_ucx_api *out, char reason[REASON_BY
     return false;
   }
   return true;
-}
-
-static bool load(const char *library, kvf_ucx_api *out, char reason[REASON_BYTES])
-{
-  void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == NULL) {
-    const char *error = dlerror();
-    const char *after = error == NULL ? NULL : strstr(error, ": "); /* behind the name, which we say ourselves */
-    (void)snprintf(reason, REASON_BYTES, "%s", after != NULL ? after + 2 : "it cannot be opened");
-    return false;
-  }
-  return find_functions(handle, out, reason);
 }
 
 /* ---- what to try ---- */
