@@ -89,6 +89,7 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
   HASH_DELETE(by_id, slots->reserved, slot);
   kvf_list_push_back(&slots->free, &slot->free);
   slots->blocks -= slot->blocks;
+  assert(HASH_CNT(by_id, slots->reserved) > 0 || slots->blocks == 0);
   return KVF_OK;
 }
 

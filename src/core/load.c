@@ -264,7 +264,27 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
 
+#define BIT(state) (1u << (state))
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
+
+/* From each state, where a slice may go next. */
+static const unsigned next_states[] = {
+    [SLICE_WAIT_PATH] = BIT(SLICE_READING) | BIT(SLICE_STOPPED),
+    [SLICE_READING] = BIT(SLICE_DRAINING) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
+    [SLICE_DRAINING] = BIT(SLICE_BACKOFF) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
+    [SLICE_BACKOFF] = BIT(SLICE_WAIT_PATH) | BIT(SLICE_READING) | BIT(SLICE_STOPPED),
+    [SLICE_DONE] = 0,
+    [SLICE_STOPPED] = 0,
+};
+
+static void move(kvf_slice *slice, kvf_slice_state next)
+{
+  const bool legal = (next_states[slice->state] & BIT(next)) != 0;
+  assert(legal);
+  (void)legal;
+  assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
+  slice->state = next;
+}
 
 static void update_ready(kvf_loads *loads, kvf_slice *slice)
 {
@@ -284,7 +304,9 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
 static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   kvf_peer *peer = slice->peer;
-  slice->state = SLICE_WAIT_PATH;
+  if (slice->state != SLICE_WAIT_PATH) {
+    move(slice, SLICE_WAIT_PATH);
+  }
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
@@ -294,7 +316,7 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
-  slice->state = SLICE_READING;
+  move(slice, SLICE_READING);
   slice->link_id = link_id;
   slice->given_up = false;
   update_ready(loads, slice);
@@ -303,7 +325,7 @@ static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 /* DONE or STOPPED: it needs no peer and no timer any more; its reads still end. */
 static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
 {
-  slice->state = state;
+  move(slice, state);
   update_ready(loads, slice);
   kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
@@ -513,7 +535,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   }
   if (slice->state == SLICE_DRAINING && kvf_list_is_empty(&slice->flying)) {
-    slice->state = SLICE_BACKOFF;
+    move(slice, SLICE_BACKOFF);
     loads->stats.retries++;
     slice->peer->stat.retries++;
     kvf_wheel_arm(&loads->context->wheel, &slice->timer, kvf_time_add(now_ns, next_pause_ns(loads, slice)));
@@ -525,7 +547,7 @@ static void settle_slice(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   if (slice->state == SLICE_READING) {
-    slice->state = SLICE_DRAINING;
+    move(slice, SLICE_DRAINING);
   }
   settle_slice(loads, now_ns, slice);
 }
