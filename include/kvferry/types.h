@@ -67,12 +67,13 @@ typedef struct kvf_lease {
 
 /* What a region of memory is. Values travel between nodes: they are stable, and below KVF_MEMORY_KINDS_MAX. */
 typedef enum kvf_memory_kind {
-  KVF_MEMORY_HOST = 0 /* the process' own memory: any thread may read and write it by its address */
+  KVF_MEMORY_HOST = 0, /* the process' own memory: any thread may read and write it by its address */
+  KVF_MEMORY_CUDA = 1  /* of an NVIDIA GPU, whose device number is CUDA's ordinal in this process */
 } kvf_memory_kind;
 
 #define KVF_MEMORY_KINDS_MAX 32
 
-/* "host"; "unknown" for a value that is none of this library's. Static memory; any thread. */
+/* "host", "cuda"; "unknown" for a value that is none of this library's. Static memory; any thread. */
 KVF_API const char *kvf_memory_kind_name(int kind);
 
 /* A moment in the work that was given to a device: what it had been given before is complete then, as those see it who
