@@ -12,6 +12,8 @@
 
 #include "base/checksum.h"
 #include "base/status.h"
+#include "fake_cuda.h"
+#include "memory/cuda/load.h"
 
 #define PIECES_MAX 1024
 #define FILE_NAME "kvf-test-memory"
@@ -55,8 +57,56 @@ static void fail(const char *what)
 
 /* ---- pieces ---- */
 
-void *test_memory_allocate(size_t bytes)
+/* The fake's device 0, whose context is the thread's until leave_cuda(). */
+static void enter_cuda(kvf_cuda_stay *stay)
 {
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const kvf_cuda *cuda;
+  kvf_cu_context context;
+  if (kvf_cuda_load(FAKE_CUDA_LIBRARY, &cuda, message) != KVF_OK ||
+      kvf_cuda_context_retain(cuda, &cuda->devices[0], &context, message) != KVF_OK ||
+      kvf_cuda_enter(cuda, context, stay) != KVF_OK) {
+    fail("fake CUDA");
+  }
+}
+
+static void leave_cuda(const kvf_cuda_stay *stay)
+{
+  kvf_cuda_leave(stay);
+  kvf_cuda_context_release(stay->cuda, &stay->cuda->devices[0]); /* memory and the library keep it */
+}
+
+static void *allocate_cuda(size_t bytes)
+{
+  static kvf_cu_context kept; /* for the memory */
+  kvf_cuda_stay stay;
+  kvf_cu_memory address = 0;
+  enter_cuda(&stay);
+  if (kept == NULL && stay.cuda->api.device_primary_ctx_retain(&kept, 0) != KVF_CUDA_SUCCESS) {
+    fail("fake CUDA");
+  }
+  if (cuMemAlloc_v2(&address, bytes) != KVF_CUDA_SUCCESS) {
+    fail("fake CUDA");
+  }
+  leave_cuda(&stay);
+  return (void *)(uintptr_t)address;
+}
+
+static void free_cuda(void *base)
+{
+  kvf_cuda_stay stay;
+  if (base != NULL) {
+    enter_cuda(&stay);
+    (void)cuMemFree_v2((uintptr_t)base); /* it may have been withdrawn */
+    leave_cuda(&stay);
+  }
+}
+
+void *test_memory_allocate(uint32_t kind, size_t bytes)
+{
+  if (kind == KVF_MEMORY_CUDA) {
+    return allocate_cuda(bytes);
+  }
   piece made = {.bytes = bytes, .fd = memfd_create(FILE_NAME, MFD_CLOEXEC)};
   if (made.fd < 0 || ftruncate(made.fd, (off_t)bytes) != 0) {
     fail("memfd");
@@ -107,11 +157,19 @@ static uint8_t *own_of(const void *address, size_t bytes)
 
 uint8_t *test_memory_bytes(const void *address)
 {
-  return find(address, 1).base != NULL ? own_of(address, 1) : (uint8_t *)(uintptr_t)address;
+  if (find(address, 1).base != NULL) {
+    return own_of(address, 1);
+  }
+  uint8_t *view = fake_cuda_view((uintptr_t)address);
+  return view != NULL ? view : (uint8_t *)(uintptr_t)address;
 }
 
 static void unmap(void *base, bool forget)
 {
+  if (find(base, 1).base == NULL) {
+    free_cuda(base);
+    return;
+  }
   (void)pthread_mutex_lock(&lock);
   for (size_t i = 0; i < PIECES_MAX; i++) {
     piece *found = &pieces[i];
@@ -169,20 +227,27 @@ static void move_bytes(uint8_t *to, const uint8_t *from, size_t bytes)
   }
 }
 
-static bool copy_in(void *to, const void *from, size_t bytes)
+static bool copy_in(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count)
 {
-  move_bytes(own_of(to, bytes), from, bytes);
+  (void)device;
+  for (size_t i = 0; i < count; i++) {
+    move_bytes(own_of(to[i].iov_base, to[i].iov_len), from[i].iov_base, to[i].iov_len);
+  }
   return !atomic_load(&test_memory_fails);
 }
 
-static bool copy_out(void *to, const void *from, size_t bytes)
+static bool copy_out(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count)
 {
-  move_bytes(to, own_of(from, bytes), bytes);
+  (void)device;
+  for (size_t i = 0; i < count; i++) {
+    move_bytes(to[i].iov_base, own_of(from[i].iov_base, to[i].iov_len), to[i].iov_len);
+  }
   return !atomic_load(&test_memory_fails);
 }
 
-static bool checksum(const void *at, size_t bytes, uint64_t *out)
+static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
 {
+  (void)device;
   *out = kvf_checksum(own_of(at, bytes), bytes);
   return !atomic_load(&test_memory_fails);
 }
@@ -211,15 +276,16 @@ static int open_file(pid_t pid, uint64_t fd)
   return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-static kvf_status import_region(pid_t pid, const void *data, size_t bytes, uint64_t region_bytes,
-                                kvf_memory_import *out, char *message)
+static kvf_status import_region(const kvf_memory_source *source, kvf_memory_import *out, char *message)
 {
+  const pid_t pid = source->pid;
+  const size_t bytes = source->exported_bytes;
   exported all;
   struct stat file;
   if (bytes != sizeof(all)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "%zu bytes name no memory of the test's", bytes);
   }
-  memcpy(&all, data, sizeof(all));
+  memcpy(&all, source->exported, sizeof(all));
   int fd = open_file(pid, all.fd);
   if (fd < 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "file %llu of process %d is no memory of the test's",
@@ -227,7 +293,7 @@ static kvf_status import_region(pid_t pid, const void *data, size_t bytes, uint6
   }
   mapping map = {.bytes = 0};
   if (fstat(fd, &file) == 0 && all.offset <= (uint64_t)file.st_size &&
-      region_bytes <= (uint64_t)file.st_size - all.offset) {
+      source->region_bytes <= (uint64_t)file.st_size - all.offset) {
     map.bytes = (size_t)file.st_size;
     map.at = mmap(NULL, map.bytes, PROT_READ, MAP_SHARED, fd, 0);
   }
@@ -277,7 +343,8 @@ static bool is_imported(const void *address, size_t bytes)
 
 unsigned test_memory_imports(void)
 {
-  return atomic_load(&imports);
+  const fake_cuda_open cuda = fake_cuda_count();
+  return atomic_load(&imports) + cuda.imports + cuda.maps;
 }
 
 static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
@@ -336,9 +403,10 @@ static void unmark(void *mark)
 
 /* ---- the kinds ---- */
 
-#define OPERATIONS(number)                                                                                           \
-  .kind = (kvf_memory_kind)(number), .check = check, .copy_in = copy_in, .copy_out = copy_out, .checksum = checksum, \
-  .mark = mark_point, .is_complete = is_complete, .unmark = unmark
+#define OPERATIONS(number)                                                                                        \
+  .kind = (kvf_memory_kind)(number), .batch_runs_max = 256, .batch_bytes_max = UINT64_C(1) << 20, .check = check, \
+  .copy_in = copy_in, .copy_out = copy_out, .checksum = checksum, .mark = mark_point, .is_complete = is_complete, \
+  .unmark = unmark
 
 static const kvf_memory_ops test_ops = {OPERATIONS(TEST_MEMORY), .export = export_region, .import = import_region,
                                         .release = release, .read = read_batch};
@@ -358,6 +426,8 @@ const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
   switch (kind) {
     case KVF_MEMORY_HOST:
       return &kvf_memory_host;
+    case KVF_MEMORY_CUDA:
+      return &kvf_memory_cuda;
     case TEST_MEMORY:
       return atomic_load(&test_memory_is_known) ? &test_ops : NULL;
     case TEST_MEMORY_OTHER:
@@ -370,6 +440,7 @@ const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
 const char *__wrap_kvf_memory_kind_name(int kind)
 {
   return kind == KVF_MEMORY_HOST     ? "host"
+         : kind == KVF_MEMORY_CUDA   ? "cuda"
          : kind == TEST_MEMORY       ? "test"
          : kind == TEST_MEMORY_OTHER ? "other"
                                      : "unknown";

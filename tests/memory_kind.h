@@ -1,6 +1,6 @@
-/* A kind of memory that nothing but its own operations can touch: a memfd, mapped as a region to PROT_NONE, so that a
- * stray read or write crashes, and once more for the operations and the test. Linked with --wrap of
- * kvf_memory_ops_of and kvf_memory_kind_name, a program has it beside the library's own. */
+/* Kinds of memory that nothing but their own operations can touch. One of the tests' own: a memfd, mapped as a region
+ * to PROT_NONE, so that a stray read or write crashes, and once more for the operations and the test. Linked with
+ * --wrap of kvf_memory_ops_of and kvf_memory_kind_name, a program has it beside the library's own. */
 #ifndef KVF_TESTS_MEMORY_KIND_H
 #define KVF_TESTS_MEMORY_KIND_H
 
@@ -18,11 +18,11 @@ extern atomic_bool test_memory_is_known;
 /* While it is true each copy and checksum of its devices fails. */
 extern atomic_bool test_memory_fails;
 
-/* For a region's base. Zeroed; never NULL. */
-void *test_memory_allocate(size_t bytes);
+/* For a region's base: of TEST_MEMORY and TEST_MEMORY_OTHER, or of the fake CUDA's device 0. Zeroed; never NULL. */
+void *test_memory_allocate(uint32_t kind, size_t bytes);
 /* Where the test itself reads and writes what lies at this address, which may also be the host's. */
 uint8_t *test_memory_bytes(const void *address);
-/* From here on its operations crash, too. */
+/* From here on its operations crash, too; CUDA's is freed. */
 void test_memory_withdraw(void *base);
 void test_memory_free(void *base);
 

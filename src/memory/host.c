@@ -30,14 +30,18 @@ static kvf_status check(const kvf_region *region, char *message)
   return KVF_OK;
 }
 
-static bool copy(void *to, const void *from, size_t bytes)
+static bool copy(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count)
 {
-  memcpy(to, from, bytes);
+  (void)device;
+  for (size_t i = 0; i < count; i++) {
+    memcpy(to[i].iov_base, from[i].iov_base, to[i].iov_len);
+  }
   return true;
 }
 
-static bool checksum(const void *at, size_t bytes, uint64_t *out)
+static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
 {
+  (void)device;
   *out = kvf_checksum(at, bytes);
   return true;
 }
@@ -51,15 +55,13 @@ static kvf_status export_region(const kvf_region *region, void *out, size_t *byt
   return KVF_OK;
 }
 
-static kvf_status import_region(pid_t pid, const void *exported, size_t bytes, uint64_t region_bytes,
-                                kvf_memory_import *out, char *message)
+static kvf_status import_region(const kvf_memory_source *source, kvf_memory_import *out, char *message)
 {
   uint64_t base = 0;
-  (void)pid;
-  if (bytes == sizeof(base)) {
-    memcpy(&base, exported, sizeof(base));
+  if (source->exported_bytes == sizeof(base)) {
+    memcpy(&base, source->exported, sizeof(base));
   }
-  if (!kvf_address_is_possible(base, region_bytes)) {
+  if (!kvf_address_is_possible(base, source->region_bytes)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its address is impossible");
   }
   *out = (kvf_memory_import){.ops = &kvf_memory_host, .base = base};
@@ -96,6 +98,8 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
 const kvf_memory_ops kvf_memory_host = {
     .kind = KVF_MEMORY_HOST,
     .is_addressable = true,
+    .batch_runs_max = 256,
+    .batch_bytes_max = UINT64_C(1) << 20,
     .check = check,
     .copy_in = copy,
     .copy_out = copy,

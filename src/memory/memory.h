@@ -15,18 +15,8 @@
 
 #define KVF_MEMORY_EXPORT_BYTES_MAX 128
 
-/* Runs and bytes of one step of read(): what a cancel waits for at most, and long enough that the step itself costs
- * nothing beside the bytes. */
-#define KVF_MEMORY_BATCH_RUNS_MAX 256
-#define KVF_MEMORY_BATCH_BYTES_MAX (UINT64_C(1) << 20)
-
-/* Runs of equal length, from a peer's regions to ours, of which those before `first` have been read. */
-typedef struct kvf_memory_batch {
-  struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
-  struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
-  size_t first;
-  size_t count;
-} kvf_memory_batch;
+#define KVF_MEMORY_BATCH_RUNS_MAX 2048 /* of one step of read(), whatever the kind */
+#define KVF_MEMORY_NO_DEVICE UINT32_MAX
 
 typedef struct kvf_memory_ops kvf_memory_ops;
 
@@ -37,24 +27,55 @@ typedef struct kvf_memory_import {
   void *state;               /* the kind's own */
 } kvf_memory_import;
 
+/* What a process needs to import a region of another. */
+typedef struct kvf_memory_source {
+  pid_t pid;       /* that `exported` comes from; it may be lying */
+  uint32_t device; /* of this kind, that reads it; KVF_MEMORY_NO_DEVICE: the host does */
+  const void *exported;
+  size_t exported_bytes;
+  uint64_t region_bytes; /* that are to be there */
+} kvf_memory_source;
+
+/* Runs of equal length, from a peer's regions to ours, of which those before `first` have been read. */
+typedef struct kvf_memory_batch {
+  const kvf_memory_import *import; /* of the first run; the others' come from the same process, for the same device */
+  const kvf_memory_ops *into;      /* the kind of `to`: addressable, or that of the import */
+  size_t first;
+  size_t count;
+  struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
+  struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
+} kvf_memory_batch;
+
 struct kvf_memory_ops {
   kvf_memory_kind kind;
   /* Any code may read and write it by its address: whoever is faster without copy_in() and copy_out() does so. */
   bool is_addressable;
+  /* Runs and bytes of one step of read(), at most: what a cancel waits for, and long enough that the step itself costs
+   * nothing beside the bytes. */
+  uint32_t batch_runs_max;
+  uint64_t batch_bytes_max;
 
-  /* Whether the region is memory of this kind and on its device, and can be read. KVF_INVALID: `message`
-   * (KVF_MESSAGE_BYTES_MAX, here and below) says what it is. */
+  /* Finds what the machine needs for it: `library`, or if that is "" the usual one. Need not be called: then the usual
+   * one is looked for when it is needed. `message` (KVF_MESSAGE_BYTES_MAX, here and below) says on KVF_OK what was
+   * found, and on KVF_TRANSFER_SETUP what to do. NULL: it needs nothing. */
+  kvf_status (*open)(const char *library, char *message);
+  /* False: the device is lost, and all of its memory with it. NULL: that cannot be. */
+  bool (*works)(uint32_t device);
+
+  /* Whether the region is memory of this kind and on its device, and can be read. KVF_INVALID: the message
+   * says what it is. KVF_TRANSFER_SETUP: as open(). */
   kvf_status (*check)(const kvf_region *region, char *message);
 
-  /* Between host memory and a run of a region. When they return the bytes are where they should be. False: they are
-   * not, since the device has failed. */
-  bool (*copy_in)(void *to, const void *from, size_t bytes);
-  bool (*copy_out)(void *to, const void *from, size_t bytes);
+  /* Between host memory and runs of regions on a device, of equal length on both sides; batch_runs_max at most. When
+   * they return the bytes are where they should be. False: they are not, since the device has failed. */
+  bool (*copy_in)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
+  bool (*copy_out)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   /* kvf_checksum() of a run of a region. False: likewise. */
-  bool (*checksum)(const void *at, size_t bytes, uint64_t *out);
+  bool (*checksum)(uint32_t device, const void *at, size_t bytes, uint64_t *out);
 
   /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
-   * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. */
+   * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. Else
+   * the device refused, or there is no memory. */
   kvf_status (*mark)(const kvf_ordering_point *point, void **mark);
   /* Whether it is complete, without waiting. Once it is, it stays so, and what is read or written by anyone afterwards
    * comes after all that was before the point. */
@@ -62,14 +83,15 @@ struct kvf_memory_ops {
   void (*unmark)(void *mark);
 
   /* What a process on this host needs to read the region: at most KVF_MEMORY_EXPORT_BYTES_MAX bytes. Good for as long
-   * as the region is registered. KVF_TRANSFER_SETUP: this memory cannot be read by others; the message says why. */
+   * as the region is registered, and until unexport(). KVF_TRANSFER_SETUP: this memory cannot be read by others; the
+   * message says why. */
   kvf_status (*export)(const kvf_region *region, void *out, size_t *bytes, char *message);
-  /* In the other process: `exported` comes from process `pid`, which may be lying, and is to be as long as
-   * `region_bytes`. On KVF_OK *out is the caller's, for release(), and stays readable whatever becomes of the process:
-   * that it is still alive, and the bytes its own, is for the fence to say, after they have been read.
+  /* NULL: there is nothing to take back. */
+  void (*unexport)(const void *exported);
+  /* In the other process. On KVF_OK *out is the caller's, for release(), and stays readable whatever becomes of the
+   * process: that it is still alive, and the bytes its own, is for the fence to say, after they have been read.
    * KVF_TRANSFER_SETUP: it cannot be read; the message says why. */
-  kvf_status (*import)(pid_t pid, const void *exported, size_t bytes, uint64_t region_bytes, kvf_memory_import *out,
-                       char *message);
+  kvf_status (*import)(const kvf_memory_source *source, kvf_memory_import *out, char *message);
   /* NULL: there is nothing to release. */
   void (*release)(kvf_memory_import *import);
   /* One step: reads some of the batch, from batch->first on; *bytes is how many, the caller moves it on. `to` is
@@ -82,6 +104,7 @@ struct kvf_memory_ops {
 const kvf_memory_ops *kvf_memory_ops_of(uint32_t kind);
 
 extern const kvf_memory_ops kvf_memory_host;
+extern const kvf_memory_ops kvf_memory_cuda; /* CUDA's: cuda/ */
 
 /* What an errno of process_vm_readv means to a read. */
 kvf_status kvf_memory_host_error(int error);
@@ -98,8 +121,17 @@ static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
 uint32_t kvf_memory_kinds(const kvf_region *regions, uint32_t count);
 bool kvf_memory_all_are_addressable(const kvf_region *regions, uint32_t count);
 bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count);
-/* Whether each is memory of its kind, which may be an unknown one; their layouts are valid. KVF_INVALID: the message
- * says which is not. */
+/* False: a device is lost. */
+bool kvf_memory_works(const kvf_region *regions, uint32_t count);
+
+/* The devices that they are on, by kind; KVF_MEMORY_NO_DEVICE where there are none. */
+typedef struct kvf_memory_devices {
+  uint32_t of_kind[KVF_MEMORY_KINDS_MAX];
+} kvf_memory_devices;
+
+kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t count);
+/* Whether each is memory of its kind, which may be an unknown one, and all of a kind are on one device; their layouts
+ * are valid. KVF_INVALID: the message says which is not. Else as check(). */
 KVF_MUST_USE kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message);
 
 /* What has been exported of several, as it comes from a peer. */
@@ -113,9 +145,11 @@ KVF_MUST_USE kvf_status kvf_memory_export(const kvf_region *regions, uint32_t co
                                           size_t *used, char *message);
 /* Whether there are so many in the list, and nothing else. */
 bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count);
-/* Imports the next. As import(); likewise if the kind is not known. */
-KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t pid, uint32_t kind,
-                                               uint64_t region_bytes, kvf_memory_import *out, char *message);
+/* Takes all of them back. */
+void kvf_memory_unexport(const kvf_region *regions, uint32_t count, kvf_memory_exports list);
+/* Imports the next; the source has all but what is exported. As import(); likewise if the kind is not known. */
+KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, uint32_t kind, kvf_memory_source source,
+                                               kvf_memory_import *out, char *message);
 void kvf_memory_release(kvf_memory_import *imports, uint32_t count);
 
 #endif

@@ -31,13 +31,46 @@ bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count)
   return any;
 }
 
+bool kvf_memory_works(const kvf_region *regions, uint32_t count)
+{
+  bool all = true;
+  for (uint32_t i = 0; i < count; i++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
+    all = all && (ops->works == NULL || ops->works(regions[i].device));
+  }
+  return all;
+}
+
+kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t count)
+{
+  kvf_memory_devices devices;
+  memset(&devices, 0xff, sizeof(devices)); /* KVF_MEMORY_NO_DEVICE */
+  for (uint32_t i = count; i > 0; i--) {
+    devices.of_kind[regions[i - 1].memory] = regions[i - 1].device;
+  }
+  return devices;
+}
+
+static kvf_status check(const kvf_region *region, const kvf_memory_devices *devices, char *message)
+{
+  const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
+  if (ops == NULL) {
+    return kvf_fail(KVF_INVALID, message, "its kind of memory is not this library's");
+  }
+  if (region->device != devices->of_kind[region->memory]) {
+    return kvf_fail(KVF_INVALID, message, "it is on device %u, and others on %u: use a node for each device",
+                    (unsigned)region->device, (unsigned)devices->of_kind[region->memory]);
+  }
+  return ops->check(region, message);
+}
+
 kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message)
 {
+  const kvf_memory_devices devices = kvf_memory_devices_of(regions, count);
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
-    char why[KVF_MESSAGE_BYTES_MAX] = "its kind of memory is not this library's";
-    status = ops == NULL ? KVF_INVALID : ops->check(&regions[i], why);
+    char why[KVF_MESSAGE_BYTES_MAX] = "";
+    status = check(&regions[i], &devices, why);
     if (status != KVF_OK) {
       (void)kvf_fail(status, message, "region %u: %.200s", (unsigned)i, why);
     }
@@ -47,23 +80,39 @@ kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *mes
 
 /* ---- lists of exports: for each the number of bytes (uint32_t), and these ---- */
 
+/* One more, at the end of the list. */
+static kvf_status export(const kvf_region *region, uint8_t *list, size_t room, size_t *used, char *message)
+{
+  const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
+  uint8_t exported[KVF_MEMORY_EXPORT_BYTES_MAX];
+  size_t bytes = 0;
+  kvf_status status = ops->export(region, exported, &bytes, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  const uint32_t length = (uint32_t)bytes;
+  if (sizeof(length) + bytes > room - *used) {
+    if (ops->unexport != NULL) {
+      ops->unexport(exported);
+    }
+    return kvf_fail(KVF_LIMIT, message, "what others must know of its regions takes more than %zu bytes", room);
+  }
+  memcpy(list + *used, &length, sizeof(length));
+  memcpy(list + *used + sizeof(length), exported, bytes);
+  *used += sizeof(length) + bytes;
+  return KVF_OK;
+}
+
 kvf_status kvf_memory_export(const kvf_region *regions, uint32_t count, uint8_t *list, size_t room, size_t *used,
                              char *message)
 {
+  const size_t before = *used;
   for (uint32_t i = 0; i < count; i++) {
-    uint8_t exported[KVF_MEMORY_EXPORT_BYTES_MAX];
-    size_t bytes = 0;
-    kvf_status status = kvf_memory_ops_of(regions[i].memory)->export(&regions[i], exported, &bytes, message);
+    kvf_status status = export(&regions[i], list, room, used, message);
     if (status != KVF_OK) {
+      kvf_memory_unexport(regions, i, (kvf_memory_exports){list + before, *used - before});
       return status;
     }
-    const uint32_t length = (uint32_t)bytes;
-    if (sizeof(length) + bytes > room - *used) {
-      return kvf_fail(KVF_LIMIT, message, "what others must know of its regions takes more than %zu bytes", room);
-    }
-    memcpy(list + *used, &length, sizeof(length));
-    memcpy(list + *used + sizeof(length), exported, bytes);
-    *used += sizeof(length) + bytes;
   }
   return KVF_OK;
 }
@@ -93,14 +142,28 @@ bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count)
   return count == 0 && list.bytes == 0;
 }
 
-kvf_status kvf_memory_import_next(kvf_memory_exports *list, pid_t pid, uint32_t kind, uint64_t region_bytes,
+void kvf_memory_unexport(const kvf_region *regions, uint32_t count, kvf_memory_exports list)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
+    uint32_t bytes;
+    const uint8_t *exported = next_export(&list, &bytes);
+    if (ops->unexport != NULL && exported != NULL) {
+      ops->unexport(exported);
+    }
+  }
+}
+
+kvf_status kvf_memory_import_next(kvf_memory_exports *list, uint32_t kind, kvf_memory_source source,
                                   kvf_memory_import *out, char *message)
 {
   uint32_t bytes = 0;
-  const uint8_t *exported = next_export(list, &bytes);
   const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
-  return ops == NULL || exported == NULL ? kvf_fail(KVF_TRANSFER_SETUP, message, "its kind of memory is not known here")
-                                         : ops->import(pid, exported, bytes, region_bytes, out, message);
+  source.exported = next_export(list, &bytes);
+  source.exported_bytes = bytes;
+  return ops == NULL || source.exported == NULL
+             ? kvf_fail(KVF_TRANSFER_SETUP, message, "its kind of memory is not known here")
+             : ops->import(&source, out, message);
 }
 
 void kvf_memory_release(kvf_memory_import *imports, uint32_t count)

@@ -88,7 +88,7 @@ static bool sum_of(const kvf_region *region, uint32_t block, uint32_t head, uint
   const uint8_t *base = region->base;
   uint64_t sum;
   if (!kvf_memory_ops_of(region->memory)
-           ->checksum(base + block * region->stride_bytes + head * head_bytes, head_bytes, &sum)) {
+           ->checksum(region->device, base + block * region->stride_bytes + head * head_bytes, head_bytes, &sum)) {
     return false;
   }
   *out = htole64(sum);

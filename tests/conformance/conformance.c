@@ -53,6 +53,34 @@ static const struct {
       .is_inside_tls = true,
       .has_no_peers = true,
       .producer_memory = TEST_MEMORY}},
+    {"local_cuda",
+     {.ops = &kvf_transport_local,
+      .reads_stopped_producer = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
+    {"local_cuda_out",
+     {.ops = &kvf_transport_local, .reads_stopped_producer = true, .producer_memory = KVF_MEMORY_CUDA}},
+    {"local_cuda_in",
+     {.ops = &kvf_transport_local, .reads_stopped_producer = true, .consumer_memory = KVF_MEMORY_CUDA}},
+    {"local_cuda_checksums",
+     {.ops = &kvf_transport_local,
+      .reads_stopped_producer = true,
+      .has_checksums = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
+    {"tcp_cuda",
+     {.ops = &kvf_transport_tcp,
+      .producer_checks_lease = true,
+      .producer_checks_session = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
+    {"tcp_cuda_checksums",
+     {.ops = &kvf_transport_tcp,
+      .producer_checks_lease = true,
+      .producer_checks_session = true,
+      .has_checksums = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
     {"tcp_tls",
      {.is_inside_tls = true,
       .ops = &kvf_transport_tcp,
@@ -105,6 +133,11 @@ int main(int argc, char **argv)
     return 1;
   }
   node_tls.on_loopback = traits->is_inside_tls;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  if (strstr(CONFORMANCE_SUITE, "cuda") != NULL && kvf_memory_cuda.open(FAKE_CUDA_LIBRARY, message) != KVF_OK) {
+    print_error("%s\n", message);
+    return 1;
+  }
   if (argc > 1 && strcmp(argv[1], "--producer") == 0) {
     return process_main();
   }

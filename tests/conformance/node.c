@@ -262,8 +262,8 @@ static void allocate_regions(side *node)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
     const kvf_region_layout *layout = &node->shape.regions[i];
-    void *base =
-        is_host(layout) ? allocate_host(allocated_bytes(layout)) : test_memory_allocate(allocated_bytes(layout));
+    void *base = is_host(layout) ? allocate_host(allocated_bytes(layout))
+                                 : test_memory_allocate(layout->memory, allocated_bytes(layout));
     node->regions[i] = (kvf_region){
         .base = base,
         .stride_bytes = layout->stride_bytes,
@@ -368,6 +368,9 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
                                        .checksums_count = node->checksums_count,
                                        .checksums = node->checksums,
                                        .checksums_read = node->checksums_read};
+  if (kvf_memory_check(node->regions, shape->count, message) != KVF_OK) { /* as a node does */
+    fail_msg("%s", message);
+  }
   assert_int_equal(ops->set_memory(node->transport, &memory), KVF_OK);
   node->memory_set = true;
 }

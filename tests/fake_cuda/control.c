@@ -180,9 +180,29 @@ void fake_cuda_break(int device, kvf_cu_result error)
 
 /* ---- what was seen ---- */
 
+void unsafe_is_seen(void)
+{
+  fake.violations += fake.captures && capture_mode() != KVF_CU_STREAM_CAPTURE_MODE_RELAXED ? 1 : 0;
+}
+
 void wait_is_seen(void)
 {
   fake.violations += fake.forbids_waits ? 1 : 0;
+  unsafe_is_seen();
+}
+
+void fake_cuda_capture(bool captures)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.captures = captures;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_seed(uint64_t seed)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.prng = (kvf_prng){seed};
+  (void)pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_cuda_forbid_waits(bool forbid)

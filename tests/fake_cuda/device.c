@@ -9,6 +9,7 @@
 static context contexts[FAKE_CUDA_DEVICES_MAX];
 static _Thread_local context *stack[STACK_MAX]; /* of the thread's contexts, the last one current */
 static _Thread_local unsigned stack_depth;
+static _Thread_local unsigned mode; /* KVF_CU_STREAM_CAPTURE_MODE_GLOBAL */
 
 static bool is_device(kvf_cu_device device)
 {
@@ -260,6 +261,23 @@ kvf_cu_result cuCtxGetCurrent(kvf_cu_context *current)
 {
   BEGIN(cuCtxGetCurrent, NEEDS_INIT);
   *current = context_current();
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
+unsigned capture_mode(void)
+{
+  return mode;
+}
+
+kvf_cu_result cuThreadExchangeStreamCaptureMode(unsigned *exchanged)
+{
+  BEGIN(cuThreadExchangeStreamCaptureMode, NEEDS_INIT);
+  const unsigned was = mode;
+  if (*exchanged > KVF_CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
+  }
+  mode = *exchanged;
+  *exchanged = was;
   return call_end(KVF_CUDA_SUCCESS);
 }
 

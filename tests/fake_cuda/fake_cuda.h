@@ -52,6 +52,9 @@ FAKE_CUDA_API fake_cuda_settings fake_cuda_defaults(void);
 /* As after a process' start: all contexts, memory, work, counts and faults are gone. Nobody else calls meanwhile. */
 FAKE_CUDA_API void fake_cuda_reset(const fake_cuda_settings *settings);
 
+/* Goes on by another seed. */
+FAKE_CUDA_API void fake_cuda_seed(uint64_t seed);
+
 /* ---- the course of work ---- */
 
 /* Does one piece of work that can be done, chosen by the seed, or leaves all of it lying. False: none can be done. */
@@ -64,6 +67,8 @@ FAKE_CUDA_API void fake_cuda_stall_device(int device, bool still);
 
 FAKE_CUDA_API bool fake_cuda_read(kvf_cu_memory from, void *to, size_t bytes);
 FAKE_CUDA_API bool fake_cuda_write(kvf_cu_memory to, const void *from, size_t bytes);
+/* Where the test itself reads and writes what is allocated there, until it is freed. NULL: nothing is there. */
+FAKE_CUDA_API void *fake_cuda_view(kvf_cu_memory at);
 
 /* ---- kernels ---- */
 
@@ -100,6 +105,9 @@ FAKE_CUDA_API uint64_t fake_cuda_calls(const char *call);
 /* While it is true calls that allocate memory, or wait for a stream or context, are violations; they are made all the
  * same. So are copies from and to memory that is not pinned, for which the driver waits. */
 FAKE_CUDA_API void fake_cuda_forbid_waits(bool forbid);
+/* While it is true a thread of the engine captures a CUDA graph: calls that would end that are violations, too, but of
+ * threads whose mode is KVF_CU_STREAM_CAPTURE_MODE_RELAXED. */
+FAKE_CUDA_API void fake_cuda_capture(bool captures);
 FAKE_CUDA_API uint64_t fake_cuda_violations(void);
 
 /* What there is at the moment, of this process. */

@@ -59,6 +59,9 @@ void backing_hold(backing *held)
 void backing_drop(backing *held)
 {
   if (--held->refs == 0) {
+    if (held->view != NULL) {
+      (void)munmap(held->view, held->bytes);
+    }
     (void)close(held->fd);
     free(held);
   }
@@ -327,6 +330,23 @@ bool fake_cuda_read(kvf_cu_memory from, void *to, size_t bytes)
 bool fake_cuda_write(kvf_cu_memory to, const void *from, size_t bytes)
 {
   return move_all(to, (uint8_t *)(uintptr_t)from, bytes, true);
+}
+
+void *fake_cuda_view(kvf_cu_memory at)
+{
+  uint8_t *view = NULL;
+  (void)pthread_mutex_lock(&fake.lock);
+  const mapping *found = mapping_at(at);
+  if (found != NULL && found->backing != NULL) {
+    backing *behind = found->backing;
+    if (behind->view == NULL) {
+      void *mapped = mmap(NULL, behind->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, behind->fd, 0);
+      behind->view = mapped == MAP_FAILED ? NULL : mapped;
+    }
+    view = behind->view == NULL ? NULL : (uint8_t *)behind->view + (at - found->base);
+  }
+  (void)pthread_mutex_unlock(&fake.lock);
+  return view;
 }
 
 /* ---- allocations ---- */

@@ -58,6 +58,7 @@ typedef struct fake_state {
   bool is_initialised;
   bool is_forked; /* a child of the process that loaded it: CUDA is of no use there */
   bool forbids_waits;
+  bool captures;
   uint64_t violations;
   uint64_t nonce; /* of this process and no other */
   uint64_t last_id;
@@ -66,6 +67,10 @@ typedef struct fake_state {
 extern fake_state fake;
 
 void wait_is_seen(void);
+/* A call that ends the capture of a graph. */
+void unsafe_is_seen(void);
+/* The calling thread's. */
+unsigned capture_mode(void); /* device.c */
 _Noreturn void give_up(const char *why);
 
 /* ---- contexts (device.c) ---- */
@@ -93,6 +98,7 @@ typedef struct backing {
   unsigned refs;
   uint64_t id; /* in this process, never again */
   int fd;
+  void *view; /* NULL: no test has asked for one */
   size_t bytes;
   unsigned handle_types;
   int device;

@@ -208,6 +208,7 @@ kvf_cu_result cuStreamWaitEvent(kvf_cu_stream at, kvf_cu_event handle, unsigned 
 kvf_cu_result cuEventQuery(kvf_cu_event handle)
 {
   BEGIN(cuEventQuery, NEEDS_INIT);
+  unsafe_is_seen();
   const event *asked = event_of(handle);
   if (asked == NULL) {
     return call_end(KVF_CUDA_ERROR_INVALID_HANDLE);

@@ -95,6 +95,7 @@ enum {
 
 enum { KVF_CU_MEMORYTYPE_HOST = 1, KVF_CU_MEMORYTYPE_DEVICE = 2, KVF_CU_MEMORYTYPE_UNIFIED = 4 };
 enum { KVF_CU_STREAM_DEFAULT = 0, KVF_CU_STREAM_NON_BLOCKING = 1 };
+enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
 enum { KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 }; /* cuIpcOpenMemHandle() demands it */
 enum { KVF_CU_MEMHOSTREGISTER_PORTABLE = 1 };
@@ -187,6 +188,8 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*stream_create_with_priority)(kvf_cu_stream *stream, unsigned flags, int priority);
   kvf_cu_result (*stream_destroy)(kvf_cu_stream stream);
   kvf_cu_result (*stream_wait_event)(kvf_cu_stream stream, kvf_cu_event event, unsigned flags);
+  /* *mode becomes the thread's, and what it was. RELAXED: calls that wait or allocate do not end others' captures. */
+  kvf_cu_result (*thread_exchange_stream_capture_mode)(unsigned *mode);
   kvf_cu_result (*event_create)(kvf_cu_event *event, unsigned flags);
   kvf_cu_result (*event_destroy)(kvf_cu_event event);
   kvf_cu_result (*event_record)(kvf_cu_event event, kvf_cu_stream stream);
@@ -226,47 +229,48 @@ typedef struct kvf_cuda_api {
 
 /* CALL(symbol, field) of each that every driver has: the symbol is of the version that is declared above, which is not
  * always the one that has no number. */
-#define KVF_CUDA_CALLS(CALL)                                             \
-  CALL(cuInit, init)                                                     \
-  CALL(cuDriverGetVersion, driver_get_version)                           \
-  CALL(cuGetErrorName, get_error_name)                                   \
-  CALL(cuGetProcAddress_v2, get_proc_address)                            \
-  CALL(cuDeviceGetCount, device_get_count)                               \
-  CALL(cuDeviceGet, device_get)                                          \
-  CALL(cuDeviceGetName, device_get_name)                                 \
-  CALL(cuDeviceGetUuid_v2, device_get_uuid)                              \
-  CALL(cuDeviceGetAttribute, device_get_attribute)                       \
-  CALL(cuDevicePrimaryCtxRetain, device_primary_ctx_retain)              \
-  CALL(cuDevicePrimaryCtxRelease_v2, device_primary_ctx_release)         \
-  CALL(cuCtxPushCurrent_v2, ctx_push_current)                            \
-  CALL(cuCtxPopCurrent_v2, ctx_pop_current)                              \
-  CALL(cuPointerGetAttributes, pointer_get_attributes)                   \
-  CALL(cuMemGetAddressRange_v2, mem_get_address_range)                   \
-  CALL(cuIpcGetMemHandle, ipc_get_mem_handle)                            \
-  CALL(cuIpcOpenMemHandle_v2, ipc_open_mem_handle)                       \
-  CALL(cuIpcCloseMemHandle, ipc_close_mem_handle)                        \
-  CALL(cuStreamCreateWithPriority, stream_create_with_priority)          \
-  CALL(cuStreamDestroy_v2, stream_destroy)                               \
-  CALL(cuStreamWaitEvent, stream_wait_event)                             \
-  CALL(cuEventCreate, event_create)                                      \
-  CALL(cuEventDestroy_v2, event_destroy)                                 \
-  CALL(cuEventRecord, event_record)                                      \
-  CALL(cuEventQuery, event_query)                                        \
-  CALL(cuEventSynchronize, event_synchronize)                            \
-  CALL(cuMemcpyAsync, memcpy_async)                                      \
-  CALL(cuMemHostRegister_v2, mem_host_register)                          \
-  CALL(cuMemHostUnregister, mem_host_unregister)                         \
-  CALL(cuMemRetainAllocationHandle, mem_retain_allocation_handle)        \
-  CALL(cuMemExportToShareableHandle, mem_export_to_shareable_handle)     \
-  CALL(cuMemImportFromShareableHandle, mem_import_from_shareable_handle) \
-  CALL(cuMemAddressReserve, mem_address_reserve)                         \
-  CALL(cuMemAddressFree, mem_address_free)                               \
-  CALL(cuMemMap, mem_map)                                                \
-  CALL(cuMemUnmap, mem_unmap)                                            \
-  CALL(cuMemSetAccess, mem_set_access)                                   \
-  CALL(cuMemRelease, mem_release)                                        \
-  CALL(cuModuleLoadData, module_load_data)                               \
-  CALL(cuModuleGetFunction, module_get_function)                         \
+#define KVF_CUDA_CALLS(CALL)                                                   \
+  CALL(cuInit, init)                                                           \
+  CALL(cuDriverGetVersion, driver_get_version)                                 \
+  CALL(cuGetErrorName, get_error_name)                                         \
+  CALL(cuGetProcAddress_v2, get_proc_address)                                  \
+  CALL(cuDeviceGetCount, device_get_count)                                     \
+  CALL(cuDeviceGet, device_get)                                                \
+  CALL(cuDeviceGetName, device_get_name)                                       \
+  CALL(cuDeviceGetUuid_v2, device_get_uuid)                                    \
+  CALL(cuDeviceGetAttribute, device_get_attribute)                             \
+  CALL(cuDevicePrimaryCtxRetain, device_primary_ctx_retain)                    \
+  CALL(cuDevicePrimaryCtxRelease_v2, device_primary_ctx_release)               \
+  CALL(cuCtxPushCurrent_v2, ctx_push_current)                                  \
+  CALL(cuCtxPopCurrent_v2, ctx_pop_current)                                    \
+  CALL(cuPointerGetAttributes, pointer_get_attributes)                         \
+  CALL(cuMemGetAddressRange_v2, mem_get_address_range)                         \
+  CALL(cuIpcGetMemHandle, ipc_get_mem_handle)                                  \
+  CALL(cuIpcOpenMemHandle_v2, ipc_open_mem_handle)                             \
+  CALL(cuIpcCloseMemHandle, ipc_close_mem_handle)                              \
+  CALL(cuStreamCreateWithPriority, stream_create_with_priority)                \
+  CALL(cuStreamDestroy_v2, stream_destroy)                                     \
+  CALL(cuStreamWaitEvent, stream_wait_event)                                   \
+  CALL(cuThreadExchangeStreamCaptureMode, thread_exchange_stream_capture_mode) \
+  CALL(cuEventCreate, event_create)                                            \
+  CALL(cuEventDestroy_v2, event_destroy)                                       \
+  CALL(cuEventRecord, event_record)                                            \
+  CALL(cuEventQuery, event_query)                                              \
+  CALL(cuEventSynchronize, event_synchronize)                                  \
+  CALL(cuMemcpyAsync, memcpy_async)                                            \
+  CALL(cuMemHostRegister_v2, mem_host_register)                                \
+  CALL(cuMemHostUnregister, mem_host_unregister)                               \
+  CALL(cuMemRetainAllocationHandle, mem_retain_allocation_handle)              \
+  CALL(cuMemExportToShareableHandle, mem_export_to_shareable_handle)           \
+  CALL(cuMemImportFromShareableHandle, mem_import_from_shareable_handle)       \
+  CALL(cuMemAddressReserve, mem_address_reserve)                               \
+  CALL(cuMemAddressFree, mem_address_free)                                     \
+  CALL(cuMemMap, mem_map)                                                      \
+  CALL(cuMemUnmap, mem_unmap)                                                  \
+  CALL(cuMemSetAccess, mem_set_access)                                         \
+  CALL(cuMemRelease, mem_release)                                              \
+  CALL(cuModuleLoadData, module_load_data)                                     \
+  CALL(cuModuleGetFunction, module_get_function)                               \
   CALL(cuLaunchKernel, launch_kernel)
 
 #endif

@@ -222,13 +222,24 @@ void kvf_cuda_context_release(const kvf_cuda *cuda, const kvf_cuda_device *devic
   (void)cuda->api.device_primary_ctx_release(device->ordinal);
 }
 
-kvf_status kvf_cuda_enter(const kvf_cuda *cuda, kvf_cu_context context)
+kvf_status kvf_cuda_enter(const kvf_cuda *cuda, kvf_cu_context context, kvf_cuda_stay *stay)
 {
-  return kvf_cuda_status(cuda->api.ctx_push_current(context));
+  kvf_cu_result result = cuda->api.ctx_push_current(context);
+  *stay = (kvf_cuda_stay){.cuda = cuda, .capture_mode = KVF_CU_STREAM_CAPTURE_MODE_RELAXED};
+  if (result == KVF_CUDA_SUCCESS) {
+    result = cuda->api.thread_exchange_stream_capture_mode(&stay->capture_mode);
+    if (result != KVF_CUDA_SUCCESS) {
+      kvf_cu_context was;
+      (void)cuda->api.ctx_pop_current(&was);
+    }
+  }
+  return kvf_cuda_status(result);
 }
 
-void kvf_cuda_leave(const kvf_cuda *cuda)
+void kvf_cuda_leave(const kvf_cuda_stay *stay)
 {
   kvf_cu_context was;
-  (void)cuda->api.ctx_pop_current(&was);
+  unsigned mode = stay->capture_mode;
+  (void)stay->cuda->api.thread_exchange_stream_capture_mode(&mode);
+  (void)stay->cuda->api.ctx_pop_current(&was);
 }

@@ -53,9 +53,16 @@ KVF_MUST_USE kvf_status kvf_cuda_context_retain(const kvf_cuda *cuda, const kvf_
                                                 kvf_cu_context *out, char *message);
 void kvf_cuda_context_release(const kvf_cuda *cuda, const kvf_cuda_device *device);
 
+/* What a thread comes back to. */
+typedef struct kvf_cuda_stay {
+  const kvf_cuda *cuda;
+  unsigned capture_mode;
+} kvf_cuda_stay;
+
 /* Makes it the calling thread's current context, until kvf_cuda_leave() on the same thread brings back what was
- * current before, if anything was. Anything but KVF_OK: nothing was changed, and there is nothing to leave. */
-KVF_MUST_USE kvf_status kvf_cuda_enter(const kvf_cuda *cuda, kvf_cu_context context);
-void kvf_cuda_leave(const kvf_cuda *cuda);
+ * current before, if anything was. Meanwhile none of the thread's calls ends the capture of a CUDA graph, by whatever
+ * thread of the engine. Anything but KVF_OK: nothing was changed, and there is nothing to leave. */
+KVF_MUST_USE kvf_status kvf_cuda_enter(const kvf_cuda *cuda, kvf_cu_context context, kvf_cuda_stay *stay);
+void kvf_cuda_leave(const kvf_cuda_stay *stay);
 
 #endif

@@ -78,7 +78,8 @@ static kvf_status look(kvf_local_check *check)
       memcmp(&head.incarnation, &description->incarnation, sizeof(head.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
   }
-  kvf_status status = kvf_local_import(description, check->exports, check->remote, check->imports, message);
+  kvf_status status =
+      kvf_local_import(description, check->exports, check->remote, &check->devices, check->imports, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -124,8 +125,8 @@ static kvf_local_check *alloc(const kvf_local_description *description, const kv
 }
 
 kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                 kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
-                                 kvf_local_check **out, char *message)
+                                 kvf_memory_exports exports, const kvf_memory_devices *devices, int wake_fd,
+                                 const kvf_thread_cpus *cpus, kvf_local_check **out, char *message)
 {
   pthread_t thread;
   *out = NULL;
@@ -139,6 +140,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, const
     goto failed;
   }
   check->place = place;
+  check->devices = *devices;
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
   check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));

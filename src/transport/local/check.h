@@ -31,14 +31,16 @@ typedef struct kvf_local_check {
   kvf_memory_import *imports; /* of its regions, then of their checksums */
   kvf_region_layout *remote;
   kvf_memory_exports exports;
+  kvf_memory_devices devices; /* that will read them */
 } kvf_local_check;
 
 /* `remote` and `exports` go with the description, and are copied. `wake_fd`, an eventfd, becomes readable when it is
  * done; it may be closed before. KVF_LIMIT: too many are under way. KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread
  * left, as the message says. */
 KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                              kvf_memory_exports exports, int wake_fd, const kvf_thread_cpus *cpus,
-                                              kvf_local_check **out, char *message);
+                                              kvf_memory_exports exports, const kvf_memory_devices *devices,
+                                              int wake_fd, const kvf_thread_cpus *cpus, kvf_local_check **out,
+                                              char *message);
 bool kvf_local_check_is_done(kvf_local_check *check);
 /* Nobody wants to know any more; if it is under way, it ends by itself. NULL is allowed. */
 void kvf_local_check_drop(kvf_local_check *check);

@@ -16,31 +16,34 @@ static void *remote_pointer(uint64_t address)
   return (void *)(uintptr_t)address;
 }
 
+#define SEGMENTS_MAX 256 /* that are looked up at a time */
+
 /* A walk over a chunk, a batch of runs of the same two kinds at a time. */
 typedef struct chunk_walk {
   const kvf_local_copy *copy;
   const kvf_chunk *chunk;
   kvf_segment_cursor cursor;
-  kvf_segment segments[KVF_MEMORY_BATCH_RUNS_MAX];
+  kvf_segment segments[SEGMENTS_MAX];
   size_t next; /* of the segments, that is in no batch yet */
   size_t count;
   const kvf_memory_ops *theirs; /* of the batch; likewise the next */
   const kvf_memory_ops *ours;
-  kvf_memory_batch batch;
   uint64_t bytes; /* of the chunk's, that the batch has yet to bring */
   size_t staged_bytes;
+  uint32_t staged_device;
   void *staged_for;                       /* where they are to be copied in, when the batch has come */
   uint8_t staging[KVF_LOCAL_STAGE_BYTES]; /* touched only where their kind cannot be read into ours */
+  kvf_memory_batch batch;
 } chunk_walk;
 
-static const kvf_memory_ops *theirs_of(const chunk_walk *walk)
+static const kvf_region *local_of(const chunk_walk *walk)
 {
-  return walk->copy->imports[walk->segments[walk->next].remote_region].ops;
+  return &walk->chunk->local[walk->segments[walk->next].local_region];
 }
 
-static const kvf_memory_ops *ours_of(const chunk_walk *walk)
+static const kvf_memory_import *import_of(const chunk_walk *walk)
 {
-  return kvf_memory_ops_of(walk->chunk->local[walk->segments[walk->next].local_region].memory);
+  return &walk->copy->imports[walk->segments[walk->next].remote_region];
 }
 
 static void batch_add(kvf_memory_batch *batch, void *to, uint64_t from, size_t bytes)
@@ -61,6 +64,7 @@ static void add_segment(chunk_walk *walk, bool staged)
     bytes = bytes < sizeof(walk->staging) ? bytes : sizeof(walk->staging);
     walk->staged_for = to;
     walk->staged_bytes = bytes;
+    walk->staged_device = local_of(walk)->device;
     to = walk->staging;
     segment->local_offset += bytes;
     segment->remote_offset += bytes;
@@ -71,34 +75,54 @@ static void add_segment(chunk_walk *walk, bool staged)
   walk->next += !staged || segment->bytes == 0;
 }
 
-/* False: there is none. */
-static bool next_batch(chunk_walk *walk)
+/* The next segment is at walk->next, looked up if need be. False: there is none. */
+static bool find_segment(chunk_walk *walk, size_t count_max, uint64_t bytes_max)
 {
   if (walk->next == walk->count) {
     walk->next = 0;
-    walk->count =
-        kvf_segments_next(&walk->cursor, walk->segments, KVF_MEMORY_BATCH_RUNS_MAX, KVF_MEMORY_BATCH_BYTES_MAX);
+    walk->count = kvf_segments_next(&walk->cursor, walk->segments, count_max < SEGMENTS_MAX ? count_max : SEGMENTS_MAX,
+                                    bytes_max);
   }
-  if (walk->count == 0) {
+  return walk->count > 0;
+}
+
+/* Whether the next segment, if there is one, goes into the same batch. */
+static bool goes_along(chunk_walk *walk)
+{
+  const size_t count = walk->batch.count;
+  const uint64_t bytes_max = walk->theirs->batch_bytes_max;
+  return count < walk->theirs->batch_runs_max && walk->bytes < bytes_max &&
+         find_segment(walk, walk->theirs->batch_runs_max - count, bytes_max - walk->bytes) &&
+         import_of(walk)->ops == walk->theirs && kvf_memory_ops_of(local_of(walk)->memory) == walk->ours;
+}
+
+/* False: there is none. The one before has been brought. */
+static bool next_batch(chunk_walk *walk)
+{
+  const kvf_memory_ops *any = walk->copy->imports[0].ops;
+  if (!find_segment(walk, any->batch_runs_max, any->batch_bytes_max)) {
     return false;
   }
-  walk->theirs = theirs_of(walk);
-  walk->ours = ours_of(walk);
+  walk->theirs = import_of(walk)->ops;
+  walk->ours = kvf_memory_ops_of(local_of(walk)->memory);
+  const bool staged = !walk->ours->is_addressable && walk->ours != walk->theirs;
+  walk->batch.import = import_of(walk);
+  walk->batch.into = staged ? &kvf_memory_host : walk->ours;
   walk->batch.first = 0;
   walk->batch.count = 0;
-  const bool staged = !walk->ours->is_addressable && walk->ours != walk->theirs;
   do {
     add_segment(walk, staged);
-  } while (!staged && walk->next < walk->count && theirs_of(walk) == walk->theirs && ours_of(walk) == walk->ours);
+  } while (!staged && goes_along(walk));
   return true;
 }
 
 /* What has come is where it should be. False: our device has failed. */
 static bool end_batch(chunk_walk *walk)
 {
-  const size_t bytes = walk->staged_bytes;
+  const struct iovec to = {walk->staged_for, walk->staged_bytes};
+  const struct iovec from = {walk->staging, walk->staged_bytes};
   walk->staged_bytes = 0;
-  return bytes == 0 || walk->ours->copy_in(walk->staged_for, walk->staging, bytes);
+  return to.iov_len == 0 || walk->ours->copy_in(walk->staged_device, &to, &from, 1);
 }
 
 static void move_on(kvf_memory_batch *batch, size_t bytes)

@@ -41,8 +41,12 @@ kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, s
   *bytes = 0;
   kvf_status status =
       kvf_memory_export(memory->regions, memory->regions_count, room, EXPORTS_BYTES_MAX, bytes, message);
+  const size_t of_regions = *bytes;
   if (status == KVF_OK) {
     status = kvf_memory_export(memory->checksums, memory->checksums_count, room, EXPORTS_BYTES_MAX, bytes, message);
+    if (status != KVF_OK) {
+      kvf_memory_unexport(memory->regions, memory->regions_count, (kvf_memory_exports){room, of_regions});
+    }
   }
   if (status != KVF_OK) {
     free(room);
@@ -50,6 +54,14 @@ kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, s
   }
   *out = room;
   return KVF_OK;
+}
+
+void kvf_local_unexport(const kvf_region *regions, uint32_t count, uint8_t *exports, size_t bytes)
+{
+  if (exports != NULL) {
+    kvf_memory_unexport(regions, count, (kvf_memory_exports){exports, bytes});
+    free(exports);
+  }
 }
 
 static kvf_status check_addresses(const kvf_local_description *head, char *message)
@@ -100,12 +112,15 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
 }
 
 kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
-                            const kvf_region_layout *remote, kvf_memory_import *out, char *message)
+                            const kvf_region_layout *remote, const kvf_memory_devices *devices, kvf_memory_import *out,
+                            char *message)
 {
   for (uint32_t i = 0; i < head->regions_count + head->checksums_count; i++) {
     char why[KVF_MESSAGE_BYTES_MAX];
-    kvf_status status = kvf_memory_import_next(&exports, (pid_t)head->pid, remote[i].memory,
-                                               kvf_region_layout_bytes(&remote[i]), &out[i], why);
+    const kvf_memory_source source = {.pid = (pid_t)head->pid,
+                                      .device = devices->of_kind[remote[i].memory],
+                                      .region_bytes = kvf_region_layout_bytes(&remote[i])};
+    kvf_status status = kvf_memory_import_next(&exports, remote[i].memory, source, &out[i], why);
     if (status != KVF_OK) {
       const bool is_region = i < head->regions_count;
       kvf_memory_release(out, i);

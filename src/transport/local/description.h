@@ -36,11 +36,15 @@ typedef struct kvf_local_description {
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);
 
-/* Exports memory's regions and checksums for the description. *out is the caller's, for free(). KVF_TRANSFER_SETUP: one
- * cannot be read by others, as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY. KVF_LIMIT: they are too long.
+/* Exports memory's regions and checksums for the description. *out is the caller's, for kvf_local_unexport().
+ * KVF_TRANSFER_SETUP: one cannot be read by others, as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY.
+ * KVF_LIMIT: they are too long.
  */
 KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes,
                                          char *message);
+
+/* Takes back what the same regions and checksums have exported, and frees it. NULL is allowed. */
+void kvf_local_unexport(const kvf_region *regions, uint32_t count, uint8_t *exports, size_t bytes);
 
 /* Reads what a peer sent: the head; its exports are whole. It goes with `remote_count` layouts, which
  * have passed kvf_paging_pair(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
@@ -58,9 +62,11 @@ static inline kvf_memory_exports kvf_local_exports(const void *bytes, size_t byt
                               bytes_count - sizeof(kvf_local_description)};
 }
 
-/* Imports what a description that has been read exports: as many as `remote` has layouts, of regions and then of
- * checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP: the message says which and why. */
+/* Imports what a description that has been read exports, for these devices: as many as `remote` has layouts, of regions
+ * and then of checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP: the message says which and
+ * why. */
 KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
-                                         const kvf_region_layout *remote, kvf_memory_import *out, char *message);
+                                         const kvf_region_layout *remote, const kvf_memory_devices *devices,
+                                         kvf_memory_import *out, char *message);
 
 #endif

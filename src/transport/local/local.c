@@ -64,7 +64,6 @@ static void memory_drop(kvf_local_memory *memory)
   memory->refs--;
   if (memory->refs == 0) {
     free(memory->pages);
-    free(memory->exports);
     free(memory);
   }
 }
@@ -211,8 +210,10 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   if (status != KVF_OK) {
     return status;
   }
+  const kvf_memory_devices devices =
+      kvf_memory_devices_of(link->memory->pages->local, link->memory->pages->regions_count);
   return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
-                               local->wake_fd, &local->cpus, &link->check, message);
+                               &devices, local->wake_fd, &local->cpus, &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
@@ -865,16 +866,6 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   return KVF_OK;
 }
 
-static void local_close(kvf_transport *transport)
-{
-  kvf_local *local = kvf_local_of(transport);
-  stop_threads(local);
-  if (local->memory != NULL) {
-    memory_drop(local->memory);
-  }
-  destroy(local);
-}
-
 /* ---- memory ---- */
 
 /* With the lock. */
@@ -887,6 +878,18 @@ static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
   for (kvf_list *node = local->workers.next; node != &local->workers; node = node->next) {
     kvf_thread_move(KVF_CONTAINER_OF(node, kvf_local_worker, in_workers)->thread, cpus);
   }
+}
+
+/* Without the lock: nobody reads it any more by what it has exported. */
+static void withdraw(kvf_local *local, kvf_local_memory *memory)
+{
+  const kvf_paging *pages = memory->pages;
+  kvf_local_unexport(pages->served, pages->regions_count + pages->checksums_count, memory->exports,
+                     memory->exports_bytes);
+  memory->exports = NULL;
+  (void)pthread_mutex_lock(&local->lock);
+  memory_drop(memory);
+  (void)pthread_mutex_unlock(&local->lock);
 }
 
 static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport_memory *given)
@@ -918,7 +921,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
   }
   (void)pthread_mutex_unlock(&local->lock);
   if (status != KVF_OK) {
-    memory_drop(memory);
+    withdraw(local, memory);
   }
   return status;
 }
@@ -927,11 +930,20 @@ static void local_clear_memory(kvf_transport *transport)
 {
   kvf_local *local = kvf_local_of(transport);
   (void)pthread_mutex_lock(&local->lock);
-  if (local->memory != NULL) {
-    memory_drop(local->memory);
-    local->memory = NULL;
-  }
+  kvf_local_memory *memory = local->memory;
+  local->memory = NULL;
   (void)pthread_mutex_unlock(&local->lock);
+  if (memory != NULL) {
+    withdraw(local, memory);
+  }
+}
+
+static void local_close(kvf_transport *transport)
+{
+  kvf_local *local = kvf_local_of(transport);
+  stop_threads(local);
+  local_clear_memory(transport);
+  destroy(local);
 }
 
 static kvf_status describe_memory(const kvf_local *local, void *out, size_t capacity, size_t *out_bytes)

@@ -207,18 +207,22 @@ TEST(the_engines_current_context_stays)
   const kvf_cuda *cuda = load();
   kvf_cu_context ours;
   kvf_cu_context engines;
+  kvf_cuda_stay stay;
   assert_null(current()); /* by all that the tests before have done */
   assert_int_equal(kvf_cuda_context_retain(cuda, &cuda->devices[0], &ours, message), KVF_OK);
   assert_null(current());
   assert_int_equal(kvf_cuda_context_retain(cuda, &cuda->devices[1], &engines, message), KVF_OK);
   assert_int_equal(cuda->api.ctx_push_current(engines), KVF_CUDA_SUCCESS);
-  assert_int_equal(kvf_cuda_enter(cuda, ours), KVF_OK);
+  assert_int_equal(kvf_cuda_enter(cuda, ours, &stay), KVF_OK);
   assert_ptr_equal(current(), ours);
-  kvf_cuda_leave(cuda);
+  kvf_cuda_leave(&stay);
   assert_ptr_equal(current(), engines);
-  fake_cuda_fail("cuCtxPushCurrent_v2", KVF_CUDA_ERROR_INVALID_CONTEXT, 0, 1);
-  assert_int_equal(kvf_cuda_enter(cuda, ours), KVF_TRANSFER_FAILED);
-  assert_ptr_equal(current(), engines);
+  static const char *const calls[] = {"cuCtxPushCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
+  for (size_t i = 0; i < 2; i++) {
+    fake_cuda_fail(calls[i], KVF_CUDA_ERROR_INVALID_CONTEXT, 0, 1);
+    assert_int_equal(kvf_cuda_enter(cuda, ours, &stay), KVF_TRANSFER_FAILED);
+    assert_ptr_equal(current(), engines);
+  }
   assert_int_equal(cuda->api.ctx_pop_current(&engines), KVF_CUDA_SUCCESS);
   kvf_cuda_context_release(cuda, &cuda->devices[0]);
   kvf_cuda_context_release(cuda, &cuda->devices[1]);

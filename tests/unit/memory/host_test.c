@@ -39,10 +39,11 @@ static kvf_region region_at(void *base, uint32_t blocks)
                       .heads_total = 1};
 }
 
-TEST(it_is_the_only_kind_of_the_library)
+TEST(the_library_knows_its_kinds)
 {
   assert_ptr_equal(kvf_memory_ops_of(KVF_MEMORY_HOST), host);
-  for (uint32_t kind = 1; kind <= KVF_MEMORY_KINDS_MAX; kind++) {
+  assert_ptr_equal(kvf_memory_ops_of(KVF_MEMORY_CUDA), &kvf_memory_cuda);
+  for (uint32_t kind = KVF_MEMORY_CUDA + 1; kind <= KVF_MEMORY_KINDS_MAX; kind++) {
     assert_null(kvf_memory_ops_of(kind));
   }
   assert_null(kvf_memory_ops_of(UINT32_MAX));
@@ -75,14 +76,22 @@ TEST(bytes_are_copied_and_summed)
 {
   static const char from[] = "some bytes";
   char to[sizeof(from)] = "";
+  const struct iovec tos[] = {{to, 4}, {to + 4, sizeof(from) - 4}};
+  const struct iovec froms[] = {{(void *)(uintptr_t)from, 4}, {(void *)(uintptr_t)(from + 4), sizeof(from) - 4}};
   uint64_t sum = 0;
-  assert_true(host->copy_in(to, from, sizeof(from)));
+  assert_true(host->copy_in(0, tos, froms, 2));
   assert_string_equal(to, from);
   memset(to, 0, sizeof(to));
-  assert_true(host->copy_out(to, from, sizeof(from)));
+  assert_true(host->copy_out(0, tos, froms, 2));
   assert_string_equal(to, from);
-  assert_true(host->checksum(from, sizeof(from), &sum));
+  assert_true(host->checksum(0, from, sizeof(from), &sum));
   assert_int_equal(sum, kvf_checksum(from, sizeof(from)));
+}
+
+static kvf_status import_from(const void *exported, size_t bytes, kvf_memory_import *out)
+{
+  const kvf_memory_source source = {getpid(), KVF_MEMORY_NO_DEVICE, exported, bytes, PAGE_BYTES};
+  return host->import(&source, out, message);
 }
 
 TEST(what_is_exported_is_imported)
@@ -93,19 +102,19 @@ TEST(what_is_exported_is_imported)
   size_t bytes = 0;
   kvf_memory_import import;
   assert_int_equal(host->export(&region, exported, &bytes, message), KVF_OK);
-  assert_int_equal(host->import(getpid(), exported, bytes, PAGE_BYTES, &import, message), KVF_OK);
+  assert_int_equal(import_from(exported, bytes, &import), KVF_OK);
   assert_ptr_equal(import.ops, host);
   assert_int_equal(import.base, (uintptr_t)block);
   for (size_t other = 0; other <= KVF_MEMORY_EXPORT_BYTES_MAX; other++) {
     kvf_status expected = other == bytes ? KVF_OK : KVF_TRANSFER_SETUP;
-    assert_int_equal(host->import(getpid(), exported, other, PAGE_BYTES, &import, message), expected);
+    assert_int_equal(import_from(exported, other, &import), expected);
   }
   const uint64_t last = INT64_MAX - PAGE_BYTES;
   const uint64_t past = last + 1;
   const uint64_t null = 0;
-  assert_int_equal(host->import(getpid(), &last, 8, PAGE_BYTES, &import, message), KVF_OK);
-  assert_int_equal(host->import(getpid(), &past, 8, PAGE_BYTES, &import, message), KVF_TRANSFER_SETUP);
-  assert_int_equal(host->import(getpid(), &null, 8, PAGE_BYTES, &import, message), KVF_TRANSFER_SETUP);
+  assert_int_equal(import_from(&last, 8, &import), KVF_OK);
+  assert_int_equal(import_from(&past, 8, &import), KVF_TRANSFER_SETUP);
+  assert_int_equal(import_from(&null, 8, &import), KVF_TRANSFER_SETUP);
 }
 
 TEST(a_step_reads_what_it_can)

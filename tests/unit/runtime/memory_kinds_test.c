@@ -86,7 +86,7 @@ TEST(memory_must_be_of_its_kind)
 {
   pair_node n;
   open_bare(&n, "local,tcp", "");
-  void *test_memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+  void *test_memory = test_memory_allocate(TEST_MEMORY, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
   void *host_memory = n.bases[0];
   assert_int_equal(register_one(&n, host_memory, 3, 0), KVF_INVALID);
   assert_true(pair_logged(&n, "region 0", "its kind of memory is not this library's"));
@@ -124,7 +124,7 @@ TEST(a_transport_that_cannot_serve_is_left_out)
 TEST(a_transport_that_is_required_must_serve)
 {
   pair_node n;
-  void *memory = test_memory_allocate((size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+  void *memory = test_memory_allocate(TEST_MEMORY, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
   for (int only = 0; only < 2; only++) { /* named as required, or the only one */
     open_bare(&n, only ? "local" : "local,tcp", only ? "" : "local,tcp");
     assert_int_equal(register_one(&n, memory, TEST_MEMORY_OTHER, 0), KVF_TRANSFER_SETUP);

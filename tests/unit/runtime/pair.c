@@ -84,7 +84,9 @@ void pair_open_node(pair_node *n, const pair_option *options)
   assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
   for (; options != NULL && options->name != NULL; options++) {
     if (strcmp(options->name, "memory") == 0) {
-      memory = strcmp(options->value, "other") == 0 ? TEST_MEMORY_OTHER : TEST_MEMORY;
+      memory = strcmp(options->value, "cuda") == 0    ? (uint32_t)KVF_MEMORY_CUDA
+               : strcmp(options->value, "other") == 0 ? TEST_MEMORY_OTHER
+                                                      : TEST_MEMORY;
     } else if (strcmp(options->name, "model") == 0) {
       assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
     } else {
@@ -97,7 +99,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
   kvf_region regions[PAIR_REGIONS];
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
     const size_t bytes = (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES;
-    n->bases[i] = memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(bytes);
+    n->bases[i] = memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(memory, bytes);
     n->pool[i] = test_memory_bytes(n->bases[i]);
     regions[i] = (kvf_region){.base = n->bases[i],
                               .stride_bytes = PAIR_BLOCK_BYTES,

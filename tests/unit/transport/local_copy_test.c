@@ -194,8 +194,8 @@ SCENE_TEST(a_chunk_is_copied_in_bounded_calls)
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_OK);
   assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
   assert_all_copied();
-  assert_true(fake.longest_bytes <= KVF_MEMORY_BATCH_BYTES_MAX);
-  assert_true(fake.longest_segments <= KVF_MEMORY_BATCH_RUNS_MAX);
+  assert_true(fake.longest_bytes <= kvf_memory_host.batch_bytes_max);
+  assert_true(fake.longest_segments <= kvf_memory_host.batch_runs_max);
   assert_int_equal(fake.calls, 4);
 }
 
@@ -228,7 +228,7 @@ static void assert_failure(int error, kvf_status expected)
   fake.fail_call = 3;
   fake.error = error;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), expected);
-  assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
+  assert_int_equal(bytes, 2 * kvf_memory_host.batch_bytes_max);
   assert_int_equal(fake.calls, 3);
 }
 
@@ -247,7 +247,7 @@ SCENE_TEST(a_stop_is_seen_at_the_next_call)
   fake.stop_call = 2;
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
-  assert_int_equal(bytes, 2 * KVF_MEMORY_BATCH_BYTES_MAX);
+  assert_int_equal(bytes, 2 * kvf_memory_host.batch_bytes_max);
   assert_int_equal(kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, &bytes), KVF_CANCELLED);
   assert_int_equal(fake.calls, 2);
   assert_int_equal(bytes, 0);

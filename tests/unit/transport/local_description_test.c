@@ -56,11 +56,13 @@ static written write_head(const kvf_local_description *head)
 static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, kvf_memory_import *imports)
 {
   kvf_region_layout all[2 + KVF_GROUPS_MAX] = {layouts[0], layouts[1]};
+  const kvf_memory_devices devices = kvf_memory_devices_of(regions, 2);
   message[0] = '\0';
   kvf_status status =
       kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, all + 2, message);
-  return status != KVF_OK ? status
-                          : kvf_local_import(head, kvf_local_exports(from->bytes, count), all, imports, message);
+  return status != KVF_OK
+             ? status
+             : kvf_local_import(head, kvf_local_exports(from->bytes, count), all, &devices, imports, message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)

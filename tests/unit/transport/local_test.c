@@ -63,13 +63,14 @@ TEST(a_description_names_this_process_and_its_memory)
   const kvf_local_place here = kvf_local_place_here();
   kvf_local_description head;
   kvf_memory_import imports[2];
+  const kvf_memory_devices devices = kvf_memory_devices_of(node.regions, 2);
   kvf_region_layout checksums[KVF_GROUPS_MAX];
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
                                               &node.incarnation, shape.regions, 2, &head, checksums, message),
                    KVF_OK);
   assert_int_equal(kvf_local_import(&head, kvf_local_exports(introduction.description, introduction.description_bytes),
-                                    shape.regions, imports, message),
+                                    shape.regions, &devices, imports, message),
                    KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);

@@ -1,0 +1,235 @@
+/* Memory of NVIDIA GPUs. Whatever is copied is waited for, so that for whoever calls it is as with the host's. */
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/status.h"
+#include "memory/cuda/copy.h"
+#include "memory/cuda/share.h"
+#include "memory/memory.h"
+
+#define CHECKSUM_PIECE_BYTES 65536
+
+static kvf_status open_kind(const char *library, char *message)
+{
+  const kvf_cuda *cuda;
+  return kvf_cuda_load(library, &cuda, message);
+}
+
+static bool works(uint32_t device)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(device);
+  return gpu == NULL || !atomic_load_explicit(&gpu->is_lost, memory_order_relaxed);
+}
+
+/* ---- what a region is ---- */
+
+typedef struct pointer_facts {
+  unsigned memory_type;
+  int ordinal;
+  int is_managed;
+} pointer_facts;
+
+static kvf_cu_result look_at(const kvf_cuda *cuda, kvf_cu_memory address, pointer_facts *out)
+{
+  unsigned attributes[] = {KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                           KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  uint64_t values[3] = {0}; /* api.h: why each has eight bytes */
+  void *data[] = {&values[0], &values[1], &values[2]};
+  kvf_cu_result result = cuda->api.pointer_get_attributes(3, attributes, data, address);
+  *out = (pointer_facts){(unsigned)values[0], (int)(uint32_t)values[1], (int)(uint32_t)values[2]};
+  return result;
+}
+
+/* Whether all from `at` on has been allocated; more than one allocation may lie side by side. */
+static bool is_allocated(const kvf_cuda *cuda, kvf_cu_memory at, uint64_t bytes)
+{
+  const kvf_cu_memory end = at + bytes;
+  while (at < end) {
+    kvf_cu_memory base;
+    size_t length;
+    if (cuda->api.mem_get_address_range(&base, &length, at) != KVF_CUDA_SUCCESS || base + length <= at) {
+      return false;
+    }
+    at = base + length;
+  }
+  return true;
+}
+
+static kvf_status check_there(kvf_cuda_gpu *gpu, const kvf_region *region, char *message)
+{
+  const kvf_cuda *cuda = gpu->cuda;
+  const kvf_cu_memory base = (uintptr_t)region->base;
+  const uint64_t bytes = region->stride_bytes * (region->blocks - 1) + region->block_bytes;
+  pointer_facts facts;
+  kvf_cu_result result = look_at(cuda, base, &facts);
+  if (result != KVF_CUDA_SUCCESS) {
+    return kvf_fail(KVF_INVALID, message, "what is at %p cannot be asked: %s", region->base,
+                    kvf_cuda_error_name(cuda, result));
+  }
+  if (facts.memory_type != KVF_CU_MEMORYTYPE_DEVICE || facts.is_managed != 0) {
+    return kvf_fail(KVF_INVALID, message, "%p is %s, not memory of a CUDA device", region->base,
+                    facts.is_managed != 0    ? "managed memory"
+                    : facts.memory_type == 0 ? "nothing that CUDA knows"
+                                             : "the host's memory");
+  }
+  if ((uint32_t)facts.ordinal != region->device) {
+    return kvf_fail(KVF_INVALID, message, "%p is memory of CUDA device %d, not %u", region->base, facts.ordinal,
+                    (unsigned)region->device);
+  }
+  if (!kvf_address_is_possible(base, bytes) || !is_allocated(cuda, base, bytes)) {
+    return kvf_fail(KVF_INVALID, message, "%llu bytes at %p are not all allocated", (unsigned long long)bytes,
+                    region->base);
+  }
+  return KVF_OK;
+}
+
+static kvf_status check(const kvf_region *region, char *message)
+{
+  kvf_cuda_gpu *gpu;
+  kvf_cuda_stay stay;
+  kvf_status status = kvf_cuda_gpu_of(region->device, &gpu, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "CUDA device %u is lost", (unsigned)region->device);
+  }
+  status = check_there(gpu, region, message);
+  kvf_cuda_leave(&stay);
+  return status;
+}
+
+/* ---- bytes ---- */
+
+static bool copy_in(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count)
+{
+  return kvf_cuda_copy_in(kvf_cuda_gpu_opened(device), to, from, count) == KVF_OK;
+}
+
+static bool copy_out(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count)
+{
+  return kvf_cuda_copy_out(kvf_cuda_gpu_opened(device), to, from, count) == KVF_OK;
+}
+
+typedef struct run_source {
+  uint32_t device;
+  const uint8_t *at;
+  size_t left;
+  uint8_t piece[CHECKSUM_PIECE_BYTES];
+} run_source;
+
+static bool next_piece(void *context, const void **data, size_t *bytes)
+{
+  run_source *source = context;
+  *data = source->piece;
+  *bytes = source->left < sizeof(source->piece) ? source->left : sizeof(source->piece);
+  const struct iovec to = {source->piece, *bytes};
+  const struct iovec from = {(void *)(uintptr_t)source->at, *bytes};
+  if (*bytes > 0 && !copy_out(source->device, &to, &from, 1)) {
+    return false;
+  }
+  source->at += *bytes;
+  source->left -= *bytes;
+  return true;
+}
+
+static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
+{
+  run_source source;
+  source.device = device;
+  source.at = at;
+  source.left = bytes;
+  return kvf_checksum_of_pieces(next_piece, &source, out);
+}
+
+static kvf_status import_region(const kvf_memory_source *source, kvf_memory_import *out, char *message)
+{
+  kvf_status status = kvf_cuda_import(source, out, message);
+  if (status == KVF_OK) {
+    out->ops = &kvf_memory_cuda;
+  }
+  return status;
+}
+
+static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  const struct iovec *to = &batch->to[batch->first];
+  const struct iovec *from = &batch->from[batch->first];
+  const size_t count = batch->count - batch->first;
+  kvf_cuda_gpu *gpu;
+  (void)pid;
+  *bytes = 0;
+  if (!kvf_cuda_import_enter(batch->import, &gpu)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count)
+                                                      : kvf_cuda_copy_out(gpu, to, from, count);
+  kvf_cuda_import_leave(batch->import);
+  for (size_t i = 0; status == KVF_OK && i < count; i++) {
+    *bytes += to[i].iov_len;
+  }
+  return status;
+}
+
+/* ---- ordering points ---- */
+
+static kvf_status mark_point(const kvf_ordering_point *point, void **out)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
+  kvf_cuda_mark *mark;
+  kvf_cuda_stay stay;
+  if (gpu == NULL) {
+    return KVF_INVALID;
+  }
+  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = kvf_cuda_mark_take(gpu, &mark);
+  if (status == KVF_OK) {
+    status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, point->handle));
+    if (status != KVF_OK) {
+      kvf_cuda_mark_give(mark);
+    }
+  }
+  kvf_cuda_leave(&stay);
+  *out = mark;
+  return status;
+}
+
+/* An error is none of completion: what waits for the point runs out, and the node says that the device is lost. */
+static bool is_complete(void *context)
+{
+  kvf_cuda_mark *mark = context;
+  kvf_cuda_stay stay;
+  if (!kvf_cuda_gpu_enter(mark->gpu, &stay)) {
+    return false;
+  }
+  kvf_cu_result result = mark->gpu->cuda->api.event_query(mark->event);
+  kvf_cuda_leave(&stay);
+  return result != KVF_CUDA_ERROR_NOT_READY && kvf_cuda_gpu_status(mark->gpu, result) == KVF_OK;
+}
+
+static void unmark(void *mark)
+{
+  kvf_cuda_mark_give(mark);
+}
+
+const kvf_memory_ops kvf_memory_cuda = {
+    .kind = KVF_MEMORY_CUDA,
+    .batch_runs_max = KVF_CUDA_PIECES_MAX,
+    .batch_bytes_max = UINT64_C(32) << 20,
+    .open = open_kind,
+    .works = works,
+    .check = check,
+    .copy_in = copy_in,
+    .copy_out = copy_out,
+    .checksum = checksum,
+    .mark = mark_point,
+    .is_complete = is_complete,
+    .unmark = unmark,
+    .export = kvf_cuda_export,
+    .unexport = kvf_cuda_unexport,
+    .import = import_region,
+    .release = kvf_cuda_release,
+    .read = read_batch,
+};
