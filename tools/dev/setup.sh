@@ -163,6 +163,18 @@ setup_lmcache() {
     "installing LMCache beside .venv (0.1 GB, 10 s)" install_lmcache
 }
 
+# What ./dev ptx compiles with.
+install_nvrtc() {
+  rm -rf $CACHE/nvrtc
+  pip_install --no-deps --target $CACHE/nvrtc -r $REQUIREMENTS/requirements-ptx.txt
+}
+
+setup_nvrtc() {
+  [ -d $CACHE/nvrtc ] || rm -f $STAMPS/nvrtc
+  locked once nvrtc "$(hash_of $REQUIREMENTS/requirements-ptx.txt)" \
+    "installing NVRTC beside .venv (60 MB, 5 s)" install_nvrtc
+}
+
 # What ./dev bench --peers compares with: for PYTHONPATH.
 install_peers() {
   rm -rf $CACHE/peers
