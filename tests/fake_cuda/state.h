@@ -239,4 +239,9 @@ kvf_cu_result fake_batch(kvf_cu_memory *to, kvf_cu_memory *from, size_t *bytes, 
 /* Waits, with the lock, until the moment is past or the context is lost. */
 kvf_cu_result work_wait(const moment *awaited, const context *owner);
 
+/* ---- kernels (kernel.c), of which these are the library's (shipped.c) ---- */
+
+bool fake_checksums(const fake_cuda_launch *launch);
+bool fake_gather(const fake_cuda_launch *launch);
+
 #endif
