@@ -134,6 +134,8 @@ part_mutants() {
 
 part_tidy() {
   step "clang-tidy" - check_tidy
+  setup_nvrtc
+  step "the kernels for devices, compiled again" - .venv/bin/python tools/dev/ptx.py --check
 }
 
 part_fuzz() {
