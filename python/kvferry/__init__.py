@@ -6,7 +6,7 @@ adapter needs, `kvferry.vllm` vLLM's.
 
 from ._kvferry import VERSION as __version__
 from ._kvferry import Error, Node, prompt_hash, prompt_set_model, report, status_name
-from .records import Load, Publication, Region
+from .records import Load, Point, Publication, Region
 
-__all__ = ["Error", "Load", "Node", "Publication", "Region", "__version__", "prompt_hash", "prompt_set_model", "report",
+__all__ = ["Error", "Load", "Node", "Point", "Publication", "Region", "__version__", "prompt_hash", "prompt_set_model", "report",
            "status_name"]

@@ -11,7 +11,7 @@
 
 from typing import Final, NamedTuple, TypeAlias, TypedDict
 
-from .records import Load, Publication, Region
+from .records import Load, Point, Publication, Region
 
 Lease: TypeAlias = bytes
 Prompt: TypeAlias = bytes
@@ -115,7 +115,9 @@ class Node:
     def ticket_make(self, lease: Lease, prompt: Prompt, blocks: Blocks) -> tuple[int, str | None]:
         """(status, ticket)."""
 
-    def lease_publish(self, publications: list[Publication]) -> list[int]: ...
+    def lease_publish(self, publications: list[Publication], after: Point | None = None) -> list[int]:
+        """`after`: when their bytes are complete; None: they are."""
+
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
     def request_open(self, ticket: str, prompt: Prompt, user: int,
                      options: dict[str, str]) -> tuple[int, RequestInfo | None]:
@@ -131,7 +133,9 @@ class Node:
     def request_stuck(self, request_ids: list[int]) -> list[int]: ...
     def request_cancel(self, request_ids: list[int]) -> list[int]: ...
     def request_detach(self, request_ids: list[int]) -> list[int]: ...
-    def load_start(self, loads: list[Load]) -> list[int]: ...
+    def load_start(self, loads: list[Load], after: Point | None = None) -> list[int]:
+        """`after`: no byte is written before it."""
+
     def load_abort(self, request_ids: list[int]) -> list[int]: ...
     def load_stuck(self, request_ids: list[int]) -> list[int]:
         """OK for each that is not released release_timeout_ms after its outcome."""
@@ -161,6 +165,8 @@ def options() -> list[tuple[str, str, str, str, str]]:
 
 VERSION: Final[str]
 BLOCK_NONE: Final[int]
+MEMORY_HOST: Final[int]
+MEMORY_CUDA: Final[int]
 EVENT_LEASE_ENDED: Final[int]
 EVENT_LOAD: Final[int]
 EVENT_RELEASED: Final[int]

@@ -2,8 +2,23 @@
 
 from typing import NamedTuple
 
-Region = NamedTuple("Region", [("base", int), ("stride_bytes", int), ("block_bytes", int), ("blocks", int), ("heads", int),
-                               ("heads_total", int), ("group", int)])
+
+class Region(NamedTuple):
+    """A kvf_region."""
+
+    base: int
+    stride_bytes: int
+    block_bytes: int
+    blocks: int
+    heads: int
+    heads_total: int
+    group: int
+    memory: int = 0  # MEMORY_HOST
+    device: int = 0
+
+
+Point = NamedTuple("Point", [("memory", int), ("device", int), ("handle", int)])
+"""A kvf_ordering_point."""
 Publication = NamedTuple("Publication", [("lease", bytes), ("prompt", bytes), ("user", int), ("blocks", tuple[bytes, ...])])
 Load = NamedTuple("Load", [("request_id", int), ("ticket", str), ("prompt", bytes), ("timeout_ms", int), ("user", int),
                            ("destination", tuple[bytes, ...])])

@@ -11,7 +11,7 @@ from pathlib import Path
 import kvferry
 import pytest
 from engines import Engine, make_prompt, pack
-from kvferry import Load, Publication, Region, _kvferry
+from kvferry import Load, Point, Publication, Region, _kvferry
 
 MakeEngine = Callable[..., Engine]
 
@@ -85,6 +85,31 @@ def test_an_empty_region_is_refused() -> None:
     node.close()
 
 
+def test_memory_of_another_kind_is_not_taken_for_the_host_s(engine: MakeEngine) -> None:
+    region = engine().pool.regions()[0]
+    for other in (region._replace(memory=_kvferry.MEMORY_CUDA), region._replace(memory=31), region._replace(device=1)):
+        node = kvferry.Node({}, {})
+        with pytest.raises(kvferry.Error) as caught:
+            node.register([other])
+        assert caught.value.status == _kvferry.INVALID
+        node.close()
+
+
+def test_a_point_reaches_the_library(engine: MakeEngine) -> None:
+    """Host memory knows none: what comes with one is refused, and nothing has been published or begun."""
+    p, prompt = engine(), make_prompt(16)
+    _, _, ticket = p.publish([1], prompt)
+    _, lease, _ = p.control.lease_reserve(1, 32)
+    assert lease is not None
+    publications = [Publication(lease, prompt, 0, pack([3]))]
+    loads = [Load(1, ticket, prompt, 0, 0, pack([2]))]
+    for point in (Point(_kvferry.MEMORY_CUDA, 0, 1), Point(_kvferry.MEMORY_HOST, 0, 0)):
+        assert p.rank.lease_publish(publications, point) == [_kvferry.INVALID]
+        assert p.rank.load_start(loads, point) == [_kvferry.INVALID]
+    assert p.rank.lease_publish(publications, None) == [_kvferry.OK]
+    assert p.rank.load_start(loads, None) == [_kvferry.OK]
+
+
 def test_a_control_node_has_no_address(engine: MakeEngine) -> None:
     with pytest.raises(kvferry.Error):
         engine().control.address()
@@ -138,6 +163,11 @@ def test_wrong_types(engine: MakeEngine, call: Callable[[Engine], object]) -> No
     (lambda p: p.rank.load_start([Load(1, "", make_prompt(3), 0, 0, [b""])]), ValueError, "a load, destination: "),
     (lambda p: p.rank.lease_publish([Publication(b"", b"", 0, ())]), ValueError, "a publication, lease: "),
     (lambda p: p.rank.register([Region(1, 2, 3, 1 << 32, 5, 6, 7)]), OverflowError, "a region, blocks: "),
+    (lambda p: p.rank.register([Region(1, 2, 3, 4, 5, 6, 7, "cuda")]), TypeError, "a region, memory: "),
+    (lambda p: p.rank.register([Region(1, 2, 3, 4, 5, 6, 7, 1, -1)]), OverflowError, "a region, device: "),
+    (lambda p: p.rank.load_start([], Point("cuda", 0, 0)), TypeError, "an ordering point, memory: "),
+    (lambda p: p.rank.lease_publish([], Point(1, -1, 0)), OverflowError, "an ordering point, device: "),
+    (lambda p: p.rank.lease_publish([], Point(1, 0, 1 << 64)), OverflowError, "an ordering point, handle: "),
 ])
 def test_what_is_wrong_names_its_field(engine: MakeEngine, call: Callable[[Engine], object], kind: type[Exception],
                                        said: str) -> None:

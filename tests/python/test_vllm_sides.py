@@ -339,14 +339,14 @@ def test_regions_follow_the_groups() -> None:
     caches = {name: layer(POOL_BLOCKS, 2, 32, 32) for group in both.kv_cache_groups for name in group.layer_names}
     regions = regions_of(caches, both, ranks=2)
     assert [region[0] for region in regions] == [tensor.data_ptr() for tensor in caches.values()]
-    assert [region[1:] for region in regions] == [(8192, 8192, POOL_BLOCKS, 2, 4, group) for group in (0, 0, 1, 1)]
+    assert [region[1:] for region in regions] == [(8192, 8192, POOL_BLOCKS, 2, 4, group, 0, 0) for group in (0, 0, 1, 1)]
 
 
 def test_keys_and_values_apart() -> None:
     tensor = layer(2, POOL_BLOCKS, 2, 32, 16)
     regions = regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
     assert [region[0] for region in regions] == [tensor[0].data_ptr(), tensor[1].data_ptr()]
-    assert regions[0][1:] == (4096, 4096, POOL_BLOCKS, 2, 2, 0)
+    assert regions[0][1:] == (4096, 4096, POOL_BLOCKS, 2, 2, 0, 0, 0)
 
 
 @pytest.mark.parametrize("tensor, said", [

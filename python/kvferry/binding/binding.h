@@ -74,6 +74,9 @@ typedef struct kvfpy_batch_kind {
 
 PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_batch_kind *kind, const void *context);
 
+/* The batch of a method (list, after=None): `call` gets a kvfpy_point as its context. */
+PyObject *kvfpy_node_batch_after(kvfpy_node_object *self, PyObject *args, const kvfpy_batch_kind *kind);
+
 /* The batch of a call that takes an id. */
 PyObject *kvfpy_node_ids(kvfpy_node_object *self, PyObject *list, kvf_status (*call)(kvf_node *node, uint64_t id));
 
@@ -114,10 +117,24 @@ Py_ssize_t kvfpy_list_length(PyObject *list);
 
 int kvfpy_to_u32(PyObject *value, void *out);
 int kvfpy_to_u64(PyObject *value, void *out);
+int kvfpy_to_address(PyObject *value, void *out); /* to a void * */
+int kvfpy_to_memory(PyObject *value, void *out);  /* to a kvf_memory_kind, known or not */
 int kvfpy_to_lease(PyObject *value, void *out);
 int kvfpy_to_prompt(PyObject *value, void *out);
 int kvfpy_to_report(PyObject *value, void *out);
 int kvfpy_to_rank(PyObject *value, void *out); /* to a mask with its bit */
+
+/* An ordering point, or none. */
+typedef struct kvfpy_point {
+  kvf_ordering_point point;
+  bool is_given;
+} kvfpy_point;
+
+/* A converter, from None or an object with the point's fields. */
+int kvfpy_to_point(PyObject *value, void *out);
+
+/* For a call: NULL if there is none. */
+const kvf_ordering_point *kvfpy_point_or_null(const kvfpy_point *point);
 
 typedef struct kvfpy_block_table {
   uint32_t *ids; /* owned */
@@ -152,7 +169,7 @@ PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused);
 PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args);
-PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list);
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args);
@@ -163,7 +180,7 @@ PyObject *kvfpy_node_request_released(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_stuck(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_cancel(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list);
-PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_load_stuck(kvfpy_node_object *self, PyObject *list);
 

@@ -111,6 +111,14 @@ PyObject *kvfpy_node_batch(kvfpy_node_object *self, PyObject *list, const kvfpy_
   return result;
 }
 
+PyObject *kvfpy_node_batch_after(kvfpy_node_object *self, PyObject *args, const kvfpy_batch_kind *kind)
+{
+  PyObject *list = NULL;
+  kvfpy_point after = {.is_given = false};
+  return PyArg_ParseTuple(args, "O|O&", &list, kvfpy_to_point, &after) ? kvfpy_node_batch(self, list, kind, &after)
+                                                                       : NULL;
+}
+
 typedef kvf_status (*call_by_id)(kvf_node *node, uint64_t id);
 
 static kvf_status call_id(kvf_node *node, void *item, const void *context)

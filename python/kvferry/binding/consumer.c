@@ -186,8 +186,9 @@ static int to_load_order(PyObject *value, void *out)
 
 static kvf_status call_load_start(kvf_node *node, void *item, const void *context)
 {
-  (void)context;
-  return kvf_load_start(node, &((const load_order *)item)->load);
+  kvf_load_params *load = &((load_order *)item)->load;
+  load->after = kvfpy_point_or_null(context);
+  return kvf_load_start(node, load);
 }
 
 static void load_order_clear(void *item)
@@ -197,10 +198,10 @@ static void load_order_clear(void *item)
   free(order->table.ids);
 }
 
-PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *list)
+PyObject *kvfpy_node_load_start(kvfpy_node_object *self, PyObject *args)
 {
   static const kvfpy_batch_kind kind = {sizeof(load_order), to_load_order, call_load_start, load_order_clear};
-  return kvfpy_node_batch(self, list, &kind, NULL);
+  return kvfpy_node_batch_after(self, args, &kind);
 }
 
 PyObject *kvfpy_node_load_abort(kvfpy_node_object *self, PyObject *list)

@@ -69,6 +69,38 @@ int kvfpy_to_u64(PyObject *value, void *out)
   return 1;
 }
 
+int kvfpy_to_address(PyObject *value, void *out)
+{
+  uint64_t address = 0;
+  int converted = kvfpy_to_u64(value, &address);
+  *(void **)out = (void *)(uintptr_t)address;
+  return converted;
+}
+
+int kvfpy_to_memory(PyObject *value, void *out)
+{
+  uint32_t kind = 0;
+  int converted = kvfpy_to_u32(value, &kind);
+  *(kvf_memory_kind *)out = (kvf_memory_kind)kind;
+  return converted;
+}
+
+int kvfpy_to_point(PyObject *value, void *out)
+{
+  static const kvfpy_field fields[] = {{"memory", kvfpy_to_memory, offsetof(kvf_ordering_point, memory)},
+                                       {"device", kvfpy_to_u32, offsetof(kvf_ordering_point, device)},
+                                       {"handle", kvfpy_to_address, offsetof(kvf_ordering_point, handle)},
+                                       {NULL, NULL, 0}};
+  kvfpy_point *point = out;
+  point->is_given = value != Py_None;
+  return point->is_given ? kvfpy_to_fields(value, "an ordering point", fields, &point->point) : 1;
+}
+
+const kvf_ordering_point *kvfpy_point_or_null(const kvfpy_point *point)
+{
+  return point->is_given ? &point->point : NULL;
+}
+
 static int to_struct(PyObject *value, void *out, size_t bytes, const char *what)
 {
   char *data = NULL;

@@ -186,6 +186,8 @@ static int add_constants(PyObject *module)
     long value;
   } constants[] = {
       {"BLOCK_NONE", (long)KVF_BLOCK_NONE},
+      {"MEMORY_HOST", KVF_MEMORY_HOST},
+      {"MEMORY_CUDA", KVF_MEMORY_CUDA},
       {"EVENT_LEASE_ENDED", KVF_EVENT_LEASE_ENDED},
       {"EVENT_LOAD", KVF_EVENT_LOAD},
       {"EVENT_RELEASED", KVF_EVENT_RELEASED},

@@ -103,23 +103,17 @@ static PyObject *node_close(kvfpy_node_object *self, PyObject *unused)
 
 /* ---- memory and engine ---- */
 
-static int to_address(PyObject *value, void *out)
-{
-  uint64_t address = 0;
-  int converted = kvfpy_to_u64(value, &address);
-  *(void **)out = (void *)(uintptr_t)address;
-  return converted;
-}
-
 static int to_region(PyObject *value, void *out)
 {
-  static const kvfpy_field fields[] = {{"base", to_address, offsetof(kvf_region, base)},
+  static const kvfpy_field fields[] = {{"base", kvfpy_to_address, offsetof(kvf_region, base)},
                                        {"stride_bytes", kvfpy_to_u64, offsetof(kvf_region, stride_bytes)},
                                        {"block_bytes", kvfpy_to_u32, offsetof(kvf_region, block_bytes)},
                                        {"blocks", kvfpy_to_u32, offsetof(kvf_region, blocks)},
                                        {"heads", kvfpy_to_u32, offsetof(kvf_region, heads)},
                                        {"heads_total", kvfpy_to_u32, offsetof(kvf_region, heads_total)},
                                        {"group", kvfpy_to_u32, offsetof(kvf_region, group)},
+                                       {"memory", kvfpy_to_memory, offsetof(kvf_region, memory)},
+                                       {"device", kvfpy_to_u32, offsetof(kvf_region, device)},
                                        {NULL, NULL, 0}};
   return kvfpy_to_fields(value, "a region", fields, out);
 }
@@ -295,7 +289,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("lease_reserve", kvfpy_node_lease_reserve, METH_VARARGS),
     KVFPY_METHOD("lease_release", kvfpy_node_lease_release, METH_O),
     KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),
-    KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_O),
+    KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_VARARGS),
     KVFPY_METHOD("lease_end", kvfpy_node_lease_end, METH_O),
     KVFPY_METHOD("request_open", kvfpy_node_request_open, METH_VARARGS),
     KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),
@@ -305,7 +299,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("request_stuck", kvfpy_node_request_stuck, METH_O),
     KVFPY_METHOD("request_cancel", kvfpy_node_request_cancel, METH_O),
     KVFPY_METHOD("request_detach", kvfpy_node_request_detach, METH_O),
-    KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_O),
+    KVFPY_METHOD("load_start", kvfpy_node_load_start, METH_VARARGS),
     KVFPY_METHOD("load_abort", kvfpy_node_load_abort, METH_O),
     KVFPY_METHOD("load_stuck", kvfpy_node_load_stuck, METH_O),
     {NULL, NULL, 0, NULL},

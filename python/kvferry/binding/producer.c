@@ -89,10 +89,9 @@ static int to_publication(PyObject *value, void *out)
 
 static kvf_status call_lease_publish(kvf_node *node, void *item, const void *context)
 {
-  (void)context;
   const publication *order = item;
   const kvf_blocks blocks = kvfpy_block_table_view(&order->table);
-  return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, NULL, order->user);
+  return kvf_lease_publish(node, &order->lease, &blocks, &order->prompt, kvfpy_point_or_null(context), order->user);
 }
 
 static void publication_clear(void *item)
@@ -100,10 +99,10 @@ static void publication_clear(void *item)
   free(((publication *)item)->table.ids);
 }
 
-PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *list)
+PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *args)
 {
   static const kvfpy_batch_kind kind = {sizeof(publication), to_publication, call_lease_publish, publication_clear};
-  return kvfpy_node_batch(self, list, &kind, NULL);
+  return kvfpy_node_batch_after(self, args, &kind);
 }
 
 static kvf_status call_lease_end(kvf_node *node, void *item, const void *context)
