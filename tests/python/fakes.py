@@ -43,6 +43,8 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
+        self.after: list[tuple[str, Any]] = []
+        """The ordering point of each batch."""
         self.events: list[Any] = []
         self.ranks = 1
         self.loads: dict[int, FakeLoad] = {}
@@ -59,13 +61,14 @@ class FakeNode:
         """The arguments of all calls of this name; those of a batch one after the other."""
         return [argument for call, argument in self.calls if call == name]
 
-    def _batch(self, name: str, items: list[Any]) -> list[int]:
+    def _batch(self, name: str, items: list[Any], after: Any = None) -> list[int]:
+        self.after.append((name, after))
         self.calls += [(name, item) for item in items]
         return [self.status.get(name, _kvferry.OK)] * len(items)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("lease_release", "lease_publish", "lease_end", "request_report", "load_start", "load_abort"):
-            return lambda items: self._batch(name, items)
+            return lambda items, after=None: self._batch(name, items, after)
         raise AttributeError(name)
 
     # ---- as the library's request machine ----

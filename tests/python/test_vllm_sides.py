@@ -25,7 +25,7 @@ from fakes import (  # noqa: E402
     step,
     vllm_config,
 )
-from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
+from kvferry import Load, Node, Publication, Region, _kvferry  # noqa: E402
 from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
@@ -115,6 +115,31 @@ def test_a_lease_that_cannot_be_published_has_ended(rank: tuple[FakeNode, worker
     node.status["lease_publish"] = _kvferry.NO_MEMORY
     side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
     assert side.news() == messages.News(1, ended={9}, unpublished={9})
+
+
+def test_host_memory_has_nothing_to_wait_for(rank: tuple[FakeNode, worker.Worker]) -> None:
+    node, side = rank
+    side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
+    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    assert node.after == [("load_start", None), ("lease_publish", None)]
+
+
+def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode, worker.Worker],
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the stream that is current then: vLLM may have another one at the next step."""
+    node, side = rank
+    regions: list[Region] = []
+    streams = iter((0, 0x77))
+    monkeypatch.setattr(node, "register", regions.extend, raising=False)
+    monkeypatch.setattr(worker, "regions_of", lambda *arguments: [Region(4096, 1, 1, 1, 1, 1, 0, _kvferry.MEMORY_CUDA, 3)])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=(device, next(streams))))
+    side.register({"l0": layer(1)})
+    side.open()
+    side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
+    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    assert node.after == [("load_start", (_kvferry.MEMORY_CUDA, 3, (3, 0))),
+                          ("lease_publish", (_kvferry.MEMORY_CUDA, 3, (3, 0x77)))]
+    assert len(regions) == 1
 
 
 def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:

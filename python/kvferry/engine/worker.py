@@ -12,7 +12,7 @@ from .messages import LORA_CHANGED, Ending, News, Orders
 from .metrics import Data, Meter
 
 if TYPE_CHECKING:
-    from kvferry import Node
+    from kvferry import Node, Point
 
 CONFIRM_S = 0.8  # how long a rank may take to end all of its leases and loads
 CONFIRM_POLL_S = 0.001
@@ -36,6 +36,10 @@ class Worker:
         """Since the last call."""
         return {}
 
+    def work_so_far(self) -> Point | None:
+        """All that the engine has given its device until now; None: its memory is the host's."""
+        return None
+
     # ---- in the order of one step ----
 
     def before_forward(self, orders: Orders) -> None:
@@ -48,7 +52,7 @@ class Worker:
         self._news.refused |= refused
         self._news.released |= refused
         loads = [load for load in orders.load if load.request_id not in refused]
-        for load, status in zip(loads, self._node.load_start(loads)):
+        for load, status in zip(loads, self._node.load_start(loads, self.work_so_far())):
             if status == _kvferry.OK:
                 self._loading.add(load.request_id)
             else:  # no event will come, and nothing has been written
@@ -56,10 +60,11 @@ class Worker:
                 self._news.released.add(load.request_id)
 
     def publish(self, orders: Orders) -> None:
-        """The step's forward is over: the bytes of its prompts are complete."""
+        """The step's forward, and its drafter's, are over, or given to the device: with them the bytes of its prompts are
+        complete."""
         failed = dict.fromkeys(self._have_another_adapter(orders.lease_adapters), LORA_CHANGED)
         publications = [publication for publication in orders.publish if publication.user not in failed]
-        for publication, status in zip(publications, self._node.lease_publish(publications)):
+        for publication, status in zip(publications, self._node.lease_publish(publications, self.work_so_far())):
             if status != _kvferry.OK:
                 failed[publication.user] = _kvferry.status_name(status)
         for lease_id, reason in failed.items():

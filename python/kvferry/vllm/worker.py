@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 
+from kvferry import Point, _kvferry
 from kvferry.engine import worker
 from kvferry.engine.log import logger
 
@@ -14,7 +16,6 @@ from .config import open_node
 from .layout import regions_of
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -27,6 +28,7 @@ class Worker(worker.Worker):
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._kv_caches: dict[str, torch.Tensor] = {}  # until they are registered with the node
+        self._gpu: int | None = None
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._kv_caches = kv_caches
@@ -38,6 +40,7 @@ class Worker(worker.Worker):
         regions = regions_of(self._kv_caches, self._kv_cache_config, self._ranks)
         self._kv_caches = {}
         self._node.register(regions)
+        self._gpu = next((region.device for region in regions if region.memory == _kvferry.MEMORY_CUDA), None)
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(regions),
                     self._kv_cache_config.num_blocks)
 
@@ -45,6 +48,12 @@ class Worker(worker.Worker):
         """Where the rank's node listens: a record for Node.set_ranks()."""
         self.open()
         return self._node.address()
+
+    def work_so_far(self) -> Point | None:
+        """vLLM gives it all to one stream, the current one wherever it calls: zeroing of new blocks, forward, drafter."""
+        if self._gpu is None:
+            return None
+        return Point(_kvferry.MEMORY_CUDA, self._gpu, torch.cuda.current_stream(self._gpu).cuda_stream)
 
     def has_adapter(self, content: Content) -> bool:
         return self._adapters.has(content, self._rank)
