@@ -27,7 +27,8 @@ from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SinkFullAttentionSpec  # noqa: E402
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
-GPU = SimpleNamespace(is_cpu=lambda: False, device_type="cuda")
+GPU = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: True, device_name="cuda")
+OTHER = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: False, device_name="rocm")
 
 
 def documented(section: str) -> list[str]:
@@ -70,20 +71,26 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
             vllm_plugin._begin_to_read(engine)
         return load
 
+    def scattered() -> None:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("VLLM_KV_CACHE_LAYOUT", "LHBNC")
+            start(vllm_config(), GPU)()
+
     parallel = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size")
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
-    refused = [start(vllm_config(), GPU), start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
+    refused = [start(vllm_config(), OTHER), scattered, start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
                *(start(with_parallel(**{name: 2})) for name in parallel), start(vllm_config(ranks=16)), start(beside_nixl, kv_connector="MultiConnector")]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
     assert begun == []
-    engine = vllm_config(ranks=2)
-    start(engine)()
-    assert begun == [engine]
+    for platform in (config.current_platform, GPU):
+        engine = vllm_config(ranks=2)
+        start(engine, platform)()
+        assert begun.pop() is engine and begun == []
 
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "current_platform", GPU)
+    monkeypatch.setattr(config, "current_platform", OTHER)
     for open_node in (lambda: config.open_node(vllm_config(), kv_cache_config()),
                       lambda: config.open_node(vllm_config(), kv_cache_config(), 0)):
         assert message(open_node, config.ConfigError) == documented("Before the model is loaded")[0]
@@ -110,6 +117,7 @@ def test_when_the_cache_is_laid_out() -> None:
         register(good, split, ranks=4),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
         register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),
+        register(torch.zeros(2 * POOL_BLOCKS, 2, 16, 32)),
         register([good]),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta")),
     ]

@@ -375,12 +375,12 @@ def test_keys_and_values_apart() -> None:
 
 
 @pytest.mark.parametrize("tensor, said", [
-    (layer(POOL_BLOCKS, 32, 2, 32), "heads outermost"),
+    (layer(POOL_BLOCKS, 32, 2, 32), "2 heads"),
     (layer(POOL_BLOCKS + 1, 2, 32, 32), "blocks"),
     (layer(POOL_BLOCKS, 2, 32, 64)[..., ::2], "in one piece"),
     ([layer(1)], "not one tensor"),
     (layer(POOL_BLOCKS, 2, 32, 24), "8192 bytes, and the tensor that vLLM shows has 6144"),
-    (torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta"), "host memory"),
+    (torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta"), "memory of cpu and cuda"),
 ])
 def test_a_layout_that_is_not_supported(tensor: Any, said: str) -> None:
     with pytest.raises(LayoutError, match=said):

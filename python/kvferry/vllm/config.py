@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm import envs
 from vllm.platforms import current_platform
 
 from kvferry import Node
@@ -13,7 +14,7 @@ from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
 from .identity import identity_fields
-from .layout import check_groups, slides
+from .layout import SCATTERED, check_groups, slides
 from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ def options_given(vllm_config: VllmConfig) -> Options:
 
 def check_engine(vllm_config: VllmConfig) -> None:
     """What can be told before a model is loaded."""
-    if not current_platform.is_cpu():
-        raise ConfigError(f"kvferry carries KV in host memory, and this engine's is on {current_platform.device_type}; vLLM's "
-                          "host buffers (kv_buffer_device) are not used either")
+    if not (current_platform.is_cpu() or current_platform.is_cuda()):
+        raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, and this engine's is on "
+                          f"{current_platform.device_name}; vLLM's host buffers (kv_buffer_device) are not used either")
+    if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
+        raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
+                          "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
     model = vllm_config.model_config
     for flag, what in (("use_mla", "MLA"), ("is_hybrid", "state-space"), ("is_attention_free", "state-space")):
         if getattr(model, flag):

@@ -12,14 +12,15 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from vllm.config import set_current_vllm_config
 from vllm.platforms import current_platform
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
-from .layout import layer_specs
+from .layout import layer_specs, slots_of
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig
 
 CONFIG_FILES = ("config.json", "params.json")
 NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
@@ -66,18 +67,34 @@ def _positions(model: ModelConfig) -> str:
     return "the same for all limits"
 
 
+def _page(spec: AttentionSpec) -> tuple[object, ...]:
+    """What a token is in a block, apart from its order: quantization, with the place of its scales; whether keys and values
+    are apart; bytes. As it is on any number of ranks."""
+    return (spec.kv_quant_mode.name, slots_of(spec) is not None,
+            spec.real_page_size_bytes // (spec.block_size * spec.num_kv_heads))
+
+
 def _groups(kv_cache_config: KVCacheConfig) -> str:
     """The kinds of layers by group: block ids of one kind must not be taken for another's."""
     kinds = [[[type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS), str(spec.dtype),
-               spec.head_size, name]
+               spec.head_size, *_page(spec), name]
               for name, spec in layer_specs(group)] for group in kv_cache_config.transfer_groups]
     return _digest(kinds)
 
 
+def _backend(vllm_config: VllmConfig) -> str:
+    """What vLLM chooses for the model by its configuration: the scheduler's process has no layers to ask. A layer that has
+    another one has its own pages: _page()."""
+    from vllm.v1.attention.selector import get_attn_backend
+    model = vllm_config.model_config
+    with set_current_vllm_config(vllm_config):
+        return get_attn_backend(model.get_head_size(), model.dtype, vllm_config.cache_config.cache_dtype).get_name()
+
+
 def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
-    """The kernel's packing inside a block: on a CPU it follows the instruction set."""
+    """The kernel's packing inside a block: on a CPU it follows the instruction set, elsewhere the backend."""
     if not current_platform.is_cpu():
-        return current_platform.device_name
+        return _backend(vllm_config)
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
     kernels = {_get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size,
                              vllm_config.cache_config.cache_dtype)

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
-from kvferry import Region
+from kvferry import Region, _kvferry
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
 """Exactly these: kinds derived from them keep other things in their blocks."""
+MEMORY = {"cpu": _kvferry.MEMORY_HOST, "cuda": _kvferry.MEMORY_CUDA}
+"""By torch's kinds of devices."""
+SCATTERED = ("LHBNC", "BHLNC")
+"""vLLM's layouts in which a block is several pieces of memory, one for each head."""
 
 
 DRAFT_MODELS = ("draft_model", "mtp")
@@ -105,15 +109,35 @@ def check_groups(kv_cache_config: KVCacheConfig) -> int:
     return block_tokens.pop()
 
 
-def _pool(name: str, tensor: torch.Tensor, blocks: int, heads: int, heads_total: int, group: int) -> Region:
-    """One region: block i is tensor[i], its heads one after the other."""
-    block = tensor[0]
-    if tensor.shape[0] != blocks or block.shape[0] != heads or not block.is_contiguous():
+def slots_of(spec: AttentionSpec) -> int | None:
+    """What vLLM shows in place of a layer's KV heads, where its kernels keep keys and values apart; else None."""
+    return getattr(spec, "num_head_slots", None)
+
+
+def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
+    """[parts, heads, tokens, content], in any order of memory. Where kernels take smaller blocks than vLLM's scheduler hands
+    out, vLLM shows those: so many parts of each."""
+    parts, heads = tensor.shape[0] // blocks, slots_of(spec) or spec.num_kv_heads
+    block = tensor[:parts]
+    by_stride = sorted(range(block.dim()), key=block.stride, reverse=True)
+    if tensor.dim() != 4 or tensor.shape[:2] != (parts * blocks, heads) or not block.permute(by_stride).is_contiguous():
         raise LayoutError(
             f"layer {name}: KV of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
-            f"[{blocks} blocks, {heads} heads, ...] with every block in one piece and its heads outermost")
-    size = tensor.element_size()
-    return Region(tensor.data_ptr(), tensor.stride(0) * size, block.numel() * size, blocks, heads, heads_total, group)
+            f"[{blocks} blocks, {heads} heads, tokens, content] with every block in one piece")
+    # If tokens go on over the parts, it is the same bytes however many there are: that may differ between P and D.
+    if parts > 1 and (slots_of(spec) or block.stride(0) != block.shape[2] * block.stride(2)):
+        raise LayoutError(f"layer {name}: its kernels keep a block of {spec.block_size} tokens as {parts}: start the engine "
+                          f"with --block-size {spec.block_size // parts}")
+    return block
+
+
+def _region(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: int, group: int) -> Region:
+    """Its `heads` are 1 if they do not lie one after the other in a block: then it cannot be cut for other ranks."""
+    block = _first_block(name, spec, tensor, blocks)
+    size, memory = tensor.element_size(), MEMORY[tensor.device.type]
+    heads = spec.num_kv_heads if block.is_contiguous() and slots_of(spec) is None else 1
+    return Region(tensor.data_ptr(), tensor.stride(0) * len(block) * size, block.numel() * size, blocks, heads, heads, group,
+                  memory, tensor.device.index or 0)
 
 
 def _check_page(name: str, spec: AttentionSpec, regions: list[Region]) -> None:
@@ -123,15 +147,13 @@ def _check_page(name: str, spec: AttentionSpec, regions: list[Region]) -> None:
         raise LayoutError(f"layer {name}: its blocks are {page} bytes, and the tensor that vLLM shows has {carried} of them")
 
 
-def _layer_regions(name: str, tensor: torch.Tensor, blocks: int, heads: int, heads_total: int,
-                   group: int) -> list[Region]:
+def _layer_regions(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: int, group: int) -> list[Region]:
     if not isinstance(tensor, torch.Tensor):
         raise LayoutError(f"layer {name}: its KV is not one tensor")
-    if tensor.device.type != "cpu":
-        raise LayoutError(f"layer {name}: its KV is on {tensor.device}, and kvferry carries host memory only")
-    if tensor.dim() > 2 and tensor.shape[0] == 2 and tensor.shape[1] == blocks:
-        return [_pool(name, half, blocks, heads, heads_total, group) for half in tensor]
-    return [_pool(name, tensor, blocks, heads, heads_total, group)]
+    if tensor.device.type not in MEMORY:
+        raise LayoutError(f"layer {name}: its KV is on {tensor.device}, and kvferry carries memory of {' and '.join(MEMORY)}")
+    halves = tensor if tensor.dim() > 4 and tensor.shape[0] == 2 else [tensor]
+    return [_region(name, spec, half, blocks, group) for half in halves]
 
 
 def regions_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, ranks: int) -> list[Region]:
@@ -142,11 +164,12 @@ def regions_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfi
         for name, spec in layer_specs(group):
             if spec.max_tp_shards is not None and spec.max_tp_shards < ranks:
                 raise LayoutError(f"layer {name}: its KV heads are replicated over {ranks} ranks, not split")
-            of_layer = _layer_regions(name, kv_caches[name], kv_cache_config.num_blocks, spec.num_kv_heads,
-                                      spec.num_kv_heads * ranks, index)
+            of_layer = _layer_regions(name, spec, kv_caches[name], kv_cache_config.num_blocks, index)
             _check_page(name, spec, of_layer)
             for region in of_layer:
                 if region.base not in seen:
                     regions.append(region)
                 seen.add(region.base)
-    return regions
+    # Without heads to cut, a block is one of as many as there are ranks: engines that differ in ranks are incompatible.
+    heads = min((region.heads for region in regions), default=1)
+    return [region._replace(heads=heads, heads_total=heads * ranks) for region in regions]
