@@ -5,6 +5,21 @@
  * *afterwards* takes a sample (head and entry in one call): if the sample says LIVE, no byte of the chunk can have been
  * overwritten by a next owner, because the producer stores the second, with a full barrier, before it gives the blocks
  * back.
+ *
+ * Where blocks are written and copied by devices, whose work is done later than it is asked for, the same holds by five
+ * rules (an event of a device is complete when all that was put on its stream before has been done, as all see it who
+ * read or write later):
+ *   R1  live is stored after an event is complete that was recorded behind the last kernel that wrote the blocks.
+ *   R2  no kernel that writes them is put on any stream until the lease's end has been stored: that it has not run yet
+ *       does not help.
+ *   R3  the reader looks, and finds live, before it asks for the copy; the copy reads its source at its turn in the
+ *       stream, not at any time after the call (CUDA's access order STREAM).
+ *   R4  it takes the sample after an event is complete that was recorded behind the copy. Live then: by R2 all that
+ *       could spoil the blocks was asked for after the last byte was read; by R1 and R3 none was read before its time.
+ *   R5  nothing is put into the destination before an event is complete that was recorded on the engine's stream when
+ *       the load began: the blocks' last owner, and whoever zeroes them, write before it. What the engine asks for
+ *       once it has been told of the outcome comes after the copy.
+ * kvf_ordering_point carries R1 and R5, memory/cuda/copy.c R3 and R4's event; R2 is the engine's.
  */
 #ifndef KVF_BASE_FENCE_H
 #define KVF_BASE_FENCE_H
