@@ -93,6 +93,10 @@ typedef struct kvf_config {
   kvf_log_level log_level;
   kvf_log_fn log; /* NULL: standard error, for which kvf_node_close() waits a second at most */
   void *log_context;
+
+  /* GPUs. */
+  char cuda_library[KVF_PATH_BYTES_MAX];
+  uint32_t device_chunk_bytes;
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -53,11 +53,12 @@ typedef struct kvf_region {
 /* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
  * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other process
  * writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a process
- * that is gone before its successor writes there. A transport that does not serve this kind of
- * memory is left out, as the log says. KVF_EXISTS: registered already. KVF_INVALID: a region is empty, or is not memory
- * of its kind and device as the log says, block_bytes is not a multiple of heads, regions disagree on heads_total, or a
- * group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or
- * one that the option require names, would be left out. */
+ * that is gone before its successor writes there. What is on devices is on one: each has a node of its own. A transport
+ * that does not serve this kind of memory is left out, as the log says. KVF_EXISTS: registered already. KVF_INVALID: a
+ * region is empty, or is not memory of its kind and device as the log says, block_bytes is not a multiple of heads,
+ * regions disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX.
+ * KVF_TRANSFER_SETUP: all transports, or one that the option require names, would be left out, or this machine lacks
+ * what the kind of memory needs, as the log says. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies
@@ -88,8 +89,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *r
  * as you can wait. */
 KVF_API void kvf_node_drain(kvf_node *node);
 
-/* True while no load has failed to be released for release_timeout_ms. An engine that is not healthy should be
- * replaced: some of its blocks cannot be used again. */
+/* True while no load has failed to be released for release_timeout_ms, and the device is not lost on which the memory
+ * is. An engine that is not healthy should be replaced: some of its blocks cannot be used again, or none. */
 KVF_API bool kvf_node_healthy(kvf_node *node);
 
 /* ---- events ---- */

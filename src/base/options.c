@@ -237,6 +237,8 @@ static const kvf_option table[] = {
     NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
     NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
            "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
+    NUMBER(device_chunk_bytes, "bytes", 33554432, 4096, 67108864,
+           "The same where blocks are loaded into the memory of a GPU."),
     NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
     NUMBER(
@@ -248,6 +250,8 @@ static const kvf_option table[] = {
            "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
     TEXT(ucx_library, is_free_of_control_characters, "", "a path, or empty",
          "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
+    TEXT(cuda_library, is_free_of_control_characters, "", "a path, or empty",
+         "CUDA's driver, for the memory of GPUs; empty for the system's libcuda.so.1. One serves the whole process."),
     NUMBER(spin_us, "us", 50, 0, 1000000,
            "How long data threads and copy threads poll for more, after some, before they sleep."),
     TEXT(thread_cpus, is_cpus, "auto", "auto, inherit, or a list like 0-3,8",

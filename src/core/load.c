@@ -147,7 +147,8 @@ static uint64_t divided(uint64_t bytes, uint64_t by)
 /* As few chunks as there can be, but as many for one reader as for another. */
 static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 {
-  const uint64_t chunk_bytes = loads->context->config.chunk_bytes;
+  const kvf_config *config = &loads->context->config;
+  const uint64_t chunk_bytes = loads->pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
   uint64_t bytes = 0;
   uint64_t largest = 1;
   for (uint32_t i = 0; i < slice->load->items_count; i++) {

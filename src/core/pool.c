@@ -20,10 +20,12 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages)
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
   pool->groups = 0;
   pool->heads_total = share.heads_total;
+  pool->is_device = false;
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
     const kvf_part part = kvf_pages_part(pages, i);
     const uint32_t blocks = pages->regions[part.region].blocks;
     bool first = block_bytes[part.group] == 0;
+    pool->is_device = pool->is_device || pages->regions[part.region].memory != KVF_MEMORY_HOST;
     block_bytes[part.group] += (uint64_t)part.unit_bytes * part.rows * part.heads;
     pool->group_blocks[part.group] =
         first || blocks < pool->group_blocks[part.group] ? blocks : pool->group_blocks[part.group];

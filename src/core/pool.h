@@ -16,6 +16,7 @@ typedef struct kvf_pool {
   uint32_t group_blocks[KVF_GROUPS_MAX];
   uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
   uint32_t heads_total;
+  bool is_device; /* some of it is not the host's */
 } kvf_pool;
 
 /* There are regions, and the pages are valid. KVF_NO_MEMORY: there is no pool then, as before. */

@@ -121,15 +121,14 @@ static inline bool kvf_address_is_possible(uint64_t address, uint64_t bytes)
 uint32_t kvf_memory_kinds(const kvf_region *regions, uint32_t count);
 bool kvf_memory_all_are_addressable(const kvf_region *regions, uint32_t count);
 bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count);
-/* False: a device is lost. */
-bool kvf_memory_works(const kvf_region *regions, uint32_t count);
-
 /* The devices that they are on, by kind; KVF_MEMORY_NO_DEVICE where there are none. */
 typedef struct kvf_memory_devices {
   uint32_t of_kind[KVF_MEMORY_KINDS_MAX];
 } kvf_memory_devices;
 
 kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t count);
+/* False: one of them is lost. */
+bool kvf_memory_works(const kvf_memory_devices *devices);
 /* Whether each is memory of its kind, which may be an unknown one, and all of a kind are on one device; their layouts
  * are valid. KVF_INVALID: the message says which is not. Else as check(). */
 KVF_MUST_USE kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message);

@@ -31,16 +31,6 @@ bool kvf_memory_any_has_points(const kvf_region *regions, uint32_t count)
   return any;
 }
 
-bool kvf_memory_works(const kvf_region *regions, uint32_t count)
-{
-  bool all = true;
-  for (uint32_t i = 0; i < count; i++) {
-    const kvf_memory_ops *ops = kvf_memory_ops_of(regions[i].memory);
-    all = all && (ops->works == NULL || ops->works(regions[i].device));
-  }
-  return all;
-}
-
 kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t count)
 {
   kvf_memory_devices devices;
@@ -49,6 +39,17 @@ kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t cou
     devices.of_kind[regions[i - 1].memory] = regions[i - 1].device;
   }
   return devices;
+}
+
+bool kvf_memory_works(const kvf_memory_devices *devices)
+{
+  bool all = true;
+  for (uint32_t kind = 0; kind < KVF_MEMORY_KINDS_MAX; kind++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
+    const uint32_t device = devices->of_kind[kind];
+    all = all && (device == KVF_MEMORY_NO_DEVICE || ops->works == NULL || ops->works(device));
+  }
+  return all;
 }
 
 static kvf_status check(const kvf_region *region, const kvf_memory_devices *devices, char *message)

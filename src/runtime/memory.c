@@ -60,17 +60,39 @@ static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_wel
   return kvf_pages_are_valid(&(kvf_pages){welcome->regions, count, welcome->layout}) ? KVF_OK : KVF_INVALID;
 }
 
-static void set_ordering(kvf_node *node, kvf_ordering *ordering)
+/* Looks for what the kinds of the registered memory need, and for a library that was named, whose kind may be a peer's.
+ * KVF_TRANSFER_SETUP: a kind that is registered cannot be used. */
+static kvf_status open_kinds(kvf_node *node, uint32_t kinds)
+{
+  for (uint32_t kind = 0; kind < KVF_MEMORY_KINDS_MAX; kind++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
+    const bool is_ours = (kinds >> kind & 1) != 0;
+    if (ops == NULL || ops->open == NULL || (!is_ours && node->config.cuda_library[0] == '\0')) {
+      continue;
+    }
+    char message[KVF_MESSAGE_BYTES_MAX];
+    kvf_status status = ops->open(node->config.cuda_library, message);
+    kvf_log(&node->logger, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_ERROR, "%s", message);
+    if (status != KVF_OK && is_ours) {
+      return status;
+    }
+  }
+  return KVF_OK;
+}
+
+/* With the devices that the memory is on, if there is any. */
+static void set_ordering(kvf_node *node, kvf_ordering *ordering, uint32_t regions_count)
 {
   (void)pthread_mutex_lock(&node->lock);
   node->ordering = ordering;
+  node->devices = kvf_memory_devices_of(node->regions, regions_count);
   (void)pthread_mutex_unlock(&node->lock);
 }
 
 static void clear_memory(kvf_node *node)
 {
   kvf_ordering_close(node->ordering); /* set under register_lock only, which is held */
-  set_ordering(node, NULL);
+  set_ordering(node, NULL, 0);
   kvf_checksummer_stop(node->checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
@@ -185,6 +207,9 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     status = make_welcome(node, layout, &welcome);
   }
   if (status == KVF_OK) {
+    status = open_kinds(node, kvf_memory_kinds(regions, count));
+  }
+  if (status == KVF_OK) {
     char message[KVF_MESSAGE_BYTES_MAX];
     status = kvf_memory_check(regions, (uint32_t)count, message);
     if (status != KVF_OK) {
@@ -200,7 +225,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   if (status == KVF_OK) {
     kvf_ordering *ordering;
     status = kvf_ordering_open(node, &ordering);
-    set_ordering(node, ordering);
+    set_ordering(node, ordering, count);
   }
   if (status == KVF_OK) {
     status = set_transports(node, &welcome.layout);

@@ -249,6 +249,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
   node->config = options;
   node->fence_fd = -1;
   node->wake_fd = -1;
+  node->devices = kvf_memory_devices_of(NULL, 0);
   node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (node->event_fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
@@ -359,7 +360,7 @@ void kvf_node_drain(kvf_node *node)
 bool kvf_node_healthy(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool healthy = kvf_core_is_healthy(node->core);
+  bool healthy = kvf_core_is_healthy(node->core) && kvf_memory_works(&node->devices);
   kvf_node_leave(node, now_ns);
   return healthy;
 }

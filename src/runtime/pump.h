@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "core/core.h"
+#include "memory/memory.h"
 #include "runtime/log_sink.h"
 #include "transport/transport.h"
 
@@ -72,6 +73,7 @@ struct kvf_node {
   kvf_checksummer *checksummer;  /* while there is memory; NULL: option checksum is off */
   kvf_ordering *ordering;        /* under the lock; NULL: this memory knows no ordering points */
   uint64_t last_point;           /* under the lock: the number that a load's was given last */
+  kvf_memory_devices devices;    /* under the lock: where it is */
   bool memory_set;               /* the transports have it */
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 
