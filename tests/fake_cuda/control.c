@@ -8,7 +8,7 @@
 #include "state.h"
 
 #define DELAY_NS UINT64_C(50000)
-#define BATCH_MAX 4096
+#define BATCH_MAX 2048
 #define DEVICES 2
 
 typedef struct counted {

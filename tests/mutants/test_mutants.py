@@ -15,6 +15,9 @@ from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mu
 
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
 PAGES = "build/tests/unit/wire/unit_wire_pages"
+DEVICE = "build/tests/unit/runtime/unit_runtime_device"
+CALLS = "build/tests/unit/runtime/unit_runtime_device_calls"
+UNITS = {"pages": PAGES, "device": DEVICE, "device_calls": CALLS}
 ONLY_THERE = {"litmus streams": "x86_64"}
 """Where other processors cannot show it."""
 LIMIT_S = 600
@@ -24,7 +27,7 @@ def build(folder: Path) -> None:
     if not (folder / "build/build.ninja").exists():
         subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
                        cwd=folder, check=True, capture_output=True)
-    done = subprocess.run(["ninja", "-C", "build", "--quiet", *(name.removeprefix("build/") for name in (SIM, LITMUS, PAGES))],
+    done = subprocess.run(["ninja", "-C", "build", "--quiet", *(name.removeprefix("build/") for name in (SIM, LITMUS, *UNITS.values()))],
                           cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
@@ -44,8 +47,8 @@ def command(catcher: str) -> list[str] | None:
         return None
     if catcher == "sim":
         return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
-    if catcher == "pages":
-        return ["sh", "-c", f"! {PAGES}"]
+    if catcher in UNITS:
+        return ["sh", "-c", f"! {UNITS[catcher]}"]
     program, _, mode = catcher.partition(" ")
     if program != "litmus":
         raise MutantError(f"there is no such test: {catcher}")

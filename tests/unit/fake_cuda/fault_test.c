@@ -63,21 +63,21 @@ TEST(a_batch_of_too_many_breaks_the_context)
   gpu_begin(1, true);
   const kvf_cu_memory from = gpu_allocate(BYTES);
   const kvf_cu_memory to = gpu_allocate(BYTES);
-  kvf_cu_memory tos[4097];
-  kvf_cu_memory froms[4097];
-  size_t sizes[4097];
+  kvf_cu_memory tos[2049];
+  kvf_cu_memory froms[2049];
+  size_t sizes[2049];
   size_t first = 0;
   size_t failed;
   kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-  for (size_t i = 0; i < 4097; i++) {
+  for (size_t i = 0; i < 2049; i++) {
     tos[i] = to + i;
     froms[i] = from + i;
     sizes[i] = 1;
   }
   kvf_cu_stream stream = gpu_stream();
-  assert_int_equal(gpu->memcpy_batch_async(tos, froms, sizes, 4096, &attributes, &first, 1, &failed, stream),
+  assert_int_equal(gpu->memcpy_batch_async(tos, froms, sizes, 2048, &attributes, &first, 1, &failed, stream),
                    KVF_CUDA_SUCCESS);
-  assert_int_equal(gpu->memcpy_batch_async(tos, froms, sizes, 4097, &attributes, &first, 1, &failed, stream),
+  assert_int_equal(gpu->memcpy_batch_async(tos, froms, sizes, 2049, &attributes, &first, 1, &failed, stream),
                    KVF_CUDA_ERROR_LAUNCH_FAILED);
   assert_int_equal(gpu->memcpy_async(to, from, 1, stream), KVF_CUDA_ERROR_LAUNCH_FAILED);
 }

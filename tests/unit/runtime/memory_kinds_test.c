@@ -41,13 +41,15 @@ static void expect_load(pair *p, uint32_t seed, const char *transport)
 TEST(blocks_come_whole_between_all_kinds)
 {
   static const char *const transports[] = {"local", "tcp"};
-  static const char *const kinds[][2] = {{"test", "test"}, {NULL, "test"}, {"test", NULL}};
-  for (size_t i = 0; i < (size_t)2 * 3 * 2; i++) {
+  static const char *const kinds[][2] = {{"test", "test"}, {NULL, "test"}, {"test", NULL},   {"cuda", "cuda"},
+                                         {NULL, "cuda"},   {"cuda", NULL}, {"cuda", "test"}, {"test", "cuda"}};
+  const size_t pairs = sizeof(kinds) / sizeof(kinds[0]);
+  for (size_t i = 0; i < 2 * pairs * 2; i++) {
     const char *transport = transports[i % 2];
-    const char *checksum = i >= 6 ? "on" : "off";
+    const char *checksum = i >= 2 * pairs ? "on" : "off";
     pair p;
-    pair_open_node(&p.producer, options(kinds[i / 2 % 3][0], transport, checksum));
-    pair_open_node(&p.consumer, options(kinds[i / 2 % 3][1], transport, checksum));
+    pair_open_node(&p.producer, options(kinds[i / 2 % pairs][0], transport, checksum));
+    pair_open_node(&p.consumer, options(kinds[i / 2 % pairs][1], transport, checksum));
     expect_load(&p, (uint32_t)i, transport);
     pair_close(&p);
     assert_int_equal(test_memory_imports(), 0);

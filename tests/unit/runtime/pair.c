@@ -68,6 +68,20 @@ static void free_log(pair_log *log)
   free(log);
 }
 
+static uint32_t memory_named(const char *name)
+{
+  static const struct {
+    const char *name;
+    uint32_t memory;
+  } kinds[] = {
+      {"host", KVF_MEMORY_HOST}, {"cuda", KVF_MEMORY_CUDA}, {"test", TEST_MEMORY}, {"other", TEST_MEMORY_OTHER}};
+  size_t i = 0;
+  while (strcmp(kinds[i].name, name) != 0) {
+    i++;
+  }
+  return kinds[i].memory;
+}
+
 void pair_open_node(pair_node *n, const pair_option *options)
 {
   kvf_config config;
@@ -84,9 +98,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
   assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
   for (; options != NULL && options->name != NULL; options++) {
     if (strcmp(options->name, "memory") == 0) {
-      memory = strcmp(options->value, "cuda") == 0    ? (uint32_t)KVF_MEMORY_CUDA
-               : strcmp(options->value, "other") == 0 ? TEST_MEMORY_OTHER
-                                                      : TEST_MEMORY;
+      memory = memory_named(options->value);
     } else if (strcmp(options->name, "model") == 0) {
       assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
     } else {

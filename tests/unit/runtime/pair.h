@@ -49,9 +49,9 @@ typedef struct pair_option {
 /* What the pages of nodes that are opened from now on are; NULL: each region is a part. */
 extern const kvf_layout *pair_layout;
 
-/* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "test" or
- * "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a peer
- * counts as stalled only after a time that no busy machine makes it wait. */
+/* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "host",
+ * "cuda", "test" or "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a
+ * peer counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */

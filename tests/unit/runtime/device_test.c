@@ -1,0 +1,251 @@
+/* Two nodes whose memory is a GPU's, as engines use them: blocks are written by kernels that run later, publications
+ * and loads come with the stream, blocks change owners. The fake driver does the work as late and as much out of order
+ * as CUDA allows; each seed is another course of it. Rules R1 to R5 of base/fence.h. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "../../memory_kind.h"
+#include "../../sanitizer.h"
+#include "base/prng.h"
+#include "fake_cuda.h"
+#include "memory/cuda/load.h"
+#include "pair.h"
+#include "test.h"
+
+#define BLOCKS 4
+#define FIRST 20
+#define PATIENCE_MS 20000
+
+static const kvf_cuda *cuda;
+static kvf_cu_context context;
+static kvf_cu_function fill;
+static pair p;
+
+/* ---- an engine's work ---- */
+
+/* One side's. */
+typedef struct engine {
+  pair_node *node;
+  bool is_device;
+  kvf_cu_stream stream;
+  kvf_ordering_point point;
+} engine;
+
+static engine producer;
+static engine consumer;
+
+static void enter(void)
+{
+  kvf_cu_module module;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  if (cuda == NULL) {
+    assert_int_equal(kvf_cuda_load(FAKE_CUDA_LIBRARY, &cuda, message), KVF_OK);
+    assert_int_equal(kvf_cuda_context_retain(cuda, &cuda->devices[0], &context, message), KVF_OK);
+    assert_int_equal(cuda->api.ctx_push_current(context), KVF_CUDA_SUCCESS);
+    assert_int_equal(cuda->api.module_load_data(&module, "image"), KVF_CUDA_SUCCESS);
+    assert_int_equal(cuda->api.module_get_function(&fill, module, "fake_fill"), KVF_CUDA_SUCCESS);
+  }
+}
+
+static engine engine_of(pair_node *node, const char *kind)
+{
+  engine made = {.node = node, .is_device = strcmp(kind, "cuda") == 0};
+  if (made.is_device) {
+    assert_int_equal(cuda->api.stream_create_with_priority(&made.stream, KVF_CU_STREAM_NON_BLOCKING, 0),
+                     KVF_CUDA_SUCCESS);
+    made.point = (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = made.stream};
+  }
+  return made;
+}
+
+static const kvf_ordering_point *point_of(const engine *one)
+{
+  return one->is_device ? &one->point : NULL;
+}
+
+/* Not a race with readers that are too late: pair.c. */
+__attribute__((no_sanitize("thread"))) static void write_now(uint8_t *to, uint8_t value)
+{
+  for (size_t i = 0; i < PAIR_BLOCK_BYTES; i++) {
+    to[i] = value;
+  }
+}
+
+/* At the stream's turn, by a kernel; or at once. */
+static void write_block(const engine *one, uint32_t block, uint8_t value)
+{
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    const size_t offset = (size_t)block * PAIR_BLOCK_BYTES;
+    uint64_t values[] = {(uintptr_t)one->node->bases[region] + offset, PAIR_BLOCK_BYTES, value};
+    void *arguments[] = {&values[0], &values[1], &values[2]};
+    if (one->is_device) {
+      assert_int_equal(cuda->api.launch_kernel(fill, 1, 1, 1, 32, 1, 1, 0, one->stream, arguments, NULL),
+                       KVF_CUDA_SUCCESS);
+    } else {
+      write_now(one->node->pool[region] + offset, value);
+    }
+  }
+}
+
+static bool block_is(const engine *one, uint32_t block, uint8_t value)
+{
+  bool is = true;
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    const uint8_t *bytes = one->node->pool[region] + (size_t)block * PAIR_BLOCK_BYTES;
+    is = is && bytes[0] == value && memcmp(bytes, bytes + 1, PAIR_BLOCK_BYTES - 1) == 0;
+  }
+  return is;
+}
+
+static void finish(const engine *one)
+{
+  kvf_cu_event end;
+  if (one->is_device) {
+    assert_int_equal(cuda->api.event_create(&end, KVF_CU_EVENT_DISABLE_TIMING), KVF_CUDA_SUCCESS);
+    assert_int_equal(cuda->api.event_record(end, one->stream), KVF_CUDA_SUCCESS);
+    assert_int_equal(cuda->api.event_synchronize(end), KVF_CUDA_SUCCESS);
+    assert_int_equal(cuda->api.event_destroy(end), KVF_CUDA_SUCCESS);
+  }
+}
+
+/* ---- rounds ---- */
+
+typedef struct round_counts {
+  unsigned loaded;
+  unsigned refused;
+} round_counts;
+
+static void sleep_us(uint64_t us)
+{
+  const struct timespec pause = {.tv_nsec = (long)us * 1000};
+  (void)nanosleep(&pause, NULL);
+}
+
+/* The load's outcome, and then its release. */
+static kvf_status wait_for_load(uint64_t id)
+{
+  const uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
+  kvf_status status = KVF_DEADLINE;
+  kvf_event event;
+  for (;;) {
+    if (kvf_node_poll(p.consumer.node, &event, 1) == 0) {
+      assert_true(pair_now_ms() < until_ms);
+      sleep_us(20);
+    } else if (event.id == id && event.kind == KVF_EVENT_LOAD) {
+      status = (kvf_status)event.u.report.status;
+    } else if (event.id == id && event.kind == KVF_EVENT_RELEASED) {
+      return status;
+    }
+  }
+}
+
+/* A lease of blocks that the producer's engine writes, and that may get their next owner while they are read. */
+static void run_round(uint64_t seed, round_counts *counts)
+{
+  kvf_prng prng = {seed};
+  const uint8_t value = (uint8_t)(1 + kvf_prng_below(&prng, 120));
+  const uint8_t next_value = (uint8_t)(value + 120);
+  const uint64_t what_next = kvf_prng_below(&prng, 4);
+  const bool ends_early = what_next < 2;
+  const bool aborts = what_next == 2;
+  pair_ticket ticket;
+  fake_cuda_seed(seed);
+  pair_offer(&p.producer, (uint32_t)kvf_prng_below(&prng, PAIR_BLOCKS), BLOCKS, (uint32_t)seed, false, &ticket);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    write_block(&producer, ticket.blocks[i], value);
+    write_block(&consumer, FIRST + i, 0); /* as engines zero new blocks */
+  }
+  assert_int_equal(pair_publish_after(&p.producer, &ticket, point_of(&producer)), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, seed, FIRST, point_of(&consumer)), KVF_OK);
+  if (ends_early) {
+    sleep_us(kvf_prng_below(&prng, 600));
+    (void)kvf_lease_end(p.producer.node, &ticket.lease);
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+      write_block(&producer, ticket.blocks[i], next_value);
+    }
+  }
+  if (aborts) {
+    sleep_us(kvf_prng_below(&prng, 600));
+    (void)kvf_load_abort(p.consumer.node, seed);
+  }
+  kvf_status status = wait_for_load(seed);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    if (status == KVF_OK && !block_is(&consumer, FIRST + i, value)) {
+      fail_msg("seed %llu: block %u is wrong", (unsigned long long)seed, i);
+    }
+    write_block(&consumer, FIRST + i, 255); /* the next owner here: nobody else writes any more */
+  }
+  counts->loaded += status == KVF_OK ? 1 : 0;
+  counts->refused += status == KVF_OK ? 0 : 1;
+  assert_true(status == KVF_OK || (ends_early && status == KVF_LEASE_EXPIRED) || (aborts && status == KVF_ABORTED));
+  (void)kvf_lease_end(p.producer.node, &ticket.lease);
+  (void)pair_wait_lease_end(&p.producer, ticket.lease.id, PATIENCE_MS);
+  assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+  finish(&consumer);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(block_is(&consumer, FIRST + i, 255));
+  }
+}
+
+/* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
+static unsigned seeds_count(void)
+{
+  const char *asked = getenv("KVFERRY_TEST_SEEDS");
+  return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? 40 : 150;
+}
+
+static void run_seeds(const char *from, const char *to, const char *transport, const char *checksum)
+{
+  const pair_option of_producer[] = {{"transports", transport}, {"checksum", checksum},  {"memory", from},
+                                     {"backoff_min_ms", "1"},   {"backoff_max_ms", "1"}, {NULL, NULL}};
+  const pair_option of_consumer[] = {{"transports", transport}, {"checksum", checksum},  {"memory", to},
+                                     {"backoff_min_ms", "1"},   {"backoff_max_ms", "1"}, {NULL, NULL}};
+  round_counts counts = {0};
+  enter();
+  pair_open_node(&p.producer, of_producer);
+  pair_open_node(&p.consumer, of_consumer);
+  producer = engine_of(&p.producer, from);
+  consumer = engine_of(&p.consumer, to);
+  for (unsigned seed = 1; seed <= seeds_count(); seed++) {
+    run_round(seed, &counts);
+  }
+  print_message("%s to %s over %s: loaded %u, refused %u\n", from, to, transport, counts.loaded, counts.refused);
+  assert_true(counts.loaded > 0 && counts.refused > 0);
+  finish(&producer);
+  pair_close(&p);
+}
+
+TEST(device_to_device_over_local)
+{
+  run_seeds("cuda", "cuda", "local", "off");
+}
+
+TEST(device_to_host_over_local)
+{
+  run_seeds("cuda", "host", "local", "off");
+}
+
+TEST(host_to_device_over_local)
+{
+  run_seeds("host", "cuda", "local", "off");
+}
+
+TEST(device_to_device_with_checksums)
+{
+  run_seeds("cuda", "cuda", "local", "on");
+}
+
+TEST(device_to_device_over_tcp)
+{
+  run_seeds("cuda", "cuda", "tcp", "off");
+}
+
+TEST(device_to_host_over_tcp)
+{
+  run_seeds("cuda", "host", "tcp", "off");
+}
+
+TEST(host_to_device_over_tcp)
+{
+  run_seeds("host", "cuda", "tcp", "off");
+}
