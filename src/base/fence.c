@@ -10,11 +10,14 @@ kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim
       memcmp(&sample->head.incarnation, &claim->incarnation, sizeof(claim->incarnation)) != 0) {
     return KVF_PEER_RESTARTED;
   }
-  if (sample->entry.word < kvf_fence_word_live(claim->lease_id)) {
-    return KVF_NOT_PUBLISHED;
-  }
   if (sample->entry.word > kvf_fence_word_live(claim->lease_id)) {
     return KVF_LEASE_EXPIRED;
+  }
+  if (sample->head.generation != claim->generation) {
+    return KVF_AGAIN;
+  }
+  if (sample->entry.word < kvf_fence_word_live(claim->lease_id)) {
+    return KVF_NOT_PUBLISHED;
   }
   if (sample->entry.digest != claim->digest) {
     return KVF_BAD_TICKET;

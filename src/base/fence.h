@@ -20,6 +20,10 @@
  *       the load began: the blocks' last owner, and whoever zeroes them, write before it. What the engine asks for
  *       once it has been told of the outcome comes after the copy.
  * kvf_ordering_point carries R1 and R5, memory/cuda/copy.c R3 and R4's event; R2 is the engine's.
+ *
+ * A rank may register other memory in its life, and ids go on: what a reader knows of the blocks of a lease (addresses,
+ * mappings, keys, layout) is of the registration that it was told of. The head says which one the live words are of: it
+ * is stored before the first of them, and after the last lease of the one before has ended.
  */
 #ifndef KVF_BASE_FENCE_H
 #define KVF_BASE_FENCE_H
@@ -28,7 +32,7 @@
 
 #include "kvferry/types.h"
 
-#define KVF_FENCE_MAGIC UINT64_C(0x31656e656672766b) /* "kvrfene1" */
+#define KVF_FENCE_MAGIC UINT64_C(0x32656e656672766b) /* "kvrfene2" */
 #define KVF_INCARNATION_BYTES 16
 
 /* The random id of a node's life. */
@@ -40,6 +44,7 @@ typedef struct kvf_fence_head {
   uint64_t magic;
   kvf_incarnation incarnation;
   uint64_t slots;
+  uint64_t generation; /* of the registered memory: the registrations in the life of the node; 0: there is none */
 } kvf_fence_head;
 
 typedef struct kvf_fence_entry {
@@ -53,9 +58,10 @@ typedef struct kvf_fence_sample {
   kvf_fence_entry entry;
 } kvf_fence_sample;
 
-/* What a reader expects: the lease that its ticket names. */
+/* What a reader expects: the lease that its ticket names, in the memory that its link was made for. */
 typedef struct kvf_fence_claim {
   kvf_incarnation incarnation;
+  uint64_t generation;
   uint64_t lease_id;
   uint64_t digest;
 } kvf_fence_claim;
@@ -85,7 +91,9 @@ static inline size_t kvf_fence_table_bytes(uint32_t slots)
 
 /* The one check that every transport's reader uses.
  * KVF_OK: live, the bytes are good. KVF_NOT_PUBLISHED: ask again. KVF_LEASE_EXPIRED: ended. KVF_PEER_RESTARTED: another
- * process' table, or none. KVF_BAD_TICKET: the lease covers other blocks, or another prompt, than the ticket says. */
+ * process' table, or none. KVF_AGAIN: not ended, and of another registration than the link is for: ask the peer for its
+ * memory again, and make another. KVF_BAD_TICKET: the lease covers other blocks, or another prompt, than the ticket
+ * says. */
 KVF_MUST_USE kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim);
 
 /* Of all groups together. */

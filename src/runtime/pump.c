@@ -88,6 +88,7 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
   kvf_link_spec spec = {.user = action->link_id,
                         .peer = action->address,
                         .incarnation = action->incarnation,
+                        .generation = action->welcome->generation,
                         .session_id = action->welcome->session_id,
                         .session_key = *action->session_key,
                         .description = offer->description,

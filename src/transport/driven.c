@@ -163,6 +163,7 @@ bool kvf_driven_link_init(kvf_driven_link *link, kvf_transport *transport, const
   kvf_list_init(&link->in_connecting);
   link->peer = spec->peer;
   link->incarnation = spec->incarnation;
+  link->peer_generation = spec->generation;
   link->pages = pages;
   return true;
 }

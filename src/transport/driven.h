@@ -73,8 +73,9 @@ struct kvf_driven_link {
   uint64_t deadline_ns; /* to come up */
   kvf_address peer;
   kvf_incarnation incarnation;
-  uint64_t generation; /* a link is for one memory only */
-  kvf_paging *pages;   /* the peer's */
+  uint64_t peer_generation; /* a link is for one memory of the peer's only, */
+  uint64_t generation;      /* and for one of ours */
+  kvf_paging *pages;        /* the peer's */
 };
 
 /* The first member of a read. */

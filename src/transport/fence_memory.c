@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -117,6 +118,26 @@ void kvf_fence_table_close(void *table, uint32_t slots)
   if (table != NULL) {
     (void)munmap(table, kvf_fence_table_bytes(slots));
   }
+}
+
+/* The head's generation alone changes in the life of a table. */
+static const _Atomic uint64_t *generation_of(const void *table)
+{
+  const void *at = (const uint8_t *)table + offsetof(kvf_fence_head, generation);
+  return at;
+}
+
+void kvf_fence_store_generation(void *table, uint64_t generation)
+{
+  atomic_thread_fence(memory_order_seq_cst);
+  atomic_store_explicit((_Atomic uint64_t *)generation_of(table), generation, memory_order_release);
+  atomic_thread_fence(memory_order_seq_cst);
+}
+
+uint64_t kvf_fence_generation(const void *table)
+{
+  atomic_thread_fence(memory_order_acquire);
+  return atomic_load_explicit(generation_of(table), memory_order_acquire);
 }
 
 static shared_entry *entry_at(void *table, uint32_t slot)

@@ -7,7 +7,8 @@
 
 #include "base/fence.h"
 
-/* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation. Pages of
+/* Makes a table of `slots` entries, all of them below any lease's live word, with a head of this incarnation, and no
+ * memory registered. Pages of
  * their own, shared and not inherited by a forked child: a store never goes to a private copy of a page that a reader
  * does not see. On success *out is the caller's, for kvf_fence_table_close(), and *fd, if it is wanted, for
  * kvf_own_fd_close(): the file, which a process of the same user can map. KVF_NO_MEMORY: *out is NULL; also without
@@ -23,6 +24,10 @@ void *kvf_fence_table_map(pid_t pid, uint32_t fd, uint32_t slots, const kvf_inca
 /* Unmaps it. No reader may be left in this process; one in another process that looks here by address finds nothing and
  * fails. NULL is allowed. */
 void kvf_fence_table_close(void *table, uint32_t slots);
+
+/* The memory that is registered from here on is of this generation; 0: there is none. All leases have ended, and the
+ * first of the new memory's is not live yet. */
+void kvf_fence_store_generation(void *table, uint64_t generation);
 
 /* What others have scribbled into the table does not matter to either: the lease table of the core knows the words, and
  * that they only grow.

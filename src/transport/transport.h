@@ -7,7 +7,8 @@
  * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after
  * which nothing writes to the chunk's destination any more: that is what "released" rests on. A read that has status
  * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied, and its first byte was
- * copied after the lease had been found live: where it had not, nothing was copied and the sample says so. The host
+ * copied after the lease had been found live, in the memory that the link is for: where it had not, nothing was copied
+ * and the sample says so. The host
  * judges the sample. Where both sides have checksums, KVF_OK says too that all items agree with theirs; KVF_CHECKSUM,
  * which carries a sample as well, that one does not: the sample's judgement goes first. cancel() asks for an early end:
  * read_done() still comes, with KVF_CANCELLED or with what happened before.
@@ -100,6 +101,7 @@ typedef struct kvf_link_spec {
   uint64_t user;               /* the host's own: in kvf_link.user */
   kvf_address peer;            /* control address of the peer; tcp data runs to the same host */
   kvf_incarnation incarnation; /* that the peer must have */
+  uint64_t generation;         /* of the peer's memory, as the next say of it: the link is for this one only */
   uint64_t session_id;
   kvf_key session_key;
   const void *description; /* what describe() gave on the peer; read during the call only */
@@ -142,7 +144,8 @@ typedef struct kvf_transport_ops {
   kvf_status (*describe)(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes);
 
   /* Consumer. Begins to connect; link_up() tells the outcome, later, from another thread. KVF_TRANSFER_SETUP: this peer
-   * cannot be reached this way (another host). KVF_PROTOCOL: the description is malformed. */
+   * cannot be reached this way (another host). KVF_AGAIN: the peer has registered other memory than `spec` says.
+   * KVF_PROTOCOL: the description is malformed. */
   kvf_status (*connect)(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
   /* Gives the link back: its open reads are cancelled (each still gets its read_done()); then it is freed. A
    * link_up() or link_down() that is on its way may still come, and the link stays allocated until it has returned. */
@@ -172,6 +175,10 @@ extern const kvf_transport_ops kvf_transport_ucx;      /* RDMA and what else UCX
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
 kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot);
+
+/* The generation of a table that another thread, or process, may be storing to. It is loaded after whatever was loaded
+ * before: a lease that was found live there is not of an older one. */
+uint64_t kvf_fence_generation(const void *table);
 
 /* Full: what was loaded before is loaded before what follows, by whatever processor, or part of the system, copies. For
  * transports that let others copy between two looks at the fence. */

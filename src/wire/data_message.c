@@ -32,6 +32,7 @@ kvf_status kvf_data_challenge_decode(const void *body, size_t body_bytes, kvf_da
 static void code_hello_head(kvf_codec *codec, kvf_data_hello *hello)
 {
   kvf_code_u64(codec, &hello->session_id);
+  kvf_code_u64(codec, &hello->generation);
   kvf_code_bytes(codec, hello->nonce, sizeof(hello->nonce));
 }
 

@@ -1,7 +1,7 @@
 /* Messages of the tcp transport's data connections. The client is the consumer's rank, who dialed.
  *
  *   client  ◄── DATA_CHALLENGE     a nonce
- *           DATA_HELLO ──►         the session, a nonce, and the proof of the session's key
+ *           DATA_HELLO ──►         the session, the memory, a nonce, and the proof of the session's key
  *           ◄── DATA_READY         the producer's proof: READs, with a lease's token, go to nobody else
  *           READ ──►               blocks of a lease
  *           ◄── CHUNK payload TRAILER, or a CHUNK with a status other than KVF_OK and nothing after it
@@ -19,7 +19,7 @@
 #define KVF_DATA_NONCE_BYTES 32
 
 #define KVF_DATA_CHALLENGE_BYTES_MAX 32
-#define KVF_DATA_HELLO_BYTES_MAX 72
+#define KVF_DATA_HELLO_BYTES_MAX 80
 #define KVF_DATA_READY_BYTES_MAX KVF_HASH_BYTES
 #define KVF_DATA_READ_HEAD_BYTES (8 + 28 + 3 * 4 + 5 * 4 + KVF_GROUPS_MAX * 4 + 4)
 #define KVF_DATA_READ_RUN_BYTES 5
@@ -37,6 +37,7 @@ KVF_MUST_USE kvf_status kvf_data_challenge_decode(const void *body, size_t body_
 
 typedef struct kvf_data_hello {
   uint64_t session_id;
+  uint64_t generation; /* of the producer's memory, as its WELCOME says */
   uint8_t nonce[KVF_DATA_NONCE_BYTES];
   uint8_t proof[KVF_HASH_BYTES];
 } kvf_data_hello;

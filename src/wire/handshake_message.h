@@ -89,6 +89,7 @@ typedef struct kvf_transport_offer {
 
 typedef struct kvf_welcome {
   uint64_t session_id;
+  uint64_t generation;        /* of the memory that follows: kvf_fence_head */
   uint32_t rank;              /* the server's, below `ranks` */
   uint32_t ranks;             /* of the server's engine, at most KVF_RANKS_MAX */
   uint32_t block_tokens;      /* above 0 */

@@ -45,6 +45,7 @@ static void code_answer(kvf_codec *codec, kvf_ucx_answer *answer)
   kvf_code_u64(codec, &answer->sample.head.magic);
   kvf_code_incarnation(codec, &answer->sample.head.incarnation);
   kvf_code_u64(codec, &answer->sample.head.slots);
+  kvf_code_u64(codec, &answer->sample.head.generation);
   kvf_code_u64(codec, &answer->sample.entry.word);
   kvf_code_u64(codec, &answer->sample.entry.digest);
 }

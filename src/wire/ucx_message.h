@@ -15,7 +15,7 @@
 
 #define KVF_UCX_ASK_BYTES 36
 #define KVF_UCX_ASKS_MAX 16
-#define KVF_UCX_ANSWER_BYTES 64
+#define KVF_UCX_ANSWER_BYTES 72
 /* Of all answers of one message. With these and what UCX adds it is one packet for TCP, which makes packets of up to
  * 64 KiB, headers included: somewhat more were two. */
 #define KVF_UCX_ANSWER_DATA_BYTES_MAX (60u << 10)

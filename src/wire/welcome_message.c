@@ -5,7 +5,7 @@
 #include "wire/frame.h"
 #include "wire/handshake_message.h"
 
-#define HEAD_BYTES (8 + 4 + 4 + 4 + 2 + 1)
+#define HEAD_BYTES (8 + 8 + 4 + 4 + 4 + 2 + 1)
 #define TAIL_BYTES (2 + 2 + KVF_LIBRARY_BYTES_MAX)
 #define REGION_RUN_BYTES (2 + 8 + 5 * 4 + 1)
 #define LAYOUT_BYTES (2 + 6 * 4)
@@ -221,6 +221,7 @@ static kvf_status get_offers(kvf_codec *codec, kvf_welcome *welcome)
 static void code_head(kvf_codec *codec, kvf_welcome *welcome)
 {
   kvf_code_u64(codec, &welcome->session_id);
+  kvf_code_u64(codec, &welcome->generation);
   kvf_code_u32(codec, &welcome->rank);
   kvf_code_u32(codec, &welcome->ranks);
   kvf_code_u32(codec, &welcome->block_tokens);

@@ -27,7 +27,7 @@ static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
   read.local_head = 0;
   read.heads = 2;
   kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
-  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_OK);
   read_free(&read);
   return result;

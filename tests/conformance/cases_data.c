@@ -24,7 +24,7 @@ static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *
 {
   node_set_all(&two->consumer, UNTOUCHED);
   kvf_read_result result = node_read_now(&two->consumer, two->link, read);
-  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
   assert_int_equal(node_verdict(&result, &claim), KVF_OK);
   assert_int_equal(result.verified, node_has_checksums ? read->items_count : 0);
   assert_int_equal(result.bytes, read_bytes(&two->introduction.shape, read));

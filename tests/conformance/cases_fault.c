@@ -33,7 +33,7 @@ static void assert_over(pair *two, const node_lease *lease)
 /* P1: whoever says OK has the fence's word and the right bytes; volley_end() compares them. */
 static void assert_confirmed(const pair *two, const read_volley *volley, const node_lease *lease)
 {
-  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
   for (uint32_t i = 0; i < VOLLEY_READS; i++) {
     kvf_read_result result = node_wait(volley->consumer, volley->reads[i].id);
     assert_true(result.status != KVF_OK || node_verdict(&result, &claim) == KVF_OK);

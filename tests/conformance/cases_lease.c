@@ -19,7 +19,7 @@ static kvf_status verdict_of(pair *two, const node_lease *lease)
   if (traits->producer_checks_lease && result.status != KVF_OK) {
     assert_true(node_all_are(&two->consumer, UNTOUCHED));
   }
-  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, lease);
+  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
   return node_verdict(&result, &claim);
 }
 
@@ -35,6 +35,38 @@ TEST(lease_not_published)
   node_lease *lease = node_reserve(&two->producer, LEASE_ID);
   assert_int_equal(verdict_of(two, lease), KVF_NOT_PUBLISHED);
   lease = node_publish(&two->producer, LEASE_ID);
+  assert_int_equal(verdict_of(two, lease), KVF_OK);
+  pair_close(two);
+}
+
+/* ---- of other memory than the link is for ---- */
+
+TEST(lease_of_other_memory)
+{
+  /* UCX's messages excepted: there the producer may send what it has, and only the look after it tells. */
+  const bool looks_first = strstr(traits->ops->name, "ucx") == NULL || traits->has_no_peers;
+  pair *two = small_pair();
+  node_lease *old = node_publish(&two->producer, LEASE_ID);
+  assert_int_equal(verdict_of(two, old), KVF_OK);
+  node_end(&two->producer, old);
+  kvf_fence_store_generation(two->producer.table, NODE_GENERATION + 1);
+  assert_int_equal(verdict_of(two, old), KVF_LEASE_EXPIRED);
+  assert_int_equal(verdict_of(two, node_reserve(&two->producer, LEASE_ID + 1)), KVF_AGAIN);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID + 1);
+  assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
+  assert_true(!looks_first || node_all_are(&two->consumer, UNTOUCHED));
+
+  const kvf_link_spec spec = node_spec(&two->introduction); /* as it was told before */
+  traits->ops->disconnect(two->link);
+  if (traits->producer_checks_lease) {
+    assert_int_equal(node_connect(&two->consumer, &spec, &two->link), KVF_OK);
+    assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
+  } else {
+    assert_int_equal(node_connect(&two->consumer, &spec, &two->link), KVF_AGAIN);
+  }
+  traits->ops->disconnect(two->link);
+  node_introduce(&two->producer, &two->introduction);
+  two->link = node_connect_ok(&two->consumer, &two->introduction);
   assert_int_equal(verdict_of(two, lease), KVF_OK);
   pair_close(two);
 }
@@ -211,7 +243,7 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer
   read.items_count = OWNERS_BLOCKS;
   read.small = owners->block_bytes == OWNERS_SMALL_BLOCK_BYTES;
   kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
-  const kvf_fence_claim claim = node_claim(&two->introduction.incarnation, &lease);
+  const kvf_fence_claim claim = node_claim(&two->introduction, &lease);
   kvf_status verdict = node_verdict(&result, &claim);
   bool own = all_words_are(&two->consumer, items[0].local_block, owners->block_bytes, id);
   if (verdict == KVF_OK) {

@@ -355,6 +355,7 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
   allocate_regions(node);
   node_fill(node, seed);
   assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table, &node->table_fd), KVF_OK);
+  kvf_fence_store_generation(node->table, NODE_GENERATION);
   if (node_has_checksums) {
     assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums, &node->checksums_count), KVF_OK);
     assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums_read, &node->checksums_count),
@@ -416,6 +417,7 @@ void node_close(side *node)
 void node_introduce(side *node, node_introduction *out)
 {
   out->incarnation = node->incarnation;
+  out->generation = kvf_fence_generation(node->table);
   out->shape = node->shape;
   kvf_status status =
       node->ops->describe(node->transport, out->description, sizeof(out->description), &out->description_bytes);
@@ -467,14 +469,19 @@ void node_end(side *node, node_lease *lease)
   kvf_fence_store_ended(node->table, lease->lease.slot, entry);
 }
 
-kvf_fence_claim node_claim(const kvf_incarnation *incarnation, const node_lease *lease)
+kvf_fence_claim node_claim(const node_introduction *producer, const node_lease *lease)
 {
-  return (kvf_fence_claim){.incarnation = *incarnation, .lease_id = lease->lease.id, .digest = lease->digest};
+  return (kvf_fence_claim){.incarnation = producer->incarnation,
+                           .generation = producer->generation,
+                           .lease_id = lease->lease.id,
+                           .digest = lease->digest};
 }
 
 kvf_status node_verdict(const kvf_read_result *result, const kvf_fence_claim *claim)
 {
-  return result->status == KVF_OK ? kvf_fence_check(&result->sample, claim) : result->status;
+  const bool has_sample = result->status == KVF_OK || result->status == KVF_CHECKSUM;
+  const kvf_status fence = has_sample ? kvf_fence_check(&result->sample, claim) : KVF_OK;
+  return fence == KVF_OK ? result->status : fence;
 }
 
 /* ---- links ---- */
@@ -493,6 +500,7 @@ kvf_link_spec node_spec(const node_introduction *introduction)
   return (kvf_link_spec){
       .peer = {.ip = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}, .port = 9},
       .incarnation = introduction->incarnation,
+      .generation = introduction->generation,
       .session_id = SESSION_ID,
       .session_key = session_key(),
       .description = introduction->description,

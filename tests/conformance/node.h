@@ -13,6 +13,7 @@
 #define NODE_POSITIONS_MAX 4096
 #define NODE_SLOTS 8
 #define NODE_LINES_MAX 64
+#define NODE_GENERATION 1 /* of the memory */
 
 /* Nothing in the suite takes this long unless it hangs. */
 #define NODE_PATIENCE_MS 60000
@@ -78,6 +79,7 @@ typedef struct side {
 /* What a producer tells: what the control handshake would carry. */
 typedef struct node_introduction {
   kvf_incarnation incarnation;
+  uint64_t generation;
   node_shape shape;
   size_t description_bytes;
   uint8_t description[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
@@ -120,7 +122,7 @@ node_lease *node_publish(side *node, uint64_t lease_id);
 node_lease *node_reserve(side *node, uint64_t lease_id);
 /* Ends it for authorize() and in the fence table. */
 void node_end(side *node, node_lease *lease);
-kvf_fence_claim node_claim(const kvf_incarnation *incarnation, const node_lease *lease);
+kvf_fence_claim node_claim(const node_introduction *producer, const node_lease *lease);
 
 /* ---- links and reads (consumer) ---- */
 

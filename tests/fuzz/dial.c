@@ -328,7 +328,9 @@ static kvf_fence_sample make_sample(fuzz_tape *tape, const read_model *read, boo
                                       .slots = 64},
                              .entry = {.word = kvf_fence_word_live(dial_lease(read->load).id), .digest = DIGEST}};
   *is_live = choice < 0xa0;
-  if (choice >= 0xf0) {
+  if (choice >= 0xf8) {
+    sample.head.generation ^= 1;
+  } else if (choice >= 0xf0) {
     sample.head.magic ^= 1;
   } else if (choice >= 0xe0) {
     sample.head.incarnation.bytes[choice & 15] ^= 1;

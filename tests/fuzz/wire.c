@@ -47,7 +47,8 @@ SAME_AGAIN(data_cancel)
 
 static void check_same_welcome(const kvf_welcome *a, const kvf_welcome *b)
 {
-  fuzz_check(a->session_id == b->session_id && a->rank == b->rank && a->ranks == b->ranks);
+  fuzz_check(a->session_id == b->session_id && a->generation == b->generation && a->rank == b->rank &&
+             a->ranks == b->ranks);
   fuzz_check(a->block_tokens == b->block_tokens && a->regions_count == b->regions_count);
   fuzz_check(a->version_min == b->version_min && a->version_max == b->version_max);
   fuzz_check(strcmp(a->library, b->library) == 0);
@@ -263,6 +264,7 @@ static size_t seed_welcome(uint8_t *out)
   }
   uint8_t description[] = {1, 2, 3};
   kvf_welcome welcome = {.session_id = 77,
+                         .generation = 2,
                          .rank = 1,
                          .ranks = 2,
                          .block_tokens = 16,
@@ -352,7 +354,7 @@ static size_t seed_32(uint8_t *out)
 
 static size_t seed_data_hello(uint8_t *out)
 {
-  kvf_data_hello hello = {.session_id = 1};
+  kvf_data_hello hello = {.session_id = 1, .generation = 2};
   size_t bytes = 0;
   fuzz_check(kvf_data_hello_encode(&hello, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;

@@ -153,7 +153,7 @@ static void check_bytes(litmus_reader *reader, uint64_t lease_id, const kvf_fenc
 
 static void judge(litmus_reader *reader, uint64_t lease_id, const kvf_fence_sample *found)
 {
-  const kvf_fence_claim claim = {litmus_incarnation, lease_id, litmus_entry(lease_id).digest};
+  const kvf_fence_claim claim = {litmus_incarnation, 0, lease_id, litmus_entry(lease_id).digest};
   switch (kvf_fence_check(found, &claim)) {
     case KVF_OK:
       check_bytes(reader, lease_id, found);

@@ -78,6 +78,9 @@ static kvf_status look(kvf_local_check *check)
       memcmp(&head.incarnation, &description->incarnation, sizeof(head.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the fence table of process %d is of another incarnation", (int)pid);
   }
+  if (head.generation != check->generation) { /* what it exported then is not its to export any more */
+    return kvf_fail(KVF_AGAIN, message, "process %d has registered other memory", (int)pid);
+  }
   kvf_status status =
       kvf_local_import(description, check->exports, check->remote, &check->devices, check->imports, message);
   if (status != KVF_OK) {
@@ -105,42 +108,42 @@ static void *run(void *context)
 }
 
 /* A check with room for what it imports, and copies of what it needs for that, in one allocation. */
-static kvf_local_check *alloc(const kvf_local_description *description, const kvf_region_layout *remote,
-                              kvf_memory_exports exports)
+static kvf_local_check *alloc(const kvf_local_check_spec *spec)
 {
-  const size_t count = (size_t)description->regions_count + description->checksums_count;
+  const size_t count = (size_t)spec->description->regions_count + spec->description->checksums_count;
   kvf_local_check *check =
-      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + exports.bytes);
+      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + spec->exports.bytes);
   if (check == NULL) {
     return NULL;
   }
-  check->description = *description;
+  check->description = *spec->description;
+  check->generation = spec->generation;
+  check->devices = spec->devices;
   check->imports = (void *)(check + 1);
   check->remote = (void *)(check->imports + count);
-  memcpy(check->remote, remote, count * sizeof(*check->remote));
+  memcpy(check->remote, spec->remote, count * sizeof(*check->remote));
   uint8_t *copy = (void *)(check->remote + count);
-  memcpy(copy, exports.next, exports.bytes);
-  check->exports = (kvf_memory_exports){copy, exports.bytes};
+  memcpy(copy, spec->exports.next, spec->exports.bytes);
+  check->exports = (kvf_memory_exports){copy, spec->exports.bytes};
   return check;
 }
 
-kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                 kvf_memory_exports exports, const kvf_memory_devices *devices, int wake_fd,
-                                 const kvf_thread_cpus *cpus, kvf_local_check **out, char *message)
+kvf_status kvf_local_check_start(const kvf_local_check_spec *spec, int wake_fd, const kvf_thread_cpus *cpus,
+                                 kvf_local_check **out, char *message)
 {
   pthread_t thread;
+  const pid_t pid = (pid_t)spec->description->pid;
   *out = NULL;
-  pid_t *place = begin_look((pid_t)description->pid);
+  pid_t *place = begin_look(pid);
   if (place == NULL) {
     return KVF_LIMIT;
   }
   kvf_status status = KVF_NO_MEMORY;
-  kvf_local_check *check = alloc(description, remote, exports);
+  kvf_local_check *check = alloc(spec);
   if (check == NULL) {
     goto failed;
   }
   check->place = place;
-  check->devices = *devices;
   check->pidfd = -1;
   atomic_init(&check->refs, 2);
   check->wake_fd = KVF_OWN_FD(fcntl(wake_fd, F_DUPFD_CLOEXEC, 0));
@@ -154,7 +157,7 @@ kvf_status kvf_local_check_start(const kvf_local_description *description, const
   free(check);
 failed:
   end_look(place);
-  return kvf_fail(status, message, "no memory, descriptor or thread to look at process %d", (int)description->pid);
+  return kvf_fail(status, message, "no memory, descriptor or thread to look at process %d", (int)pid);
 }
 
 bool kvf_local_check_is_done(kvf_local_check *check)

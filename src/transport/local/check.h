@@ -17,13 +17,14 @@
 /* The thread and whoever has started it hold it; the last one frees it, with what was found. */
 typedef struct kvf_local_check {
   kvf_local_description description;
+  uint64_t generation; /* that it must be of */
   int wake_fd;
   pid_t *place; /* among those that are under way */
   atomic_uint refs;
   atomic_bool done;
 
   /* The thread's until it is done. */
-  kvf_status status; /* KVF_OK, or KVF_TRANSFER_SETUP with a message */
+  kvf_status status; /* KVF_OK; KVF_TRANSFER_SETUP or KVF_AGAIN with a message */
   char message[KVF_MESSAGE_BYTES_MAX];
   int pidfd;
   void *fence;                /* the table, mapped; NULL: it cannot be */
@@ -34,13 +35,20 @@ typedef struct kvf_local_check {
   kvf_memory_devices devices; /* that will read them */
 } kvf_local_check;
 
-/* `remote` and `exports` go with the description, and are copied. `wake_fd`, an eventfd, becomes readable when it is
- * done; it may be closed before. KVF_LIMIT: too many are under way. KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread
- * left, as the message says. */
-KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_description *description, const kvf_region_layout *remote,
-                                              kvf_memory_exports exports, const kvf_memory_devices *devices,
-                                              int wake_fd, const kvf_thread_cpus *cpus, kvf_local_check **out,
-                                              char *message);
+/* Of a peer: what it says, with the layouts and exports that go with it, the registration that it is of, and the
+ * devices that are to read it. Everything is copied. */
+typedef struct kvf_local_check_spec {
+  const kvf_local_description *description;
+  uint64_t generation;
+  const kvf_region_layout *remote;
+  kvf_memory_exports exports;
+  kvf_memory_devices devices;
+} kvf_local_check_spec;
+
+/* `wake_fd`, an eventfd, becomes readable when it is done; it may be closed before. KVF_LIMIT: too many are under way.
+ * KVF_NO_MEMORY, KVF_SYSTEM: no descriptor or thread left, as the message says. */
+KVF_MUST_USE kvf_status kvf_local_check_start(const kvf_local_check_spec *spec, int wake_fd,
+                                              const kvf_thread_cpus *cpus, kvf_local_check **out, char *message);
 bool kvf_local_check_is_done(kvf_local_check *check);
 /* Nobody wants to know any more; if it is under way, it ends by itself. NULL is allowed. */
 void kvf_local_check_drop(kvf_local_check *check);

@@ -249,12 +249,17 @@ kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_
   return KVF_OK;
 }
 
+static bool is_readable(const kvf_local_copy *copy, const kvf_lease *lease, const kvf_fence_sample *sample)
+{
+  return sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.generation == copy->generation;
+}
+
 /* After a copy that failed: whose blocks were taken back may have unmapped them. */
 static kvf_status judge_failed(const kvf_local_copy *copy, uint64_t table, const kvf_lease *lease,
                                kvf_fence_sample *out)
 {
   kvf_status status = kvf_local_sample(copy->pid, table, lease->slot, out);
-  return status == KVF_OK && out->entry.word != kvf_fence_word_live(lease->id) ? KVF_OK : KVF_TRANSFER_FAILED;
+  return status == KVF_OK && !is_readable(copy, lease, out) ? KVF_OK : KVF_TRANSFER_FAILED;
 }
 
 /* Not in one call for entry, blocks and entry: such a call goes through its list in order, but promises nothing about
@@ -263,9 +268,11 @@ static kvf_status judge_failed(const kvf_local_copy *copy, uint64_t table, const
  *
  * Where it is mapped the entry is looked at there, which is two thirds of a 4 KiB load's system calls less. What a
  * mapping does not tell is whose memory the calls read: the process may have ended, another one may have its id. So
- * they read the head of the table too, which is constant, so that its place in the call's order is of no account. A
- * call reads one process only, and a process id does not come back to the process that had it: the last head is proof
- * for all. */
+ * they read the head of the table too, of which all that tells the process is constant, so that its place in the call's
+ * order is of no account. A call reads one process only, and a process id does not come back to the process that had
+ * it: the last head is proof for all.
+ *
+ * The generation of the first look, if that was a call, may be older than its entry; that of the last is not. */
 kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, uint64_t *bytes,
                                 kvf_fence_sample *out)
 {
@@ -275,6 +282,7 @@ kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chu
   *bytes = 0;
   if (is_mapped) {
     out->entry = kvf_fence_load(copy->fence, lease->slot);
+    out->head.generation = kvf_fence_generation(copy->fence);
   } else {
     status = kvf_local_sample(copy->pid, table, lease->slot, out);
   }
@@ -282,7 +290,7 @@ kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chu
     return status;
   }
   const kvf_fence_entry first = out->entry;
-  if (first.word != kvf_fence_word_live(lease->id)) {
+  if (!is_readable(copy, lease, out)) {
     status = is_mapped ? kvf_local_sample(copy->pid, table, lease->slot, out) : KVF_OK;
     out->entry = first; /* by now it may be live, and nothing has been copied */
     return status;
@@ -301,6 +309,7 @@ kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chu
   }
   kvf_fence_barrier();
   out->entry = kvf_fence_load(copy->fence, lease->slot);
+  out->head.generation = kvf_fence_generation(copy->fence);
   return KVF_OK;
 }
 

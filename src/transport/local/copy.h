@@ -17,6 +17,7 @@ typedef struct kvf_local_copy {
   /* The fence table as it is mapped here, if both sides' memory is the host's; NULL: it is looked at by system calls.
    */
   const void *fence;
+  uint64_t generation;            /* of the memory that the imports are of */
   const atomic_bool *stop;        /* set by another thread to end the copy early */
   atomic_ullong *moved_ns;        /* when bytes have arrived, after each system call */
   uint64_t *pieces;               /* gets how many runs the bytes were */
@@ -36,8 +37,9 @@ KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const k
 KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
 
 /* Copies a chunk of a lease between two looks at its fence. The last sample taken is *out, on KVF_OK: unless the first
- * look said that the lease is live, nothing is copied; bytes that were read before it was published are another's, and
- * the second would not tell. `table` is where the fence table lies in the other process. */
+ * look said that the lease is live and the imports are of its memory, nothing is copied; bytes that were read before it
+ * was published are another's, and the second would not tell. `table` is where the fence table lies in the other
+ * process. */
 KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                              uint64_t *bytes, kvf_fence_sample *out);
 

@@ -130,6 +130,7 @@ static kvf_status local_connect(kvf_transport *transport, const kvf_link_spec *s
                            .state = KVF_LOCAL_CHECKING,
                            .peer = spec->peer,
                            .incarnation = spec->incarnation,
+                           .generation = spec->generation,
                            .description_bytes = spec->description_bytes,
                            .description = memcpy(link + 1, spec->description, spec->description_bytes),
                            .pages = pages};
@@ -210,10 +211,13 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   if (status != KVF_OK) {
     return status;
   }
-  const kvf_memory_devices devices =
-      kvf_memory_devices_of(link->memory->pages->local, link->memory->pages->regions_count);
-  return kvf_local_check_start(&description, remote, kvf_local_exports(link->description, link->description_bytes),
-                               &devices, local->wake_fd, &local->cpus, &link->check, message);
+  const kvf_local_check_spec spec = {
+      .description = &description,
+      .generation = link->generation,
+      .remote = remote,
+      .exports = kvf_local_exports(link->description, link->description_bytes),
+      .devices = kvf_memory_devices_of(link->memory->pages->local, link->memory->pages->regions_count)};
+  return kvf_local_check_start(&spec, local->wake_fd, &local->cpus, &link->check, message);
 }
 
 static void report_check(kvf_local *local, kvf_local_link *link, kvf_status status, const char *message)
@@ -401,6 +405,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
   const kvf_local_copy copy = {.pid = pid_of(link),
                                .imports = link->check->imports,
                                .fence = link->check->fence,
+                               .generation = link->generation,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
                                .pieces = &result->pieces,

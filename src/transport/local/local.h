@@ -102,6 +102,7 @@ struct kvf_local_link {
   kvf_local_memory *memory;
   kvf_address peer;
   kvf_incarnation incarnation;
+  uint64_t generation;    /* of the peer's memory */
   kvf_local_check *check; /* NULL: it has not begun. Its fence NULL also if not all memory is the host's: see copy.h */
   size_t description_bytes;
   uint8_t *description;

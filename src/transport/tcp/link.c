@@ -316,6 +316,7 @@ static kvf_status refusal(int32_t status)
     case KVF_LEASE_EXPIRED:
     case KVF_LEASE_UNKNOWN:
     case KVF_NOT_PUBLISHED:
+    case KVF_AGAIN:
       return (kvf_status)status;
     case KVF_INVALID: /* it has no such block: the ticket is not of this lease */
       return KVF_BAD_TICKET;
@@ -386,10 +387,13 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
     drop_if_ended(read);
     return true;
   }
-  /* The session is with this incarnation, and nobody else has its key: the table can be no other's. */
+  /* The session is with this incarnation, and nobody else has its key: the table can be no other's. And the connection
+   * is served from this memory alone. */
   kvf_read_result result = {.id = read->driven.transfer.id,
                             .status = KVF_OK,
-                            .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = link->driven.incarnation},
+                            .sample = {.head = {.magic = KVF_FENCE_MAGIC,
+                                                .incarnation = link->driven.incarnation,
+                                                .generation = link->driven.peer_generation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->driven.arrived_bytes,
                             .pieces = link->payload.cursor.segments};
@@ -406,7 +410,7 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, 
   if (kvf_data_challenge_decode(body, body_bytes, &challenge) != KVF_OK) {
     return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "malformed data_challenge");
   }
-  kvf_data_hello hello = {.session_id = link->session_id};
+  kvf_data_hello hello = {.session_id = link->session_id, .generation = link->driven.peer_generation};
   uint8_t out[KVF_DATA_HELLO_BYTES_MAX];
   size_t bytes = 0;
   if (getentropy(hello.nonce, sizeof(hello.nonce)) != 0 ||

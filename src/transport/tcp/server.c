@@ -187,6 +187,10 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
     return KVF_LEASE_UNKNOWN;
   }
   kvf_status status = authorize_items(tcp, request);
+  const bool is_over = status == KVF_LEASE_EXPIRED || status == KVF_LEASE_UNKNOWN;
+  if (!is_over && conn->generation != kvf_fence_generation(memory->pages->table)) {
+    return KVF_AGAIN; /* its plan is of other memory than this */
+  }
   if (status != KVF_OK) {
     return status;
   }
@@ -452,6 +456,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
   tcp->greeting_count--;
   tcp->serving_count++;
   conn->is_trusted = true;
+  conn->generation = hello.generation;
   conn->taken_ns = tcp->driven.now_ns;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);

@@ -21,7 +21,8 @@ typedef struct kvf_tcp_conn {
   kvf_list in_conns; /* tcp->greeting, tcp->serving or tcp->retired */
   kvf_tcp_stream stream;
   kvf_address peer;
-  bool is_trusted;      /* it has proved its key */
+  bool is_trusted;      /* it has proved its key, */
+  uint64_t generation;  /* and is for this memory */
   bool is_full;         /* no READ more is taken until one has been answered */
   bool is_blocked;      /* there is more to send than the kernel, or this turn, takes */
   uint64_t deadline_ns; /* of the proof */

@@ -139,8 +139,10 @@ static void looked(kvf_ucx *ucx, ucx_read *read)
 {
   const kvf_lease *lease = &read->driven.transfer.lease;
   const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
-  bool live = sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
-              memcmp(&sample->head.incarnation, &read->link->driven.incarnation, sizeof(sample->head.incarnation)) == 0;
+  bool live =
+      sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
+      memcmp(&sample->head.incarnation, &read->link->driven.incarnation, sizeof(sample->head.incarnation)) == 0 &&
+      sample->head.generation == read->link->driven.peer_generation;
   if (!live) {
     end_judged(ucx, read);
     return;
@@ -539,6 +541,8 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
     } else if (head->magic != KVF_FENCE_MAGIC || head->slots != link->table_slots ||
                memcmp(&head->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
       (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
+    } else if (head->generation != link->driven.peer_generation) {
+      (void)kvf_driven_link_fail(&link->driven, KVF_AGAIN, "it has registered other memory");
     } else {
       kvf_driven_link_up(&link->driven);
     }

@@ -126,7 +126,11 @@ static void write_answer(const kvf_paging *memory, const kvf_ucx_part *part, uin
 {
   kvf_ucx_answer answer = {.token = part->token, .kind = part->kind, .bytes = part->bytes};
   if (part->kind != KVF_UCX_ANSWER_REFUSED) {
-    memcpy(&answer.sample.head, memory->table, sizeof(answer.sample.head));
+    const kvf_fence_head *head = memory->table;
+    answer.sample.head = (kvf_fence_head){.magic = head->magic,
+                                          .incarnation = head->incarnation,
+                                          .slots = head->slots,
+                                          .generation = kvf_fence_generation(memory->table)};
     answer.sample.entry = part->entry;
   }
   kvf_ucx_answer_write(&answer, out);

@@ -3,13 +3,13 @@
 
 static kvf_fence_claim claim_of(uint64_t lease_id)
 {
-  return (kvf_fence_claim){.incarnation = {{1, 2, 3}}, .lease_id = lease_id, .digest = 77};
+  return (kvf_fence_claim){.incarnation = {{1, 2, 3}}, .generation = 6, .lease_id = lease_id, .digest = 77};
 }
 
 /* What a reader sees whose lease is live. */
 static kvf_fence_sample live_sample(uint64_t lease_id)
 {
-  return (kvf_fence_sample){.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4},
+  return (kvf_fence_sample){.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4, .generation = 6},
                             .entry = {.word = kvf_fence_word_live(lease_id), .digest = 77}};
 }
 
@@ -59,6 +59,22 @@ TEST(another_table_is_a_restart_whatever_its_words)
   sample = live_sample(10);
   sample.head.magic++;
   assert_int_equal(check(sample), KVF_PEER_RESTARTED);
+}
+
+/* But one that has ended has ended: other memory brings it no more than this one. */
+TEST(other_memory_is_asked_for_again)
+{
+  for (uint64_t generation = 0; generation <= 7; generation += 7) {
+    kvf_fence_sample sample = live_sample(10);
+    sample.head.generation = generation;
+    assert_int_equal(check(sample), KVF_AGAIN);
+    sample.entry.word = 0;
+    assert_int_equal(check(sample), KVF_AGAIN);
+    sample.entry.word = kvf_fence_word_ended(10);
+    assert_int_equal(check(sample), KVF_LEASE_EXPIRED);
+    sample.head.incarnation.bytes[0]++;
+    assert_int_equal(check(sample), KVF_PEER_RESTARTED);
+  }
 }
 
 TEST(other_blocks_are_a_bad_ticket)

@@ -292,7 +292,7 @@ SCENE_TEST(a_sample_is_head_and_entry_of_one_call)
   kvf_fence_sample sample;
   assert_int_equal(kvf_local_sample(getpid(), (uintptr_t)table, 1, &sample), KVF_OK);
   assert_int_equal(fake.calls, 1);
-  const kvf_fence_claim claim = {incarnation, 51, UINT64_C(51) * 7};
+  const kvf_fence_claim claim = {incarnation, 0, 51, UINT64_C(51) * 7};
   assert_int_equal(kvf_fence_check(&sample, &claim), KVF_OK);
   assert_int_equal(sample.head.slots, 4);
   kvf_fence_table_close(table, 4);
@@ -309,7 +309,7 @@ SCENE_TEST(word_and_digest_are_of_one_lease)
   kvf_fence_sample sample;
   assert_int_equal(kvf_local_sample(getpid(), (uintptr_t)table, 1, &sample), KVF_OK);
   assert_int_equal(fake.calls, 2);
-  const kvf_fence_claim claim = {incarnation, 62, UINT64_C(62) * 7};
+  const kvf_fence_claim claim = {incarnation, 0, 62, UINT64_C(62) * 7};
   assert_int_equal(kvf_fence_check(&sample, &claim), KVF_OK);
   kvf_fence_table_close(table, 4);
 }
@@ -371,7 +371,7 @@ static void end_at_second_call(void)
 /* The fence's answer to a read of the lease. *bytes: what was copied. */
 static kvf_status read_lease(uint64_t *bytes)
 {
-  const kvf_fence_claim claim = {incarnation, LEASE_ID, 7};
+  const kvf_fence_claim claim = {incarnation, 0, LEASE_ID, 7};
   kvf_fence_sample sample;
   fake.calls = 0;
   *bytes = 1;
@@ -511,6 +511,39 @@ LIVE_TEST(a_copy_fails_under_a_mapped_fence)
   assert_int_equal(read_lease(&bytes), KVF_TRANSFER_FAILED);
   fake.before_call = end_at_second_call;
   assert_int_equal(read_lease(&bytes), KVF_LEASE_EXPIRED); /* which is why they are gone */
+}
+
+/* ---- where other memory is registered ---- */
+
+static void register_at_second_call(void)
+{
+  if (fake.calls == 2) {
+    kvf_fence_store_generation(changing_table, 1);
+  }
+}
+
+/* P1: the imports are not of the lease's memory. Here the lease goes on, so that the generation alone tells. */
+LIVE_TEST(other_memory_is_not_read)
+{
+  uint64_t bytes;
+  kvf_fence_store_generation(changing_table, 1);
+  for (int mapped = 0; mapped < 2; mapped++) {
+    scene.copy.fence = mapped ? changing_table : NULL;
+    assert_int_equal(read_lease(&bytes), KVF_AGAIN);
+    assert_int_equal(bytes, 0);
+  }
+}
+
+LIVE_TEST(other_memory_is_seen_after_the_copy)
+{
+  uint64_t bytes;
+  for (int mapped = 0; mapped < 2; mapped++) {
+    kvf_fence_store_generation(changing_table, 0);
+    scene.copy.fence = mapped ? changing_table : NULL;
+    fake.before_call = register_at_second_call;
+    assert_int_equal(read_lease(&bytes), KVF_AGAIN);
+    assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  }
 }
 
 SCENE_TEST(a_peek_reads_cookie_and_head)

@@ -31,7 +31,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                                 unsigned long remotes, unsigned long flags)
 {
-  bool is_sample = local[0].iov_len == sizeof(kvf_fence_head);
+  bool is_sample = local[0].iov_len == sizeof(kvf_fence_head) || local[0].iov_len == KVF_LOCAL_COOKIE_BYTES;
   if (!is_sample && atomic_load(&hold)) {
     (void)sem_post(&held);
     while (sem_wait(&go) != 0) {
@@ -444,7 +444,7 @@ SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
   (void)sem_post(&go);
   kvf_read_result result = node_wait(&scene.node, taken.id);
   assert_int_equal(result.status, KVF_OK);
-  const kvf_fence_claim claim = node_claim(&scene.introduction.incarnation, scene.lease);
+  const kvf_fence_claim claim = node_claim(&scene.introduction, scene.lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_LEASE_EXPIRED);
   kvf_transfer good = read_of(1);
   good.lease = other->lease;

@@ -154,7 +154,7 @@ void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
   kvf_data_challenge challenge;
   size_t bytes = peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, sizeof(body));
   assert_int_equal(kvf_data_challenge_decode(body, bytes, &challenge), KVF_OK);
-  kvf_data_hello hello = {.session_id = session_id};
+  kvf_data_hello hello = {.session_id = session_id, .generation = 1};
   assert_int_equal(kvf_data_hello_proof(session_key, &challenge, &hello, hello.proof), KVF_OK);
   assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, body, bytes);

@@ -127,8 +127,8 @@ TEST(test_welcome_bomb)
     uint16_t count = (uint16_t)(KVF_REGIONS_MAX + over);
     kvf_welcome out;
     assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
-    memcpy(body + 20, &count, sizeof(count));
-    memcpy(body + 22, &count, sizeof(count));
+    memcpy(body + 28, &count, sizeof(count));
+    memcpy(body + 30, &count, sizeof(count));
     allocation_fail(0, 0);
     assert_int_equal(kvf_welcome_decode(body, bytes, &out), over == 0 ? KVF_OK : KVF_PROTOCOL);
     assert_int_equal(allocation_count(), over == 0 ? 1 : 0);

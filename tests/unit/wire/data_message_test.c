@@ -19,7 +19,7 @@ TEST(test_challenge_round_trip)
 
 TEST(test_hello_round_trip)
 {
-  kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708)};
+  kvf_data_hello hello = {.session_id = UINT64_C(0x0102030405060708), .generation = UINT64_MAX - 1};
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   fill(hello.proof, sizeof(hello.proof), 1);
   fill(hello.nonce, sizeof(hello.nonce), 2);
@@ -34,8 +34,9 @@ TEST(test_proofs_bind_everything)
   static const prove_fn proves[2] = {kvf_data_hello_proof, kvf_data_ready_proof};
   kvf_key keys[2] = {{.data = "session one", .bytes = 11}, {.data = "session two", .bytes = 11}};
   kvf_data_challenge challenges[2] = {{.nonce = {1}}, {.nonce = {2}}};
-  kvf_data_hello hellos[3] = {{.session_id = 1}, {.session_id = 2}, {.session_id = 1, .nonce = {1}}};
-  uint8_t proofs[2 * 2 * 2 * 3][KVF_HASH_BYTES];
+  kvf_data_hello hellos[4] = {
+      {.session_id = 1}, {.session_id = 2}, {.session_id = 1, .generation = 1}, {.session_id = 1, .nonce = {1}}};
+  uint8_t proofs[2 * 2 * 2 * 4][KVF_HASH_BYTES];
   for (size_t i = 0; i < sizeof(proofs) / sizeof(proofs[0]); i++) {
     assert_int_equal(proves[i % 2](&keys[i / 2 % 2], &challenges[i / 4 % 2], &hellos[i / 8], proofs[i]), KVF_OK);
     for (size_t other = 0; other < i; other++) {

@@ -52,11 +52,12 @@ TEST(an_ask_is_for_bytes_of_a_lease_or_for_a_look)
 TEST(an_answer_comes_back)
 {
   for (uint32_t kind = KVF_UCX_ANSWER_REFUSED; kind <= KVF_UCX_ANSWER_DATA; kind++) {
-    const kvf_ucx_answer in = {.token = UINT64_MAX - 1,
-                               .kind = (kvf_ucx_answer_kind)kind,
-                               .bytes = kind == KVF_UCX_ANSWER_DATA ? KVF_UCX_ANSWER_DATA_BYTES_MAX : 0,
-                               .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4},
-                                          .entry = {.word = 5, .digest = UINT64_MAX}}};
+    const kvf_ucx_answer in = {
+        .token = UINT64_MAX - 1,
+        .kind = (kvf_ucx_answer_kind)kind,
+        .bytes = kind == KVF_UCX_ANSWER_DATA ? KVF_UCX_ANSWER_DATA_BYTES_MAX : 0,
+        .sample = {.head = {.magic = KVF_FENCE_MAGIC, .incarnation = {{1, 2, 3}}, .slots = 4, .generation = 6},
+                   .entry = {.word = 5, .digest = UINT64_MAX}}};
     uint8_t bytes[KVF_UCX_ANSWER_BYTES];
     kvf_ucx_answer out;
     kvf_ucx_answer_write(&in, bytes);

@@ -31,6 +31,7 @@ static kvf_welcome some_welcome(uint32_t regions_count)
   }
   fill(description, sizeof(description), 9);
   return (kvf_welcome){.session_id = UINT64_C(0x1122334455667788),
+                       .generation = UINT64_C(0x99aabbccddeeff00),
                        .rank = 1,
                        .ranks = 2,
                        .block_tokens = 16,
@@ -85,6 +86,7 @@ static uint8_t *encode(const kvf_welcome *welcome, size_t *bytes)
 static void check_equal(const kvf_welcome *a, const kvf_welcome *b)
 {
   assert_true(a->session_id == b->session_id);
+  assert_true(a->generation == b->generation);
   assert_int_equal(a->rank, b->rank);
   assert_int_equal(a->ranks, b->ranks);
   assert_int_equal(a->block_tokens, b->block_tokens);
@@ -146,7 +148,7 @@ TEST(test_round_trips)
   welcome.regions_count = 0;
   welcome.regions = NULL;
   welcome.transports_count = 0;
-  check_round_trip(&welcome, 40);
+  check_round_trip(&welcome, 48);
 }
 
 TEST(test_equal_regions_are_compact)
@@ -162,12 +164,12 @@ TEST(test_parts)
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   check_length(decode_welcome, body, bytes);
-  body[53] = 3; /* more parts than there are */
+  body[61] = 3; /* more parts than there are */
   assert_int_equal(decode_welcome(body, bytes), KVF_PROTOCOL);
-  body[53] = 2;
-  body[53 + 26] = 0xff; /* a layer that only one of them has, which is no mistake */
+  body[61] = 2;
+  body[61 + 26] = 0xff; /* a layer that only one of them has, which is no mistake */
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
-  body[53 + 26 + 6] = 2; /* a region that there is not */
+  body[61 + 26 + 6] = 2; /* a region that there is not */
   assert_int_equal(decode_welcome(body, bytes), KVF_PROTOCOL);
   free(body);
 }
@@ -254,43 +256,43 @@ TEST(test_decoding_checks_the_same)
   static const struct {
     size_t at;
     uint8_t byte;
-  } rows[] = {{8, 2},     /* rank == ranks */
-              {12, 65},   /* ranks */
-              {16, 0},    /* block_tokens */
-              {20, 2},    /* fewer regions than the run */
-              {20, 4},    /* more */
-              {21, 4},    /* 1027 */
-              {22, 0},    /* an empty run */
-              {22, 4},    /* a run beyond the count */
-              {23, 0xff}, /* … far beyond */
-              {25, 0},    /* stride 0 */
-              {31, 0xff}, /* a stride that overflows */
-              {33, 0},    /* block_bytes 0 */
-              {36, 0},    /* blocks 0 */
-              {40, 0},    /* heads 0 */
-              {40, 3},    /* heads that do not divide block_bytes */
-              {44, 1},    /* heads_total below heads */
-              {48, 1},    /* no group 0 */
-              {48, 16},   /* group */
-              {52, 32},   /* memory */
-              {53, 1},    /* more parts than there are */
-              {54, 0xff}, /* more than allowed */
-              {55, 3},    /* more transports than there are */
-              {55, 5},    /* more than allowed */
-              {56, 16},   /* a name's length */
-              {57, ' '},  /* a name's character */
-              {63, 0xff}, /* a description's length */
-              {65, 1},    /* … far beyond */
-              {64, 0x81}, /* … beyond the limit */
-              {83, 2},    /* the library's length */
-              {84, 7}};   /* a character of it */
+  } rows[] = {{16, 2},    /* rank == ranks */
+              {20, 65},   /* ranks */
+              {24, 0},    /* block_tokens */
+              {28, 2},    /* fewer regions than the run */
+              {28, 4},    /* more */
+              {29, 4},    /* 1027 */
+              {30, 0},    /* an empty run */
+              {30, 4},    /* a run beyond the count */
+              {31, 0xff}, /* … far beyond */
+              {33, 0},    /* stride 0 */
+              {39, 0xff}, /* a stride that overflows */
+              {41, 0},    /* block_bytes 0 */
+              {44, 0},    /* blocks 0 */
+              {48, 0},    /* heads 0 */
+              {48, 3},    /* heads that do not divide block_bytes */
+              {52, 1},    /* heads_total below heads */
+              {56, 1},    /* no group 0 */
+              {56, 16},   /* group */
+              {60, 32},   /* memory */
+              {61, 1},    /* more parts than there are */
+              {62, 0xff}, /* more than allowed */
+              {63, 3},    /* more transports than there are */
+              {63, 5},    /* more than allowed */
+              {64, 16},   /* a name's length */
+              {65, ' '},  /* a name's character */
+              {71, 0xff}, /* a description's length */
+              {73, 1},    /* … far beyond */
+              {72, 0x81}, /* … beyond the limit */
+              {91, 2},    /* the library's length */
+              {92, 7}};   /* a character of it */
   kvf_welcome welcome = some_welcome(3);
   size_t bytes = 0;
   uint8_t *body = encode(&welcome, &bytes);
   assert_int_equal(decode_welcome(body, bytes), KVF_OK);
-  assert_int_equal(body[55], 2);
-  assert_int_equal(body[62], 5);
-  assert_int_equal(body[83], 3);
+  assert_int_equal(body[63], 2);
+  assert_int_equal(body[70], 5);
+  assert_int_equal(body[91], 3);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t *copy = exact_copy(body, bytes);
     copy[rows[i].at] = rows[i].byte;
@@ -306,8 +308,8 @@ TEST(test_transports_limit)
 {
   for (uint8_t count = KVF_TRANSPORTS_MAX; count <= KVF_TRANSPORTS_MAX + 1; count++) {
     /* By hand: head, no regions, no parts, transports "a", "b" … without descriptions. */
-    uint8_t body[24 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1) + 5] = {[12] = 1, [16] = 16, [24] = count};
-    size_t bytes = 25;
+    uint8_t body[32 + 1 + 6 * (KVF_TRANSPORTS_MAX + 1) + 5] = {[20] = 1, [24] = 16, [32] = count};
+    size_t bytes = 33;
     for (uint8_t i = 0; i < count; i++) {
       body[bytes] = 1;
       body[bytes + 1] = (uint8_t)('a' + i);
@@ -322,15 +324,15 @@ TEST(test_description_limit)
 {
   for (uint32_t over = 0; over < 2; over++) {
     /* By hand, since encoding refuses it: head, no regions, no parts, one transport. */
-    size_t bytes = 24 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
+    size_t bytes = 32 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
     uint8_t *body = calloc(1, bytes);
     assert_non_null(body);
-    body[12] = 1;
-    body[16] = 16;
-    body[24] = 1;
-    put(body + 25, "\x01t", 2);
-    body[27] = (uint8_t)over;
-    body[28] = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX >> 8;
+    body[20] = 1;
+    body[24] = 16;
+    body[32] = 1;
+    put(body + 33, "\x01t", 2);
+    body[35] = (uint8_t)over;
+    body[36] = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX >> 8;
     assert_int_equal(decode_welcome(body, bytes), over ? KVF_PROTOCOL : KVF_OK);
     free(body);
   }
