@@ -50,15 +50,15 @@ typedef struct kvf_region {
   uint32_t device; /* of that kind, as this process counts them; 0 for KVF_MEMORY_HOST */
 } kvf_region;
 
-/* Registers the rank's whole KV memory, once. The memory stays the caller's and must stay mapped until
- * kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other process
- * writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a process
- * that is gone before its successor writes there. What is on devices is on one: each has a node of its own. A transport
- * that does not serve this kind of memory is left out, as the log says. KVF_EXISTS: registered already. KVF_INVALID: a
- * region is empty, or is not memory of its kind and device as the log says, block_bytes is not a multiple of heads,
- * regions disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX.
- * KVF_TRANSFER_SETUP: all transports, or one that the option require names, would be left out, or this machine lacks
- * what the kind of memory needs, as the log says. */
+/* Registers the rank's whole KV memory; one registration at a time. The memory stays the caller's and must stay mapped
+ * until kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other
+ * process writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a
+ * process that is gone before its successor writes there. What is on devices is on one: each has a node of its own. A
+ * transport that does not serve this kind of memory is left out, as the log says. KVF_EXISTS: registered already.
+ * KVF_INVALID: a region is empty, or is not memory of its kind and device as the log says, block_bytes is not a
+ * multiple of heads, regions disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or
+ * KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or one that the option require names, would be left out, or this
+ * machine lacks what the kind of memory needs, as the log says. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies
@@ -69,7 +69,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_register_layout(kvf_node *node, const k
                                                          const kvf_layout *layout);
 
 /* Ends every lease (readers see them ended before this returns) and aborts every load. KVF_OK: nothing of the library
- * touches the memory any more. KVF_AGAIN: a read has not ended yet; keep the memory mapped, poll, and call again. */
+ * touches the memory any more, and other memory, or the same, may be registered; nobody publishes or loads meanwhile
+ * what is meant for it. Peers are told. KVF_AGAIN: a read has not ended yet; keep the memory mapped, poll, and call
+ * again. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
 
 /* ---- engine ---- */

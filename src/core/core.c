@@ -154,14 +154,13 @@ void kvf_core_free(kvf_core *core)
 kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
 {
   const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
-  if (core->pool.has_existed) {
+  if (core->pool.exists) {
     return KVF_EXISTS;
   }
   kvf_status status = kvf_pool_set(&core->pool, &pages);
   if (status != KVF_OK) {
     return status;
   }
-  kvf_welcome_free(&core->context.welcome);
   core->context.welcome = *welcome;
   kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   return KVF_OK;
@@ -177,8 +176,12 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   if (kvf_loads_open(&core->loads) > 0) { /* until its release has been taken a load's blocks are the library's */
     return false;
   }
-  core->pool.exists = false;
-  kvf_welcome_free(&core->context.welcome);
+  if (core->pool.exists) {
+    kvf_pool_free(&core->pool);
+    kvf_welcome_free(&core->context.welcome);
+    kvf_sessions_end_readers(&core->sessions); /* so that they let go of it; what they are told next is not it */
+    kvf_peers_close_links(&core->peers);
+  }
   return true;
 }
 

@@ -68,10 +68,10 @@ void kvf_core_start(kvf_core *core, uint64_t now_ns);
 /* ---- API calls: see the public headers ---- */
 
 /* `welcome` describes the memory, of one region at least, as peers are told it, and is valid; it is copied, its
- * allocations become the core's. KVF_EXISTS: the core has memory or, even if it was cleared, had some: other memory is
- * another node's, whose incarnation tells peers so. KVF_NO_MEMORY. */
+ * allocations become the core's. KVF_EXISTS: the core has memory. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome);
-/* Ends all leases and aborts all loads; true once nothing is left of either. */
+/* Ends all leases and aborts all loads; true once nothing is left of either, nor of sessions and links that knew of the
+ * memory. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 

@@ -319,6 +319,7 @@ static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
   move(slice, SLICE_READING);
   slice->link_id = link_id;
+  slice->claim.generation = slice->peer->generation;
   slice->given_up = false;
   update_ready(loads, slice);
 }
@@ -783,6 +784,9 @@ void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id,
     decide(loads, now_ns, slice->load, slice, status);
   } else if (status == KVF_NOT_PUBLISHED) {
     drain(loads, now_ns, slice);
+  } else if (status == KVF_AGAIN) {
+    kvf_peers_link_is_stale(loads->peers, now_ns, chunk->link_id);
+    on_trouble(loads, now_ns, slice, KVF_CANCELLED); /* it is nobody's fault */
   } else {
     on_trouble(loads, now_ns, slice, status);
   }

@@ -422,10 +422,23 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
 }
 
+/* The session is over, through no fault of anybody's. The next dial tells what has become of the process; one who waits
+ * for a link causes it now. */
+static void begin_anew(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  disconnect(peers, peer);
+  rearm(peers, peer, now_ns);
+  advance(peers, now_ns, peer);
+}
+
 void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->link.is_wanted = true;
-  advance(peers, now_ns, peer);
+  if (peer->state == KVF_PEER_READY && peer->welcome->regions_count == 0) {
+    begin_anew(peers, now_ns, peer); /* it may have memory by now */
+  } else {
+    advance(peers, now_ns, peer);
+  }
 }
 
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
@@ -626,6 +639,15 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   peer->state = KVF_PEER_WAIT_WELCOME;
 }
 
+/* What has gone wrong with links to its memory before says nothing about this one. */
+static void forgive_links(kvf_peer *peer)
+{
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+    peer->links[i].unusable = KVF_OK;
+    kvf_breaker_succeed(&peer->links[i].breaker);
+  }
+}
+
 static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const uint8_t *body, size_t body_bytes)
 {
   kvf_welcome *welcome = calloc(1, sizeof(*welcome));
@@ -635,7 +657,17 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     fail(peers, now_ns, peer, status, "malformed welcome");
     return;
   }
+  if (welcome->generation != 0 && welcome->generation == peer->stale) {
+    kvf_welcome_free(welcome);
+    free(welcome);
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has given up");
+    return;
+  }
+  if (welcome->generation != peer->generation) {
+    forgive_links(peer);
+  }
   peer->welcome = welcome;
+  peer->generation = welcome->generation;
   peer->memory_kinds = 0;
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory_kinds |= UINT32_C(1) << welcome->regions[i].memory;
@@ -694,10 +726,7 @@ void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
     return;
   }
-  /* The next dial tells whether the process is gone; a load that waits for a link causes it now. */
-  disconnect(peers, peer);
-  rearm(peers, peer, now_ns);
-  advance(peers, now_ns, peer);
+  begin_anew(peers, now_ns, peer);
 }
 
 static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
@@ -765,10 +794,38 @@ static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_
   advance(peers, now_ns, link->peer);
 }
 
+void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id)
+{
+  const kvf_peer_link *link = find(peers, link_id);
+  if (link != NULL) { /* else that has been heard already */
+    kvf_peer *peer = link->peer;
+    kvf_context_log(peers->context, now_ns, KVF_AGAIN, peer->stat.id, KVF_LOG_INFO,
+                    "peer %s: has registered other memory: it is asked again", peer->stat.address);
+    peer->stale = peer->generation;
+    begin_anew(peers, now_ns, peer);
+  }
+}
+
+void kvf_peers_close_links(kvf_peers *peers)
+{
+  for (const kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
+    kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
+    for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+      drop_link(peers, &peer->links[i]);
+    }
+    forgive_links(peer);
+    answer(peers, peer, KVF_PEER_LINK, 0, KVF_TRANSFER_SETUP); /* whoever has wanted one has gone */
+  }
+}
+
 void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
   kvf_peer_link *link = find(peers, link_id);
   if (link == NULL || link->state != KVF_LINK_OPENING) {
+    return;
+  }
+  if (status == KVF_AGAIN) {
+    kvf_peers_link_is_stale(peers, now_ns, link_id);
     return;
   }
   if (status == KVF_OK) {
@@ -779,7 +836,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
     return;
   }
   if (status == KVF_INCOMPATIBLE) {
-    link->unusable = status; /* another layout: so it stays in the life of the peer's process */
+    link->unusable = status; /* another layout: so it stays with these memories */
   } else {
     kvf_breaker_fail(&link->breaker, now_ns, breaker_cause(status));
   }

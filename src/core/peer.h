@@ -45,7 +45,7 @@ typedef struct kvf_peer_link {
   uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
   kvf_peer *peer;
   kvf_breaker breaker;
-  kvf_status unusable; /* why this transport can never reach this peer; KVF_OK while it might */
+  kvf_status unusable; /* why this transport can never bring bytes from its memory into ours; KVF_OK while it might */
 } kvf_peer_link;
 
 /* What the loads that hold a peer share of it: theirs alone (load.c). */
@@ -99,6 +99,8 @@ struct kvf_peer {
   size_t hello_bytes;
   kvf_key session_key;
   kvf_welcome *welcome;       /* while READY on a rank node */
+  uint64_t generation;        /* of its memory, as it was told last */
+  uint64_t stale;             /* a generation that it has given up since it was told; 0: none */
   uint32_t memory_kinds;      /* of its regions, a bit for each kvf_memory_kind */
   const char *said_transport; /* the last that the log has named; NULL: none */
   kvf_peer_link links[KVF_TRANSPORTS_MAX];
@@ -190,6 +192,11 @@ void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer);
 /* A load got no byte over this link. `silent`: the peer did not answer a ping either. */
 void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent);
+
+/* The peer has registered other memory than the link is for: all that its WELCOME says is given up, and asked again. */
+void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id);
+/* Our memory goes, which all links were made for. No load is open. */
+void kvf_peers_close_links(kvf_peers *peers);
 
 /* kvf_node_peers() of kvferry/stats.h. */
 size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat *out, size_t capacity);

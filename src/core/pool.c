@@ -12,6 +12,7 @@ void kvf_pool_free(kvf_pool *pool)
     free(pool->named[group]);
     pool->named[group] = NULL;
   }
+  pool->exists = false;
 }
 
 kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages)
@@ -42,7 +43,6 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages)
     }
   }
   pool->exists = true;
-  pool->has_existed = true;
   return KVF_OK;
 }
 

@@ -9,8 +9,6 @@
 
 typedef struct kvf_pool {
   bool exists;
-  bool has_existed; /* stays true: a peer that still has the first memory's layout would read wrong bytes for a later
-                       lease */
   uint32_t groups;
   uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of the share in one block, over all parts of the group */
   uint32_t group_blocks[KVF_GROUPS_MAX];
@@ -21,6 +19,7 @@ typedef struct kvf_pool {
 
 /* There are regions, and the pages are valid. KVF_NO_MEMORY: there is no pool then, as before. */
 KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages);
+/* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 
 /* Whether these blocks can be published. KVF_INVALID: no memory, or a group or block that it does not have. KVF_LIMIT:

@@ -8,6 +8,7 @@
 #include "runtime/numa.h"
 #include "runtime/ordering.h"
 #include "runtime/pump.h"
+#include "transport/fence_memory.h"
 
 static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 {
@@ -40,8 +41,10 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_welcome *welcome)
 {
   const uint32_t count = node->regions_count;
-  *welcome =
-      (kvf_welcome){.rank = node->config.rank, .ranks = node->config.ranks, .block_tokens = node->config.block_tokens};
+  *welcome = (kvf_welcome){.generation = ++node->generation,
+                           .rank = node->config.rank,
+                           .ranks = node->config.ranks,
+                           .block_tokens = node->config.block_tokens};
   welcome->regions = calloc(count, sizeof(*welcome->regions));
   kvf_part *parts = layout->parts_count == 0 ? NULL : calloc(layout->parts_count, sizeof(*parts));
   if (welcome->regions == NULL || (layout->parts_count > 0 && parts == NULL)) {
@@ -97,6 +100,7 @@ static void clear_memory(kvf_node *node)
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
+  kvf_fence_store_generation(node->fence_table, 0);
   node->memory_set = false;
   node->transports_used = 0;
   kvf_checksummer_close(node->checksummer);
@@ -228,6 +232,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     set_ordering(node, ordering, count);
   }
   if (status == KVF_OK) {
+    kvf_fence_store_generation(node->fence_table, welcome.generation);
     status = set_transports(node, &welcome.layout);
   }
   if (status == KVF_OK) {

@@ -75,6 +75,7 @@ struct kvf_node {
   uint64_t last_point;           /* under the lock: the number that a load's was given last */
   kvf_memory_devices devices;    /* under the lock: where it is */
   bool memory_set;               /* the transports have it */
+  uint64_t generation;           /* of the last registration, or try of one */
   pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
 
   int event_fd;

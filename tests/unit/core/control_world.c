@@ -37,7 +37,8 @@ static void open_side(control_side *side, const control_options *options, const 
 
 void control_set_memory(control_side *side)
 {
-  kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .transports_count = 1};
+  kvf_welcome welcome = {
+      .generation = ++side->generation, .ranks = 1, .block_tokens = 16, .regions_count = 1, .transports_count = 1};
   welcome.regions = calloc(1, sizeof(*welcome.regions));
   welcome.regions[0] =
       (kvf_region_layout){.stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 1};
@@ -45,6 +46,12 @@ void control_set_memory(control_side *side)
   welcome.transports[0].description = calloc(1, 1);
   welcome.transports[0].description_bytes = 1;
   assert_int_equal(kvf_core_set_memory(&side->core, &welcome), KVF_OK);
+}
+
+void control_move(control_side *side)
+{
+  assert_true(kvf_core_clear_memory(&side->core, world.now_ns));
+  control_set_memory(side);
 }
 
 void control_world_open(const control_options *options)

@@ -17,6 +17,7 @@ typedef struct control_side {
   size_t inbox_bytes;
   uint32_t opened_link_id; /* the last link that the core wanted opened */
   uint32_t closed_links;
+  uint64_t generation; /* of its memory */
   uint32_t reads;
   kvf_load_read last_read;
   bool dial_wanted;
@@ -50,6 +51,8 @@ void control_world_open(const control_options *options);
 /* Of the last world that was opened, if it is still open. */
 int control_world_close(void **state);
 void control_set_memory(control_side *side);
+/* Takes it back, and sets other memory; the other side has not heard of it yet. */
+void control_move(control_side *side);
 
 /* Carries effects and frames to and fro until nothing moves. Dials are answered by control_dial() only. */
 void control_settle(void);

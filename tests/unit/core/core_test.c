@@ -242,13 +242,20 @@ WORLD_TEST(blocks_come_back_after_over_is_stored)
 
 /* ---- memory ---- */
 
-WORLD_TEST(memory_is_set_once)
+WORLD_TEST(there_is_one_memory_at_a_time)
 {
   kvf_welcome welcome = {0};
   assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_EXISTS);
   assert_int_equal(producer()->pool.groups, 2);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
-  assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_EXISTS); /* P1 */
+  welcome = (kvf_welcome){.generation = 2, .ranks = 1, .block_tokens = 16, .regions_count = 1};
+  welcome.regions = calloc(1, sizeof(*welcome.regions));
+  assert_non_null(welcome.regions);
+  welcome.regions[0] =
+      (kvf_region_layout){.stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 1};
+  assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_OK);
+  assert_int_equal(producer()->pool.groups, 1);
+  assert_int_equal(producer()->context.welcome.generation, 2);
 }
 
 WORLD_TEST(clearing_memory_ends_its_leases)

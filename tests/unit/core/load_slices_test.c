@@ -420,6 +420,32 @@ READING_TEST(not_published_then_live)
   expect_live(13, 1, 4, "outcome 500 ok 6/6; released 500");
 }
 
+/* P1. Nobody has failed: a new session tells what there is now. */
+READING_TEST(other_memory_is_read_over_another_link)
+{
+  w.peer[1].generation = 2; /* as its next WELCOME says */
+  world_live(1, 1, 1);      /* of generation 0, which the link was for */
+  kvf_fence_sample sample = world_sample(1, kvf_fence_word_live(LEASE_ID));
+  sample.head.generation = 2;
+  kvf_loads_on_read_done(&w.loads, 2 * MS, 2, KVF_OK, 0, &sample, 200);
+  assert_int_equal(w.stale_link_id, 11);
+  expect(2, "");
+  expect_at(12, "want 1");
+  expect_path(12, 1, 12, "read 3 over 12: 4,5");
+  kvf_loads_on_read_done(&w.loads, 13 * MS, 3, KVF_AGAIN, 0, NULL, 0); /* the producer says it itself */
+  assert_int_equal(w.stale_link_id, 12);
+  expect_at(23, "want 1");
+  expect_path(23, 1, 13, "read 4 over 13: 4,5");
+  sample.head.generation = 0;
+  kvf_loads_on_read_done(&w.loads, 24 * MS, 4, KVF_OK, 0, &sample, 200);
+  assert_int_equal(w.stale_link_id, 13);
+  expect_at(44, "want 1");
+  expect_path(44, 1, 14, "read 5 over 14: 4,5");
+  sample.head.generation = 2;
+  kvf_loads_on_read_done(&w.loads, 45 * MS, 5, KVF_OK, 0, &sample, 200);
+  expect(45, "outcome 500 ok 6/6; released 500");
+}
+
 LOAD_TEST(never_published)
 {
   world_spec(500, 1, "1");

@@ -52,6 +52,7 @@ typedef struct world {
   void (*on_want)(uint32_t peer);
   void (*on_ping)(uint32_t peer);
   void (*on_stalled)(uint32_t link_id, bool silent);
+  uint32_t stale_link_id; /* the last that was said to be */
   char said[4096];
   char trace[16384];
 } world;
@@ -142,6 +143,13 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
   (void)peers;
   (void)now_ns;
   w.on_stalled(link_id, silent);
+}
+
+void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id)
+{
+  (void)peers;
+  (void)now_ns;
+  w.stale_link_id = link_id;
 }
 
 /* ---- what is said ---- */
@@ -259,7 +267,7 @@ static inline int world_teardown(void **state)
 
 static inline kvf_fence_sample world_sample(uint32_t peer, uint64_t word)
 {
-  return (kvf_fence_sample){{KVF_FENCE_MAGIC, world_incarnation(peer), 16}, {word, DIGEST}};
+  return (kvf_fence_sample){{KVF_FENCE_MAGIC, world_incarnation(peer), 16, 0}, {word, DIGEST}};
 }
 
 /* ---- what goes in ---- */

@@ -230,14 +230,121 @@ CONTROL_TEST(registration_is_heard_by_those_who_came_before)
   (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_equal(peer->state, KVF_PEER_READY);
-  kvf_peer_notice notice = ask_link(peer);
-  assert_int_equal(notice.status, KVF_TRANSFER_SETUP);
+  assert_int_equal(peer->link.status, KVF_TRANSFER_SETUP);
   control_set_memory(&world.producer);
   control_settle();
   assert_int_equal(peer->state, KVF_PEER_IDLE);
   (void)ask_link(peer);
   control_dial(KVF_OK);
   assert_int_not_equal(world.consumer.opened_link_id, 0);
+}
+
+/* Nor one that has not heard of it: who wants a link asks again, once. */
+CONTROL_TEST(who_has_had_no_memory_is_asked_again)
+{
+  control_options options;
+  control_options_init(&options);
+  options.without_memory = true;
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
+  kvf_peer *peer = acquire();
+  (void)ask_link(peer);
+  for (int dials = 0; dials < 3; dials++) {
+    control_dial(KVF_OK);
+    assert_int_equal(peer->state, KVF_PEER_READY);
+    assert_false(peer->link.is_wanted);
+    assert_int_equal(peer->link.status, KVF_TRANSFER_SETUP);
+    assert_false(world.consumer.dial_wanted);
+    (void)ask_link(peer);
+  }
+}
+
+/* ---- other memory than a link is for ---- */
+
+/* The link that was up, or was opening, is found to be for memory that has gone. */
+static void find_stale(uint32_t link_id, kvf_status opened)
+{
+  if (opened == KVF_OK) {
+    kvf_peers_link_is_stale(&world.consumer.core.peers, world.now_ns, link_id);
+  } else {
+    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, opened);
+  }
+}
+
+CONTROL_TEST(other_memory_takes_another_session)
+{
+  for (int up = 0; up < 2; up++) {
+    kvf_peer *peer = linked();
+    uint32_t link_id = world.consumer.opened_link_id;
+    if (up) {
+      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
+      assert_int_equal(next_notice().status, KVF_OK);
+    }
+    world.held = true; /* the producer's end of the session is not heard */
+    control_move(&world.producer);
+    find_stale(link_id, up ? KVF_OK : KVF_AGAIN);
+    find_stale(link_id, up ? KVF_OK : KVF_AGAIN); /* which another read says too */
+    if (up) {
+      assert_int_equal(next_notice().kind, KVF_PEER_LINK_DOWN);
+      kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
+    }
+    control_settle();
+    world.held = false;
+    assert_int_equal(world.consumer.closed_links, 1);
+    control_dial(KVF_OK);
+    assert_int_equal(peer->generation, 2);
+    assert_int_not_equal(world.consumer.opened_link_id, link_id);
+    assert_int_equal(world.consumer.core.peers.counters.failures, 0);
+  }
+}
+
+/* Else the two would dial each other without end. */
+CONTROL_TEST(memory_that_has_gone_does_not_come_back)
+{
+  kvf_peer *peer = linked();
+  find_stale(world.consumer.opened_link_id, KVF_AGAIN);
+  control_settle();
+  control_dial(KVF_OK);
+  assert_int_equal(peer->link.status, KVF_PROTOCOL);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
+}
+
+/* What could not be with the memory before, its own or ours, may be with this one. */
+CONTROL_TEST(other_memory_is_tried_again)
+{
+  for (int ours = 0; ours < 2; ours++) {
+    for (int tripped = 0; tripped < 2; tripped++) {
+      kvf_peer *peer = linked();
+      uint32_t link_id = world.consumer.opened_link_id;
+      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id,
+                        tripped ? KVF_TRANSFER_SETUP : KVF_INCOMPATIBLE);
+      control_settle();
+      assert_int_not_equal(peer->link.status, KVF_OK);
+      control_move(ours ? &world.consumer : &world.producer);
+      control_settle();
+      (void)ask_link(peer);
+      if (!ours) {
+        control_dial(KVF_OK);
+      }
+      assert_int_not_equal(world.consumer.opened_link_id, link_id);
+    }
+  }
+}
+
+CONTROL_TEST(links_go_with_our_own_memory)
+{
+  for (int up = 0; up < 2; up++) {
+    kvf_peer *peer = linked();
+    if (up) {
+      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
+      assert_int_equal(next_notice().status, KVF_OK);
+    }
+    assert_true(kvf_core_clear_memory(&world.consumer.core, world.now_ns));
+    control_settle();
+    assert_int_equal(world.consumer.closed_links, 1);
+    assert_int_equal(peer->links[0].state, KVF_LINK_NONE); /* nobody wants it any more */
+    assert_int_equal(peer->state, KVF_PEER_READY);
+  }
 }
 
 CONTROL_TEST(other_incarnation_is_a_restart)

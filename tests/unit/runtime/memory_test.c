@@ -99,19 +99,28 @@ TEST(number_of_regions_is_bounded)
   kvf_node_close(node);
 }
 
-/* P1: in all the node's life. A peer that is connected knows where the first memory was, and would take what it reads
- * there for the blocks of a lease on the second. */
-TEST(memory_is_registered_once)
+static uint64_t generation_of(const kvf_node *node)
+{
+  const kvf_fence_head *head = node->fence_table;
+  return head->generation;
+}
+
+/* P1: peers tell one registration from another. */
+TEST(there_is_one_registration_at_a_time)
 {
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region region = region_of(0);
   assert_int_equal(kvf_node_unregister(node), KVF_OK); /* there is none: nothing to do */
-  assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
-  assert_int_equal(kvf_node_register(node, &region, 1), KVF_EXISTS);
-  assert_int_equal(kvf_node_unregister(node), KVF_OK);
-  assert_int_equal(kvf_node_unregister(node), KVF_OK);
-  assert_int_equal(kvf_node_register(node, &region, 1), KVF_EXISTS);
-  assert_int_equal(kvf_node_unregister(node), KVF_OK);
+  assert_true(generation_of(node) == 0);
+  for (uint64_t generation = 1; generation <= 3; generation++) {
+    assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
+    assert_true(generation_of(node) == generation);
+    assert_true(node->core->context.welcome.generation == generation);
+    assert_int_equal(kvf_node_register(node, &region, 1), KVF_EXISTS);
+    assert_int_equal(kvf_node_unregister(node), KVF_OK);
+    assert_int_equal(kvf_node_unregister(node), KVF_OK);
+    assert_true(generation_of(node) == 0);
+  }
   kvf_node_close(node);
 }
 

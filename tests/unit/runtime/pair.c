@@ -82,6 +82,46 @@ static uint32_t memory_named(const char *name)
   return kinds[i].memory;
 }
 
+/* Of its kind, all zeros. */
+static void register_memory(pair_node *n)
+{
+  kvf_region regions[PAIR_REGIONS];
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    const size_t bytes = (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES;
+    n->bases[i] = n->memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(n->memory, bytes);
+    n->pool[i] = test_memory_bytes(n->bases[i]);
+    regions[i] = (kvf_region){.base = n->bases[i],
+                              .stride_bytes = PAIR_BLOCK_BYTES,
+                              .block_bytes = PAIR_BLOCK_BYTES,
+                              .blocks = PAIR_BLOCKS,
+                              .heads = 4,
+                              .heads_total = 4};
+    memcpy(&regions[i].memory, &n->memory, sizeof(n->memory)); /* not all are enumerators */
+  }
+  assert_int_equal(pair_layout == NULL ? kvf_node_register(n->node, regions, PAIR_REGIONS)
+                                       : kvf_node_register_layout(n->node, regions, PAIR_REGIONS, pair_layout),
+                   KVF_OK);
+}
+
+static void free_memory(const pair_node *n, void *const bases[PAIR_REGIONS])
+{
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    if (n->memory == KVF_MEMORY_HOST) {
+      free(bases[i]);
+    } else if (bases[i] != NULL) {
+      test_memory_free(bases[i]);
+    }
+  }
+}
+
+void pair_move(pair_node *n)
+{
+  assert_null(n->left[0]);
+  assert_int_equal(kvf_node_unregister(n->node), KVF_OK);
+  memcpy(n->left, n->bases, sizeof(n->left));
+  register_memory(n);
+}
+
 void pair_open_node(pair_node *n, const pair_option *options)
 {
   kvf_config config;
@@ -108,22 +148,8 @@ void pair_open_node(pair_node *n, const pair_option *options)
   if (kvf_node_open(&config, &n->node, message) != KVF_OK) {
     fail_msg("node: %s", message);
   }
-  kvf_region regions[PAIR_REGIONS];
-  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
-    const size_t bytes = (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES;
-    n->bases[i] = memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(memory, bytes);
-    n->pool[i] = test_memory_bytes(n->bases[i]);
-    regions[i] = (kvf_region){.base = n->bases[i],
-                              .stride_bytes = PAIR_BLOCK_BYTES,
-                              .block_bytes = PAIR_BLOCK_BYTES,
-                              .blocks = PAIR_BLOCKS,
-                              .heads = 4,
-                              .heads_total = 4};
-    memcpy(&regions[i].memory, &memory, sizeof(memory)); /* not all are enumerators */
-  }
-  assert_int_equal(pair_layout == NULL ? kvf_node_register(n->node, regions, PAIR_REGIONS)
-                                       : kvf_node_register_layout(n->node, regions, PAIR_REGIONS, pair_layout),
-                   KVF_OK);
+  n->memory = memory;
+  register_memory(n);
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_node_address(n->node, record, sizeof(record), &bytes), KVF_OK);
@@ -136,13 +162,8 @@ void pair_close_node(pair_node *n)
     return;
   }
   kvf_node_close(n->node);
-  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
-    if (n->pool[i] == n->bases[i]) {
-      free(n->bases[i]);
-    } else {
-      test_memory_free(n->bases[i]);
-    }
-  }
+  free_memory(n, n->bases);
+  free_memory(n, n->left);
   free_log(n->log);
   *n = (pair_node){0};
 }

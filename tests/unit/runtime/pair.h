@@ -31,6 +31,8 @@ typedef struct pair_node {
   kvf_node *node;
   uint8_t *pool[PAIR_REGIONS]; /* where the test reads and writes the regions' bytes */
   void *bases[PAIR_REGIONS];   /* what they are registered as */
+  void *left[PAIR_REGIONS];    /* what pair_move() has left behind */
+  uint32_t memory;             /* kvf_memory_kind */
   pair_log *log;
   uint32_t marks; /* lines of pair_logged()'s own */
 } pair_node;
@@ -57,6 +59,8 @@ void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */
 void pair_close_node(pair_node *n);
 void pair_close(pair *p);
+/* Takes its memory back, and registers other memory, once. The old one stays as it is until the node is closed. */
+void pair_move(pair_node *n);
 
 /* A prompt of so many tokens; equal seeds are equal prompts. */
 kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed);

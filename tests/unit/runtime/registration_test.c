@@ -1,0 +1,210 @@
+/* Nodes that take their memory back and register other memory, while a peer knows the old one. */
+#include "../../memory_kind.h"
+#include "../../with_ucx.h"
+#include "core/session.h"
+#include "pair.h"
+#include "test.h"
+
+#define BLOCKS 8
+#define FIRST 20
+#define UCX 3     /* of the ways that bytes go, the last */
+#define SPOILT 99 /* what the old memory is filled with */
+
+static pair p;
+static pair_ticket ticket;
+static uint32_t seed;
+
+static const pair_option over[][3] = {
+    {{"transports", "local"}},
+    {{"transports", "local"}, {"memory", "test"}},
+    {{"transports", "tcp"}},
+    [UCX] = {{"transports", "ucx"}},
+};
+
+static bool has_ucx;
+
+static size_t ways(void)
+{
+  return has_ucx ? UCX + 1 : UCX;
+}
+
+static bool sessions_go_on; /* where the producer would end them */
+
+/* The linker's names. NOLINTBEGIN(bugprone-reserved-identifier) */
+void __real_kvf_sessions_end_readers(kvf_sessions *sessions);
+void __wrap_kvf_sessions_end_readers(kvf_sessions *sessions);
+void __wrap_kvf_sessions_end_readers(kvf_sessions *sessions)
+{
+  if (!sessions_go_on) {
+    __real_kvf_sessions_end_readers(sessions);
+  }
+}
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+/* Of what `ticket` names. */
+static void fill(uint32_t with)
+{
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    pair_fill(&p.producer, ticket.blocks[i], with, i);
+  }
+}
+
+static void expect_whole(uint64_t id)
+{
+  pair_result result;
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_true(result.load_released);
+  if (result.report.status != KVF_OK) {
+    fail_msg("the load: %s", kvf_status_name(result.report.status));
+  }
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(pair_holds(&p.consumer, FIRST + i, seed, i));
+  }
+}
+
+static void load(void)
+{
+  pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
+  expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+}
+
+/* Two nodes with a link, over which a load has come. */
+static void open_linked(size_t way)
+{
+  pair_open(&p, over[way]);
+  load();
+}
+
+static int tear_down(__attribute__((unused)) void **state)
+{
+  pair_close(&p);
+  pair_layout = NULL;
+  sessions_go_on = false;
+  return 0;
+}
+
+#define PAIR_TEST(name) TEST_WITH(name, NULL, tear_down)
+
+/* Layer i of the model lies in region i, or, turned, in that many from the last. */
+static void describe(kvf_part parts[PAIR_REGIONS], bool turned)
+{
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    parts[i] = (kvf_part){.layer = i,
+                          .region = turned ? PAIR_REGIONS - 1 - i : i,
+                          .unit_bytes = PAIR_BLOCK_BYTES,
+                          .rows = 1,
+                          .block_tokens = PAIR_BLOCK_TOKENS,
+                          .heads = 1,
+                          .heads_total = 1};
+  }
+}
+
+/* The producer's memory moves, and then its blocks hold what the ticket says. Those of the old one do not. */
+static void move_producer(bool turned)
+{
+  fill(SPOILT);
+  pair_move(&p.producer);
+  if (turned) { /* the pool's layers are as they were */
+    uint8_t *first = p.producer.pool[0];
+    p.producer.pool[0] = p.producer.pool[PAIR_REGIONS - 1];
+    p.producer.pool[PAIR_REGIONS - 1] = first;
+  }
+  fill(seed);
+  pair_publish(&p.producer, &ticket);
+}
+
+static void move_under_a_link(size_t way, bool turns)
+{
+  kvf_part parts[PAIR_REGIONS];
+  const kvf_layout layout = {.parts = parts, .parts_count = PAIR_REGIONS, .share = {.heads = 1, .heads_total = 1}};
+  pair_layout = turns ? &layout : NULL;
+  describe(parts, false);
+  open_linked(way);
+  pair_offer(&p.producer, 0, BLOCKS, ++seed, false, &ticket);
+  describe(parts, true);
+  move_producer(turns);
+  expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+  pair_layout = NULL;
+}
+
+/* P1, without a word from the producer. The endpoints of ucx end with the memory. */
+PAIR_TEST(a_link_to_the_old_memory_brings_nothing)
+{
+  sessions_go_on = true;
+  for (size_t way = 0; way < (size_t)2 * UCX; way++) {
+    move_under_a_link(way / 2, way % 2 == 1);
+    assert_true(pair_logged(&p.consumer, "has registered other memory", NULL));
+    pair_close(&p);
+  }
+}
+
+static void wait_until_heard(void)
+{
+  kvf_peer_stat peer;
+  const uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS;
+  do {
+    assert_int_equal(kvf_node_peers(p.consumer.node, &peer, 1), 1);
+  } while (peer.links[0].up && pair_now_ms() < until_ms);
+  assert_false(peer.links[0].up);
+}
+
+PAIR_TEST(blocks_come_from_the_new_memory)
+{
+  for (size_t way = 0; way < ways(); way++) {
+    open_linked(way);
+    pair_offer(&p.producer, 0, BLOCKS, ++seed, false, &ticket);
+    move_producer(false);
+    if (way == UCX) { /* else its endpoint may fail first, and the load over it */
+      wait_until_heard();
+    }
+    expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+    load();
+    pair_close(&p);
+  }
+}
+
+PAIR_TEST(blocks_go_into_the_new_memory)
+{
+  for (size_t way = 0; way < ways(); way++) {
+    open_linked(way);
+    pair_move(&p.consumer);
+    load();
+    pair_close(&p);
+  }
+}
+
+/* A device's memory is free only when all who have it mapped let go of it. */
+PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
+{
+  pair_open(&p, over[1]);
+  load();
+  assert_true(test_memory_imports() > 0);
+  assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+  for (uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS; test_memory_imports() > 0 && pair_now_ms() < until_ms;) {
+    pair_sleep_ms(1);
+  }
+  assert_int_equal(test_memory_imports(), 0);
+}
+
+/* What has failed with the memory before is not held against the new one. */
+PAIR_TEST(a_producer_without_memory_fails_loads_and_comes_back)
+{
+  for (size_t way = 0; way < ways(); way++) {
+    pair_result result;
+    open_linked(way);
+    pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
+    assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+    pair_wait(&p.consumer, pair_begin(&p.consumer, &ticket, FIRST), PAIR_LATE_MS, &result);
+    assert_true(result.load_released);
+    assert_int_not_equal(result.report.status, KVF_OK);
+    pair_move(&p.producer);
+    load();
+    pair_close(&p);
+  }
+}
+
+int main(int argc, char **argv)
+{
+  has_ucx = with_ucx() == 0;
+  return test_run(argc > 1 ? argv[1] : NULL);
+}
