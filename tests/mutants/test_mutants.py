@@ -14,10 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
 
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
-PAGES = "build/tests/unit/wire/unit_wire_pages"
-DEVICE = "build/tests/unit/runtime/unit_runtime_device"
-CALLS = "build/tests/unit/runtime/unit_runtime_device_calls"
-UNITS = {"pages": PAGES, "device": DEVICE, "device_calls": CALLS}
+UNIT = {"pages": "build/tests/unit/wire/unit_wire_pages",
+        **{name: f"build/tests/unit/runtime/unit_runtime_{name}" for name in ("device", "device_calls", "registration")}}
 ONLY_THERE = {"litmus streams": "x86_64"}
 """Where other processors cannot show it."""
 LIMIT_S = 600
@@ -27,8 +25,9 @@ def build(folder: Path) -> None:
     if not (folder / "build/build.ninja").exists():
         subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
                        cwd=folder, check=True, capture_output=True)
-    done = subprocess.run(["ninja", "-C", "build", "--quiet", *(name.removeprefix("build/") for name in (SIM, LITMUS, *UNITS.values()))],
-                          cwd=folder, capture_output=True, text=True, check=False)
+    targets = [name.removeprefix("build/") for name in (SIM, LITMUS, *UNIT.values())]
+    done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
 
@@ -47,8 +46,8 @@ def command(catcher: str) -> list[str] | None:
         return None
     if catcher == "sim":
         return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
-    if catcher in UNITS:
-        return ["sh", "-c", f"! {UNITS[catcher]}"]
+    if catcher in UNIT:
+        return ["sh", "-c", f"! {UNIT[catcher]}"]
     program, _, mode = catcher.partition(" ")
     if program != "litmus":
         raise MutantError(f"there is no such test: {catcher}")
