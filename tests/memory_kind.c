@@ -245,10 +245,12 @@ static bool copy_out(uint32_t device, const struct iovec *to, const struct iovec
   return !atomic_load(&test_memory_fails);
 }
 
-static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
+static bool checksums(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out)
 {
   (void)device;
-  *out = kvf_checksum(own_of(at, bytes), bytes);
+  for (size_t i = 0; i < count; i++) {
+    out[i] = kvf_checksum(own_of(runs[i].iov_base, runs[i].iov_len), runs[i].iov_len);
+  }
   return !atomic_load(&test_memory_fails);
 }
 
@@ -403,9 +405,9 @@ static void unmark(void *mark)
 
 /* ---- the kinds ---- */
 
-#define OPERATIONS(number)                                                                                        \
-  .kind = (kvf_memory_kind)(number), .batch_runs_max = 256, .batch_bytes_max = UINT64_C(1) << 20, .check = check, \
-  .copy_in = copy_in, .copy_out = copy_out, .checksum = checksum, .mark = mark_point, .is_complete = is_complete, \
+#define OPERATIONS(number)                                                                                          \
+  .kind = (kvf_memory_kind)(number), .batch_runs_max = 256, .batch_bytes_max = UINT64_C(1) << 20, .check = check,   \
+  .copy_in = copy_in, .copy_out = copy_out, .checksums = checksums, .mark = mark_point, .is_complete = is_complete, \
   .unmark = unmark
 
 static const kvf_memory_ops test_ops = {OPERATIONS(TEST_MEMORY), .export = export_region, .import = import_region,

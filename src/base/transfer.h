@@ -25,4 +25,11 @@ typedef struct kvf_transfer {
   bool small;                     /* its caller may help, and waits for it */
 } kvf_transfer;
 
+/* What a read took, for metrics. */
+typedef struct kvf_read_work {
+  uint64_t pieces;            /* runs that were contiguous on both sides */
+  uint64_t device_copy_ns;    /* of copies that a device made: from the first call until they were done; of these: */
+  uint64_t device_posting_ns; /* until the driver had been told */
+} kvf_read_work;
+
 #endif

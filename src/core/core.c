@@ -373,9 +373,11 @@ void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t link_id, kv
 }
 
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces)
+                           const kvf_fence_sample *sample, uint64_t bytes, const kvf_read_work *work)
 {
-  core->read_pieces += pieces;
+  core->read_work.pieces += work->pieces;
+  core->read_work.device_copy_ns += work->device_copy_ns;
+  core->read_work.device_posting_ns += work->device_posting_ns;
   kvf_loads_on_read_done(&core->loads, now_ns, read_id, status, verified, sample, bytes);
 }
 

@@ -176,9 +176,9 @@ void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t link_i
 void kvf_core_on_link_down(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status);
 
 /* See kvf_loads_on_read_done(). `verified`: of its items, from the first on, those that agree with their checksums.
- * `sample` may be NULL. `pieces`: runs that its bytes came in. */
+ * `sample` may be NULL. */
 void kvf_core_on_read_done(kvf_core *core, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,
-                           const kvf_fence_sample *sample, uint64_t bytes, uint64_t pieces);
+                           const kvf_fence_sample *sample, uint64_t bytes, const kvf_read_work *work);
 void kvf_core_on_read_progress(kvf_core *core, uint64_t now_ns, uint64_t read_id);
 
 /* For the producer's side of a transport: the key of a session, and whether a lease may be read (kvf_transport_host).

@@ -21,7 +21,7 @@ struct kvf_core {
   kvf_loads loads;
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
-  uint64_t read_pieces;                  /* runs of bytes that reads were made of */
+  kvf_read_work read_work;               /* of all reads */
 };
 
 #endif

@@ -32,7 +32,9 @@ static void put_loads(writer *to, const kvf_core *core)
   counter(to, "loads_not_released_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);
   counter(to, "chunks", stats->chunks);
-  counter(to, "read_pieces", core->read_pieces);
+  counter(to, "read_pieces", core->read_work.pieces);
+  counter(to, "device_copy_ns", core->read_work.device_copy_ns);
+  counter(to, "device_posting_ns", core->read_work.device_posting_ns);
   counter(to, "bytes_loaded", stats->bytes);
   counter(to, "blocks_loaded", stats->blocks);
   counter(to, "blocks_verified", stats->verified);

@@ -39,10 +39,12 @@ static bool copy(uint32_t device, const struct iovec *to, const struct iovec *fr
   return true;
 }
 
-static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
+static bool checksums(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out)
 {
   (void)device;
-  *out = kvf_checksum(at, bytes);
+  for (size_t i = 0; i < count; i++) {
+    out[i] = kvf_checksum(runs[i].iov_base, runs[i].iov_len);
+  }
   return true;
 }
 
@@ -103,7 +105,7 @@ const kvf_memory_ops kvf_memory_host = {
     .check = check,
     .copy_in = copy,
     .copy_out = copy,
-    .checksum = checksum,
+    .checksums = checksums,
     .export = export_region,
     .import = import_region,
     .read = read_batch,

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include "base/transfer.h"
 #include "kvferry/node.h"
 
 #define KVF_MEMORY_EXPORT_BYTES_MAX 128
@@ -42,6 +43,7 @@ typedef struct kvf_memory_batch {
   const kvf_memory_ops *into;      /* the kind of `to`: addressable, or that of the import */
   size_t first;
   size_t count;
+  kvf_read_work *work;                              /* read() adds what a device took */
   struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
   struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
 } kvf_memory_batch;
@@ -70,8 +72,8 @@ struct kvf_memory_ops {
    * they return the bytes are where they should be. False: they are not, since the device has failed. */
   bool (*copy_in)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   bool (*copy_out)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
-  /* kvf_checksum() of a run of a region. False: likewise. */
-  bool (*checksum)(uint32_t device, const void *at, size_t bytes, uint64_t *out);
+  /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: likewise. */
+  bool (*checksums)(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out);
 
   /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
    * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. Else

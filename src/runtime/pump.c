@@ -286,7 +286,7 @@ static void on_read_done(void *context, const kvf_read_result *result)
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
   kvf_core_on_read_done(node->core, now_ns, result->id, result->status, result->verified, &result->sample,
-                        result->bytes, result->pieces);
+                        result->bytes, &result->work);
   kvf_node_leave(node, now_ns);
 }
 

@@ -7,6 +7,7 @@
 #include "memory/memory.h"
 
 #define SUM_BYTES sizeof(uint64_t)
+#define SUMS_MAX 256 /* at a time: no kind takes fewer runs */
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -81,20 +82,6 @@ void kvf_checksums_close(kvf_region *checksums, uint32_t count)
   }
 }
 
-/* The sum of one head of one block in one region, as it is stored. False: the region's device has failed. */
-static bool sum_of(const kvf_region *region, uint32_t block, uint32_t head, uint64_t *out)
-{
-  size_t head_bytes = region->block_bytes / region->heads;
-  const uint8_t *base = region->base;
-  uint64_t sum;
-  if (!kvf_memory_ops_of(region->memory)
-           ->checksum(region->device, base + block * region->stride_bytes + head * head_bytes, head_bytes, &sum)) {
-    return false;
-  }
-  *out = htole64(sum);
-  return true;
-}
-
 /* The checksums of one head of one block: one for each region of the group, in order. */
 static uint64_t *checksums_at(const kvf_region *checksums, uint32_t block, uint32_t head)
 {
@@ -111,30 +98,69 @@ __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, 
   }
 }
 
+/* Runs whose sums a device makes in one go, and where these are to be, or are. */
+typedef struct sum_batch {
+  const kvf_region *region; /* of the runs: of its kind and device */
+  size_t count;
+  struct iovec runs[SUMS_MAX];
+  uint64_t *at[SUMS_MAX];
+} sum_batch;
+
+/* Writes the sums, or compares them. False: one differs, or the device has failed. */
+static bool end_batch(sum_batch *batch, bool writes)
+{
+  uint64_t sums[SUMS_MAX];
+  bool good =
+      batch->count == 0 ||
+      kvf_memory_ops_of(batch->region->memory)->checksums(batch->region->device, batch->runs, batch->count, sums);
+  for (size_t i = 0; good && i < batch->count; i++) {
+    const uint64_t sum = htole64(sums[i]);
+    if (writes) {
+      store(batch->at[i], sum);
+    } else {
+      good = *batch->at[i] == sum;
+    }
+  }
+  batch->count = 0;
+  return good;
+}
+
+/* False: as of the batch before, where there is no room for one more. */
+static bool add_sum(sum_batch *batch, const kvf_region *region, uint32_t block, uint32_t head, uint64_t *at,
+                    bool writes)
+{
+  const size_t head_bytes = region->block_bytes / region->heads;
+  uint8_t *base = region->base;
+  const bool goes_along = batch->count < SUMS_MAX && (batch->count == 0 || batch->region->memory == region->memory);
+  if (!goes_along && !end_batch(batch, writes)) {
+    return false;
+  }
+  batch->region = region;
+  batch->runs[batch->count] = (struct iovec){base + block * region->stride_bytes + head * head_bytes, head_bytes};
+  batch->at[batch->count] = at;
+  batch->count++;
+  return true;
+}
+
 /* Writes the checksums of these heads of a block, or compares them. False: one differs, or the device has failed. */
 static bool each_sum(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block,
                      uint32_t first_head, uint32_t heads, bool writes)
 {
   uint32_t member = 0;
+  sum_batch batch;
+  batch.count = 0;
   for (uint32_t i = 0; i < regions_count; i++) {
     if (regions[i].group != checksums->group) {
       continue;
     }
     for (uint32_t head = first_head; head < first_head + heads; head++) {
-      uint64_t *at = checksums_at(checksums, block, head) + member;
-      uint64_t sum;
-      if (!sum_of(&regions[i], block, head, &sum)) {
-        return false;
-      }
-      if (writes) {
-        store(at, sum);
-      } else if (*at != sum) {
+      if (!add_sum(&batch, &regions[i], block, head, checksums_at(checksums, block, head) + member, writes)) {
         return false;
       }
     }
     member++;
   }
-  return true;
+  return end_batch(&batch, writes);
 }
 
 bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums, uint32_t block)

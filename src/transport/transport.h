@@ -33,7 +33,7 @@ typedef struct kvf_read_result {
   kvf_status status; /* KVF_OK, KVF_CANCELLED, KVF_TRANSFER_FAILED, KVF_PEER_DOWN, KVF_LEASE_* as the producer says … */
   kvf_fence_sample sample; /* valid if status is KVF_OK or KVF_CHECKSUM */
   uint64_t bytes;          /* that arrived, checksums included */
-  uint64_t pieces;         /* runs that were contiguous on both sides, of those bytes */
+  kvf_read_work work;      /* of those bytes */
   /* Leading items whose bytes were compared with the producer's checksums, and agree: all, or fewer if status is
    * KVF_CHECKSUM; 0 where one of the two sides has no checksums. */
   uint32_t verified;

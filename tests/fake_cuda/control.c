@@ -44,7 +44,8 @@ fake_cuda_settings fake_cuda_defaults(void)
   fake_cuda_settings settings = {.seed = number_of("KVFERRY_FAKE_CUDA_SEED", 1),
                                  .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
                                  .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
-                                 .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX)};
+                                 .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
+                                 .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {

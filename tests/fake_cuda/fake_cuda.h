@@ -9,7 +9,8 @@
  *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
- * order), _DELAY_NS and _BATCH_MAX, as in fake_cuda_settings.
+ * order), _DELAY_NS, _BATCH_MAX and _COMPILER (0 or 1), as in
+ * fake_cuda_settings.
  */
 #ifndef KVF_TESTS_FAKE_CUDA_H
 #define KVF_TESTS_FAKE_CUDA_H
@@ -44,6 +45,7 @@ typedef struct fake_cuda_settings {
   unsigned devices[FAKE_CUDA_DEVICES_MAX]; /* which of the host's, by ordinal */
   uint64_t delay_ns;                       /* work may begin from 0 to so much later than it could */
   size_t batch_max;                        /* a batch of more copies breaks its context, as some have been seen to do */
+  bool has_compiler;                       /* else it takes no PTX */
   bool by_hand;                            /* nothing is done but in fake_cuda_step() */
 } fake_cuda_settings;
 

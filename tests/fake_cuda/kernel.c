@@ -73,6 +73,9 @@ kvf_cu_result cuModuleLoadData(kvf_cu_module *out, const void *image)
   BEGIN(cuModuleLoadData, NEEDS_CONTEXT);
   wait_is_seen();
   *out = &module;
+  if (!fake.settings.has_compiler && image != NULL && strstr(image, ".version") != NULL) {
+    return call_end(KVF_CUDA_ERROR_NOT_SUPPORTED);
+  }
   return call_end(image == NULL ? KVF_CUDA_ERROR_INVALID_VALUE : KVF_CUDA_SUCCESS);
 }
 

@@ -108,13 +108,13 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
   kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = LITMUS_REGIONS});
   const kvf_chunk chunk = {&transfer, &plan, &plan.want, regions};
   atomic_ullong moved_ns;
-  uint64_t pieces;
+  kvf_read_work work;
   const kvf_local_copy copy = {.pid = reader->producer,
                                .imports = imports,
                                .fence = reader->fence,
                                .stop = &never_stop,
                                .moved_ns = &moved_ns,
-                               .pieces = &pieces,
+                               .work = &work,
                                .arrived = arrived};
   const uint64_t table = (uint64_t)(uintptr_t)reader->world->table;
   return kvf_local_copy_lease(&copy, &chunk, table, &bytes, out);

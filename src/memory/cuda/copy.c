@@ -50,24 +50,109 @@ static kvf_status post_and_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsign
   return posted != KVF_OK ? posted : recorded;
 }
 
-kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from, size_t count)
+/* A kernel over a list of `count` entries, and as many blocks as it can use. */
+static kvf_cu_result launch(kvf_cuda_gpu *gpu, kvf_cu_stream stream, kvf_cu_function kernel, size_t count,
+                            void **arguments)
+{
+  const unsigned blocks = count < KVF_CUDA_KERNEL_BLOCKS_MAX ? (unsigned)count : KVF_CUDA_KERNEL_BLOCKS_MAX;
+  return gpu->cuda->api.launch_kernel(kernel, blocks, 1, 1, KVF_CUDA_KERNEL_THREADS, 1, 1, 0, stream, arguments, NULL);
+}
+
+/* Its list lies in the lane's pinned memory until the kernel has ended. */
+static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const pieces *all)
+{
+  kvf_cuda_piece *list = (void *)lane->pinned;
+  uint64_t at = (uintptr_t)list;
+  uint64_t count = all->count;
+  void *arguments[] = {&at, &count};
+  for (size_t i = 0; i < all->count; i++) {
+    list[i] = (kvf_cuda_piece){all->to[i], all->from[i], all->bytes[i]};
+  }
+  return launch(gpu, lane->stream, gpu->gather, all->count, arguments);
+}
+
+_Static_assert(KVF_CUDA_PIECES_MAX * sizeof(kvf_cuda_piece) <= KVF_CUDA_HALF_BYTES, "a list fits a half");
+
+/* Behind whatever was posted, also where not all of it could be. */
+static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu_result posted)
+{
+  kvf_status status = kvf_cuda_gpu_status(gpu, posted);
+  kvf_status ended = kvf_cuda_lane_record(gpu, lane, 0);
+  if (ended == KVF_OK) {
+    ended = kvf_cuda_lane_wait(gpu, lane, 0);
+  }
+  return status == KVF_OK ? ended : status;
+}
+
+static kvf_status copy_pieces(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, pieces *all, uint64_t bytes, uint64_t *posting_ns)
+{
+  const uint64_t since_ns = kvf_cuda_now_ns();
+  const bool is_small = gpu->gather != NULL && all->count > 1 && bytes / all->count < KVF_CUDA_GATHER_BYTES;
+  kvf_cu_result posted = is_small ? post_gather(gpu, lane, all) : post(gpu, lane->stream, all);
+  *posting_ns = kvf_cuda_now_ns() - since_ns;
+  return record_and_wait(gpu, lane, posted);
+}
+
+kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from, size_t count,
+                                uint64_t *posting_ns)
 {
   pieces all;
   kvf_cuda_stay stay;
   kvf_status status = KVF_NO_MEMORY;
-  bool open = false;
+  uint64_t bytes = 0;
   all.count = 0;
+  *posting_ns = 0;
   for (size_t i = 0; i < count; i++) {
     add_piece(&all, (uintptr_t)to[i].iov_base, (uintptr_t)from[i].iov_base, from[i].iov_len);
+    bytes += from[i].iov_len;
   }
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
   kvf_cuda_lane *lane = kvf_cuda_lane_take(gpu);
   if (lane != NULL) {
-    status = post_and_record(gpu, lane, 0, &all, &open);
-    kvf_status ended = open ? kvf_cuda_lane_wait(gpu, lane, 0) : KVF_OK;
-    status = status == KVF_OK ? ended : status;
+    status = copy_pieces(gpu, lane, &all, bytes, posting_ns);
+    kvf_cuda_lane_give(gpu, lane);
+  }
+  kvf_cuda_leave(&stay);
+  return status;
+}
+
+/* ---- checksums ---- */
+
+/* The list in the first half, the results in the second. */
+static kvf_status sum_runs(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *runs, size_t count,
+                           uint64_t *out)
+{
+  kvf_cuda_run *list = (void *)lane->pinned;
+  uint64_t *sums = (void *)(lane->pinned + KVF_CUDA_HALF_BYTES);
+  uint64_t at = (uintptr_t)list;
+  uint64_t sums_at = (uintptr_t)sums;
+  uint64_t entries = count;
+  void *arguments[] = {&at, &entries, &sums_at};
+  for (size_t i = 0; i < count; i++) {
+    list[i] = (kvf_cuda_run){(uintptr_t)runs[i].iov_base, runs[i].iov_len};
+  }
+  kvf_status status = record_and_wait(gpu, lane, launch(gpu, lane->stream, gpu->checksums, count, arguments));
+  if (status == KVF_OK) {
+    memcpy(out, sums, count * sizeof(*out));
+  }
+  return status;
+}
+
+kvf_status kvf_cuda_checksums(kvf_cuda_gpu *gpu, const struct iovec *runs, size_t count, uint64_t *out)
+{
+  kvf_cuda_stay stay;
+  kvf_status status = KVF_NO_MEMORY;
+  if (gpu->checksums == NULL) {
+    return KVF_INVALID;
+  }
+  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_cuda_lane *lane = kvf_cuda_lane_take(gpu);
+  if (lane != NULL) {
+    status = sum_runs(gpu, lane, runs, count, out);
     kvf_cuda_lane_give(gpu, lane);
   }
   kvf_cuda_leave(&stay);

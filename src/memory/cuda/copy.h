@@ -9,13 +9,21 @@
 /* Of one call of the driver's: some were seen to break at 8,192 copies and more. */
 #define KVF_CUDA_PIECES_MAX 2048
 
+/* Shorter pieces than that, on average, are copied by a kernel, which takes some of the device's processors but not a
+ * descriptor a piece. */
+#define KVF_CUDA_GATHER_BYTES ((size_t)32 << 10)
+
 /* Runs of equal length on both sides, at most KVF_CUDA_PIECES_MAX. When these return nothing of the copy is under way.
- * Not in the device's context. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
+ * Not in the device's context. *posting_ns, of copies within the device: what the driver took to be told of them.
+ * KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
 KVF_MUST_USE kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
-                                             size_t count);
+                                             size_t count, uint64_t *posting_ns);
 KVF_MUST_USE kvf_status kvf_cuda_copy_out(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                           size_t count);
 KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                          size_t count);
+
+/* kvf_checksum() of each; likewise. KVF_INVALID: the device has no kernel for it. */
+KVF_MUST_USE kvf_status kvf_cuda_checksums(kvf_cuda_gpu *gpu, const struct iovec *runs, size_t count, uint64_t *out);
 
 #endif

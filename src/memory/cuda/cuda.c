@@ -133,13 +133,24 @@ static bool next_piece(void *context, const void **data, size_t *bytes)
   return true;
 }
 
-static bool checksum(uint32_t device, const void *at, size_t bytes, uint64_t *out)
+/* By way of the host. */
+static bool checksum_here(uint32_t device, const struct iovec *run, uint64_t *out)
 {
   run_source source;
   source.device = device;
-  source.at = at;
-  source.left = bytes;
+  source.at = run->iov_base;
+  source.left = run->iov_len;
   return kvf_checksum_of_pieces(next_piece, &source, out);
+}
+
+static bool checksums(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out)
+{
+  kvf_status status = kvf_cuda_checksums(kvf_cuda_gpu_opened(device), runs, count, out);
+  bool summed = status == KVF_OK || status == KVF_INVALID;
+  for (size_t i = 0; summed && status == KVF_INVALID && i < count; i++) {
+    summed = checksum_here(device, &runs[i], &out[i]);
+  }
+  return summed;
 }
 
 static kvf_status import_region(const kvf_memory_source *source, kvf_memory_import *out, char *message)
@@ -156,15 +167,19 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
   const struct iovec *to = &batch->to[batch->first];
   const struct iovec *from = &batch->from[batch->first];
   const size_t count = batch->count - batch->first;
+  const uint64_t since_ns = kvf_cuda_now_ns();
+  uint64_t posting_ns = 0;
   kvf_cuda_gpu *gpu;
   (void)pid;
   *bytes = 0;
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count)
+  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count, &posting_ns)
                                                       : kvf_cuda_copy_out(gpu, to, from, count);
   kvf_cuda_import_leave(batch->import);
+  batch->work->device_posting_ns += posting_ns;
+  batch->work->device_copy_ns += kvf_cuda_now_ns() - since_ns;
   for (size_t i = 0; status == KVF_OK && i < count; i++) {
     *bytes += to[i].iov_len;
   }
@@ -223,7 +238,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .check = check,
     .copy_in = copy_in,
     .copy_out = copy_out,
-    .checksum = checksum,
+    .checksums = checksums,
     .mark = mark_point,
     .is_complete = is_complete,
     .unmark = unmark,

@@ -142,7 +142,7 @@ kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned
   return status;
 }
 
-static uint64_t now_ns(void)
+uint64_t kvf_cuda_now_ns(void)
 {
   struct timespec now;
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -151,10 +151,10 @@ static uint64_t now_ns(void)
 
 kvf_status kvf_cuda_lane_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
 {
-  const uint64_t since_ns = now_ns();
+  const uint64_t since_ns = kvf_cuda_now_ns();
   kvf_cu_result result;
   while ((result = gpu->cuda->api.event_query(lane->events[half])) != KVF_CUDA_SUCCESS && !kvf_cuda_is_sticky(result)) {
-    if (now_ns() - since_ns < YIELD_NS) {
+    if (kvf_cuda_now_ns() - since_ns < YIELD_NS) {
       (void)sched_yield();
     } else {
       pause_for(PAUSE_NS);
@@ -226,6 +226,19 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   return status;
 }
 
+/* The device does without: then whatever they would do is done by copies. */
+static void load_kernels(kvf_cuda_gpu *gpu)
+{
+  const kvf_cuda_api *api = &gpu->cuda->api;
+  kvf_cu_module module;
+  if (api->module_load_data(&module, kvf_cuda_kernels_ptx) != KVF_CUDA_SUCCESS ||
+      api->module_get_function(&gpu->checksums, module, KVF_CUDA_CHECKSUMS_KERNEL) != KVF_CUDA_SUCCESS ||
+      api->module_get_function(&gpu->gather, module, KVF_CUDA_GATHER_KERNEL) != KVF_CUDA_SUCCESS) {
+    gpu->checksums = NULL;
+    gpu->gather = NULL;
+  }
+}
+
 /* What was made until a failure is kept, for the next who tries. */
 static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kvf_cuda_device *device, char *message)
 {
@@ -244,6 +257,9 @@ static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kv
     return kvf_fail(KVF_TRANSFER_FAILED, message, "device %d (%s) has failed", (int)device->ordinal, device->name);
   }
   kvf_status status = stock(gpu);
+  if (status == KVF_OK) {
+    load_kernels(gpu);
+  }
   kvf_cuda_leave(&stay);
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "device %d (%s) gives no streams, events or pinned memory",

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "memory/cuda/kernels.h"
 #include "memory/cuda/load.h"
 
 #define KVF_CUDA_LANES_MAX 16  /* copies at a time; more wait for one of them */
@@ -33,6 +34,8 @@ typedef struct kvf_cuda_gpu {
   const kvf_cuda *cuda;          /* constant, as the next two */
   const kvf_cuda_device *device; /* NULL: it has not been opened */
   kvf_cu_context context;
+  kvf_cu_function checksums; /* kernels.h; constant; NULL: the driver takes them not, as the next */
+  kvf_cu_function gather;
   atomic_bool is_lost;
 
   pthread_mutex_t lock; /* guards what follows */
@@ -53,6 +56,8 @@ KVF_MUST_USE bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay);
 
 /* What a call of the driver's for this device has returned: remembers if the device is lost with it. */
 KVF_MUST_USE kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result);
+
+uint64_t kvf_cuda_now_ns(void);
 
 /* Between enter and leave: a free lane, which is waited for; NULL: there is none, and none can be made. */
 kvf_cuda_lane *kvf_cuda_lane_take(kvf_cuda_gpu *gpu);

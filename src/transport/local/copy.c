@@ -110,6 +110,7 @@ static bool next_batch(chunk_walk *walk)
   walk->batch.into = staged ? &kvf_memory_host : walk->ours;
   walk->batch.first = 0;
   walk->batch.count = 0;
+  walk->batch.work = walk->copy->work;
   do {
     add_segment(walk, staged);
   } while (!staged && goes_along(walk));
@@ -181,7 +182,7 @@ kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chu
       if (!next_batch(&walk)) {
         return KVF_OK;
       }
-      *copy->pieces = walk.cursor.segments;
+      copy->work->pieces = walk.cursor.segments;
       if (head != NULL) {
         batch_add(&walk.batch, head, table, sizeof(*head));
       }

@@ -20,7 +20,7 @@ typedef struct kvf_local_copy {
   uint64_t generation;            /* of the memory that the imports are of */
   const atomic_bool *stop;        /* set by another thread to end the copy early */
   atomic_ullong *moved_ns;        /* when bytes have arrived, after each system call */
-  uint64_t *pieces;               /* gets how many runs the bytes were */
+  kvf_read_work *work;            /* what it took */
   void (*arrived)(void *context); /* bytes have arrived: at most once per KVF_PROGRESS_NS */
   void *context;
 } kvf_local_copy;

@@ -408,7 +408,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .generation = link->generation,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
-                               .pieces = &result->pieces,
+                               .work = &result->work,
                                .arrived = arrived,
                                .context = read};
   result->status = kvf_chunk_check(&chunk, NULL);

@@ -396,7 +396,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                                                 .generation = link->driven.peer_generation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->driven.arrived_bytes,
-                            .pieces = link->payload.cursor.segments};
+                            .work = {.pieces = link->payload.cursor.segments}};
   kvf_checksums_judge(&read->driven.chunk, link->driven.pages->checksums_count, &result);
   report(read, &result);
   return true;

@@ -76,7 +76,7 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
                             .bytes = read->driven.arrived_bytes,
-                            .pieces = read->cursor.segments};
+                            .work = {.pieces = read->cursor.segments}};
   if (read->state == READ_JUDGING) {
     kvf_checksums_judge(&read->driven.chunk, read->link->driven.pages->checksums_count, &result);
   }

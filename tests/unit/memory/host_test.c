@@ -84,7 +84,7 @@ TEST(bytes_are_copied_and_summed)
   memset(to, 0, sizeof(to));
   assert_true(host->copy_out(0, tos, froms, 2));
   assert_string_equal(to, from);
-  assert_true(host->checksum(0, from, sizeof(from), &sum));
+  assert_true(host->checksums(0, (const struct iovec[]){{(void *)(uintptr_t)from, sizeof(from)}}, 1, &sum));
   assert_int_equal(sum, kvf_checksum(from, sizeof(from)));
 }
 

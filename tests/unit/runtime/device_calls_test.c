@@ -125,6 +125,7 @@ static void load(uint64_t id, const kvf_ordering_point *after)
 typedef struct calls {
   uint64_t batches;
   uint64_t copies;
+  uint64_t kernels;
   uint64_t events;
   uint64_t violations;
   uint64_t pieces;
@@ -133,8 +134,9 @@ typedef struct calls {
 static calls calls_until_now(void)
 {
   kvf_stat stats[512];
-  calls made = {fake_cuda_calls("cuMemcpyBatchAsync"), fake_cuda_calls("cuMemcpyAsync"),
-                fake_cuda_calls("cuEventRecord"), fake_cuda_violations(), 0};
+  calls made = {
+      fake_cuda_calls("cuMemcpyBatchAsync"), fake_cuda_calls("cuMemcpyAsync"), fake_cuda_calls("cuLaunchKernel"),
+      fake_cuda_calls("cuEventRecord"),      fake_cuda_violations(),           0};
   size_t count = kvf_node_stats(consumer.node, stats, 512);
   for (size_t i = 0; i < count; i++) {
     made.pieces += strcmp(stats[i].name, "read_pieces") == 0 ? (uint64_t)stats[i].value : 0;
@@ -157,10 +159,12 @@ static calls calls_of_a_load(uint32_t regions_count, uint32_t block_bytes)
   const calls after = calls_until_now();
   close_rank(&consumer);
   close_rank(&producer);
-  const calls made = {after.batches - before.batches, after.copies - before.copies, after.events - before.events,
+  const calls made = {after.batches - before.batches,       after.copies - before.copies,
+                      after.kernels - before.kernels,       after.events - before.events,
                       after.violations - before.violations, after.pieces - before.pieces};
-  print_message("%u regions: %u batches, %u copies, %u events, %u pieces\n", regions_count, (unsigned)made.batches,
-                (unsigned)made.copies, (unsigned)made.events, (unsigned)made.pieces);
+  print_message("%u regions of %u bytes: %u batches, %u copies, %u kernels, %u events, %u pieces\n", regions_count,
+                block_bytes, (unsigned)made.batches, (unsigned)made.copies, (unsigned)made.kernels,
+                (unsigned)made.events, (unsigned)made.pieces);
   return made;
 }
 
@@ -183,11 +187,14 @@ TEST(layers_that_lie_together_are_one_piece)
 }
 
 /* 2,560 and more pieces a chunk: a longer batch breaks the fake, as it has broken drivers. */
-TEST(no_batch_is_too_long)
+TEST(small_pieces_are_a_kernels)
 {
+  const bool has_kernels = fake_cuda_defaults().has_compiler;
   const calls made = calls_of_a_load(LAYERS, 4096);
   assert_int_equal(made.pieces, LAYERS * BLOCKS);
-  assert_true(made.batches > 2 && made.batches <= 4);
+  assert_int_equal(made.batches, has_kernels ? 0 : 4);
+  assert_int_equal(made.kernels, has_kernels ? 4 : 0);
+  assert_int_equal(made.violations, 0);
 }
 
 /* ---- the engine's thread ---- */

@@ -128,7 +128,7 @@ typedef struct test_scene {
   kvf_local_copy copy;
   uint32_t arrived;
   atomic_ullong moved_ns;
-  uint64_t pieces;
+  kvf_read_work work;
 } test_scene;
 
 static test_scene scene;
@@ -164,7 +164,7 @@ static int scene_open(__attribute__((unused)) void **state)
                                 .imports = &scene.import,
                                 .stop = &fake.stop,
                                 .moved_ns = &scene.moved_ns,
-                                .pieces = &scene.pieces,
+                                .work = &scene.work,
                                 .arrived = arrived,
                                 .context = &scene};
   return 0;
