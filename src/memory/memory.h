@@ -48,6 +48,17 @@ typedef struct kvf_memory_batch {
   struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
 } kvf_memory_batch;
 
+/* Copies that are begun, between runs of regions and pinned memory, and waited for later: for memory/stage.h. */
+typedef struct kvf_stage_ops {
+  /* Two halves of KVF_STAGE_HALF_BYTES. False: there is none. */
+  bool (*open)(uint32_t device, uint8_t *halves[2], void **state);
+  void (*close)(void *state);
+  bool (*copy)(void *state, const struct iovec *to, const struct iovec *from, size_t count);
+  /* The half is done when all is that has been begun. */
+  bool (*mark)(void *state, unsigned half);
+  bool (*wait)(void *state, unsigned half);
+} kvf_stage_ops;
+
 struct kvf_memory_ops {
   kvf_memory_kind kind;
   /* Any code may read and write it by its address: whoever is faster without copy_in() and copy_out() does so. */
@@ -72,6 +83,7 @@ struct kvf_memory_ops {
    * they return the bytes are where they should be. False: they are not, since the device has failed. */
   bool (*copy_in)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   bool (*copy_out)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
+  const kvf_stage_ops *stage; /* NULL: these two are all */
   /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: likewise. */
   bool (*checksums)(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out);
 

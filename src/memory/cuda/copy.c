@@ -18,6 +18,18 @@ static void add_piece(pieces *all, uintptr_t to, uintptr_t from, size_t bytes)
   all->count++;
 }
 
+/* Returns the bytes of all. */
+static uint64_t list_runs(pieces *all, const struct iovec *to, const struct iovec *from, size_t count)
+{
+  uint64_t bytes = 0;
+  all->count = 0;
+  for (size_t i = 0; i < count; i++) {
+    add_piece(all, (uintptr_t)to[i].iov_base, (uintptr_t)from[i].iov_base, from[i].iov_len);
+    bytes += from[i].iov_len;
+  }
+  return bytes;
+}
+
 static kvf_cu_result one_by_one(const kvf_cuda_api *api, kvf_cu_stream stream, const pieces *all)
 {
   kvf_cu_result result = KVF_CUDA_SUCCESS;
@@ -99,13 +111,8 @@ kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const
   pieces all;
   kvf_cuda_stay stay;
   kvf_status status = KVF_NO_MEMORY;
-  uint64_t bytes = 0;
-  all.count = 0;
+  const uint64_t bytes = list_runs(&all, to, from, count);
   *posting_ns = 0;
-  for (size_t i = 0; i < count; i++) {
-    add_piece(&all, (uintptr_t)to[i].iov_base, (uintptr_t)from[i].iov_base, from[i].iov_len);
-    bytes += from[i].iov_len;
-  }
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
@@ -114,6 +121,20 @@ kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const
     status = copy_pieces(gpu, lane, &all, bytes, posting_ns);
     kvf_cuda_lane_give(gpu, lane);
   }
+  kvf_cuda_leave(&stay);
+  return status;
+}
+
+kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *to, const struct iovec *from,
+                          size_t count)
+{
+  pieces all;
+  kvf_cuda_stay stay;
+  list_runs(&all, to, from, count);
+  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = kvf_cuda_gpu_status(gpu, post(gpu, lane->stream, &all));
   kvf_cuda_leave(&stay);
   return status;
 }

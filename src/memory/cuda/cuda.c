@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "memory/cuda/copy.h"
 #include "memory/cuda/share.h"
+#include "memory/cuda/stage.h"
 #include "memory/memory.h"
 
 #define CHECKSUM_PIECE_BYTES 65536
@@ -238,6 +239,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .check = check,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .stage = &kvf_cuda_stage_ops,
     .checksums = checksums,
     .mark = mark_point,
     .is_complete = is_complete,

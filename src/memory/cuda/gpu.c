@@ -39,7 +39,7 @@ bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay)
 
 /* ---- lanes ---- */
 
-static void free_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
+void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
   for (unsigned half = 0; half < 2; half++) {
@@ -50,11 +50,13 @@ static void free_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
   if (lane->stream != NULL) {
     (void)api->stream_destroy(lane->stream);
   }
+  if (lane->is_pinned) {
+    (void)api->mem_host_unregister(lane->pinned);
+  }
   free(lane->pinned);
   free(lane);
 }
 
-/* Pinned last: what comes after it in here would have to undo it. */
 static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
@@ -64,11 +66,12 @@ static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
   }
   if (result == KVF_CUDA_SUCCESS) {
     result = api->mem_host_register(lane->pinned, 2 * KVF_CUDA_HALF_BYTES, KVF_CU_MEMHOSTREGISTER_PORTABLE);
+    lane->is_pinned = result == KVF_CUDA_SUCCESS;
   }
   return result;
 }
 
-static kvf_status make_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)
+kvf_status kvf_cuda_lane_make(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)
 {
   kvf_cuda_lane *lane = calloc(1, sizeof(*lane));
   *out = NULL;
@@ -78,7 +81,7 @@ static kvf_status make_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)
   }
   kvf_status status = kvf_cuda_gpu_status(gpu, fill_lane(gpu, lane));
   if (status != KVF_OK) {
-    free_lane(gpu, lane);
+    kvf_cuda_lane_free(gpu, lane);
     return status;
   }
   *out = lane;
@@ -91,7 +94,7 @@ static kvf_cuda_lane *one_more(kvf_cuda_gpu *gpu)
   kvf_cuda_lane *made;
   gpu->lanes_count++;
   (void)pthread_mutex_unlock(&gpu->lock);
-  kvf_status status = make_lane(gpu, &made);
+  kvf_status status = kvf_cuda_lane_make(gpu, &made);
   (void)pthread_mutex_lock(&gpu->lock);
   gpu->lanes_count -= status == KVF_OK ? 0 : 1;
   return made;
@@ -210,7 +213,7 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   kvf_status status = KVF_OK;
   for (unsigned i = 0; status == KVF_OK && i < KVF_CUDA_LANES_FIRST; i++) {
     kvf_cuda_lane *lane;
-    status = make_lane(gpu, &lane);
+    status = kvf_cuda_lane_make(gpu, &lane);
     if (status == KVF_OK) {
       gpu->lanes_count++;
       kvf_cuda_lane_give(gpu, lane);

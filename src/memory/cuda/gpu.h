@@ -21,6 +21,7 @@ typedef struct kvf_cuda_lane {
   kvf_cu_stream stream;
   kvf_cu_event events[2];
   uint8_t *pinned; /* 2 * KVF_CUDA_HALF_BYTES */
+  bool is_pinned;
 } kvf_cuda_lane;
 
 /* An ordering point: an event. */
@@ -59,6 +60,9 @@ KVF_MUST_USE kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result res
 
 uint64_t kvf_cuda_now_ns(void);
 
+/* Between enter and leave: one for the caller alone, for kvf_cuda_lane_free(), when nothing of it is under way. */
+KVF_MUST_USE kvf_status kvf_cuda_lane_make(kvf_cuda_gpu *gpu, kvf_cuda_lane **out);
+void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane);
 /* Between enter and leave: a free lane, which is waited for; NULL: there is none, and none can be made. */
 kvf_cuda_lane *kvf_cuda_lane_take(kvf_cuda_gpu *gpu);
 /* Nothing of it is under way any more. */

@@ -61,3 +61,21 @@ kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_in
   return kvf_reader_end(&codec, out->magic == KVF_TCP_DESCRIPTION_MAGIC && out->port != 0 && out->has_checksums <= 1 &&
                                     memcmp(&out->incarnation, expected, sizeof(*expected)) == 0);
 }
+
+kvf_tcp_payload kvf_tcp_payload_of(kvf_tcp *tcp, const kvf_chunk *chunk, uint64_t bytes)
+{
+  kvf_tcp_payload payload = {.cursor = kvf_segments_begin(chunk), .left_bytes = bytes};
+  if (tcp->memory != NULL) {
+    payload.staging = tcp->memory->staging;
+    payload.ring = bytes <= KVF_TCP_STAGING_BYTES ? NULL : kvf_tcp_ring_take(&tcp->memory->rings);
+  }
+  return payload;
+}
+
+void kvf_tcp_payload_end(kvf_tcp *tcp, kvf_tcp_payload *payload)
+{
+  if (payload->ring != NULL) {
+    kvf_tcp_ring_give(&tcp->memory->rings, payload->ring);
+    payload->ring = NULL;
+  }
+}

@@ -45,7 +45,8 @@ typedef struct kvf_tcp_source {
 /* The rank's memory. */
 typedef struct kvf_tcp_memory {
   kvf_command set;
-  uint8_t *staging; /* of kvf_tcp_payload */
+  uint8_t *staging; /* of kvf_tcp_payload; NULL: it needs none, nor rings */
+  kvf_tcp_rings rings;
   kvf_paging *pages;
 } kvf_tcp_memory;
 
@@ -76,6 +77,10 @@ static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
 
 /* Of kvf_transport_ops: theirs is read by them. */
 bool kvf_tcp_serves(uint32_t theirs, uint32_t ours);
+/* How so much payload of this memory's chunk goes, from its first byte on: for kvf_tcp_payload_end(). */
+kvf_tcp_payload kvf_tcp_payload_of(kvf_tcp *tcp, const kvf_chunk *chunk, uint64_t bytes);
+/* From here on nothing of it is read or written. May be called again. */
+void kvf_tcp_payload_end(kvf_tcp *tcp, kvf_tcp_payload *payload);
 /* The data thread waits for these epoll events of the descriptor, 0: for none. False: errno. */
 KVF_MUST_USE bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events);
 /* Takes the stream's socket off what is waited for, and closes it: see kvf_socket_close(). */

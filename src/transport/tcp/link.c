@@ -107,6 +107,7 @@ void kvf_tcp_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status st
   kvf_tcp_link *link = link_of(base);
   kvf_tcp_read *read;
   kvf_tcp_close(tcp, &link->stream, &link->source);
+  kvf_tcp_payload_end(tcp, &link->payload);
   forget(&link->waiting);
   forget(&link->sent);
   link->sent_count = 0;
@@ -258,7 +259,9 @@ static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
 {
   if (!read->is_sent) {
     kvf_list_remove(&read->in_link); /* where it waits, if it has been started */
-  } else if (!has_begun(read) && !send_cancel(tcp, read)) {
+  } else if (has_begun(read)) {
+    kvf_tcp_payload_end(tcp, &link_of(read->driven.link)->payload);
+  } else if (!send_cancel(tcp, read)) {
     return; /* the link has failed, and reported it */
   }
   end(read, KVF_CANCELLED);
@@ -341,9 +344,7 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
     return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "%s", wrong);
   }
   if (chunk.status == KVF_OK) {
-    link->payload = (kvf_tcp_payload){.cursor = kvf_segments_begin(&read->driven.chunk),
-                                      .left_bytes = read->driven.bytes,
-                                      .staging = tcp->memory == NULL ? NULL : tcp->memory->staging};
+    link->payload = kvf_tcp_payload_of(tcp, &read->driven.chunk, read->driven.bytes);
     link->awaits = read->driven.bytes > 0 ? KVF_TCP_AWAITS_PAYLOAD : KVF_TCP_AWAITS_TRAILER;
     return true;
   }
@@ -366,6 +367,7 @@ static kvf_tcp_io take_payload(kvf_tcp *tcp, kvf_tcp_link *link, uint64_t *budge
   note_bulk(tcp, read);
   *budget_bytes -= arrived < *budget_bytes ? arrived : *budget_bytes;
   if (link->payload.left_bytes == 0) {
+    kvf_tcp_payload_end(tcp, &link->payload);
     link->awaits = KVF_TCP_AWAITS_TRAILER;
   }
   if (!read->is_reported && arrived > 0) {

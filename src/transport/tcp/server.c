@@ -43,6 +43,7 @@ static bool conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kv
     tcp->driven.host.connection(tcp->driven.host.context, why);
   }
   kvf_tcp_close(tcp, &conn->stream, &conn->source);
+  kvf_tcp_payload_end(tcp, &conn->payload);
   if (conn->is_trusted) {
     tcp->serving_count--;
   } else {
@@ -219,6 +220,7 @@ static void end_sending(kvf_tcp *tcp, kvf_tcp_conn *conn)
   size_t body_bytes = 0;
   kvf_status encoded = kvf_data_trailer_encode(&trailer, body, sizeof(body), &body_bytes);
   stage(conn, KVF_FRAME_TRAILER, encoded, body, body_bytes);
+  kvf_tcp_payload_end(tcp, &conn->payload);
   conn->sending = NULL;
   request_drop(conn, request);
 }
@@ -243,8 +245,7 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
   conn->sending = request;
   conn->call_bytes = CALL_BYTES_FIRST;
-  conn->payload = (kvf_tcp_payload){
-      .cursor = kvf_segments_begin(&conn->chunk), .left_bytes = bytes, .staging = tcp->memory->staging};
+  conn->payload = kvf_tcp_payload_of(tcp, &conn->chunk, bytes);
   bool small = bytes <= KVF_TCP_COPIED_BYTES_MAX;
   uint8_t *out = small ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
   if (out != NULL && kvf_tcp_copy(&conn->payload, out)) { /* else it is sent from its blocks, or fails there */

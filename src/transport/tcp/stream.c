@@ -190,7 +190,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /* Turns the payload's next segments, or staging for them, into iovecs, and moves its `ahead` behind them. Returns their
- * bytes. */
+ * bytes. Not with a ring. */
 static uint64_t gather(const kvf_tcp_payload *payload, kvf_segment_cursor *ahead, struct iovec *iov, size_t *count,
                        uint64_t bytes_max)
 {
@@ -261,7 +261,15 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
   struct iovec iov[KVF_TCP_CALL_SEGMENTS_MAX + 1];
   struct msghdr message = {.msg_iov = iov};
   kvf_segment_cursor ahead = payload->cursor;
-  uint64_t offered = gather(payload, &ahead, iov, &message.msg_iovlen, bytes_max);
+  uint64_t offered;
+  if (payload->ring == NULL) {
+    offered = gather(payload, &ahead, iov, &message.msg_iovlen, bytes_max);
+  } else if (kvf_tcp_ring_room(payload->ring, smaller(payload->left_bytes, bytes_max), iov)) {
+    offered = iov[0].iov_len;
+    message.msg_iovlen = 1;
+  } else {
+    return device_failed(stream);
+  }
   uint64_t asked = offered;
   if (offered == payload->left_bytes) {
     asked += stream->in.capacity;
@@ -272,7 +280,12 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
     return moved_nothing(stream, got);
   }
   uint64_t arrived = smaller((uint64_t)got, offered);
-  if (payload->staging == NULL) {
+  if (payload->ring != NULL) {
+    payload->left_bytes -= arrived;
+    if (!kvf_tcp_ring_received(payload->ring, &payload->cursor, arrived, payload->left_bytes)) {
+      return device_failed(stream);
+    }
+  } else if (payload->staging == NULL) {
     advance(payload, &ahead, offered, arrived);
   } else if (copy_segments(&payload->cursor, payload->staging, INTO_BLOCKS, arrived)) {
     payload->left_bytes -= arrived;
@@ -319,7 +332,14 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   uint64_t offered = 0;
   kvf_segment_cursor ahead;
   iov[0] = (struct iovec){.iov_base = out->data + out->head, .iov_len = unsent};
-  if (payload != NULL) {
+  if (payload != NULL && payload->ring != NULL) {
+    if (!kvf_tcp_ring_offer(payload->ring, &payload->cursor, payload->left_bytes, iov + 1)) {
+      return device_failed(stream);
+    }
+    iov[1].iov_len = smaller(iov[1].iov_len, bytes_max);
+    offered = iov[1].iov_len;
+    count = 1;
+  } else if (payload != NULL) {
     ahead = payload->cursor;
     offered = gather(payload, &ahead, iov + 1, &count, bytes_max);
     if (payload->staging != NULL && !copy_segments(&ahead, payload->staging, OUT_OF_BLOCKS, offered)) {
@@ -333,7 +353,10 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   }
   size_t framed = (size_t)smaller((uint64_t)sent, unsent);
   consume(out, framed);
-  if (payload != NULL) {
+  if (payload != NULL && payload->ring != NULL) {
+    payload->left_bytes -= (uint64_t)sent - framed;
+    kvf_tcp_ring_sent(payload->ring, (uint64_t)sent - framed);
+  } else if (payload != NULL) {
     advance(payload, &ahead, offered, (uint64_t)sent - framed);
   }
   bool encrypted_waits = stream->tls != NULL && kvf_tls_unsent_bytes(stream->tls) > 0;

@@ -8,6 +8,7 @@
 #define KVF_TRANSPORT_TCP_STREAM_H
 
 #include "transport/paging.h"
+#include "transport/tcp/ring.h"
 #include "transport/tls.h"
 
 /* Blocks and bytes that one system call takes at most. */
@@ -93,6 +94,7 @@ typedef struct kvf_tcp_payload {
   /* KVF_TCP_STAGING_BYTES of host memory, through which all of it goes; NULL: straight from and into the blocks, all
    * of which lie in memory that the kernel reads and writes by its address. */
   uint8_t *staging;
+  kvf_tcp_ring *ring; /* in place of the staging; NULL: there is none */
 } kvf_tcp_payload;
 
 /* Copies all that is left of the payload, from its local blocks. False: their device has failed, and nothing has

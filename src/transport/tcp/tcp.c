@@ -131,6 +131,7 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
 static void memory_free(kvf_tcp_memory *memory)
 {
   if (memory != NULL) {
+    kvf_tcp_rings_close(&memory->rings);
     free(memory->staging);
     free(memory->pages);
     free(memory);
@@ -200,6 +201,9 @@ static kvf_tcp_memory *memory_of(const kvf_transport_memory *given)
   if (memory->pages == NULL || (is_staged && memory->staging == NULL)) {
     memory_free(memory);
     return NULL;
+  }
+  if (is_staged) {
+    kvf_tcp_rings_open(&memory->rings, given->regions, given->regions_count);
   }
   return memory;
 }

@@ -46,7 +46,8 @@ static int scene_open(__attribute__((unused)) void **state)
     assert_non_null(s.memory[side]);
     s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
     s.chunks[side] = (kvf_chunk){&s.transfer, &s.plan, &s.plan.want, &s.regions[side]};
-    s.payloads[side] = (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES, NULL};
+    s.payloads[side] =
+        (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES, NULL, NULL};
   }
   for (size_t i = 0; i < (size_t)BLOCKS * STRIDE; i++) {
     s.memory[0][i] = (uint8_t)(i * 31 >> 3);

@@ -1,0 +1,80 @@
+/* Staging by a lane of its own: copies are begun in its stream, and each half has an event behind its last. */
+#include "memory/cuda/stage.h"
+
+#include <stdlib.h>
+
+#include "memory/cuda/copy.h"
+#include "memory/stage.h"
+
+_Static_assert(KVF_CUDA_HALF_BYTES == KVF_STAGE_HALF_BYTES, "a lane's halves are the stage's");
+
+typedef struct cuda_stage {
+  kvf_cuda_gpu *gpu;
+  kvf_cuda_lane *lane;
+} cuda_stage;
+
+static bool open_stage(uint32_t device, uint8_t *halves[2], void **out)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(device);
+  cuda_stage *stage = calloc(1, sizeof(*stage));
+  kvf_cuda_stay stay;
+  if (stage == NULL || gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
+    free(stage);
+    return false;
+  }
+  *stage = (cuda_stage){.gpu = gpu};
+  kvf_status status = kvf_cuda_lane_make(gpu, &stage->lane);
+  kvf_cuda_leave(&stay);
+  if (status != KVF_OK) {
+    free(stage);
+    return false;
+  }
+  halves[0] = stage->lane->pinned;
+  halves[1] = stage->lane->pinned + KVF_CUDA_HALF_BYTES;
+  *out = stage;
+  return true;
+}
+
+static void close_stage(void *state)
+{
+  cuda_stage *stage = state;
+  kvf_cuda_stay stay;
+  if (kvf_cuda_gpu_enter(stage->gpu, &stay)) { /* else its memory stays with the driver, which may still write there */
+    kvf_cuda_lane_free(stage->gpu, stage->lane);
+    kvf_cuda_leave(&stay);
+  }
+  free(stage);
+}
+
+static bool copy(void *state, const struct iovec *to, const struct iovec *from, size_t count)
+{
+  const cuda_stage *stage = state;
+  return kvf_cuda_begin(stage->gpu, stage->lane, to, from, count) == KVF_OK;
+}
+
+static bool mark(void *state, unsigned half)
+{
+  const cuda_stage *stage = state;
+  kvf_cuda_stay stay;
+  if (!kvf_cuda_gpu_enter(stage->gpu, &stay)) {
+    return false;
+  }
+  kvf_status status = kvf_cuda_lane_record(stage->gpu, stage->lane, half);
+  kvf_cuda_leave(&stay);
+  return status == KVF_OK;
+}
+
+static bool wait(void *state, unsigned half)
+{
+  const cuda_stage *stage = state;
+  kvf_cuda_stay stay;
+  if (!kvf_cuda_gpu_enter(stage->gpu, &stay)) {
+    return false;
+  }
+  kvf_status status = kvf_cuda_lane_wait(stage->gpu, stage->lane, half);
+  kvf_cuda_leave(&stay);
+  return status == KVF_OK;
+}
+
+const kvf_stage_ops kvf_cuda_stage_ops = {
+    .open = open_stage, .close = close_stage, .copy = copy, .mark = mark, .wait = wait};
