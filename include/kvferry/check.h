@@ -1,9 +1,9 @@
-/* kvferry/check.h: what works between this machine and a node: for people, before engines depend on it.
+/* kvferry/check.h: what works on this machine, and between it and a node: for people, before engines depend on it.
  *
- * The check is a connection of its own to the node's control address, as engines make it: same key, same TLS. It reads
- * no block, makes no lease, and the node does not count it among its consumers. What is measured is that connection,
- * in the caller's thread, for which kvf_check_node() is the one call that waits for a peer: not for an engine's
- * threads.
+ * The check of a node is a connection of its own to the node's control address, as engines make it: same key, same TLS.
+ * It reads no block, makes no lease, and the node does not count it among its consumers. What is measured is that
+ * connection, in the caller's thread, for which kvf_check_node() is the one call that waits for a peer: not for an
+ * engine's threads.
  */
 #ifndef KVFERRY_CHECK_H
 #define KVFERRY_CHECK_H
@@ -38,6 +38,22 @@ typedef struct kvf_check_result {
  * KVF_INCOMPATIBLE: no version in common. KVF_PROTOCOL: not a kvferry node. KVF_NO_MEMORY. */
 KVF_API KVF_MUST_USE kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_check_result *out,
                                                char message[KVF_MESSAGE_BYTES_MAX]);
+
+/* Looks for what a kind of memory needs, and loads it, for the rest of the process' life. `library`: as the option
+ * cuda_library, "" for the usual one; if the process has loaded one, that one counts. May take a second. `message` says
+ * on KVF_OK what was found (which driver, which devices), else what is wrong and what to do. Any thread.
+ * KVF_TRANSFER_SETUP: memory of the kind cannot be used in this process. KVF_INVALID: the library knows no such kind.
+ */
+KVF_API KVF_MUST_USE kvf_status kvf_check_memory(kvf_memory_kind kind, const char *library,
+                                                 char message[KVF_MESSAGE_BYTES_MAX]);
+
+/* What the index-th device that kvf_check_memory() finds can do, as its driver says it: how its memory is given to
+ * other processes, how many other devices it reads by itself, and whether network cards reach it. It is one line in
+ * `message`; nothing is made on the device, and no other process is tried. Any thread. KVF_TRANSFER_SETUP: it gives no
+ * handles of memory as most engines allocate it, so that the transport local will be left out. KVF_NOT_FOUND: there are
+ * no more, or the kind has no devices. KVF_INVALID: as above. */
+KVF_API KVF_MUST_USE kvf_status kvf_check_device(kvf_memory_kind kind, uint32_t index,
+                                                 char message[KVF_MESSAGE_BYTES_MAX]);
 
 KVF_C_END
 #endif

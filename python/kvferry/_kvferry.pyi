@@ -150,6 +150,12 @@ def prompt_set_model(prompt: Prompt, model: bytes) -> Prompt:
 def check_node(address: str, options: dict[str, str]) -> tuple[int, str, Checked]:
     """(status, what is wrong, what was found): kvf_check_node() of HOST:PORT. Error: a bad option."""
 
+def check_memory(kind: int, library: str) -> tuple[int, str]:
+    """(status, what was found or is wrong): kvf_check_memory() of MEMORY_HOST or MEMORY_CUDA."""
+
+def check_device(kind: int, index: int) -> tuple[int, str]:
+    """(status, what it can do): kvf_check_device(); NOT_FOUND: there are no more."""
+
 def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) -> Report:
     """One rank's report, for a load that load_start() refused."""
 

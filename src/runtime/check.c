@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "core/session.h"
+#include "memory/memory.h"
 #include "runtime/control_socket.h"
 #include "runtime/key_file.h"
 #include "runtime/random.h"
@@ -291,4 +292,36 @@ kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_che
   kvf_tls_context_free(p.tls.context);
   kvf_forget(p.keys, sizeof(p.keys));
   return status;
+}
+
+/* ---- memory ---- */
+
+static const kvf_memory_ops *ops_of(kvf_memory_kind kind, char *message)
+{
+  const kvf_memory_ops *ops = kvf_memory_ops_of((uint32_t)kind);
+  if (ops == NULL) {
+    (void)kvf_fail(KVF_INVALID, message, "%d is no kind of memory of this library's", (int)kind);
+  }
+  return ops;
+}
+
+kvf_status kvf_check_memory(kvf_memory_kind kind, const char *library, char message[KVF_MESSAGE_BYTES_MAX])
+{
+  const kvf_memory_ops *ops = ops_of(kind, message);
+  if (ops == NULL) {
+    return KVF_INVALID;
+  }
+  return ops->open != NULL ? ops->open(library, message)
+                           : kvf_fail(KVF_OK, message, "%s memory needs nothing", kvf_memory_kind_name((int)kind));
+}
+
+kvf_status kvf_check_device(kvf_memory_kind kind, uint32_t index, char message[KVF_MESSAGE_BYTES_MAX])
+{
+  const kvf_memory_ops *ops = ops_of(kind, message);
+  if (ops == NULL) {
+    return KVF_INVALID;
+  }
+  return ops->describe != NULL
+             ? ops->describe(index, message)
+             : kvf_fail(KVF_NOT_FOUND, message, "%s memory has no devices", kvf_memory_kind_name((int)kind));
 }

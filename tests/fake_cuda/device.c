@@ -164,6 +164,17 @@ kvf_cu_result cuDeviceGetAttribute(int *value, unsigned attribute, kvf_cu_device
   return call_end(KVF_CUDA_SUCCESS);
 }
 
+/* All of the host's can read each other. */
+kvf_cu_result cuDeviceCanAccessPeer(int *can, kvf_cu_device device, kvf_cu_device peer)
+{
+  BEGIN(cuDeviceCanAccessPeer, NEEDS_INIT);
+  if (!is_device(device) || !is_device(peer)) {
+    return call_end(KVF_CUDA_ERROR_INVALID_DEVICE);
+  }
+  *can = device != peer;
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
 /* ---- primary contexts ---- */
 
 context *context_of(int device)

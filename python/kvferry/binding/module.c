@@ -89,6 +89,38 @@ static PyObject *module_check_node(PyObject *module, PyObject *args)
                        "transports", found.transports);
 }
 
+static PyObject *module_check_memory(PyObject *module, PyObject *args)
+{
+  (void)module;
+  int kind = 0;
+  const char *library = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = KVF_OK;
+  if (!PyArg_ParseTuple(args, "is:check_memory", &kind, &library)) {
+    return NULL;
+  }
+  Py_BEGIN_ALLOW_THREADS;
+  status = kvf_check_memory((kvf_memory_kind)kind, library, message);
+  Py_END_ALLOW_THREADS;
+  return Py_BuildValue("iN", (int)status, text_object(message));
+}
+
+static PyObject *module_check_device(PyObject *module, PyObject *args)
+{
+  (void)module;
+  int kind = 0;
+  uint32_t index = 0;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = KVF_OK;
+  if (!PyArg_ParseTuple(args, "iO&:check_device", &kind, kvfpy_to_u32, &index)) {
+    return NULL;
+  }
+  Py_BEGIN_ALLOW_THREADS;
+  status = kvf_check_device((kvf_memory_kind)kind, index, message);
+  Py_END_ALLOW_THREADS;
+  return Py_BuildValue("iN", (int)status, text_object(message));
+}
+
 /* NULL with an exception set if `value` is no number. */
 static const kvf_status_info *status_info(PyObject *value)
 {
@@ -155,6 +187,8 @@ static PyMethodDef module_methods[] = {
     KVFPY_METHOD("prompt_hash", module_prompt_hash, METH_VARARGS),
     KVFPY_METHOD("prompt_set_model", module_prompt_set_model, METH_VARARGS),
     KVFPY_METHOD("check_node", module_check_node, METH_VARARGS),
+    KVFPY_METHOD("check_memory", module_check_memory, METH_VARARGS),
+    KVFPY_METHOD("check_device", module_check_device, METH_VARARGS),
     KVFPY_METHOD("report", module_report, METH_VARARGS),
     KVFPY_METHOD("status_name", module_status_name, METH_O),
     KVFPY_METHOD("status_meaning", module_status_meaning, METH_O),

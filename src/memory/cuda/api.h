@@ -173,6 +173,7 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*device_get_name)(char *name, int bytes, kvf_cu_device device);
   kvf_cu_result (*device_get_uuid)(kvf_cu_uuid *uuid, kvf_cu_device device); /* of a MIG device: its own */
   kvf_cu_result (*device_get_attribute)(int *value, unsigned attribute, kvf_cu_device device);
+  kvf_cu_result (*device_can_access_peer)(int *can, kvf_cu_device device, kvf_cu_device peer);
   kvf_cu_result (*device_primary_ctx_retain)(kvf_cu_context *context, kvf_cu_device device);
   kvf_cu_result (*device_primary_ctx_release)(kvf_cu_device device);
   kvf_cu_result (*ctx_push_current)(kvf_cu_context context);
@@ -239,6 +240,7 @@ typedef struct kvf_cuda_api {
   CALL(cuDeviceGetName, device_get_name)                                       \
   CALL(cuDeviceGetUuid_v2, device_get_uuid)                                    \
   CALL(cuDeviceGetAttribute, device_get_attribute)                             \
+  CALL(cuDeviceCanAccessPeer, device_can_access_peer)                          \
   CALL(cuDevicePrimaryCtxRetain, device_primary_ctx_retain)                    \
   CALL(cuDevicePrimaryCtxRelease_v2, device_primary_ctx_release)               \
   CALL(cuCtxPushCurrent_v2, ctx_push_current)                                  \

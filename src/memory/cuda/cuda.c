@@ -4,6 +4,7 @@
 #include "base/checksum.h"
 #include "base/status.h"
 #include "memory/cuda/copy.h"
+#include "memory/cuda/describe.h"
 #include "memory/cuda/share.h"
 #include "memory/cuda/stage.h"
 #include "memory/memory.h"
@@ -235,6 +236,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .batch_runs_max = KVF_CUDA_PIECES_MAX,
     .batch_bytes_max = UINT64_C(32) << 20,
     .open = open_kind,
+    .describe = kvf_cuda_describe,
     .works = works,
     .check = check,
     .copy_in = copy_in,

@@ -1,9 +1,11 @@
-/* kvf_check_node(): against a node, and against those who are none or do not trust us. */
+/* kvf_check_node(): against a node, and against those who are none or do not trust us. kvf_check_memory() and
+ * kvf_check_device(): on the fake driver. */
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/session.h"
+#include "fake_cuda.h"
 #include "kvferry/check.h"
 #include "pair.h"
 #include "stranger.h"
@@ -221,6 +223,50 @@ TEST(what_cannot_be_checked)
   assert_int_equal(check("127.0.0.1:x", "", "never"), KVF_INVALID);
   assert_int_equal(check("127.0.0.1:1", "no such file", "never"), KVF_INVALID);
   assert_int_equal(check("127.0.0.1:1", "", "always"), KVF_INVALID);
+}
+
+/* ---- memory ---- */
+
+TEST(a_kind_without_needs_has_no_devices)
+{
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_HOST, "", message), KVF_OK);
+  assert_string_equal(message, "host memory needs nothing");
+  assert_int_equal(kvf_check_device(KVF_MEMORY_HOST, 0, message), KVF_NOT_FOUND);
+  assert_int_equal(kvf_check_memory((kvf_memory_kind)KVF_MEMORY_KINDS_MAX, "", message), KVF_INVALID);
+  assert_int_equal(kvf_check_device((kvf_memory_kind)KVF_MEMORY_KINDS_MAX, 0, message), KVF_INVALID);
+}
+
+/* One library serves the process: the one that is not there comes first. */
+TEST(the_driver_of_gpus_is_looked_for)
+{
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_CUDA, "/nowhere/libcuda.so.1", message), KVF_TRANSFER_SETUP);
+  assert_non_null(strstr(message, "/nowhere/libcuda.so.1: cannot open shared object file"));
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_CUDA, FAKE_CUDA_LIBRARY, message), KVF_OK);
+  assert_non_null(strstr(message, "CUDA 12.8, 2 devices: 0 Fake GPU 0 GPU-fa4ecda0-"));
+}
+
+TEST(each_gpu_is_described)
+{
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_CUDA, FAKE_CUDA_LIBRARY, message), KVF_OK);
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_OK);
+  assert_string_equal(message,
+                      "0 Fake GPU 0: other processes map its memory by IPC handle (cudaMalloc): yes, by file "
+                      "descriptor (cuMemMap): yes; it reads 1 of 1 other devices; GPUDirect RDMA: no");
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 1, message), KVF_OK);
+  assert_non_null(strstr(message, "1 Fake GPU 1: "));
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 2, message), KVF_NOT_FOUND);
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, UINT32_MAX, message), KVF_NOT_FOUND);
+  assert_int_equal(fake_cuda_count().contexts, 0); /* they take memory of the device */
+}
+
+TEST(a_gpu_that_can_do_less)
+{
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_CUDA, FAKE_CUDA_LIBRARY, message), KVF_OK);
+  fake_cuda_fail("cuDeviceGetAttribute", KVF_CUDA_ERROR_NOT_SUPPORTED, 0, 2);
+  fake_cuda_fail("cuDeviceCanAccessPeer", KVF_CUDA_ERROR_NOT_SUPPORTED, 0, 1);
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_TRANSFER_SETUP);
+  assert_non_null(
+      strstr(message, "(cudaMalloc): no, by file descriptor (cuMemMap): no; it reads 0 of 1 other devices"));
 }
 
 int main(void)
