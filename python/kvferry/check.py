@@ -6,6 +6,7 @@ import ctypes
 import glob
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import resource
@@ -26,6 +27,8 @@ FDS_WANTED = 4096
 """connections_max of each kind, and as many data connections."""
 MEMLOCK_WANTED = 64 << 20
 CAP_SYS_PTRACE = 19
+MACHINE_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of Linux: what a container shows that has one of its own is another number."""
 PR_SET_PTRACER = 0x59616d61
 PTRACER_ANY = ctypes.c_ulong(-1)
 HANDSHAKE_TIMEOUT_MS = "5000"
@@ -108,15 +111,39 @@ def check_user() -> Finding:
 
 
 def check_pid_namespace() -> Finding:
-    found = re.search(r"NSpid:\s*(.*)", read_text("/proc/self/status"))
     try:
         name = os.readlink("/proc/self/ns/pid")
     except OSError:
         name = "unknown"
-    if found is not None and len(found.group(1).split()) > 1:
-        return Finding(WARN, "namespace", f"{name} is not the machine's; engines in another one are read by tcp",
+    if name != MACHINE_PID_NAMESPACE:
+        return Finding(WARN, "namespace", f"{name} is not the machine's; engines in another one are read by tcp, those on GPUs as well",
                        "share it for transport local (docker: --pid; Kubernetes: shareProcessNamespace)")
     return Finding(OK, "namespace", f"{name}: engines that read each other by transport local share it")
+
+
+def torch_sees_cuda() -> bool:
+    """Asked only where there are devices: to import torch takes seconds."""
+    if not glob.glob("/dev/nvidia[0-9]*") or importlib.util.find_spec("torch") is None:
+        return False
+    return bool(importlib.import_module("torch").cuda.is_available())
+
+
+def check_cuda(library: str) -> list[Finding]:
+    """The driver, and what each GPU can do. That there is none is no trouble unless somebody wants one."""
+    status, found = _kvferry.check_memory(_kvferry.MEMORY_CUDA, library)
+    if status != _kvferry.OK:
+        trouble, _, way_out = found.rpartition("; ")
+        if library or torch_sees_cuda():
+            return [Finding(FAIL, "cuda", trouble, way_out)]
+        return [Finding(OK, "cuda", f"{trouble}; only KV on GPUs needs it")]
+    findings = [Finding(OK, "cuda", found)]
+    for index in itertools.count():
+        status, found = _kvferry.check_device(_kvferry.MEMORY_CUDA, index)
+        if status == _kvferry.NOT_FOUND:
+            break
+        findings.append(Finding(OK, "gpu", found) if status == _kvferry.OK else
+                        Finding(WARN, "gpu", found, "the transport local is left out there, and tcp is taken instead"))
+    return findings
 
 
 def ucx_libraries() -> list[str]:
@@ -247,9 +274,9 @@ def check_vllm() -> Finding:
     return Finding(WARN, "vllm", "not in this Python", "install kvferry next to vLLM, and run kvferry from there")
 
 
-def check_machine(listen: str, ranks: int) -> list[Finding]:
+def check_machine(listen: str, ranks: int, cuda_library: str) -> list[Finding]:
     return [
-        check_ptrace(), check_user(), check_pid_namespace(), check_ucx(), check_openssl(), check_tls(),
+        check_ptrace(), check_user(), check_pid_namespace(), *check_cuda(cuda_library), check_ucx(), check_openssl(), check_tls(),
         check_address(listen), *check_port(listen, ranks),
         check_limit("memlock", resource.RLIMIT_MEMLOCK, MEMLOCK_WANTED if glob.glob("/sys/class/infiniband/*") else 0,
                     "too little to register KV memory with RDMA (transport ucx)",
@@ -312,7 +339,10 @@ def check_node(address: str, options: dict[str, str]) -> list[Finding]:
 
 
 def run(address: str | None, options: dict[str, str], listen: str, ranks: int, say: Callable[[str], None]) -> int:
-    findings = check_machine(listen, ranks) if address is None else check_node(address, options)
+    if address is None:
+        findings = check_machine(listen, ranks, options.get("cuda_library", ""))
+    else:
+        findings = check_node(address, options)
     for finding in findings:
         say(finding.line())
     return verdict(findings)

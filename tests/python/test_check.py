@@ -17,7 +17,10 @@ import pytest
 
 from kvferry import Node, Region, __version__, check, cli
 
-SUBJECTS = {"ptrace", "user", "namespace", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
+SUBJECTS = {"ptrace", "user", "namespace", "cuda", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
+
+
+FAKE_CUDA = Path(__file__).resolve().parents[2] / "build/tests/fake_cuda/libcuda-fake.so"
 
 
 def key_file(folder: Path, text: str) -> str:
@@ -54,7 +57,7 @@ def lines_of(text: str) -> dict[str, str]:
 def test_each_line_says_ok_warn_or_fail(capsys: pytest.CaptureFixture[str]) -> None:
     status = cli.main(["check"])
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[1] for line in lines} == SUBJECTS
+    assert {line.split()[1] for line in lines} - {"gpu"} == SUBJECTS
     levels = [check.LEVELS.index(line.split()[0]) for line in lines]
     assert status == max(levels) < check.FAIL
     assert all(": " in line for line, level in zip(lines, levels) if level != check.OK)
@@ -70,10 +73,39 @@ def test_a_process_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.level == check.WARN and "ptrace_scope" in finding.way_out and "not permitted" in finding.text
 
 
-@pytest.mark.parametrize("text, level", [("NSpid:\t7", check.OK), ("NSpid:\t4711\t7", check.WARN)])
-def test_pid_namespace(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
-    monkeypatch.setattr(check, "read_text", lambda path: text)
+@pytest.mark.parametrize("name, level", [("pid:[4026531836]", check.OK), ("pid:[4026532201]", check.WARN)])
+def test_pid_namespace(monkeypatch: pytest.MonkeyPatch, name: str, level: int) -> None:
+    monkeypatch.setattr(check.os, "readlink", lambda path: name)
     assert check.check_pid_namespace().level == level
+
+
+@pytest.mark.parametrize("library, torch_sees, level", [("", False, check.OK), ("", True, check.FAIL), ("/a", False, check.FAIL)])
+def test_no_driver_of_gpus(monkeypatch: pytest.MonkeyPatch, library: str, torch_sees: bool, level: int) -> None:
+    said = "CUDA cannot be used: x: cuInit: CUDA_ERROR_NO_DEVICE; install NVIDIA's driver"
+    monkeypatch.setattr(check._kvferry, "check_memory", lambda kind, named: (check._kvferry.TRANSFER_SETUP, said))
+    monkeypatch.setattr(check, "torch_sees_cuda", lambda: torch_sees)
+    finding, = check.check_cuda(library)
+    assert finding.level == level and "CUDA_ERROR_NO_DEVICE" in finding.text
+    assert (finding.way_out == "install NVIDIA's driver") == (level == check.FAIL)
+
+
+def test_a_gpu_whose_memory_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [(check._kvferry.OK, "0 a"), (check._kvferry.TRANSFER_SETUP, "1 b"), (check._kvferry.NOT_FOUND, "")]
+    monkeypatch.setattr(check._kvferry, "check_memory", lambda kind, named: (check._kvferry.OK, "CUDA 12.8"))
+    monkeypatch.setattr(check._kvferry, "check_device", lambda kind, index: devices[index])
+    assert [(finding.level, finding.subject, finding.text) for finding in check.check_cuda("")] == [
+        (check.OK, "cuda", "CUDA 12.8"), (check.OK, "gpu", "0 a"), (check.WARN, "gpu", "1 b")]
+
+
+@pytest.mark.skipif(not FAKE_CUDA.exists(), reason="build/ has no fake of CUDA's driver")
+def test_gpus_of_the_fake_driver() -> None:
+    done = subprocess.run([sys.executable, "-m", "kvferry.cli", "check", "--cuda-library", str(FAKE_CUDA)], capture_output=True,
+                          text=True, check=False)
+    lines = done.stdout.splitlines()
+    cuda, = [line for line in lines if line.split()[1] == "cuda"]
+    gpus = [line for line in lines if line.split()[1] == "gpu"]
+    assert cuda.startswith("ok ") and "CUDA 12.8, 2 devices: 0 Fake GPU 0 GPU-" in cuda
+    assert len(gpus) == 2 and all(line.startswith("ok ") and "by IPC handle (cudaMalloc): yes" in line for line in gpus)
 
 
 @pytest.mark.parametrize("found, level", [([], check.OK), (["/a"], check.OK), (["/a", "/b"], check.WARN)])
