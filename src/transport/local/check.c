@@ -81,8 +81,13 @@ static kvf_status look(kvf_local_check *check)
   if (head.generation != check->generation) { /* what it exported then is not its to export any more */
     return kvf_fail(KVF_AGAIN, message, "process %d has registered other memory", (int)pid);
   }
-  kvf_status status =
-      kvf_local_import(description, check->exports, check->remote, &check->devices, check->imports, message);
+  error = kvf_local_fetch(pid, description->exports_address, check->exports, description->exports_bytes);
+  if (error != 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "what process %d exports cannot be read: %s", (int)pid,
+                    strerror(error));
+  }
+  const kvf_memory_exports exports = {check->exports, description->exports_bytes};
+  kvf_status status = kvf_local_import(description, exports, check->remote, &check->devices, check->imports, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -107,12 +112,12 @@ static void *run(void *context)
   return NULL;
 }
 
-/* A check with room for what it imports, and copies of what it needs for that, in one allocation. */
+/* A check with room for what it fetches and imports, and copies of what it needs for that, in one allocation. */
 static kvf_local_check *alloc(const kvf_local_check_spec *spec)
 {
   const size_t count = (size_t)spec->description->regions_count + spec->description->checksums_count;
-  kvf_local_check *check =
-      calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) + spec->exports.bytes);
+  kvf_local_check *check = calloc(1, sizeof(*check) + count * (sizeof(*check->imports) + sizeof(*check->remote)) +
+                                         spec->description->exports_bytes);
   if (check == NULL) {
     return NULL;
   }
@@ -122,9 +127,7 @@ static kvf_local_check *alloc(const kvf_local_check_spec *spec)
   check->imports = (void *)(check + 1);
   check->remote = (void *)(check->imports + count);
   memcpy(check->remote, spec->remote, count * sizeof(*check->remote));
-  uint8_t *copy = (void *)(check->remote + count);
-  memcpy(copy, spec->exports.next, spec->exports.bytes);
-  check->exports = (kvf_memory_exports){copy, spec->exports.bytes};
+  check->exports = (void *)(check->remote + count);
   return check;
 }
 

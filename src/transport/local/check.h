@@ -31,17 +31,16 @@ typedef struct kvf_local_check {
   uint32_t imports_count;     /* 0 unless all are there: */
   kvf_memory_import *imports; /* of its regions, then of their checksums */
   kvf_region_layout *remote;
-  kvf_memory_exports exports;
+  uint8_t *exports;           /* description.exports_bytes, as the process has them */
   kvf_memory_devices devices; /* that will read them */
 } kvf_local_check;
 
-/* Of a peer: what it says, with the layouts and exports that go with it, the registration that it is of, and the
- * devices that are to read it. Everything is copied. */
+/* Of a peer: what it says, with the layouts that go with it, the registration that it is of, and the devices that are
+ * to read it. Everything is copied. */
 typedef struct kvf_local_check_spec {
   const kvf_local_description *description;
   uint64_t generation;
   const kvf_region_layout *remote;
-  kvf_memory_exports exports;
   kvf_memory_devices devices;
 } kvf_local_check_spec;
 

@@ -314,6 +314,13 @@ kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chu
   return KVF_OK;
 }
 
+int kvf_local_fetch(pid_t pid, uint64_t address, void *out, size_t bytes)
+{
+  const struct iovec local = {out, bytes};
+  const struct iovec remote = {remote_pointer(address), bytes};
+  return read_once(pid, &local, &remote, 1);
+}
+
 int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,
                    kvf_fence_head *head)
 {

@@ -43,6 +43,9 @@ KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slo
 KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                              uint64_t *bytes, kvf_fence_sample *out);
 
+/* Reads bytes of the process' own. Returns 0 or an errno. */
+KVF_MUST_USE int kvf_local_fetch(pid_t pid, uint64_t address, void *out, size_t bytes);
+
 /* Reads a cookie and the head of the fence table in one call, so that both are of one process. Returns 0 or an errno.
  */
 KVF_MUST_USE int kvf_local_peek(pid_t pid, uint64_t cookie_address, void *cookie, size_t cookie_bytes, uint64_t table,

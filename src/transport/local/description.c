@@ -11,9 +11,7 @@
 #include "transport/checksums.h"
 #include "transport/own_fds.h"
 
-#define EXPORTS_BYTES_MAX (KVF_TRANSPORT_DESCRIPTION_BYTES_MAX - sizeof(kvf_local_description))
-
-_Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 16 + 24, "no padding travels");
+_Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 32 + 24, "no padding travels");
 
 kvf_local_place kvf_local_place_here(void)
 {
@@ -34,16 +32,17 @@ kvf_local_place kvf_local_place_here(void)
 
 kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes, char *message)
 {
-  uint8_t *room = malloc(EXPORTS_BYTES_MAX);
+  uint8_t *room = malloc(KVF_LOCAL_EXPORTS_BYTES_MAX);
   if (room == NULL) {
     return kvf_fail(KVF_NO_MEMORY, message, "no memory");
   }
   *bytes = 0;
   kvf_status status =
-      kvf_memory_export(memory->regions, memory->regions_count, room, EXPORTS_BYTES_MAX, bytes, message);
+      kvf_memory_export(memory->regions, memory->regions_count, room, KVF_LOCAL_EXPORTS_BYTES_MAX, bytes, message);
   const size_t of_regions = *bytes;
   if (status == KVF_OK) {
-    status = kvf_memory_export(memory->checksums, memory->checksums_count, room, EXPORTS_BYTES_MAX, bytes, message);
+    status = kvf_memory_export(memory->checksums, memory->checksums_count, room, KVF_LOCAL_EXPORTS_BYTES_MAX, bytes,
+                               message);
     if (status != KVF_OK) {
       kvf_memory_unexport(memory->regions, memory->regions_count, (kvf_memory_exports){room, of_regions});
     }
@@ -70,7 +69,8 @@ static kvf_status check_addresses(const kvf_local_description *head, char *messa
     return kvf_fail(KVF_TRANSFER_SETUP, message, "%" PRIu32 " is no process id", head->pid);
   }
   if (!kvf_address_is_possible(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
-      !kvf_address_is_possible(head->table_address, kvf_fence_table_bytes(head->table_slots))) {
+      !kvf_address_is_possible(head->table_address, kvf_fence_table_bytes(head->table_slots)) ||
+      !kvf_address_is_possible(head->exports_address, head->exports_bytes)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
   }
   return KVF_OK;
@@ -97,14 +97,13 @@ kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, con
                                       kvf_region_layout checksums[KVF_GROUPS_MAX], char *message)
 {
   uint32_t groups = kvf_checksums_layouts(remote, remote_count, checksums);
-  if (bytes_count < sizeof(*head)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %zu bytes, not %zu or more", bytes_count,
-                    sizeof(*head));
+  if (bytes_count != sizeof(*head)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %zu bytes, not %zu", bytes_count, sizeof(*head));
   }
   memcpy(head, bytes, sizeof(*head));
   if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
       (head->checksums_count != 0 && head->checksums_count != groups) ||
-      !kvf_memory_exports_are_whole(kvf_local_exports(bytes, bytes_count), remote_count + head->checksums_count)) {
+      head->exports_bytes > KVF_LOCAL_EXPORTS_BYTES_MAX) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is not one of this transport");
   }
   kvf_status status = check_place(head, here, incarnation, message);
@@ -115,7 +114,12 @@ kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_export
                             const kvf_region_layout *remote, const kvf_memory_devices *devices, kvf_memory_import *out,
                             char *message)
 {
-  for (uint32_t i = 0; i < head->regions_count + head->checksums_count; i++) {
+  const uint32_t count = head->regions_count + head->checksums_count;
+  if (!kvf_memory_exports_are_whole(exports, count)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "what process %" PRIu32 " exports is not of %" PRIu32 " regions",
+                    head->pid, count);
+  }
+  for (uint32_t i = 0; i < count; i++) {
     char why[KVF_MESSAGE_BYTES_MAX];
     const kvf_memory_source source = {.pid = (pid_t)head->pid,
                                       .device = devices->of_kind[remote[i].memory],

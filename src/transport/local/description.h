@@ -15,7 +15,7 @@ typedef struct kvf_local_place {
 } kvf_local_place;
 
 /* As it travels: plain memory, since reader and writer run on one machine. What its regions, then its checksums, have
- * exported follows: for each the number of bytes (uint32_t), and these. */
+ * exported stays in its own memory, for those who can read it: for each the number of bytes (uint32_t), and these. */
 typedef struct kvf_local_description {
   uint64_t magic;
   kvf_local_place place;
@@ -23,6 +23,8 @@ typedef struct kvf_local_description {
   uint8_t cookie[KVF_LOCAL_COOKIE_BYTES]; /* what a reader finds at cookie_address, in this process only */
   uint64_t cookie_address;
   uint64_t table_address;
+  uint64_t exports_address;
+  uint64_t exports_bytes;
   uint32_t table_slots;
   uint32_t pid;
   uint32_t regions_count;
@@ -31,40 +33,33 @@ typedef struct kvf_local_description {
   uint32_t table_fd; /* the descriptor that the fence table's file has there */
 } kvf_local_description;
 
-#define KVF_LOCAL_MAGIC UINT64_C(0x346c61636f6c766b) /* "kvlocal4" */
+#define KVF_LOCAL_MAGIC UINT64_C(0x356c61636f6c766b) /* "kvlocal5" */
 
 /* This process' place. */
 kvf_local_place kvf_local_place_here(void);
 
+#define KVF_LOCAL_EXPORTS_BYTES_MAX \
+  ((KVF_REGIONS_MAX + KVF_GROUPS_MAX) * (sizeof(uint32_t) + KVF_MEMORY_EXPORT_BYTES_MAX))
+
 /* Exports memory's regions and checksums for the description. *out is the caller's, for kvf_local_unexport().
- * KVF_TRANSFER_SETUP: one cannot be read by others, as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY.
- * KVF_LIMIT: they are too long.
- */
+ * KVF_TRANSFER_SETUP: one cannot be read by others, as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uint8_t **out, size_t *bytes,
                                          char *message);
 
 /* Takes back what the same regions and checksums have exported, and frees it. NULL is allowed. */
 void kvf_local_unexport(const kvf_region *regions, uint32_t count, uint8_t *exports, size_t bytes);
 
-/* Reads what a peer sent: the head; its exports are whole. It goes with `remote_count` layouts, which
- * have passed kvf_paging_pair(); `checksums` gets the layouts of its checksums, head->checksums_count of them.
- * KVF_TRANSFER_SETUP: malformed, or of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was
- * found. */
+/* Reads what a peer sent. It goes with `remote_count` layouts, which have passed kvf_paging_pair(); `checksums` gets
+ * the layouts of its checksums, head->checksums_count of them. KVF_TRANSFER_SETUP: malformed, or of another place or
+ * incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
                                                    const kvf_incarnation *incarnation, const kvf_region_layout *remote,
                                                    uint32_t remote_count, kvf_local_description *head,
                                                    kvf_region_layout checksums[KVF_GROUPS_MAX], char *message);
 
-/* What follows the head in a description of so many bytes, which are at least a head's. */
-static inline kvf_memory_exports kvf_local_exports(const void *bytes, size_t bytes_count)
-{
-  return (kvf_memory_exports){(const uint8_t *)bytes + sizeof(kvf_local_description),
-                              bytes_count - sizeof(kvf_local_description)};
-}
-
-/* Imports what a description that has been read exports, for these devices: as many as `remote` has layouts, of regions
- * and then of checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP: the message says which and
- * why. */
+/* Imports what a description that has been read exports, as it was found there, for these devices: as many as `remote`
+ * has layouts, of regions and then of checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP:
+ * the message says which and why. */
 KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
                                          const kvf_region_layout *remote, const kvf_memory_devices *devices,
                                          kvf_memory_import *out, char *message);

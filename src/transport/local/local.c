@@ -215,7 +215,6 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
       .description = &description,
       .generation = link->generation,
       .remote = remote,
-      .exports = kvf_local_exports(link->description, link->description_bytes),
       .devices = kvf_memory_devices_of(link->memory->pages->local, link->memory->pages->regions_count)};
   return kvf_local_check_start(&spec, local->wake_fd, &local->cpus, &link->check, message);
 }
@@ -963,6 +962,8 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .incarnation = local->incarnation,
       .cookie_address = (uintptr_t)local->cookie,
       .table_address = (uintptr_t)memory->pages->table,
+      .exports_address = (uintptr_t)memory->exports,
+      .exports_bytes = memory->exports_bytes,
       .table_slots = memory->pages->table_slots,
       .pid = (uint32_t)getpid(),
       .regions_count = memory->pages->regions_count,
@@ -971,12 +972,11 @@ static kvf_status describe_memory(const kvf_local *local, void *out, size_t capa
       .table_fd = memory->table_fd >= 0 ? (uint32_t)memory->table_fd : 0,
   };
   memcpy(head.cookie, local->cookie, sizeof(head.cookie));
-  *out_bytes = sizeof(head) + memory->exports_bytes;
+  *out_bytes = sizeof(head);
   if (*out_bytes > capacity) {
     return KVF_LIMIT;
   }
   memcpy(out, &head, sizeof(head));
-  memcpy((uint8_t *)out + sizeof(head), memory->exports, memory->exports_bytes);
   return KVF_OK;
 }
 

@@ -24,7 +24,7 @@ typedef struct kvf_local_memory {
   int table_fd;
   kvf_paging *pages;
   bool is_host;     /* all of its regions */
-  uint8_t *exports; /* what describe() says of them */
+  uint8_t *exports; /* what describe() says the place of */
   size_t exports_bytes;
 } kvf_local_memory;
 

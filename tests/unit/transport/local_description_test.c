@@ -21,6 +21,7 @@ static kvf_local_description good_head(void)
       .cookie_address = 0x5000,
       .table_address = 0x6000,
       .table_slots = 100,
+      .exports_address = 0x7000,
       .pid = 123,
       .regions_count = 2,
   };
@@ -28,20 +29,22 @@ static kvf_local_description good_head(void)
 
 static char message[KVF_MESSAGE_BYTES_MAX];
 
+/* What travels, and what stays. */
 typedef struct written {
-  uint8_t bytes[512];
-  size_t count;
+  kvf_local_description head;
+  uint8_t more[64];
+  uint8_t exports[256];
 } written;
 
 static written write_with(const kvf_local_description *head, const kvf_transport_memory *memory)
 {
-  written out = {.count = 0};
+  written out = {.head = *head};
   uint8_t *exports = NULL;
   size_t bytes = 0;
   assert_int_equal(kvf_local_export(memory, &exports, &bytes, message), KVF_OK);
-  memcpy(out.bytes, head, sizeof(*head));
-  memcpy(out.bytes + sizeof(*head), exports, bytes);
-  out.count = sizeof(*head) + bytes;
+  assert_true(bytes <= sizeof(out.exports));
+  memcpy(out.exports, exports, bytes);
+  out.head.exports_bytes = bytes;
   free(exports);
   return out;
 }
@@ -52,17 +55,16 @@ static written write_head(const kvf_local_description *head)
   return write_with(head, &memory);
 }
 
-/* Reads it, and imports what it exports. */
+/* Reads so many bytes, and imports what they say is exported. */
 static kvf_status read_back(const written *from, size_t count, kvf_local_description *head, kvf_memory_import *imports)
 {
   kvf_region_layout all[2 + KVF_GROUPS_MAX] = {layouts[0], layouts[1]};
   const kvf_memory_devices devices = kvf_memory_devices_of(regions, 2);
   message[0] = '\0';
   kvf_status status =
-      kvf_local_description_read(from->bytes, count, &here, &incarnation, layouts, 2, head, all + 2, message);
-  return status != KVF_OK
-             ? status
-             : kvf_local_import(head, kvf_local_exports(from->bytes, count), all, &devices, imports, message);
+      kvf_local_description_read(&from->head, count, &here, &incarnation, layouts, 2, head, all + 2, message);
+  const kvf_memory_exports exports = {from->exports, from->head.exports_bytes};
+  return status != KVF_OK ? status : kvf_local_import(head, exports, all, &devices, imports, message);
 }
 
 static void assert_refused(const kvf_local_description *bad, const char *why)
@@ -70,7 +72,7 @@ static void assert_refused(const kvf_local_description *bad, const char *why)
   written out = write_head(bad);
   kvf_local_description head;
   kvf_memory_import imports[2 + KVF_GROUPS_MAX];
-  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_TRANSFER_SETUP);
+  assert_int_equal(read_back(&out, sizeof(out.head), &head, imports), KVF_TRANSFER_SETUP);
   if (strstr(message, why) == NULL) {
     fail_msg("\"%s\" does not say \"%s\"", message, why);
   }
@@ -82,17 +84,10 @@ TEST(what_is_written_is_read)
   written out = write_head(&good);
   kvf_local_description head;
   kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
-  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_OK);
-  assert_memory_equal(&head, &good, sizeof(good));
+  assert_int_equal(read_back(&out, sizeof(out.head), &head, imports), KVF_OK);
+  assert_memory_equal(&head, &out.head, sizeof(good));
   assert_int_equal(imports[0].base, 0x10000);
   assert_int_equal(imports[1].base, 0x90000);
-}
-
-TEST(the_largest_one_fits_the_handshake)
-{
-  assert_true(sizeof(kvf_local_description) +
-                  (KVF_REGIONS_MAX + KVF_GROUPS_MAX) * (sizeof(uint32_t) + sizeof(uint64_t)) <=
-              KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
 }
 
 TEST(any_other_length_is_refused)
@@ -101,12 +96,17 @@ TEST(any_other_length_is_refused)
   written out = write_head(&good);
   kvf_local_description head;
   kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
-  for (size_t count = 0; count < out.count + 20; count++) {
-    kvf_status expected = count == out.count ? KVF_OK : KVF_TRANSFER_SETUP;
+  const uint64_t whole = out.head.exports_bytes;
+  for (size_t count = 0; count < sizeof(good) + 20; count++) {
+    kvf_status expected = count == sizeof(good) ? KVF_OK : KVF_TRANSFER_SETUP;
     assert_int_equal(read_back(&out, count, &head, imports), expected);
   }
   assert_int_equal(read_back(&out, sizeof(good) - 1, &head, imports), KVF_TRANSFER_SETUP);
-  assert_string_equal(message, "its description has 143 bytes, not 144 or more");
+  assert_string_equal(message, "its description has 159 bytes, not 160");
+  for (out.head.exports_bytes = 0; out.head.exports_bytes < whole + 20; out.head.exports_bytes++) {
+    kvf_status expected = out.head.exports_bytes == whole ? KVF_OK : KVF_TRANSFER_SETUP;
+    assert_int_equal(read_back(&out, sizeof(good), &head, imports), expected);
+  }
 }
 
 TEST(what_is_no_description_is_refused)
@@ -119,7 +119,7 @@ TEST(what_is_no_description_is_refused)
   assert_refused(&bad, "not one of this transport");
   bad = good_head();
   bad.checksums_count = 1; /* and yet no longer than without */
-  assert_refused(&bad, "not one of this transport");
+  assert_refused(&bad, "is not of 3 regions");
 }
 
 TEST(checksums_are_told_too)
@@ -138,17 +138,17 @@ TEST(checksums_are_told_too)
   head.checksums_count = groups;
   written out = write_with(&head, &memory);
   kvf_local_description back;
-  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_OK);
+  assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_OK);
   assert_int_equal(back.checksums_count, groups);
   assert_int_equal(imports[2].base, 0x700000);
 
   rows[groups - 1].base = (void *)(uintptr_t)(INT64_MAX - 7);
   out = write_with(&head, &memory);
-  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_TRANSFER_SETUP);
+  assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_TRANSFER_SETUP);
   assert_non_null(strstr(message, "checksums"));
   head.checksums_count = 0; /* and yet as long as with them */
   out = write_with(&head, &memory);
-  assert_int_equal(read_back(&out, out.count, &back, imports), KVF_TRANSFER_SETUP);
+  assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_TRANSFER_SETUP);
 }
 
 TEST(other_places_are_refused)
@@ -190,11 +190,11 @@ TEST(impossible_regions_are_refused)
   kvf_local_description head;
   kvf_memory_import imports[2 + KVF_GROUPS_MAX];
   const uint64_t last = (uint64_t)INT64_MAX - (9 * 512 + 256);
-  memcpy(out.bytes + out.count - 8, &last, 8);
-  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_OK);
+  memcpy(out.exports + out.head.exports_bytes - 8, &last, 8);
+  assert_int_equal(read_back(&out, sizeof(out.head), &head, imports), KVF_OK);
   const uint64_t past = last + 1;
-  memcpy(out.bytes + out.count - 8, &past, 8);
-  assert_int_equal(read_back(&out, out.count, &head, imports), KVF_TRANSFER_SETUP);
+  memcpy(out.exports + out.head.exports_bytes - 8, &past, 8);
+  assert_int_equal(read_back(&out, sizeof(out.head), &head, imports), KVF_TRANSFER_SETUP);
   assert_string_equal(message, "its region 1 cannot be read: its address is impossible");
 }
 

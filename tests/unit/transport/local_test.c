@@ -69,9 +69,8 @@ TEST(a_description_names_this_process_and_its_memory)
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
                                               &node.incarnation, shape.regions, 2, &head, checksums, message),
                    KVF_OK);
-  assert_int_equal(kvf_local_import(&head, kvf_local_exports(introduction.description, introduction.description_bytes),
-                                    shape.regions, &devices, imports, message),
-                   KVF_OK);
+  const kvf_memory_exports exports = {(const uint8_t *)(uintptr_t)head.exports_address, head.exports_bytes};
+  assert_int_equal(kvf_local_import(&head, exports, shape.regions, &devices, imports, message), KVF_OK);
   assert_int_equal(head.pid, getpid());
   assert_int_equal(head.table_slots, NODE_SLOTS);
   assert_int_equal(head.table_address, (uintptr_t)node.table);
