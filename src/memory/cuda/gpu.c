@@ -208,10 +208,11 @@ void kvf_cuda_mark_give(kvf_cuda_mark *mark)
 
 /* ---- opening ---- */
 
+/* What is missing of it: somebody may have tried before. */
 static kvf_status stock(kvf_cuda_gpu *gpu)
 {
   kvf_status status = KVF_OK;
-  for (unsigned i = 0; status == KVF_OK && i < KVF_CUDA_LANES_FIRST; i++) {
+  while (status == KVF_OK && gpu->lanes_count < KVF_CUDA_LANES_FIRST) {
     kvf_cuda_lane *lane;
     status = kvf_cuda_lane_make(gpu, &lane);
     if (status == KVF_OK) {
@@ -219,10 +220,11 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
       kvf_cuda_lane_give(gpu, lane);
     }
   }
-  for (unsigned i = 0; status == KVF_OK && i < MARKS_FIRST; i++) {
+  while (status == KVF_OK && gpu->marks_stocked < MARKS_FIRST) {
     kvf_cuda_mark *mark;
     status = make_mark(gpu, &mark);
     if (status == KVF_OK) {
+      gpu->marks_stocked++;
       kvf_cuda_mark_give(mark);
     }
   }

@@ -38,6 +38,7 @@ typedef struct kvf_cuda_gpu {
   kvf_cu_function checksums; /* kernels.h; constant; NULL: the driver takes them not, as the next */
   kvf_cu_function gather;
   atomic_bool is_lost;
+  uint32_t marks_stocked; /* until it is open */
 
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t given;
