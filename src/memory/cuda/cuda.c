@@ -42,14 +42,16 @@ static kvf_cu_result look_at(const kvf_cuda *cuda, kvf_cu_memory address, pointe
   return result;
 }
 
-/* Whether all from `at` on has been allocated; more than one allocation may lie side by side. */
-static bool is_allocated(const kvf_cuda *cuda, kvf_cu_memory at, uint64_t bytes)
+/* Whether all from `at` on has been allocated on the device; more than one allocation may lie side by side. */
+static bool is_allocated(const kvf_cuda *cuda, kvf_cu_memory at, uint64_t bytes, uint32_t device)
 {
   const kvf_cu_memory end = at + bytes;
   while (at < end) {
     kvf_cu_memory base;
     size_t length;
-    if (cuda->api.mem_get_address_range(&base, &length, at) != KVF_CUDA_SUCCESS || base + length <= at) {
+    pointer_facts facts;
+    if (cuda->api.mem_get_address_range(&base, &length, at) != KVF_CUDA_SUCCESS || base + length <= at ||
+        look_at(cuda, at, &facts) != KVF_CUDA_SUCCESS || (uint32_t)facts.ordinal != device) {
       return false;
     }
     at = base + length;
@@ -78,9 +80,9 @@ static kvf_status check_there(kvf_cuda_gpu *gpu, const kvf_region *region, char 
     return kvf_fail(KVF_INVALID, message, "%p is memory of CUDA device %d, not %u", region->base, facts.ordinal,
                     (unsigned)region->device);
   }
-  if (!kvf_address_is_possible(base, bytes) || !is_allocated(cuda, base, bytes)) {
-    return kvf_fail(KVF_INVALID, message, "%llu bytes at %p are not all allocated", (unsigned long long)bytes,
-                    region->base);
+  if (!kvf_address_is_possible(base, bytes) || !is_allocated(cuda, base, bytes, region->device)) {
+    return kvf_fail(KVF_INVALID, message, "%llu bytes at %p are not all allocated on CUDA device %u",
+                    (unsigned long long)bytes, region->base, (unsigned)region->device);
   }
   return KVF_OK;
 }
