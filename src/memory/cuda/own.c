@@ -8,6 +8,8 @@
 struct kvf_cuda_own {
   kvf_list in_list; /* while it is exported */
   uint64_t number;
+  uint64_t address;
+  uint64_t bytes;
   unsigned refs;
 };
 
@@ -35,13 +37,15 @@ static void drop(kvf_cuda_own *own)
   }
 }
 
-uint64_t kvf_cuda_own_add(void)
+uint64_t kvf_cuda_own_add(uint64_t address, uint64_t bytes)
 {
   kvf_cuda_own *own = calloc(1, sizeof(*own));
   if (own == NULL) {
     return 0;
   }
   own->refs = 1;
+  own->address = address;
+  own->bytes = bytes;
   kvf_list_init(&own->in_list);
   (void)pthread_rwlock_wrlock(&lock);
   own->number = ++last_number;
@@ -62,10 +66,13 @@ void kvf_cuda_own_remove(uint64_t number)
   (void)pthread_rwlock_unlock(&lock);
 }
 
-kvf_cuda_own *kvf_cuda_own_hold(uint64_t number)
+kvf_cuda_own *kvf_cuda_own_hold(uint64_t number, uint64_t address, uint64_t bytes)
 {
   (void)pthread_rwlock_wrlock(&lock);
   kvf_cuda_own *own = find(number);
+  if (own != NULL && (own->address != address || own->bytes < bytes)) {
+    own = NULL;
+  }
   if (own != NULL) {
     own->refs++;
   }

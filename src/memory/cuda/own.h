@@ -9,13 +9,14 @@
 
 typedef struct kvf_cuda_own kvf_cuda_own;
 
-/* An export's number, never used again; 0: no memory. */
-uint64_t kvf_cuda_own_add(void);
+/* Of so many bytes from an address. An export's number, never used again; 0: no memory. */
+uint64_t kvf_cuda_own_add(uint64_t address, uint64_t bytes);
 /* When this returns nobody reads it, or will. */
 void kvf_cuda_own_remove(uint64_t number);
 
-/* For kvf_cuda_own_drop(). NULL: there is no such export, or not any more. */
-kvf_cuda_own *kvf_cuda_own_hold(uint64_t number);
+/* For kvf_cuda_own_drop(). NULL: there is no such export, or not any more, or it has not so many bytes there: whoever
+ * says that an export is this process' may be another. */
+kvf_cuda_own *kvf_cuda_own_hold(uint64_t number, uint64_t address, uint64_t bytes);
 void kvf_cuda_own_drop(kvf_cuda_own *own);
 /* False: it has been taken back. Else until kvf_cuda_own_leave() it is not, nor is any other. */
 bool kvf_cuda_own_enter(const kvf_cuda_own *own);

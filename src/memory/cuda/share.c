@@ -211,7 +211,7 @@ kvf_status kvf_cuda_export(const kvf_region *region, void *out, size_t *bytes, c
   }
   status = export_region(gpu, &shared, region_bytes_of(region), message);
   kvf_cuda_leave(&stay);
-  if (status == KVF_OK && (shared.own = kvf_cuda_own_add()) == 0) {
+  if (status == KVF_OK && (shared.own = kvf_cuda_own_add(shared.address, region_bytes_of(region))) == 0) {
     take_back(&shared);
     status = kvf_fail(KVF_NO_MEMORY, message, "no memory");
   }
@@ -384,7 +384,7 @@ static kvf_status open_shared(import_state *state, const kvf_memory_source *sour
 {
   kvf_status status;
   if (source->pid == getpid()) {
-    state->own = kvf_cuda_own_hold(shared->own);
+    state->own = kvf_cuda_own_hold(shared->own, shared->address, source->region_bytes);
     *base = shared->address;
     return state->own != NULL ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "this process does not export it");
   }
