@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -68,8 +69,13 @@ static int open_file(const handle *exported)
 
 static kvf_cu_result import(const handle *exported, kvf_cu_memory *address)
 {
+  struct stat file;
   const int fd = open_file(exported);
   if (fd < 0) {
+    return KVF_CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != exported->bytes) {
+    (void)close(fd);
     return KVF_CUDA_ERROR_INVALID_HANDLE;
   }
   backing *made = backing_create(0);

@@ -412,7 +412,7 @@ kvf_cu_result cuMemFreeHost(void *address)
   return call_end(KVF_CUDA_SUCCESS);
 }
 
-static bool overlaps(kvf_cu_memory base, size_t bytes)
+bool mapping_overlaps(kvf_cu_memory base, size_t bytes)
 {
   for (mapping *found = mapping_first(); found != NULL; found = mapping_after(found)) {
     if (found->kind != MAPPING_VACANT && base < found->base + found->bytes && found->base < base + bytes) {
@@ -430,7 +430,7 @@ kvf_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
   if (bytes == 0 || flags > 15 || !is_host_memory(base) || !is_host_memory(base + bytes - 1)) {
     return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
   }
-  if (overlaps(base, bytes)) {
+  if (mapping_overlaps(base, bytes)) {
     return call_end(KVF_CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   }
   (void)mapping_add(MAPPING_PINNED, base, bytes, NULL);

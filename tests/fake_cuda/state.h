@@ -147,6 +147,8 @@ mapping *mapping_import_of(const context *importer, uint64_t nonce, uint64_t id)
 /* Nothing is known there any more; its backing is dropped. */
 void mapping_remove(mapping *gone);
 unsigned mappings_of(mapping_kind kind);
+/* Whether anything but vacant addresses is there. */
+bool mapping_overlaps(kvf_cu_memory base, size_t bytes);
 void memory_end(const context *ended);
 void memory_reset(void);
 /* Addresses that nothing can be read or written at. 0: there are none. */

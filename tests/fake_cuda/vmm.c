@@ -174,16 +174,6 @@ bool vmm_reservation_of(kvf_cu_memory address, kvf_cu_memory *base, size_t *byte
   return found != NULL;
 }
 
-static bool has_maps(kvf_cu_memory base, size_t bytes)
-{
-  for (kvf_cu_memory at = base; at < base + bytes; at += FAKE_CUDA_GRANULARITY_BYTES) {
-    if (mapping_at(at) != NULL) {
-      return true;
-    }
-  }
-  return false;
-}
-
 kvf_cu_result cuMemAddressReserve(kvf_cu_memory *out, size_t bytes, size_t alignment, kvf_cu_memory wanted,
                                   unsigned long long flags)
 {
@@ -216,7 +206,7 @@ kvf_cu_result cuMemAddressFree(kvf_cu_memory address, size_t bytes)
 {
   BEGIN(cuMemAddressFree, NEEDS_INIT);
   reservation *freed = reservation_at(address);
-  if (freed == NULL || freed->base != address || freed->bytes != bytes || has_maps(address, bytes)) {
+  if (freed == NULL || freed->base != address || freed->bytes != bytes || mapping_overlaps(address, bytes)) {
     return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
   }
   reservation_remove(freed);
@@ -235,7 +225,7 @@ kvf_cu_result cuMemMap(kvf_cu_memory address, size_t bytes, size_t offset, kvf_c
       offset != 0 || flags != 0 || bytes > mapped->backing->bytes || bytes > where->bytes - (address - where->base)) {
     return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
   }
-  if (has_maps(address, bytes)) {
+  if (mapping_overlaps(address, bytes)) {
     return call_end(KVF_CUDA_ERROR_ALREADY_MAPPED);
   }
   backing_hold(mapped->backing);
