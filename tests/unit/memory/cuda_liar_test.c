@@ -372,7 +372,12 @@ TEST(lengths_of_mappings_do_not_overflow)
   expect_files_refused(1, 0, true_files[1].fd, why);
   expect_files_refused(2, GRAIN - 1, true_files[2].fd, why);
   expect_files_refused(2, GRAIN + 1, true_files[2].fd, why);
-  memcpy(files, true_files, sizeof(files)); /* whose sum is right, modulo 2^64 */
+  memcpy(files, true_files, sizeof(files));
+  files[0].bytes = 2 * GRAIN; /* the sum is right */
+  files[1].bytes = 0;
+  move_files(files, true);
+  expect_refused(why);
+  memcpy(files, true_files, sizeof(files)); /* likewise, modulo 2^64 */
   files[0].bytes += INT64_MAX;
   files[1].bytes += INT64_MAX;
   files[2].bytes += 2;

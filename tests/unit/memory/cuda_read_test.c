@@ -231,12 +231,14 @@ TEST(reads_wait_for_the_device)
     kind_reading reading;
     begin_batch(within == 1);
     const uint64_t asked = fake_cuda_calls("cuEventQuery");
+    const uint64_t records = fake_cuda_calls("cuEventRecord");
     kind_write(theirs_view, BYTES, 2);
     fake_cuda_stall_device(0, true);
     kind_reading_start(&reading, &batch);
     kind_wait_calls("cuEventQuery", asked + 20);
     pause_some();
     assert_false(atomic_load(&reading.side.is_done));
+    assert_int_equal(fake_cuda_calls("cuEventRecord") - records, within == 1 ? 1 : 2); /* of two halves meanwhile */
     kind_write(theirs_view, BYTES, 1);
     fake_cuda_stall_device(0, false);
     assert_int_equal(kind_reading_join(&reading), KVF_OK);
