@@ -433,8 +433,8 @@ static void close_state(import_state *state)
 
 kvf_status kvf_cuda_import(const kvf_memory_source *source, kvf_memory_import *out, char *message)
 {
-  shared_region shared;
-  kvf_cuda_gpu *gpu;
+  shared_region shared = {.how = 0};
+  kvf_cuda_gpu *gpu = NULL;
   kvf_cuda_stay stay;
   uint64_t base = 0;
   kvf_status status = check_shared(source, &shared, message);
