@@ -14,7 +14,7 @@
 #define RUN_BYTES ((size_t)2048)
 #define BYTES (RUNS * RUN_BYTES)
 #define SEEDS (SANITIZED ? 10 : 60)
-#define SOME 20 /* milliseconds in which what is not to happen would have happened */
+#define SOME_NS 20000000 /* in which what is not to happen would have happened */
 
 static const kvf_memory_ops *const cuda = &kvf_memory_cuda;
 
@@ -85,7 +85,7 @@ static unsigned calls_for(bool within, size_t runs_a_call)
 
 static void pause_some(void)
 {
-  const struct timespec pause = {.tv_nsec = SOME * 1000000};
+  const struct timespec pause = {.tv_nsec = SOME_NS};
   (void)nanosleep(&pause, NULL);
 }
 
