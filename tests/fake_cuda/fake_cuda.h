@@ -7,6 +7,9 @@
  * for it, nothing waits for the device but what says that it does, and legacy memory whose process is gone, or has
  * freed it, is poison to those that have it open.
  *
+ * An engine that has no GPU lends it its own memory: what is adopted can be read by pointers as well. The check that
+ * nothing does so is those tests whose device memory cannot.
+ *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
  * order), _DELAY_NS, _BATCH_MAX and _COMPILER (0 or 1), as in
@@ -35,6 +38,15 @@ FAKE_CUDA_API kvf_cu_result cuMemCreate(kvf_cu_allocation *allocation, size_t by
 FAKE_CUDA_API kvf_cu_result cuCtxGetCurrent(kvf_cu_context *context);
 FAKE_CUDA_API kvf_cu_result cuCtxSynchronize(void);
 FAKE_CUDA_API kvf_cu_result cuStreamSynchronize(kvf_cu_stream stream);
+
+/* ---- an engine's memory ---- */
+
+/* The pages that hold it are from here on memory of the current context's device, as of cuMemAlloc(), with the bytes
+ * that they have; the engine, and whoever else has something in these pages, goes on to read and write them by its
+ * pointers. Nobody writes to them meanwhile. Pages that were adopted already may hold all of it, or none:
+ * KVF_CUDA_ERROR_ALREADY_MAPPED. cuMemFree() of the first page, or the context's end, gives them back, for which they
+ * must still be there. */
+FAKE_CUDA_API kvf_cu_result fake_cuda_adopt(void *address, size_t bytes);
 
 /* ---- settings ---- */
 

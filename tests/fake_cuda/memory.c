@@ -8,7 +8,6 @@
 
 #include "state.h"
 
-#define PAGE_BYTES ((size_t)4096)
 #define BOUNCE_BYTES 32768
 #define ANY_DEVICE (-1) /* tests and kernels read and write where they like */
 #define VACANT_MAX 64   /* ranges that are kept for the next that asks for so many bytes */
@@ -144,6 +143,9 @@ mapping *mapping_import_of(const context *importer, uint64_t nonce, uint64_t id)
 void mapping_remove(mapping *gone)
 {
   kvf_list_remove(&gone->in_list);
+  if (gone->is_adopted) {
+    adopted_give_back(gone);
+  }
   if (gone->kind == MAPPING_MEMORY && ftruncate(gone->backing->fd, 0) != 0) {
     give_up("memory cannot be emptied");
   }
@@ -153,7 +155,7 @@ void mapping_remove(mapping *gone)
   if (gone->is_allocated) {
     free((void *)(uintptr_t)gone->base);
   }
-  if (gone->kind == MAPPING_MEMORY || gone->kind == MAPPING_IMPORT) {
+  if ((gone->kind == MAPPING_MEMORY && !gone->is_adopted) || gone->kind == MAPPING_IMPORT) {
     addresses_give(gone->base, gone->bytes);
   }
   if (gone->kind == MAPPING_VACANT) {
@@ -350,11 +352,6 @@ void *fake_cuda_view(kvf_cu_memory at)
 }
 
 /* ---- allocations ---- */
-
-static size_t rounded(size_t bytes)
-{
-  return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-}
 
 kvf_cu_result cuMemAlloc_v2(kvf_cu_memory *address, size_t bytes)
 {

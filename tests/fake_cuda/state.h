@@ -25,7 +25,8 @@ KVF_CUDA_CALLS(FAKE_CUDA_SYMBOL)
   CALL(cuMemCreate, )                          \
   CALL(cuCtxGetCurrent, )                      \
   CALL(cuCtxSynchronize, )                     \
-  CALL(cuStreamSynchronize, )
+  CALL(cuStreamSynchronize, )                  \
+  CALL(fake_cuda_adopt, )
 
 #define FAKE_CUDA_NUMBER(symbol, field) CALL_##symbol,
 typedef enum call_number { KVF_CUDA_CALLS(FAKE_CUDA_NUMBER) FAKE_CUDA_OTHER_CALLS(FAKE_CUDA_NUMBER) CALLS } call_number;
@@ -120,6 +121,7 @@ typedef struct mapping {
   uint64_t id;
   backing *backing;  /* NULL: the host's memory */
   bool is_allocated; /* the host's memory is our own */
+  bool is_adopted;   /* with MAPPING_MEMORY: at addresses that are not ours */
   context *context;  /* NULL with MAPPING_MAP */
   int device;
   unsigned opens;                         /* with MAPPING_IMPORT */
@@ -134,6 +136,13 @@ typedef struct place {
   size_t bytes; /* that lie together from here on */
 } place;
 
+#define PAGE_BYTES ((size_t)4096)
+
+static inline size_t rounded(size_t bytes)
+{
+  return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
 backing *backing_create(size_t bytes);
 void backing_hold(backing *held);
 void backing_drop(backing *held);
@@ -146,6 +155,8 @@ mapping *mapping_of(mapping_kind kind, kvf_cu_memory base);
 mapping *mapping_import_of(const context *importer, uint64_t nonce, uint64_t id);
 /* Nothing is known there any more; its backing is dropped. */
 void mapping_remove(mapping *gone);
+/* Whether anything is known in the range. */
+bool mapping_overlaps(kvf_cu_memory base, size_t bytes);
 unsigned mappings_of(mapping_kind kind);
 /* Whether anything but vacant addresses is there. */
 bool mapping_overlaps(kvf_cu_memory base, size_t bytes);
@@ -167,6 +178,9 @@ bool place_copy(const place *to, const place *from, size_t bytes);
 
 /* Whether the process that has exported it is there. */
 bool exporter_is_alive(const backing *imported); /* ipc.c */
+
+/* Before its file is emptied: the engine keeps its bytes, in memory that is its own alone. */
+void adopted_give_back(const mapping *gone); /* adopt.c */
 
 void vmm_reset(void);
 unsigned vmm_reservations(void);
