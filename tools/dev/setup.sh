@@ -209,6 +209,11 @@ build_chaos() {
   configure_c build && .venv/bin/ninja -C build --quiet tools/chaos/libkvferry-chaos.so
 }
 
+# build_fake_cuda: likewise what stands for CUDA's driver.
+build_fake_cuda() {
+  configure_c build && .venv/bin/ninja -C build --quiet tests/fake_cuda/libcuda-fake.so
+}
+
 # build_sim FOLDER MESON-OPTION…: the simulator alone.
 build_sim() {
   configure_c "$@" -Dbench=false && .venv/bin/ninja -C "$1" --quiet tests/sim/kvferry-sim

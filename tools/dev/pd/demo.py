@@ -20,7 +20,7 @@ LEASE_S = 3.0
 # So few that every block of P has another owner after a handful of prompts.
 P_BLOCKS = 24
 D_BLOCKS = 64
-HEAD = ("fault", "connector", "the client got", "tokens", "seconds", "recomputed", "why", "D's next", "blocks back")
+HEAD = ("fault", "connector", "the client got", "tokens", "seconds", "loaded", "recomputed", "why", "D's next", "blocks back")
 
 
 def parse_args() -> argparse.Namespace:
@@ -29,6 +29,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--compare", action="store_true", help="both connectors, one table")
     parser.add_argument("--faults", default="", metavar="LETTERS", help="only these, e.g. abg")
     parser.add_argument("--transport", choices=("local", "tcp", "ucx"), help="kvferry: use only this one")
+    parser.add_argument("--memory", choices=("host", "cuda-fake"), default="host",
+                        help="kvferry: the engines' pools are host memory, or pass for a GPU's")
     return parser.parse_args()
 
 
@@ -48,7 +50,10 @@ def ask(url: str) -> None:
 def demo_one(args: argparse.Namespace, name: str) -> list[Outcome]:
     say(f"\n=== {name}")
     options = {"transports": [args.transport]} if args.transport and name == "kvferry" else {}
-    specs = pair(SMOLLM2, CONNECTORS[name](LEASE_S, **options), P_BLOCKS, D_BLOCKS)
+    connector = CONNECTORS[name](LEASE_S, **options)
+    if args.memory == "cuda-fake" and name == "kvferry":
+        connector = connector.on_fake_gpu()
+    specs = pair(SMOLLM2, connector, P_BLOCKS, D_BLOCKS)
     with Stack(specs, log_folder(f"demo-{name}")) as stack:
         assert stack.router is not None
         ask(stack.router.url)
@@ -76,6 +81,7 @@ def row(result: Outcome) -> tuple[str, ...]:
         "(it hung up)" if result.reply is None else result.reply.in_short(),
         verdict(result),
         "-" if result.reply is None else f"{result.reply.seconds:.1f}",
+        f"{result.loaded_blocks} blocks" if ours else "-",
         str(result.recomputed) if ours else "-",
         ", ".join(result.reasons) or "-" if ours else "-",
         f"{result.probe.seconds:.1f} s" if result.probe.ok else result.probe.in_short(),

@@ -29,6 +29,8 @@ class Fault:
     inject: Callable[[Rig], Reply | None]
     undo: Callable[[Rig], None] = nothing
     asks: Callable[[Rig], Prompt] = lambda rig: rig.question
+    loads: bool = False
+    """Nothing keeps the blocks from being loaded."""
 
 
 def healthy(rig: Rig) -> Reply:
@@ -104,7 +106,7 @@ def swapped(rig: Rig) -> Reply:
     return rig.decode(rig.question, rig.ticket(rig.other_question))
 
 
-HEALTHY = Fault("-", "no fault", healthy)
+HEALTHY = Fault("-", "no fault", healthy, loads=True)
 STALE = Fault("a", "lease ran out, blocks overwritten", stale)
 STOPPED = Fault("b", "P stopped (SIGSTOP)", stopped, let_go_on)
 KILLED = Fault("c", "P killed", killed, start_anew)

@@ -13,6 +13,7 @@ from .rig import RECOMPUTED, Rig
 FAILURES = "kvferry_load_failures_total"
 DIALS = "kvferry_peer_dials_total"
 LOADED = "vllm:external_prefix_cache_hits_total"
+LOADED_BLOCKS = "kvferry_loaded_blocks_total"
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,18 @@ class Outcome:
     recomputed: int
     reasons: dict[str, int]
     loaded: int
+    loaded_blocks: int
+    """That kvferry's fence has confirmed."""
     dials: int
     probe: Reply
     blocks_back_s: float | None
 
     @property
     def good(self) -> bool:
-        """Right tokens, or a client that left; D alive; every block back."""
+        """Right tokens, by a load where there can be one, or a client that left; D alive; every block back."""
         right = self.reply is None or bool(self.same_tokens)
+        if self.fault.loads and (self.recomputed or not self.loaded_blocks):
+            return False
         return right and self.probe.ok and self.blocks_back_s is not None
 
 
@@ -72,5 +77,6 @@ def run(rig: Rig, fault: Fault) -> Outcome:
         same_tokens=reply.tokens == expected if reply is not None and reply.ok else None,
         recomputed=grown(before, after, RECOMPUTED),
         loaded=grown(before, after, LOADED),
+        loaded_blocks=grown(before, after, LOADED_BLOCKS),
         dials=grown(before, after, DIALS),
         reasons=new_failures(before, after), probe=probe, blocks_back_s=back_s)
