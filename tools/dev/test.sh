@@ -154,6 +154,7 @@ part_coverage() {
 part_engines() {
   setup_all
   setup_lmcache
+  build_fake_cuda
   pytest_step "end to end, more engines" engines tests/e2e -m deep "${ELSEWHERE[@]}" --ignore tests/e2e/test_planted_bugs.py
   pytest_step "end to end, more shapes" more-shapes tests/e2e/topology -m deep
   pytest_step "end to end, what changes KV" content tests/e2e/content -m deep
