@@ -33,6 +33,19 @@ BANNED_CALLS = {
     "system": "posix_spawn", "popen": "posix_spawn",
 }  # fmt: skip
 
+# Who has the address of a region's bytes in hand, outside src/memory. Each file here asks the memory's kind before it uses it
+# as a pointer (is_addressable), or gives it to that kind's operations, or serves the host's memory alone.
+BLOCK_ADDRESS = re.compile(r"\bkvf_segment_local\(|\b(?:regions?|served)(?:\[[^]]*\])?(?:->|\.)base\b")
+HAVE_BLOCK_ADDRESSES = {
+    "src/wire/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
+    "src/transport/checksums.c", "src/transport/local/copy.c",
+    "src/transport/tcp/ring.c", "src/transport/tcp/stream.c",
+    "src/transport/ucx/link.c", "src/transport/ucx/memory.c", "src/transport/ucx/message.c",
+}  # fmt: skip
+# Fences, which are host memory whatever the blocks are in.
+OTHER_PROCESS = re.compile(r"\bprocess_vm_(?:readv|writev)\(")
+READ_OTHER_PROCESSES = {"src/transport/local/copy.c"}
+
 FILE_LINES_MAX = 1300
 # A C file's comments, strings and characters.
 TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -119,6 +132,17 @@ def banned_calls(root):
                 yield f"{name}:{line}: {call}() is banned: use {BANNED_CALLS[call]}"
 
 
+def region_bytes(root):
+    """A kind of memory alone knows how its bytes are reached."""
+    for _, name, text in c_files(root, "src"):
+        if name.parts[1] == "memory":
+            continue
+        for line, content in numbered(code_of(text)):
+            for pattern, files in ((BLOCK_ADDRESS, HAVE_BLOCK_ADDRESSES), (OTHER_PROCESS, READ_OTHER_PROCESSES)):
+                if pattern.search(content) and str(name) not in files:
+                    yield f"{name}:{line}: the bytes of regions are for src/memory: see tests/tidy/source_rules.py"
+
+
 def no_scaffolding(root):
     """Planted bugs are patches (tests/mutants), failure branches are counted by gcov."""
     for _, name, text in c_files(root, "include", "src"):
@@ -174,6 +198,7 @@ RULES = [
     transports_know_only_themselves,
     tools_use_the_public_interface,
     banned_calls,
+    region_bytes,
     no_scaffolding,
     header_guards,
     file_lengths,
