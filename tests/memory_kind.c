@@ -418,7 +418,7 @@ static kvf_status export_nothing(const kvf_region *region, void *out, size_t *by
   (void)region;
   (void)out;
   (void)bytes;
-  return kvf_fail(KVF_TRANSFER_SETUP, message, "no other process can read it");
+  return kvf_fail(KVF_TRANSFER_SETUP, message, "it is of the other kind");
 }
 
 static const kvf_memory_ops other_ops = {OPERATIONS(TEST_MEMORY_OTHER), .export = export_nothing};

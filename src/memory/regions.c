@@ -109,8 +109,10 @@ kvf_status kvf_memory_export(const kvf_region *regions, uint32_t count, uint8_t 
 {
   const size_t before = *used;
   for (uint32_t i = 0; i < count; i++) {
-    kvf_status status = export(&regions[i], list, room, used, message);
+    char why[KVF_MESSAGE_BYTES_MAX] = "";
+    kvf_status status = export(&regions[i], list, room, used, why);
     if (status != KVF_OK) {
+      (void)kvf_fail(status, message, "no other process can read region %u: %.200s", (unsigned)i, why);
       kvf_memory_unexport(regions, i, (kvf_memory_exports){list + before, *used - before});
       return status;
     }

@@ -140,8 +140,10 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
   if (status == KVF_OK) {
     node->transports_used |= UINT32_C(1) << i;
   } else if (status == KVF_TRANSFER_SETUP) {
-    kvf_log(&node->logger, KVF_LOG_WARN, "transport %s is left out: it does not serve %s memory", ops->name,
-            kvf_memory_kind_name(__builtin_ctz(ours)));
+    if (!used) { /* else it has said why itself */
+      kvf_log(&node->logger, KVF_LOG_WARN, "transport %s is left out: it does not serve %s memory", ops->name,
+              kvf_memory_kind_name(__builtin_ctz(ours)));
+    }
     status = node->config.require[0] == '\0' ? KVF_OK : KVF_TRANSFER_SETUP;
   }
   return status;

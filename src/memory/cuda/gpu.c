@@ -16,6 +16,7 @@
 /* A copy within a device takes some 10 us, one to the host 1 ms: at first the core is only offered to others. */
 #define YIELD_NS (100 * KVF_NS_PER_US)
 #define PAUSE_NS (20 * KVF_NS_PER_US)
+#define ERROR_NS KVF_NS_PER_S /* for so long an error may pass */
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER; /* held while a device is opened */
 static kvf_cuda_gpu gpus[KVF_CUDA_DEVICES_MAX];             /* by ordinal */
@@ -133,18 +134,6 @@ static void pause_for(uint64_t ns)
   (void)nanosleep(&pause, NULL);
 }
 
-/* A stream that has been given copies cannot be left before they are known to be done, so a refusal that may pass is
- * not the end. */
-kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
-{
-  kvf_status status;
-  while ((status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(lane->events[half], lane->stream))) != KVF_OK &&
-         !atomic_load_explicit(&gpu->is_lost, memory_order_relaxed)) {
-    pause_for(PAUSE_NS);
-  }
-  return status;
-}
-
 uint64_t kvf_cuda_now_ns(void)
 {
   struct timespec now;
@@ -152,12 +141,46 @@ uint64_t kvf_cuda_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+/* An error that says nothing of the context may pass. One that stays means that the context is lost, whatever its name:
+ * nobody can say any more when what is under way will be done. */
+static bool may_pass(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
+{
+  if (kvf_cuda_is_sticky(result)) {
+    return false;
+  }
+  *since_ns = *since_ns == 0 ? kvf_cuda_now_ns() : *since_ns;
+  if (kvf_cuda_now_ns() - *since_ns < ERROR_NS) {
+    return true;
+  }
+  atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+  return false;
+}
+
+/* A stream that has been given copies cannot be left before they are known to be done, so a refusal that may pass is
+ * not the end. */
+kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
+{
+  uint64_t error_ns = 0;
+  kvf_cu_result result;
+  while ((result = gpu->cuda->api.event_record(lane->events[half], lane->stream)) != KVF_CUDA_SUCCESS &&
+         may_pass(gpu, result, &error_ns)) {
+    pause_for(PAUSE_NS);
+  }
+  return kvf_cuda_gpu_status(gpu, result);
+}
+
 kvf_status kvf_cuda_lane_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
 {
-  const uint64_t since_ns = kvf_cuda_now_ns();
+  const uint64_t begun_ns = kvf_cuda_now_ns();
+  uint64_t error_ns = 0;
   kvf_cu_result result;
-  while ((result = gpu->cuda->api.event_query(lane->events[half])) != KVF_CUDA_SUCCESS && !kvf_cuda_is_sticky(result)) {
-    if (kvf_cuda_now_ns() - since_ns < YIELD_NS) {
+  while ((result = gpu->cuda->api.event_query(lane->events[half])) != KVF_CUDA_SUCCESS) {
+    if (result == KVF_CUDA_ERROR_NOT_READY) {
+      error_ns = 0;
+    } else if (!may_pass(gpu, result, &error_ns)) {
+      break;
+    }
+    if (kvf_cuda_now_ns() - begun_ns < YIELD_NS) {
       (void)sched_yield();
     } else {
       pause_for(PAUSE_NS);
@@ -231,11 +254,23 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   return status;
 }
 
+/* Lists for kernels lie in pinned memory, which they are given by its address here. */
+static bool takes_host_addresses(const kvf_cuda_gpu *gpu)
+{
+  int takes = 0;
+  return gpu->cuda->api.device_get_attribute(&takes, KVF_CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+                                             gpu->device->ordinal) == KVF_CUDA_SUCCESS &&
+         takes != 0;
+}
+
 /* The device does without: then whatever they would do is done by copies. */
 static void load_kernels(kvf_cuda_gpu *gpu)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
   kvf_cu_module module;
+  if (!takes_host_addresses(gpu)) {
+    return;
+  }
   if (api->module_load_data(&module, kvf_cuda_kernels_ptx) != KVF_CUDA_SUCCESS ||
       api->module_get_function(&gpu->checksums, module, KVF_CUDA_CHECKSUMS_KERNEL) != KVF_CUDA_SUCCESS ||
       api->module_get_function(&gpu->gather, module, KVF_CUDA_GATHER_KERNEL) != KVF_CUDA_SUCCESS) {

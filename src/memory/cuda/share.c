@@ -183,8 +183,7 @@ static kvf_status export_region(kvf_cuda_gpu *gpu, shared_region *shared, uint64
     return export_files(cuda, shared, region_bytes, message);
   }
   return kvf_fail(KVF_TRANSFER_SETUP, message,
-                  "its allocator made it without a handle for other processes (as vLLM's sleep mode and PyTorch's "
-                  "expandable segments do)");
+                  "its allocator made it without a handle for other processes (as vLLM's sleep mode does)");
 }
 
 static void take_back(const shared_region *shared)

@@ -1,6 +1,6 @@
-/* The transport `local`: process_vm_readv between processes of one host and one user. Of the producer nothing is needed
- * but its memory: it may be stopped. Whoever may read it this way may read all of it, which is why this transport is
- * for processes that trust each other. */
+/* The transport `local`, between processes of one host and one user: process_vm_readv, or what the memory's kind has in
+ * its place. Of the producer nothing is needed but its memory: it may be stopped. Whoever may read it this way may read
+ * all of it, which is why this transport is for processes that trust each other. */
 #include "transport/local/local.h"
 
 #include <errno.h>
@@ -22,7 +22,8 @@
 
 #define EVENTS_MAX 16
 
-/* A read of which nothing comes for so long is stuck, if others wait: a system call copies 1 MiB at most. */
+/* A read of which nothing comes for so long is stuck, if others wait: a step of the host's copies 1 MiB at most. One of
+ * a GPU's takes as long only where the GPU is busy, and then another worker does no harm. */
 #define STUCK_NS (50 * KVF_NS_PER_MS)
 
 /* Takes no lock. */
@@ -630,7 +631,7 @@ static void replace_stuck(kvf_local *local)
   }
   const bool is_full = fill_up(local);
   for (size_t i = 0; i < count; i++) {
-    log_line(local, KVF_LOG_WARN, &links[i]->peer, "memory of process %d does not answer: its reads wait%s",
+    log_line(local, KVF_LOG_WARN, &links[i]->peer, "nothing comes from the memory of process %d: its reads wait%s",
              pid_of(links[i]), is_full ? "" : ", and others' too: no thread is left");
     (void)pthread_mutex_lock(&local->lock);
     link_drop(local, links[i]);
@@ -910,7 +911,7 @@ static kvf_status local_set_memory(kvf_transport *transport, const kvf_transport
                          .table_fd = given->table_fd,
                          .pages = pages,
                          .is_host = kvf_memory_kinds(given->regions, given->regions_count) == 1u << KVF_MEMORY_HOST};
-  char line[KVF_MESSAGE_BYTES_MAX + 16] = "local: ";
+  char line[KVF_MESSAGE_BYTES_MAX + 40] = "transport local is left out: ";
   const size_t used = strlen(line);
   kvf_status status = kvf_local_export(given, &memory->exports, &memory->exports_bytes, line + used);
   if (status != KVF_OK) {

@@ -227,8 +227,7 @@ TEST(memory_that_has_no_handle_is_not_exported)
     const exporter_reply got = exporter_start(&child, &order);
     assert_int_equal(got.status, KVF_TRANSFER_SETUP);
     assert_string_equal(got.message,
-                        "its allocator made it without a handle for other processes (as vLLM's sleep mode "
-                        "and PyTorch's expandable segments do)");
+                        "its allocator made it without a handle for other processes (as vLLM's sleep mode does)");
     assert_int_equal(got.descriptors, got.descriptors_before);
     exporter_end(&child);
     order.handle_types = KVF_CU_MEM_HANDLE_TYPE_NONE;
