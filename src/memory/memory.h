@@ -91,6 +91,14 @@ struct kvf_memory_ops {
   /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: likewise. */
   bool (*checksums)(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out);
 
+  /* For those who read and write a device's memory by themselves, as a network's adapter does. The first calls run()
+   * where the calling thread has what belongs to the device: libraries that register memory look for it there. False:
+   * the device is lost, and nothing was called. NULL: there is nothing to be had. */
+  bool (*within)(uint32_t device, void (*run)(void *argument), void *argument);
+  /* What the host knows to have been written to its memory is there for all of the device's work, also for what it had
+   * been given before. False: the device is lost, or cannot do it. NULL: it is so at once. */
+  bool (*flush)(uint32_t device);
+
   /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
    * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. Else
    * the device refused, or there is no memory. */
@@ -147,6 +155,8 @@ typedef struct kvf_memory_devices {
 kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t count);
 /* False: one of them is lost. */
 bool kvf_memory_works(const kvf_memory_devices *devices);
+/* flush() of each of them. False: of one. */
+bool kvf_memory_flush(const kvf_memory_devices *devices);
 /* Whether each is memory of its kind, which may be an unknown one, and all of a kind are on one device; their layouts
  * are valid. KVF_INVALID: the message says which is not. Else as check(). */
 KVF_MUST_USE kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message);

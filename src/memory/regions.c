@@ -52,6 +52,17 @@ bool kvf_memory_works(const kvf_memory_devices *devices)
   return all;
 }
 
+bool kvf_memory_flush(const kvf_memory_devices *devices)
+{
+  bool all = true;
+  for (uint32_t kind = 0; kind < KVF_MEMORY_KINDS_MAX; kind++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
+    const uint32_t device = devices->of_kind[kind];
+    all = (device == KVF_MEMORY_NO_DEVICE || ops->flush == NULL || ops->flush(device)) && all;
+  }
+  return all;
+}
+
 static kvf_status check(const kvf_region *region, const kvf_memory_devices *devices, char *message)
 {
   const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);

@@ -45,7 +45,8 @@ fake_cuda_settings fake_cuda_defaults(void)
                                  .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
                                  .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
                                  .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
-                                 .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0};
+                                 .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
+                                 .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0)};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {
@@ -79,6 +80,7 @@ void fake_cuda_reset(const fake_cuda_settings *settings)
 {
   (void)pthread_mutex_lock(&fake.lock);
   streams_reset();
+  network_reset();
   memory_reset();
   vmm_reset();
   contexts_reset();

@@ -155,6 +155,9 @@ kvf_cu_result cuDeviceGetAttribute(int *value, unsigned attribute, kvf_cu_device
     case KVF_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
       *value = 9;
       break;
+    case KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+      *value = fake.settings.network_order;
+      break;
     case KVF_CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       *value = (int)fake.settings.devices[device] + 1;
       break;

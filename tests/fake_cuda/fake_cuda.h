@@ -5,15 +5,14 @@
  * batch in any order; a source is read before its turn where the access order lets it. What of all this happens is
  * drawn by a seed. It is never kinder than CUDA: the legacy default stream does not wait for other streams, nor they
  * for it, nothing waits for the device but what says that it does, and legacy memory whose process is gone, or has
- * freed it, is poison to those that have it open.
+ * freed it, is poison to those that have it open; what a network has written is not there before it is flushed.
  *
  * An engine that has no GPU lends it its own memory: what is adopted can be read by pointers as well. The check that
  * nothing does so is those tests whose device memory cannot.
  *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
- * order), _DELAY_NS, _BATCH_MAX and _COMPILER (0 or 1), as in
- * fake_cuda_settings.
+ * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1) and _NETWORK_ORDER (0), as in fake_cuda_settings.
  */
 #ifndef KVF_TESTS_FAKE_CUDA_H
 #define KVF_TESTS_FAKE_CUDA_H
@@ -59,6 +58,7 @@ typedef struct fake_cuda_settings {
   size_t batch_max;                        /* a batch of more copies breaks its context, as some have been seen to do */
   bool has_compiler;                       /* else it takes no PTX */
   bool by_hand;                            /* nothing is done but in fake_cuda_step() */
+  int network_order;                       /* one of KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ */
 } fake_cuda_settings;
 
 /* As the environment says. */
@@ -81,6 +81,13 @@ FAKE_CUDA_API void fake_cuda_stall_device(int device, bool still);
 
 FAKE_CUDA_API bool fake_cuda_read(kvf_cu_memory from, void *to, size_t bytes);
 FAKE_CUDA_API bool fake_cuda_write(kvf_cu_memory to, const void *from, size_t bytes);
+/* As a network's adapter writes: unless the device orders such writes, nobody sees it before the next
+ * cuFlushGPUDirectRDMAWrites(). (Work that is submitted later does so as well, of which the fake makes no use.) */
+FAKE_CUDA_API bool fake_cuda_write_by_network(kvf_cu_memory to, const void *from, size_t bytes);
+/* From here on, of all devices. */
+FAKE_CUDA_API void fake_cuda_order_network(int order);
+/* Writes that nobody sees yet. */
+FAKE_CUDA_API unsigned fake_cuda_unflushed(void);
 /* Where the test itself reads and writes what is allocated there, until it is freed. NULL: nothing is there. */
 FAKE_CUDA_API void *fake_cuda_view(kvf_cu_memory at);
 

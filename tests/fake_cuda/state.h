@@ -185,6 +185,8 @@ void adopted_give_back(const mapping *gone); /* adopt.c */
 void vmm_reset(void);
 unsigned vmm_reservations(void);
 unsigned vmm_allocations(void);
+/* What a network has written is dropped. */
+void network_reset(void);
 bool vmm_reservation_of(kvf_cu_memory address, kvf_cu_memory *base, size_t *bytes);
 
 /* ---- streams (stream.c) and what is done on them (work.c) ---- */

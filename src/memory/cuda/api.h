@@ -72,8 +72,8 @@ enum {
   KVF_CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
   KVF_CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
   KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
-  KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
-  KVF_CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125, /* by which IPC as a whole is asked for */
+  KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118, /* one of KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ */
+  KVF_CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125,             /* by which IPC as a whole is asked for */
   KVF_CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134
 };
 
@@ -114,6 +114,16 @@ enum {
   KVF_CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
   KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3
 };
+
+/* For whom a network's writes into the device's memory are in order with what follows them: who sees the one sees the
+ * other. Likewise, for whom a flush makes them so. */
+enum {
+  KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0,
+  KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
+  KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200
+};
+enum { KVF_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0 };
+enum { KVF_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100 };
 
 /* When the source is read: at its turn in the stream; before the call returns; or at any time after the call began. */
 enum {
@@ -179,6 +189,7 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*device_primary_ctx_release)(kvf_cu_device device);
   kvf_cu_result (*ctx_push_current)(kvf_cu_context context);
   kvf_cu_result (*ctx_pop_current)(kvf_cu_context *context);
+  kvf_cu_result (*flush_gpu_direct_rdma_writes)(unsigned target, unsigned scope);
 
   kvf_cu_result (*pointer_get_attributes)(unsigned count, unsigned *attributes, void **data, kvf_cu_memory address);
   kvf_cu_result (*mem_get_address_range)(kvf_cu_memory *base, size_t *bytes, kvf_cu_memory address);
@@ -246,6 +257,7 @@ typedef struct kvf_cuda_api {
   CALL(cuDevicePrimaryCtxRelease_v2, device_primary_ctx_release)               \
   CALL(cuCtxPushCurrent_v2, ctx_push_current)                                  \
   CALL(cuCtxPopCurrent_v2, ctx_pop_current)                                    \
+  CALL(cuFlushGPUDirectRDMAWrites, flush_gpu_direct_rdma_writes)               \
   CALL(cuPointerGetAttributes, pointer_get_attributes)                         \
   CALL(cuMemGetAddressRange_v2, mem_get_address_range)                         \
   CALL(cuIpcGetMemHandle, ipc_get_mem_handle)                                  \

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "memory/cuda/copy.h"
 #include "memory/cuda/describe.h"
+#include "memory/cuda/network.h"
 #include "memory/cuda/share.h"
 #include "memory/cuda/stage.h"
 #include "memory/memory.h"
@@ -245,6 +246,8 @@ const kvf_memory_ops kvf_memory_cuda = {
     .copy_out = copy_out,
     .stage = &kvf_cuda_stage_ops,
     .checksums = checksums,
+    .within = kvf_cuda_within,
+    .flush = kvf_cuda_flush,
     .mark = mark_point,
     .is_complete = is_complete,
     .unmark = unmark,
