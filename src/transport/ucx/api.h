@@ -26,12 +26,13 @@ enum {
   KVF_UCS_INPROGRESS = 1,
   KVF_UCS_ERR_NO_MEMORY = -4,
   KVF_UCS_ERR_UNREACHABLE = -6,
+  KVF_UCS_ERR_NO_DEVICE = -14,
   KVF_UCS_ERR_BUSY = -15,
   KVF_UCS_ERR_CANCELED = -16,
   KVF_UCS_ERR_LAST = -100
 };
 
-enum { KVF_UCS_MEMORY_TYPE_HOST = 0 };
+enum { KVF_UCS_MEMORY_TYPE_HOST = 0, KVF_UCS_MEMORY_TYPE_CUDA = 1 };
 enum { KVF_UCS_THREAD_MODE_SINGLE = 0, KVF_UCS_THREAD_MODE_SERIALIZED = 1 };
 enum { KVF_UCP_ERR_HANDLING_MODE_PEER = 1 };
 
@@ -45,6 +46,16 @@ typedef struct kvf_ucp_params {
   uint64_t features;
   /* More follows, none of it in our mask. */
 } kvf_ucp_params;
+
+#define KVF_UCP_ATTR_FIELD_MEMORY_TYPES (UINT64_C(1) << 2)
+
+typedef struct kvf_ucp_context_attr {
+  uint64_t field_mask;
+  size_t request_size;
+  int thread_mode;
+  uint64_t memory_types; /* a bit for each KVF_UCS_MEMORY_TYPE_ */
+  /* More follows, none of it in our mask. */
+} kvf_ucp_context_attr;
 
 #define KVF_UCP_WORKER_PARAM_FIELD_THREAD_MODE (UINT64_C(1) << 0)
 #define KVF_UCP_WORKER_PARAM_FIELD_FLAGS (UINT64_C(1) << 5)
@@ -170,6 +181,7 @@ typedef struct kvf_ucx_api {
   kvf_ucs_status (*init_version)(unsigned major, unsigned minor, const kvf_ucp_params *params, const void *config,
                                  kvf_ucp_context *out);
   void (*cleanup)(kvf_ucp_context context);
+  kvf_ucs_status (*context_query)(kvf_ucp_context context, kvf_ucp_context_attr *attr);
   kvf_ucs_status (*worker_create)(kvf_ucp_context context, const kvf_ucp_worker_params *params, kvf_ucp_worker *out);
   void (*worker_destroy)(kvf_ucp_worker worker);
   unsigned (*worker_progress)(kvf_ucp_worker worker);

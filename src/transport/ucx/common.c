@@ -50,18 +50,18 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
   *worker = NULL;
 }
 
-kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out)
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucx_registered *out)
 {
   const kvf_ucp_mem_map_params params = {
       .field_mask = KVF_UCP_MEM_MAP_PARAM_FIELD_ADDRESS | KVF_UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                     KVF_UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
       .address = (void *)(uintptr_t)address,
       .length = bytes,
-      .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
+      .memory_type = out->type,
   };
-  kvf_ucs_status error = ucx->api->mem_map(ucx->context, &params, out);
+  kvf_ucs_status error = ucx->api->mem_map(ucx->context, &params, &out->mem);
   if (error != KVF_UCS_OK) {
-    *out = NULL;
+    out->mem = NULL;
   }
   return error;
 }
@@ -70,9 +70,9 @@ void kvf_ucx_unmap_all(kvf_ucx_memory *memory)
 {
   const kvf_ucx *ucx = memory->ucx;
   for (uint32_t i = 0; i < memory->mems_count; i++) {
-    if (memory->mems[i] != NULL) {
-      (void)ucx->api->mem_unmap(ucx->context, memory->mems[i]);
-      memory->mems[i] = NULL;
+    if (memory->mems[i].mem != NULL) {
+      (void)ucx->api->mem_unmap(ucx->context, memory->mems[i].mem);
+      memory->mems[i].mem = NULL;
     }
   }
 }

@@ -12,6 +12,7 @@
 #ifndef KVF_TRANSPORT_UCX_COMMON_H
 #define KVF_TRANSPORT_UCX_COMMON_H
 
+#include "memory/memory.h"
 #include "transport/driven.h"
 #include "transport/ucx/load.h"
 #include "wire/ucx_description.h"
@@ -29,8 +30,18 @@
 #define KVF_UCX_PROGRESS_TURNS 64 /* calls for progress before the others have their turn */
 #define KVF_UCX_LOG_LINES_PER_S 5 /* for one reason */
 
+/* The way out is for who runs the node. */
+#define KVF_UCX_NO_CUDA \
+  "UCX here takes none: it was built without CUDA, or UCX_TLS leaves cuda_copy out; PyPI's libucx-cu12 has it"
+
 typedef struct kvf_ucx kvf_ucx;
 typedef struct kvf_ucx_batch kvf_ucx_batch;
+
+/* Memory that UCX knows. */
+typedef struct kvf_ucx_registered {
+  kvf_ucp_mem mem; /* NULL: it does not yet */
+  int type;        /* one of KVF_UCS_MEMORY_TYPE_ */
+} kvf_ucx_registered;
 
 typedef struct kvf_ucx_get {
   kvf_ucx_batch *batch;
@@ -78,8 +89,9 @@ typedef struct kvf_ucx_memory {
   kvf_ucx *ucx;
   uint32_t refs;
   kvf_paging *pages;
+  kvf_memory_devices devices; /* that it is on */
   uint32_t mems_count;
-  kvf_ucp_mem mems[];
+  kvf_ucx_registered mems[];
 } kvf_ucx_memory;
 
 /* A lease that was live when this was read. */
@@ -116,6 +128,7 @@ struct kvf_ucx {
 
   const kvf_ucx_api *api;
   kvf_ucp_context context;
+  bool has_cuda; /* it takes memory of CUDA devices */
   kvf_ucp_worker reader;
   kvf_ucp_worker server; /* NULL: no memory */
   bool has_called;       /* UCX was asked for something, which it may do in its next progress only */
@@ -129,7 +142,7 @@ struct kvf_ucx {
   kvf_ucx_get *asking_for[KVF_UCX_ASKS_MAX];
 
   kvf_ucx_room *rooms;
-  kvf_ucp_mem rooms_mem;
+  kvf_ucx_registered rooms_mem;
   uint32_t rooms_free_count;
   uint16_t rooms_free[KVF_UCX_ROOMS_MAX];
   kvf_ucx_batch *in_rooms[KVF_UCX_ROOMS_MAX]; /* whose they are; NULL: nobody's */
@@ -150,8 +163,8 @@ const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status);
 /* The data thread waits for the worker's events, too. KVF_SYSTEM: message (KVF_MESSAGE_BYTES_MAX). */
 KVF_MUST_USE kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message);
 void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker);
-/* In the data thread: registers memory with UCX; *out is NULL on failure. */
-kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucp_mem *out);
+/* In the data thread: registers memory of out->type with UCX; out->mem is NULL on failure. */
+kvf_ucs_status kvf_ucx_map(const kvf_ucx *ucx, const void *address, uint64_t bytes, kvf_ucx_registered *out);
 /* And what a memory has of it. */
 void kvf_ucx_unmap_all(kvf_ucx_memory *memory);
 /* In the data thread: one ref less. */

@@ -171,15 +171,16 @@ static void ended(void *request, kvf_ucs_status status, void *user_data)
 }
 
 /* UCX's own get, into the destination. */
-static void get(kvf_ucx_get *get, const kvf_ucx_link *link, uint64_t address, kvf_ucp_rkey key, kvf_ucp_mem mem)
+static void get(kvf_ucx_get *get, const kvf_ucx_link *link, uint64_t address, kvf_ucp_rkey key,
+                const kvf_ucx_registered *mem)
 {
   const kvf_ucp_request_param param = {
       .op_attr_mask = KVF_UCP_OP_ATTR_FIELD_CALLBACK | KVF_UCP_OP_ATTR_FIELD_USER_DATA |
                       KVF_UCP_OP_ATTR_FIELD_MEMORY_TYPE | KVF_UCP_OP_ATTR_FIELD_MEMH,
       .send = ended,
       .user_data = get,
-      .memory_type = KVF_UCS_MEMORY_TYPE_HOST,
-      .memh = mem,
+      .memory_type = mem->type,
+      .memh = mem->mem,
   };
   void *request = get->batch->ucx->api->get_nbx(link->ep, get->to, get->bytes, address, key, &param);
   if (request == NULL) {
@@ -196,7 +197,7 @@ static uint64_t token_of(kvf_ucx *ucx, const kvf_ucx_batch *batch, const kvf_ucx
 }
 
 void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t memory, uint64_t offset, void *to,
-                       kvf_ucp_mem mem, uint32_t bytes)
+                       const kvf_ucx_registered *mem, uint32_t bytes)
 {
   assert(!kvf_ucx_batch_is_full(batch));
   kvf_ucx_get *next = &batch->gets[__builtin_ctzll(~batch->busy)];
@@ -228,13 +229,13 @@ void kvf_ucx_sample_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32
   kvf_ucx *ucx = batch->ucx;
   kvf_fence_sample *sample = &ucx->rooms[batch->room].sample;
   if (link->has_messages) {
-    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, NULL, ucx->rooms_mem, 0);
+    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, NULL, &ucx->rooms_mem, 0);
     kvf_ucx_asks_send(ucx, link);
     return;
   }
-  kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, &sample->head, ucx->rooms_mem, sizeof(sample->head));
+  kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, 0, &sample->head, &ucx->rooms_mem, sizeof(sample->head));
   if (slot != KVF_UCX_SLOT_NONE) {
-    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, kvf_fence_entry_offset(slot), &sample->entry, ucx->rooms_mem,
+    kvf_ucx_get_start(batch, link, KVF_UCX_MEMORY_TABLE, kvf_fence_entry_offset(slot), &sample->entry, &ucx->rooms_mem,
                       sizeof(sample->entry));
   }
 }

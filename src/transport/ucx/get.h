@@ -15,7 +15,7 @@ static inline bool kvf_ucx_batch_is_full(const kvf_ucx_batch *batch)
 /* Starts a get from `offset` of one of the link's memories into registered memory; by messages it is what batch->claim
  * says. The batch has a room. An error is the batch's. batch->ready() is called in any case, later. */
 void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t memory, uint64_t offset, void *to,
-                       kvf_ucp_mem mem, uint32_t bytes);
+                       const kvf_ucx_registered *mem, uint32_t bytes);
 /* All gets of a batch whose link has messages are over; answers that still come go nowhere. */
 void kvf_ucx_batch_forget(kvf_ucx_batch *batch);
 /* Starts the gets of a table's head and of the slot's entry (unless KVF_UCX_SLOT_NONE) into the batch's room. */

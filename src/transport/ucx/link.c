@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
 #include "transport/checksums.h"
 #include "transport/ucx/get.h"
 
@@ -48,6 +47,13 @@ static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link);
 
 static void start_waiting(kvf_ucx *ucx);
 
+/* What its gets have written to a device is there for all that the device does: now nothing comes of them any more,
+ * for whoever has the blocks next. */
+static bool flush(const ucx_read *read)
+{
+  return read->cursor.segments == 0 || kvf_memory_flush(&read->memory->devices);
+}
+
 static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 {
   kvf_ucx_link *link = read->link;
@@ -65,6 +71,7 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
 
 static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 {
+  (void)flush(read); /* if it fails the device is lost, and the node says so */
   const kvf_read_result result = {
       .id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
   report(ucx, read, &result);
@@ -77,7 +84,9 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
                             .sample = ucx->rooms[read->batch.room].sample,
                             .bytes = read->driven.arrived_bytes,
                             .work = {.pieces = read->cursor.segments}};
-  if (read->state == READ_JUDGING) {
+  if (!flush(read)) {
+    result.status = KVF_TRANSFER_FAILED;
+  } else if (read->state == READ_JUDGING) {
     kvf_checksums_judge(&read->driven.chunk, read->link->driven.pages->checksums_count, &result);
   }
   report(ucx, read, &result);
@@ -116,7 +125,7 @@ static void copy(ucx_read *read)
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
          kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
     kvf_ucx_get_start(&read->batch, link, segment.remote_region, segment.remote_offset,
-                      kvf_segment_local(&read->driven.chunk, &segment), read->memory->mems[segment.local_region],
+                      kvf_segment_local(&read->driven.chunk, &segment), &read->memory->mems[segment.local_region],
                       (uint32_t)segment.bytes);
   }
   kvf_ucx_asks_send(read->batch.ucx, link);
@@ -454,6 +463,34 @@ static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, cons
   return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
 }
 
+static bool has_devices(const kvf_ucx *ucx, const kvf_paging *theirs)
+{
+  const kvf_paging *ours = ucx->memory->pages;
+  bool has = !kvf_memory_all_are_addressable(ours->local, ours->regions_count);
+  for (uint32_t i = 0; i < theirs->regions_count; i++) {
+    has = has || theirs->regions[i].memory != KVF_MEMORY_HOST;
+  }
+  return has;
+}
+
+/* Memory of devices goes by UCX's own gets alone: what comes as a message is put in place by its address, inside UCX,
+ * where there is no time to wait for a device. tcp does that, by pieces that are copied while others are on their way.
+ */
+static kvf_status check_memory(const kvf_ucx *ucx, const kvf_ucx_link *link, char *message)
+{
+  if (!has_devices(ucx, link->driven.pages)) {
+    return KVF_OK;
+  }
+  if (!ucx->has_cuda) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "it has memory of GPUs, and " KVF_UCX_NO_CUDA);
+  }
+  if (link->has_messages) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message,
+                    "no network between it and here reads memory by itself: memory of GPUs goes another way");
+  }
+  return KVF_OK;
+}
+
 static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description)
 {
   const kvf_ucp_ep_params params = {
@@ -494,6 +531,10 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
+  }
+  status = check_memory(ucx, link, message);
+  if (status != KVF_OK) {
+    return status;
   }
   if (!kvf_ucx_room_take(ucx, &link->check, 0)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "too many links and reads at a time");

@@ -24,6 +24,7 @@ static const kvf_library_function functions[] = {
     FUNCTION("ucp_config_release", config_release),
     FUNCTION("ucp_init_version", init_version),
     FUNCTION("ucp_cleanup", cleanup),
+    FUNCTION("ucp_context_query", context_query),
     FUNCTION("ucp_worker_create", worker_create),
     FUNCTION("ucp_worker_destroy", worker_destroy),
     FUNCTION("ucp_worker_progress", worker_progress),

@@ -10,31 +10,79 @@
 
 /* ---- registration, in the data thread ---- */
 
+typedef struct map_order {
+  const kvf_ucx *ucx;
+  const void *address;
+  uint64_t bytes;
+  kvf_ucx_registered *out;
+  kvf_ucs_status error;
+} map_order;
+
+static void map(void *argument)
+{
+  map_order *order = argument;
+  order->error = kvf_ucx_map(order->ucx, order->address, order->bytes, order->out);
+}
+
+static void map_region(map_order *order, const kvf_region *region)
+{
+  const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
+  const kvf_region_layout layout = kvf_region_layout_of(region);
+  order->address = region->base;
+  order->bytes = kvf_region_layout_bytes(&layout);
+  order->out->type = region->memory == KVF_MEMORY_CUDA ? KVF_UCS_MEMORY_TYPE_CUDA : KVF_UCS_MEMORY_TYPE_HOST;
+  if (ops->within == NULL) {
+    map(order);
+  } else if (!ops->within(region->device, map, order)) {
+    order->error = KVF_UCS_ERR_NO_DEVICE;
+  }
+}
+
 static kvf_ucs_status map_one(kvf_ucx_memory *memory, uint32_t i)
 {
   const kvf_paging *pages = memory->pages;
   const uint32_t read = pages->regions_count + pages->checksums_count;
-  const void *address = pages->table;
-  uint64_t bytes = kvf_fence_table_bytes(pages->table_slots);
+  map_order order = {.ucx = memory->ucx,
+                     .address = pages->table,
+                     .bytes = kvf_fence_table_bytes(pages->table_slots),
+                     .out = &memory->mems[i]};
   if (i + 1 < memory->mems_count) {
-    const kvf_region *region = i < read ? &pages->local[i] : &pages->served[i - pages->checksums_count];
-    const kvf_region_layout layout = kvf_region_layout_of(region);
-    address = region->base;
-    bytes = kvf_region_layout_bytes(&layout);
+    map_region(&order, i < read ? &pages->local[i] : &pages->served[i - pages->checksums_count]);
+  } else {
+    map(&order);
   }
-  return kvf_ucx_map(memory->ucx, address, bytes, &memory->mems[i]);
+  return order.error;
 }
 
+/* That of devices can do without this transport. */
 static kvf_status map_all(kvf_ucx_memory *memory, char *message)
 {
   for (uint32_t i = 0; i < memory->mems_count; i++) {
     kvf_ucs_status error = map_one(memory, i);
     if (error != KVF_UCS_OK) {
-      return kvf_fail(KVF_SYSTEM, message, "memory %u of %u cannot be registered: %s", (unsigned)i + 1,
-                      (unsigned)memory->mems_count, kvf_ucx_text(memory->ucx, error));
+      const bool is_host = memory->mems[i].type == KVF_UCS_MEMORY_TYPE_HOST;
+      return kvf_fail(is_host ? KVF_SYSTEM : KVF_TRANSFER_SETUP, message, "memory %u of %u cannot be registered: %s",
+                      (unsigned)i + 1, (unsigned)memory->mems_count, kvf_ucx_text(memory->ucx, error));
     }
   }
   return KVF_OK;
+}
+
+/* KVF_TRANSFER_SETUP: it is on devices that UCX does not take, or whose driver could not make sure of what a network
+ * writes there. */
+static kvf_status check_devices(const kvf_ucx_memory *memory, char *message)
+{
+  const kvf_paging *pages = memory->pages;
+  if (kvf_memory_all_are_addressable(pages->local, pages->regions_count)) {
+    return KVF_OK;
+  }
+  if (!memory->ucx->has_cuda) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "memory of GPUs goes another way: " KVF_UCX_NO_CUDA);
+  }
+  return kvf_memory_flush(&memory->devices)
+             ? KVF_OK
+             : kvf_fail(KVF_TRANSFER_SETUP, message,
+                        "memory of GPUs goes another way: the driver does not wait for what a network has written");
 }
 
 /* ---- description, in the data thread ---- */
@@ -73,7 +121,7 @@ static kvf_status write_description(const kvf_ucx_memory *memory, uint8_t *out, 
   for (uint32_t i = 0; status == KVF_OK && i <= served; i++) {
     uint32_t at = i < pages->regions_count ? i : i + pages->checksums_count;
     const void *address = i < served ? pages->served[i].base : pages->table;
-    status = pack_key(ucx, address, memory->mems[at], &keys[i]);
+    status = pack_key(ucx, address, memory->mems[at].mem, &keys[i]);
   }
   if (status == KVF_OK) {
     const kvf_ucx_description description = {
@@ -149,7 +197,8 @@ static kvf_status adopt(void *owner, void *given)
   if (ucx->memory != NULL) {
     return KVF_EXISTS;
   }
-  kvf_status status = map_all(memory, message);
+  kvf_status status = check_devices(memory, message);
+  status = status == KVF_OK ? map_all(memory, message) : status;
   status = status == KVF_OK ? serve(memory, message) : status;
   if (status == KVF_OK) {
     ucx->memory = memory;
@@ -159,7 +208,7 @@ static kvf_status adopt(void *owner, void *given)
   kvf_ucx_unmap_all(memory);
   char line[KVF_MESSAGE_BYTES_MAX + 8];
   (void)snprintf(line, sizeof(line), "ucx: %s", message);
-  ucx->driven.host.log(ucx->driven.host.context, KVF_LOG_ERROR, line);
+  ucx->driven.host.log(ucx->driven.host.context, status == KVF_TRANSFER_SETUP ? KVF_LOG_WARN : KVF_LOG_ERROR, line);
   return status;
 }
 
@@ -174,7 +223,11 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
-  *memory = (kvf_ucx_memory){.ucx = ucx, .refs = 1, .pages = kvf_paging_of_memory(given), .mems_count = mems};
+  *memory = (kvf_ucx_memory){.ucx = ucx,
+                             .refs = 1,
+                             .pages = kvf_paging_of_memory(given),
+                             .devices = kvf_memory_devices_of(given->regions, given->regions_count),
+                             .mems_count = mems};
   kvf_status status = memory->pages == NULL ? KVF_NO_MEMORY : kvf_commands_ask(&ucx->driven.commands, adopt, memory);
   if (status != KVF_OK) {
     free(memory->pages);

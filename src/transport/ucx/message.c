@@ -94,10 +94,10 @@ kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, uns
  * sent, and where such a send is cut off by a peer that goes away, UCX says twice that it is over, and aborts the
  * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
 
-/* Where the bytes are; NULL: they are not ours to give. */
+/* Where the bytes are; NULL: they are not ours to give, or not by their address, which whoever asks was told. */
 static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
 {
-  if (ask->memory >= memory->pages.regions_count) {
+  if (ask->memory >= memory->pages.regions_count || memory->served[ask->memory].memory != KVF_MEMORY_HOST) {
     return NULL;
   }
   uint64_t extent_bytes = kvf_region_layout_bytes(&memory->regions[ask->memory]);

@@ -82,6 +82,9 @@ static kvf_status context_open(kvf_ucx *ucx, char *message)
                     : ucx->is_loopback ? "lo, as `listen` is"
                                        : "");
   }
+  kvf_ucp_context_attr attr = {.field_mask = KVF_UCP_ATTR_FIELD_MEMORY_TYPES};
+  error = ucx->api->context_query(ucx->context, &attr);
+  ucx->has_cuda = error == KVF_UCS_OK && (attr.memory_types >> KVF_UCS_MEMORY_TYPE_CUDA & 1) != 0;
   return KVF_OK;
 }
 
@@ -117,8 +120,8 @@ static kvf_status open_ucx(void *owner, void *message)
 static void close_ucx(kvf_ucx *ucx)
 {
   kvf_ucx_memory_close(ucx);
-  if (ucx->rooms_mem != NULL) {
-    (void)ucx->api->mem_unmap(ucx->context, ucx->rooms_mem);
+  if (ucx->rooms_mem.mem != NULL) {
+    (void)ucx->api->mem_unmap(ucx->context, ucx->rooms_mem.mem);
   }
   free(ucx->rooms);
   kvf_ucx_worker_close(ucx, &ucx->reader);
@@ -322,10 +325,15 @@ static void ucx_close(kvf_transport *transport)
   destroy(ucx);
 }
 
-/* Where the network does not read memory we put the bytes in place, by their address. */
+static bool is_known(uint32_t kind)
+{
+  return kind == KVF_MEMORY_HOST || kind == KVF_MEMORY_CUDA;
+}
+
+/* Of CUDA's, where UCX knows it (memory.c) and the network reads memory by itself (link.c). */
 static bool ucx_serves(uint32_t theirs, uint32_t ours)
 {
-  return theirs == KVF_MEMORY_HOST && ours == KVF_MEMORY_HOST;
+  return is_known(theirs) && is_known(ours);
 }
 
 const kvf_transport_ops kvf_transport_ucx = {

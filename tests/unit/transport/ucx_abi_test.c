@@ -18,6 +18,10 @@ SAME_VALUE(UCP_PARAM_FIELD_FEATURES);
 SAME_VALUE(UCP_FEATURE_RMA);
 SAME_VALUE(UCP_FEATURE_WAKEUP);
 
+SAME_FIELD(kvf_ucp_context_attr, ucp_context_attr_t, field_mask);
+SAME_FIELD(kvf_ucp_context_attr, ucp_context_attr_t, memory_types);
+SAME_VALUE(UCP_ATTR_FIELD_MEMORY_TYPES);
+
 SAME_FIELD(kvf_ucp_worker_params, ucp_worker_params_t, field_mask);
 SAME_FIELD(kvf_ucp_worker_params, ucp_worker_params_t, thread_mode);
 SAME_FIELD(kvf_ucp_worker_params, ucp_worker_params_t, flags);
@@ -45,6 +49,7 @@ SAME_VALUE(UCP_MEM_MAP_PARAM_FIELD_ADDRESS);
 SAME_VALUE(UCP_MEM_MAP_PARAM_FIELD_LENGTH);
 SAME_VALUE(UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE);
 SAME_VALUE(UCS_MEMORY_TYPE_HOST);
+SAME_VALUE(UCS_MEMORY_TYPE_CUDA);
 
 SAME_FIELD(kvf_ucp_request_param, ucp_request_param_t, op_attr_mask);
 SAME_FIELD(kvf_ucp_request_param, ucp_request_param_t, flags);
@@ -90,6 +95,7 @@ SAME_VALUE(UCS_OK);
 SAME_VALUE(UCS_INPROGRESS);
 SAME_VALUE(UCS_ERR_NO_MEMORY);
 SAME_VALUE(UCS_ERR_UNREACHABLE);
+SAME_VALUE(UCS_ERR_NO_DEVICE);
 SAME_VALUE(UCS_ERR_BUSY);
 SAME_VALUE(UCS_ERR_CANCELED);
 SAME_VALUE(UCS_ERR_LAST);
