@@ -89,6 +89,24 @@ static const struct {
     {"ucx", {.ops = &kvf_transport_ucx, .is_slow = true}},
     {"ucx_get", {.ops = &kvf_transport_ucx, .is_slow = true, .has_no_peers = true}},
     {"ucx_checksums", {.ops = &kvf_transport_ucx, .is_slow = true, .has_checksums = true}},
+    {"ucx_rdma", {.ops = &kvf_transport_ucx, .is_slow = true, .reads_stopped_producer = true}},
+    {"ucx_cuda",
+     {.ops = &kvf_transport_ucx,
+      .is_slow = true,
+      .reads_stopped_producer = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
+    {"ucx_cuda_out",
+     {.ops = &kvf_transport_ucx, .is_slow = true, .reads_stopped_producer = true, .producer_memory = KVF_MEMORY_CUDA}},
+    {"ucx_cuda_in",
+     {.ops = &kvf_transport_ucx, .is_slow = true, .reads_stopped_producer = true, .consumer_memory = KVF_MEMORY_CUDA}},
+    {"ucx_cuda_checksums",
+     {.ops = &kvf_transport_ucx,
+      .is_slow = true,
+      .reads_stopped_producer = true,
+      .has_checksums = true,
+      .producer_memory = KVF_MEMORY_CUDA,
+      .consumer_memory = KVF_MEMORY_CUDA}},
     {"fault_local", {.ops = &fault_transport_local, .reads_stopped_producer = true, .has_faults = true}},
     {"fault_tcp",
      {.ops = &fault_transport_tcp, .producer_checks_lease = true, .producer_checks_session = true, .has_faults = true}},
@@ -117,13 +135,44 @@ bool suite_has_faults(void)
   return suite()->has_faults;
 }
 
+#ifdef FAKE_UCP_LIBRARY
+#include "fake_ucp.h"
+
+/* Loads the fake, which then serves the whole process. */
+static int with_any_ucx(void)
+{
+  const kvf_ucx_api *api;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status = kvf_ucx_load(FAKE_UCP_LIBRARY, &api, message);
+  if (status != KVF_OK) {
+    print_error("%s\n", message);
+  }
+  return status == KVF_OK ? 0 : 1;
+}
+
+static unsigned violations(void)
+{
+  return fake_ucp_violations();
+}
+#else
+static int with_any_ucx(void)
+{
+  return with_ucx();
+}
+
+static unsigned violations(void)
+{
+  return 0;
+}
+#endif
+
 int main(int argc, char **argv)
 {
   traits = suite();
   bool has_ucx = strstr(CONFORMANCE_SUITE, "ucx") != NULL;
   /* UCX's own get reads the fence table as a network would, with no regard to who writes it. */
   bool races = SANITIZED_THREADS && strcmp(CONFORMANCE_SUITE, "ucx_get") == 0;
-  int skipped = races ? WITHOUT_UCX : has_ucx ? with_ucx() : 0;
+  int skipped = races ? WITHOUT_UCX : has_ucx ? with_any_ucx() : 0;
   if (skipped != 0) {
     return skipped;
   }
@@ -144,5 +193,6 @@ int main(int argc, char **argv)
   if (argc > 1 && strcmp(argv[1], "--consumer") == 0) {
     return consumer_main();
   }
-  return test_run(argc > 1 ? argv[1] : NULL);
+  const int failed = test_run(argc > 1 ? argv[1] : NULL);
+  return failed != 0 || violations() == 0 ? failed : 1;
 }
