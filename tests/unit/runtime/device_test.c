@@ -8,6 +8,7 @@
 #include "../../sanitizer.h"
 #include "base/prng.h"
 #include "fake_cuda.h"
+#include "fake_ucp.h"
 #include "memory/cuda/load.h"
 #include "pair.h"
 #include "test.h"
@@ -198,10 +199,20 @@ static unsigned seeds_count(void)
 
 static void run_seeds(const char *from, const char *to, const char *transport, const char *checksum)
 {
-  const pair_option of_producer[] = {{"transports", transport}, {"checksum", checksum},  {"memory", from},
-                                     {"backoff_min_ms", "1"},   {"backoff_max_ms", "1"}, {NULL, NULL}};
-  const pair_option of_consumer[] = {{"transports", transport}, {"checksum", checksum},  {"memory", to},
-                                     {"backoff_min_ms", "1"},   {"backoff_max_ms", "1"}, {NULL, NULL}};
+  const pair_option of_producer[] = {{"transports", transport},
+                                     {"checksum", checksum},
+                                     {"memory", from},
+                                     {"backoff_min_ms", "1"},
+                                     {"backoff_max_ms", "1"},
+                                     {"ucx_library", FAKE_UCP_LIBRARY},
+                                     {NULL, NULL}};
+  const pair_option of_consumer[] = {{"transports", transport},
+                                     {"checksum", checksum},
+                                     {"memory", to},
+                                     {"backoff_min_ms", "1"},
+                                     {"backoff_max_ms", "1"},
+                                     {"ucx_library", FAKE_UCP_LIBRARY},
+                                     {NULL, NULL}};
   round_counts counts = {0};
   enter();
   pair_open_node(&p.producer, of_producer);
@@ -215,6 +226,7 @@ static void run_seeds(const char *from, const char *to, const char *transport, c
   assert_true(counts.loaded > 0 && counts.refused > 0);
   finish(&producer);
   pair_close(&p);
+  assert_int_equal(fake_ucp_violations(), 0);
 }
 
 TEST(device_to_device_over_local)
@@ -250,4 +262,19 @@ TEST(device_to_host_over_tcp)
 TEST(host_to_device_over_tcp)
 {
   run_seeds("host", "cuda", "tcp", "off");
+}
+
+TEST(device_to_device_over_ucx)
+{
+  run_seeds("cuda", "cuda", "ucx", "off");
+}
+
+TEST(device_to_host_over_ucx)
+{
+  run_seeds("cuda", "host", "ucx", "off");
+}
+
+TEST(host_to_device_over_ucx)
+{
+  run_seeds("host", "cuda", "ucx", "off");
 }

@@ -1,6 +1,7 @@
 /* Nodes whose memory is not the host's: which transports they use, what they refuse, and that blocks come whole. */
 #include "../../memory_kind.h"
 #include "core/core_state.h"
+#include "fake_ucp.h"
 #include "pair.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -10,11 +11,12 @@
 
 static pair_option const *options(const char *memory, const char *transports, const char *checksum)
 {
-  static pair_option list[4];
+  static pair_option list[5];
   list[0] = (pair_option){"transports", transports};
   list[1] = (pair_option){"checksum", checksum};
-  list[2] = (pair_option){memory == NULL ? NULL : "memory", memory};
-  list[3] = (pair_option){NULL, NULL};
+  list[2] = (pair_option){"ucx_library", FAKE_UCP_LIBRARY};
+  list[3] = (pair_option){memory == NULL ? NULL : "memory", memory};
+  list[4] = (pair_option){NULL, NULL};
   return list;
 }
 
@@ -165,6 +167,45 @@ TEST(none_that_serves_is_an_error_of_its_own)
                           "(local: does not bring test memory into host memory, tcp: not offered)"));
   assert_int_equal(pair_stat(&p.consumer, "peer_failures", ""), 0); /* the peer is well */
   pair_close(&p);
+}
+
+/* ---- ucx, where it cannot carry memory of GPUs ---- */
+
+static void expect_over(const char *producer, const char *consumer, uint32_t seed, const char *transport,
+                        const char *line)
+{
+  pair p;
+  pair_open_node(&p.producer, options(producer, "ucx,tcp", "off"));
+  pair_open_node(&p.consumer, options(consumer, "ucx,tcp", "off"));
+  expect_load(&p, seed, transport);
+  assert_true(line == NULL || pair_logged(&p.consumer, line, NULL));
+  pair_close(&p);
+  assert_int_equal(fake_ucp_violations(), 0);
+}
+
+TEST(ucx_carries_memory_of_gpus)
+{
+  expect_over("cuda", "cuda", 4, "ucx", NULL);
+  expect_over("cuda", NULL, 5, "ucx", NULL);
+  expect_over(NULL, "cuda", 6, "ucx", NULL);
+  expect_over("test", "cuda", 7, "tcp (ucx: ", NULL);
+}
+
+TEST(without_its_module_for_cuda_tcp_is_taken)
+{
+  (void)setenv("KVFERRY_FAKE_UCP_CUDA", "0", 1);
+  expect_over("cuda", "cuda", 8, "tcp (ucx: ", "ucx: memory of GPUs goes another way: UCX here takes none");
+  expect_over(NULL, "cuda", 9, "tcp (ucx: ", "transport ucx is left out: it does not serve cuda memory");
+  expect_over("cuda", NULL, 10, "tcp (ucx: ", NULL);
+  expect_over(NULL, NULL, 11, "ucx", NULL);
+  (void)unsetenv("KVFERRY_FAKE_UCP_CUDA");
+}
+
+TEST(without_a_network_that_reads_memory_tcp_is_taken)
+{
+  (void)setenv("KVFERRY_FAKE_UCP_PATH", "tcp/lo", 1);
+  expect_over("cuda", "cuda", 12, "tcp (ucx: ", "no network between it and here reads memory by itself");
+  (void)unsetenv("KVFERRY_FAKE_UCP_PATH");
 }
 
 /* ---- devices that fail ---- */

@@ -1,4 +1,4 @@
-/* What UCX is given for a message of answers, when it asks for it at once or in pieces. */
+/* What UCX is given for a message of answers, when it asks for it at once or in pieces; and what may be asked for. */
 
 #include "test.h"
 #include "transport/fence_memory.h"
@@ -156,4 +156,56 @@ SET_TEST(an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for)
   end_lease(w);
   pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, data);
   assert_int_equal(answer_of(data, 3, &from).sample.entry.word, kvf_fence_word_live(LEASE_ID));
+}
+
+/* ---- asked ---- */
+
+static kvf_ucp_am_handler_param handler;
+static kvf_ucx_answer_kind answered;
+
+static kvf_ucs_status note_handler(kvf_ucp_worker worker, const kvf_ucp_am_handler_param *param)
+{
+  (void)worker;
+  handler = *param;
+  return KVF_UCS_OK;
+}
+
+static kvf_ucs_pointer note_answer(kvf_ucp_ep ep, unsigned id, const void *header, size_t header_bytes,
+                                   const void *buffer, size_t count, const kvf_ucp_request_param *param)
+{
+  const kvf_ucx_message *sent = buffer;
+  (void)ep;
+  (void)id;
+  (void)header;
+  (void)header_bytes;
+  (void)count;
+  (void)param;
+  answered = sent->parts[0].kind;
+  return NULL;
+}
+
+/* By somebody who asks all the same: its address is not one that may be read. */
+SET_TEST(memory_of_devices_is_not_given_to_who_asks_by_message)
+{
+  world *w = *state;
+  const kvf_ucx_api api = {.worker_set_am_recv_handler = note_handler, .am_send_nbx = note_answer};
+  kvf_region region = {.base = (void *)(uintptr_t)block, .stride_bytes = 8, .block_bytes = 8, .blocks = 5};
+  kvf_region_layout layout = kvf_region_layout_of(&region);
+  const kvf_ucp_am_recv_param param = {.recv_attr = KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP};
+  char text[KVF_MESSAGE_BYTES_MAX];
+  w->ucx->api = &api;
+  w->memory->served = &region;
+  w->memory->regions = &layout;
+  w->memory->pages.regions_count = 1;
+  kvf_ucx_messages_init(&w->ucx->answers);
+  assert_int_equal(kvf_ucx_messages_serve_server(w->ucx, text), KVF_OK);
+  for (int kind = KVF_MEMORY_HOST; kind <= KVF_MEMORY_CUDA; kind++) {
+    const kvf_ucx_ask ask = {.token = 1, .slot = SLOT, .word = kvf_fence_word_live(LEASE_ID), .bytes = 8};
+    uint8_t asked[KVF_UCX_ASK_BYTES];
+    region.memory = (kvf_memory_kind)kind;
+    kvf_ucx_ask_write(&ask, asked);
+    assert_int_equal(handler.cb(handler.arg, NULL, 0, asked, sizeof(asked), &param), KVF_UCS_OK);
+    assert_int_equal(answered, kind == KVF_MEMORY_HOST ? KVF_UCX_ANSWER_DATA : KVF_UCX_ANSWER_REFUSED);
+  }
+  kvf_ucx_messages_free(&w->ucx->answers);
 }
