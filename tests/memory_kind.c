@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/checksum.h"
@@ -347,6 +348,15 @@ unsigned test_memory_imports(void)
 {
   const fake_cuda_open cuda = fake_cuda_count();
   return atomic_load(&imports) + cuda.imports + cuda.maps;
+}
+
+bool test_memory_is_released(void)
+{
+  const struct timespec pause = {.tv_nsec = 1000000};
+  for (unsigned i = 0; i < 5000 && test_memory_imports() > 0; i++) {
+    (void)nanosleep(&pause, NULL);
+  }
+  return test_memory_imports() == 0;
 }
 
 static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)

@@ -37,5 +37,7 @@ kvf_ordering_point test_point(test_event *event);
 
 /* Imports that have not been released, of this process. */
 unsigned test_memory_imports(void);
+/* Whether there are none left, soon. */
+bool test_memory_is_released(void);
 
 #endif

@@ -45,6 +45,7 @@ typedef struct kvf_fence_head {
   kvf_incarnation incarnation;
   uint64_t slots;
   uint64_t generation; /* of the registered memory: the registrations in the life of the node; 0: there is none */
+  uint64_t reserved;   /* no entry lies in two cache lines */
 } kvf_fence_head;
 
 typedef struct kvf_fence_entry {

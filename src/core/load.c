@@ -256,11 +256,12 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
 }
 
 /* Whether it is all that its load still needs, and few bytes. */
+/* Nobody who calls is to wait for a device. */
 static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 {
   const kvf_slice *slice = chunk->slice;
   return slice->load->slices_open == 1 && slice->load->items_count - slice->good_count == chunk->count &&
-         chunk->bytes <= loads->context->config.inline_bytes;
+         chunk->bytes <= loads->context->config.inline_bytes && !loads->pool->is_device;
 }
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */

@@ -10,6 +10,7 @@
 
 /* How often to look whether one has to be dialled again. What keeps failing is the breakers' matter. */
 #define KNOWN_LOOK_NS KVF_NS_PER_S
+#define STALE_DIALS_MAX 8 /* of a peer that registers other memory as fast as it is asked; then it is lying */
 
 /* ---- those who wait, and the peer's timer ---- */
 
@@ -645,6 +646,7 @@ static void forgive_links(kvf_peer *peer)
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
     peer->links[i].unusable = KVF_OK;
     kvf_breaker_succeed(&peer->links[i].breaker);
+    peer->links[i].breaker.patient_ns = 0;
   }
 }
 
@@ -657,7 +659,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     fail(peers, now_ns, peer, status, "malformed welcome");
     return;
   }
-  if (welcome->generation != 0 && welcome->generation == peer->stale) {
+  if (welcome->generation != 0 && welcome->generation <= peer->stale) { /* they only grow */
     kvf_welcome_free(welcome);
     free(welcome);
     fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has given up");
@@ -824,12 +826,17 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
   if (link == NULL || link->state != KVF_LINK_OPENING) {
     return;
   }
+  if (status == KVF_AGAIN && ++link->peer->stale_dials > STALE_DIALS_MAX) {
+    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "describes memory that it does not have, again and again");
+    return;
+  }
   if (status == KVF_AGAIN) {
     kvf_peers_link_is_stale(peers, now_ns, link_id);
     return;
   }
   if (status == KVF_OK) {
     link->state = KVF_LINK_UP;
+    link->peer->stale_dials = 0;
     link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
     advance(peers, now_ns, link->peer);

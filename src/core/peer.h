@@ -100,6 +100,7 @@ struct kvf_peer {
   kvf_key session_key;
   kvf_welcome *welcome;       /* while READY on a rank node */
   uint64_t generation;        /* of its memory, as it was told last */
+  uint32_t stale_dials;       /* links in a row that could not be made, since its memory was another one */
   uint64_t stale;             /* a generation that it has given up since it was told; 0: none */
   uint32_t memory_kinds;      /* of its regions, a bit for each kvf_memory_kind */
   const char *said_transport; /* the last that the log has named; NULL: none */

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "memory/own_fds.h"
 #include "runtime/control_socket.h"
-#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 

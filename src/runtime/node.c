@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "memory/own_fds.h"
 #include "runtime/checksummer.h"
 #include "runtime/control.h"
 #include "runtime/key_file.h"
 #include "runtime/ordering.h"
 #include "runtime/random.h"
 #include "transport/fence_memory.h"
-#include "transport/own_fds.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 
 #define PAGES 64 /* that are looked at */
 #define PAGE_BYTES_MIN 4096

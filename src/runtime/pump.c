@@ -135,7 +135,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action
     status = entry->link->transport->ops->read(entry->link, &read);
   }
   if (status != KVF_OK) {
-    kvf_core_on_read_done(node->core, now_ns, read.id, status, 0, NULL, 0, 0);
+    kvf_core_on_read_done(node->core, now_ns, read.id, status, 0, NULL, 0, &(kvf_read_work){0});
   }
 }
 

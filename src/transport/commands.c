@@ -3,7 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 #include "transport/thread.h"
 
 void kvf_command_init(kvf_command *command, void (*run)(void *owner, kvf_command *command))

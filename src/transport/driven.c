@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/own_fds.h"
 #include "transport/checksums.h"
-#include "transport/own_fds.h"
 
 /* ---- life ---- */
 

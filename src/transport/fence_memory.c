@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 #include "transport/transport.h"
 
 /* The layout is that of kvf_fence_entry: remote readers copy it as plain bytes. */

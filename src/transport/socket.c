@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 
 static const uint8_t v4_prefix[12] = {[10] = 0xff, [11] = 0xff};
 

@@ -59,6 +59,7 @@ void kvf_ucx_answer_write(const kvf_ucx_answer *answer, uint8_t out[KVF_UCX_ANSW
 kvf_status kvf_ucx_answer_read(const void *data, size_t bytes, kvf_ucx_answer *out)
 {
   kvf_codec codec = kvf_reader_of(data, bytes);
+  *out = (kvf_ucx_answer){0};
   code_answer(&codec, out);
   const bool has_bytes = out->kind == KVF_UCX_ANSWER_DATA;
   return kvf_reader_end(&codec, out->kind <= KVF_UCX_ANSWER_DATA && (out->bytes > 0) == has_bytes &&

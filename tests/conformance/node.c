@@ -7,10 +7,10 @@
 
 #include "../memory_kind.h"
 #include "base/time.h"
+#include "memory/own_fds.h"
 #include "test.h"
 #include "transport/checksums.h"
 #include "transport/fence_memory.h"
-#include "transport/own_fds.h"
 
 bool node_has_checksums;
 kvf_tls_use node_tls;

@@ -39,7 +39,7 @@ void pair_close(pair *two)
   }
   node_close(&two->consumer);
   node_close(&two->producer);
-  assert_int_equal(test_memory_imports(), 0); /* no link of this process has kept one */
+  assert_true(test_memory_is_released()); /* no link of this process has kept one */
   free(two);
 }
 

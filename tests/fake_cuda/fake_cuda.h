@@ -30,8 +30,8 @@
 
 FAKE_CUDA_API kvf_cu_result cuMemAlloc_v2(kvf_cu_memory *address, size_t bytes);
 FAKE_CUDA_API kvf_cu_result cuMemFree_v2(kvf_cu_memory address);
-FAKE_CUDA_API kvf_cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags);
-FAKE_CUDA_API kvf_cu_result cuMemFreeHost(void *address);
+FAKE_CUDA_API kvf_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags);
+FAKE_CUDA_API kvf_cu_result cuMemHostUnregister(void *address);
 FAKE_CUDA_API kvf_cu_result cuMemCreate(kvf_cu_allocation *allocation, size_t bytes,
                                         const kvf_cu_mem_allocation_prop *prop, unsigned long long flags);
 FAKE_CUDA_API kvf_cu_result cuCtxGetCurrent(kvf_cu_context *context);

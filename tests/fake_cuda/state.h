@@ -20,8 +20,8 @@ KVF_CUDA_CALLS(FAKE_CUDA_SYMBOL)
   CALL(cuMemcpyBatchAsync, memcpy_batch_async) \
   CALL(cuMemAlloc_v2, )                        \
   CALL(cuMemFree_v2, )                         \
-  CALL(cuMemHostAlloc, )                       \
-  CALL(cuMemFreeHost, )                        \
+  CALL(cuMemHostRegister_v2, )                 \
+  CALL(cuMemHostUnregister, )                  \
   CALL(cuMemCreate, )                          \
   CALL(cuCtxGetCurrent, )                      \
   CALL(cuCtxSynchronize, )                     \

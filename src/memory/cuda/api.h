@@ -37,6 +37,7 @@ enum {
   KVF_CUDA_ERROR_ALREADY_MAPPED = 208,
   KVF_CUDA_ERROR_ECC_UNCORRECTABLE = 214,
   KVF_CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
+  KVF_CUDA_ERROR_NVLINK_UNCORRECTABLE = 220,
   KVF_CUDA_ERROR_CONTAINED = 226,
   KVF_CUDA_ERROR_OPERATING_SYSTEM = 304,
   KVF_CUDA_ERROR_INVALID_HANDLE = 400,
@@ -55,9 +56,11 @@ enum {
   KVF_CUDA_ERROR_INVALID_ADDRESS_SPACE = 717,
   KVF_CUDA_ERROR_INVALID_PC = 718,
   KVF_CUDA_ERROR_LAUNCH_FAILED = 719,
+  KVF_CUDA_ERROR_TENSOR_MEMORY_LEAK = 721,
   KVF_CUDA_ERROR_NOT_PERMITTED = 800,
   KVF_CUDA_ERROR_NOT_SUPPORTED = 801,
   KVF_CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+  KVF_CUDA_ERROR_MPS_CLIENT_TERMINATED = 810,
   KVF_CUDA_ERROR_EXTERNAL_DEVICE = 911
 };
 
@@ -68,7 +71,6 @@ enum {
   KVF_CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
   KVF_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   KVF_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
-  KVF_CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
   KVF_CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
   KVF_CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
   KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
@@ -99,7 +101,7 @@ enum { KVF_CU_STREAM_DEFAULT = 0, KVF_CU_STREAM_NON_BLOCKING = 1 };
 enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
 enum { KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 }; /* cuIpcOpenMemHandle() demands it */
-enum { KVF_CU_MEMHOSTREGISTER_PORTABLE = 1 };
+enum { KVF_CU_MEMHOSTALLOC_PORTABLE = 1 };
 enum { KVF_CU_GET_PROC_ADDRESS_DEFAULT = 0 };
 
 enum {
@@ -215,8 +217,9 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*memcpy_batch_async)(kvf_cu_memory *to, kvf_cu_memory *from, size_t *bytes, size_t count,
                                       kvf_cu_memcpy_attributes *attributes, size_t *first, size_t attributes_count,
                                       size_t *fail_index, kvf_cu_stream stream);
-  kvf_cu_result (*mem_host_register)(void *address, size_t bytes, unsigned flags);
-  kvf_cu_result (*mem_host_unregister)(void *address);
+  /* Pinned, and at the same address for the host and all devices. */
+  kvf_cu_result (*mem_host_alloc)(void **address, size_t bytes, unsigned flags);
+  kvf_cu_result (*mem_free_host)(void *address);
 
   kvf_cu_result (*mem_retain_allocation_handle)(kvf_cu_allocation *allocation, void *address);
   kvf_cu_result (*mem_export_to_shareable_handle)(void *handle, kvf_cu_allocation allocation, unsigned type,
@@ -273,8 +276,8 @@ typedef struct kvf_cuda_api {
   CALL(cuEventQuery, event_query)                                              \
   CALL(cuEventSynchronize, event_synchronize)                                  \
   CALL(cuMemcpyAsync, memcpy_async)                                            \
-  CALL(cuMemHostRegister_v2, mem_host_register)                                \
-  CALL(cuMemHostUnregister, mem_host_unregister)                               \
+  CALL(cuMemHostAlloc, mem_host_alloc)                                         \
+  CALL(cuMemFreeHost, mem_free_host)                                           \
   CALL(cuMemRetainAllocationHandle, mem_retain_allocation_handle)              \
   CALL(cuMemExportToShareableHandle, mem_export_to_shareable_handle)           \
   CALL(cuMemImportFromShareableHandle, mem_import_from_shareable_handle)       \

@@ -11,7 +11,6 @@
 
 #define LOWEST_PRIORITY 1000 /* the driver takes the nearest that it has */
 #define MARKS_FIRST 64
-#define PAGE_BYTES 4096
 
 /* A copy within a device takes some 10 us, one to the host 1 ms: at first the core is only offered to others. */
 #define YIELD_NS (100 * KVF_NS_PER_US)
@@ -34,8 +33,14 @@ kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result)
 
 bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay)
 {
-  return !atomic_load_explicit(&gpu->is_lost, memory_order_relaxed) &&
-         kvf_cuda_enter(gpu->cuda, gpu->context, stay) == KVF_OK;
+  if (atomic_load_explicit(&gpu->is_lost, memory_order_relaxed)) {
+    return false;
+  }
+  const bool entered = kvf_cuda_enter(gpu->cuda, gpu->context, stay) == KVF_OK;
+  if (!entered) { /* whoever has ended the context has ended all that was in it */
+    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+  }
+  return entered;
 }
 
 /* ---- lanes ---- */
@@ -51,10 +56,9 @@ void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
   if (lane->stream != NULL) {
     (void)api->stream_destroy(lane->stream);
   }
-  if (lane->is_pinned) {
-    (void)api->mem_host_unregister(lane->pinned);
+  if (lane->pinned != NULL) {
+    (void)api->mem_free_host(lane->pinned);
   }
-  free(lane->pinned);
   free(lane);
 }
 
@@ -66,8 +70,9 @@ static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
     result = api->event_create(&lane->events[half], KVF_CU_EVENT_DISABLE_TIMING);
   }
   if (result == KVF_CUDA_SUCCESS) {
-    result = api->mem_host_register(lane->pinned, 2 * KVF_CUDA_HALF_BYTES, KVF_CU_MEMHOSTREGISTER_PORTABLE);
-    lane->is_pinned = result == KVF_CUDA_SUCCESS;
+    void *pinned = NULL;
+    result = api->mem_host_alloc(&pinned, 2 * KVF_CUDA_HALF_BYTES, KVF_CU_MEMHOSTALLOC_PORTABLE);
+    lane->pinned = pinned;
   }
   return result;
 }
@@ -76,8 +81,7 @@ kvf_status kvf_cuda_lane_make(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)
 {
   kvf_cuda_lane *lane = calloc(1, sizeof(*lane));
   *out = NULL;
-  if (lane == NULL || (lane->pinned = aligned_alloc(PAGE_BYTES, 2 * KVF_CUDA_HALF_BYTES)) == NULL) {
-    free(lane);
+  if (lane == NULL) {
     return KVF_NO_MEMORY;
   }
   kvf_status status = kvf_cuda_gpu_status(gpu, fill_lane(gpu, lane));
@@ -141,29 +145,28 @@ uint64_t kvf_cuda_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* An error that says nothing of the context may pass. One that stays means that the context is lost, whatever its name:
- * nobody can say any more when what is under way will be done. */
-static bool may_pass(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
+/* What is under way is over when its event is complete, or when its context is known to be lost. Of any other error
+ * nobody knows: it may pass, and if it does not, the node is not healthy, but whoever waits goes on waiting. */
+static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
 {
-  if (kvf_cuda_is_sticky(result)) {
-    return false;
-  }
-  *since_ns = *since_ns == 0 ? kvf_cuda_now_ns() : *since_ns;
-  if (kvf_cuda_now_ns() - *since_ns < ERROR_NS) {
+  const uint64_t now_ns = kvf_cuda_now_ns();
+  if (result == KVF_CUDA_ERROR_NOT_READY) {
+    *since_ns = 0;
     return true;
   }
-  atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
-  return false;
+  *since_ns = *since_ns == 0 ? now_ns : *since_ns;
+  if (now_ns - *since_ns >= ERROR_NS) {
+    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+  }
+  return !kvf_cuda_is_sticky(result);
 }
 
-/* A stream that has been given copies cannot be left before they are known to be done, so a refusal that may pass is
- * not the end. */
 kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
 {
   uint64_t error_ns = 0;
   kvf_cu_result result;
   while ((result = gpu->cuda->api.event_record(lane->events[half], lane->stream)) != KVF_CUDA_SUCCESS &&
-         may_pass(gpu, result, &error_ns)) {
+         goes_on(gpu, result, &error_ns)) {
     pause_for(PAUSE_NS);
   }
   return kvf_cuda_gpu_status(gpu, result);
@@ -174,12 +177,8 @@ kvf_status kvf_cuda_lane_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned h
   const uint64_t begun_ns = kvf_cuda_now_ns();
   uint64_t error_ns = 0;
   kvf_cu_result result;
-  while ((result = gpu->cuda->api.event_query(lane->events[half])) != KVF_CUDA_SUCCESS) {
-    if (result == KVF_CUDA_ERROR_NOT_READY) {
-      error_ns = 0;
-    } else if (!may_pass(gpu, result, &error_ns)) {
-      break;
-    }
+  while ((result = gpu->cuda->api.event_query(lane->events[half])) != KVF_CUDA_SUCCESS &&
+         goes_on(gpu, result, &error_ns)) {
     if (kvf_cuda_now_ns() - begun_ns < YIELD_NS) {
       (void)sched_yield();
     } else {
@@ -254,23 +253,11 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   return status;
 }
 
-/* Lists for kernels lie in pinned memory, which they are given by its address here. */
-static bool takes_host_addresses(const kvf_cuda_gpu *gpu)
-{
-  int takes = 0;
-  return gpu->cuda->api.device_get_attribute(&takes, KVF_CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-                                             gpu->device->ordinal) == KVF_CUDA_SUCCESS &&
-         takes != 0;
-}
-
 /* The device does without: then whatever they would do is done by copies. */
 static void load_kernels(kvf_cuda_gpu *gpu)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
   kvf_cu_module module;
-  if (!takes_host_addresses(gpu)) {
-    return;
-  }
   if (api->module_load_data(&module, kvf_cuda_kernels_ptx) != KVF_CUDA_SUCCESS ||
       api->module_get_function(&gpu->checksums, module, KVF_CUDA_CHECKSUMS_KERNEL) != KVF_CUDA_SUCCESS ||
       api->module_get_function(&gpu->gather, module, KVF_CUDA_GATHER_KERNEL) != KVF_CUDA_SUCCESS) {

@@ -11,7 +11,7 @@
 #include "memory/cuda/kernels.h"
 #include "memory/cuda/load.h"
 
-#define KVF_CUDA_LANES_MAX 16  /* copies at a time; more wait for one of them */
+#define KVF_CUDA_LANES_MAX 32  /* copies at a time, those included that are stuck; more wait for one of them */
 #define KVF_CUDA_LANES_FIRST 4 /* made at once; others when they are needed */
 #define KVF_CUDA_HALF_BYTES ((size_t)1 << 20)
 
@@ -20,8 +20,7 @@ typedef struct kvf_cuda_lane {
   struct kvf_cuda_lane *next; /* of those that are free */
   kvf_cu_stream stream;
   kvf_cu_event events[2];
-  uint8_t *pinned; /* 2 * KVF_CUDA_HALF_BYTES */
-  bool is_pinned;
+  uint8_t *pinned; /* 2 * KVF_CUDA_HALF_BYTES, which kernels read and write, too */
 } kvf_cuda_lane;
 
 /* An ordering point: an event. */
@@ -69,10 +68,10 @@ kvf_cuda_lane *kvf_cuda_lane_take(kvf_cuda_gpu *gpu);
 /* Nothing of it is under way any more. */
 void kvf_cuda_lane_give(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane);
 
-/* Records the half's event behind all that its stream has been given. However it was refused: nothing is under way
- * then, or the device is lost. */
+/* Records the half's event behind all that its stream has been given. Anything but KVF_OK: the context is lost, and all
+ * that was under way with it. */
 KVF_MUST_USE kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half);
-/* Waits until that event is complete: KVF_OK; or the device is lost, with all that was under way. */
+/* Waits until that event is complete; likewise. */
 KVF_MUST_USE kvf_status kvf_cuda_lane_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half);
 
 /* Between enter and leave: an event, for kvf_cuda_mark_give(). */

@@ -185,6 +185,7 @@ bool kvf_cuda_is_sticky(kvf_cu_result result)
   switch (result) {
     case KVF_CUDA_ERROR_DEINITIALIZED:
     case KVF_CUDA_ERROR_ECC_UNCORRECTABLE:
+    case KVF_CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case KVF_CUDA_ERROR_CONTAINED:
     case KVF_CUDA_ERROR_ILLEGAL_ADDRESS:
     case KVF_CUDA_ERROR_LAUNCH_TIMEOUT:
@@ -196,6 +197,8 @@ bool kvf_cuda_is_sticky(kvf_cu_result result)
     case KVF_CUDA_ERROR_INVALID_ADDRESS_SPACE:
     case KVF_CUDA_ERROR_INVALID_PC:
     case KVF_CUDA_ERROR_LAUNCH_FAILED:
+    case KVF_CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case KVF_CUDA_ERROR_MPS_CLIENT_TERMINATED:
     case KVF_CUDA_ERROR_EXTERNAL_DEVICE:
       return true;
     default:

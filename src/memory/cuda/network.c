@@ -1,6 +1,10 @@
 #include "memory/cuda/network.h"
 
+#include <time.h>
+
 #include "memory/cuda/gpu.h"
+
+#define TRIES 100 /* a millisecond apart */
 
 bool kvf_cuda_within(uint32_t device, void (*run)(void *argument), void *argument)
 {
@@ -29,14 +33,25 @@ static kvf_cu_result flush_here(const kvf_cuda_gpu *gpu)
                                            KVF_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
 }
 
+/* A refusal may pass. While it does not nobody knows whether the device has what came: the device counts as lost. */
 bool kvf_cuda_flush(uint32_t device)
 {
+  const struct timespec pause = {.tv_nsec = 1000000};
   kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(device);
   kvf_cuda_stay stay;
   if (gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
     return false;
   }
-  kvf_status status = kvf_cuda_gpu_status(gpu, flush_here(gpu));
+  kvf_cu_result result = flush_here(gpu);
+  for (unsigned i = 0;
+       i < TRIES && result != KVF_CUDA_SUCCESS && result != KVF_CUDA_ERROR_NOT_SUPPORTED && !kvf_cuda_is_sticky(result);
+       i++) {
+    (void)nanosleep(&pause, NULL);
+    result = flush_here(gpu);
+  }
+  if (result != KVF_CUDA_SUCCESS && result != KVF_CUDA_ERROR_NOT_SUPPORTED) {
+    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+  }
   kvf_cuda_leave(&stay);
-  return status == KVF_OK;
+  return result == KVF_CUDA_SUCCESS;
 }

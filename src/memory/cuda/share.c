@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/status.h"
 #include "memory/cuda/gpu.h"
 #include "memory/cuda/own.h"
+#include "memory/own_fds.h"
 
 typedef enum share_how { SHARE_HANDLE = 1, SHARE_FILES = 2 } share_how;
 
@@ -83,16 +85,19 @@ static kvf_status fail_call(const kvf_cuda *cuda, const char *call, kvf_cu_resul
   return kvf_fail(KVF_TRANSFER_SETUP, message, "%s: %s", call, kvf_cuda_error_name(cuda, result));
 }
 
-static kvf_status export_handle(const kvf_cuda *cuda, shared_region *shared, char *message)
+static kvf_status export_handle(const kvf_cuda *cuda, shared_region *shared, uint64_t region_bytes, char *message)
 {
   kvf_cu_memory base;
   size_t bytes;
   kvf_cu_result result = cuda->api.mem_get_address_range(&base, &bytes, shared->address);
   if (result == KVF_CUDA_SUCCESS) {
-    result = cuda->api.ipc_get_mem_handle(&shared->u.handle, shared->address);
+    result = cuda->api.ipc_get_mem_handle(&shared->u.handle, base);
   }
   if (result != KVF_CUDA_SUCCESS) {
     return fail_call(cuda, "cuIpcGetMemHandle", result, message);
+  }
+  if (region_bytes > bytes - (shared->address - base)) {
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "it lies in more than one allocation");
   }
   shared->how = SHARE_HANDLE;
   shared->offset = shared->address - base;
@@ -103,7 +108,7 @@ static kvf_status export_handle(const kvf_cuda *cuda, shared_region *shared, cha
 static void close_files(shared_file *files, uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
-    (void)close(files[i].fd);
+    kvf_own_fd_close(files[i].fd);
   }
 }
 
@@ -119,8 +124,9 @@ static kvf_cu_result file_of(const kvf_cuda *cuda, kvf_cu_memory address, int32_
   result = cuda->api.mem_export_to_shareable_handle(&made, allocation, KVF_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   (void)cuda->api.mem_release(allocation);
   if (result == KVF_CUDA_SUCCESS) {
-    (void)fcntl(made, F_SETFD, FD_CLOEXEC);
-    *fd = made;
+    *fd = KVF_OWN_FD(fcntl(made, F_DUPFD_CLOEXEC, 0)); /* the driver's own is inherited */
+    (void)close(made);
+    result = *fd >= 0 ? KVF_CUDA_SUCCESS : KVF_CUDA_ERROR_OPERATING_SYSTEM;
   }
   return result;
 }
@@ -177,7 +183,7 @@ static kvf_status export_region(kvf_cuda_gpu *gpu, shared_region *shared, uint64
       (unsigned)attribute_of(cuda, shared->address, KVF_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
   const uint64_t types = attribute_of(cuda, shared->address, KVF_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
   if (legacy != 0) {
-    return export_handle(cuda, shared, message);
+    return export_handle(cuda, shared, region_bytes, message);
   }
   if ((types & KVF_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
     return export_files(cuda, shared, region_bytes, message);
@@ -230,20 +236,29 @@ void kvf_cuda_unexport(const void *exported)
 
 /* ---- importing ---- */
 
+/* What has been opened of a process is in the way of what it has allocated there since, until all have closed it. */
+#define OPEN_TRIES 100
+
 /* In the device's context: the whole allocation, whose length is the driver's word, and not the peer's. */
 static kvf_status open_handle(import_state *state, const shared_region *shared, uint64_t end, char *message)
 {
   const kvf_cuda *cuda = state->gpu->cuda;
+  const struct timespec pause = {.tv_nsec = 10000000};
   kvf_cu_memory base = 0;
   size_t bytes = 0;
-  kvf_cu_result result =
-      cuda->api.ipc_open_mem_handle(&state->opened, shared->u.handle, KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  kvf_cu_result result = KVF_CUDA_ERROR_ALREADY_MAPPED;
+  for (unsigned i = 0; result == KVF_CUDA_ERROR_ALREADY_MAPPED && i < OPEN_TRIES; i++) {
+    if (i > 0) {
+      (void)nanosleep(&pause, NULL);
+    }
+    result = cuda->api.ipc_open_mem_handle(&state->opened, shared->u.handle, KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }
   if (result != KVF_CUDA_SUCCESS) {
     state->opened = 0;
     return fail_call(cuda, "cuIpcOpenMemHandle", result, message);
   }
   result = cuda->api.mem_get_address_range(&base, &bytes, state->opened);
-  if (result != KVF_CUDA_SUCCESS || base != state->opened || end > bytes) {
+  if (result != KVF_CUDA_SUCCESS || base > state->opened || end > bytes - (state->opened - base)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "the allocation behind its handle is %zu bytes long", bytes);
   }
   return KVF_OK;
@@ -251,11 +266,9 @@ static kvf_status open_handle(import_state *state, const shared_region *shared, 
 
 static int fetch_fd(pid_t pid, int32_t fd)
 {
-  int process = (int)syscall(SYS_pidfd_open, pid, 0);
-  int fetched = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
-  if (process >= 0) {
-    (void)close(process);
-  }
+  int process = KVF_OWN_FD((int)syscall(SYS_pidfd_open, pid, 0));
+  int fetched = process < 0 ? -1 : KVF_OWN_FD((int)syscall(SYS_pidfd_getfd, process, fd, 0));
+  kvf_own_fd_close(process);
   return fetched;
 }
 
@@ -284,7 +297,7 @@ static kvf_cu_result map_file(import_state *state, pid_t pid, kvf_cu_memory at, 
   }
   kvf_cu_result result = api->mem_import_from_shareable_handle(&allocation, (void *)(uintptr_t)fd,
                                                                KVF_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  (void)close(fd);
+  kvf_own_fd_close(fd);
   if (result != KVF_CUDA_SUCCESS) {
     return result;
   }

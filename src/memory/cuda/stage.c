@@ -52,11 +52,12 @@ static bool copy(void *state, const struct iovec *to, const struct iovec *from, 
   return kvf_cuda_begin(stage->gpu, stage->lane, to, from, count) == KVF_OK;
 }
 
+/* Also of a device that is not healthy: what is under way is waited for, if its context is still there. */
 static bool mark(void *state, unsigned half)
 {
   const cuda_stage *stage = state;
   kvf_cuda_stay stay;
-  if (!kvf_cuda_gpu_enter(stage->gpu, &stay)) {
+  if (kvf_cuda_enter(stage->gpu->cuda, stage->gpu->context, &stay) != KVF_OK) {
     return false;
   }
   kvf_status status = kvf_cuda_lane_record(stage->gpu, stage->lane, half);
@@ -68,7 +69,7 @@ static bool wait(void *state, unsigned half)
 {
   const cuda_stage *stage = state;
   kvf_cuda_stay stay;
-  if (!kvf_cuda_gpu_enter(stage->gpu, &stay)) {
+  if (kvf_cuda_enter(stage->gpu->cuda, stage->gpu->context, &stay) != KVF_OK) {
     return false;
   }
   kvf_status status = kvf_cuda_lane_wait(stage->gpu, stage->lane, half);

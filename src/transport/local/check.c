@@ -8,9 +8,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "memory/own_fds.h"
 #include "transport/fence_memory.h"
 #include "transport/local/copy.h"
-#include "transport/own_fds.h"
 
 /* Of this process, since a stuck thread may outlive its transport: whom it looks at. 0: nobody. */
 static pthread_mutex_t under_way_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -41,15 +41,51 @@ static void end_look(pid_t *place)
   (void)pthread_mutex_unlock(&under_way_lock);
 }
 
-void kvf_local_check_drop(kvf_local_check *check)
+static void *free_check(void *context)
 {
-  if (check == NULL || atomic_fetch_sub(&check->refs, 1) > 1) {
-    return;
-  }
+  kvf_local_check *check = context;
   kvf_memory_release(check->imports, check->imports_count);
   kvf_fence_table_close(check->fence, check->description.table_slots);
   kvf_own_fd_close(check->pidfd);
   free(check);
+  return NULL;
+}
+
+/* To let go of a device's memory may wait for the device, and the reaper may not. */
+static bool may_wait(const kvf_local_check *check)
+{
+  bool may = false;
+  for (uint32_t i = 0; i < check->imports_count; i++) {
+    may = may || check->imports[i].ops->release != NULL;
+  }
+  return may;
+}
+
+void kvf_local_check_drop(kvf_local_check *check)
+{
+  const kvf_thread_cpus cpus = {.inherit = true};
+  pthread_t thread;
+  if (check == NULL || atomic_fetch_sub(&check->refs, 1) > 1) {
+    return;
+  }
+  if (may_wait(check) && kvf_thread_start(&thread, "kvf-release", free_check, check, &cpus) == 0) {
+    (void)pthread_detach(thread);
+  } else {
+    (void)free_check(check);
+  }
+}
+
+static kvf_status import(kvf_local_check *check)
+{
+  const kvf_local_description *description = &check->description;
+  const pid_t pid = (pid_t)description->pid;
+  const kvf_memory_exports exports = {check->exports, description->exports_bytes};
+  int error = kvf_local_fetch(pid, description->exports_address, check->exports, description->exports_bytes);
+  if (error != 0) {
+    return kvf_fail(KVF_TRANSFER_SETUP, check->message, "what process %d exports cannot be read: %s", (int)pid,
+                    strerror(error));
+  }
+  return kvf_local_import(description, exports, check->remote, &check->devices, check->imports, check->message);
 }
 
 /* The pidfd comes first: were the process id to change hands, either the pidfd or the cookie would be of the wrong
@@ -81,15 +117,10 @@ static kvf_status look(kvf_local_check *check)
   if (head.generation != check->generation) { /* what it exported then is not its to export any more */
     return kvf_fail(KVF_AGAIN, message, "process %d has registered other memory", (int)pid);
   }
-  error = kvf_local_fetch(pid, description->exports_address, check->exports, description->exports_bytes);
-  if (error != 0) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "what process %d exports cannot be read: %s", (int)pid,
-                    strerror(error));
-  }
-  const kvf_memory_exports exports = {check->exports, description->exports_bytes};
-  kvf_status status = kvf_local_import(description, exports, check->remote, &check->devices, check->imports, message);
+  kvf_status status = import(check);
   if (status != KVF_OK) {
-    return status;
+    error = kvf_local_peek(pid, description->cookie_address, cookie, sizeof(cookie), description->table_address, &head);
+    return error == 0 && head.generation != check->generation ? KVF_AGAIN : status; /* while it took them back */
   }
   check->imports_count = description->regions_count + description->checksums_count;
   if (description->has_table_fd != 0) {

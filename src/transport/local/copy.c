@@ -17,6 +17,7 @@ static void *remote_pointer(uint64_t address)
 }
 
 #define SEGMENTS_MAX 256 /* that are looked up at a time */
+#define STAGED_MAX 64    /* runs in the staging */
 
 /* A walk over a chunk, a batch of runs of the same two kinds at a time. */
 typedef struct chunk_walk {
@@ -30,8 +31,10 @@ typedef struct chunk_walk {
   const kvf_memory_ops *ours;
   uint64_t bytes; /* of the chunk's, that the batch has yet to bring */
   size_t staged_bytes;
+  size_t staged_count;
   uint32_t staged_device;
-  void *staged_for;                       /* where they are to be copied in, when the batch has come */
+  struct iovec staged_to[STAGED_MAX];     /* where they are to be copied in, when the batch has come */
+  struct iovec staged_from[STAGED_MAX];   /* in the staging */
   uint8_t staging[KVF_LOCAL_STAGE_BYTES]; /* touched only where their kind cannot be read into ours */
   kvf_memory_batch batch;
 } chunk_walk;
@@ -61,11 +64,15 @@ static void add_segment(chunk_walk *walk, bool staged)
   uint8_t *to = kvf_segment_local(walk->chunk, segment);
   uint64_t bytes = segment->bytes;
   if (staged) {
-    bytes = bytes < sizeof(walk->staging) ? bytes : sizeof(walk->staging);
-    walk->staged_for = to;
-    walk->staged_bytes = bytes;
+    const size_t room = sizeof(walk->staging) - walk->staged_bytes;
+    uint8_t *staged_at = walk->staging + walk->staged_bytes;
+    bytes = bytes < room ? bytes : room;
+    walk->staged_to[walk->staged_count] = (struct iovec){to, bytes};
+    walk->staged_from[walk->staged_count] = (struct iovec){staged_at, bytes};
+    walk->staged_count++;
+    walk->staged_bytes += bytes;
     walk->staged_device = local_of(walk)->device;
-    to = walk->staging;
+    to = staged_at;
     segment->local_offset += bytes;
     segment->remote_offset += bytes;
     segment->bytes -= bytes;
@@ -113,17 +120,16 @@ static bool next_batch(chunk_walk *walk)
   walk->batch.work = walk->copy->work;
   do {
     add_segment(walk, staged);
-  } while (!staged && goes_along(walk));
+  } while (walk->staged_bytes < sizeof(walk->staging) && walk->staged_count < STAGED_MAX && goes_along(walk));
   return true;
 }
 
 /* What has come is where it should be. False: our device has failed. */
 static bool end_batch(chunk_walk *walk)
 {
-  const struct iovec to = {walk->staged_for, walk->staged_bytes};
-  const struct iovec from = {walk->staging, walk->staged_bytes};
-  walk->staged_bytes = 0;
-  return to.iov_len == 0 || walk->ours->copy_in(walk->staged_device, &to, &from, 1);
+  const size_t count = walk->staged_count;
+  walk->staged_count = walk->staged_bytes = 0;
+  return count == 0 || walk->ours->copy_in(walk->staged_device, walk->staged_to, walk->staged_from, count);
 }
 
 static void move_on(kvf_memory_batch *batch, size_t bytes)
@@ -174,7 +180,7 @@ kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chu
   walk.cursor = kvf_segments_begin(chunk);
   walk.next = walk.count = 0;
   walk.batch.first = walk.batch.count = 0;
-  walk.bytes = walk.staged_bytes = 0;
+  walk.bytes = walk.staged_bytes = walk.staged_count = 0;
   uint64_t reported_ns = coarse_now_ns();
   *bytes = 0;
   for (;;) {

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "memory/own_fds.h"
 #include "transport/checksums.h"
-#include "transport/own_fds.h"
 
 _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 32 + 24, "no padding travels");
 

@@ -14,10 +14,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "memory/own_fds.h"
 #include "transport/checksums.h"
 #include "transport/fence_memory.h"
 #include "transport/local/copy.h"
-#include "transport/own_fds.h"
 #include "transport/thread.h"
 
 #define EVENTS_MAX 16

@@ -62,12 +62,12 @@ kvf_status kvf_tcp_description_read(const void *data, size_t bytes, const kvf_in
                                     memcmp(&out->incarnation, expected, sizeof(*expected)) == 0);
 }
 
-kvf_tcp_payload kvf_tcp_payload_of(kvf_tcp *tcp, const kvf_chunk *chunk, uint64_t bytes)
+kvf_tcp_payload kvf_tcp_payload_of(kvf_tcp_memory *memory, const kvf_chunk *chunk, uint64_t bytes)
 {
   kvf_tcp_payload payload = {.cursor = kvf_segments_begin(chunk), .left_bytes = bytes};
-  if (tcp->memory != NULL) {
-    payload.staging = tcp->memory->staging;
-    payload.ring = bytes <= KVF_TCP_STAGING_BYTES ? NULL : kvf_tcp_ring_take(&tcp->memory->rings);
+  if (memory != NULL) {
+    payload.staging = memory->staging;
+    payload.ring = bytes <= KVF_TCP_STAGING_BYTES ? NULL : kvf_tcp_ring_take(&memory->rings);
   }
   return payload;
 }

@@ -344,7 +344,7 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
     return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "%s", wrong);
   }
   if (chunk.status == KVF_OK) {
-    link->payload = kvf_tcp_payload_of(tcp, &read->driven.chunk, read->driven.bytes);
+    link->payload = kvf_tcp_payload_of(read->is_reported ? NULL : tcp->memory, &read->driven.chunk, read->driven.bytes);
     link->awaits = read->driven.bytes > 0 ? KVF_TCP_AWAITS_PAYLOAD : KVF_TCP_AWAITS_TRAILER;
     return true;
   }
@@ -600,6 +600,8 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
 void kvf_tcp_links_clear(kvf_tcp *tcp)
 {
   for (kvf_list *node = tcp->driven.links.next; node != &tcp->driven.links; node = node->next) {
-    reads_cancel(tcp, KVF_CONTAINER_OF(node, kvf_tcp_link, driven.in_links));
+    kvf_tcp_link *link = KVF_CONTAINER_OF(node, kvf_tcp_link, driven.in_links);
+    reads_cancel(tcp, link);
+    kvf_tcp_payload_end(tcp, &link->payload);
   }
 }

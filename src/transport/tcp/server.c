@@ -10,7 +10,7 @@
 
 #include <openssl/crypto.h>
 
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 
 /* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
  * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
@@ -184,7 +184,10 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   if (request->cancelled) {
     return KVF_CANCELLED;
   }
-  if (memory == NULL || request->transfer.lease.slot >= memory->pages->table_slots) {
+  if (memory == NULL) {
+    return KVF_AGAIN; /* it is of the registration before */
+  }
+  if (request->transfer.lease.slot >= memory->pages->table_slots) {
     return KVF_LEASE_UNKNOWN;
   }
   kvf_status status = authorize_items(tcp, request);
@@ -245,7 +248,7 @@ static void begin_next(kvf_tcp *tcp, kvf_tcp_conn *conn)
   }
   conn->sending = request;
   conn->call_bytes = CALL_BYTES_FIRST;
-  conn->payload = kvf_tcp_payload_of(tcp, &conn->chunk, bytes);
+  conn->payload = kvf_tcp_payload_of(tcp->memory, &conn->chunk, bytes);
   bool small = bytes <= KVF_TCP_COPIED_BYTES_MAX;
   uint8_t *out = small ? kvf_tcp_stage(&conn->stream, bytes + TRAILER_FRAME_BYTES) : NULL;
   if (out != NULL && kvf_tcp_copy(&conn->payload, out)) { /* else it is sent from its blocks, or fails there */

@@ -73,8 +73,9 @@ struct kvf_ucx_batch {
 /* Where a sample of a fence table lands: registered memory. */
 typedef struct kvf_ucx_room {
   kvf_fence_sample sample;
-  uint8_t unused[64 - sizeof(kvf_fence_sample)];
 } kvf_ucx_room;
+
+_Static_assert(sizeof(kvf_ucx_room) == 64, "each has a cache line of its own");
 
 /* Messages that a worker sends, and that UCX has not sent yet. */
 typedef struct kvf_ucx_messages {

@@ -39,6 +39,13 @@ static bool may_use_tcp(void)
          strstr(transports, "all") != NULL;
 }
 
+/* Before 1.16, and without its new protocols, short gets are copied by the host, wherever they go. */
+static bool minds_memory_types(const kvf_ucx_api *api)
+{
+  const char *protocols = getenv("UCX_PROTO_ENABLE");
+  return api->minor >= 16 && (protocols == NULL || strchr("yYtT1", protocols[0]) != NULL);
+}
+
 static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
 {
   if (may_use_tcp()) {
@@ -84,7 +91,8 @@ static kvf_status context_open(kvf_ucx *ucx, char *message)
   }
   kvf_ucp_context_attr attr = {.field_mask = KVF_UCP_ATTR_FIELD_MEMORY_TYPES};
   error = ucx->api->context_query(ucx->context, &attr);
-  ucx->has_cuda = error == KVF_UCS_OK && (attr.memory_types >> KVF_UCS_MEMORY_TYPE_CUDA & 1) != 0;
+  ucx->has_cuda =
+      error == KVF_UCS_OK && (attr.memory_types >> KVF_UCS_MEMORY_TYPE_CUDA & 1) != 0 && minds_memory_types(ucx->api);
   return KVF_OK;
 }
 

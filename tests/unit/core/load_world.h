@@ -267,7 +267,7 @@ static inline int world_teardown(void **state)
 
 static inline kvf_fence_sample world_sample(uint32_t peer, uint64_t word)
 {
-  return (kvf_fence_sample){{KVF_FENCE_MAGIC, world_incarnation(peer), 16, 0}, {word, DIGEST}};
+  return (kvf_fence_sample){{KVF_FENCE_MAGIC, world_incarnation(peer), 16, 0, 0}, {word, DIGEST}};
 }
 
 /* ---- what goes in ---- */

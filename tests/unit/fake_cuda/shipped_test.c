@@ -45,7 +45,7 @@ TEST(checksums_are_of_the_bytes_on_the_device)
   const kvf_cu_memory data = random_memory(&prng);
   kvf_cuda_run runs[ENTRIES];
   void *sums; /* of pinned memory, as the library's own are */
-  assert_int_equal(cuMemHostAlloc(&sums, ENTRIES * sizeof(uint64_t), 0), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->mem_host_alloc(&sums, ENTRIES * sizeof(uint64_t), 0), KVF_CUDA_SUCCESS);
   for (int i = 0; i < ENTRIES; i++) {
     const uint64_t skip = kvf_prng_below(&prng, 100);
     runs[i] = (kvf_cuda_run){data + skip, i == 0 ? 0 : kvf_prng_below(&prng, i < 20 ? 300 : BYTES - skip)};

@@ -313,7 +313,7 @@ TEST(reads_that_are_refused_write_nothing_afterwards)
 
 /* ---- many at a time ---- */
 
-#define READERS 20
+#define READERS (KVF_CUDA_LANES_MAX + 8)
 
 static void *duplicate(const kvf_memory_batch *from)
 {
@@ -352,7 +352,7 @@ TEST(lanes_that_cannot_be_made_are_done_without)
 {
   begin();
   const fake_cuda_open before = fake_cuda_count();
-  static const char *const calls[] = {"cuStreamCreateWithPriority", "cuEventCreate", "cuMemHostRegister_v2"};
+  static const char *const calls[] = {"cuStreamCreateWithPriority", "cuEventCreate", "cuMemHostAlloc"};
   for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
     fake_cuda_fail(calls[i], KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1000);
     read_together(KVF_CUDA_LANES_FIRST);

@@ -56,7 +56,7 @@ TEST(a_device_that_gives_too_little_is_tried_again)
   assert_string_equal(kind_message, "device 1 (Fake GPU 1) has no context for this process: CUDA_ERROR_OUT_OF_MEMORY");
   const fake_cuda_open before = fake_cuda_count();
   for (unsigned i = 0; i < 3; i++) {
-    fake_cuda_fail("cuMemHostRegister_v2", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
+    fake_cuda_fail("cuMemHostAlloc", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
     assert_int_equal(open_other(), KVF_NO_MEMORY);
     assert_string_equal(kind_message, "device 1 (Fake GPU 1) gives no streams, events or pinned memory");
     assert_int_equal(fake_cuda_count().streams, before.streams); /* what is of no use is given back */
@@ -117,12 +117,12 @@ TEST(other_memory_is_named)
   static uint8_t own[100];
   void *pinned = NULL;
   kind_begin();
-  assert_int_equal(cuMemHostAlloc(&pinned, MIB, 0), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->mem_host_alloc(&pinned, MIB, 0), KVF_CUDA_SUCCESS);
   expect_refused(own, sizeof(own), "is nothing that CUDA knows, not memory of a CUDA device");
   expect_refused(at(4096), 100, "0x1000 is nothing that CUDA knows");
   expect_refused(NULL, 100, "is nothing that CUDA knows");
   expect_refused(pinned, MIB, "is the host's memory, not memory of a CUDA device");
-  assert_int_equal(cuMemFreeHost(pinned), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->mem_free_host(pinned), KVF_CUDA_SUCCESS);
 }
 
 TEST(a_driver_that_does_not_answer_is_quoted)

@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "memory/own_fds.h"
 #include "test.h"
-#include "transport/own_fds.h"
 #include "transport/transport.h"
 
 #define SLOTS 16

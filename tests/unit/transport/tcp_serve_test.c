@@ -216,7 +216,7 @@ SCENE_TEST(memory_that_goes_away_ends_what_is_being_sent)
   (void)close(s.fd);
   s.fd = idle; /* lives on */
   peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
-  expect_refusal(2, KVF_LEASE_UNKNOWN);
+  expect_refusal(2, KVF_AGAIN);
 }
 
 /* A consumer that stands still costs the others nothing. */

@@ -1,4 +1,4 @@
-#include "transport/own_fds.h"
+#include "memory/own_fds.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
  * and its port. Close-on-exec is not enough, since a child may never call exec(). What else makes a process (vfork(),
  * posix_spawn(), clone()) is expected to call exec() soon. Any thread; who has a lock that others wait for calls
  * nothing here, since fork() of a large process takes long, and no descriptor is made or closed meanwhile. */
-#ifndef KVF_TRANSPORT_OWN_FDS_H
-#define KVF_TRANSPORT_OWN_FDS_H
+#ifndef KVF_MEMORY_OWN_FDS_H
+#define KVF_MEMORY_OWN_FDS_H
 
 #define KVF_OWN_FDS_MAX (1 << 20) /* descriptors are below it; the kernel's own limit unless it was raised */
 
