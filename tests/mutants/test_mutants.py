@@ -16,17 +16,25 @@ from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mu
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
 UNIT = {"pages": "build/tests/unit/wire/unit_wire_pages",
         "ucx_device": "build/tests/unit/transport/unit_transport_ucx_device",
-        **{name: f"build/tests/unit/runtime/unit_runtime_{name}" for name in ("device", "device_calls", "device_large", "registration")}}
+        **{name: f"build/tests/unit/runtime/unit_runtime_{name}"
+           for name in ("device", "device_calls", "device_large", "registration")}}
 ONLY_THERE = {"litmus streams": "x86_64"}
 """Where other processors cannot show it."""
 LIMIT_S = 600
 
 
-def build(folder: Path) -> None:
+def program_of(catcher: str) -> str | None:
+    """None: it is for other tests, or for other machines."""
+    if catcher in WHOLE or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
+        return None
+    return SIM if catcher == "sim" else LITMUS if catcher.startswith("litmus ") else UNIT[catcher]
+
+
+def build(folder: Path, programs: list[str]) -> None:
     if not (folder / "build/build.ninja").exists():
         subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
                        cwd=folder, check=True, capture_output=True)
-    targets = [name.removeprefix("build/") for name in (SIM, LITMUS, *UNIT.values())]
+    targets = [program.removeprefix("build/") for program in programs]
     done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
                           text=True, check=False)
     if done.returncode != 0:
@@ -37,22 +45,16 @@ def build(folder: Path) -> None:
 def tree() -> Path:
     TREE.mkdir(parents=True, exist_ok=True)
     copy_tree(TREE)
-    build(TREE)
+    build(TREE, [SIM, LITMUS, *UNIT.values()])
     return TREE
 
 
-def command(catcher: str) -> list[str] | None:
-    """None: it is for other tests, or for other machines."""
-    if catcher in WHOLE or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
-        return None
-    if catcher == "sim":
+def command(catcher: str, program: str) -> list[str]:
+    if program == SIM:
         return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
-    if catcher in UNIT:
-        return ["sh", "-c", f"! ({UNIT[catcher]} && KVFERRY_FAKE_CUDA_COMPILER=0 {UNIT[catcher]})"]
-    program, _, mode = catcher.partition(" ")
-    if program != "litmus":
-        raise MutantError(f"there is no such test: {catcher}")
-    return [LITMUS, "--mode", mode, "--planted"]
+    if program == LITMUS:
+        return [LITMUS, "--mode", catcher.removeprefix("litmus "), "--planted"]
+    return ["sh", "-c", f"! ({program} && KVFERRY_FAKE_CUDA_COMPILER=0 {program})"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PATCHES.glob("*.patch")))
@@ -60,9 +62,10 @@ def test_a_planted_bug_is_caught(name: str, tree: Path) -> None:
     mutant = read_mutant(name)
     patch(mutant, tree, "--dry-run")
     patch(mutant, tree)
+    programs = {catcher: program for catcher in mutant.catchers if (program := program_of(catcher)) is not None}
     try:
-        build(tree)
-        for words in filter(None, map(command, mutant.catchers)):
+        build(tree, list(programs.values()))
+        for words in [command(catcher, program) for catcher, program in programs.items()]:
             done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT_S)
             print(f"{mutant.promise}  {done.stdout.strip()}")
             assert done.returncode == 0, f"not caught by {' '.join(words)}: {done.stdout}{done.stderr}"
