@@ -10,10 +10,11 @@
 
 #include "memory/cuda/kernels.h"
 #include "memory/cuda/load.h"
+#include "memory/stage.h"
 
 #define KVF_CUDA_LANES_MAX 32  /* copies at a time, those included that are stuck; more wait for one of them */
 #define KVF_CUDA_LANES_FIRST 4 /* made at once; others when they are needed */
-#define KVF_CUDA_HALF_BYTES ((size_t)1 << 20)
+#define KVF_CUDA_HALF_BYTES KVF_STAGE_HALF_BYTES
 
 /* One copy's own: a stream, and two halves of pinned memory, each with an event of when it was last used. */
 typedef struct kvf_cuda_lane {

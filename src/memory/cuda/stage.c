@@ -4,9 +4,6 @@
 #include <stdlib.h>
 
 #include "memory/cuda/copy.h"
-#include "memory/stage.h"
-
-_Static_assert(KVF_CUDA_HALF_BYTES == KVF_STAGE_HALF_BYTES, "a lane's halves are the stage's");
 
 typedef struct cuda_stage {
   kvf_cuda_gpu *gpu;
