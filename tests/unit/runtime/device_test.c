@@ -65,8 +65,8 @@ static const kvf_ordering_point *point_of(const engine *one)
   return one->is_device ? &one->point : NULL;
 }
 
-/* Not a race with readers that are too late: pair.c. */
-__attribute__((no_sanitize("thread"))) static void write_now(uint8_t *to, uint8_t value)
+/* Not a race with readers that are too late: pair.c. No memset(), which the sanitizer would see. */
+__attribute__((no_sanitize("thread"))) static void write_now(volatile uint8_t *to, uint8_t value)
 {
   for (size_t i = 0; i < PAIR_BLOCK_BYTES; i++) {
     to[i] = value;
