@@ -37,13 +37,13 @@ void kvf_stage_close(kvf_stage *stage)
   }
 }
 
-/* All of one kind and device. */
-static bool copy_alike(kvf_stage *stage, kvf_stage_way way, const kvf_region *region, const struct iovec *blocks,
+/* All of one kind and device. `stage` NULL: at once. */
+static bool copy_alike(const kvf_stage *stage, kvf_stage_way way, const kvf_region *region, const struct iovec *blocks,
                        const struct iovec *staged, size_t count)
 {
   const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
   const bool out = way == KVF_STAGE_OUT_OF_BLOCKS;
-  if (ops == stage->ops && stage->state != NULL) {
+  if (stage != NULL && ops == stage->ops && stage->state != NULL) {
     return out ? ops->stage->copy(stage->state, staged, blocks, count)
                : ops->stage->copy(stage->state, blocks, staged, count);
   }
@@ -51,7 +51,7 @@ static bool copy_alike(kvf_stage *stage, kvf_stage_way way, const kvf_region *re
              : ops->copy_in(region->device, blocks, staged, count);
 }
 
-static bool copy_all(kvf_stage *stage, kvf_stage_way way, const kvf_stage_run *runs, size_t count)
+static bool copy_all(const kvf_stage *stage, kvf_stage_way way, const kvf_stage_run *runs, size_t count)
 {
   struct iovec blocks[RUNS_MAX];
   struct iovec staged[RUNS_MAX];
@@ -67,6 +67,11 @@ static bool copy_all(kvf_stage *stage, kvf_stage_way way, const kvf_stage_run *r
     }
   }
   return good;
+}
+
+bool kvf_stage_copy_now(kvf_stage_way way, const kvf_stage_run *runs, size_t count)
+{
+  return copy_all(NULL, way, runs, count);
 }
 
 /* Marked also where not all could be begun: what was is to be waited for. */

@@ -1,6 +1,5 @@
 #include "transport/tcp/ring.h"
 
-#define RUNS_MAX 256                           /* that are looked up at a time */
 #define FIRST_BYTES (KVF_STAGE_HALF_BYTES / 4) /* so that the first byte is sent soon */
 
 void kvf_tcp_rings_open(kvf_tcp_rings *rings, const kvf_region *regions, uint32_t count)
@@ -47,21 +46,28 @@ void kvf_tcp_ring_give(kvf_tcp_rings *rings, kvf_tcp_ring *ring)
   }
 }
 
+size_t kvf_tcp_runs_next(kvf_segment_cursor *cursor, uint8_t **staged, uint64_t *bytes,
+                         kvf_stage_run runs[KVF_TCP_RUNS_MAX])
+{
+  kvf_segment segments[KVF_TCP_RUNS_MAX];
+  const size_t count = kvf_segments_next(cursor, segments, KVF_TCP_RUNS_MAX, *bytes);
+  for (size_t i = 0; i < count; i++) {
+    runs[i] = (kvf_stage_run){&cursor->chunk->local[segments[i].local_region],
+                              kvf_segment_local(cursor->chunk, &segments[i]), *staged, segments[i].bytes};
+    *staged += segments[i].bytes;
+    *bytes -= segments[i].bytes;
+  }
+  return count;
+}
+
 /* Begins to copy the cursor's next `bytes` bytes between their blocks and the half. */
 static bool copy_half(kvf_tcp_ring *ring, unsigned half, kvf_stage_way way, kvf_segment_cursor *cursor, uint64_t bytes)
 {
+  kvf_stage_run runs[KVF_TCP_RUNS_MAX];
   uint8_t *staged = ring->stage.halves[half];
   bool good = true;
   while (good && bytes > 0) {
-    kvf_segment segments[RUNS_MAX];
-    kvf_stage_run runs[RUNS_MAX];
-    size_t count = kvf_segments_next(cursor, segments, RUNS_MAX, bytes);
-    for (size_t i = 0; i < count; i++) {
-      runs[i] = (kvf_stage_run){&cursor->chunk->local[segments[i].local_region],
-                                kvf_segment_local(cursor->chunk, &segments[i]), staged, segments[i].bytes};
-      staged += segments[i].bytes;
-      bytes -= segments[i].bytes;
-    }
+    size_t count = kvf_tcp_runs_next(cursor, &staged, &bytes, runs);
     good = kvf_stage_copy(&ring->stage, half, way, runs, count);
   }
   return good;

@@ -6,8 +6,8 @@
 #include "memory/stage.h"
 #include "wire/pages.h"
 
-#define KVF_TCP_RINGS_MAX \
-  4 /* of a data thread; more payloads at a time go through its staging, one copy after another */
+#define KVF_TCP_RUNS_MAX 256 /* that are listed at a time */
+#define KVF_TCP_RINGS_MAX 4  /* of a data thread; other payloads go through its staging, one copy after another */
 
 typedef struct kvf_tcp_ring {
   struct kvf_tcp_ring *next; /* of those that are free */
@@ -22,6 +22,11 @@ typedef struct kvf_tcp_rings {
   kvf_tcp_ring all[KVF_TCP_RINGS_MAX];
   uint32_t count;
 } kvf_tcp_rings;
+
+/* Lists where the cursor's next bytes lie, of *bytes that are to be copied from or to *staged on, and moves on by them.
+ * Returns how many runs they are. */
+size_t kvf_tcp_runs_next(kvf_segment_cursor *cursor, uint8_t **staged, uint64_t *bytes,
+                         kvf_stage_run runs[KVF_TCP_RUNS_MAX]);
 
 /* As many as there is memory for. */
 void kvf_tcp_rings_open(kvf_tcp_rings *rings, const kvf_region *regions, uint32_t count);

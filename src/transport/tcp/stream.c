@@ -12,7 +12,6 @@
 #include "transport/socket.h"
 
 #define SCRATCH_BYTES 65536
-#define COPIED_SEGMENTS 256 /* at a time */
 
 kvf_status kvf_tcp_stream_open(kvf_tcp_stream *stream, int fd, size_t in_bytes, size_t out_bytes,
                                const kvf_tls_context *tls, bool is_client)
@@ -142,38 +141,14 @@ kvf_tcp_io kvf_tcp_fill(kvf_tcp_stream *stream)
   return in->tail == in->capacity ? KVF_TCP_IO_MOVED : KVF_TCP_IO_BLOCKED;
 }
 
-typedef enum copy_way { INTO_BLOCKS, OUT_OF_BLOCKS } copy_way;
-
-/* Copies runs of the same kind and device, of which `region` is one. False: the device has failed. */
-static bool copy_runs(const kvf_region *region, const struct iovec *blocks, const struct iovec *staged, size_t count,
-                      copy_way way)
-{
-  const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
-  return way == OUT_OF_BLOCKS ? ops->copy_out(region->device, staged, blocks, count)
-                              : ops->copy_in(region->device, blocks, staged, count);
-}
-
 /* Copies the cursor's next `bytes` bytes between their blocks and `staging`. False: a device has failed. */
-static bool copy_segments(kvf_segment_cursor *cursor, uint8_t *staging, copy_way way, uint64_t bytes)
+static bool copy_segments(kvf_segment_cursor *cursor, uint8_t *staging, kvf_stage_way way, uint64_t bytes)
 {
+  kvf_stage_run runs[KVF_TCP_RUNS_MAX];
   bool copied = true;
   while (copied && bytes > 0) {
-    kvf_segment segments[COPIED_SEGMENTS];
-    struct iovec blocks[COPIED_SEGMENTS];
-    struct iovec staged[COPIED_SEGMENTS];
-    size_t first = 0;
-    size_t count = kvf_segments_next(cursor, segments, COPIED_SEGMENTS, bytes);
-    for (size_t i = 0; copied && i < count; i++) {
-      const kvf_region *region = &cursor->chunk->local[segments[i].local_region];
-      blocks[i] = (struct iovec){kvf_segment_local(cursor->chunk, &segments[i]), segments[i].bytes};
-      staged[i] = (struct iovec){staging, segments[i].bytes};
-      staging += segments[i].bytes;
-      bytes -= segments[i].bytes;
-      if (i + 1 == count || cursor->chunk->local[segments[i + 1].local_region].memory != region->memory) {
-        copied = copy_runs(region, blocks + first, staged + first, i + 1 - first, way);
-        first = i + 1;
-      }
-    }
+    size_t count = kvf_tcp_runs_next(cursor, &staging, &bytes, runs);
+    copied = kvf_stage_copy_now(way, runs, count);
   }
   return copied;
 }
@@ -230,7 +205,8 @@ static void advance(kvf_tcp_payload *payload, const kvf_segment_cursor *ahead, u
 static kvf_tcp_io take_waiting(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard)
 {
   uint64_t bytes = smaller(kvf_tcp_waiting_bytes(stream), payload->left_bytes);
-  if (!discard && !copy_segments(&payload->cursor, (uint8_t *)(uintptr_t)kvf_tcp_waiting(stream), INTO_BLOCKS, bytes)) {
+  if (!discard &&
+      !copy_segments(&payload->cursor, (uint8_t *)(uintptr_t)kvf_tcp_waiting(stream), KVF_STAGE_INTO_BLOCKS, bytes)) {
     return device_failed(stream);
   }
   kvf_tcp_consume(stream, bytes);
@@ -287,7 +263,7 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
     }
   } else if (payload->staging == NULL) {
     advance(payload, &ahead, offered, arrived);
-  } else if (copy_segments(&payload->cursor, payload->staging, INTO_BLOCKS, arrived)) {
+  } else if (copy_segments(&payload->cursor, payload->staging, KVF_STAGE_INTO_BLOCKS, arrived)) {
     payload->left_bytes -= arrived;
   } else {
     return device_failed(stream);
@@ -301,7 +277,7 @@ kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, boo
 bool kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out)
 {
   kvf_segment_cursor cursor = payload->cursor;
-  if (!copy_segments(&cursor, out, OUT_OF_BLOCKS, payload->left_bytes)) {
+  if (!copy_segments(&cursor, out, KVF_STAGE_OUT_OF_BLOCKS, payload->left_bytes)) {
     return false;
   }
   payload->left_bytes = 0;
@@ -342,7 +318,7 @@ kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64
   } else if (payload != NULL) {
     ahead = payload->cursor;
     offered = gather(payload, &ahead, iov + 1, &count, bytes_max);
-    if (payload->staging != NULL && !copy_segments(&ahead, payload->staging, OUT_OF_BLOCKS, offered)) {
+    if (payload->staging != NULL && !copy_segments(&ahead, payload->staging, KVF_STAGE_OUT_OF_BLOCKS, offered)) {
       return device_failed(stream);
     }
   }
