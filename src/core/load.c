@@ -255,8 +255,7 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
   }
 }
 
-/* Whether it is all that its load still needs, and few bytes. */
-/* Nobody who calls is to wait for a device. */
+/* Whether it is all that its load still needs, and few bytes. Not of a device, which no caller is to wait for. */
 static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 {
   const kvf_slice *slice = chunk->slice;

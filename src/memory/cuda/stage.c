@@ -50,28 +50,26 @@ static bool copy(void *state, const struct iovec *to, const struct iovec *from, 
 }
 
 /* Also of a device that is not healthy: what is under way is waited for, if its context is still there. */
-static bool mark(void *state, unsigned half)
+static bool do_half(const cuda_stage *stage, unsigned half,
+                    kvf_status (*what)(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half))
 {
-  const cuda_stage *stage = state;
   kvf_cuda_stay stay;
   if (kvf_cuda_enter(stage->gpu->cuda, stage->gpu->context, &stay) != KVF_OK) {
     return false;
   }
-  kvf_status status = kvf_cuda_lane_record(stage->gpu, stage->lane, half);
+  kvf_status status = what(stage->gpu, stage->lane, half);
   kvf_cuda_leave(&stay);
   return status == KVF_OK;
 }
 
+static bool mark(void *state, unsigned half)
+{
+  return do_half(state, half, kvf_cuda_lane_record);
+}
+
 static bool wait(void *state, unsigned half)
 {
-  const cuda_stage *stage = state;
-  kvf_cuda_stay stay;
-  if (kvf_cuda_enter(stage->gpu->cuda, stage->gpu->context, &stay) != KVF_OK) {
-    return false;
-  }
-  kvf_status status = kvf_cuda_lane_wait(stage->gpu, stage->lane, half);
-  kvf_cuda_leave(&stay);
-  return status == KVF_OK;
+  return do_half(state, half, kvf_cuda_lane_wait);
 }
 
 const kvf_stage_ops kvf_cuda_stage_ops = {

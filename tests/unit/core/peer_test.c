@@ -218,8 +218,8 @@ CONTROL_TEST(refusal_without_proof_is_not_final)
   assert_int_equal(peer->gone, KVF_OK);
 }
 
-/* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
-CONTROL_TEST(registration_is_heard_by_those_who_came_before)
+/* Somebody waits for a link to a producer that has no memory yet. */
+static kvf_peer *ask_one_without_memory(void)
 {
   control_options options;
   control_options_init(&options);
@@ -228,6 +228,13 @@ CONTROL_TEST(registration_is_heard_by_those_who_came_before)
   control_ticket(&ticket, ids, 4);
   kvf_peer *peer = acquire();
   (void)ask_link(peer);
+  return peer;
+}
+
+/* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
+CONTROL_TEST(registration_is_heard_by_those_who_came_before)
+{
+  kvf_peer *peer = ask_one_without_memory();
   control_dial(KVF_OK);
   assert_int_equal(peer->state, KVF_PEER_READY);
   assert_int_equal(peer->link.status, KVF_TRANSFER_SETUP);
@@ -242,13 +249,7 @@ CONTROL_TEST(registration_is_heard_by_those_who_came_before)
 /* Nor one that has not heard of it: who wants a link asks again, once. */
 CONTROL_TEST(who_has_had_no_memory_is_asked_again)
 {
-  control_options options;
-  control_options_init(&options);
-  options.without_memory = true;
-  control_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
+  kvf_peer *peer = ask_one_without_memory();
   for (int dials = 0; dials < 3; dials++) {
     control_dial(KVF_OK);
     assert_int_equal(peer->state, KVF_PEER_READY);
