@@ -13,8 +13,8 @@
 
 #include "base/checksum.h"
 #include "base/status.h"
+#include "cuda_driver.h"
 #include "fake_cuda.h"
-#include "memory/cuda/load.h"
 
 #define PIECES_MAX 1024
 #define FILE_NAME "kvf-test-memory"
@@ -58,49 +58,60 @@ static void fail(const char *what)
 
 /* ---- pieces ---- */
 
-/* The fake's device 0, whose context is the thread's until leave_cuda(). */
-static void enter_cuda(kvf_cuda_stay *stay)
-{
-  char message[KVF_MESSAGE_BYTES_MAX];
-  const kvf_cuda *cuda;
-  kvf_cu_context context;
-  if (kvf_cuda_load(FAKE_CUDA_LIBRARY, &cuda, message) != KVF_OK ||
-      kvf_cuda_context_retain(cuda, &cuda->devices[0], &context, message) != KVF_OK ||
-      kvf_cuda_enter(cuda, context, stay) != KVF_OK) {
-    fail("fake CUDA");
-  }
-}
+/* ---- CUDA's ---- */
 
-static void leave_cuda(const kvf_cuda_stay *stay)
-{
-  kvf_cuda_leave(stay);
-  kvf_cuda_context_release(stay->cuda, &stay->cuda->devices[0]); /* memory and the library keep it */
-}
+#define CUDA_PIECES_MAX 1024
+
+/* That the driver has allocated for a test. */
+static struct {
+  uintptr_t base;
+  size_t bytes;
+} cuda_pieces[CUDA_PIECES_MAX]; /* under the lock */
 
 static void *allocate_cuda(size_t bytes)
 {
-  static kvf_cu_context kept; /* for the memory */
-  kvf_cuda_stay stay;
-  kvf_cu_memory address = 0;
-  enter_cuda(&stay);
-  if (kept == NULL && stay.cuda->api.device_primary_ctx_retain(&kept, 0) != KVF_CUDA_SUCCESS) {
-    fail("fake CUDA");
+  void *base = cuda_driver_allocate(bytes);
+  (void)pthread_mutex_lock(&lock);
+  size_t i = 0;
+  while (i < CUDA_PIECES_MAX && cuda_pieces[i].base != 0) {
+    i++;
   }
-  if (cuMemAlloc_v2(&address, bytes) != KVF_CUDA_SUCCESS) {
-    fail("fake CUDA");
+  if (i == CUDA_PIECES_MAX) {
+    fail("too many pieces of CUDA's");
   }
-  leave_cuda(&stay);
-  return (void *)(uintptr_t)address;
+  cuda_pieces[i].base = (uintptr_t)base;
+  cuda_pieces[i].bytes = bytes;
+  (void)pthread_mutex_unlock(&lock);
+  test_memory_set(base, 0, bytes);
+  return base;
 }
 
+/* It may have been withdrawn. */
 static void free_cuda(void *base)
 {
-  kvf_cuda_stay stay;
-  if (base != NULL) {
-    enter_cuda(&stay);
-    (void)cuMemFree_v2((uintptr_t)base); /* it may have been withdrawn */
-    leave_cuda(&stay);
+  bool is_there = false;
+  (void)pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < CUDA_PIECES_MAX && base != NULL; i++) {
+    if (cuda_pieces[i].base == (uintptr_t)base) {
+      cuda_pieces[i].base = 0;
+      is_there = true;
+    }
   }
+  (void)pthread_mutex_unlock(&lock);
+  if (is_there) {
+    cuda_driver_free(base);
+  }
+}
+
+static bool is_cuda(const void *address)
+{
+  bool is = false;
+  (void)pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < CUDA_PIECES_MAX; i++) {
+    is = is || (cuda_pieces[i].base != 0 && (uintptr_t)address - cuda_pieces[i].base < cuda_pieces[i].bytes);
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return is;
 }
 
 void *test_memory_allocate(uint32_t kind, size_t bytes)
@@ -162,7 +173,59 @@ uint8_t *test_memory_bytes(const void *address)
     return own_of(address, 1);
   }
   uint8_t *view = fake_cuda_view((uintptr_t)address);
-  return view != NULL ? view : (uint8_t *)(uintptr_t)address;
+  return view != NULL || is_cuda(address) ? view : (uint8_t *)(uintptr_t)address;
+}
+
+void test_memory_get(void *to, const void *address, size_t bytes)
+{
+  const uint8_t *at = test_memory_bytes(address);
+  if (at != NULL) {
+    memcpy(to, at, bytes);
+  } else {
+    cuda_driver_copy(to, address, bytes);
+  }
+}
+
+void test_memory_put(void *address, const void *from, size_t bytes)
+{
+  uint8_t *at = test_memory_bytes(address);
+  if (at != NULL) {
+    memcpy(at, from, bytes);
+  } else {
+    cuda_driver_copy(address, from, bytes);
+  }
+}
+
+void test_memory_set(void *address, uint8_t value, size_t bytes)
+{
+  uint8_t *at = test_memory_bytes(address);
+  if (at != NULL) {
+    memset(at, value, bytes);
+    return;
+  }
+  uint8_t *copied = malloc(bytes);
+  if (copied == NULL) {
+    fail("malloc");
+  }
+  memset(copied, value, bytes);
+  cuda_driver_copy(address, copied, bytes);
+  free(copied);
+}
+
+bool test_memory_all_are(const void *address, uint8_t value, size_t bytes)
+{
+  const uint8_t *at = test_memory_bytes(address);
+  uint8_t *copied = at == NULL ? malloc(bytes) : NULL;
+  if (at == NULL) {
+    if (copied == NULL) {
+      fail("malloc");
+    }
+    cuda_driver_copy(copied, address, bytes);
+    at = copied;
+  }
+  const bool are = at[0] == value && memcmp(at, at + 1, bytes - 1) == 0;
+  free(copied);
+  return are;
 }
 
 static void unmap(void *base, bool forget)

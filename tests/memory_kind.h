@@ -18,10 +18,17 @@ extern atomic_bool test_memory_is_known;
 /* While it is true each copy and checksum of its devices fails. */
 extern atomic_bool test_memory_fails;
 
-/* For a region's base: of TEST_MEMORY and TEST_MEMORY_OTHER, or of the fake CUDA's device 0. Zeroed; never NULL. */
+/* For a region's base: of TEST_MEMORY and TEST_MEMORY_OTHER, or of CUDA's device 0 (cuda_driver.h). Zeroed; never
+ * NULL. */
 void *test_memory_allocate(uint32_t kind, size_t bytes);
-/* Where the test itself reads and writes what lies at this address, which may also be the host's. */
+/* Where the test itself reads and writes what lies at this address, which may also be the host's; NULL: in a real
+ * device's memory, nowhere. */
 uint8_t *test_memory_bytes(const void *address);
+/* The same, in any memory: what lies there, into the host's memory; and from there. */
+void test_memory_get(void *to, const void *address, size_t bytes);
+void test_memory_put(void *address, const void *from, size_t bytes);
+void test_memory_set(void *address, uint8_t value, size_t bytes);
+bool test_memory_all_are(const void *address, uint8_t value, size_t bytes);
 /* From here on its operations crash, too; CUDA's is freed. */
 void test_memory_withdraw(void *base);
 void test_memory_free(void *base);

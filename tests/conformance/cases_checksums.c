@@ -1,3 +1,4 @@
+#include "../memory_kind.h"
 #include "pair.h"
 #include "test.h"
 
@@ -33,6 +34,14 @@ static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
   return result;
 }
 
+static void alter(uint8_t *at, uint8_t bits)
+{
+  uint8_t byte;
+  test_memory_get(&byte, at, 1);
+  byte ^= bits;
+  test_memory_put(at, &byte, 1);
+}
+
 /* Items go by position, then group: position 3's are the 7th and 8th. */
 TEST(bytes_altered_after_publication)
 {
@@ -52,12 +61,12 @@ TEST(bytes_altered_after_publication)
   };
   for (size_t i = 0; i < sizeof(altered) / sizeof(altered[0]); i++) {
     uint8_t *byte = node_block(&two->producer, altered[i].region, lease->blocks[3]) + altered[i].offset;
-    *byte ^= 1;
+    alter(byte, 1);
     kvf_read_result result = read_upper_half(two, lease);
     bool is_found = traits->has_checksums && altered[i].verified < 16;
     assert_int_equal(result.status, is_found ? KVF_CHECKSUM : KVF_OK);
     assert_int_equal(result.verified, traits->has_checksums ? altered[i].verified : 0);
-    *byte ^= 1;
+    alter(byte, 1);
   }
   pair_close(two);
 }
@@ -67,13 +76,13 @@ TEST(altered_and_mended)
   pair *two = open_pair();
   const node_lease *lease = node_publish(&two->producer, LEASE_ID);
   uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
-  *byte ^= 0x80;
+  alter(byte, 0x80);
   assert_int_equal(read_upper_half(two, lease).status, traits->has_checksums ? KVF_CHECKSUM : KVF_OK);
-  *byte ^= 0x80;
+  alter(byte, 0x80);
   assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
 
   /* Published again with other bytes, it has other checksums. */
-  *byte ^= 0x80;
+  alter(byte, 0x80);
   lease = node_publish(&two->producer, LEASE_ID + NODE_SLOTS);
   assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
   pair_close(two);

@@ -1,3 +1,4 @@
+#include "../memory_kind.h"
 #include "base/prng.h"
 #include "pair.h"
 #include "test.h"
@@ -35,8 +36,8 @@ static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *
       const kvf_region *local = &two->consumer.regions[region];
       if (local->group == read->items[i].group) {
         uint64_t head_bytes = local->block_bytes / local->heads;
-        memset(node_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
-               UNTOUCHED, read->heads * head_bytes);
+        test_memory_set(node_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
+                        UNTOUCHED, read->heads * head_bytes);
       }
     }
   }

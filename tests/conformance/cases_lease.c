@@ -1,5 +1,6 @@
 #include <stdatomic.h>
 
+#include "../memory_kind.h"
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
@@ -187,13 +188,23 @@ typedef struct owner_loop {
 
 /* Every word of a lease's blocks is the lease's id. Not seen by ThreadSanitizer: that readers of these bytes may be too
  * late is what the case is about. */
-__attribute__((no_sanitize("thread"))) static void own_blocks(const owner_loop *owners, uint64_t id)
+__attribute__((no_sanitize("thread"))) static void own_words(volatile uint64_t *words, size_t count, uint64_t id)
 {
-  for (uint32_t block = 0; block < OWNERS_BLOCKS; block++) {
-    volatile uint64_t *words = (volatile uint64_t *)(void *)node_block(owners->producer, 0, block);
-    for (size_t i = 0; i < owners->block_bytes / sizeof(*words); i++) {
-      words[i] = id;
-    }
+  for (size_t i = 0; i < count; i++) {
+    words[i] = id;
+  }
+}
+
+static void own_blocks(const owner_loop *owners, uint64_t id)
+{
+  const size_t bytes = (size_t)OWNERS_BLOCKS * owners->block_bytes;
+  void *blocks = node_block(owners->producer, 0, 0);
+  void *seen = test_memory_bytes(blocks);
+  void *words = seen != NULL ? seen : allocate(bytes);
+  own_words(words, bytes / sizeof(uint64_t), id);
+  if (seen == NULL) {
+    test_memory_put(blocks, words, bytes);
+    free(words);
   }
 }
 
@@ -219,15 +230,15 @@ typedef struct owners_counts {
 
 static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_bytes, uint64_t id)
 {
-  for (uint32_t block = first; block < first + OWNERS_BLOCKS; block++) {
-    const uint64_t *words = (const uint64_t *)(const void *)node_block(consumer, 0, block);
-    for (size_t i = 0; i < block_bytes / sizeof(*words); i++) {
-      if (words[i] != id) {
-        return false;
-      }
-    }
+  const size_t bytes = (size_t)OWNERS_BLOCKS * block_bytes;
+  uint64_t *words = allocate(bytes);
+  size_t own = 0;
+  test_memory_get(words, node_block(consumer, 0, first), bytes);
+  while (own < bytes / sizeof(*words) && words[own] == id) {
+    own++;
   }
-  return true;
+  free(words);
+  return own == bytes / sizeof(*words);
 }
 
 /* One read of the lease that is live now, into blocks from `first` on. */

@@ -1,5 +1,6 @@
 /* The conformance suite: what transport/transport.h promises, checked on any transport. Runs all cases, or those whose
  * name contains argv[1]; the executable is also the other process that some cases need. */
+#include "../cuda_driver.h"
 #include "../memory_kind.h"
 #include "../sanitizer.h"
 #include "../with_ucx.h"
@@ -193,7 +194,7 @@ int main(int argc, char **argv)
   }
   node_tls.on_loopback = traits->is_inside_tls;
   char message[KVF_MESSAGE_BYTES_MAX];
-  if (strstr(CONFORMANCE_SUITE, "cuda") != NULL && kvf_memory_cuda.open(FAKE_CUDA_LIBRARY, message) != KVF_OK) {
+  if (strstr(CONFORMANCE_SUITE, "cuda") != NULL && kvf_memory_cuda.open(cuda_driver_library(), message) != KVF_OK) {
     print_error("%s\n", message);
     return 1;
   }

@@ -205,15 +205,20 @@ node_shape node_shape_simple(uint32_t blocks, uint32_t block_bytes)
 
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block)
 {
-  return node->bytes[region] + block * node->regions[region].stride_bytes;
+  return (uint8_t *)node->regions[region].base + block * node->regions[region].stride_bytes;
 }
 
 void node_fill(side *node, uint32_t seed)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    for (uint32_t block = 0; block < node->regions[i].blocks; block++) {
-      pattern_fill(node_block(node, i, block), (pattern_place){seed, i, block, 0}, node->regions[i].block_bytes);
+    const kvf_region *region = &node->regions[i];
+    uint8_t *bytes = allocate(region->stride_bytes * region->blocks);
+    test_memory_get(bytes, region->base, region->stride_bytes * region->blocks);
+    for (uint32_t block = 0; block < region->blocks; block++) {
+      pattern_fill(bytes + block * region->stride_bytes, (pattern_place){seed, i, block, 0}, region->block_bytes);
     }
+    test_memory_put(region->base, bytes, region->stride_bytes * region->blocks);
+    free(bytes);
   }
 }
 
@@ -225,16 +230,14 @@ static size_t region_bytes(const kvf_region_layout *layout)
 void node_set_all(side *node, uint8_t value)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    memset(node->bytes[i], value, region_bytes(&node->shape.regions[i]));
+    test_memory_set(node->regions[i].base, value, region_bytes(&node->shape.regions[i]));
   }
 }
 
 bool node_all_are(const side *node, uint8_t value)
 {
   for (uint32_t i = 0; i < node->shape.count; i++) {
-    const uint8_t *bytes = node->bytes[i];
-    size_t count = region_bytes(&node->shape.regions[i]);
-    if (bytes[0] != value || memcmp(bytes, bytes + 1, count - 1) != 0) {
+    if (!test_memory_all_are(node->regions[i].base, value, region_bytes(&node->shape.regions[i]))) {
       return false;
     }
   }
@@ -274,7 +277,6 @@ static void allocate_regions(side *node)
         .group = layout->group,
     };
     memcpy(&node->regions[i].memory, &layout->memory, sizeof(layout->memory)); /* not all are enumerators */
-    node->bytes[i] = test_memory_bytes(base);
   }
 }
 

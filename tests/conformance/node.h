@@ -53,7 +53,6 @@ typedef struct side {
   kvf_incarnation incarnation;
   node_shape shape;
   kvf_region regions[NODE_REGIONS_MAX];
-  uint8_t *bytes[NODE_REGIONS_MAX]; /* of the regions, for the suite itself */
   kvf_region checksums[KVF_GROUPS_MAX];
   kvf_region checksums_read[KVF_GROUPS_MAX];
   uint32_t checksums_count;
@@ -107,6 +106,7 @@ void node_fill(side *node, uint32_t seed);
 /* Sets every byte of every region to `value`. */
 void node_set_all(side *node, uint8_t value);
 bool node_all_are(const side *node, uint8_t value);
+/* Its address: for test_memory_get() and so on (memory_kind.h). */
 uint8_t *node_block(const side *node, uint32_t region, uint32_t block);
 /* Whoever touches the region from here on, crashes or gets an error. */
 void node_withdraw(const side *node, uint32_t region);

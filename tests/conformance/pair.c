@@ -46,19 +46,20 @@ void pair_close(pair *two)
 static bool item_matches(const side *consumer, const node_shape *producer, const kvf_transfer *read,
                          const kvf_transfer_item *item)
 {
-  for (uint32_t region = 0; region < producer->count; region++) {
+  bool matches = true;
+  for (uint32_t region = 0; region < producer->count && matches; region++) {
     const kvf_region_layout *layout = &producer->regions[region];
     if (layout->group != item->group) {
       continue;
     }
     uint64_t head_bytes = layout->block_bytes / layout->heads;
-    const uint8_t *got = node_block(consumer, region, item->local_block) + read->local_head * head_bytes;
-    if (!pattern_is(got, (pattern_place){SEED, region, item->remote_block, read->remote_head * head_bytes},
-                    read->heads * head_bytes)) {
-      return false;
-    }
+    const size_t bytes = read->heads * head_bytes;
+    uint8_t *got = allocate(bytes);
+    test_memory_get(got, node_block(consumer, region, item->local_block) + read->local_head * head_bytes, bytes);
+    matches = pattern_is(got, (pattern_place){SEED, region, item->remote_block, read->remote_head * head_bytes}, bytes);
+    free(got);
   }
-  return true;
+  return matches;
 }
 
 bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_transfer *read)
@@ -112,7 +113,7 @@ void volley_cancel(const read_volley *volley, kvf_link *link)
 
 void next_owner(const side *consumer)
 {
-  memset(node_block(consumer, 0, 0), NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
+  test_memory_set(node_block(consumer, 0, 0), NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
 }
 
 void volley_end(read_volley *volley, const node_shape *producer)
@@ -129,8 +130,7 @@ void volley_end(read_volley *volley, const node_shape *producer)
 
 bool next_owner_is_alone(const side *consumer)
 {
-  const uint8_t *bytes = node_block(consumer, 0, 0);
-  return bytes[0] == NEXT_OWNER && memcmp(bytes, bytes + 1, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES - 1) == 0;
+  return test_memory_all_are(node_block(consumer, 0, 0), NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
 }
 
 void volley_probe(side *consumer, kvf_link **link, const node_introduction *introduction, const node_lease *lease)

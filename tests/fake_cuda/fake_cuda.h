@@ -107,9 +107,9 @@ typedef struct fake_cuda_launch {
 /* Runs in the stream's turn, on the fake's thread; again and again, other work between, until it returns true. */
 typedef bool (*fake_cuda_kernel)(const fake_cuda_launch *launch);
 
-/* From here on cuModuleGetFunction() finds it by this name, in any module. There are some already: fake_fill(address,
- * bytes, value), each of 64 bits, writes a value into each byte, in FAKE_CUDA_FILL_STEPS pieces; and the library's own
- * (memory/cuda/kernels.h), which do an entry of their list a step. */
+/* From here on cuModuleGetFunction() finds it by this name, in any module. There are some already: those of
+ * ../cuda_kernels.cu, of which test_fill works in FAKE_CUDA_FILL_STEPS pieces, with no delay but the fake's, and
+ * test_multiply does nothing; and the library's own (memory/cuda/kernels.h), which do an entry of their list a step. */
 FAKE_CUDA_API void fake_cuda_add_kernel(const char *name, fake_cuda_kernel run, const size_t *argument_bytes,
                                         size_t arguments_count);
 #define FAKE_CUDA_FILL_STEPS 4

@@ -42,10 +42,18 @@ static bool fill(const fake_cuda_launch *launch)
   return is_last;
 }
 
-static function kernels[KERNELS_MAX] = {{"fake_fill", fill, {8, 8, 8}, 3},
+/* A step of work, and nothing of it. */
+static bool multiply(const fake_cuda_launch *launch)
+{
+  (void)launch;
+  return true;
+}
+
+static function kernels[KERNELS_MAX] = {{"test_fill", fill, {8, 8, 8, 8}, 4},
+                                        {"test_multiply", multiply, {8, 8, 8, 8}, 4},
                                         {KVF_CUDA_CHECKSUMS_KERNEL, fake_checksums, {8, 8, 8}, 3},
                                         {KVF_CUDA_GATHER_KERNEL, fake_gather, {8, 8}, 2}};
-static size_t kernels_count = 3;
+static size_t kernels_count = 4;
 static struct CUmod_st module;
 
 void fake_cuda_add_kernel(const char *name, fake_cuda_kernel run, const size_t *argument_bytes, size_t arguments_count)

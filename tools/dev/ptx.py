@@ -1,7 +1,7 @@
-"""Makes src/memory/cuda/kernels.c, the kernels for NVIDIA's devices, of kernel_code.h beside it: with NVRTC, which needs
-no device. The same sources give the same bytes.
+"""Makes kernels for NVIDIA's devices, as C files with their PTX: those of the library (src/memory/cuda/kernels.c, of
+kernel_code.h beside it) and those of the tests. With NVRTC, which needs no device. The same sources give the same bytes.
 
-    --check    makes nothing: whether it would be what is there
+    --check    makes nothing: whether they would be what is there
     --current  nor needs NVRTC: whether what is there was made of these sources
 """
 
@@ -12,12 +12,31 @@ import hashlib
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ["memory/cuda/kernel_code.h", "memory/cuda/kernels.h"]
-MADE = ROOT / "src/memory/cuda/kernels.c"
-PTX = ROOT / ".cache/kernels.ptx"
-"""The text alone, for ptxas."""
+
+
+class Kernels(NamedTuple):
+    made: str
+    header: str
+    """Included by what is made; declares `symbol`."""
+    symbol: str
+    code: str
+    included: dict[str, str]
+    """What the code includes: the name that it has there, and the file."""
+
+    @property
+    def ptx(self) -> Path:
+        """The text alone, for ptxas."""
+        return ROOT / ".cache" / f"{Path(self.made).stem}.ptx"
+
+
+ALL = [
+    Kernels("src/memory/cuda/kernels.c", "memory/cuda/kernels.h", "kvf_cuda_kernels_ptx",
+            "src/memory/cuda/kernel_code.h", {"memory/cuda/kernels.h": "src/memory/cuda/kernels.h"}),
+    Kernels("tests/cuda_kernels.c", "cuda_kernels.h", "cuda_kernels_ptx", "tests/cuda_kernels.cu", {}),
+]
 NVRTC = ROOT / ".cache/nvrtc/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"
 
 OPTIONS = ["--gpu-architecture=compute_70", "--std=c++17"]
@@ -40,14 +59,15 @@ class PtxError(Exception):
 
 def code_of(name: str) -> str:
     """Without comments, which are free to change."""
-    text = re.sub(r"/\*.*?\*/", "", (ROOT / "src" / name).read_text(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / name).read_text(), flags=re.DOTALL)
     return re.sub(r"\s*\n\s*", "\n", text)
 
 
-def mark() -> str:
+def mark(kernels: Kernels) -> str:
     """A line of the PTX that says what it was made of."""
     pinned = (ROOT / "tools/dev/requirements-ptx.txt").read_text().splitlines()[-1]
-    inputs = "\0".join([*map(code_of, SOURCES), *OPTIONS, *LIBC.values(), pinned])
+    sources = [kernels.code, *kernels.included.values()]
+    inputs = "\0".join([*map(code_of, sources), *OPTIONS, *LIBC.values(), pinned])
     return f"// {pinned}, sources {hashlib.sha256(inputs.encode()).hexdigest()}"
 
 
@@ -55,11 +75,11 @@ def texts(of: list[str]) -> ctypes.Array:
     return (ctypes.c_char_p * len(of))(*(text.encode() for text in of))
 
 
-def compiled() -> str:
+def compiled(kernels: Kernels) -> str:
     nvrtc = ctypes.CDLL(str(NVRTC))
     program = ctypes.c_void_p()
     size = ctypes.c_size_t()
-    headers = LIBC | {name: code_of(name) for name in SOURCES[1:]}
+    headers = LIBC | {name: code_of(file) for name, file in kernels.included.items()}
 
     def said(what: str) -> str:
         getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
@@ -67,8 +87,8 @@ def compiled() -> str:
         getattr(nvrtc, f"nvrtcGet{what}")(program, text)
         return text.value.decode()
 
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code_of(SOURCES[0]).encode(), b"kernel_code.h", len(headers),
-                             texts(list(headers.values())), texts(list(headers)))
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code_of(kernels.code).encode(), Path(kernels.code).name.encode(),
+                             len(headers), texts(list(headers.values())), texts(list(headers)))
     if nvrtc.nvrtcCompileProgram(program, len(OPTIONS), texts(OPTIONS)) != 0:
         raise PtxError(said("ProgramLog"))
     return said("PTX")
@@ -82,7 +102,7 @@ def tidied(ptx: str) -> str:
     return re.sub(r"\b_Z\w+", lambda found: names.setdefault(found.group(), f"table_{len(names)}"), text)
 
 
-def made_of(ptx: str) -> str:
+def made_of(kernels: Kernels, ptx: str) -> str:
     rows = [""]
     for line in ptx.splitlines():
         quoted = line.replace("\\", "\\\\").replace('"', '\\"') + "\\n"
@@ -91,22 +111,28 @@ def made_of(ptx: str) -> str:
         rows[-1] += quoted
     rows = [f'    "{row}"' for row in rows]
     return "\n".join([
-        "/* Made of kernel_code.h by `./dev ptx`. */", '#include "memory/cuda/kernels.h"', "", "/* clang-format off */",
-        '#pragma GCC diagnostic ignored "-Woverlength-strings"', "const char kvf_cuda_kernels_ptx[] =", *rows]) + ";\n"
+        f"/* Made of {Path(kernels.code).name} by `./dev ptx`. */", f'#include "{kernels.header}"', "",
+        "/* clang-format off */", '#pragma GCC diagnostic ignored "-Woverlength-strings"',
+        f"const char {kernels.symbol}[] =", *rows]) + ";\n"
+
+
+def fault_of(kernels: Kernels, argument: str) -> str:
+    made = ROOT / kernels.made
+    if argument == "--current":
+        return "" if mark(kernels) in made.read_text() else f"{kernels.made} was made of other sources: run ./dev ptx"
+    ptx = tidied(compiled(kernels))
+    if not ptx.startswith(VERSION + "\n"):
+        raise PtxError(f"this NVRTC makes {ptx.splitlines()[0]}, not {VERSION}")
+    text = made_of(kernels, f"{mark(kernels)}\n{ptx}")
+    if argument == "--check":
+        return "" if text == made.read_text() else f"{kernels.made} is not what ./dev ptx makes"
+    made.write_text(text)
+    kernels.ptx.write_text(ptx)
+    return ""
 
 
 def main(argument: str = "") -> str:
-    if argument == "--current":
-        return "" if mark() in MADE.read_text() else f"{MADE.relative_to(ROOT)} was made of other sources: run ./dev ptx"
-    ptx = tidied(compiled())
-    if not ptx.startswith(VERSION + "\n"):
-        raise PtxError(f"this NVRTC makes {ptx.splitlines()[0]}, not {VERSION}")
-    ptx = f"{mark()}\n{ptx}"
-    if argument == "--check":
-        return "" if made_of(ptx) == MADE.read_text() else f"{MADE.relative_to(ROOT)} is not what ./dev ptx makes"
-    MADE.write_text(made_of(ptx))
-    PTX.write_text(ptx)
-    return ""
+    return "\n".join(fault for kernels in ALL if (fault := fault_of(kernels, argument)))
 
 
 if __name__ == "__main__":

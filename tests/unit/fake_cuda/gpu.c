@@ -66,10 +66,10 @@ void gpu_fill(kvf_cu_stream on, kvf_cu_memory to, size_t bytes, uint8_t value)
 {
   kvf_cu_module module;
   kvf_cu_function fill;
-  uint64_t values[3] = {to, bytes, value};
-  void *arguments[] = {&values[0], &values[1], &values[2]};
+  uint64_t values[4] = {to, bytes, value, 0};
+  void *arguments[] = {&values[0], &values[1], &values[2], &values[3]};
   assert_int_equal(gpu->module_load_data(&module, "image"), KVF_CUDA_SUCCESS);
-  assert_int_equal(gpu->module_get_function(&fill, module, "fake_fill"), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->module_get_function(&fill, module, "test_fill"), KVF_CUDA_SUCCESS);
   assert_int_equal(gpu->launch_kernel(fill, 1, 1, 1, 32, 1, 1, 0, on, arguments, NULL), KVF_CUDA_SUCCESS);
   memset(values, 0xff, sizeof(values)); /* they are the caller's again */
 }

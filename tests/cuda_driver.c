@@ -1,0 +1,140 @@
+#include "cuda_driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "cuda_kernels.h"
+
+#ifndef FAKE_CUDA_LIBRARY
+#define FAKE_CUDA_LIBRARY KVF_CUDA_LIBRARY
+#endif
+#define FILL_BLOCKS_MAX 128u
+#define FILL_THREADS 256u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static cuda_driver driver;
+static bool is_open;
+
+void cuda_driver_give_up(const char *call, const char *file, int line)
+{
+  (void)fprintf(stderr, "%s:%d: %s has failed\n", file, line, call);
+  abort();
+}
+
+const char *cuda_driver_library(void)
+{
+  const char *named = getenv("KVFERRY_TEST_CUDA_LIBRARY");
+  return named != NULL ? named : FAKE_CUDA_LIBRARY;
+}
+
+static void find(void *library, const char *symbol, void *field)
+{
+  void *found = dlsym(library, symbol);
+  if (found == NULL) {
+    cuda_driver_give_up(symbol, __FILE__, __LINE__);
+  }
+  memcpy(field, &found, sizeof(found));
+}
+
+static void enter(const cuda_driver *one, kvf_cuda_stay *stay)
+{
+  if (kvf_cuda_enter(one->cuda, one->context, stay) != KVF_OK) {
+    cuda_driver_give_up("enter", __FILE__, __LINE__);
+  }
+}
+
+static void find_calls(cuda_driver *out)
+{
+  void *library = dlopen(cuda_driver_library(), RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    cuda_driver_give_up("dlopen", __FILE__, __LINE__);
+  }
+  find(library, "cuMemAlloc_v2", &out->mem_alloc);
+  find(library, "cuMemFree_v2", &out->mem_free);
+  find(library, "cuStreamSynchronize", &out->stream_synchronize);
+  out->is_fake = dlsym(library, "fake_cuda_seed") != NULL;
+}
+
+static void make(cuda_driver *out)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_cuda_stay stay;
+  kvf_cu_module module;
+  if (kvf_cuda_load(cuda_driver_library(), &out->cuda, message) != KVF_OK ||
+      kvf_cuda_context_retain(out->cuda, &out->cuda->devices[0], &out->context, message) != KVF_OK) {
+    cuda_driver_give_up(message, __FILE__, __LINE__);
+  }
+  find_calls(out);
+  enter(out, &stay);
+  cuda_driver_must(out->cuda->api.stream_create_with_priority(&out->stream, KVF_CU_STREAM_NON_BLOCKING, 0));
+  if (out->cuda->api.module_load_data(&module, cuda_kernels_ptx) == KVF_CUDA_SUCCESS) {
+    cuda_driver_must(out->cuda->api.module_get_function(&out->fill, module, "test_fill"));
+    cuda_driver_must(out->cuda->api.module_get_function(&out->multiply, module, "test_multiply"));
+  } else if (!out->is_fake) { /* which may be one that takes no kernels */
+    cuda_driver_give_up("module_load_data", __FILE__, __LINE__);
+  }
+  kvf_cuda_leave(&stay);
+}
+
+const cuda_driver *cuda_driver_open(void)
+{
+  (void)pthread_mutex_lock(&lock);
+  if (!is_open) {
+    make(&driver);
+    is_open = true;
+  }
+  (void)pthread_mutex_unlock(&lock);
+  return &driver;
+}
+
+const cuda_driver *cuda_driver_enter(void)
+{
+  const cuda_driver *one = cuda_driver_open();
+  cuda_driver_must(one->cuda->api.ctx_push_current(one->context));
+  return one;
+}
+
+void *cuda_driver_allocate(size_t bytes)
+{
+  const cuda_driver *one = cuda_driver_open();
+  kvf_cuda_stay stay;
+  kvf_cu_memory address = 0;
+  enter(one, &stay);
+  cuda_driver_must(one->mem_alloc(&address, bytes));
+  kvf_cuda_leave(&stay);
+  return (void *)(uintptr_t)address;
+}
+
+void cuda_driver_free(void *memory)
+{
+  const cuda_driver *one = cuda_driver_open();
+  kvf_cuda_stay stay;
+  enter(one, &stay);
+  cuda_driver_must(one->mem_free((uintptr_t)memory));
+  kvf_cuda_leave(&stay);
+}
+
+void cuda_driver_copy(void *to, const void *from, size_t bytes)
+{
+  const cuda_driver *one = cuda_driver_open();
+  kvf_cuda_stay stay;
+  enter(one, &stay);
+  cuda_driver_must(one->cuda->api.memcpy_async((uintptr_t)to, (uintptr_t)from, bytes, one->stream));
+  cuda_driver_must(one->stream_synchronize(one->stream));
+  kvf_cuda_leave(&stay);
+}
+
+void cuda_driver_fill(kvf_cu_stream stream, void *to, size_t bytes, uint8_t value, uint64_t delay_ns)
+{
+  const cuda_driver *one = cuda_driver_open();
+  uint64_t values[] = {(uintptr_t)to, bytes, value, delay_ns};
+  void *arguments[] = {&values[0], &values[1], &values[2], &values[3]};
+  const uint64_t needed = (bytes + FILL_THREADS - 1) / FILL_THREADS;
+  const unsigned blocks = needed < FILL_BLOCKS_MAX ? (unsigned)needed : FILL_BLOCKS_MAX;
+  cuda_driver_must(
+      one->cuda->api.launch_kernel(one->fill, blocks, 1, 1, FILL_THREADS, 1, 1, 0, stream, arguments, NULL));
+}

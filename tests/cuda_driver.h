@@ -1,0 +1,39 @@
+/* NVIDIA's driver as tests and bench/gpu use it beside the library: that which $KVFERRY_TEST_CUDA_LIBRARY names, or the
+ * fake of the tests. Device 0 alone. A call that fails ends the program. */
+#ifndef KVF_TESTS_CUDA_DRIVER_H
+#define KVF_TESTS_CUDA_DRIVER_H
+
+#include "memory/cuda/load.h"
+
+typedef struct cuda_driver {
+  const kvf_cuda *cuda;
+  bool is_fake;
+  kvf_cu_context context; /* the primary one, kept */
+  kvf_cu_stream stream;
+  kvf_cu_function fill; /* cuda_kernels.cu */
+  kvf_cu_function multiply;
+  kvf_cu_result (*mem_alloc)(kvf_cu_memory *address, size_t bytes);
+  kvf_cu_result (*mem_free)(kvf_cu_memory address);
+  kvf_cu_result (*stream_synchronize)(kvf_cu_stream stream);
+} cuda_driver;
+
+#define cuda_driver_must(result) \
+  ((result) == KVF_CUDA_SUCCESS ? (void)0 : cuda_driver_give_up(#result, __FILE__, __LINE__))
+_Noreturn void cuda_driver_give_up(const char *call, const char *file, int line);
+
+/* For the option cuda_library. */
+const char *cuda_driver_library(void);
+/* The same for all of the process. Its context does not become the thread's. */
+const cuda_driver *cuda_driver_open(void);
+/* Its context is the thread's from here on. */
+const cuda_driver *cuda_driver_enter(void);
+
+/* Of cuMemAlloc(). */
+void *cuda_driver_allocate(size_t bytes);
+void cuda_driver_free(void *memory);
+/* Between any two memories, the host's too, past all streams but the driver's own; it is done when this returns. */
+void cuda_driver_copy(void *to, const void *from, size_t bytes);
+/* On a stream of the current context, delay_ns after the work before it has ended. */
+void cuda_driver_fill(kvf_cu_stream stream, void *to, size_t bytes, uint8_t value, uint64_t delay_ns);
+
+#endif
