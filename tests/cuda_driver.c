@@ -56,7 +56,9 @@ static void find_calls(cuda_driver *out)
   find(library, "cuMemAlloc_v2", &out->mem_alloc);
   find(library, "cuMemFree_v2", &out->mem_free);
   find(library, "cuStreamSynchronize", &out->stream_synchronize);
-  out->is_fake = dlsym(library, "fake_cuda_seed") != NULL;
+  const void *mark = dlsym(library, "fake_cuda_seed");
+  out->is_fake = mark != NULL;
+  out->is_linked = mark != NULL && mark == dlsym(RTLD_DEFAULT, "fake_cuda_seed");
 }
 
 static void make(cuda_driver *out)
@@ -71,12 +73,11 @@ static void make(cuda_driver *out)
   find_calls(out);
   enter(out, &stay);
   cuda_driver_must(out->cuda->api.stream_create_with_priority(&out->stream, KVF_CU_STREAM_NON_BLOCKING, 0));
-  if (out->cuda->api.module_load_data(&module, cuda_kernels_ptx) == KVF_CUDA_SUCCESS) {
-    cuda_driver_must(out->cuda->api.module_get_function(&out->fill, module, "test_fill"));
-    cuda_driver_must(out->cuda->api.module_get_function(&out->multiply, module, "test_multiply"));
-  } else if (!out->is_fake) { /* which may be one that takes no kernels */
-    cuda_driver_give_up("module_load_data", __FILE__, __LINE__);
+  if (out->cuda->api.module_load_data(&module, cuda_kernels_ptx) != KVF_CUDA_SUCCESS) {
+    cuda_driver_must(out->cuda->api.module_load_data(&module, "a fake takes any, also when it takes no PTX"));
   }
+  cuda_driver_must(out->cuda->api.module_get_function(&out->fill, module, "test_fill"));
+  cuda_driver_must(out->cuda->api.module_get_function(&out->multiply, module, "test_multiply"));
   kvf_cuda_leave(&stay);
 }
 

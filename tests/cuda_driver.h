@@ -8,6 +8,7 @@
 typedef struct cuda_driver {
   const kvf_cuda *cuda;
   bool is_fake;
+  bool is_linked;         /* it is the fake that the program is linked with */
   kvf_cu_context context; /* the primary one, kept */
   kvf_cu_stream stream;
   kvf_cu_function fill; /* cuda_kernels.cu */

@@ -29,7 +29,7 @@ typedef struct pair_log {
 
 typedef struct pair_node {
   kvf_node *node;
-  uint8_t *pool[PAIR_REGIONS]; /* where the test reads and writes the regions' bytes */
+  uint8_t *pool[PAIR_REGIONS]; /* where the test reads and writes the regions' bytes, but in a real device's memory */
   void *bases[PAIR_REGIONS];   /* what they are registered as */
   void *left[PAIR_REGIONS];    /* what pair_move() has left behind */
   uint32_t memory;             /* kvf_memory_kind */
