@@ -88,8 +88,9 @@ static kvf_status end_read(world *w, const kvf_transfer *read)
 {
   kvf_status status = node_wait(&w->consumer, read->id).status;
   for (uint32_t i = 0; status == KVF_OK && i < BLOCKS; i++) {
-    assert_true(
-        pattern_is(node_block(&w->consumer, 0, i), (pattern_place){SEED, 0, w->lease->blocks[i], 0}, BLOCK_BYTES));
+    uint8_t got[BLOCK_BYTES];
+    test_memory_get(got, node_block(&w->consumer, 0, i), sizeof(got));
+    assert_true(pattern_is(got, (pattern_place){SEED, 0, w->lease->blocks[i], 0}, BLOCK_BYTES));
   }
   free((void *)read->items);
   return status;
