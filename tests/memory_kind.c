@@ -45,6 +45,8 @@ static mapping mappings[PIECES_MAX]; /* likewise */
 static atomic_uint imports;
 atomic_bool test_memory_is_known = true;
 atomic_bool test_memory_fails;
+atomic_bool test_memory_stalls;
+atomic_uint test_memory_stalled;
 static const kvf_memory_ops test_ops;
 
 const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
@@ -422,10 +424,21 @@ bool test_memory_is_released(void)
   return test_memory_imports() == 0;
 }
 
+static void stall(void)
+{
+  const struct timespec pause = {.tv_nsec = 1000000};
+  (void)atomic_fetch_add(&test_memory_stalled, 1);
+  while (atomic_load(&test_memory_stalls)) {
+    (void)nanosleep(&pause, NULL);
+  }
+  (void)atomic_fetch_sub(&test_memory_stalled, 1);
+}
+
 static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 {
   (void)pid;
   *bytes = 0;
+  stall();
   for (size_t i = batch->first; i < batch->count && *bytes < STEP_BYTES; i++) {
     const struct iovec *to = &batch->to[i];
     size_t some = to->iov_len < STEP_BYTES ? to->iov_len : STEP_BYTES;

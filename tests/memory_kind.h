@@ -18,6 +18,10 @@ extern atomic_bool test_memory_is_known;
 /* While it is true each copy and checksum of its devices fails. */
 extern atomic_bool test_memory_fails;
 
+/* While it is true each read of an import of its stands still, as a device may; how many do. */
+extern atomic_bool test_memory_stalls;
+extern atomic_uint test_memory_stalled;
+
 /* For a region's base: of TEST_MEMORY and TEST_MEMORY_OTHER, or of CUDA's device 0 (cuda_driver.h). Zeroed; never
  * NULL. */
 void *test_memory_allocate(uint32_t kind, size_t bytes);

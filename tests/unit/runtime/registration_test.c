@@ -186,6 +186,30 @@ PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
   assert_true(test_memory_is_released());
 }
 
+/* But not while a copy has yet to end that no cancel takes back. */
+PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
+{
+  pair_result result;
+  pair_open(&p, over[1]);
+  load();
+  const unsigned imports = test_memory_imports();
+  pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
+  atomic_store(&test_memory_stalls, true);
+  const uint64_t id = pair_begin(&p.consumer, &ticket, FIRST);
+  while (atomic_load(&test_memory_stalled) == 0) {
+    pair_sleep_ms(1);
+  }
+  assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
+  wait_until_heard();
+  pair_sleep_ms(20);
+  assert_int_equal(test_memory_imports(), imports);
+  atomic_store(&test_memory_stalls, false);
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_true(result.load_released);
+  assert_int_not_equal(result.report.status, KVF_OK);
+  assert_true(test_memory_is_released());
+}
+
 /* What has failed with the memory before is not held against the new one. */
 PAIR_TEST(a_producer_without_memory_fails_loads_and_comes_back)
 {
