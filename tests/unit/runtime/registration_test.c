@@ -77,6 +77,7 @@ static void open_linked(size_t way)
 
 static int tear_down(__attribute__((unused)) void **state)
 {
+  atomic_store(&test_memory_stalls, false);
   pair_close(&p);
   pair_layout = NULL;
   sessions_go_on = false;
