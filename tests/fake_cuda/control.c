@@ -46,7 +46,9 @@ fake_cuda_settings fake_cuda_defaults(void)
                                  .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
                                  .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
                                  .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
-                                 .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0)};
+                                 .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
+                                 .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
+                                 .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {

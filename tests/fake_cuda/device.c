@@ -157,6 +157,12 @@ kvf_cu_result cuDeviceGetAttribute(int *value, unsigned attribute, kvf_cu_device
     case KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
       *value = fake.settings.network_order;
       break;
+    case KVF_CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+      *value = fake.settings.numa_node < 0 ? -1 : fake.settings.numa_node + (int)fake.settings.devices[device];
+      break;
+    case KVF_CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+      *value = fake.settings.has_host_pointers;
+      break;
     case KVF_CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       *value = (int)fake.settings.devices[device] + 1;
       break;

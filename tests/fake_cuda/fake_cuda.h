@@ -12,7 +12,8 @@
  *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
- * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1) and _NETWORK_ORDER (0), as in fake_cuda_settings.
+ * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1), _NETWORK_ORDER (0), _NUMA_NODE (0) and _HOST_POINTERS (1), as in
+ * fake_cuda_settings.
  */
 #ifndef KVF_TESTS_FAKE_CUDA_H
 #define KVF_TESTS_FAKE_CUDA_H
@@ -30,8 +31,6 @@
 
 FAKE_CUDA_API kvf_cu_result cuMemAlloc_v2(kvf_cu_memory *address, size_t bytes);
 FAKE_CUDA_API kvf_cu_result cuMemFree_v2(kvf_cu_memory address);
-FAKE_CUDA_API kvf_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags);
-FAKE_CUDA_API kvf_cu_result cuMemHostUnregister(void *address);
 FAKE_CUDA_API kvf_cu_result cuMemCreate(kvf_cu_allocation *allocation, size_t bytes,
                                         const kvf_cu_mem_allocation_prop *prop, unsigned long long flags);
 FAKE_CUDA_API kvf_cu_result cuCtxGetCurrent(kvf_cu_context *context);
@@ -59,6 +58,8 @@ typedef struct fake_cuda_settings {
   bool has_compiler;                       /* else it takes no PTX */
   bool by_hand;                            /* nothing is done but in fake_cuda_step() */
   int network_order;                       /* one of KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ */
+  int numa_node;                           /* nearest to the host's first device, one more for each after it; or -1 */
+  bool has_host_pointers;                  /* what is registered is there for devices at the host's address */
 } fake_cuda_settings;
 
 /* As the environment says. */

@@ -393,7 +393,9 @@ kvf_cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
   if (*address == NULL) {
     return call_end(flags > 7 ? KVF_CUDA_ERROR_INVALID_VALUE : KVF_CUDA_ERROR_OUT_OF_MEMORY);
   }
-  mapping_add(MAPPING_PINNED, (uintptr_t)*address, rounded(bytes), NULL)->is_allocated = true;
+  mapping *added = mapping_add(MAPPING_PINNED, (uintptr_t)*address, rounded(bytes), NULL);
+  added->is_allocated = true;
+  added->has_address = true;
   return call_end(KVF_CUDA_SUCCESS);
 }
 
@@ -430,7 +432,8 @@ kvf_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
   if (mapping_overlaps(base, bytes)) {
     return call_end(KVF_CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   }
-  (void)mapping_add(MAPPING_PINNED, base, bytes, NULL);
+  mapping_add(MAPPING_PINNED, base, bytes, NULL)->has_address =
+      fake.settings.has_host_pointers && (flags & KVF_CU_MEMHOSTREGISTER_DEVICEMAP) != 0;
   return call_end(KVF_CUDA_SUCCESS);
 }
 
@@ -492,7 +495,7 @@ static answer attribute_of(unsigned attribute, const mapping *found, kvf_cu_memo
     case KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return ANSWER(unsigned, memory_type);
     case KVF_CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return ANSWER(kvf_cu_memory, found == NULL ? 0 : address);
+      return ANSWER(kvf_cu_memory, is_device || at->has_address ? address : 0);
     case KVF_CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return ANSWER(void *, found == NULL || is_device ? 0 : address);
     case KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID:

@@ -20,8 +20,6 @@ KVF_CUDA_CALLS(FAKE_CUDA_SYMBOL)
   CALL(cuMemcpyBatchAsync, memcpy_batch_async) \
   CALL(cuMemAlloc_v2, )                        \
   CALL(cuMemFree_v2, )                         \
-  CALL(cuMemHostRegister_v2, )                 \
-  CALL(cuMemHostUnregister, )                  \
   CALL(cuMemCreate, )                          \
   CALL(cuCtxGetCurrent, )                      \
   CALL(cuCtxSynchronize, )                     \
@@ -121,6 +119,7 @@ typedef struct mapping {
   uint64_t id;
   backing *backing;  /* NULL: the host's memory */
   bool is_allocated; /* the host's memory is our own */
+  bool has_address;  /* with MAPPING_PINNED: the host's is the devices', too */
   bool is_adopted;   /* with MAPPING_MEMORY: at addresses that are not ours */
   context *context;  /* NULL with MAPPING_MAP */
   int device;

@@ -71,12 +71,13 @@ enum {
   KVF_CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
   KVF_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   KVF_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+  KVF_CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
   KVF_CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
   KVF_CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
   KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
   KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118, /* one of KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ */
   KVF_CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125,             /* by which IPC as a whole is asked for */
-  KVF_CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134
+  KVF_CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134                     /* -1: there is none */
 };
 
 /* For cuPointerGetAttributes(): give each 8 zeroed bytes, since CUDA's documents do not say how many it writes, and its
@@ -102,6 +103,7 @@ enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
 enum { KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 }; /* cuIpcOpenMemHandle() demands it */
 enum { KVF_CU_MEMHOSTALLOC_PORTABLE = 1 };
+enum { KVF_CU_MEMHOSTREGISTER_PORTABLE = 1, KVF_CU_MEMHOSTREGISTER_DEVICEMAP = 2 };
 enum { KVF_CU_GET_PROC_ADDRESS_DEFAULT = 0 };
 
 enum {
@@ -220,6 +222,10 @@ typedef struct kvf_cuda_api {
   /* Pinned, and at the same address for the host and all devices. */
   kvf_cu_result (*mem_host_alloc)(void **address, size_t bytes, unsigned flags);
   kvf_cu_result (*mem_free_host)(void *address);
+  /* Whole pages, which it pins where they are; CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: at the same address as above.
+   */
+  kvf_cu_result (*mem_host_register)(void *address, size_t bytes, unsigned flags);
+  kvf_cu_result (*mem_host_unregister)(void *address);
 
   kvf_cu_result (*mem_retain_allocation_handle)(kvf_cu_allocation *allocation, void *address);
   kvf_cu_result (*mem_export_to_shareable_handle)(void *handle, kvf_cu_allocation allocation, unsigned type,
@@ -278,6 +284,8 @@ typedef struct kvf_cuda_api {
   CALL(cuMemcpyAsync, memcpy_async)                                            \
   CALL(cuMemHostAlloc, mem_host_alloc)                                         \
   CALL(cuMemFreeHost, mem_free_host)                                           \
+  CALL(cuMemHostRegister_v2, mem_host_register)                                \
+  CALL(cuMemHostUnregister, mem_host_unregister)                               \
   CALL(cuMemRetainAllocationHandle, mem_retain_allocation_handle)              \
   CALL(cuMemExportToShareableHandle, mem_export_to_shareable_handle)           \
   CALL(cuMemImportFromShareableHandle, mem_import_from_shareable_handle)       \

@@ -73,7 +73,7 @@ static kvf_cu_result launch(kvf_cuda_gpu *gpu, kvf_cu_stream stream, kvf_cu_func
 /* Its list lies in the lane's pinned memory until the kernel has ended. */
 static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const pieces *all)
 {
-  kvf_cuda_piece *list = (void *)lane->pinned;
+  kvf_cuda_piece *list = (void *)lane->pinned.bytes;
   uint64_t at = (uintptr_t)list;
   uint64_t count = all->count;
   void *arguments[] = {&at, &count};
@@ -145,8 +145,8 @@ kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct i
 static kvf_status sum_runs(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *runs, size_t count,
                            uint64_t *out)
 {
-  kvf_cuda_run *list = (void *)lane->pinned;
-  uint64_t *sums = (void *)(lane->pinned + KVF_CUDA_HALF_BYTES);
+  kvf_cuda_run *list = (void *)lane->pinned.bytes;
+  uint64_t *sums = (void *)(lane->pinned.bytes + KVF_CUDA_HALF_BYTES);
   uint64_t at = (uintptr_t)list;
   uint64_t sums_at = (uintptr_t)sums;
   uint64_t entries = count;
@@ -226,7 +226,7 @@ typedef struct staged_copy {
 
 static uint8_t *half_at(const staged_copy *copy, unsigned half)
 {
-  return copy->lane->pinned + half * KVF_CUDA_HALF_BYTES;
+  return copy->lane->pinned.bytes + half * KVF_CUDA_HALF_BYTES;
 }
 
 /* The next parts that fit the half, all listed and, on their way in, already there. */

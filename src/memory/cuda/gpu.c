@@ -56,9 +56,7 @@ void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
   if (lane->stream != NULL) {
     (void)api->stream_destroy(lane->stream);
   }
-  if (lane->pinned != NULL) {
-    (void)api->mem_free_host(lane->pinned);
-  }
+  kvf_cuda_unpin(gpu->cuda, &lane->pinned);
   free(lane);
 }
 
@@ -69,12 +67,9 @@ static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
   for (unsigned half = 0; half < 2 && result == KVF_CUDA_SUCCESS; half++) {
     result = api->event_create(&lane->events[half], KVF_CU_EVENT_DISABLE_TIMING);
   }
-  if (result == KVF_CUDA_SUCCESS) {
-    void *pinned = NULL;
-    result = api->mem_host_alloc(&pinned, 2 * KVF_CUDA_HALF_BYTES, KVF_CU_MEMHOSTALLOC_PORTABLE);
-    lane->pinned = pinned;
-  }
-  return result;
+  return result == KVF_CUDA_SUCCESS
+             ? kvf_cuda_pin(gpu->cuda, gpu->device->ordinal, 2 * KVF_CUDA_HALF_BYTES, &lane->pinned)
+             : result;
 }
 
 kvf_status kvf_cuda_lane_make(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)

@@ -10,6 +10,7 @@
 
 #include "memory/cuda/kernels.h"
 #include "memory/cuda/load.h"
+#include "memory/cuda/pinned.h"
 #include "memory/stage.h"
 
 #define KVF_CUDA_LANES_MAX 32  /* copies at a time, those included that are stuck; more wait for one of them */
@@ -21,7 +22,7 @@ typedef struct kvf_cuda_lane {
   struct kvf_cuda_lane *next; /* of those that are free */
   kvf_cu_stream stream;
   kvf_cu_event events[2];
-  uint8_t *pinned; /* 2 * KVF_CUDA_HALF_BYTES, which kernels read and write, too */
+  kvf_cuda_pinned pinned; /* 2 * KVF_CUDA_HALF_BYTES, which kernels read and write, too */
 } kvf_cuda_lane;
 
 /* An ordering point: an event. */

@@ -26,8 +26,8 @@ static bool open_stage(uint32_t device, uint8_t *halves[2], void **out)
     free(stage);
     return false;
   }
-  halves[0] = stage->lane->pinned;
-  halves[1] = stage->lane->pinned + KVF_CUDA_HALF_BYTES;
+  halves[0] = stage->lane->pinned.bytes;
+  halves[1] = stage->lane->pinned.bytes + KVF_CUDA_HALF_BYTES;
   *out = stage;
   return true;
 }

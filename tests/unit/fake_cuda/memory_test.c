@@ -104,14 +104,14 @@ TEST(host_memory_is_registered_once)
   gpu_begin(1, true);
   uint8_t *pages = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   assert_ptr_not_equal(pages, MAP_FAILED);
-  assert_int_equal(cuMemHostRegister_v2(pages, BYTES, 1), KVF_CUDA_SUCCESS);
-  assert_int_equal(cuMemHostRegister_v2(pages + 4096, 4096, 0), KVF_CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  assert_int_equal(gpu->mem_host_register(pages, BYTES, 1), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->mem_host_register(pages + 4096, 4096, 0), KVF_CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   assert_int_equal(attribute((uintptr_t)pages, KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE), KVF_CU_MEMORYTYPE_HOST);
-  assert_int_equal(cuMemHostUnregister(pages + 4096), KVF_CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-  assert_int_equal(cuMemHostUnregister(pages), KVF_CUDA_SUCCESS);
-  assert_int_equal(cuMemHostUnregister(pages), KVF_CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  assert_int_equal(gpu->mem_host_unregister(pages + 4096), KVF_CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  assert_int_equal(gpu->mem_host_unregister(pages), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu->mem_host_unregister(pages), KVF_CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
   assert_int_equal(munmap(pages, BYTES), 0);
-  assert_int_equal(cuMemHostRegister_v2(pages, BYTES, 0), KVF_CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(gpu->mem_host_register(pages, BYTES, 0), KVF_CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST(pinned_memory_is_copied_to_and_from)

@@ -353,6 +353,7 @@ TEST(lanes_that_cannot_be_made_are_done_without)
   begin();
   const fake_cuda_open before = fake_cuda_count();
   static const char *const calls[] = {"cuStreamCreateWithPriority", "cuEventCreate", "cuMemHostAlloc"};
+  fake_cuda_fail("cuMemHostRegister_v2", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1000); /* which is tried first */
   for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
     fake_cuda_fail(calls[i], KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1000);
     read_together(KVF_CUDA_LANES_FIRST);
@@ -362,6 +363,7 @@ TEST(lanes_that_cannot_be_made_are_done_without)
     assert_int_equal(after.events, before.events);
     assert_int_equal(after.memory, before.memory);
   }
+  fake_cuda_fail("cuMemHostRegister_v2", KVF_CUDA_SUCCESS, 0, 0);
 }
 
 TEST(more_lanes_are_made_when_they_are_needed)

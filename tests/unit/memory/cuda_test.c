@@ -36,6 +36,7 @@ TEST(a_device_is_opened_beside_the_engine)
   assert_ptr_equal(after, before);
   gpu_leave();
   assert_true(cuda->works(0));
+  assert_int_equal(cuMemFree_v2((uintptr_t)region.base), KVF_CUDA_SUCCESS); /* another's may lie beside it */
 }
 
 /* Device 1, which has no context of the test's. */
@@ -56,6 +57,7 @@ TEST(a_device_that_gives_too_little_is_tried_again)
   assert_string_equal(kind_message, "device 1 (Fake GPU 1) has no context for this process: CUDA_ERROR_OUT_OF_MEMORY");
   const fake_cuda_open before = fake_cuda_count();
   for (unsigned i = 0; i < 3; i++) {
+    fake_cuda_fail("cuMemHostRegister_v2", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
     fake_cuda_fail("cuMemHostAlloc", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
     assert_int_equal(open_other(), KVF_NO_MEMORY);
     assert_string_equal(kind_message, "device 1 (Fake GPU 1) gives no streams, events or pinned memory");
