@@ -187,7 +187,7 @@ def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
 def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
-            kv_load_failure_policy=policy, kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
+            kv_load_failure_policy=policy, kv_buffer_device="cpu", kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
             engine_id="engine"),
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,

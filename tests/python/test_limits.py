@@ -79,7 +79,8 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
     parallel = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size")
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
-    refused = [start(vllm_config(), OTHER), scattered, start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
+    through_host = vllm_config(options={"transports": ["local", "tcp"]})
+    refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered, start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
                *(start(with_parallel(**{name: 2})) for name in parallel), start(vllm_config(ranks=16)), start(beside_nixl, kv_connector="MultiConnector")]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
     assert begun == []

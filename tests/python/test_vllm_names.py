@@ -84,6 +84,7 @@ FIELDS = [
     ("identity.py", "vllm.config:ModelConfig",
      ["hf_config_path", "hf_overrides", "hf_config", "hf_text_config", "max_model_len", "quantization", "multimodal_config"]),
     ("weights.py", "vllm.config:ModelConfig", ["model", "revision", "model_weights"]),
+    ("config.py", "vllm.config:KVTransferConfig", ["kv_buffer_device", "kv_connector_extra_config"]),
 ]
 
 TEXTS = [

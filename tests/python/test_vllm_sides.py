@@ -342,6 +342,57 @@ def test_each_rank_has_its_own_address(monkeypatch: pytest.MonkeyPatch, name: st
     assert [options[name] for options in given] == ["10.0.0.1:7000", "10.0.0.1:7001"]
 
 
+def platform(name: str) -> Any:
+    return SimpleNamespace(is_cpu=lambda: name == "cpu", is_cuda=lambda: name == "cuda", device_name=name)
+
+
+CUDA, CPU, ROCM = map(platform, ("cuda", "cpu", "rocm"))
+
+
+@pytest.fixture
+def transports(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a node's options say of transports: of a rank's, and of the scheduler's."""
+    monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
+
+    def given(where: Any, buffers: str, **options: Any) -> dict[str, str]:
+        opened: list[dict[str, str]] = []
+        monkeypatch.setattr(config, "current_platform", where)
+        monkeypatch.setattr(engine_config, "Node", lambda options, identity: opened.append(options))
+        engine = vllm_config(options=options)
+        engine.kv_transfer_config.kv_buffer_device = buffers
+        for rank in (None, 0):
+            config.open_node(engine, kv_cache_config(), rank)
+        of_rank, of_scheduler = ({name: one[name] for name in ("transports", "require") if name in one} for one in opened)
+        assert of_rank == of_scheduler
+        return of_rank
+    return given
+
+
+def test_buffers_in_host_memory_are_tcp_s(transports: Any) -> None:
+    """An engine on a CPU has nothing else, and vLLM says so of each: there they mean nothing."""
+    assert transports(CUDA, "cpu") == {"transports": "tcp"}
+    for given in ({"transports": "tcp"}, {"transports": ["tcp"]}, {"require": "tcp"}, {"transports": "tcp", "require": ""}):
+        assert transports(CUDA, "cpu", **given) == {"transports": "tcp"} | {name: "".join(value) for name, value in given.items()}
+    for where, buffers in ((CUDA, "cuda"), (CPU, "cpu")):
+        assert transports(where, buffers) == {}
+        both = {"transports": "local,tcp", "require": "local"}
+        assert transports(where, buffers, **both) == both
+
+
+@pytest.mark.parametrize("options, named", [
+    ({"transports": "local,tcp"}, 'transports = "local,tcp"'), ({"transports": ["ucx"]}, 'transports = "ucx"'),
+    ({"require": ["local"]}, 'require = "local"'), ({"transports": "tcp", "require": "tcp,ucx"}, 'require = "tcp,ucx"'),
+])
+def test_buffers_in_host_memory_and_another_transport(transports: Any, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(config.ConfigError, match=f'^kv_buffer_device = "cpu" sends .* has {named}: make it "tcp"'):
+        transports(CUDA, "cpu", **options)
+
+
+def test_the_device_is_looked_at_before_its_buffers(transports: Any) -> None:
+    with pytest.raises(config.ConfigError, match="this engine's is on rocm"):
+        transports(ROCM, "cpu", transports="local")
+
+
 @pytest.mark.parametrize("options, status", [({}, 500), ({"error_status": 503}, 503)])
 def test_status_of_errors(options: dict[str, Any], status: int) -> None:
     assert config.error_status_of(vllm_config(options=options)) == status

@@ -9,7 +9,7 @@ from vllm.platforms import current_platform
 
 from kvferry import Node
 from kvferry.engine import config
-from kvferry.engine.config import ConfigError, Options
+from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
@@ -35,11 +35,25 @@ def options_given(vllm_config: VllmConfig) -> Options:
     return Options(vllm_config.kv_transfer_config.kv_connector_extra_config, EXTRA)
 
 
+def transports_by_buffers(vllm_config: VllmConfig) -> dict[str, str]:
+    """What vLLM's kv_buffer_device says of the library's options: through host memory, blocks of a GPU go by tcp."""
+    transfer = vllm_config.kv_transfer_config
+    if not current_platform.is_cuda() or transfer.kv_buffer_device != "cpu":
+        return {}
+    for name in ("transports", "require"):
+        given = option_text(transfer.kv_connector_extra_config.get(name, "tcp"))
+        if given not in ("tcp", ""):
+            raise ConfigError(f'kv_buffer_device = "cpu" sends blocks of a GPU through host memory, which tcp alone does, and '
+                              f'{EXTRA} has {name} = "{given}": make it "tcp", or leave kv_buffer_device out')
+    return {"transports": "tcp"}
+
+
 def check_engine(vllm_config: VllmConfig) -> None:
     """What can be told before a model is loaded."""
     if not (current_platform.is_cpu() or current_platform.is_cuda()):
         raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, and this engine's is on "
                           f"{current_platform.device_name}; vLLM's host buffers (kv_buffer_device) are not used either")
+    transports_by_buffers(vllm_config)
     if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
         raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
                           "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
@@ -57,7 +71,7 @@ def check_engine(vllm_config: VllmConfig) -> None:
 
 def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
     """The node of one worker, or the scheduler's."""
-    options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy}
+    options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy} | transports_by_buffers(vllm_config)
     options |= options_given(vllm_config).of_library(OF_CONNECTOR)
     check_engine(vllm_config)
     parallel = vllm_config.parallel_config
