@@ -55,6 +55,7 @@ static void find_calls(cuda_driver *out)
   }
   find(library, "cuMemAlloc_v2", &out->mem_alloc);
   find(library, "cuMemFree_v2", &out->mem_free);
+  find(library, "cuMemGetInfo_v2", &out->mem_get_info);
   find(library, "cuStreamSynchronize", &out->stream_synchronize);
   const void *mark = dlsym(library, "fake_cuda_seed");
   out->is_fake = mark != NULL;

@@ -15,6 +15,7 @@ typedef struct cuda_driver {
   kvf_cu_function multiply;
   kvf_cu_result (*mem_alloc)(kvf_cu_memory *address, size_t bytes);
   kvf_cu_result (*mem_free)(kvf_cu_memory address);
+  kvf_cu_result (*mem_get_info)(size_t *free_bytes, size_t *total_bytes);
   kvf_cu_result (*stream_synchronize)(kvf_cu_stream stream);
 } cuda_driver;
 

@@ -26,11 +26,14 @@
 #define FAKE_CUDA_DEVICES_MAX 8
 #define FAKE_CUDA_GRANULARITY_BYTES ((size_t)2 << 20) /* of cuMemCreate() and so on */
 #define FAKE_CUDA_POISON 0xdb
+#define FAKE_CUDA_MEMORY_BYTES ((size_t)8 << 30)
 
 /* ---- driver calls that only tests make ---- */
 
 FAKE_CUDA_API kvf_cu_result cuMemAlloc_v2(kvf_cu_memory *address, size_t bytes);
 FAKE_CUDA_API kvf_cu_result cuMemFree_v2(kvf_cu_memory address);
+/* As if nobody had allocated any: FAKE_CUDA_MEMORY_BYTES. */
+FAKE_CUDA_API kvf_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 FAKE_CUDA_API kvf_cu_result cuMemCreate(kvf_cu_allocation *allocation, size_t bytes,
                                         const kvf_cu_mem_allocation_prop *prop, unsigned long long flags);
 FAKE_CUDA_API kvf_cu_result cuCtxGetCurrent(kvf_cu_context *context);

@@ -385,6 +385,14 @@ kvf_cu_result cuMemFree_v2(kvf_cu_memory address)
   return call_end(KVF_CUDA_SUCCESS);
 }
 
+kvf_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+  BEGIN(cuMemGetInfo_v2, NEEDS_CONTEXT);
+  *free_bytes = FAKE_CUDA_MEMORY_BYTES;
+  *total_bytes = FAKE_CUDA_MEMORY_BYTES;
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
 kvf_cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 {
   BEGIN(cuMemHostAlloc, NEEDS_CONTEXT);

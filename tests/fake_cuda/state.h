@@ -20,6 +20,7 @@ KVF_CUDA_CALLS(FAKE_CUDA_SYMBOL)
   CALL(cuMemcpyBatchAsync, memcpy_batch_async) \
   CALL(cuMemAlloc_v2, )                        \
   CALL(cuMemFree_v2, )                         \
+  CALL(cuMemGetInfo_v2, )                      \
   CALL(cuMemCreate, )                          \
   CALL(cuCtxGetCurrent, )                      \
   CALL(cuCtxSynchronize, )                     \
