@@ -1,0 +1,160 @@
+/* kvferry on one GPU beside what its driver does with the same pieces: docs/gpu.md. One JSON object a line;
+ * bench/gpu/report.py makes the table. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_bench.h"
+
+#define RUN_S 180.0 /* no case begins later */
+#define CASE_LIMIT_S 30.0
+#define QUICK_LIMIT_S 60.0
+#define POLL_NS 2000000
+
+static char *reason; /* why the case's processes gave up: shared with them */
+
+void bench_give_up(const char *format, ...)
+{
+  char text[BENCH_TEXT_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  if (reason[0] == '\0') {
+    memcpy(reason, text, sizeof(text));
+  }
+  _exit(1);
+}
+
+void bench_check(const kvf_cuda *cuda, kvf_cu_result result, const char *what)
+{
+  if (result != KVF_CUDA_SUCCESS) {
+    bench_give_up("%s: %s", what, kvf_cuda_error_name(cuda, result));
+  }
+}
+
+uint64_t bench_now_ns(void)
+{
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static double seconds_of(struct timeval time)
+{
+  return (double)time.tv_sec + (double)time.tv_usec / 1e6;
+}
+
+double bench_cpu_s(void)
+{
+  struct rusage usage;
+  (void)getrusage(RUSAGE_SELF, &usage);
+  return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+  return (double)(bench_now_ns() - begin_ns) / 1e9;
+}
+
+/* P is D's child, but not when D is gone: the memory of both is free before the next case begins. */
+static void reap(pid_t group)
+{
+  (void)kill(-group, SIGKILL);
+  while (waitpid(-1, NULL, 0) > 0) {
+  }
+}
+
+static int wait_for(pid_t child, double limit_s)
+{
+  const struct timespec pause = {0, POLL_NS};
+  const uint64_t begin_ns = bench_now_ns();
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (seconds_since(begin_ns) > limit_s) {
+      (void)snprintf(reason, BENCH_TEXT_BYTES, "it was not over after %.0f s", limit_s);
+      (void)kill(-child, SIGKILL);
+      (void)waitpid(child, &status, 0);
+      return 1;
+    }
+    (void)nanosleep(&pause, NULL);
+  }
+  if (WIFSIGNALED(status) && reason[0] == '\0') {
+    (void)snprintf(reason, BENCH_TEXT_BYTES, "ended by signal %d; standard error may say why", WTERMSIG(status));
+  }
+  return status;
+}
+
+static bool run_case(const bench_case *of, const bench_settings *settings)
+{
+  reason[0] = '\0';
+  (void)fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) {
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    bench_consumer(of, settings);
+    (void)fflush(stdout);
+    _exit(0);
+  }
+  if (child < 0) {
+    bench_print_failure(of, "cannot fork");
+    return false;
+  }
+  (void)setpgid(child, child);
+  const int status = wait_for(child, settings->is_quick ? QUICK_LIMIT_S : CASE_LIMIT_S);
+  reap(child);
+  if (status != 0) {
+    bench_print_failure(of, reason[0] == '\0' ? "standard error may say why" : reason);
+  }
+  return status == 0;
+}
+
+static bool is_wanted(const bench_case *of, const bench_settings *settings, const char *only)
+{
+  char name[BENCH_TEXT_BYTES];
+  (void)snprintf(name, sizeof(name), "%s/%s", of->path, of->shape.name);
+  return strstr(name, only) != NULL && (of->is_quick || !settings->is_quick);
+}
+
+static bool run_all(bench_settings *settings, const char *only)
+{
+  const uint64_t begin_ns = bench_now_ns();
+  bool good = true;
+  for (size_t i = 0; i < bench_cases_count; i++) {
+    const bench_case *of = &bench_cases[i];
+    if (!is_wanted(of, settings, only)) {
+      continue;
+    }
+    if (seconds_since(begin_ns) > RUN_S) {
+      bench_print_failure(of, "no time was left");
+      good = false;
+    } else {
+      good = run_case(of, settings) && good;
+      settings->tells_machine = false;
+    }
+  }
+  return good;
+}
+
+int main(int argc, char **argv)
+{
+  static bench_settings whole = {false, 2.0, UINT64_MAX, 2048, true};
+  static bench_settings quick = {true, 0.0, (uint64_t)11 << 20, 64, true};
+  const bool is_quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+  const char *only = argc > 1 + (int)is_quick ? argv[1 + (int)is_quick] : "";
+  reason = mmap(NULL, BENCH_TEXT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (reason == MAP_FAILED || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    (void)fprintf(stderr, "gpu_bench: cannot watch its processes\n");
+    return 1;
+  }
+  return run_all(is_quick ? &quick : &whole, only) ? 0 : 1;
+}
