@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/versions)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 coverage:1 engines:16 engine-mutants:2 versions:2 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 engine-mutants:2 versions:2 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -145,6 +145,12 @@ part_fuzz() {
 part_sim() {
   step "simulator, 2 minutes of fresh seeds" - tools/dev/sim.sh --seconds 120
   step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
+}
+
+# By another driver than the tests' own, as on a machine that has one: the same fake once more.
+part_gpu() {
+  setup_c
+  step "tools/gpu/run, on a fake" - tools/gpu/run --fake
 }
 
 part_coverage() {
