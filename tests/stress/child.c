@@ -16,7 +16,8 @@ int stress_child_main(void)
 {
   static stress_site site;
   stress_setting setting;
-  pthread_t threads[2];
+  stress_threads engine = {.count = 0};
+  stress_threads poller = {.count = 0};
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   stress_seed((uint64_t)getpid());
   if (!child_receive(STDIN_FILENO, &setting, sizeof(setting))) {
@@ -24,17 +25,24 @@ int stress_child_main(void)
   }
   stress_mix_now = setting.churn ? &stress_churn_mix : &stress_rain_mix;
   stress_offer_to(STDIN_FILENO);
-  if (!stress_site_open(&site, &setting) || pthread_create(&threads[0], NULL, stress_produce, &site) != 0 ||
-      pthread_create(&threads[1], NULL, stress_produce_poll, &site) != 0) {
+  if (setting.devices) {
+    stress_devices_begin();
+  }
+  if (!stress_site_open(&site, &setting)) {
     return EXIT_FAILURE;
+  }
+  stress_begin(&engine, stress_produce, &site);
+  stress_begin(&poller, stress_produce_poll, &site);
+  if (setting.devices && !setting.churn) {
+    stress_begin(&engine, stress_shake_device, NULL);
   }
   struct pollfd parent = {.fd = STDIN_FILENO, .events = POLLIN}; /* it writes no more: readable means that it hung up */
   while (atomic_load(&stress_wrong) == 0 && poll(&parent, 1, 5) == 0) {
   }
   atomic_store(&stress_stop, true);
-  (void)pthread_join(threads[0], NULL);
+  stress_join(&engine);
   atomic_store(&stress_last, true);
-  (void)pthread_join(threads[1], NULL);
+  stress_join(&poller);
   stress_site_close(&site);
   return atomic_load(&stress_wrong) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

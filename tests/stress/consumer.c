@@ -103,7 +103,8 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
                                    .ticket_bytes = ticket->bytes,
                                    .prompt = stress_prompt(ticket->seed, ticket->count),
                                    .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
-                                   .user = load->id ^ 2};
+                                   .user = load->id ^ 2,
+                                   .after = stress_point(site)};
   kvf_status status = kvf_request_begin(site->node, load->id);
   if (status == KVF_OK) {
     status = kvf_load_start(site->node, &request);

@@ -66,7 +66,8 @@ static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease
     stress_sleep_us(kvf_prng_below(prng, 1000));
   }
   fill(site, lease, ticket->seed);
-  kvf_status status = kvf_lease_publish(site->node, &lease->lease, &blocks, &prompt, NULL, lease->lease.id ^ 1);
+  kvf_status status =
+      kvf_lease_publish(site->node, &lease->lease, &blocks, &prompt, stress_point(site), lease->lease.id ^ 1);
   if (status != KVF_OK) {
     if (status != KVF_INVALID) { /* the memory is not registered just now */
       stress_fail("P6", "publish: %s", kvf_status_name(status));

@@ -1,6 +1,7 @@
 /* Many threads on the public interface of several nodes in one process, and one more in a child process, while faults
  * rain: leases that end early, aborts, nodes closed and opened again on the same address, connections cut, strangers, a
- * producer process that is stopped or killed. Meant to be run with TSan. What must hold all the while:
+ * producer process that is stopped or killed; with --memory cuda half of the nodes have a fake GPU's memory, and its
+ * driver has faults. Meant to be run with TSan. What must hold all the while:
  *
  *   P1  bytes that a load calls good are those of its prompt
  *   P2  an outcome comes by the load's deadline (with room for a busy machine)
@@ -28,6 +29,7 @@
 #define STRESS_BLOCK_TOKENS 16
 #define STRESS_TICKET_BLOCKS 6
 #define STRESS_TICKET_BYTES 2048
+#define STRESS_QUEUED_MAX 64 /* kernels of an engine, before it waits */
 #define STRESS_LEASES 64
 #define STRESS_LOADS 64
 
@@ -67,6 +69,7 @@ void stress_join(stress_threads *threads);
 typedef struct stress_residue {
   uint64_t heap_bytes;
   uint64_t resident_bytes; /* told, not checked: allocators keep pages */
+  uint64_t events;         /* of the driver's */
   uint64_t fds;
   uint64_t threads;
 } stress_residue;
@@ -100,7 +103,7 @@ kvf_prompt stress_prompt(uint64_t seed, uint32_t count);
 void stress_offer(const stress_ticket *ticket);
 void stress_offer_to(int channel);
 
-/* ---- site.c: a node, its engine's memory, and how it is restarted ---- */
+/* ---- site.c: a node, its engine's blocks, and how it is restarted ---- */
 
 typedef struct stress_lease {
   kvf_lease lease; /* id 0: unused */
@@ -134,6 +137,7 @@ typedef struct stress_setting {
   char key_file[64]; /* empty: none; else everything is inside TLS */
   bool consumer;
   bool churn;
+  bool devices;    /* its memory may be a GPU's; drawn anew with each node */
   bool ends_early; /* a producer that takes the blocks of every lease back early */
 } stress_setting;
 
@@ -143,8 +147,11 @@ typedef struct stress_site {
   pthread_rwlock_t life; /* held for writing while the node is closed and opened; else for reading around each call */
   kvf_node *node;        /* NULL: it could not be opened */
 
-  pthread_mutex_t lock; /* the engine's: all below. May be held around calls, never taken before `life`. */
-  uint64_t *pool[STRESS_REGIONS];
+  pthread_mutex_t lock;           /* the engine's: all below. May be held around calls, never taken before `life`. */
+  uint64_t *pool[STRESS_REGIONS]; /* this, and whose it is, changes only while the node is closed */
+  bool on_device;                 /* no pointer reads it */
+  atomic_uint queued;             /* there: kernels */
+  kvf_ordering_point point;       /* there: the engine's stream */
   bool used[STRESS_BLOCKS];
   stress_lease leases[STRESS_LEASES];
   stress_load loads[STRESS_LOADS];
@@ -168,11 +175,23 @@ void stress_site_unregister(stress_site *site, kvf_prng *prng);
  */
 bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks);
 void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t count);
-/* The bytes of the prompt's block at that position, or those of nobody (seed 0). */
-void stress_fill(stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
-bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
 
 uint64_t stress_site_stat(stress_site *site, const char *name);
+
+/* ---- memory.c: the bytes of blocks, the host's or a GPU's ---- */
+
+/* False: no memory. */
+bool stress_pool_open(stress_site *site);
+void stress_pool_close(stress_site *site);
+/* The bytes of the prompt's block at that position, or those of nobody (seed 0). On a GPU they are there later. */
+void stress_fill(stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
+bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
+/* It has nobody's, when all before this is done; else P4 is broken. */
+void stress_expect_untouched(stress_site *site, uint32_t block);
+/* For a publication or a load that is to come after all this. NULL: it is done. */
+const kvf_ordering_point *stress_point(const stress_site *site);
+/* Draws what the GPUs of this process are like. Before any site. */
+void stress_devices_begin(void);
 
 /* ---- the threads; each runs until stress_stop, those that poll until stress_last and their site is idle ---- */
 
@@ -183,6 +202,7 @@ void *stress_consume_poll(void *context); /* a stress_site */
 void *stress_look(void *context);         /* statistics and the like, of a stress_sites */
 void *stress_rain(void *context);         /* faults, of a stress_sites */
 void *stress_child(void *context);        /* a stress_setting */
+void *stress_shake_device(void *unused);  /* faults of the driver and of its device 0 */
 
 /* All sites of the parent, for stress_look() and stress_rain(). */
 typedef struct stress_sites {
@@ -225,6 +245,7 @@ extern const stress_mix stress_churn_mix; /* churn.c */
 
 typedef struct stress_churn_order {
   uint64_t loads;
+  bool devices;
   bool tls; /* and rotation of its keys */
   bool ipv6;
 } stress_churn_order;
