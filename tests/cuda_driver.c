@@ -19,23 +19,36 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows 
 static cuda_driver driver;
 static bool is_open;
 
-void cuda_driver_give_up(const char *call, const char *file, int line)
+_Noreturn static void give_up(const char *why)
 {
-  (void)fprintf(stderr, "%s:%d: %s has failed\n", file, line, call);
+  (void)fprintf(stderr, "CUDA's driver %s: %s\n", cuda_driver_library(), why);
   abort();
+}
+
+void cuda_driver_expect(kvf_cu_result result, const char *call, const char *file, int line)
+{
+  if (result != KVF_CUDA_SUCCESS) {
+    const char *name = driver.cuda != NULL ? kvf_cuda_error_name(driver.cuda, result) : "";
+    (void)fprintf(stderr, "%s:%d: %s: %s (%d)\n", file, line, call, name, (int)result);
+    abort();
+  }
+}
+
+bool cuda_driver_is_named(void)
+{
+  return getenv("KVFERRY_TEST_CUDA_LIBRARY") != NULL;
 }
 
 const char *cuda_driver_library(void)
 {
-  const char *named = getenv("KVFERRY_TEST_CUDA_LIBRARY");
-  return named != NULL ? named : FAKE_CUDA_LIBRARY;
+  return cuda_driver_is_named() ? getenv("KVFERRY_TEST_CUDA_LIBRARY") : FAKE_CUDA_LIBRARY;
 }
 
 static void find(void *library, const char *symbol, void *field)
 {
   void *found = dlsym(library, symbol);
   if (found == NULL) {
-    cuda_driver_give_up(symbol, __FILE__, __LINE__);
+    give_up(symbol);
   }
   memcpy(field, &found, sizeof(found));
 }
@@ -43,7 +56,7 @@ static void find(void *library, const char *symbol, void *field)
 static void enter(const cuda_driver *one, kvf_cuda_stay *stay)
 {
   if (kvf_cuda_enter(one->cuda, one->context, stay) != KVF_OK) {
-    cuda_driver_give_up("enter", __FILE__, __LINE__);
+    give_up("its context cannot be entered");
   }
 }
 
@@ -51,7 +64,7 @@ static void find_calls(cuda_driver *out)
 {
   void *library = dlopen(cuda_driver_library(), RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
-    cuda_driver_give_up("dlopen", __FILE__, __LINE__);
+    give_up("it cannot be loaded");
   }
   find(library, "cuMemAlloc_v2", &out->mem_alloc);
   find(library, "cuMemFree_v2", &out->mem_free);
@@ -69,16 +82,20 @@ static void make(cuda_driver *out)
   kvf_cu_module module;
   if (kvf_cuda_load(cuda_driver_library(), &out->cuda, message) != KVF_OK ||
       kvf_cuda_context_retain(out->cuda, &out->cuda->devices[0], &out->context, message) != KVF_OK) {
-    cuda_driver_give_up(message, __FILE__, __LINE__);
+    give_up(message);
   }
   find_calls(out);
   enter(out, &stay);
   cuda_driver_must(out->cuda->api.stream_create_with_priority(&out->stream, KVF_CU_STREAM_NON_BLOCKING, 0));
-  if (out->cuda->api.module_load_data(&module, cuda_kernels_ptx) != KVF_CUDA_SUCCESS) {
-    cuda_driver_must(out->cuda->api.module_load_data(&module, "a fake takes any, also when it takes no PTX"));
+  /* A fake has them all, also when it takes no PTX. */
+  const char *text = out->is_fake ? "any" : cuda_kernels_ptx;
+  kvf_cu_result result = out->cuda->api.module_load_data(&module, text);
+  if (result == KVF_CUDA_SUCCESS) {
+    cuda_driver_must(out->cuda->api.module_get_function(&out->fill, module, "test_fill"));
+    cuda_driver_must(out->cuda->api.module_get_function(&out->multiply, module, "test_multiply"));
+  } else {
+    (void)fprintf(stderr, "kernels of the tests: %s\n", kvf_cuda_error_name(out->cuda, result));
   }
-  cuda_driver_must(out->cuda->api.module_get_function(&out->fill, module, "test_fill"));
-  cuda_driver_must(out->cuda->api.module_get_function(&out->multiply, module, "test_multiply"));
   kvf_cuda_leave(&stay);
 }
 
@@ -133,6 +150,9 @@ void cuda_driver_copy(void *to, const void *from, size_t bytes)
 void cuda_driver_fill(kvf_cu_stream stream, void *to, size_t bytes, uint8_t value, uint64_t delay_ns)
 {
   const cuda_driver *one = cuda_driver_open();
+  if (one->fill == NULL) {
+    give_up("it takes no kernels");
+  }
   uint64_t values[] = {(uintptr_t)to, bytes, value, delay_ns};
   void *arguments[] = {&values[0], &values[1], &values[2], &values[3]};
   const uint64_t needed = (bytes + FILL_THREADS - 1) / FILL_THREADS;

@@ -11,7 +11,7 @@ typedef struct cuda_driver {
   bool is_linked;         /* it is the fake that the program is linked with */
   kvf_cu_context context; /* the primary one, kept */
   kvf_cu_stream stream;
-  kvf_cu_function fill; /* cuda_kernels.cu */
+  kvf_cu_function fill; /* cuda_kernels.cu; NULL: a real driver that does not take them */
   kvf_cu_function multiply;
   kvf_cu_result (*mem_alloc)(kvf_cu_memory *address, size_t bytes);
   kvf_cu_result (*mem_free)(kvf_cu_memory address);
@@ -19,12 +19,13 @@ typedef struct cuda_driver {
   kvf_cu_result (*stream_synchronize)(kvf_cu_stream stream);
 } cuda_driver;
 
-#define cuda_driver_must(result) \
-  ((result) == KVF_CUDA_SUCCESS ? (void)0 : cuda_driver_give_up(#result, __FILE__, __LINE__))
-_Noreturn void cuda_driver_give_up(const char *call, const char *file, int line);
+#define cuda_driver_must(result) cuda_driver_expect(result, #result, __FILE__, __LINE__)
+void cuda_driver_expect(kvf_cu_result result, const char *call, const char *file, int line);
 
 /* For the option cuda_library. */
 const char *cuda_driver_library(void);
+/* Whether the variable names one: then processes may take a second to start, and a while to end. */
+bool cuda_driver_is_named(void);
 /* The same for all of the process. Its context does not become the thread's. */
 const cuda_driver *cuda_driver_open(void);
 /* Its context is the thread's from here on. */

@@ -21,7 +21,7 @@ extern "C" __global__ void test_fill(uint8_t *to, uint64_t bytes, uint64_t value
 }
 
 // c = a x b, squares of n numbers a row, n a multiple of 32: blocks of 32 x 32 threads, n / 32 of them in x and in y.
-extern "C" __global__ void test_multiply(const float *a, const float *b, float *c, uint64_t n)
+extern "C" __global__ __launch_bounds__(1024) void test_multiply(const float *a, const float *b, float *c, uint64_t n)
 {
   __shared__ float left[32][32];
   __shared__ float right[32][32];

@@ -58,8 +58,6 @@ static void fail(const char *what)
   abort();
 }
 
-/* ---- pieces ---- */
-
 /* ---- CUDA's ---- */
 
 #define CUDA_PIECES_MAX 1024

@@ -1,13 +1,16 @@
 #include <sys/mman.h>
 
+#include "../cuda_driver.h"
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "pair.h"
 #include "test.h"
 
 #define ROUNDS (SANITIZED ? 25 : 100)
-#define CONSUMERS (SANITIZED ? 10 : 30)
-#define DETECT_NS (50 * KVF_NS_PER_MS) /* what a transport may take to notice that a process is dead */
+#define CONSUMERS (SANITIZED || cuda_driver_is_named() ? 10 : 30)
+/* What a transport may take to notice that a process is dead; a real device's memory takes its time to be given back.
+ */
+#define DETECT_NS ((cuda_driver_is_named() ? 2000 : 50) * KVF_NS_PER_MS)
 
 static node_shape producer_shape(void)
 {

@@ -5,6 +5,8 @@
 
 #include "stress.h"
 
+#define REGISTER_TRIES_MAX 100
+
 /* ---- blocks ---- */
 
 bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks)
@@ -101,7 +103,8 @@ static kvf_status register_pool(stress_site *site)
                               .memory = site->on_device ? KVF_MEMORY_CUDA : KVF_MEMORY_HOST};
   }
   kvf_status status = kvf_node_register(site->node, regions, STRESS_REGIONS);
-  while (status == KVF_TRANSFER_SETUP && site->on_device) { /* a failing export leaves out its only transport */
+  /* A failing export leaves out its only transport. */
+  for (int i = 0; i < REGISTER_TRIES_MAX && status == KVF_TRANSFER_SETUP && site->on_device; i++) {
     status = kvf_node_register(site->node, regions, STRESS_REGIONS);
   }
   return status;
@@ -162,7 +165,9 @@ void stress_site_restart(stress_site *site)
   site->node = NULL;
   if (site->setting.devices) { /* other memory, maybe of the other kind */
     stress_pool_close(site);
-    (void)stress_pool_open(site);
+    if (!stress_pool_open(site)) {
+      stress_fail("P6", "no memory for another pool");
+    }
   }
   (void)pthread_mutex_lock(&site->lock);
   for (uint32_t i = 0; i < STRESS_BLOCKS; i++) {

@@ -25,6 +25,8 @@
 #define HEAP_SLACK_BYTES_EXACT 1024
 /* An event of the driver's and what the library has around it: as many are kept as have ever been needed at a time. */
 #define EVENT_BYTES 256
+#define EVENTS_MAX (SITES * (STRESS_LEASES + STRESS_LOADS)) /* more that are kept than could be open at once: a leak \
+                                                             */
 
 atomic_bool stress_stop;
 atomic_bool stress_last;
@@ -251,7 +253,8 @@ void stress_check_residue(const stress_residue *before, uint64_t cached_bytes)
   tell_residue("resident, bytes", before->resident_bytes, after.resident_bytes);
   tell_residue("descriptors", before->fds, after.fds);
   tell_residue("threads", before->threads, after.threads);
-  if (after.fds > before->fds || after.threads > before->threads ||
+  tell_residue("events of the driver", before->events, after.events);
+  if (after.fds > before->fds || after.threads > before->threads || after.events > before->events + EVENTS_MAX ||
       after.heap_bytes > before->heap_bytes + slack_bytes) {
     stress_fail("P6", "something was left behind");
   }
