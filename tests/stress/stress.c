@@ -25,9 +25,7 @@
 #define HEAP_SLACK_BYTES_EXACT 1024
 /* An event of the driver's and what the library has around it: as many are kept as have ever been needed at a time. */
 #define EVENT_BYTES 256
-#define EVENTS_MAX                                                                                            \
-  ((uint64_t)SITES * (STRESS_LEASES + STRESS_LOADS)) /* more that are kept than could be open at once: a leak \
-                                                      */
+#define EVENTS_MAX ((uint64_t)SITES * (STRESS_LEASES + STRESS_LOADS)) /* more than could be open at once: a leak */
 
 atomic_bool stress_stop;
 atomic_bool stress_last;
