@@ -92,24 +92,27 @@ TEST(test_ticket_bombs)
 TEST(test_welcome_fails_cleanly)
 {
   kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
+  kvf_part part = {
+      .unit_bytes = 4, .row_bytes = 4, .head_bytes = 64, .rows = 16, .block_tokens = 16, .heads = 1, .heads_total = 1};
   kvf_welcome welcome = {.ranks = 1,
                          .block_tokens = 16,
                          .regions_count = 1,
                          .regions = &region,
+                         .layout = {.parts = &part, .parts_count = 1, .share = {.heads = 1, .heads_total = 1}},
                          .transports_count = 2,
                          .transports = {{.name = "local", .description = (uint8_t *)text, .description_bytes = 3},
                                         {.name = "tcp", .description = (uint8_t *)text, .description_bytes = 4}}};
-  uint8_t body[200];
+  uint8_t body[300];
   size_t bytes = 0;
   allocation_fail(0, 0);
   assert_int_equal(kvf_welcome_encode(&welcome, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(allocation_count(), 0);
-  for (long fail = 1; fail <= 4; fail++) {
+  for (long fail = 1; fail <= 5; fail++) {
     kvf_welcome out = {.rank = 77};
     allocation_fail(fail - 1, 1);
     kvf_status status = kvf_welcome_decode(body, bytes, &out);
-    assert_int_equal(status, fail <= 3 ? KVF_NO_MEMORY : KVF_OK);
-    assert_int_equal(out.regions != NULL, fail > 3); /* nothing is left to be freed */
+    assert_int_equal(status, fail <= 4 ? KVF_NO_MEMORY : KVF_OK);
+    assert_int_equal(out.regions != NULL, fail > 4); /* nothing is left to be freed */
     if (status == KVF_OK) {
       kvf_welcome_free(&out);
     }
