@@ -59,7 +59,7 @@ def decoders(base: Connector, cores: str) -> list[EngineSpec]:
                    args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
         EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS, args=TYPED_ERRORS),
-        EngineSpec("D-fence", FAST, base.with_mutant("fence_unchecked"), cores, D_BLOCKS),
+        EngineSpec("D-fence", FAST, base.with_mutant("stale_unnoticed"), cores, D_BLOCKS),
         EngineSpec("D-prompt", FAST, base.with_mutant("prompt_unchecked"), cores, D_BLOCKS),
     ]
 
