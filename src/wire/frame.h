@@ -11,7 +11,7 @@
 
 #include "kvferry/status.h"
 
-#define KVF_PROTOCOL_VERSION 5
+#define KVF_PROTOCOL_VERSION 6
 
 #define KVF_FRAME_HEADER_BYTES 8
 #define KVF_FRAME_BODY_BYTES_MAX 262144
@@ -31,6 +31,9 @@ typedef enum kvf_frame_type {
   KVF_FRAME_LEASE_STATES = 7,
   KVF_FRAME_PING = 8,
   KVF_FRAME_PONG = 9,
+  /* Control connection: find_message.h */
+  KVF_FRAME_FIND = 10,
+  KVF_FRAME_FOUND = 11,
   /* Data connection: data_message.h */
   KVF_FRAME_DATA_CHALLENGE = 16,
   KVF_FRAME_DATA_HELLO = 17,

@@ -7,6 +7,7 @@
 
 #include "fuzz.h"
 #include "wire/data_message.h"
+#include "wire/find_message.h"
 #include "wire/frame.h"
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
@@ -38,6 +39,8 @@ SAME_AGAIN(proof)
 SAME_AGAIN(refused)
 SAME_AGAIN(leases)
 SAME_AGAIN(lease_states)
+SAME_AGAIN(find)
+SAME_AGAIN(found)
 SAME_AGAIN(data_challenge)
 SAME_AGAIN(data_hello)
 SAME_AGAIN(data_ready)
@@ -342,6 +345,22 @@ static size_t seed_ping(uint8_t *out)
   return bytes;
 }
 
+static size_t seed_find(uint8_t *out)
+{
+  const kvf_find find = {.id = 1, .tag = {1, 2, 3}};
+  size_t bytes = 0;
+  fuzz_check(kvf_find_encode(&find, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
+static size_t seed_found(uint8_t *out)
+{
+  const kvf_found found = {.id = 1, .status = KVF_FOUND_TICKET, .text = "kvf2.a.b", .text_bytes = 8};
+  size_t bytes = 0;
+  fuzz_check(kvf_found_encode(&found, out, sizeof(again), &bytes) == KVF_OK);
+  return bytes;
+}
+
 static size_t seed_24(uint8_t *out)
 {
   return seed_ones(out, KVF_DATA_TRAILER_BYTES_MAX);
@@ -436,7 +455,8 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer}, {take_welcome, seed_parts},
+    {take_ucx_answer, seed_ucx_answer}, {take_welcome, seed_parts},         {take_find, seed_find},
+    {take_found, seed_found},
 };
 
 bool fuzz_seed(unsigned i, fuzz_seed_out *out)
