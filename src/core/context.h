@@ -12,7 +12,15 @@
 #define KVF_LOG_LINES_PER_S 5
 
 /* What the timers of the node's wheel are part of. */
-enum { KVF_TIMER_SESSION, KVF_TIMER_PEER, KVF_TIMER_KNOWN, KVF_TIMER_REQUEST, KVF_TIMER_LOAD, KVF_TIMER_SLICE };
+enum {
+  KVF_TIMER_SESSION,
+  KVF_TIMER_PEER,
+  KVF_TIMER_KNOWN,
+  KVF_TIMER_REQUEST,
+  KVF_TIMER_FIND,
+  KVF_TIMER_LOAD,
+  KVF_TIMER_SLICE
+};
 
 /* Nonces, tokens and ids from a secret that the runtime draws from the operating system: SHA-256 in counter mode, so
  * that the core stays free of I/O and a simulated world is replayable from its secret. The runtime stirs it before what
@@ -33,7 +41,9 @@ typedef struct kvf_context {
   kvf_config config;
   kvf_incarnation incarnation;
   kvf_key key;
-  kvf_key other_key;              /* bytes == 0: none */
+  kvf_key other_key;          /* bytes == 0: none */
+  kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, ours first */
+  uint32_t macs_count;
   uint8_t compat[KVF_HASH_BYTES]; /* kvf_context_compat() */
   kvf_entropy entropy;
   kvf_logger logger;

@@ -11,6 +11,15 @@
 /* Timers that one tick looks at, and as many leases. */
 #define TICK_ITEMS_MAX 1024
 
+static kvf_status init_macs(kvf_context *context)
+{
+  kvf_status status = kvf_mac_init(&context->macs[context->macs_count++], &context->key);
+  if (status == KVF_OK && context->other_key.bytes > 0) {
+    status = kvf_mac_init(&context->macs[context->macs_count++], &context->other_key);
+  }
+  return status;
+}
+
 static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
 {
   kvf_context *context = &core->context;
@@ -24,7 +33,10 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
   (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
   kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);
-  return status == KVF_OK ? kvf_context_compat(&context->config, context->compat) : status;
+  if (status == KVF_OK) {
+    status = kvf_context_compat(&context->config, context->compat);
+  }
+  return status == KVF_OK ? init_macs(context) : status;
 }
 
 /* The transports of the option `transports`, in its order. */
@@ -64,7 +76,8 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   }
   kvf_wheel_init(&core->context.wheel, now_ns);
   kvf_conns_init(&core->context.conns);
-  kvf_sessions_init(&core->sessions, &core->context, &core->leases);
+  kvf_offers_init(&core->offers, &core->context, &core->leases);
+  kvf_sessions_init(&core->sessions, &core->context, &core->leases, &core->offers);
   kvf_peers_init(&core->peers, &core->context);
   core->peers.is_control = config->is_control;
   list_transports(core);
@@ -141,9 +154,13 @@ void kvf_core_free(kvf_core *core)
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
   kvf_conns_free(&core->context.conns);
+  kvf_offers_free(&core->offers);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
   kvf_welcome_free(&core->context.welcome);
+  for (uint32_t i = 0; i < KVF_KEYS_MAX; i++) {
+    kvf_mac_free(&core->context.macs[i]);
+  }
   kvf_forget(&core->context.key, sizeof(core->context.key));
   kvf_forget(&core->context.other_key, sizeof(core->context.other_key));
   kvf_forget(&core->context.entropy, sizeof(core->context.entropy));
@@ -251,6 +268,12 @@ kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *
 {
   /* A control node has published nothing, and has no fence table to store to. */
   return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
+}
+
+kvf_status kvf_core_ticket_offer(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, const char *text,
+                                 size_t text_bytes)
+{
+  return kvf_offers_add(&core->offers, now_ns, &ticket->lease, &ticket->prompt, text, text_bytes);
 }
 
 kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
@@ -570,6 +593,9 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   }
   if (kvf_lease_table_next_store(&core->leases, &out->store)) {
     out->kind = KVF_EFFECT_STORE;
+    if ((out->store.entry.word & 1) == 0) { /* the lease has ended */
+      kvf_offers_lease_ended(&core->offers, out->store.slot);
+    }
   } else if (kvf_loads_next_cancel(&core->loads, &out->read)) {
     out->kind = KVF_EFFECT_CANCEL;
   } else if (kvf_loads_next_read(&core->loads, now_ns, &out->read)) {

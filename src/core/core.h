@@ -83,6 +83,9 @@ KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *l
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                          const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool incomplete);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
+/* `ticket` is what `text`, which is copied, says. */
+KVF_MUST_USE kvf_status kvf_core_ticket_offer(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket,
+                                              const char *text, size_t text_bytes);
 
 /* `sources` have been decoded with the node's key, and have their digests. `point` is any number that no other load has
  * had, of what must be before a byte is written: kvf_core_on_point(); 0: nothing. */

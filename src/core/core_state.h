@@ -5,6 +5,7 @@
 #include "core/lease_slots.h"
 #include "core/lease_table.h"
 #include "core/load.h"
+#include "core/offers.h"
 #include "core/peer.h"
 #include "core/request.h"
 #include "core/session.h"
@@ -17,6 +18,7 @@ struct kvf_core {
   kvf_requests requests;
   kvf_lease_slots slots;
   kvf_lease_table leases;
+  kvf_offers offers;
   kvf_pool pool;
   kvf_loads loads;
   uint32_t engine_ranks;

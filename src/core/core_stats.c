@@ -64,6 +64,9 @@ static void put_leases(writer *to, const kvf_core *core)
   put(to, "leases_ended", "abandoned", counters->ended[KVF_LEASE_END_ABANDONED], false);
   put(to, "leases_ended", "expired", counters->ended[KVF_LEASE_END_EXPIRED], false);
   put(to, "leases_ended", "revoked", counters->ended[KVF_LEASE_END_REVOKED], false);
+  gauge(to, "offers_open", HASH_CNT(by_slot, core->offers.by_slot));
+  counter(to, "offers_made", core->offers.counters.made);
+  counter(to, "offers_given", core->offers.counters.given);
   counter(to, "late_acknowledgements", counters->late_acknowledgements);
   counter(to, "late_renewals", counters->late_renewals);
 }
@@ -116,6 +119,8 @@ static void put_peers(writer *to, const kvf_core *core)
   counter(to, "sessions_abandoned", sessions->abandoned);
   counter(to, "sessions_evicted", sessions->evicted);
   counter(to, "sessions_unread", sessions->unread);
+  counter(to, "finds_heard", sessions->finds);
+  counter(to, "finds_refused", sessions->finds_refused);
 }
 
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)

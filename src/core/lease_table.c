@@ -416,6 +416,13 @@ kvf_status kvf_lease_table_authorize(const kvf_lease_table *table, uint64_t now_
   return KVF_OK;
 }
 
+bool kvf_lease_table_holds(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease)
+{
+  kvf_lease_entry *entry;
+  const kvf_lease_state state = look_up(table, now_ns, lease, &entry);
+  return entry != NULL && state != KVF_LEASE_STATE_ENDED;
+}
+
 /* ---- time ---- */
 
 /* In groups, so that the entries of a group are fetched from memory together. */

@@ -117,6 +117,9 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
  * exactly once. */
 bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out);
 
+/* Whether this lease has been published, complete or not, and has not ended. */
+bool kvf_lease_table_holds(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
+
 /* Whether a reader that shows this lease may read these positions; if so turns them into block ids
  * (items[i].remote_block, else unspecified). KVF_LEASE_UNKNOWN, KVF_NOT_PUBLISHED, KVF_LEASE_EXPIRED: as it stands.
  * KVF_INVALID: a position that the lease does not have, or that has no block. */

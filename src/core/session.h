@@ -1,5 +1,6 @@
 /* Sessions: the accepted side of control connections. A consumer's node says hello, both sides prove the key, then it
- * renews and finishes leases and pings. Nothing is told, allocated by its wish, or done before it has proved the key.
+ * renews and finishes leases, asks for tickets and pings. Nothing is told, allocated by its wish, or done before it has
+ * proved the key.
  * Who says that it only checks (KVF_ROLE_CHECK) is told versions and transports, and may ping, no more.
  */
 #ifndef KVF_CORE_SESSION_H
@@ -10,6 +11,7 @@
 #include "core/conn.h"
 #include "core/context.h"
 #include "core/lease_table.h"
+#include "core/offers.h"
 #include "wire/address.h"
 
 /* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */
@@ -17,6 +19,10 @@
 
 /* What a node makes up in PONGs, for all who check it together; beyond it a PONG has no bytes. */
 #define KVF_CHECK_BYTES_PER_S (64u << 20)
+
+/* How often a session may ask for a ticket, a second's worth at once; beyond it there is none. As many as a consumer
+ * has open at most (KVF_FINDS_MAX), since it asks for all of them again when it has lost its connection. */
+#define KVF_FINDS_PER_S 1000u
 
 typedef enum kvf_session_state { KVF_SESSION_WAIT_HELLO, KVF_SESSION_WAIT_PROOF, KVF_SESSION_OPEN } kvf_session_state;
 
@@ -32,6 +38,7 @@ struct kvf_session {
   kvf_key key;           /* of this session */
   kvf_incarnation client;
   uint8_t role;
+  kvf_budget find_budget;
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
   uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
@@ -46,12 +53,15 @@ typedef struct kvf_session_counters {
   uint64_t abandoned; /* by their peer, before the handshake had ended */
   uint64_t evicted;
   uint64_t protocol_errors;
-  uint64_t unread; /* their peer asked and asked, and did not read the answers */
+  uint64_t unread;        /* their peer asked and asked, and did not read the answers */
+  uint64_t finds;         /* for which an offer was looked for */
+  uint64_t finds_refused; /* beyond KVF_FINDS_PER_S */
 } kvf_session_counters;
 
 typedef struct kvf_sessions {
   kvf_context *context;
   kvf_lease_table *leases;
+  kvf_offers *offers;
   kvf_session *by_id; /* the open ones */
   kvf_list unproven;
   kvf_list open;
@@ -61,7 +71,7 @@ typedef struct kvf_sessions {
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases);
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases, kvf_offers *offers);
 void kvf_sessions_free(kvf_sessions *sessions);
 
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */

@@ -19,18 +19,24 @@ void control_options_init(control_options *options)
   options->config.block_tokens = 16;
 }
 
-static void open_side(control_side *side, const control_options *options, const char *key, const char *model,
-                      uint8_t name, bool is_control)
+static void set_key(kvf_key *key, const char *text)
+{
+  if (text != NULL) {
+    key->bytes = strlen(text);
+    memcpy(key->data, text, key->bytes);
+  }
+}
+
+static void open_side(control_side *side, const control_options *options, const char *key, const char *other_key,
+                      const char *model, uint8_t name, bool is_control)
 {
   kvf_core_config config = {.options = options->config, .is_control = is_control};
   memset(side, 0, sizeof(*side));
   assert_int_equal(kvf_config_identity(&config.options, "model", model), KVF_OK);
   memset(&config.incarnation, name, sizeof(config.incarnation));
   memset(config.secret, name, sizeof(config.secret));
-  if (key != NULL) {
-    config.key.bytes = strlen(key);
-    memcpy(config.key.data, key, config.key.bytes);
-  }
+  set_key(&config.key, key);
+  set_key(&config.other_key, other_key);
   config.logger = (kvf_logger){.fn = keep_log, .context = side, .level = KVF_LOG_DEBUG};
   assert_int_equal(kvf_core_init(&side->core, &config, 1000 * MS), KVF_OK);
 }
@@ -60,8 +66,8 @@ void control_world_open(const control_options *options)
   memset(&world, 0, sizeof(world));
   world.is_open = true;
   world.now_ns = 1000 * MS;
-  open_side(&world.consumer, options, options->consumer_key, options->consumer_model, 'c', options->control);
-  open_side(&world.producer, options, options->producer_key, "m", 'p', false);
+  open_side(&world.consumer, options, options->consumer_key, NULL, options->consumer_model, 'c', options->control);
+  open_side(&world.producer, options, options->producer_key, options->producer_other_key, "m", 'p', false);
   control_set_memory(&world.consumer);
   if (!options->without_memory) {
     control_set_memory(&world.producer);

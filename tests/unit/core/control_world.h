@@ -39,6 +39,7 @@ extern control_world world;
 typedef struct control_options {
   const char *consumer_key; /* NULL: none */
   const char *producer_key;
+  const char *producer_other_key;
   const char *consumer_model;
   bool control;        /* the consumer is a control node */
   bool without_memory; /* the producer has registered none: control_set_memory() */

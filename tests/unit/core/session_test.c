@@ -57,8 +57,9 @@ CONTROL_TEST(strangers_cannot_take_all_places)
 
 CONTROL_TEST(anything_but_a_hello_is_refused)
 {
-  const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF,        KVF_FRAME_WELCOME, KVF_FRAME_LEASES,
-                                  KVF_FRAME_PING,      KVF_FRAME_LEASE_STATES, KVF_FRAME_HELLO};
+  const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF, KVF_FRAME_WELCOME,
+                                  KVF_FRAME_LEASES,    KVF_FRAME_PING,  KVF_FRAME_LEASE_STATES,
+                                  KVF_FRAME_FIND,      KVF_FRAME_FOUND, KVF_FRAME_HELLO};
   open_world(64);
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
     uint8_t garbage[40] = {1, 2, 3};
@@ -190,7 +191,8 @@ CONTROL_TEST(either_key_is_taken)
 /* Who has the key may not send what he likes either. */
 CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
 {
-  static const kvf_frame_type types[] = {KVF_FRAME_LEASES, KVF_FRAME_PING, KVF_FRAME_HELLO, KVF_FRAME_PONG};
+  static const kvf_frame_type types[] = {KVF_FRAME_LEASES, KVF_FRAME_FIND,  KVF_FRAME_PING,
+                                         KVF_FRAME_HELLO,  KVF_FRAME_FOUND, KVF_FRAME_PONG};
   const uint8_t garbage[3] = {1, 2, 3};
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
     uint64_t conn_id = open_session(64);
