@@ -20,6 +20,8 @@
 
 KVF_C_BEGIN
 
+#define KVF_FIND_TIMEOUT_MS_MAX 600000u
+
 /* The options that a request may have of its own. */
 typedef struct kvf_request_options {
   kvf_policy policy;

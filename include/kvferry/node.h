@@ -103,7 +103,8 @@ typedef enum kvf_event_kind {
   KVF_EVENT_RELEASED = 3,         /* rank node: nothing will write to the load's destination blocks any more */
   KVF_EVENT_VERDICT = 4,          /* control node: what to do with the request */
   KVF_EVENT_REQUEST_RELEASED = 5, /* control node: nothing on any rank will write to the request's blocks any more */
-  KVF_EVENT_REQUEST_STUCK = 6     /* control node: nobody knows when that will be: go on without the blocks */
+  KVF_EVENT_REQUEST_STUCK = 6,    /* control node: nobody knows when that will be: go on without the blocks */
+  KVF_EVENT_TICKET = 7            /* a find is over: kvf_ticket_find() */
 } kvf_event_kind;
 
 typedef enum kvf_lease_end_cause {
@@ -141,12 +142,13 @@ typedef struct kvf_verdict {
 typedef struct kvf_event {
   kvf_event_kind kind;
   uint32_t reserved;
-  uint64_t id;   /* of the lease, load or request */
-  uint64_t user; /* the caller's own value, from publish, load or request_open */
+  uint64_t id;   /* of the lease, load, request or find */
+  uint64_t user; /* the caller's own value, from publish, load, request_open or ticket_find */
   union {
     kvf_lease_end_cause lease_end; /* KVF_EVENT_LEASE_ENDED */
     kvf_report report;             /* KVF_EVENT_LOAD */
     kvf_verdict verdict;           /* KVF_EVENT_VERDICT */
+    kvf_status found;              /* KVF_EVENT_TICKET: KVF_OK: kvf_ticket_take(); else why there is none */
     uint64_t reserved[8];
   } u;
 } kvf_event;

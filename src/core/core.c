@@ -82,6 +82,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   core->peers.is_control = config->is_control;
   list_transports(core);
   kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
+  kvf_finds_init(&core->finds, &core->context, &core->peers);
   kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
@@ -134,9 +135,9 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i)
   return i < core->peers.transports_count ? core->peers.transports[i] : NULL;
 }
 
-kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address)
+kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address)
 {
-  return kvf_peers_add_known(&core->peers, address);
+  return kvf_peers_add_known(&core->peers, name, address);
 }
 
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
@@ -151,6 +152,7 @@ void kvf_core_free(kvf_core *core)
   kvf_loads_free(&core->loads);
   kvf_pool_free(&core->pool);
   kvf_requests_free(&core->requests);
+  kvf_finds_free(&core->finds);
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
   kvf_conns_free(&core->context.conns);
@@ -375,6 +377,23 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
   return kvf_loads_is_stuck(&core->loads, request_id);
 }
 
+kvf_status kvf_core_ticket_find(kvf_core *core, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
+                                uint32_t timeout_ms, uint64_t user, uint64_t *id)
+{
+  return kvf_finds_start(&core->finds, now_ns, prompt, at, timeout_ms, user, id);
+}
+
+kvf_status kvf_core_ticket_take(kvf_core *core, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
+                                size_t *text_bytes)
+{
+  return kvf_finds_take(&core->finds, now_ns, id, text, capacity, text_bytes);
+}
+
+kvf_status kvf_core_ticket_forget(kvf_core *core, uint64_t now_ns, uint64_t id)
+{
+  return kvf_finds_forget(&core->finds, now_ns, id);
+}
+
 bool kvf_core_is_healthy(const kvf_core *core)
 {
   return core->loads.stats.overdue == 0;
@@ -434,6 +453,9 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_REQUEST:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
+      case KVF_TIMER_FIND:
+        kvf_finds_on_timer(&core->finds, now_ns, KVF_CONTAINER_OF(timer, kvf_lookup, timer));
+        break;
       default:
         kvf_loads_on_timer(&core->loads, now_ns, timer);
         break;
@@ -450,13 +472,14 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
-         kvf_requests_next_event(&core->requests, now_ns, out);
+         kvf_requests_next_event(&core->requests, now_ns, out) ||
+         (!kvf_list_is_empty(&core->finds.events) && kvf_finds_next_event(&core->finds, now_ns, out));
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
   return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->loads.events) ||
-         !kvf_list_is_empty(&core->requests.events);
+         !kvf_list_is_empty(&core->requests.events) || !kvf_list_is_empty(&core->finds.events);
 }
 
 /* ---- control connections ---- */
@@ -474,6 +497,15 @@ void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_s
   }
 }
 
+/* Frames of a peer that are not its own machine's, but of those who have asked for them. */
+static kvf_status on_answer(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
+                            size_t body_bytes)
+{
+  peer->answer_by_ns = KVF_TIME_NEVER;
+  return type == KVF_FRAME_FOUND ? kvf_finds_on_found(&core->finds, now_ns, peer, body, body_bytes)
+                                 : kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes);
+}
+
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes)
 {
@@ -481,9 +513,9 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
   kvf_peer *peer = conn == NULL ? NULL : conn->peer;
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_frame(&core->sessions, conn->session, now_ns, type, body, body_bytes);
-  } else if (peer != NULL && peer->state == KVF_PEER_READY && type == KVF_FRAME_LEASE_STATES) {
-    peer->answer_by_ns = KVF_TIME_NEVER;
-    if (kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes) != KVF_OK) {
+  } else if (peer != NULL && peer->state == KVF_PEER_READY &&
+             (type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_FOUND)) {
+    if (on_answer(core, now_ns, peer, type, body, body_bytes) != KVF_OK) {
       kvf_peers_on_malformed(&core->peers, now_ns, peer);
     }
   } else if (peer != NULL) {
@@ -573,9 +605,14 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       break;
     case KVF_PEER_OPEN:
       kvf_requests_on_open(&core->requests, now_ns, notice->peer, notice->status);
+      kvf_finds_on_open(&core->finds, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_NAMED:
       kvf_peers_on_named(&core->peers, now_ns, notice->peer);
+      kvf_finds_on_named(&core->finds, now_ns, notice->peer);
+      break;
+    case KVF_PEER_CLOSED:
+      kvf_finds_on_closed(&core->finds, now_ns, notice->peer);
       break;
     case KVF_PEER_PONG:
       kvf_loads_on_pong(notice->peer);

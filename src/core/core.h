@@ -60,8 +60,8 @@ void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
  * to be set; until this is said, from all. */
 void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
 
-/* An address of the option peers. Before anything else is asked of the core. KVF_LIMIT. */
-KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const kvf_address *address);
+/* One of the option peers, by its name there, and its address. Before anything else is asked of the core. KVF_LIMIT. */
+KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address);
 /* Dials these from now on: for a control node at once, for a rank once it has memory. */
 void kvf_core_start(kvf_core *core, uint64_t now_ns);
 
@@ -113,6 +113,12 @@ kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t i
 kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t now_ns, uint64_t id);
 /* kvf_request_cancel(), or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
+
+KVF_MUST_USE kvf_status kvf_core_ticket_find(kvf_core *core, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
+                                             uint32_t timeout_ms, uint64_t user, uint64_t *id);
+KVF_MUST_USE kvf_status kvf_core_ticket_take(kvf_core *core, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
+                                             size_t *text_bytes);
+kvf_status kvf_core_ticket_forget(kvf_core *core, uint64_t now_ns, uint64_t id);
 
 bool kvf_core_is_healthy(const kvf_core *core);
 

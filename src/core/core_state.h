@@ -2,6 +2,7 @@
 #ifndef KVF_CORE_CORE_STATE_H
 #define KVF_CORE_CORE_STATE_H
 
+#include "core/find.h"
 #include "core/lease_slots.h"
 #include "core/lease_table.h"
 #include "core/load.h"
@@ -16,6 +17,7 @@ struct kvf_core {
   kvf_sessions sessions;
   kvf_peers peers;
   kvf_requests requests;
+  kvf_finds finds;
   kvf_lease_slots slots;
   kvf_lease_table leases;
   kvf_offers offers;

@@ -93,6 +93,9 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 /* Hangs up, takes its links down: the peer is IDLE. */
 static void disconnect(kvf_peers *peers, kvf_peer *peer)
 {
+  if (peer->finds.in_flight > 0) {
+    notify(peers, peer, KVF_PEER_CLOSED);
+  }
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
     drop_link(peers, &peer->links[i]);
   }
@@ -219,6 +222,8 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->slices.all);
   kvf_list_init(&peer->slices.waiting);
   kvf_list_init(&peer->due);
+  kvf_list_init(&peer->finds.due);
+  kvf_list_init(&peer->finds.asked);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
     free(peer);
@@ -973,13 +978,23 @@ size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat
 
 /* ---- known peers ---- */
 
-kvf_status kvf_peers_add_known(kvf_peers *peers, const kvf_address *address)
+kvf_status kvf_peers_add_known(kvf_peers *peers, const char *name, const kvf_address *address)
 {
   if (peers->known_count == KVF_KNOWN_PEERS_MAX) {
     return KVF_LIMIT;
   }
-  peers->known[peers->known_count++].address = *address;
+  kvf_known_peer *known = &peers->known[peers->known_count++];
+  known->address = *address;
+  (void)snprintf(known->name, sizeof(known->name), "%s", name);
   return KVF_OK;
+}
+
+kvf_status kvf_peers_acquire_known(kvf_peers *peers, uint32_t i, kvf_peer **out)
+{
+  const kvf_known_peer *known = &peers->known[i];
+  const bool is_there = known->peer != NULL && known->peer->gone == KVF_OK;
+  const kvf_incarnation incarnation = is_there ? known->peer->key.incarnation : (kvf_incarnation){0};
+  return kvf_peers_acquire(peers, &known->address, &incarnation, out);
 }
 
 static void release_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known)

@@ -59,6 +59,13 @@ typedef struct kvf_peer_slices {
   uint64_t pinged_ns;
 } kvf_peer_slices;
 
+/* What the finds that hold a peer share of it: theirs (find.c), but that peer.c tells when in_flight is in vain. */
+typedef struct kvf_peer_finds {
+  kvf_list due;       /* asks that wait for the connection, or for answers to others */
+  kvf_list asked;     /* those that it has been sent */
+  uint32_t in_flight; /* answers that are to come, also to those that nobody wants any more */
+} kvf_peer_finds;
+
 /* Somebody waits for it, or has been answered. */
 typedef struct kvf_peer_wait {
   bool is_wanted;
@@ -74,7 +81,7 @@ typedef struct kvf_peer_key {
 struct kvf_peer {
   kvf_peer_key key;
   UT_hash_handle by_key;
-  uint32_t users; /* loads' parts and requests' ranks that hold it */
+  uint32_t users; /* loads' parts, requests' ranks and finds that hold it */
   kvf_peer_state state;
   kvf_conn *conn;
   kvf_breaker breaker;
@@ -86,13 +93,14 @@ struct kvf_peer {
   kvf_list notice;    /* in kvf_peers.notices while it has a notice */
   bool dial_pending;  /* the runtime has not taken the DIAL yet */
   kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
-  kvf_peer_wait open; /* by requests: kvf_peers_want_open() */
+  kvf_peer_wait open; /* by requests and finds: kvf_peers_want_open() */
   uint32_t news;      /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
   uint64_t dial_id;   /* peers below it were known when it was last dialled */
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
   uint64_t last_failure_ns;
   kvf_peer_slices slices;
-  kvf_list due;          /* requests' ranks that have something to say to it: theirs alone (request.c) */
+  kvf_list due; /* requests' ranks that have something to say to it: theirs alone (request.c) */
+  kvf_peer_finds finds;
   uint64_t used_ns;      /* last acquired or released */
   uint64_t answer_by_ns; /* to a frame that calls for one; KVF_TIME_NEVER: nothing is awaited */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
@@ -125,9 +133,10 @@ typedef struct kvf_peer_action {
 typedef enum kvf_peer_notice_kind {
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
   KVF_PEER_PONG,
-  KVF_PEER_NAMED, /* one whose key names no incarnation has shown whose address it is: peer->named */
-  KVF_PEER_OPEN,  /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
-  KVF_PEER_LINK   /* an answer to kvf_peers_want_link() */
+  KVF_PEER_CLOSED, /* the connection was lost on which answers to finds were to come */
+  KVF_PEER_NAMED,  /* one whose key names no incarnation has shown whose address it is: peer->named */
+  KVF_PEER_OPEN,   /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_LINK    /* an answer to kvf_peers_want_link() */
 } kvf_peer_notice_kind;
 
 typedef struct kvf_peer_notice {
@@ -149,6 +158,7 @@ typedef struct kvf_peer_counters {
  * a transport's link up. Only its address is known: the first handshake tells which process answers there, and after
  * each restart another one does. */
 typedef struct kvf_known_peer {
+  char name[KVF_HOST_BYTES_MAX]; /* as the option has it */
   kvf_address address;
   kvf_peer *peer; /* which it holds, if any */
 } kvf_known_peer;
@@ -183,7 +193,8 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
 /* A load waits for a link: one LINK notice follows, perhaps at once. */
 void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
-/* A request waits for the control connection: one OPEN notice follows. */
+/* A request or find waits for the control connection: one OPEN notice follows. Of a peer whose key names no incarnation
+ * NAMED may come in its stead. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
  * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers
@@ -216,7 +227,8 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
  * its WELCOME. */
 void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t link_id);
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status);
-/* A frame came on the peer's connection. Frames of requests (LEASE_STATES) are the caller's: see kvf_core. */
+/* A frame came on the peer's connection. Frames of requests (LEASE_STATES) and finds (FOUND) are the caller's: see
+ * kvf_core. */
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes);
 void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
@@ -227,8 +239,10 @@ KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
 
 /* ---- known peers: kvf_known_peer ---- */
 
-/* KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */
-KVF_MUST_USE kvf_status kvf_peers_add_known(kvf_peers *peers, const kvf_address *address);
+/* `name` is shorter than KVF_HOST_BYTES_MAX. KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */
+KVF_MUST_USE kvf_status kvf_peers_add_known(kvf_peers *peers, const char *name, const kvf_address *address);
+/* The i-th, as kvf_peers_acquire(): the process that is known there, else the peer whose key names none. */
+KVF_MUST_USE kvf_status kvf_peers_acquire_known(kvf_peers *peers, uint32_t i, kvf_peer **out);
 /* The node can load from now on, or a second has gone by: sees to it that each is connected, or will be. */
 void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns);
 /* The node can load no more. */

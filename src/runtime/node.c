@@ -147,7 +147,7 @@ static kvf_status add_known(kvf_node *node, char *message)
     } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
       return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
                       text);
-    } else if (kvf_core_add_known(node->core, &address) != KVF_OK) {
+    } else if (kvf_core_add_known(node->core, text, &address) != KVF_OK) {
       return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_KNOWN_PEERS_MAX);
     }
   }

@@ -4,6 +4,7 @@
 #include "core/lease_slots.h"
 #include "ranks_world.h"
 #include "recovery_world.h"
+#include "wire/ticket.h"
 
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
@@ -285,6 +286,81 @@ RANKS_TEST(request)
   open_world(false);
   assert_true(fail_each(open_request, assert_not_opened) > 3);
   assert_int_equal(opened_id, 1); /* none was used up */
+}
+
+/* ---- offers and finds ---- */
+
+static char text[KVF_TICKET_BYTES_MAX];
+static size_t text_bytes;
+
+static kvf_status offer_ticket(void)
+{
+  return kvf_core_ticket_offer(&world.producers[0].core, world.now_ns, &ticket, text, text_bytes);
+}
+
+static void assert_not_offered(void)
+{
+  const kvf_offers *offers = &world.producers[0].core.offers;
+  assert_null(offers->by_slot);
+  assert_null(offers->shelves);
+  assert_int_equal(offers->bytes, 0);
+}
+
+static uint64_t find_id;
+
+static kvf_status start_find(void)
+{
+  return kvf_core_ticket_find(consumer(), world.now_ns, &ticket.prompt, NULL, 0, 9, &find_id);
+}
+
+static void assert_not_found(void)
+{
+  assert_null(consumer()->finds.by_id);
+  assert_int_equal(ranks_peers_held(), 0);
+}
+
+static void open_found_world(void)
+{
+  open_world(false);
+  assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
+  assert_int_equal(
+      kvf_ticket_encode(&ticket, &world.producers[0].core.context.macs[0], text, sizeof(text), &text_bytes), KVF_OK);
+}
+
+RANKS_TEST(offer_and_find)
+{
+  open_found_world();
+  assert_true(fail_each(offer_ticket, assert_not_offered) >= 3);
+  assert_true(fail_each(start_find, assert_not_found) >= 2);
+  assert_int_equal(find_id, 1); /* none was used up */
+}
+
+/* P6: what fails on the way costs the find, or its offer, never the node; what is given is remembered, or not given. */
+RANKS_TEST(whole_find)
+{
+  kvf_event event;
+  bool some_failed = true;
+  uint32_t lost = 0;
+  for (uint32_t n = 0; some_failed; n++) {
+    open_found_world();
+    assert_int_equal(offer_ticket(), KVF_OK);
+    assert_int_equal(start_find(), KVF_OK);
+    allocation_fail(n, 1);
+    ranks_settle();
+    some_failed = allocation_stop();
+    for (int i = 0; i < 100 && !kvf_core_has_event(consumer()); i++) {
+      ranks_advance(500);
+    }
+    assert_true(ranks_event(KVF_EVENT_TICKET, &event));
+    lost += event.u.found != KVF_OK;
+    if (event.u.found == KVF_OK) {
+      size_t bytes = 0;
+      assert_int_equal(world.producers[0].core.offers.counters.given, 1);
+      assert_int_equal(kvf_core_ticket_take(consumer(), world.now_ns, event.id, text, sizeof(text), &bytes), KVF_OK);
+    }
+    assert_not_found();
+  }
+  assert_true(lost > 3);
 }
 
 /* ---- recovery ---- */

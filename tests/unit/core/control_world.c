@@ -143,8 +143,10 @@ static bool deliver(control_side *side)
     assert_int_equal(kvf_frame_header_decode(side->inbox, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
     size_t whole = KVF_FRAME_HEADER_BYTES + header.body_bytes;
     assert_true(side->inbox_bytes >= whole);
-    kvf_core_on_frame(&side->core, world.now_ns, side->conn_id, header.type, side->inbox + KVF_FRAME_HEADER_BYTES,
-                      header.body_bytes);
+    if (!world.deaf || header.type != KVF_FRAME_FIND) {
+      kvf_core_on_frame(&side->core, world.now_ns, side->conn_id, header.type, side->inbox + KVF_FRAME_HEADER_BYTES,
+                        header.body_bytes);
+    }
     side->inbox_bytes -= whole;
     memmove(side->inbox, side->inbox + whole, side->inbox_bytes);
     carry_effects(side);

@@ -32,6 +32,7 @@ typedef struct control_world {
   control_side consumer;
   control_side producer;
   bool held; /* frames of the producer stay in its outbox */
+  bool deaf; /* FINDs do not come to the producer */
 } control_world;
 
 extern control_world world;

@@ -1,5 +1,5 @@
 /* Fails the n-th hash or MAC, for every n, as OpenSSL does without memory: what cannot be proved is not believed, and
- * what failed once works later. Linked with --wrap for kvf_sha256 and kvf_hmac. */
+ * what failed once works later. Linked with --wrap for kvf_sha256, kvf_hmac, kvf_mac_init and kvf_mac_make. */
 
 #include "control_world.h"
 #include "test.h"
@@ -8,6 +8,10 @@ kvf_status __real_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KV
 kvf_status __real_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 kvf_status __wrap_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+kvf_status __real_kvf_mac_init(kvf_mac *mac, const kvf_key *key);
+kvf_status __wrap_kvf_mac_init(kvf_mac *mac, const kvf_key *key);
+kvf_status __real_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
+kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 
 static bool armed;
 static long hashes_left; /* until one fails */
@@ -25,6 +29,20 @@ kvf_status __wrap_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KV
 kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
 {
   return fails_now() ? KVF_NO_MEMORY : __real_kvf_hmac(key, spans, count, out);
+}
+
+kvf_status __wrap_kvf_mac_init(kvf_mac *mac, const kvf_key *key)
+{
+  if (fails_now()) {
+    *mac = (kvf_mac){.keyed = NULL};
+    return KVF_NO_MEMORY;
+  }
+  return __real_kvf_mac_init(mac, key);
+}
+
+kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
+{
+  return fails_now() ? KVF_NO_MEMORY : __real_kvf_mac_make(mac, spans, count, out);
 }
 
 static void arm(long hashes)
@@ -58,6 +76,8 @@ CONTROL_TEST(init)
   kvf_core core;
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
+  config.key.bytes = 16;
+  config.other_key.bytes = 17;
   kvf_config_init(&config.options);
   config.options.lease_slots = 4;
   long hashes = 0;
@@ -68,7 +88,7 @@ CONTROL_TEST(init)
     assert_int_equal(disarm(), status == KVF_NO_MEMORY);
   } while (status == KVF_NO_MEMORY);
   assert_int_equal(status, KVF_OK);
-  assert_int_equal(hashes, 3); /* the identity; the first lease's id with the seeds */
+  assert_int_equal(hashes, 5); /* the identity; two keys; the first lease's id with the seeds */
   kvf_core_free(&core);
 }
 
@@ -119,4 +139,25 @@ CONTROL_TEST(handshake)
     assert_int_equal(HASH_CNT(by_id, sessions->by_id), 1);
   }
   assert_true(hashes > 10);
+}
+
+/* An offer that nobody could find is none, and what cannot be named is not asked for. */
+CONTROL_TEST(no_offer_and_no_find_without_a_tag)
+{
+  uint64_t id = 77;
+  open_world();
+  control_publish(&ticket);
+  arm(0);
+  assert_int_equal(kvf_core_ticket_offer(&world.producer.core, world.now_ns, &ticket, "x", 1), KVF_NO_MEMORY);
+  assert_true(disarm());
+  assert_null(world.producer.core.offers.by_slot);
+  assert_null(world.producer.core.offers.shelves);
+  assert_int_equal(kvf_core_ticket_offer(&world.producer.core, world.now_ns, &ticket, "x", 1), KVF_OK);
+  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
+  arm(0);
+  assert_int_equal(kvf_core_ticket_find(&world.consumer.core, world.now_ns, &ticket.prompt, NULL, 0, 9, &id),
+                   KVF_NO_MEMORY);
+  assert_true(disarm());
+  assert_int_equal(id, 77);
+  assert_null(world.consumer.core.finds.by_id);
 }

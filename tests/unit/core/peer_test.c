@@ -688,7 +688,7 @@ static void open_known(bool control)
   options.control = control;
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
-  assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_OK);
+  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
   kvf_core_start(&world.consumer.core, world.now_ns);
   control_settle();
 }
@@ -789,7 +789,7 @@ CONTROL_TEST(known_peers_are_bounded)
 {
   open_known(false);
   for (int i = 1; i < KVF_KNOWN_PEERS_MAX; i++) {
-    assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_OK);
+    assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
   }
-  assert_int_equal(kvf_core_add_known(&world.consumer.core, &ticket.rank[0].address), KVF_LIMIT);
+  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_LIMIT);
 }

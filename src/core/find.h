@@ -1,0 +1,98 @@
+/* Finds: a consumer's node asks producers for the ticket of a prompt. Only those of the option peers are asked, at most
+ * once each, over the control connection that is there or is made for it; the first ticket is the answer.
+ *
+ *   ASKING ──a ticket, or nobody is left to answer, or the timeout──► DECIDED ──event taken──► TOLD ──taken──► gone
+ *
+ * A find without a ticket is gone with its event; one with a ticket that is not taken in KVF_FIND_KEPT_NS is forgotten.
+ *
+ * A producer gives each of its offers to one find: what is asked again after a lost connection has the same id, so that
+ * a lost answer comes again. A ticket that nobody wants any more when it comes is dropped; its lease runs out.
+ */
+#ifndef KVF_CORE_FIND_H
+#define KVF_CORE_FIND_H
+
+#include "core/context.h"
+#include "core/peer.h"
+#include "kvferry/consumer.h"
+
+/* Open at once, those included whose event or ticket has not been taken. */
+#define KVF_FINDS_MAX 1000
+/* Questions to a peer that are not answered yet: the answers, with the longest tickets, fit its outbox
+ * (KVF_OUTBOX_BYTES_MAX) beside what else is in it. The others wait. */
+#define KVF_FINDS_IN_FLIGHT_MAX 4
+/* How often a peer is asked anew because the connection was lost. */
+#define KVF_FIND_TRIES_MAX 3
+/* How long a ticket waits to be taken. */
+#define KVF_FIND_KEPT_NS (30 * KVF_NS_PER_S)
+
+typedef enum kvf_lookup_state { KVF_LOOKUP_ASKING, KVF_LOOKUP_DECIDED, KVF_LOOKUP_TOLD } kvf_lookup_state;
+
+typedef struct kvf_lookup kvf_lookup;
+
+/* One peer that a find asks. */
+typedef struct kvf_lookup_ask {
+  kvf_lookup *lookup;
+  kvf_peer *peer; /* held; NULL: it has answered, or will not */
+  kvf_list link;  /* in peer->finds.due, then in .asked */
+  uint32_t tries;
+  bool is_renamed; /* the process that was known there is gone: its successor is asked, once */
+} kvf_lookup_ask;
+
+struct kvf_lookup {
+  uint64_t id;
+  UT_hash_handle by_id;
+  uint64_t user;
+  kvf_prompt prompt;
+  uint8_t tag[KVF_HASH_BYTES];
+  kvf_lookup_state state;
+  kvf_status status; /* ASKING: why the last peer that did not answer has not */
+  bool any_answered; /* that it has none */
+  kvf_list event;    /* in kvf_finds.events while DECIDED */
+  kvf_timer timer;
+  char *text; /* owned; NULL: no ticket */
+  size_t text_bytes;
+  uint32_t waiting; /* asks that have a peer */
+  uint32_t asks_count;
+  kvf_lookup_ask asks[];
+};
+
+/* Only grow. */
+typedef struct kvf_find_counters {
+  uint64_t over[KVF_STATUSES_MAX]; /* finds by result: [i] of kvf_status_at(i) */
+  uint64_t asked;                  /* questions sent */
+  uint64_t dropped;                /* tickets that came, and that nobody wanted any more */
+  uint64_t forgotten;              /* by the caller while they were open, or with a ticket that was not taken */
+} kvf_find_counters;
+
+typedef struct kvf_finds {
+  kvf_context *context;
+  kvf_peers *peers;
+  kvf_lookup *by_id;
+  kvf_list events;
+  uint64_t next_id;
+  kvf_find_counters counters;
+} kvf_finds;
+
+void kvf_finds_init(kvf_finds *finds, kvf_context *context, kvf_peers *peers);
+/* Before the peers. */
+void kvf_finds_free(kvf_finds *finds);
+
+/* kvf_ticket_find(), _take() and _forget() of kvferry/consumer.h. */
+KVF_MUST_USE kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
+                                        uint32_t timeout_ms, uint64_t user, uint64_t *id);
+KVF_MUST_USE kvf_status kvf_finds_take(kvf_finds *finds, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
+                                       size_t *text_bytes);
+kvf_status kvf_finds_forget(kvf_finds *finds, uint64_t now_ns, uint64_t id);
+
+/* What the peers' notices say. KVF_OK: the connection is open: says all that is due. */
+void kvf_finds_on_open(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer, kvf_status status);
+void kvf_finds_on_named(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer);
+void kvf_finds_on_closed(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer);
+/* A FOUND came. KVF_PROTOCOL: it is none, or answers nothing, or brings another ticket than was asked for. */
+KVF_MUST_USE kvf_status kvf_finds_on_found(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer, const uint8_t *body,
+                                           size_t body_bytes);
+void kvf_finds_on_timer(kvf_finds *finds, uint64_t now_ns, kvf_lookup *lookup);
+
+KVF_MUST_USE bool kvf_finds_next_event(kvf_finds *finds, uint64_t now_ns, kvf_event *out);
+
+#endif
