@@ -1,5 +1,6 @@
-/* kvferry/consumer.h: requests and loads.
+/* kvferry/consumer.h: finding tickets, requests and loads.
  *
+ *   any node       kvf_ticket_find ──► KVF_EVENT_TICKET ──► kvf_ticket_take (unless the ticket came some other way)
  *   control node   kvf_request_open, _begin ──► kvf_request_report … ──► KVF_EVENT_VERDICT
  *                                              kvf_request_released … ──► KVF_EVENT_REQUEST_RELEASED
  *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_RELEASED (as well)
@@ -20,7 +21,44 @@
 
 KVF_C_BEGIN
 
+/* ---- to find a ticket: instead of being handed it by a router ---- */
+
 #define KVF_FIND_TIMEOUT_MS_MAX 600000u
+
+/* Any node: asks producers, by the prompt, for the ticket that one of them has offered (kvf_ticket_offer()). Asked are
+ * those of the option peers, and nobody else: all of them, or, if `at` is not NULL, the one that the option names so,
+ * or that has this address (HOST:PORT). Nothing that a client says makes the node connect anywhere else.
+ *
+ * One KVF_EVENT_TICKET follows, with the find's id and `user`, within timeout_ms (0: handshake_timeout_ms). Its
+ * `found`: KVF_OK: kvf_ticket_take() has the ticket: genuine, and of this prompt. The first that came is taken; the
+ * lease of another one runs out. KVF_NOT_FOUND: nobody that has answered has one: compute the prompt, or ask again if
+ * it may be offered later. KVF_DEADLINE: somebody has not answered in time. KVF_PEER_DOWN, or another status of a lost
+ * peer: nobody could be asked; of several peers, why the last could not. KVF_NO_MEMORY.
+ *
+ * A producer gives an offer to one find: ask once for each request, and take what was found to kvf_request_open(), or
+ * its lease keeps the producer's blocks until it runs out. KVF_NOT_FOUND: `at` is none of the option peers, or there
+ * are none. KVF_NO_RESOURCE: too many finds are open, or producers in use. KVF_INVALID: a NULL argument, or a longer
+ * timeout than KVF_FIND_TIMEOUT_MS_MAX. KVF_NO_MEMORY. */
+KVF_API KVF_MUST_USE kvf_status kvf_ticket_find(kvf_node *node, const kvf_prompt *prompt, const char *at,
+                                                uint32_t timeout_ms, uint64_t user, uint64_t *find_id);
+
+/* Writes the ticket (text, not terminated) of a find whose event has said KVF_OK, and forgets the find: once, within
+ * half a minute of the event. KVF_NOT_FOUND: no such find (any more), or it has not said so. KVF_LIMIT: `capacity` is
+ * too small (KVF_TICKET_BYTES_MAX is always enough); the ticket can still be taken. */
+KVF_API KVF_MUST_USE kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_t capacity,
+                                                size_t *ticket_bytes);
+
+/* Nobody wants the find's ticket any more: no event comes after this. Legal in every state. KVF_NOT_FOUND: no such find
+ * (any more). */
+KVF_API kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id);
+
+/* Which prompt a ticket is for, the first where several are joined: for who keeps tickets by what is in them, before
+ * anything is done with them. Nothing is connected to. KVF_BAD_TICKET: not a ticket, altered, or signed with another
+ * key. KVF_INVALID: a NULL argument. KVF_NO_MEMORY. *out is set on success only. */
+KVF_API KVF_MUST_USE kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ticket_bytes,
+                                                  kvf_prompt *out);
+
+/* ---- requests and loads ---- */
 
 /* The options that a request may have of its own. */
 typedef struct kvf_request_options {

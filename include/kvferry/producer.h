@@ -3,6 +3,7 @@
  *   control node   kvf_lease_reserve ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
  *   each rank      kvf_lease_publish ──► … ──► KVF_EVENT_LEASE_ENDED
  *   control node   kvf_lease_release, when every rank has reported the end
+ *   a rank         kvf_ticket_offer, where consumers ask for tickets instead of being handed them
  */
 #ifndef KVFERRY_PRODUCER_H
 #define KVFERRY_PRODUCER_H
@@ -39,6 +40,17 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
 KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
                                                   const kvf_prompt *prompt, const kvf_ordering_point *after,
                                                   uint64_t user);
+
+/* Rank: hands the ticket (one, not several joined) to whoever asks for its prompt in a session: kvf_ticket_find(). Its
+ * lease must have been published on this node, complete or not; with the lease the offer goes. `ticket` is copied. Of
+ * an engine with several ranks one offers it, rank 0 by convention: that is who consumers name in their option peers.
+ *
+ * An offer is given to one find, since the lease behind it ends with the request that uses it: an engine that has
+ * computed a prompt twice offers two tickets, and a prompt that is asked for more often than it is offered is not
+ * found. KVF_BAD_TICKET: not a ticket of this node's key. KVF_NOT_FOUND: its lease is not published here, or has ended.
+ * KVF_EXISTS: it has been offered. KVF_NO_RESOURCE: the offered texts are longer than 64 MiB together: hand the ticket
+ * over, or serve the request without. KVF_NO_MEMORY: likewise. KVF_INVALID: a NULL argument. */
+KVF_API KVF_MUST_USE kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes);
 
 /* Rank: ends the lease now: when this returns, no reader can take later bytes of the blocks for the lease's. Call it
  * before any reuse of the blocks that the library did not grant. Legal in every state and any number of times; the

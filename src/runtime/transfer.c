@@ -132,7 +132,72 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
   return status;
 }
 
+kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes)
+{
+  if (ticket == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_ticket *content = malloc(sizeof(*content));
+  if (content == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  kvf_status status = kvf_ticket_decode(ticket, ticket_bytes, node->macs, node->keys_count, content);
+  if (status == KVF_OK) {
+    uint64_t now_ns = kvf_node_enter(node);
+    status = kvf_core_ticket_offer(node->core, now_ns, content, ticket, ticket_bytes);
+    kvf_node_leave(node, now_ns);
+    kvf_ticket_free(content);
+  }
+  free(content);
+  return status;
+}
+
 /* ---- consumer ---- */
+
+kvf_status kvf_ticket_find(kvf_node *node, const kvf_prompt *prompt, const char *at, uint32_t timeout_ms, uint64_t user,
+                           uint64_t *find_id)
+{
+  if (prompt == NULL || find_id == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_ticket_find(node->core, now_ns, prompt, at, timeout_ms, user, find_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_t capacity, size_t *ticket_bytes)
+{
+  if (ticket == NULL || ticket_bytes == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_ticket_take(node->core, now_ns, find_id, ticket, capacity, ticket_bytes);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_ticket_forget(node->core, now_ns, find_id);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
+kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ticket_bytes, kvf_prompt *out)
+{
+  kvf_sources sources;
+  if (ticket == NULL || out == NULL) {
+    return KVF_INVALID;
+  }
+  kvf_status status = kvf_sources_decode(ticket, ticket_bytes, node->macs, node->keys_count, &sources);
+  if (status == KVF_OK) {
+    *out = sources.tickets[0]->prompt;
+    kvf_sources_free(&sources);
+  }
+  return status;
+}
 
 /* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
 static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
