@@ -35,7 +35,7 @@ class Event(NamedTuple):
     id: int
     user: int
     cause: int | None
-    """A LEASE_END_*, of EVENT_LEASE_ENDED."""
+    """A LEASE_END_*, of EVENT_LEASE_ENDED; a status, of EVENT_TICKET: OK, or why there is none."""
     report: Report | None
     """Of EVENT_LOAD."""
     verdict: Verdict | None
@@ -119,6 +119,22 @@ class Node:
         """`after`: when their bytes are complete; None: they are."""
 
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
+    def ticket_offer(self, ticket: str) -> int:
+        """Hands the ticket to whoever asks for its prompt, once, until its lease ends: a status."""
+
+    def ticket_find(self, prompt: Prompt, at: str | None, timeout_ms: int, user: int) -> tuple[int, int]:
+        """(status, find id): asks the option peers for the prompt's ticket, or that one at HOST:PORT alone. With OK one
+        EVENT_TICKET follows, within timeout_ms; 0: handshake_timeout_ms."""
+
+    def ticket_take(self, find_id: int) -> str | None:
+        """The ticket of a find whose event has said OK, once; None: it is not there, or not any more."""
+
+    def ticket_forget(self, find_id: int) -> int:
+        """No event comes after this: a status."""
+
+    def ticket_prompt(self, ticket: str) -> tuple[int, Prompt | None]:
+        """(status, the prompt that the ticket is for; of several, the first's). BAD_TICKET: it is not genuine."""
+
     def request_open(self, ticket: str, prompt: Prompt, user: int,
                      options: dict[str, str]) -> tuple[int, RequestInfo | None]:
         """(status, info). `options` are those in which the request differs from the node. Error: a bad one (the text names
@@ -179,6 +195,7 @@ EVENT_RELEASED: Final[int]
 EVENT_VERDICT: Final[int]
 EVENT_REQUEST_RELEASED: Final[int]
 EVENT_REQUEST_STUCK: Final[int]
+EVENT_TICKET: Final[int]
 LEASE_END_COMPLETED: Final[int]
 LEASE_END_ABANDONED: Final[int]
 LEASE_END_EXPIRED: Final[int]

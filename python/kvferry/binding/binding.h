@@ -124,6 +124,14 @@ int kvfpy_to_prompt(PyObject *value, void *out);
 int kvfpy_to_report(PyObject *value, void *out);
 int kvfpy_to_rank(PyObject *value, void *out); /* to a mask with its bit */
 
+/* A ticket's text, borrowed from a str. */
+typedef struct kvfpy_text {
+  const char *text;
+  size_t bytes;
+} kvfpy_text;
+
+int kvfpy_to_text(PyObject *value, void *out);
+
 /* An ordering point, or none. */
 typedef struct kvfpy_point {
   kvf_ordering_point point;
@@ -160,7 +168,7 @@ bool kvfpy_set_option(PyObject *error, void *config, const char *name, const cha
 
 extern PyType_Spec kvfpy_node_spec;
 
-/* ---- stats.c, producer.c, consumer.c: methods of the type ---- */
+/* ---- stats.c, producer.c, finding.c, consumer.c: methods of the type ---- */
 
 PyObject *kvfpy_node_stats(kvfpy_node_object *self, PyObject *unused);
 PyObject *kvfpy_node_histograms(kvfpy_node_object *self, PyObject *unused);
@@ -171,6 +179,12 @@ PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_ticket_offer(kvfpy_node_object *self, PyObject *text);
+
+PyObject *kvfpy_node_ticket_find(kvfpy_node_object *self, PyObject *args);
+PyObject *kvfpy_node_ticket_take(kvfpy_node_object *self, PyObject *find_id);
+PyObject *kvfpy_node_ticket_forget(kvfpy_node_object *self, PyObject *find_id);
+PyObject *kvfpy_node_ticket_prompt(kvfpy_node_object *self, PyObject *text);
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args);

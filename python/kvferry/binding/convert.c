@@ -131,6 +131,15 @@ int kvfpy_to_report(PyObject *value, void *out)
   return to_struct(value, out, sizeof(kvf_report), "report");
 }
 
+int kvfpy_to_text(PyObject *value, void *out)
+{
+  kvfpy_text *text = out;
+  Py_ssize_t bytes = 0;
+  text->text = PyUnicode_AsUTF8AndSize(value, &bytes);
+  text->bytes = (size_t)bytes;
+  return text->text != NULL;
+}
+
 int kvfpy_to_rank(PyObject *value, void *out)
 {
   uint32_t rank = 0;

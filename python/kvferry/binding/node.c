@@ -243,6 +243,8 @@ static PyObject *event_object(const kvfpy_module_state *state, const void *item)
     report = kvfpy_struct_object(&event->u.report, sizeof(event->u.report));
   } else if (event->kind == KVF_EVENT_VERDICT) {
     verdict = kvfpy_verdict_object(state, &event->u.verdict);
+  } else if (event->kind == KVF_EVENT_TICKET) {
+    cause = PyLong_FromLong(event->u.found);
   }
   if (PyErr_Occurred() != NULL) {
     return NULL;
@@ -291,6 +293,11 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),
     KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_VARARGS),
     KVFPY_METHOD("lease_end", kvfpy_node_lease_end, METH_O),
+    KVFPY_METHOD("ticket_offer", kvfpy_node_ticket_offer, METH_O),
+    KVFPY_METHOD("ticket_find", kvfpy_node_ticket_find, METH_VARARGS),
+    KVFPY_METHOD("ticket_take", kvfpy_node_ticket_take, METH_O),
+    KVFPY_METHOD("ticket_forget", kvfpy_node_ticket_forget, METH_O),
+    KVFPY_METHOD("ticket_prompt", kvfpy_node_ticket_prompt, METH_O),
     KVFPY_METHOD("request_open", kvfpy_node_request_open, METH_VARARGS),
     KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),
     KVFPY_METHOD("request_begin", kvfpy_node_request_begin, METH_O),

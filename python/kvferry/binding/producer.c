@@ -70,6 +70,21 @@ PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args)
   return result;
 }
 
+static kvf_status call_ticket_offer(kvf_node *node, void *arguments)
+{
+  const kvfpy_text *ticket = arguments;
+  return kvf_ticket_offer(node, ticket->text, ticket->bytes);
+}
+
+PyObject *kvfpy_node_ticket_offer(kvfpy_node_object *self, PyObject *text)
+{
+  kvfpy_text ticket;
+  kvf_status status = KVF_OK;
+  return kvfpy_to_text(text, &ticket) && kvfpy_call_node(self, call_ticket_offer, &ticket, &status)
+             ? PyLong_FromLong(status)
+             : NULL;
+}
+
 typedef struct publication {
   kvf_lease lease;
   kvf_prompt prompt;
