@@ -15,6 +15,7 @@ from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mu
 
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
 UNIT = {"pages": "build/tests/unit/wire/unit_wire_pages",
+        **{name: f"build/tests/unit/core/unit_core_{name}" for name in ("find", "offers")},
         "ucx_device": "build/tests/unit/transport/unit_transport_ucx_device",
         **{name: f"build/tests/unit/runtime/unit_runtime_{name}"
            for name in ("device", "device_calls", "device_large", "registration")}}
