@@ -3,11 +3,13 @@
  *
  * Checked: a stranger is never trusted, is sent no more than the handshake, and neither ends a lease nor lengthens its
  * life; whatever ends a lease has a cause that this file has seen; each lease is given back once, after its fence entry
- * has been stored; sessions are bounded; at the end nothing is left. */
+ * has been stored; a ticket is given to one find, while its lease is live; sessions are bounded; at the end nothing is
+ * left. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/prng.h"
+#include "wire/find_message.h"
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
@@ -29,6 +31,9 @@ typedef struct lease_model {
   bool revoked;
   bool over_stored;
   bool given_back;
+  bool is_found; /* its offer was given to this consumer's find */
+  uint8_t finder;
+  uint64_t find_id;
 } lease_model;
 
 static kvf_core core;
@@ -122,6 +127,12 @@ static lease_model *find_lease(const kvf_lease *lease)
   return NULL;
 }
 
+static uint8_t client_of(const wire *at)
+{
+  kvf_hello hello = {0};
+  return kvf_hello_decode(at->hello, at->hello_bytes, &hello) == KVF_OK ? hello.client.bytes[0] : 0;
+}
+
 static uint8_t role_of(const wire *at)
 {
   kvf_hello hello = {0};
@@ -151,6 +162,29 @@ static void on_in(wire *from, kvf_frame_type type, const uint8_t *body, size_t b
   }
 }
 
+static bool may_be_live(const lease_model *model)
+{
+  return !model->given_back && !model->over_stored && !model->revoked &&
+         all.now_ns < model->renewed_ns + kvf_ms_to_ns(config.options.lease_ttl_ms) &&
+         all.now_ns < model->published_ns + kvf_ms_to_ns(config.options.lease_max_ms);
+}
+
+/* A ticket, whose text is the lease's place in our list, is given to one find, while its lease is live. */
+static void on_found(const wire *to, const uint8_t *body, size_t bytes)
+{
+  kvf_found found;
+  fuzz_check(role_of(to) != KVF_ROLE_CHECK && kvf_found_decode(body, bytes, &found) == KVF_OK);
+  if (found.status == KVF_FOUND_TICKET) {
+    fuzz_check(found.text_bytes == 1 && (uint8_t)found.text[0] < leases_count);
+    lease_model *model = &leases[(uint8_t)found.text[0]];
+    fuzz_check(may_be_live(model));
+    fuzz_check(!model->is_found || (model->finder == client_of(to) && model->find_id == found.id));
+    model->is_found = true;
+    model->finder = client_of(to);
+    model->find_id = found.id;
+  }
+}
+
 /* Who only checks is told of no memory, and nobody else gets made-up bytes. */
 static void check_role(const wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
@@ -172,7 +206,11 @@ static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t by
   check_role(to, type, body, bytes);
   bool handshake = type == KVF_FRAME_CHALLENGE || type == KVF_FRAME_REFUSED;
   fuzz_check(handshake || to->has_key);
-  fuzz_check(handshake || type == KVF_FRAME_WELCOME || type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_PONG);
+  fuzz_check(handshake || type == KVF_FRAME_WELCOME || type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_PONG ||
+             type == KVF_FRAME_FOUND);
+  if (type == KVF_FRAME_FOUND) {
+    on_found(to, body, bytes);
+  }
 }
 
 static void check_world(void)
@@ -193,14 +231,18 @@ static void check_world(void)
   for (uint32_t i = 0; i < leases_count; i++) {
     const lease_model *model = &leases[i];
     if (kvf_lease_table_authorize(&core.leases, all.now_ns, &model->lease, NULL, 0) == KVF_OK) {
-      fuzz_check(!model->given_back && !model->over_stored && !model->revoked);
-      fuzz_check(all.now_ns < model->renewed_ns + kvf_ms_to_ns(config.options.lease_ttl_ms));
-      fuzz_check(all.now_ns < model->published_ns + kvf_ms_to_ns(config.options.lease_max_ms));
+      fuzz_check(may_be_live(model));
     }
   }
 }
 
 /* ---- what happens ---- */
+
+/* One of two, so that some leases are of equal ones. */
+static kvf_prompt prompt_of(uint32_t i)
+{
+  return (kvf_prompt){.tokens = 1 + (i & 1)};
+}
 
 static void publish(fuzz_tape *tape)
 {
@@ -216,6 +258,11 @@ static void publish(fuzz_tape *tape)
   leases[leases_count] = (lease_model){.lease = lease, .renewed_ns = all.now_ns, .published_ns = all.now_ns};
   leases_count++;
   fuzz_check(kvf_core_publish(&core, all.now_ns, &lease, &blocks, 9, leases_count - 1, false) == KVF_OK);
+  static kvf_ticket ticket;
+  ticket.lease = lease;
+  ticket.prompt = prompt_of(leases_count);
+  const char text = (char)(leases_count - 1);
+  fuzz_check(kvf_core_ticket_offer(&core, all.now_ns, &ticket, &text, 1) == KVF_OK);
 }
 
 static void revoke(fuzz_tape *tape)
@@ -346,6 +393,17 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
   wires_feed_frame(&all, from, KVF_FRAME_LEASES, body, bytes, cut);
 }
 
+static void ask(wire *from, uint8_t choice)
+{
+  const kvf_prompt prompt = prompt_of(choice);
+  kvf_find find = {.id = (choice >> 1) & 3};
+  uint8_t body[KVF_FIND_BYTES_MAX];
+  size_t bytes = 0;
+  fuzz_check(kvf_find_prompt_tag(&core.context.macs[0], &prompt, find.tag) == KVF_OK);
+  fuzz_check(kvf_find_encode(&find, body, sizeof(body), &bytes) == KVF_OK);
+  wires_feed_frame(&all, from, KVF_FRAME_FIND, body, bytes, (choice & 8) != 0 ? 20 : 0);
+}
+
 static void send_something(fuzz_tape *tape, unsigned what)
 {
   wire *from = wires_choose(&all, tape);
@@ -368,6 +426,10 @@ static void send_something(fuzz_tape *tape, unsigned what)
       send_proof(from, from->has_key ? &config.key : &(kvf_key){{0}, 0}, NULL, cut);
       break;
     case 4:
+      if (cut >= 0x40 && cut < 0x80) {
+        ask(from, (uint8_t)cut);
+        break;
+      }
       fuzz_check(kvf_ping_encode(&(kvf_ping){.wanted_bytes = cut < 0x80 ? 0 : KVF_PING_FILL_BYTES_MAX}, body,
                                  sizeof(body), &got) == KVF_OK);
       wires_feed_frame(&all, from, KVF_FRAME_PING, body, got, cut);
@@ -455,6 +517,7 @@ static void close_world(void)
   fuzz_check(core.context.conns.by_id == NULL && HASH_CNT(by_id, core.sessions.by_id) == 0 &&
              core.sessions.unproven_count == 0);
   fuzz_check(core.leases.unreleased == 0 && kvf_lease_slots_live(&core.slots) == 0);
+  fuzz_check(core.offers.by_slot == NULL && core.offers.shelves == NULL && core.offers.bytes == 0);
   kvf_core_free(&core);
 }
 

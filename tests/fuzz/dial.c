@@ -4,10 +4,12 @@
  * Checked: nothing is dialed that no accepted ticket names; a server without the key is never trusted and hears no more
  * than HELLO; each load has one outcome, by its deadline, and then one release, when its reads have ended; a block
  * counts as good only if a live fence was shown after its read; no block is read anew before its last read has ended;
- * each request has one verdict; at the end nothing is left. */
+ * each request has one verdict; each find has one event, by its deadline, and a ticket only of its prompt; at the end
+ * nothing is left. */
 #include <string.h>
 
 #include "dial_world.h"
+#include "wire/find_message.h"
 #include "wire/lease_message.h"
 
 /* ---- what a server may answer ----
@@ -29,7 +31,9 @@ static size_t server_challenge(fuzz_tape *tape, wire *from, const kvf_key *key, 
   if (kvf_hello_decode(from->hello, from->hello_bytes, &hello) != KVF_OK) {
     return 0;
   }
-  challenge.server = hello.expected;
+  const kvf_incarnation nobody = {0};
+  const bool may_be_any = memcmp(&hello.expected, &nobody, sizeof(nobody)) == 0;
+  challenge.server = may_be_any ? dial_incarnation(0) : hello.expected;
   challenge.server.bytes[0] ^= (choice & 0xf0) == 0xe0 ? 1 : 0;
   from->is_other = from->is_other || (from->challenge_bytes == 0 && (choice & 0xf0) == 0xe0);
   fuzz_check(kvf_handshake_server_proof(from->has_key ? key : &other, from->hello, from->hello_bytes, &challenge,
@@ -93,6 +97,34 @@ static size_t server_states(fuzz_tape *tape, const uint64_t *request_ids, uint32
                                               .state = 1 + ((which >> 4) & 3)};
   }
   fuzz_check(kvf_lease_states_encode(&states, body, SERVER_BODY_BYTES, &bytes) == KVF_OK);
+  return bytes;
+}
+
+/* To a find: its ticket, one of another prompt, an altered one, or none. */
+static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
+{
+  static char text[SERVER_BODY_BYTES];
+  uint32_t ids[POSITIONS] = {0};
+  uint8_t choice = fuzz_u8(tape);
+  kvf_ticket ticket = {.ranks = 1,
+                       .rank = {{.address = {.port = FIRST_PORT}}},
+                       .prompt = dial_prompt(),
+                       .block_tokens = BLOCK_TOKENS,
+                       .ttl_ms = 1000,
+                       .groups = 1,
+                       .counts = {POSITIONS},
+                       .ids = ids};
+  kvf_found found = {.id = 1 + choice % FINDS_MAX, .status = KVF_FOUND_TICKET, .text = text};
+  size_t bytes = 0;
+  ticket.prompt.hash[0] = (choice & 0xf0) == 0xe0 ? 1 : 0;
+  fuzz_check(kvf_ticket_encode(&ticket, &world.core.context.macs[0], text, sizeof(text) - KVF_FIND_BYTES_MAX,
+                               &found.text_bytes) == KVF_OK);
+  text[found.text_bytes / 2] ^= (choice & 0xf0) == 0xf0 ? 1 : 0;
+  if (choice < 0x60) {
+    found.status = KVF_FOUND_NOTHING;
+    found.text_bytes = 0;
+  }
+  fuzz_check(kvf_found_encode(&found, body, SERVER_BODY_BYTES, &bytes) == KVF_OK);
   return bytes;
 }
 
@@ -245,6 +277,8 @@ static void send_answer(fuzz_tape *tape, wire *from, kvf_frame_type type, size_t
     bytes = server_welcome(tape, body);
   } else if (type == KVF_FRAME_REFUSED) {
     bytes = server_refused(tape, body);
+  } else if (type == KVF_FRAME_FOUND) {
+    bytes = server_found(tape, body);
   } else {
     bytes = server_states(tape, ids, world.requests_count, dial_lease(LOADS_MAX).id, body);
   }
@@ -295,11 +329,49 @@ static void send_something(fuzz_tape *tape)
       send_answer(tape, from, KVF_FRAME_REFUSED, cut);
       break;
     case 6:
-      wires_feed_frame(&world.all, from, KVF_FRAME_PONG, "\1\0\0\0\0\0\0", 8, cut);
+      if (cut >= 8) {
+        send_answer(tape, from, KVF_FRAME_FOUND, cut == 15 ? cut : 0);
+      } else {
+        wires_feed_frame(&world.all, from, KVF_FRAME_PONG, "\1\0\0\0\0\0\0", 8, cut);
+      }
       break;
     default:
       wires_close(&world.all, from);
       break;
+  }
+}
+
+/* The peer that is to be asked is dialed, and says who it is. */
+static void be_named(void)
+{
+  fuzz_tape none = {0};
+  wires_settle(&world.all);
+  answer_dial(&none);
+  wires_settle(&world.all);
+  for (size_t i = 0; i < WIRES_MAX; i++) {
+    wire *from = &world.all.list[i];
+    if (from->conn_id != 0 && from->hello_bytes > 0 && from->challenge_bytes == 0) {
+      send_answer(&none, from, KVF_FRAME_CHALLENGE, 0);
+    }
+  }
+}
+
+static void start_find(fuzz_tape *tape)
+{
+  const kvf_prompt prompt = dial_prompt();
+  const uint8_t choice = fuzz_u8(tape);
+  const uint32_t timeout_ms = 1 + choice * 8u;
+  if (world.finds_count == FINDS_MAX) {
+    return;
+  }
+  find_model *find = &world.finds[world.finds_count];
+  *find = (find_model){.deadline_ns = world.all.now_ns + timeout_ms * MS};
+  fuzz_check(kvf_core_ticket_find(&world.core, world.all.now_ns, &prompt, NULL, timeout_ms, world.finds_count,
+                                  &find->id) == KVF_OK);
+  world.finds_count++;
+  world.is_named[0] = true; /* by the option peers */
+  if ((choice & 1) == 0) {
+    be_named();
   }
 }
 
@@ -382,7 +454,8 @@ static void act_on_read(fuzz_tape *tape)
 
 static void step(fuzz_tape *tape)
 {
-  switch (fuzz_u8(tape) % 12) {
+  const uint8_t op = fuzz_u8(tape);
+  switch (op % 12) {
     case 0:
       for (unsigned ms = fuzz_u8(tape); ms > 0; ms -= ms < 10 ? ms : 10) {
         dial_pass((ms < 10 ? ms : 10) * MS);
@@ -393,7 +466,9 @@ static void step(fuzz_tape *tape)
       start_load(tape);
       break;
     case 2:
-      if (world.loads_count > 0) {
+      if (op >= 0x80) {
+        start_find(tape);
+      } else if (world.loads_count > 0) {
         (void)kvf_core_load_abort(&world.core, world.all.now_ns, 1000 + fuzz_u8(tape) % world.loads_count);
       }
       break;
@@ -448,7 +523,7 @@ static void close_world(void)
     dial_check();
   }
   fuzz_check(dial_is_settled());
-  fuzz_check(world.core.loads.by_id == NULL);
+  fuzz_check(world.core.loads.by_id == NULL && world.core.finds.by_id == NULL);
   kvf_core_free(&world.core);
 }
 

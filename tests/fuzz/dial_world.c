@@ -18,6 +18,11 @@ kvf_lease dial_lease(uint32_t load)
   return (kvf_lease){.id = 100 + load, .slot = load, .token = {(uint8_t)load}};
 }
 
+kvf_prompt dial_prompt(void)
+{
+  return (kvf_prompt){.tokens = POSITIONS * BLOCK_TOKENS};
+}
+
 /* ---- what the core wants ---- */
 
 static void start_dial(const kvf_peer_action *action)
@@ -135,6 +140,26 @@ static void on_request(const kvf_event *event)
   }
 }
 
+/* What is found is a ticket of the key, and of the prompt. */
+static void on_find(const kvf_event *event)
+{
+  static char text[KVF_TICKET_BYTES_MAX];
+  static kvf_ticket ticket;
+  const kvf_prompt prompt = dial_prompt();
+  size_t bytes = 0;
+  fuzz_check(event->user < world.finds_count);
+  find_model *find = &world.finds[event->user];
+  fuzz_check(find->id == event->id && !find->is_over);
+  find->is_over = true;
+  kvf_status status = kvf_core_ticket_take(&world.core, world.all.now_ns, find->id, text, sizeof(text), &bytes);
+  fuzz_check(status == (event->u.found == KVF_OK ? KVF_OK : KVF_NOT_FOUND));
+  if (status == KVF_OK) {
+    fuzz_check(kvf_ticket_decode(text, bytes, world.core.context.macs, 1, &ticket) == KVF_OK);
+    fuzz_check(memcmp(&ticket.prompt, &prompt, sizeof(prompt)) == 0);
+    kvf_ticket_free(&ticket);
+  }
+}
+
 static void settle(void)
 {
   kvf_effect effect;
@@ -164,6 +189,8 @@ static void settle(void)
       on_verdict(&event);
     } else if (event.kind == KVF_EVENT_REQUEST_RELEASED || event.kind == KVF_EVENT_REQUEST_STUCK) {
       on_request(&event);
+    } else if (event.kind == KVF_EVENT_TICKET) {
+      on_find(&event);
     } else {
       on_load(&event);
     }
@@ -183,7 +210,8 @@ static void on_out(wire *to, kvf_frame_type type, const uint8_t *body, size_t by
   (void)body;
   (void)bytes;
   fuzz_check(type == KVF_FRAME_HELLO || to->has_key);
-  fuzz_check(type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF || type == KVF_FRAME_LEASES || type == KVF_FRAME_PING);
+  fuzz_check(type == KVF_FRAME_HELLO || type == KVF_FRAME_PROOF || type == KVF_FRAME_LEASES || type == KVF_FRAME_PING ||
+             type == KVF_FRAME_FIND);
 }
 
 void dial_check(void)
@@ -196,6 +224,9 @@ void dial_check(void)
   }
   for (uint32_t i = 0; i < world.loads_count; i++) {
     fuzz_check(world.loads[i].has_outcome || world.all.now_ns <= world.loads[i].deadline_ns + SLACK_NS);
+  }
+  for (uint32_t i = 0; i < world.finds_count; i++) {
+    fuzz_check(world.finds[i].is_over || world.all.now_ns <= world.finds[i].deadline_ns + SLACK_NS);
   }
   for (uint32_t i = 0; i < world.requests_count; i++) {
     const request_model *request = &world.requests[i];
@@ -224,11 +255,14 @@ void dial_open(void)
   world.all.settle = settle;
   world.loads_count = 0;
   world.requests_count = 0;
+  world.finds_count = 0;
   world.open_paths_count = 0;
   wires_core_config(&world.config, "the key of the cluster", 'c');
   world.config.options.chunk_bytes = WIRES_BLOCK_BYTES; /* one block a read */
   fuzz_check(kvf_core_init(&world.core, &world.config, world.all.now_ns) == KVF_OK);
   wires_set_memory(&world.core);
+  const kvf_address known = {.ip = {[15] = 1}, .port = FIRST_PORT};
+  fuzz_check(kvf_core_add_known(&world.core, "p:80", &known) == KVF_OK);
 }
 
 void dial_let_go(request_model *request, bool is_stuck)
@@ -249,6 +283,9 @@ bool dial_is_settled(void)
   for (uint32_t i = 0; i < world.requests_count; i++) {
     const request_model *request = &world.requests[i];
     settled = settled && (!request->begun || request->is_released);
+  }
+  for (uint32_t i = 0; i < world.finds_count; i++) {
+    settled = settled && world.finds[i].is_over;
   }
   return settled;
 }

@@ -14,6 +14,7 @@
 #define BLOCK_TOKENS 16
 #define DIGEST 9
 #define FIRST_PORT 80
+#define FINDS_MAX 16
 
 typedef struct load_model {
   uint64_t deadline_ns;
@@ -41,6 +42,12 @@ typedef struct request_model {
   uint64_t verdict_by_ns;
 } request_model;
 
+typedef struct find_model {
+  uint64_t id;
+  uint64_t deadline_ns;
+  bool is_over;
+} find_model;
+
 typedef struct dial_world {
   kvf_core core;
   kvf_core_config config;
@@ -54,12 +61,16 @@ typedef struct dial_world {
   read_model reads[READS_MAX];
   request_model requests[REQUESTS_MAX];
   uint32_t requests_count;
+  find_model finds[FINDS_MAX];
+  uint32_t finds_count;
 } dial_world;
 
 extern dial_world world;
 
 kvf_incarnation dial_incarnation(uint32_t producer);
 kvf_lease dial_lease(uint32_t load);
+/* What all ask for. */
+kvf_prompt dial_prompt(void);
 
 void dial_open(void);
 /* Everything that must hold after each step. */

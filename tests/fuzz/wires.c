@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "wire/find_message.h"
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
@@ -67,6 +68,8 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
     kvf_refused refused;
     kvf_leases leases;
     kvf_lease_states states;
+    kvf_find find;
+    kvf_found found;
     kvf_ping ping;
   } out;
   kvf_welcome welcome;
@@ -92,6 +95,12 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
       break;
     case KVF_FRAME_LEASE_STATES:
       fuzz_check(kvf_lease_states_decode(body, bytes, &out.states) == KVF_OK);
+      break;
+    case KVF_FRAME_FIND:
+      fuzz_check(kvf_find_decode(body, bytes, &out.find) == KVF_OK);
+      break;
+    case KVF_FRAME_FOUND:
+      fuzz_check(kvf_found_decode(body, bytes, &out.found) == KVF_OK);
       break;
     case KVF_FRAME_PING:
     case KVF_FRAME_PONG:
@@ -221,7 +230,7 @@ void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *b
 void wires_feed_any(wires *all, wire *from, fuzz_tape *tape, size_t cut, bool is_frame)
 {
   size_t got;
-  kvf_frame_type type = (kvf_frame_type)(1 + (is_frame ? fuzz_choose(tape, KVF_FRAME_PONG) : 0));
+  kvf_frame_type type = (kvf_frame_type)(1 + (is_frame ? fuzz_choose(tape, KVF_FRAME_FOUND) : 0));
   const uint8_t *bytes = fuzz_bytes(tape, fuzz_u16(tape) % WIRES_ANY_BYTES, &got);
   if (is_frame) {
     wires_feed_frame(all, from, type, bytes, got, cut);
