@@ -131,6 +131,9 @@ static void take_events(sim_world *world, sim_node *node)
       case KVF_EVENT_VERDICT:
         sim_job_on_verdict(world, node, &event);
         break;
+      case KVF_EVENT_TICKET:
+        sim_find_on_event(world, node, &event);
+        break;
       case KVF_EVENT_REQUEST_RELEASED:
       case KVF_EVENT_REQUEST_STUCK:
         sim_job_on_released(world, node, &event);

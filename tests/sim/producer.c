@@ -195,6 +195,9 @@ static void on_publish(sim_world *world, const sim_event *event)
     }
   }
   sim_node_leave(world, node);
+  if (status == KVF_OK) {
+    sim_find_offer(world, node, offer);
+  }
   sim_note(world, node->index, "publishes lease %: $", offer->lease.id, (uint64_t)(int64_t)status, 0);
   if (status == KVF_OK && was_ended) {
     sim_fail(world, "P1", "node %u: lease %llu can be published after its end", node->index,

@@ -40,7 +40,9 @@ static void on_ticket(sim_world *world, const sim_event *event)
     job->state = SIM_JOB_OVER; /* the router hears so, and so does the client */
     return;
   }
-  sim_job_arrive(world, job);
+  if (!sim_find_start(world, job)) {
+    sim_job_arrive(world, job);
+  }
 }
 
 /* The router has another producer compute the prompt, too. */

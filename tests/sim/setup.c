@@ -202,6 +202,7 @@ void sim_setup(sim_world *world)
   uint32_t replicas;
   world->has_key = sim_choose_both(tape, 4, &replicas) != 3;
   world->has_replicas = replicas % 2 == 1;
+  world->has_finds = replicas / 2 % 4 == 1;
   if (world->has_key) {
     world->key.bytes = sizeof(secret);
     memcpy(world->key.data, secret, sizeof(secret));

@@ -167,6 +167,7 @@ typedef struct sim_offer {
   kvf_lease lease;
   bool is_over; /* given back, or its engine is gone */
   bool preempted;
+  bool is_found;   /* by a job's find */
   uint32_t others; /* consumers of its lease besides the jobs that are of this offer */
   uint32_t ids[SIM_IDS_MAX];
   uint32_t published;                      /* ranks, as bits: */
@@ -254,9 +255,10 @@ typedef struct sim_job {
   bool had_verdict;
   bool decided_early; /* the library decided before its load could begin */
   bool released;
-  bool stuck;      /* told, with its verdict */
-  uint32_t let_go; /* ranks, as bits, that the control node has been told are released */
-  bool said_stuck; /* the control node has been told that */
+  bool stuck;       /* told, with its verdict */
+  uint32_t let_go;  /* ranks, as bits, that the control node has been told are released */
+  bool said_stuck;  /* the control node has been told that */
+  uint64_t find_id; /* of the find that has not ended; 0: none */
   kvf_verdict verdict;
   kvf_request_info info;
   kvf_request_options options;
@@ -361,6 +363,7 @@ struct sim_world {
   uint32_t faults;
   bool has_key;
   bool has_replicas; /* prompts are computed at two producers */
+  bool has_finds;    /* consumers ask for tickets, and take up what they were handed if they find none */
   kvf_key key;
   kvf_mac mac; /* of the key */
   kvf_config config;
@@ -501,6 +504,20 @@ sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer);
 void sim_job_join(sim_world *world, sim_job *job, uint32_t offer);
 /* The ticket reaches the engine. */
 void sim_job_arrive(sim_world *world, sim_job *job);
+
+/* ---- find.c ---- */
+
+/* A control node begins to live. */
+void sim_find_know(sim_world *world, sim_node *node);
+/* The rank has published the offer. */
+void sim_find_offer(sim_world *world, sim_node *node, const sim_offer *offer);
+/* Looks for a ticket of the job's prompt: sim_job_arrive() follows. False: it is to be called now. */
+bool sim_find_start(sim_world *world, sim_job *job);
+/* KVF_EVENT_TICKET. */
+void sim_find_on_event(sim_world *world, sim_node *node, const kvf_event *event);
+
+/* ---- consumer.c, again ---- */
+
 /* By the client, or, with KVF_FINISH_DETACHED, by the engine for reasons of its own. */
 void sim_job_cancel(sim_world *world, sim_job *job, kvf_finish_kind kind);
 void sim_job_on_event(sim_world *world, sim_node *node, const kvf_event *event);
