@@ -8,6 +8,7 @@
 
 #include "test.h"
 #include "transport/socket.h"
+#include "wire/find_message.h"
 #include "wire/rank_record.h"
 #include "world.h"
 
@@ -151,6 +152,18 @@ static void send_ping_first(stranger *s)
   peer_send_frame(s->fd, KVF_FRAME_PING, "\0\0\0\0\0\0\0\0", 8);
 }
 
+static void ask_for_a_ticket_first(stranger *s)
+{
+  static const uint8_t find[KVF_FIND_BYTES_MAX];
+  peer_send_frame(s->fd, KVF_FRAME_FIND, find, sizeof(find));
+}
+
+static void ask_malformed(stranger *s)
+{
+  shake_hands(s);
+  peer_send_frame(s->fd, KVF_FRAME_FIND, "a ticket, please", 16);
+}
+
 static void send_challenge_back(stranger *s)
 {
   greet(s);
@@ -256,6 +269,8 @@ SCENE_TEST(at_the_control_port)
       {send_longest_hello, "sessions_refused", "protocol", "protocol"},
       {send_too_long, "sessions_refused", "protocol", "protocol"},
       {send_ping_first, "sessions_refused", "protocol", "protocol"},
+      {ask_for_a_ticket_first, "sessions_refused", "protocol", "protocol"},
+      {ask_malformed, "sessions_refused", "protocol", "protocol"},
       {send_challenge_back, "sessions_refused", "protocol", "protocol"},
       {send_read_in_session, "sessions_refused", "protocol", "protocol"},
       {send_malformed_hello, "sessions_refused", "protocol", "protocol"},
