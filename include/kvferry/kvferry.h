@@ -1,8 +1,8 @@
 /* kvferry: carries KV-cache blocks from prefill to decode engines, and is never silently wrong.
  *
  * This header includes the whole interface. Read status.h and types.h for the words, node.h for how a node lives,
- * part.h for what its pages are, producer.h and consumer.h for what the two sides of a transfer do, recovery.h for what
- * an engine does about failed loads, check.h for what works between a machine and a node.
+ * part.h for what its pages are, producer.h and consumer.h for what the two sides of a transfer do, recovery.h and
+ * staging.h for engines without a way back from a failed load, check.h for what works between a machine and a node.
  */
 #ifndef KVFERRY_KVFERRY_H
 #define KVFERRY_KVFERRY_H
@@ -14,6 +14,7 @@
 #include "kvferry/part.h"
 #include "kvferry/producer.h"
 #include "kvferry/recovery.h"
+#include "kvferry/staging.h"
 #include "kvferry/stats.h"
 #include "kvferry/status.h"
 #include "kvferry/types.h"

@@ -88,6 +88,14 @@ struct kvf_memory_ops {
   bool (*copy_in)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   bool (*copy_out)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   const kvf_stage_ops *stage; /* NULL: these two are all */
+
+  /* Of the same, between regions and memory of pin(), begun in the point's queue behind what that has been given.
+   * False: the device has failed, and what of it has been begun nobody knows. NULL: the kind has no queues. */
+  bool (*copy_on)(const kvf_ordering_point *point, const struct iovec *to, const struct iovec *from, size_t count);
+  /* Host memory that the device can copy from while the host goes on; *pinned is for unpin(), when no copy from it is
+   * under way. False: there is none. NULL: any memory is as good. */
+  bool (*pin)(uint32_t device, size_t bytes, uint8_t **memory, void **pinned);
+  void (*unpin)(void *pinned);
   /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: likewise. */
   bool (*checksums)(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out);
 

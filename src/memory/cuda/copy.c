@@ -125,7 +125,7 @@ kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const
   return status;
 }
 
-kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *to, const struct iovec *from,
+kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cu_stream stream, const struct iovec *to, const struct iovec *from,
                           size_t count)
 {
   pieces all;
@@ -134,7 +134,7 @@ kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct i
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = kvf_cuda_gpu_status(gpu, post(gpu, lane->stream, &all));
+  kvf_status status = kvf_cuda_gpu_status(gpu, post(gpu, stream, &all));
   kvf_cuda_leave(&stay);
   return status;
 }

@@ -23,9 +23,9 @@ KVF_MUST_USE kvf_status kvf_cuda_copy_out(kvf_cuda_gpu *gpu, const struct iovec 
 KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                          size_t count);
 
-/* Begins to copy runs, of the device's and of the lane's pinned memory, one of each: to be waited for by an event. Not
- * in the device's context. */
-KVF_MUST_USE kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *to,
+/* Begins to copy runs, of the device's and of pinned memory, one of each: to be waited for by an event. Not in the
+ * device's context. */
+KVF_MUST_USE kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cu_stream stream, const struct iovec *to,
                                        const struct iovec *from, size_t count);
 
 /* kvf_checksum() of each; likewise. KVF_INVALID: the device has no kernel for it. */

@@ -1,4 +1,5 @@
 /* Memory of NVIDIA GPUs. Whatever is copied is waited for, so that for whoever calls it is as with the host's. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/checksum.h"
@@ -148,6 +149,53 @@ static bool checksum_here(uint32_t device, const struct iovec *run, uint64_t *ou
   return kvf_checksum_of_pieces(next_piece, &source, out);
 }
 
+static bool copy_on(const kvf_ordering_point *point, const struct iovec *to, const struct iovec *from, size_t count)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
+  return gpu != NULL && kvf_cuda_begin(gpu, point->handle, to, from, count) == KVF_OK;
+}
+
+/* ---- pinned memory ---- */
+
+typedef struct pinned_memory {
+  kvf_cuda_gpu *gpu;
+  kvf_cuda_pinned pinned;
+} pinned_memory;
+
+static bool pin(uint32_t device, size_t bytes, uint8_t **memory, void **out)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(device);
+  pinned_memory *made = calloc(1, sizeof(*made));
+  kvf_cuda_stay stay;
+  if (made == NULL || gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
+    free(made);
+    return false;
+  }
+  made->gpu = gpu;
+  kvf_status status = kvf_cuda_gpu_status(gpu, kvf_cuda_pin(gpu->cuda, gpu->device->ordinal, bytes, &made->pinned));
+  kvf_cuda_leave(&stay);
+  if (status != KVF_OK) {
+    free(made);
+    return false;
+  }
+  *memory = made->pinned.bytes;
+  *out = made;
+  return true;
+}
+
+static void unpin(void *pinned)
+{
+  pinned_memory *memory = pinned;
+  kvf_cuda_stay stay;
+  if (kvf_cuda_gpu_enter(memory->gpu, &stay)) { /* else the driver may still have it in hand */
+    kvf_cuda_unpin(memory->gpu->cuda, &memory->pinned);
+    kvf_cuda_leave(&stay);
+  }
+  free(memory);
+}
+
+/* ---- checksums and reads ---- */
+
 static bool checksums(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out)
 {
   kvf_status status = kvf_cuda_checksums(kvf_cuda_gpu_opened(device), runs, count, out);
@@ -245,6 +293,9 @@ const kvf_memory_ops kvf_memory_cuda = {
     .copy_in = copy_in,
     .copy_out = copy_out,
     .stage = &kvf_cuda_stage_ops,
+    .copy_on = copy_on,
+    .pin = pin,
+    .unpin = unpin,
     .checksums = checksums,
     .within = kvf_cuda_within,
     .flush = kvf_cuda_flush,

@@ -46,7 +46,7 @@ static void close_stage(void *state)
 static bool copy(void *state, const struct iovec *to, const struct iovec *from, size_t count)
 {
   const cuda_stage *stage = state;
-  return kvf_cuda_begin(stage->gpu, stage->lane, to, from, count) == KVF_OK;
+  return kvf_cuda_begin(stage->gpu, stage->lane->stream, to, from, count) == KVF_OK;
 }
 
 /* Also of a device that is not healthy: what is under way is waited for, if its context is still there. */
