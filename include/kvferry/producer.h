@@ -2,7 +2,7 @@
  *
  *   control node   kvf_lease_reserve ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
  *   each rank      kvf_lease_publish ──► … ──► KVF_EVENT_LEASE_ENDED
- *   control node   kvf_lease_release, when every rank has reported the end
+ *   control node   kvf_lease_ended for each rank; with the last one the lease is released
  *   a rank         kvf_ticket_offer, where consumers ask for tickets instead of being handed them
  */
 #ifndef KVFERRY_PRODUCER_H
@@ -21,6 +21,12 @@ KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve(kvf_node *node, uint32_t block
 
 /* Control node: every rank has ended the lease; its slot may be used again. KVF_NOT_FOUND: released already. */
 KVF_API kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id);
+
+/* Control node: the ranks of the mask (bit r: rank r) have ended the lease: KVF_EVENT_LEASE_ENDED, or they could not
+ * publish it. In any order, any number of times. KVF_OK: now all of the engine's ranks have, and the lease is released:
+ * its blocks are the engine's again. KVF_AGAIN: others have not. KVF_NOT_FOUND: released already. KVF_INVALID: no rank,
+ * or one out of range. */
+KVF_API KVF_MUST_USE kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask);
 
 /* Control node: writes the ticket (text, fit for JSON; not terminated) for a reserved lease. `ticket` has room for
  * `capacity` bytes. The ticket may be handed out before the ranks have published.

@@ -283,6 +283,11 @@ kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
   return kvf_lease_slots_release(&core->slots, lease_id);
 }
 
+kvf_status kvf_core_lease_ended(kvf_core *core, uint64_t lease_id, uint64_t ranks_mask)
+{
+  return kvf_lease_slots_ended(&core->slots, lease_id, ranks_mask, core->context.config.ranks);
+}
+
 void kvf_core_drain(kvf_core *core)
 {
   core->slots.draining = true;

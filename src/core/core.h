@@ -95,6 +95,7 @@ kvf_status kvf_core_load_abort(kvf_core *core, uint64_t now_ns, uint64_t request
 bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id);
 
 kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
+KVF_MUST_USE kvf_status kvf_core_lease_ended(kvf_core *core, uint64_t lease_id, uint64_t ranks_mask);
 void kvf_core_drain(kvf_core *core);
 
 /* A ticket did not decode, and is counted and logged: it goes no further. */

@@ -9,6 +9,7 @@
 
 struct kvf_lease_slot {
   uint64_t lease_id;
+  uint64_t ended_mask; /* ranks that have ended it */
   uint32_t blocks;
   UT_hash_handle by_id;
   kvf_list free; /* in kvf_lease_slots.free */
@@ -67,6 +68,7 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
   kvf_lease_slot *slot = KVF_CONTAINER_OF(slots->free.next, kvf_lease_slot, free);
   slot->lease_id = slots->next_id;
   slot->blocks = blocks;
+  slot->ended_mask = 0;
   HASH_ADD(by_id, slots->reserved, lease_id, sizeof(slot->lease_id), slot);
   if (slot->by_id.tbl == NULL) {
     return KVF_NO_MEMORY;
@@ -79,10 +81,30 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
   return KVF_OK;
 }
 
-kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
+static kvf_lease_slot *find(const kvf_lease_slots *slots, uint64_t lease_id)
 {
   kvf_lease_slot *slot;
   HASH_FIND(by_id, slots->reserved, &lease_id, sizeof(lease_id), slot);
+  return slot;
+}
+
+kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t lease_id, uint64_t ranks_mask, uint32_t ranks)
+{
+  const uint64_t all = UINT64_MAX >> (64 - ranks);
+  if (ranks_mask == 0 || (ranks_mask & ~all) != 0) {
+    return KVF_INVALID;
+  }
+  kvf_lease_slot *slot = find(slots, lease_id);
+  if (slot == NULL) {
+    return KVF_NOT_FOUND;
+  }
+  slot->ended_mask |= ranks_mask;
+  return slot->ended_mask == all ? kvf_lease_slots_release(slots, lease_id) : KVF_AGAIN;
+}
+
+kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
+{
+  kvf_lease_slot *slot = find(slots, lease_id);
   if (slot == NULL) {
     return KVF_NOT_FOUND;
   }

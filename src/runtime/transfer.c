@@ -36,6 +36,14 @@ kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
   return status;
 }
 
+kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_lease_ended(node->core, lease_id, ranks_mask);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
 kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                            char *ticket, size_t capacity, size_t *ticket_bytes)
 {

@@ -59,6 +59,25 @@ SLOTS_TEST(release_counts_once)
   assert_int_equal(kvf_lease_slots_live(&slots), 1);
 }
 
+SLOTS_TEST(the_last_rank_releases_it)
+{
+  assert_int_equal(kvf_lease_slots_init(&slots, 1, 7, 100), KVF_OK);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 0, 3), KVF_INVALID);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 8, 3), KVF_INVALID);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 8, 1, 3), KVF_NOT_FOUND);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 4, 3), KVF_AGAIN);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 4, 3), KVF_AGAIN);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 1, 3), KVF_AGAIN);
+  assert_int_equal(kvf_lease_slots_live(&slots), 1);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 2, 3), KVF_OK);
+  assert_int_equal(kvf_lease_slots_live(&slots), 0);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 7, 2, 3), KVF_NOT_FOUND);
+  assert_int_equal(reserve(1, 0, &lease), KVF_OK); /* of whose ranks none has ended it */
+  assert_int_equal(kvf_lease_slots_ended(&slots, 8, 5, 3), KVF_AGAIN);
+  assert_int_equal(kvf_lease_slots_ended(&slots, 8, UINT64_C(1) << 63, 64), KVF_AGAIN);
+}
+
 SLOTS_TEST(share_of_the_pool)
 {
   assert_int_equal(kvf_lease_slots_init(&slots, 8, 0, 80), KVF_OK);
