@@ -1,12 +1,12 @@
 """kvferry: carries KV-cache blocks from prefill to decode engines, and is never silently wrong.
 
 The binding to the C library is `kvferry._kvferry`; its stub file is the manual. `kvferry.engine` holds what every engine's
-adapter needs, `kvferry.vllm` vLLM's.
+adapter needs, `kvferry.vllm` vLLM's, `kvferry.trtllm` TensorRT-LLM's.
 """
 
 from ._kvferry import VERSION as __version__
-from ._kvferry import Error, Node, prompt_hash, prompt_set_model, report, status_name
-from .records import Load, Point, Publication, Region
+from ._kvferry import Error, Node, Recovery, Staging, prompt_hash, prompt_set_model, report, status_name
+from .records import Load, Part, Point, Publication, Region
 
-__all__ = ["Error", "Load", "Node", "Point", "Publication", "Region", "__version__", "prompt_hash", "prompt_set_model", "report",
-           "status_name"]
+__all__ = ["Error", "Load", "Node", "Part", "Point", "Publication", "Recovery", "Region", "Staging", "__version__", "prompt_hash",
+           "prompt_set_model", "report", "status_name"]

@@ -11,7 +11,7 @@
 
 from typing import Final, NamedTuple, TypeAlias, TypedDict
 
-from .records import Load, Point, Publication, Region
+from .records import Load, Part, Point, Publication, Region
 
 Lease: TypeAlias = bytes
 Prompt: TypeAlias = bytes
@@ -95,12 +95,17 @@ class Node:
         """Opens a node. Error: an option is unknown or its value bad (the text names it), or the system refused."""
 
     def close(self) -> None: ...
-    def register(self, regions: list[Region]) -> None: ...
+    def register(self, regions: list[Region], parts: list[Part] | None = None, share: tuple[int, int, int] = (0, 1, 1)) -> None:
+        """With parts: kvf_node_register_layout(); `share` is (first_head, heads, heads_total) of a kvf_share."""
+
     def address(self) -> bytes: ...
     def set_ranks(self, records: list[bytes]) -> None: ...
     def healthy(self) -> bool: ...
     def poll(self) -> list[Event]:
         """Up to 256 events. Never blocks."""
+
+    def fileno(self) -> int:
+        """Readable while poll() has something to report: kvf_node_event_fd()."""
 
     def stats(self) -> list[Number]: ...
 
@@ -112,6 +117,9 @@ class Node:
         """(status, lease, lease id)."""
 
     def lease_release(self, lease_ids: list[int]) -> list[int]: ...
+    def lease_ended(self, lease_ids: list[int], rank: int) -> list[int]:
+        """OK for each that has now ended on all ranks, and is released; AGAIN: others have not said so."""
+
     def ticket_make(self, lease: Lease, prompt: Prompt, blocks: Blocks) -> tuple[int, str | None]:
         """(status, ticket)."""
 
@@ -156,6 +164,51 @@ class Node:
     def load_stuck(self, request_ids: list[int]) -> list[int]:
         """OK for each that is not released release_timeout_ms after its outcome."""
 
+
+class Staging:
+    """A kvf_staging. Closed by close(), or when the object goes."""
+
+    def __new__(cls, pool: list[Region], blocks: int, cuda_library: str = "") -> Staging:
+        """Error: there is no such memory."""
+
+    def close(self) -> None: ...
+    def regions(self) -> list[tuple[int, ...]]:
+        """Each a Region's fields."""
+
+    def copy(self, number: int, source: Blocks, destination: Blocks, on: Point | None = None) -> int: ...
+    def copied(self) -> int: ...
+
+class RecoveryEvent(NamedTuple):
+    """A kvf_recovery_event."""
+
+    kind: int
+    status: int
+    request_id: int
+    user: int
+    ranks_mask: int
+    blockers: int
+    confirmed_blocks: int
+    computed_tokens: int
+    recompute_tokens: int
+
+class Recovery:
+    """A kvf_recovery: one thread at a time."""
+
+    def __new__(cls, ranks: int, block_tokens: int, requests_max: int, recompute_max_tokens: int,
+                pool_blocks: list[int]) -> Recovery:
+        """`pool_blocks` by KV group. Error: a number is bad."""
+
+    def admit(self, request_id: int, user: int, local_prefix_tokens: int, tokens: int, prompt_tokens: int,
+              blocks: Blocks) -> int: ...
+    def add_blockers(self, request_id: int, blockers: int) -> int: ...
+    def end(self, request_id: int) -> int: ...
+    def report(self, report: Report) -> int: ...
+    def released(self, request_id: int, rank: int) -> int: ...
+    def events(self) -> list[RecoveryEvent]:
+        """All that there are."""
+
+    def open(self) -> int:
+        """How many requests are in the table."""
 
 def prompt_hash(token_ids: bytes, salt: bytes) -> Prompt:
     """token_ids: native uint32s."""
@@ -206,6 +259,17 @@ BREAKER_OPEN: Final[int]
 ACTION_USE: Final[int]
 ACTION_RECOMPUTE: Final[int]
 ACTION_FAIL: Final[int]
+PART_KV: Final[int]
+PART_KEYS: Final[int]
+PART_VALUES: Final[int]
+PART_INDEX: Final[int]
+RECOVERY_READY: Final[int]
+RECOVERY_REWIND: Final[int]
+RECOVERY_TERMINATE: Final[int]
+RECOVERY_ABORT: Final[int]
+RECOVERY_RELEASE: Final[int]
+BLOCKER_GENERATED: Final[int]
+BLOCKER_BLOCKS_GONE: Final[int]
 
 OK: Final[int]
 TRANSFER_FAILED: Final[int]

@@ -17,6 +17,26 @@ class Region(NamedTuple):
     device: int = 0
 
 
+class Part(NamedTuple):
+    """A kvf_part."""
+
+    layer: int
+    kind: int
+    index: int
+    group: int
+    dtype: int
+    region: int
+    offset_bytes: int
+    unit_bytes: int
+    row_bytes: int
+    head_bytes: int
+    rows: int
+    block_tokens: int
+    heads: int
+    first_head: int
+    heads_total: int
+
+
 Point = NamedTuple("Point", [("memory", int), ("device", int), ("handle", int)])
 """A kvf_ordering_point."""
 Publication = NamedTuple("Publication", [("lease", bytes), ("prompt", bytes), ("user", int), ("blocks", tuple[bytes, ...])])

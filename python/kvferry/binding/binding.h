@@ -33,6 +33,7 @@ typedef enum kvfpy_record {
   KVFPY_NUMBER,
   KVFPY_PATH,
   KVFPY_PEER,
+  KVFPY_RECOVERY_EVENT,
   KVFPY_RECORDS
 } kvfpy_record;
 
@@ -161,6 +162,18 @@ typedef bool (*kvfpy_set_field)(PyObject *error, void *fields, const char *name,
 /* All of a dict's names and values. */
 bool kvfpy_set_all(PyObject *error, void *fields, PyObject *values, kvfpy_set_field set);
 
+/* An array from a list, each item by a converter: the caller's to free. NULL, with an exception set. */
+void *kvfpy_to_items(PyObject *list, size_t item_bytes, int (*convert)(PyObject *value, void *out), size_t *count);
+kvf_region *kvfpy_to_regions(PyObject *list, size_t *count);
+
+/* ---- types that are no nodes ---- */
+
+extern PyType_Spec kvfpy_staging_spec;
+extern PyType_Spec kvfpy_recovery_spec;
+
+/* The module's state, for methods of a type of its. */
+const kvfpy_module_state *kvfpy_state_of_type(PyObject *object);
+
 /* ---- node.c: the type ---- */
 
 /* A kvfpy_set_field of a kvf_config. */
@@ -176,6 +189,7 @@ PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused);
 
 PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_lease_ended(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list);

@@ -19,9 +19,14 @@ PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *mes
   return NULL;
 }
 
+const kvfpy_module_state *kvfpy_state_of_type(PyObject *object)
+{
+  return PyType_GetModuleState(Py_TYPE(object)); /* the types cannot be derived from: it is there */
+}
+
 const kvfpy_module_state *kvfpy_state_of(kvfpy_node_object *self)
 {
-  return PyType_GetModuleState(Py_TYPE((PyObject *)self)); /* the type cannot be derived from: it is there */
+  return kvfpy_state_of_type((PyObject *)self);
 }
 
 PyObject *kvfpy_node_raise(kvfpy_node_object *self, kvf_status status, const char *message)

@@ -45,6 +45,26 @@ Py_ssize_t kvfpy_list_length(PyObject *list)
   return PyList_Size(list);
 }
 
+void *kvfpy_to_items(PyObject *list, size_t item_bytes, int (*convert)(PyObject *value, void *out), size_t *count)
+{
+  Py_ssize_t length = kvfpy_list_length(list);
+  if (length < 0) {
+    return NULL;
+  }
+  char *items = calloc((size_t)length + 1, item_bytes);
+  if (items == NULL) {
+    return PyErr_NoMemory();
+  }
+  for (Py_ssize_t i = 0; i < length; i++) {
+    if (!convert(PyList_GetItem(list, i), items + (size_t)i * item_bytes)) {
+      free(items);
+      return NULL;
+    }
+  }
+  *count = (size_t)length;
+  return items;
+}
+
 int kvfpy_to_u32(PyObject *value, void *out)
 {
   unsigned long number = PyLong_AsUnsignedLong(value);
@@ -99,6 +119,26 @@ int kvfpy_to_point(PyObject *value, void *out)
 const kvf_ordering_point *kvfpy_point_or_null(const kvfpy_point *point)
 {
   return point->is_given ? &point->point : NULL;
+}
+
+static int to_region(PyObject *value, void *out)
+{
+  static const kvfpy_field fields[] = {{"base", kvfpy_to_address, offsetof(kvf_region, base)},
+                                       {"stride_bytes", kvfpy_to_u64, offsetof(kvf_region, stride_bytes)},
+                                       {"block_bytes", kvfpy_to_u32, offsetof(kvf_region, block_bytes)},
+                                       {"blocks", kvfpy_to_u32, offsetof(kvf_region, blocks)},
+                                       {"heads", kvfpy_to_u32, offsetof(kvf_region, heads)},
+                                       {"heads_total", kvfpy_to_u32, offsetof(kvf_region, heads_total)},
+                                       {"group", kvfpy_to_u32, offsetof(kvf_region, group)},
+                                       {"memory", kvfpy_to_memory, offsetof(kvf_region, memory)},
+                                       {"device", kvfpy_to_u32, offsetof(kvf_region, device)},
+                                       {NULL, NULL, 0}};
+  return kvfpy_to_fields(value, "a region", fields, out);
+}
+
+kvf_region *kvfpy_to_regions(PyObject *list, size_t *count)
+{
+  return kvfpy_to_items(list, sizeof(kvf_region), to_region, count);
 }
 
 static int to_struct(PyObject *value, void *out, size_t bytes, const char *what)

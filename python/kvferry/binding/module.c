@@ -239,6 +239,17 @@ static int add_constants(PyObject *module)
       {"ACTION_USE", KVF_ACTION_USE},
       {"ACTION_RECOMPUTE", KVF_ACTION_RECOMPUTE},
       {"ACTION_FAIL", KVF_ACTION_FAIL},
+      {"PART_KV", KVF_PART_KV},
+      {"PART_KEYS", KVF_PART_KEYS},
+      {"PART_VALUES", KVF_PART_VALUES},
+      {"PART_INDEX", KVF_PART_INDEX},
+      {"RECOVERY_READY", KVF_RECOVERY_READY},
+      {"RECOVERY_REWIND", KVF_RECOVERY_REWIND},
+      {"RECOVERY_TERMINATE", KVF_RECOVERY_TERMINATE},
+      {"RECOVERY_ABORT", KVF_RECOVERY_ABORT},
+      {"RECOVERY_RELEASE", KVF_RECOVERY_RELEASE},
+      {"BLOCKER_GENERATED", KVF_BLOCKER_GENERATED},
+      {"BLOCKER_BLOCKS_GONE", KVF_BLOCKER_BLOCKS_GONE},
   };
   for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
     if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
@@ -246,6 +257,17 @@ static int add_constants(PyObject *module)
     }
   }
   return PyModule_AddStringConstant(module, "VERSION", kvf_version());
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec)
+{
+  PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+  if (type == NULL) {
+    return -1;
+  }
+  int failed = PyModule_AddType(module, (PyTypeObject *)type);
+  Py_DECREF(type);
+  return failed;
 }
 
 static int module_exec(PyObject *module)
@@ -256,13 +278,10 @@ static int module_exec(PyObject *module)
       !kvfpy_add_records(module, state)) {
     return -1;
   }
-  PyObject *type = PyType_FromModuleAndSpec(module, &kvfpy_node_spec, NULL);
-  if (type == NULL) {
-    return -1;
-  }
-  int failed = PyModule_AddType(module, (PyTypeObject *)type);
-  Py_DECREF(type);
-  return failed < 0 || add_statuses(module) < 0 || add_constants(module) < 0 ? -1 : 0;
+  return add_type(module, &kvfpy_node_spec) < 0 || add_type(module, &kvfpy_staging_spec) < 0 ||
+                 add_type(module, &kvfpy_recovery_spec) < 0 || add_statuses(module) < 0 || add_constants(module) < 0
+             ? -1
+             : 0;
 }
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg)

@@ -103,51 +103,78 @@ static PyObject *node_close(kvfpy_node_object *self, PyObject *unused)
 
 /* ---- memory and engine ---- */
 
-static int to_region(PyObject *value, void *out)
+static int to_part_kind(PyObject *value, void *out)
 {
-  static const kvfpy_field fields[] = {{"base", kvfpy_to_address, offsetof(kvf_region, base)},
-                                       {"stride_bytes", kvfpy_to_u64, offsetof(kvf_region, stride_bytes)},
-                                       {"block_bytes", kvfpy_to_u32, offsetof(kvf_region, block_bytes)},
-                                       {"blocks", kvfpy_to_u32, offsetof(kvf_region, blocks)},
-                                       {"heads", kvfpy_to_u32, offsetof(kvf_region, heads)},
-                                       {"heads_total", kvfpy_to_u32, offsetof(kvf_region, heads_total)},
-                                       {"group", kvfpy_to_u32, offsetof(kvf_region, group)},
-                                       {"memory", kvfpy_to_memory, offsetof(kvf_region, memory)},
-                                       {"device", kvfpy_to_u32, offsetof(kvf_region, device)},
-                                       {NULL, NULL, 0}};
-  return kvfpy_to_fields(value, "a region", fields, out);
+  uint32_t kind = 0;
+  int converted = kvfpy_to_u32(value, &kind);
+  *(kvf_part_kind *)out = (kvf_part_kind)kind;
+  return converted;
 }
 
-typedef struct region_list {
+static int to_dtype(PyObject *value, void *out)
+{
+  uint32_t dtype = 0;
+  int converted = kvfpy_to_u32(value, &dtype);
+  *(kvf_dtype *)out = (kvf_dtype)dtype;
+  return converted;
+}
+
+static int to_part(PyObject *value, void *out)
+{
+  static const kvfpy_field fields[] = {{"layer", kvfpy_to_u32, offsetof(kvf_part, layer)},
+                                       {"kind", to_part_kind, offsetof(kvf_part, kind)},
+                                       {"index", kvfpy_to_u32, offsetof(kvf_part, index)},
+                                       {"group", kvfpy_to_u32, offsetof(kvf_part, group)},
+                                       {"dtype", to_dtype, offsetof(kvf_part, dtype)},
+                                       {"region", kvfpy_to_u32, offsetof(kvf_part, region)},
+                                       {"offset_bytes", kvfpy_to_u32, offsetof(kvf_part, offset_bytes)},
+                                       {"unit_bytes", kvfpy_to_u32, offsetof(kvf_part, unit_bytes)},
+                                       {"row_bytes", kvfpy_to_u32, offsetof(kvf_part, row_bytes)},
+                                       {"head_bytes", kvfpy_to_u32, offsetof(kvf_part, head_bytes)},
+                                       {"rows", kvfpy_to_u32, offsetof(kvf_part, rows)},
+                                       {"block_tokens", kvfpy_to_u32, offsetof(kvf_part, block_tokens)},
+                                       {"heads", kvfpy_to_u32, offsetof(kvf_part, heads)},
+                                       {"first_head", kvfpy_to_u32, offsetof(kvf_part, first_head)},
+                                       {"heads_total", kvfpy_to_u32, offsetof(kvf_part, heads_total)},
+                                       {NULL, NULL, 0}};
+  return kvfpy_to_fields(value, "a part", fields, out);
+}
+
+typedef struct registration {
   kvf_region *regions;
   size_t count;
-} region_list;
+  kvf_part *parts;
+  kvf_layout layout;
+} registration;
 
 static kvf_status call_register(kvf_node *node, void *arguments)
 {
-  const region_list *list = arguments;
-  return kvf_node_register(node, list->regions, list->count);
+  registration *given = arguments;
+  given->layout.parts = given->parts;
+  return given->parts == NULL ? kvf_node_register(node, given->regions, given->count)
+                              : kvf_node_register_layout(node, given->regions, given->count, &given->layout);
 }
 
-static PyObject *node_register(kvfpy_node_object *self, PyObject *list)
+static PyObject *node_register(kvfpy_node_object *self, PyObject *args)
 {
-  Py_ssize_t count = kvfpy_list_length(list);
-  if (count < 0) {
+  PyObject *regions = NULL;
+  PyObject *parts = NULL;
+  PyObject *result = NULL;
+  registration given = {.layout.share = {.heads_total = 1, .heads = 1}};
+  kvf_share *share = &given.layout.share;
+  if (!PyArg_ParseTuple(args, "O|O(O&O&O&):register", &regions, &parts, kvfpy_to_u32, &share->first_head, kvfpy_to_u32,
+                        &share->heads, kvfpy_to_u32, &share->heads_total)) {
     return NULL;
   }
-  region_list arguments = {.count = (size_t)count};
-  arguments.regions = calloc(arguments.count + 1, sizeof(*arguments.regions));
-  bool parsed = arguments.regions != NULL;
-  for (size_t i = 0; parsed && i < arguments.count; i++) {
-    parsed = to_region(PyList_GetItem(list, (Py_ssize_t)i), &arguments.regions[i]) != 0;
+  given.regions = kvfpy_to_regions(regions, &given.count);
+  if (given.regions != NULL && parts != NULL) {
+    given.parts = kvfpy_to_items(parts, sizeof(*given.parts), to_part, &given.layout.parts_count);
   }
-  PyObject *result = NULL;
-  if (parsed) {
-    result = kvfpy_call_or_raise(self, call_register, &arguments);
-  } else if (arguments.regions == NULL) {
-    result = PyErr_NoMemory();
+  if (given.regions != NULL && (parts == NULL || given.parts != NULL)) {
+    result = kvfpy_call_or_raise(self, call_register, &given);
   }
-  free(arguments.regions);
+  free(given.parts);
+  free(given.regions);
   return result;
 }
 
@@ -276,20 +303,36 @@ static PyObject *node_poll(kvfpy_node_object *self, PyObject *unused)
   return kvfpy_make_list(kvfpy_state_of(self), polled.events, sizeof(polled.events[0]), polled.count, event_object);
 }
 
+static kvf_status call_event_fd(kvf_node *node, void *arguments)
+{
+  *(int *)arguments = kvf_node_event_fd(node);
+  return KVF_OK;
+}
+
+static PyObject *node_fileno(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  int descriptor = -1;
+  kvf_status status = KVF_OK;
+  return kvfpy_call_node(self, call_event_fd, &descriptor, &status) ? PyLong_FromLong(descriptor) : NULL;
+}
+
 /* ---- the type ---- */
 
 static PyMethodDef node_methods[] = {
     KVFPY_METHOD("close", node_close, METH_NOARGS),
-    KVFPY_METHOD("register", node_register, METH_O),
+    KVFPY_METHOD("register", node_register, METH_VARARGS),
     KVFPY_METHOD("address", node_address, METH_NOARGS),
     KVFPY_METHOD("set_ranks", node_set_ranks, METH_O),
     KVFPY_METHOD("healthy", node_healthy, METH_NOARGS),
     KVFPY_METHOD("poll", node_poll, METH_NOARGS),
+    KVFPY_METHOD("fileno", node_fileno, METH_NOARGS),
     KVFPY_METHOD("stats", kvfpy_node_stats, METH_NOARGS),
     KVFPY_METHOD("histograms", kvfpy_node_histograms, METH_NOARGS),
     KVFPY_METHOD("peers", kvfpy_node_peers, METH_NOARGS),
     KVFPY_METHOD("lease_reserve", kvfpy_node_lease_reserve, METH_VARARGS),
     KVFPY_METHOD("lease_release", kvfpy_node_lease_release, METH_O),
+    KVFPY_METHOD("lease_ended", kvfpy_node_lease_ended, METH_VARARGS),
     KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),
     KVFPY_METHOD("lease_publish", kvfpy_node_lease_publish, METH_VARARGS),
     KVFPY_METHOD("lease_end", kvfpy_node_lease_end, METH_O),

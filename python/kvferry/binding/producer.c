@@ -33,6 +33,21 @@ PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list)
   return kvfpy_node_ids(self, list, kvf_lease_release);
 }
 
+static kvf_status call_lease_ended(kvf_node *node, void *item, const void *context)
+{
+  return kvf_lease_ended(node, *(const uint64_t *)item, *(const uint64_t *)context);
+}
+
+PyObject *kvfpy_node_lease_ended(kvfpy_node_object *self, PyObject *args)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_lease_ended, NULL};
+  PyObject *list = NULL;
+  uint64_t mask = 0;
+  return PyArg_ParseTuple(args, "OO&:lease_ended", &list, kvfpy_to_rank, &mask)
+             ? kvfpy_node_batch(self, list, &kind, &mask)
+             : NULL;
+}
+
 typedef struct ticket_order {
   kvf_lease lease;
   kvf_prompt prompt;

@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 
-#define FIELDS_MAX 6
+#define FIELDS_MAX 9
 
 static const struct {
   const char *name;
@@ -17,6 +17,9 @@ static const struct {
     [KVFPY_NUMBER] = {"kvferry._kvferry.Number", {"name", "reason", "value", "is_gauge"}},
     [KVFPY_PATH] = {"kvferry._kvferry.Path", {"name", "breaker", "cause", "is_up"}},
     [KVFPY_PEER] = {"kvferry._kvferry.Peer", {"id", "address", "failure", "failure_age_ms", "paths", "numbers"}},
+    [KVFPY_RECOVERY_EVENT] = {"kvferry._kvferry.RecoveryEvent",
+                              {"kind", "status", "request_id", "user", "ranks_mask", "blockers", "confirmed_blocks",
+                               "computed_tokens", "recompute_tokens"}},
 };
 
 static int fields_of(kvfpy_record kind)
