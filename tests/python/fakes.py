@@ -50,6 +50,7 @@ class FakeNode:
         self.loads: dict[int, FakeLoad] = {}
         self.status: dict[str, int] = {}
         self.next_id = 100
+        self.ended: dict[int, set[int]] = {}
         self.stuck: set[int] = set()
         self.numbers: list[Any] = []
         self.distributions: list[tuple[str, list[tuple[int, int, int]]]] = []
@@ -70,6 +71,12 @@ class FakeNode:
         if name in ("lease_release", "lease_publish", "lease_end", "request_report", "load_start", "load_abort"):
             return lambda items, after=None: self._batch(name, items, after)
         raise AttributeError(name)
+
+    def lease_ended(self, ids: list[int], rank: int) -> list[int]:
+        self.calls += [("lease_ended", (id_, rank)) for id_ in ids]
+        for id_ in ids:
+            self.ended.setdefault(id_, set()).add(rank)
+        return [_kvferry.OK if len(self.ended[id_]) == self.ranks else _kvferry.AGAIN for id_ in ids]
 
     # ---- as the library's request machine ----
 

@@ -93,7 +93,7 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     producer.take(News(0, ended={lease_id}))
     producer.take(News(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
-    assert node.of("lease_release") == [lease_id]
+    assert node.of("lease_ended") == [(lease_id, 0)]
     assert not producer.busy
 
 
@@ -114,7 +114,7 @@ def test_every_rank_has_to_end_it() -> None:
     producer.finish(a)
     producer.take(News(1, ended={lease_id}))
     producer.take(News(1, ended={lease_id}))
-    assert producer.manager.freed == [] and node.of("lease_release") == []
+    assert producer.manager.freed == [] and node.of("lease_ended") == [(lease_id, 1)] * 2
     producer.take(News(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 

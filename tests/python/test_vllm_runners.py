@@ -305,7 +305,7 @@ def test_a_step_without_tokens(monkeypatch: pytest.MonkeyPatch, runner: Any, dra
     seen = engine.run(step(preempted={"p"}))
     assert among(seen, "forward", "draft", "lease_publish") == []
     assert among(seen, "lease_end", "load_start", "output") == [("lease_end", 1), LOAD, "output"]
-    assert engine.control.of("lease_release") == [lease_id]
+    assert engine.control.of("lease_ended") == [(lease_id, 0)]
     load_id = engine.rank.of("load_start")[0].request_id
     engine.control.decide(load_id, _kvferry.ACTION_USE)
     engine.rank.events = [event(_kvferry.EVENT_RELEASED, load_id)]

@@ -29,7 +29,7 @@ class Lease:
     prompt: bytes
     blocks: tuple[bytes, ...]
     key: str  # the engine's id of its request
-    ended: set[int] = field(default_factory=set)  # ranks that have ended it
+    ended: bool = False  # on some rank
     ending: bool = False  # the ranks have been told to end it
     held: list[Any] = field(default_factory=list)
     """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
@@ -37,11 +37,10 @@ class Lease:
 
 
 class Producer:
-    def __init__(self, node: Node, counters: Counters, ranks: int, pool_blocks: int, wait_s: float) -> None:
+    def __init__(self, node: Node, counters: Counters, pool_blocks: int, wait_s: float) -> None:
         """`wait_s`: how long a prompt waits for its lease before it is computed."""
         self._node = node
         self._counters = counters
-        self._ranks = ranks
         self._pool_blocks = pool_blocks
         self._wanted: dict[str, Any] = {}  # requests that another engine will decode
         self._leases: dict[int, Lease] = {}
@@ -180,15 +179,16 @@ class Producer:
     def take(self, news: News) -> None:
         for lease_id in news.unpublished & self._leases.keys():
             self._tell_end(self._leases[lease_id])
-        for lease_id in news.ended & self._leases.keys():
+        ended = list(news.ended & self._leases.keys())
+        for lease_id, status in zip(ended, self._node.lease_ended(ended, news.rank)):
             lease = self._leases[lease_id]
-            lease.ended.add(news.rank)
-            if len(lease.ended) == self._ranks:
+            lease.ended = True
+            if status == _kvferry.OK:
                 self._release(lease)
 
     def _release(self, lease: Lease) -> None:
+        """It has ended on all ranks."""
         del self._leases[lease.id]
-        self._node.lease_release([lease.id])
         if lease.held:
             self.free_blocks(lease.held)
         if self._by_request.get(lease.key) is lease:

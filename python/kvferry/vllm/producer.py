@@ -36,8 +36,8 @@ class Producer(producer.Producer):
 
     def __init__(self, node: Node, prompts: Prompts, counters: Counters, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
-        super().__init__(node, counters, vllm_config.parallel_config.tensor_parallel_size, kv_cache_config.num_blocks,
-                         lease_wait_s(vllm_config))
+        super().__init__(node, counters, kv_cache_config.num_blocks, lease_wait_s(vllm_config))
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
         self._block_tokens = check_groups(kv_cache_config)
