@@ -63,6 +63,8 @@ class NoIdentity(enum.Enum):
 
     NO_TOKEN_IDS = "no_token_ids"
     """It came as embeddings, or grows."""
+    UNSEEN = "content_unseen"
+    """It has a LoRA adapter, images, or a salt, whose content the engine does not show."""
     IMAGES_UNHASHED = "images_unhashed"
     WEIGHTS_UNKNOWN = "weights_unknown"
     CACHE_OLD = "cache_old"

@@ -40,6 +40,10 @@ class Worker:
         """All that the engine has given its device until now; None: its memory is the host's."""
         return None
 
+    def work_before_loads(self) -> Point | None:
+        """What must be done before a load writes anything."""
+        return self.work_so_far()
+
     # ---- in the order of one step ----
 
     def before_forward(self, orders: Orders) -> None:
@@ -52,7 +56,7 @@ class Worker:
         self._news.refused |= refused
         self._news.released |= refused
         loads = [load for load in orders.load if load.request_id not in refused]
-        for load, status in zip(loads, self._node.load_start(loads, self.work_so_far())):
+        for load, status in zip(loads, self._node.load_start(loads, self.work_before_loads())):
             if status == _kvferry.OK:
                 self._loading.add(load.request_id)
             else:  # no event will come, and nothing has been written
