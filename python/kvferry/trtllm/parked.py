@@ -1,0 +1,177 @@
+"""Loads straight into the blocks, on the scheduler's side: the engine keeps a request waiting for them, and where they fail
+it is taken back (rewind.py).
+
+    deposited ──► OPEN ──the engine asks, and gives it blocks──► LOADING ──every rank──► over
+                    └─ not asked for in time, or its lease is lost ─► forgotten
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvferry import _kvferry
+from kvferry.engine.consumer import Arrival, Consumer, InFlight, Phase
+from kvferry.engine.errors import Failures
+from kvferry.engine.messages import pack_blocks
+
+from .mailbox import Done
+from .messages import NO_BLOCK, Parked
+from .staged import FAILED, LOADS_MAX, NOT_ASKED, REFUSED, SHORT
+
+if TYPE_CHECKING:
+    from kvferry import Node
+    from kvferry._kvferry import Verdict
+    from kvferry.engine.metrics import Counters
+
+
+@dataclass
+class Deposit:
+    """A ticket whose lease is kept alive until the engine asks."""
+
+    prompt: bytes
+    arrival: Arrival
+    until: float
+
+
+class Offer(NamedTuple):
+    deposit: Deposit
+    local: int  # tokens that the engine has itself
+    tokens: int  # that are there once all is loaded
+
+
+class Parking(Consumer):
+    def __init__(self, node: Node, counters: Counters, failures: Failures, block_tokens: int, ttl_s: float) -> None:
+        super().__init__(node, counters, failures, InFlight(LOADS_MAX, 1 << 62))
+        self._block_tokens = block_tokens
+        self._ttl_s = ttl_s
+        self._waiting: deque[Deposit] = deque()  # for the engine, the oldest first
+        self._offers: dict[int, Offer] = {}
+        self._parked: list[Parked] = []
+        self._load_of: dict[int, int] = {}  # by the engine's request: one that it keeps waiting
+        self._ended: list[int] = []
+        self._names = 0
+
+    # ---- tickets ----
+
+    def deposit(self, ticket: str, done: Done) -> None:
+        status, prompt = self._node.ticket_prompt(ticket)
+        if prompt is None:
+            self._give_up(done, _kvferry.status_name(status))
+            return
+        self._names += 1
+        arrival = Arrival(f"parked-{self._names}", None, ticket=ticket, prompt=prompt)
+        self.open(arrival, 0, {})
+        if arrival.id == 0 or len(set(arrival.counts)) != 1:
+            self._give_up(done, REFUSED)
+            return
+        self._waiting.append(Deposit(prompt, arrival, time.monotonic() + self._ttl_s))
+        done(arrival.counts[0] * self._block_tokens, "")
+
+    def _give_up(self, done: Done, reason: str) -> None:
+        self._counters.add("not_loaded", reason)
+        done(0, reason)
+
+    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
+        """The engine knows nothing of it, and computes the prompt."""
+        self._arrivals.pop(arrival.key, None)
+
+    def _decide_early(self, arrival: Arrival, verdict: Verdict) -> None:
+        """Its lease is lost before the engine has asked."""
+        super()._decide_early(arrival, verdict)
+        self._waiting = deque(one for one in self._waiting if one.arrival is not arrival)
+        self._counters.add("not_loaded", FAILED)
+
+    def forget_old(self) -> None:
+        now = time.monotonic()
+        while self._waiting and self._waiting[0].until <= now:
+            self._let_go(self._waiting.popleft(), NOT_ASKED)
+
+    def _let_go(self, deposit: Deposit, reason: str) -> None:
+        if deposit.arrival.key in self._arrivals:
+            self._forget(deposit.arrival)
+            self._counters.add("not_loaded", reason)
+
+    # ---- what the engine's scheduler says ----
+
+    def offer(self, request_id: int, prompt: bytes, computed: int) -> int:
+        """How many tokens after the `computed` first ones a load would bring: the only time that it asks for this request."""
+        deposit = next((one for one in self._waiting if one.prompt == prompt and one.arrival.phase is Phase.OPEN
+                        and one.arrival.key in self._arrivals), None)
+        if deposit is None:
+            return 0
+        self._waiting.remove(deposit)
+        tokens = deposit.arrival.counts[0] * self._block_tokens
+        if computed % self._block_tokens or tokens <= computed:
+            self._let_go(deposit, SHORT)
+            return 0
+        self.drop_offer(request_id)
+        self._offers[request_id] = Offer(deposit, computed, tokens)
+        return tokens - computed
+
+    def cut(self, request_id: int, start: int) -> None:
+        """The engine uses nothing of what was offered from this token on."""
+        offer = self._offers.get(request_id)
+        if offer is not None:
+            self._offers[request_id] = offer._replace(tokens=max(offer.local, min(offer.tokens, start)))
+
+    def drop_offer(self, request_id: int) -> None:
+        offer = self._offers.pop(request_id, None)
+        if offer is not None:
+            self._let_go(offer.deposit, NOT_ASKED)
+
+    def admit(self, request: Any, blocks: Sequence[Sequence[int]]) -> None:
+        """The request waits, with these blocks of each group, perhaps not all that were offered."""
+        offer = self._offers.pop(request.request_id, None)
+        if offer is None:
+            return
+        arrival = offer.deposit.arrival
+        first = offer.local // self._block_tokens
+        there = min(offer.tokens // self._block_tokens, *(len(group) for group in blocks))
+        positions = arrival.counts[0]
+        destination = pack_blocks([group[:there] for group in blocks], NO_BLOCK, [positions] * len(blocks), [first] * len(blocks))
+        self.begin(arrival, offer.tokens - offer.local, destination)
+        self._load_of[request.request_id] = arrival.id
+        self._parked.append(Parked(request.request_id, arrival.id, offer.local, positions * self._block_tokens,
+                                   request.prompt_len, destination))
+
+    def take_parked(self) -> list[Parked]:
+        parked, self._parked = self._parked, []
+        return parked
+
+    def finish(self, request_id: int) -> bool:
+        """The request has ended; whether something may still write to its blocks."""
+        self.drop_offer(request_id)
+        load_id = self._load_of.get(request_id)
+        if load_id is None:
+            return False
+        self._ended.append(load_id)
+        return True
+
+    # ---- what the ranks have agreed on ----
+
+    def take_ended(self) -> list[int]:
+        """Loads whose requests have ended."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def over(self, request_id: int) -> None:
+        """Nothing writes to its blocks any more."""
+        self._load_of.pop(request_id, None)
+
+    def settled(self) -> list[Arrival]:
+        ready, self._ready = self._ready, {}
+        for id_ in ready:
+            arrival = self._by_id.get(id_)
+            if arrival is not None:
+                self._leave(arrival)
+                self._arrivals.pop(arrival.key, None)
+        return []
+
+    @property
+    def is_idle(self) -> bool:
+        """There is no ticket."""
+        return not (self._waiting or self._offers or self._load_of or self._by_id)

@@ -1,0 +1,263 @@
+"""Loads into staging, on the scheduler's side: what has arrived before the engine asks for it is offered, nothing else.
+
+    deposited ──► LOADING ──► ready ──the engine asks, and has its blocks──► copied
+                     └─ failed, or not asked for in time ─► forgotten
+
+A ticket is deposited before its request reaches the engine. Its blocks are loaded into blocks of the staging, the same on
+all ranks. Those are free again when a copy from them has been ordered: whoever loads into them next waits for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvferry import _kvferry
+from kvferry.engine.consumer import Arrival, Consumer, InFlight
+from kvferry.engine.errors import Failures
+from kvferry.engine.messages import pack_blocks
+
+from .messages import NO_BLOCK, Copy
+
+if TYPE_CHECKING:
+    from kvferry import Node
+    from kvferry._kvferry import Verdict
+    from kvferry.engine.metrics import Counters
+
+LATE, FULL, NOT_ASKED, SHORT, REFUSED, FAILED = (
+    "late", "staging_full", "not_asked_for", "no_longer_than_cached", "ticket_refused", "load_failed")
+"""Why a ticket's blocks are not used."""
+LOADS_MAX = 4096
+
+
+class Slots:
+    """Blocks of the staging, one for each position of a prompt; and the copy that each is free after."""
+
+    def __init__(self, count: int) -> None:
+        self._free = deque((slot, 0) for slot in range(count))
+        self.count = count
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self, wanted: int) -> tuple[list[int], int]:
+        """As many as there are, and the last of the copies that they are free after."""
+        taken = [self._free.popleft() for _ in range(min(wanted, len(self._free)))]
+        return [slot for slot, _ in taken], max((after for _, after in taken), default=0)
+
+    def give(self, slots: Sequence[int], after: int = 0) -> None:
+        self._free.extend((slot, after) for slot in slots)
+
+
+@dataclass
+class Deposit:
+    """A ticket, and what has become of it."""
+
+    prompt: bytes
+    tokens: int  # of its blocks; once it is ready, of those that are good
+    done: Callable[[int, str], None]  # to be called once, with the tokens that are ready, and else why there are none
+    slots: list[int] = field(default_factory=list)
+    is_ready: bool = False
+    until: float = 0.0  # by when the engine has to ask
+
+
+class Offer(NamedTuple):
+    """What the engine has been told of a request."""
+
+    deposit: Deposit
+    first: int  # position, in blocks
+    end: int
+
+
+class Staged(Consumer):
+    def __init__(self, node: Node, counters: Counters, failures: Failures, block_tokens: int, groups: int, slots: int,
+                 ttl_s: float) -> None:
+        super().__init__(node, counters, failures, InFlight(LOADS_MAX, 1 << 62))
+        self._block_tokens = block_tokens
+        self._groups = groups
+        self._slots = Slots(slots)
+        self._ttl_s = ttl_s
+        self._by_prompt: dict[bytes, deque[Deposit]] = {}
+        self._ready_since: deque[Deposit] = deque()  # those that wait for the engine, the oldest first
+        self._offers: dict[int, Offer] = {}
+        self._after: dict[int, int] = {}  # of loads that have not been told to the ranks
+        self._copies: list[Copy] = []
+        self._copy_number = 0
+        self._names = 0
+        self.copied_blocks = 0
+
+    # ---- tickets ----
+
+    def deposit(self, ticket: str, done: Callable[[int, str], None]) -> None:
+        """A ticket for a prompt that this engine will be asked for: it is loaded. `done` is called from here, or later."""
+        status, prompt = self._node.ticket_prompt(ticket)
+        if prompt is None:
+            self._give_up(Deposit(b"", 0, done), _kvferry.status_name(status))
+            return
+        self._names += 1
+        deposit = Deposit(prompt, 0, done)
+        arrival = Arrival(f"staged-{self._names}", deposit, ticket=ticket, prompt=prompt)
+        self.open(arrival, 0, {})
+        if arrival.id == 0:
+            self._give_up(deposit, REFUSED)
+            return
+        self._begin(arrival, deposit)
+
+    def _begin(self, arrival: Arrival, deposit: Deposit) -> None:
+        positions = arrival.counts[0]
+        slots, after = self._slots.take(positions)
+        if not slots or len(arrival.counts) != self._groups or set(arrival.counts) != {positions}:
+            self._slots.give(slots, after)
+            self._forget(arrival)
+            self._give_up(deposit, REFUSED if slots else FULL)
+            return
+        if len(slots) < positions:
+            self._counters.add("not_loaded", FULL)
+        deposit.slots, deposit.tokens = slots, len(slots) * self._block_tokens
+        self._by_prompt.setdefault(deposit.prompt, deque()).append(deposit)
+        self._after[arrival.id] = after
+        self.begin(arrival, deposit.tokens, pack_blocks([slots] * self._groups, NO_BLOCK, arrival.counts, [0] * self._groups))
+
+    def take_after(self) -> dict[int, int]:
+        after, self._after = self._after, {}
+        return after
+
+    def _give_up(self, deposit: Deposit, reason: str) -> None:
+        self._counters.add("not_loaded", reason)
+        deposit.done(0, reason)
+
+    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
+        """The engine knows nothing of it, and computes the prompt."""
+        self._arrivals.pop(arrival.key, None)
+
+    # ---- what has become of loads ----
+
+    def keep(self, request: Deposit, tokens: int) -> None:
+        request.tokens = min(request.tokens, tokens)
+
+    def take_blocks(self, request: Deposit) -> list[int]:
+        slots, request.slots, request.tokens = request.slots, [], 0
+        return slots
+
+    def free_blocks(self, blocks: Sequence[int]) -> None:
+        self._slots.give(blocks)
+
+    def settled(self) -> list[Arrival]:
+        """Those that have arrived are ready from here on."""
+        ready, self._ready = self._ready, {}
+        for id_, released in ready.items():
+            arrival = self._by_id.get(id_)
+            if arrival is not None:
+                failed = arrival.verdict is None or arrival.verdict.action == _kvferry.ACTION_FAIL
+                self._settle(arrival, released)
+                self._arrived(arrival.request, failed)
+        return []
+
+    def _arrived(self, deposit: Deposit, failed: bool) -> None:
+        blocks = 0 if failed else deposit.tokens // self._block_tokens
+        self._slots.give(deposit.slots[blocks:])
+        deposit.slots, deposit.tokens = deposit.slots[:blocks], blocks * self._block_tokens
+        if blocks == 0:
+            self._drop(deposit, FAILED)
+            return
+        deposit.is_ready, deposit.until = True, time.monotonic() + self._ttl_s
+        self._ready_since.append(deposit)
+        deposit.done(deposit.tokens, "")
+
+    def _unlist(self, deposit: Deposit) -> None:
+        of_prompt = self._by_prompt.get(deposit.prompt)
+        if of_prompt is not None and deposit in of_prompt:
+            of_prompt.remove(deposit)
+            if not of_prompt:
+                del self._by_prompt[deposit.prompt]
+
+    def _drop(self, deposit: Deposit, reason: str) -> None:
+        """It is not used. A load that is under way ends by itself, unused."""
+        self._unlist(deposit)
+        self._slots.give(deposit.slots)
+        deposit.slots = []
+        self._give_up(deposit, reason)
+
+    def forget_old(self) -> None:
+        """What the engine has not asked for in time."""
+        now = time.monotonic()
+        while self._ready_since and (self._ready_since[0].until <= now or not self._is_waiting(self._ready_since[0])):
+            deposit = self._ready_since.popleft()
+            if self._is_waiting(deposit):
+                self._unlist(deposit)
+                self._slots.give(deposit.slots)
+                deposit.slots = []
+                self._counters.add("not_loaded", NOT_ASKED)
+
+    def _is_waiting(self, deposit: Deposit) -> bool:
+        return any(deposit is one for one in self._by_prompt.get(deposit.prompt, ()))
+
+    # ---- what the engine's scheduler says ----
+
+    def offer(self, request_id: int, prompt: bytes, computed: int) -> int:
+        """How many tokens after the `computed` first ones are there: the only time that it asks for this request."""
+        deposit = next((one for one in self._by_prompt.get(prompt, ()) if one.is_ready), None)
+        if deposit is None:
+            if prompt in self._by_prompt:
+                self._counters.add("not_loaded", LATE)
+            return 0
+        self._unlist(deposit)
+        if computed % self._block_tokens or deposit.tokens <= computed:
+            self._slots.give(deposit.slots)
+            deposit.slots = []
+            self._counters.add("not_loaded", SHORT)
+            return 0
+        self.drop_offer(request_id)
+        self._offers[request_id] = Offer(deposit, computed // self._block_tokens, deposit.tokens // self._block_tokens)
+        return deposit.tokens - computed
+
+    def cut(self, request_id: int, start: int) -> None:
+        """The engine uses nothing of what was offered from this token on."""
+        offer = self._offers.get(request_id)
+        if offer is not None:
+            self._offers[request_id] = offer._replace(end=min(offer.end, -(-start // self._block_tokens)))
+            if self._offers[request_id].end <= offer.first:
+                self.drop_offer(request_id)
+
+    def finish(self, request_id: int) -> bool:
+        """The request has ended; whether something may still write to its blocks."""
+        self.drop_offer(request_id)
+        return False
+
+    def drop_offer(self, request_id: int) -> None:
+        offer = self._offers.pop(request_id, None)
+        if offer is not None:
+            self._slots.give(offer.deposit.slots)
+
+    def admit(self, request: Any, blocks: Sequence[Sequence[int]]) -> None:
+        """The request has these blocks of each group: they get their bytes before the step's forward."""
+        offer = self._offers.pop(request.request_id, None)
+        if offer is None:
+            return
+        count = offer.end - offer.first
+        self._copy_number += 1
+        sources = [offer.deposit.slots[offer.first:offer.end]] * self._groups
+        targets = [ids[offer.first:offer.end] for ids in blocks]
+        counts, firsts = [count] * self._groups, [0] * self._groups
+        self._copies.append(Copy(self._copy_number, request.request_id, pack_blocks(sources, NO_BLOCK, counts, firsts),
+                                 pack_blocks(targets, NO_BLOCK, counts, firsts)))
+        self._slots.give(offer.deposit.slots, self._copy_number)
+        self.copied_blocks += count
+
+    def take_copies(self) -> list[Copy]:
+        copies, self._copies = self._copies, []
+        return copies
+
+    @property
+    def is_idle(self) -> bool:
+        """No ticket has blocks of the staging."""
+        return self._slots.free == self._slots.count
+
+    @property
+    def blocks(self) -> int:
+        """Of the staging."""
+        return self._slots.count

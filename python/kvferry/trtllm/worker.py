@@ -1,0 +1,264 @@
+"""The class that TensorRT-LLM makes on every rank."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kvferry import Error, Point, Region, _kvferry
+from kvferry import Staging as StagingMemory
+from kvferry.engine import worker
+from kvferry.engine.channel import Link
+from kvferry.engine.config import ConfigError
+from kvferry.engine.log import logger
+from kvferry.engine.messages import News
+
+from .config import VARIABLE, Config
+from .identity import Model, identity_fields
+from .layout import Pool, pool_of_layout, pool_of_tensor
+from .messages import Between, Handover, Step
+from .names import WorkerBase, mpi
+from .rewind import Rewinder, check_version
+from .scheduler import KVFerryScheduler, scheduler_of
+
+if TYPE_CHECKING:
+    from kvferry import Load
+
+
+class Ranked(worker.Worker):
+    """A rank's node, asked by two threads: the executor's, and that of the link."""
+
+    def __init__(self, config: Config, node: Any, rank: int, pool: Pool, staging: StagingMemory | None) -> None:
+        super().__init__(node, rank)
+        self.node = node
+        self._pool = pool
+        self._staging = staging
+        self._loads_into_blocks = config.loads_into_blocks
+        self._lock = threading.RLock()
+        self._held: dict[int, tuple[int, Load]] = {}  # loads that wait for the end of a copy
+        self._lease_of: dict[int, int] = {}  # by the engine's request that is published
+        self._ended: set[int] = set()
+        self._saving: list[int] = []  # requests that the engine keeps for us
+        self._stream: Any = None
+
+    def work_so_far(self) -> Point | None:
+        if self._pool.memory == _kvferry.MEMORY_HOST or self._stream is None:
+            return None
+        return Point(self._pool.memory, self._pool.device, self._stream.cuda_stream)
+
+    def work_before_loads(self) -> Point | None:
+        """Blocks of the staging are nobody else's."""
+        return None if self._staging is not None else self.work_so_far()
+
+    # ---- the executor's thread ----
+
+    def copy_staged(self, step: Step, stream: Any) -> None:
+        with self._lock:
+            self._stream = stream
+            for copy in step.copies:
+                assert self._staging is not None
+                status = self._staging.copy(copy.number, copy.source, copy.destination, self.work_so_far())
+                if status != _kvferry.OK:
+                    # The engine counts on these blocks: there is no way to tell it otherwise.
+                    raise RuntimeError(f"kvferry: the device does not take copies: {_kvferry.status_name(status)}")
+
+    def remember(self, stream: Any) -> None:
+        """All of the engine's work is given to this stream."""
+        with self._lock:
+            self._stream = stream
+
+    # ---- loads straight into the blocks ----
+
+    def start_parked(self, step: Step, stream: Any) -> None:
+        with self._lock:
+            self._stream = stream
+            self.start_loads(step)
+
+    def take_found(self) -> tuple[list[bytes], list[int]]:
+        """What is new of them."""
+        with self._lock:
+            news = self.news()
+            return news.reports, sorted(news.released)
+
+    def abort(self, load_id: int) -> None:
+        self.node.load_abort([load_id])
+
+    def finished(self, saving: list[int]) -> list[int]:
+        """Of the requests that the engine keeps, those whose lease has ended on this rank. It may be asked of them before
+        they are handed over here."""
+        with self._lock:
+            self._saving += saving
+            done = [id_ for id_ in self._saving if self._lease_of.get(id_) in self._ended]
+            for id_ in done:
+                self._saving.remove(id_)
+                self._ended.remove(self._lease_of.pop(id_))
+            return done
+
+    # ---- the link's thread ----
+
+    def take_orders(self, orders: Between) -> None:
+        with self._lock:
+            self.before_forward(orders)
+            for load in orders.load:
+                self._held[load.request_id] = (orders.after.get(load.request_id, 0), load)
+            self._start_held()
+            if isinstance(orders, Handover):
+                self._hand_over(orders)
+
+    def _hand_over(self, orders: Handover) -> None:
+        """These prompts' bytes are complete with what the engine has given its stream."""
+        self._lease_of |= {request_id: lease_id for lease_id, request_id in orders.requests.items()}
+        self.publish(orders)
+        for ticket in orders.tickets if self._rank == 0 else ():
+            self.node.ticket_offer(ticket)
+
+    def _start_held(self) -> None:
+        copied = 0 if self._staging is None else self._staging.copied()
+        ready = [load for after, load in self._held.values() if after <= copied]
+        for load in ready:
+            del self._held[load.request_id]
+        if ready:
+            self.start_loads(Between(load=ready))
+
+    def is_busy(self) -> bool:
+        return bool(self._held)
+
+    def look(self) -> News | None:
+        """Of loads into the blocks the executor's thread asks by itself."""
+        with self._lock:
+            if self._loads_into_blocks:
+                self._poll()
+                return None
+            self._start_held()
+            news = self.news()
+            self._ended |= news.ended
+            return None if news.is_empty() else news
+
+    def close(self) -> None:
+        with self._lock:
+            super().close()
+            if self._staging is not None:
+                self._staging.close()
+
+
+class KVFerryWorker(WorkerBase):
+    def __init__(self, llm_args: Any) -> None:
+        super().__init__(llm_args)
+        self._config = Config(llm_args)
+        self._model = Model(self._config)
+        if self._config.loads_into_blocks:
+            check_version()
+        self._side: Ranked | None = None
+        self._rewinder: Rewinder | None = None
+        self._step = Step()
+
+    # ---- start-up: all ranks at the same time ----
+
+    def register_kv_caches(self, kv_cache_tensor: Any) -> None:
+        rank = mpi().mpi_rank()
+        self._open(rank, lambda: pool_of_tensor(kv_cache_tensor, self._config, self._model, rank))
+
+    def register_kv_cache_layout(self, layout: Any) -> None:
+        rank = mpi().mpi_rank()
+        memory, device = self._memory_of(layout)
+        self._open(rank, lambda: pool_of_layout(layout, self._config, self._model, rank, memory, device))
+
+    @staticmethod
+    def _memory_of(layout: Any) -> tuple[int, int]:
+        """A layout says addresses alone: its own view of one says what they are."""
+        device = layout.groups[0].regions[0].as_tensor().device
+        return (_kvferry.MEMORY_CUDA if device.type == "cuda" else _kvferry.MEMORY_HOST), device.index or 0
+
+    def _open(self, rank: int, describe: Any) -> None:
+        """No rank fails alone: what is wrong with one is raised by all."""
+        try:
+            found: tuple[str, Any] = ("", self._prepare(rank, describe()))
+        except (ConfigError, Error, OSError) as error:
+            found = (str(error), None)
+        hub = None
+        if rank == 0 and not found[0]:
+            try:
+                scheduler = scheduler_of(self._llm_args)
+                assert scheduler is not None, "TensorRT-LLM has made no KVFerryScheduler beside this"
+                self._scheduler: KVFerryScheduler = scheduler
+                hub = scheduler.open(self._pool, self._staging_blocks)
+            except (ConfigError, Error, OSError) as error:
+                found = (str(error), None)
+        everyone = mpi().mpi_allgather((found[0], found[1], hub))
+        errors = [f"rank {at}: {error}" for at, (error, _, _) in enumerate(everyone) if error]
+        if errors:
+            raise ConfigError("; ".join(errors))
+        assert self._side is not None
+        link_at = everyone[0][2]
+        joining = None
+        if rank == 0:
+            joining = threading.Thread(target=self._scheduler.join, args=([record for _, record, _ in everyone],))
+            joining.start()
+        self._link = Link(self._side.node, link_at, self._side.take_orders, self._side.look, self._side.is_busy)
+        if joining is not None:
+            joining.join()
+        if self._config.loads_into_blocks:
+            self._rewinder = Rewinder(self._config, self._pool, rank, self._side, self._scheduler if rank == 0 else None)
+
+    def _prepare(self, rank: int, pool: Pool) -> bytes:
+        config = self._config
+        node = config.open_node(identity_fields(config, self._model), rank)
+        self._pool, self._staging_blocks = pool, 0
+        staging = None
+        if config.is_prefill or config.loads_into_blocks:
+            node.register(pool.regions, pool.parts, pool.share)
+        else:
+            self._staging_blocks = config.staging_bytes // pool.block_bytes
+            if self._staging_blocks == 0:
+                raise ConfigError(f"{VARIABLE}: staging_bytes = {config.staging_bytes} is less than a block of {pool.block_bytes} bytes")
+            staging = StagingMemory(pool.regions, self._staging_blocks, config.library_options().get("cuda_library", ""))
+            node.register([Region(*region) for region in staging.regions()], pool.parts, pool.share)
+        self._side = Ranked(config, node, rank, pool, staging)
+        logger.info("kvferry: rank %d of %d has %d blocks of %d bytes, %d blocks of staging", rank, config.ranks, pool.blocks,
+                    pool.block_bytes, self._staging_blocks)
+        return node.address()
+
+    # ---- in the order of one iteration ----
+
+    def bind_connector_meta(self, metadata: Step) -> None:
+        self._step = metadata
+
+    def get_connector_meta(self) -> Step:
+        return self._step
+
+    def start_load_kv(self, stream: Any) -> None:
+        assert self._side is not None
+        step, self._step = self._step, Step()
+        if self._rewinder is None:
+            self._side.copy_staged(step, stream)
+        else:
+            self._rewinder.park(step.parked)
+            self._side.start_parked(step, stream)
+
+    def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
+        """What is copied is in the stream's own order."""
+
+    def save_kv_layer(self, layer_idx: int, stream: Any) -> None:
+        """Blocks are read from where they are."""
+
+    def wait_for_save(self, stream: Any) -> None:
+        assert self._side is not None
+        self._side.remember(stream)
+
+    def get_finished(self, finished_gen_req_ids: list[int], started_loading_req_ids: list[int]) -> tuple[list[int], list[int]]:
+        assert self._side is not None
+        if self._rewinder is not None:
+            return self._rewinder.exchange()
+        return self._side.finished(list(finished_gen_req_ids)), []
+
+    def rewind(self, requests: dict[int, Any]) -> None:
+        """TensorRT-LLM's manager has acted on what get_finished() said; these have been loaded and can be scheduled."""
+        if self._rewinder is not None:
+            self._rewinder.rewind(requests)
+
+    def close(self) -> None:
+        if self._side is not None:
+            self._link.close()
+            self._side.close()
+
+

@@ -1,0 +1,114 @@
+"""TensorRT-LLM's adapter on engines whose ranks are processes, over real transports: producers that die, stand still or come
+again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trtllm_world import World, offerable, prompt, right_answer
+
+ANSWER_TOKENS = 4
+TOKENS = 30
+BOUND_S = 8.0
+"""Of a request whose producer has failed: stall clocks and retries, and not the load's deadline of 30 s."""
+
+
+@pytest.fixture(params=["staged", "rewind"])
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch, request.param)
+    yield made
+    made.close()
+
+
+def ranks_of(engine: Any) -> list[int]:
+    return [handle._process.pid for handle in engine._ranks]
+
+
+def answer(d: Any, tokens: list[int]) -> int:
+    """How many tokens it had loaded."""
+    asked = d.submit(tokens, ANSWER_TOKENS)
+    d.run(limit_s=BOUND_S)
+    assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
+    return len(tokens) - d.counters[asked].computed - d.counters[asked].reused
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def kill(p: Any, which: list[int]) -> None:
+    pids = [ranks_of(p)[rank] for rank in which]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    while not all(map(is_gone, pids)):
+        time.sleep(0.001)
+
+
+def stop(p: Any, which: list[int]) -> None:
+    for rank in which:
+        os.kill(ranks_of(p)[rank], signal.SIGSTOP)
+
+
+FAULTS: list[tuple[Callable[[Any, list[int]], None], list[int]]] = [(kill, [0]), (kill, [1]), (kill, [0, 1]), (stop, [1]),
+                                                                    (stop, [0, 1])]
+
+
+@pytest.mark.parametrize("transport", ["local", "tcp"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_processes_load(world: World, transport: str, ranks: int) -> None:
+    p = world.prefill({"transports": transport}, processes=True, ranks=ranks)
+    d = world.decode({"transports": transport}, processes=True, ranks=ranks, loop="overlap")
+    for seed in range(3):
+        world.hand_over(p, prompt(seed, TOKENS))
+        assert world.load(prompt(seed, TOKENS)) == (offerable(TOKENS), "")
+        assert answer(d, prompt(seed, TOKENS)) == offerable(TOKENS)
+
+
+@pytest.mark.parametrize("transport", ["local", "tcp"])
+@pytest.mark.parametrize(("fault", "which"), FAULTS)
+def test_a_producer_that_fails(world: World, transport: str, fault: Callable[[Any, list[int]], None], which: list[int]) -> None:
+    """Between the ticket and the load; then another prompt, of which it has none, and once more."""
+    p = world.prefill({"transports": transport}, processes=True, ranks=2)
+    d = world.decode({"transports": transport, "staged_ttl_ms": 2000}, processes=True, ranks=2)
+    tokens = prompt(1, TOKENS)
+    world.hand_over(p, tokens)
+    ticket = world.ticket(tokens)
+    try:
+        fault(p, which)
+        start = time.monotonic()
+        world.deposit(ticket, hold_ms=int(BOUND_S * 1000))
+        loaded = answer(d, tokens)
+        assert time.monotonic() - start < BOUND_S
+        # What a process that stands still has in memory can be read by others on its host.
+        assert loaded == 0 or (fault is stop and transport == "local" and loaded == offerable(TOKENS))
+        assert answer(d, tokens[:20] + prompt(2, 9)) == 0
+    finally:
+        for pid in ranks_of(p):
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_producer_that_comes_again(world: World) -> None:
+    """Its successor, at the same address, knows nothing of the ticket."""
+    p, d = world.prefill(processes=True), world.decode(processes=True)
+    tokens = prompt(1, TOKENS)
+    world.hand_over(p, tokens)
+    ticket = world.ticket(tokens)
+    kill(p, [0])
+    p = world.prefill(processes=True)
+    world.hand_over(p, prompt(5, 60))
+    world.deposit(ticket, hold_ms=int(BOUND_S * 1000))
+    assert answer(d, tokens) == 0
+    world.hand_over(p, prompt(2, TOKENS))
+    assert world.load(prompt(2, TOKENS), hold_ms=int(BOUND_S * 1000)) == (offerable(TOKENS), "")
+    assert answer(d, prompt(2, TOKENS)) == offerable(TOKENS)
