@@ -1,4 +1,4 @@
-"""llm_args, as a connector's constructor gets it, with those of TensorRT-LLM's names that one reads, and what is refused."""
+"""llm_args, as a connector's constructor gets it, with those of its names that one reads, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .names import Version
 _DEFAULTS: dict[str, Any] = {
     "model": "/models/toy", "revision": None, "dtype": "float32", "quant_config": None, "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1, "context_parallel_size": 1, "enable_attention_dp": False, "max_beam_width": 1,
-    "max_seq_len": 1024, "max_num_tokens": 256, "max_batch_size": 8, "enable_chunked_prefill": False, "lora_config": None,
-    "speculative_config": None, "attn_backend": "TRTLLM", "disable_overlap_scheduler": True, "backend": "pytorch",
-    "cuda_graph_config": None, "kv_connector_config": None}
+    "max_seq_len": 1024, "max_num_tokens": 256, "max_batch_size": 8, "enable_chunked_prefill": False,
+    "lora_config": None, "speculative_config": None, "attn_backend": "TRTLLM", "disable_overlap_scheduler": True, 
+    "backend": "pytorch", "cuda_graph_config": None, "kv_connector_config": None}
 _KV_CACHE: dict[str, Any] = {
-    "tokens_per_block": 4, "dtype": "auto", "enable_block_reuse": True, "enable_partial_reuse": False, "host_cache_size": None,
-    "use_kv_cache_manager_v2": False, "max_attention_window": None}
+    "tokens_per_block": 4, "dtype": "auto", "enable_block_reuse": True, "enable_partial_reuse": False,
+    "host_cache_size": None, "use_kv_cache_manager_v2": False, "max_attention_window": None}
 
 
 def make_arguments(changes: dict[str, Any]) -> SimpleNamespace:
@@ -42,12 +42,13 @@ def refuse_before(version: Version, arguments: Any, classes: tuple[type, ...]) -
     policy = arguments.scheduler_config.capacity_scheduler_policy
     if not cache.use_kv_cache_manager_v2 and policy != "GUARANTEED_NO_EVICT":
         raise NotImplementedError(f"a connector with the capacity policy {policy}")
-    if arguments.enable_attention_dp and not all(getattr(each, "supports_attention_dp", False) is True for each in classes):
+    shares = all(getattr(each, "supports_attention_dp", False) is True for each in classes)
+    if arguments.enable_attention_dp and not shares:
         raise NotImplementedError("a connector with attention DP that has not declared supports_attention_dp")
 
 
 def refuse_after(version: Version, arguments: Any) -> None:
-    """When there are connectors, which have not been told of the cache. (py_executor.py: _maybe_init_kv_connector_manager)"""
+    """When there are connectors, but not told of the cache. (py_executor.py: _maybe_init_kv_connector_manager)"""
     found = {"pp": arguments.pipeline_parallel_size > 1, "cp": arguments.context_parallel_size > 1,
              "beam": arguments.max_beam_width > 1, "host_cache": bool(arguments.kv_cache_config.host_cache_size)}
     for name in sorted(version.refuses):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,8 @@ BAD_PAGE_INDEX = -1
 class LayerGroup:
     """The blocks of the layers that have the same window, with this rank's heads."""
 
-    def __init__(self, index: int, layers: list[int], window: int | None, blocks: int, shape: Shape, tokens_per_block: int,
-                 rank: int, ranks: int, has_index: bool, device: Host) -> None:
+    def __init__(self, index: int, layers: list[int], window: int | None, blocks: int, shape: Shape,
+                 tokens_per_block: int, rank: int, ranks: int, has_index: bool, device: Host) -> None:
         self.index, self.layers, self.window, self.blocks = index, layers, window, blocks
         self.tokens_per_block = tokens_per_block
         heads = shape.heads // ranks
@@ -94,7 +95,7 @@ class Match:
 
 
 class Cache:
-    """Blocks are handed out in an order that the seed draws; what is given back is handed out again soon, and poisoned."""
+    """Blocks are handed out in an order that the seed draws; what is given back is poisoned, and had again soon."""
 
     def __init__(self, groups: list[LayerGroup], tokens_per_block: int, seed: int, reuse: bool, partial_reuse: bool,
                  is_v2: bool) -> None:
@@ -160,12 +161,12 @@ class Cache:
 
     def _match_partly(self, identity: Identity, tokens: Sequence[int], found: Match) -> None:
         start = len(found.nodes) * self.tokens_per_block
-        for key, node in self._tree.items():
-            if key[0] != identity or len(key[1]) != start + self.tokens_per_block or key[1][:start] != tuple(tokens[:start]):
+        before, after = tuple(tokens[:start]), tokens[start:len(tokens) - 1]
+        for (of, known), node in self._tree.items():
+            if of != identity or len(known) != start + self.tokens_per_block or known[:start] != before:
                 continue
-            same = 0
-            while start + same < len(tokens) - 1 and same < self.tokens_per_block and key[1][start + same] == tokens[start + same]:
-                same += 1
+            pairs = zip(known[start:], after)
+            same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
             if same > found.partial_tokens and BAD_PAGE_INDEX not in node.blocks:
                 found.partial, found.partial_tokens = node, same
 
@@ -345,7 +346,8 @@ class KvCacheLayerGroupLayout:
 class KvCacheLayout:
     """With several groups, several regions or a stride that is not the size there is no single tensor."""
 
-    def __init__(self, tokens_per_block: int, groups: tuple[KvCacheLayerGroupLayout, ...], single: object = None) -> None:
+    def __init__(self, tokens_per_block: int, groups: tuple[KvCacheLayerGroupLayout, ...],
+                 single: object = None) -> None:
         self.tokens_per_block, self.groups = tokens_per_block, groups
         self.gpu_pool_mapping_bytes: int | None = None
         self._single = single
@@ -375,6 +377,6 @@ def _group_layout(group: LayerGroup, device: Host) -> KvCacheLayerGroupLayout:
     replicated: tuple[KvCacheRegion, ...] = ()
     if group.index_elements:
         refs = tuple(KvCacheBufferRef(layer, "index_key") for layer in group.layers)
-        replicated = (KvCacheRegion(base + group.kv_elements * item, group.index_elements * item, stride, group.blocks, refs,
-                                    device.shown),)
+        base, size = base + group.kv_elements * item, group.index_elements * item
+        replicated = (KvCacheRegion(base, size, stride, group.blocks, refs, device.shown),)
     return KvCacheLayerGroupLayout(group.index, tuple(group.layers), group.window, regions, replicated)

@@ -45,7 +45,7 @@ class LimitPassed(EngineFailure):
 
 
 class Group:
-    """The ranks of one engine. Each collective has a number; all ranks must come to the same one with the same purpose."""
+    """The ranks of one engine. Each collective has a number; all must come to the same one with the same purpose."""
 
     def __init__(self, ranks: int, limit_s: float) -> None:
         self.ranks = ranks

@@ -1,4 +1,4 @@
-"""Where the engine's memory is, and the stream on which its forward runs: the host's, or a GPU's of the fake CUDA driver."""
+"""Where the engine's memory is, and the stream of its forward: the host's, or a GPU's of the fake CUDA driver."""
 
 from __future__ import annotations
 

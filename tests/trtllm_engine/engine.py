@@ -18,7 +18,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from . import collectives, names
-from .collectives import CollectiveMismatch, EngineFailure, Group, LimitPassed, RankDied, RemoteGroup, RuleBroken, Seat, serve_group, sit
+from .collectives import (
+    CollectiveMismatch,
+    EngineFailure,
+    Group,
+    LimitPassed,
+    RankDied,
+    RemoteGroup,
+    RuleBroken,
+    Seat,
+    serve_group,
+    sit,
+)
 from .executor import Counters, Executor, Report, Spec
 from .model import Shape
 from .names import NEWEST, Version
@@ -64,8 +75,8 @@ class Engine:
         self._is_idle = True
         self._has_run = False
         self._failure: EngineFailure | None = None
-        self.spec = Spec(name, ranks, manager, loop, version, chunk_tokens, blocks, seed, memory, tuple(windows), has_index,
-                         shape, connector_module, scheduler_class, worker_class,
+        self.spec = Spec(name, ranks, manager, loop, version, chunk_tokens, blocks, seed, memory, tuple(windows),
+                         has_index, shape, connector_module, scheduler_class, worker_class,
                          llm_args | {"tokens_per_block": tokens_per_block})
         self._group = Group(ranks, collectives.COLLECTIVE_LIMIT_S)
         names.install(version)
@@ -92,8 +103,8 @@ class Engine:
     # ---- iterations ----
 
     def step(self) -> bool:
-        """One iteration on all ranks. False: there is none, as the real loop would stand and wait for a request, with no
-        call of get_finished, since none is active. (_fetch_and_enqueue_requests: idle)"""
+        """One iteration on all ranks. False: there is none, as the real loop would stand and wait for a request,
+        with no call of get_finished, since none is active. (_fetch_and_enqueue_requests: idle)"""
         if self._failure is not None:
             raise self._failure
         if self._is_idle and not self._items:

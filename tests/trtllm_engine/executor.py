@@ -18,7 +18,7 @@ from .cache import BAD_PAGE_INDEX, Cache, LayerGroup, layout_of, pool_tensor
 from .collectives import CollectiveMismatch, RuleBroken, Seat, sit
 from .device import open_device
 from .model import MIXED, NO_WORD, Shape, answer_of, kv_of
-from .names import LlmRequestState
+from .names import RUNNABLE, LlmRequestState
 from .requests import Batch, LlmRequest, Submission
 from .scheduling import SchedulerV1, SchedulerV2
 
@@ -57,7 +57,7 @@ class Faults:
     chunk_tokens: int | None = None
     held_blocks: int = 0
     pause: dict[int, str] = field(default_factory=dict)
-    """By id: preempt or rollback."""
+    """By id: preempt or rollback, as soon as nothing of it is under way."""
     defer: dict[int, int] = field(default_factory=dict)
     """By id: so many iterations a prepared request does not get into the batch."""
     honour_blocks: int | None = None
@@ -114,9 +114,9 @@ class Executor:
 
     def _make_cache(self) -> Cache:
         spec, windows = self.spec, self.spec.windows
-        layers = [[layer for layer in range(spec.shape.layers) if layer % len(windows) == i] for i in range(len(windows))]
-        groups = [LayerGroup(i, layers[i], window, spec.blocks, spec.shape, self.tokens_per_block, self.seat.rank, spec.ranks,
-                             spec.has_index, self.device) for i, window in enumerate(windows)]
+        layers = [list(range(i, spec.shape.layers, len(windows))) for i in range(len(windows))]
+        groups = [LayerGroup(i, layers[i], window, spec.blocks, spec.shape, self.tokens_per_block, self.seat.rank,
+                             spec.ranks, spec.has_index, self.device) for i, window in enumerate(windows)]
         config = self.arguments.kv_cache_config
         return Cache(groups, self.tokens_per_block, spec.seed, config.enable_block_reuse,
                      config.enable_partial_reuse and not self.is_v2, self.is_v2)
@@ -227,7 +227,7 @@ class Executor:
         self._poll()
 
     def _loop_overlap(self) -> None:
-        """py_executor.py: _executor_loop_overlap. What the batch before has sampled is handled after this one has begun."""
+        """py_executor.py: _executor_loop_overlap. What the batch before has sampled is handled when this has begun."""
         batch = self._schedule()
         if batch.all:
             self._prepare(batch)
@@ -263,7 +263,8 @@ class Executor:
 
     def _schedule(self) -> Batch:
         for request in [each for each in self.active if each.request_id in self.faults.pause]:
-            if self.previous is None or request not in self.previous.all:
+            is_flying = self.previous is not None and request in self.previous.all
+            if not is_flying and request.state in RUNNABLE:
                 self.scheduler.pause(request, self.faults.pause.pop(request.request_id))
         return self.scheduler.schedule()
 

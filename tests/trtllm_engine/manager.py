@@ -84,7 +84,8 @@ class SchedulerOutputs:
         else:
             position, count = len(tokens) - 1, 1
         # A page belongs to a layer group: of several there is no flat list. (update_and_build_data)
-        data = module.RequestData(request.request_id, new_tokens, by_group[0] if len(by_group) == 1 else [], position, count)
+        flat = by_group[0] if len(by_group) == 1 else []
+        data = module.RequestData(request.request_id, new_tokens, flat, position, count)
         if hasattr(data, "block_hashes"):
             data.block_hashes = [] if cache.is_v2 else _hashes(tokens, cache.tokens_per_block)
             data.new_block_ids_by_layer_group = by_group if cache.is_v2 else []
@@ -93,7 +94,8 @@ class SchedulerOutputs:
 
 
 def _hashes(tokens: list[int], tokens_per_block: int) -> list[int]:
-    return [zlib.crc32(repr(tokens[:end]).encode()) for end in range(tokens_per_block, len(tokens) + 1, tokens_per_block)]
+    ends = range(tokens_per_block, len(tokens) + 1, tokens_per_block)
+    return [zlib.crc32(repr(tokens[:end]).encode()) for end in ends]
 
 
 class KvCacheConnectorManager:
@@ -122,8 +124,8 @@ class KvCacheConnectorManager:
     def query_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         answer = self._run_on_leader(lambda: self.scheduler.get_num_new_matched_tokens(request, num_computed_tokens))
         tokens, is_async = answer
-        if tokens == 0 and is_async:
-            raise RuntimeError("an asynchronous load of no tokens")  # kv_cache_connector.py: query_num_new_matched_tokens
+        if tokens == 0 and is_async:  # kv_cache_connector.py: query_num_new_matched_tokens
+            raise RuntimeError("an asynchronous load of no tokens")
         return tokens, is_async
 
     def commit_new_matched_tokens(self, request: Any, num_tokens: int, load_kv_async: bool) -> None:
@@ -155,12 +157,12 @@ class KvCacheConnectorManager:
 
     # ---- telling ----
 
-    def request_finished(self, request: Any, block_ids: list[int], by_layer_group: list[list[int]] | None = None) -> bool:
+    def request_finished(self, request: Any, block_ids: list[int],
+                         by_layer_group: list[list[int]] | None = None) -> bool:
         self.finished_async_loading_requests.pop(request.request_id, None)
-        if by_layer_group:
-            saving = self._run_on_leader(lambda: self.scheduler.request_finished_by_layer_group(request, by_layer_group))
-        else:
-            saving = self._run_on_leader(lambda: self.scheduler.request_finished(request, block_ids))
+        saving = self._run_on_leader(
+            lambda: self.scheduler.request_finished_by_layer_group(request, by_layer_group) if by_layer_group
+            else self.scheduler.request_finished(request, block_ids))
         if saving:
             self.new_async_requests.saving[request.request_id] = request
             request.state = type(request.state).DISAGG_CONTEXT_TRANS_IN_PROGRESS
@@ -213,10 +215,10 @@ class KvCacheConnectorManager:
         self.pending_async_requests.add_from(self.new_async_requests)
         saved, loaded = self.worker.get_finished(finished_gen, started_loading)
         self.local_finished_async_requests.add_from(self.pending_async_requests.extract_by_id(saved, loaded))
-        mine = (list(self.local_finished_async_requests.saving_ids), list(self.local_finished_async_requests.loading_ids))
-        everyone = collectives.seat().allgather("manager: get_finished", mine)
-        done = self.local_finished_async_requests.extract_by_id(
-            set.intersection(*(set(each[0]) for each in everyone)), set.intersection(*(set(each[1]) for each in everyone)))
+        local = self.local_finished_async_requests
+        everyone = collectives.seat().allgather("manager: get_finished", (local.saving_ids, local.loading_ids))
+        done = local.extract_by_id(set.intersection(*(each[0] for each in everyone)),
+                                   set.intersection(*(each[1] for each in everyone)))
         for request_id, request in done.loading.items():
             request.state = type(request.state).CONTEXT_INIT
             self.finished_async_loading_requests[request_id] = request

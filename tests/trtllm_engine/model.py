@@ -1,6 +1,6 @@
-"""The language model: each token's KV is a number that follows from all tokens up to it; the next token follows from the
-KV of all. Every layer, K and V, and every head of all ranks holds the number in its own code, so that what is of another
-layer, head or rank is no number.
+"""The language model: each token's KV is a number that follows from all tokens up to it; the next token follows from
+the KV of all. Every layer, K and V, and every head of all ranks holds the number in its own code, so that what is of
+another layer, head or rank is no number.
 """
 
 from __future__ import annotations

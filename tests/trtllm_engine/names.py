@@ -1,4 +1,4 @@
-"""Stand-ins for the modules of TensorRT-LLM that an adapter imports, by version, and what differs between the versions."""
+"""Stand-ins for the modules of TensorRT-LLM that an adapter imports, by version, and what differs between versions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Version:
 
 
 V1_0 = Version(
-    # 1.0: py_executor.py: _do_terminate_request calls request_finished; kv_cache_connector.py has no default that waits.
+    # py_executor.py: _do_terminate_request calls request_finished; kv_cache_connector.py: no wait_for_initialization.
     "1.0", OLD_PATH, _WORKER, _WORKER_DEFAULTS, _SCHEDULER, frozenset(), _FIELDS, finishes_when_terminated=True)
 V1_2 = Version(
     # 1.2: py_executor.py: _send_kv_async calls request_finished.
@@ -95,6 +95,9 @@ class LlmRequestState(enum.Enum):
     GENERATION_COMPLETE = 30
 
 
+RUNNABLE = (LlmRequestState.CONTEXT_INIT, LlmRequestState.GENERATION_IN_PROGRESS)
+
+
 # ---- the defaults (kv_cache_connector.py) ----
 
 
@@ -110,8 +113,8 @@ def _flat(method: str) -> Any:
 def _register_kv_cache_layout(self: Any, layout: Any) -> None:
     tensor = layout.as_single_pool_tensor()
     if tensor is None:
-        raise NotImplementedError(f"{type(self).__name__} has no register_kv_cache_layout, and no single tensor describes "
-                                  "this cache")
+        raise NotImplementedError(f"{type(self).__name__} has no register_kv_cache_layout, and no single tensor "
+                                  "describes this cache")
     self.register_kv_caches(tensor)
 
 
@@ -164,11 +167,12 @@ def _connector_module(version: Version) -> types.ModuleType:
                                           {"__module__": version.path})
     module.AsyncRequests = AsyncRequests
     newer = [(name, Any, None) for name in version.fields if name not in _FIELDS]
-    module.RequestData = make_dataclass("RequestData", [(name, Any) for name in _FIELDS] + newer, namespace={"__module__": version.path})
-    outputs = [("new_requests", list, field(default_factory=list)), ("cached_requests", list, field(default_factory=list))]
+    place = {"__module__": version.path}
+    module.RequestData = make_dataclass("RequestData", [(name, Any) for name in _FIELDS] + newer, namespace=place)
+    outputs = [(name, list, field(default_factory=list)) for name in ("new_requests", "cached_requests")]
     if "block_hashes" in version.fields:
         outputs.append(("attention_dp_rank", Any, None))
-    module.SchedulerOutput = make_dataclass("SchedulerOutput", outputs, namespace={"__module__": version.path})
+    module.SchedulerOutput = make_dataclass("SchedulerOutput", outputs, namespace=place)
     return module
 
 
@@ -178,7 +182,7 @@ _installed: tuple[Version, types.ModuleType] | None = None
 
 
 def install(version: Version) -> types.ModuleType:
-    """The connector's module of this version, which can be imported from now on, as what it has need of; none of another."""
+    """The connector's module of this version, which can be imported from now on, as what it needs; none of another."""
     global _installed
     if _installed is not None and _installed[0] == version and sys.modules.get(version.path) is _installed[1]:
         return _installed[1]

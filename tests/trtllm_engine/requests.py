@@ -24,7 +24,7 @@ class Submission:
 
 
 class LlmRequest:
-    """The Python class. The names that a connector may use are TensorRT-LLM's; what begins with _ is the model's own."""
+    """The Python class. The names that a connector may use are TensorRT-LLM's; what begins with _ is ours alone."""
 
     def __init__(self, asked: Submission) -> None:
         self.request_id = self.py_request_id = asked.request_id
@@ -134,8 +134,8 @@ def _check_beam(beam: int) -> None:
 
 
 class BoundRequest:
-    """As C++ hands a request to get_num_new_matched_tokens: only what bindings.cpp has of it, and properties of those that
-    are methods of the Python class."""
+    """As C++ hands a request to get_num_new_matched_tokens: only what bindings.cpp has of it, and properties of those
+    that are methods of the Python class."""
 
     __slots__ = ("_request", "py_num_connector_matched_tokens")
 

@@ -1,5 +1,5 @@
-"""Who is in a batch, and which blocks it gets: with the V1 cache manager and with KVCacheManagerV2. Every rank decides for
-itself, and all decide the same.
+"""Who is in a batch, and which blocks it gets: with the V1 cache manager and with KVCacheManagerV2. Every rank decides
+for itself, and all decide the same.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .collectives import RuleBroken
-from .names import LlmRequestState
+from .names import RUNNABLE, LlmRequestState
 from .requests import Batch, BoundRequest, LlmRequest, Offer
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class SchedulerV1(_Scheduler):
 
 
 class SchedulerV2(_Scheduler):
-    """MAX_UTILIZATION, and pages by chunks. What it prepares may not get into the batch, and is prepared anew later; the
-    connector is asked once all the same. (kv_cache_manager_v2.py: prepare_context; kv-cache-connector.md)
+    """MAX_UTILIZATION, and pages by chunks. What it prepares may not get into the batch, and is prepared anew later;
+    the connector is asked once all the same. (kv_cache_manager_v2.py: prepare_context; kv-cache-connector.md)
     """
 
     def schedule(self) -> Batch:
@@ -150,8 +150,8 @@ class SchedulerV2(_Scheduler):
     def _victim(self, request: LlmRequest, batch: Batch) -> LlmRequest | None:
         flying = self._executor.previous.all if self._executor.previous is not None else []
         for each in reversed(self._executor.active):
-            if (each is not request and each not in batch.all and each not in flying and self._cache.has(each.request_id)
-                    and each.state in (LlmRequestState.CONTEXT_INIT, LlmRequestState.GENERATION_IN_PROGRESS)):
+            is_busy = each is request or each in batch.all or each in flying
+            if not is_busy and self._cache.has(each.request_id) and each.state in RUNNABLE:
                 return each
         return None
 
@@ -213,8 +213,8 @@ class SchedulerV2(_Scheduler):
             self._give_up(request, offer.start, offer.end)
 
     def prepare_resources(self, batch: Batch) -> None:
-        """What the connector has offered counts from here on: the request is in the batch. An asynchronous one is parked
-        even where nothing of it is taken. (kv_cache_connector.py: commit_new_matched_tokens)"""
+        """What the connector has offered counts from here on: the request is in the batch. An asynchronous one is
+        parked even where nothing of it is taken. (kv_cache_connector.py: commit_new_matched_tokens)"""
         manager = self._executor.manager
         for request in batch.context:
             offer = request._offer
@@ -233,8 +233,6 @@ class SchedulerV2(_Scheduler):
 
     def pause(self, request: LlmRequest, how: str) -> None:
         """Preempted: request_finished; rolled back: request_reset. Its blocks go, and it begins anew."""
-        if request.state not in (LlmRequestState.CONTEXT_INIT, LlmRequestState.GENERATION_IN_PROGRESS):
-            raise ValueError(f"request {request.request_id} is {request.state}: it is not paused")
         if not self._cache.has(request.request_id):
             return
         saves = False
@@ -251,7 +249,8 @@ class SchedulerV2(_Scheduler):
             request.state = LlmRequestState.DISAGG_CONTEXT_TRANS_IN_PROGRESS
 
     def forget(self, request: LlmRequest) -> None:
-        """free_resources: what was offered and not taken is given up; who was not told of the end is told of a reset."""
+        """free_resources: what was offered and not taken is given up; without request_finished, there is a reset."""
         self._give_up_undelivered(request)
-        if self._executor.version.cancel_resets and not request._is_told_finished and self._cache.has(request.request_id):
+        is_unknown = self._cache.has(request.request_id) and not request._is_told_finished
+        if is_unknown and self._executor.version.cancel_resets:
             self._executor.manager.request_reset(request)

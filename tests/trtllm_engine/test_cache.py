@@ -1,4 +1,4 @@
-"""The prefix tree, and KVCacheManagerV2: what is asked once, honoured late, in part or not at all, and paused requests."""
+"""The prefix tree, and KVCacheManagerV2: offers honoured late, in part or not at all, and paused requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from .conftest import BLOCKS, SIZE, TOKENS, Make, ask, drain, prompt
-from .model import right_answer
+from .model import POISON, right_answer
 
 
 def told(engine: Any, *kinds: str) -> list[Any]:
@@ -58,6 +58,21 @@ def test_a_tree_gives_way_to_requests(make: Make) -> None:
     assert engine.free_blocks == 12
 
 
+@pytest.mark.parametrize("identity", [{"cache_salt": "a"}, {"lora": 1}, {"multimodal": "an image"}], ids=str)
+@pytest.mark.parametrize("manager", ["v1", "v2"])
+def test_the_tree_keeps_apart_what_is_not_the_same(make: Make, identity: dict, manager: str) -> None:
+    engine = make("P", "empty", manager=manager)
+    for each in (identity, {}, identity, {}):
+        assert ask(engine, prompt(1), **each) == right_answer(prompt(1), TOKENS, **each)
+    assert [engine.counters[i].reused for i in (1, 2, 3, 4)] == [0, 0, 16, 16]
+
+
+def test_what_is_given_back_is_poison(make: Make) -> None:
+    engine = make("P", enable_block_reuse=False)
+    ask(engine, prompt(1))
+    assert (engine.executors[0].cache.groups[0].memory == POISON).all()
+
+
 def test_without_reuse_there_is_no_tree(make: Make) -> None:
     engine = make("P", enable_block_reuse=False)
     for _ in range(2):
@@ -82,6 +97,17 @@ def test_the_order_of_blocks_is_drawn_by_the_seed(make: Make) -> None:
         drawn.append(engine.executors[0].cache.ids(1))
         engine.close()
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize("manager", ["v1", "v2"])
+def test_chunks_end_with_blocks(make: Make, manager: str) -> None:
+    engine = make("P", "empty", manager=manager, chunk_tokens=6)
+    ask(engine, prompt(1), 1)
+    ask(engine, prompt(1)[:12] + prompt(2), 1)
+    outputs = [call[1] for call in told(engine, "meta")]
+    chunks = [(data.computed_position, data.num_scheduled_tokens)
+              for output in outputs for data in output.new_requests + output.cached_requests]
+    assert chunks == [(0, 4), (4, 4), (8, 4), (12, 6), (12, 4), (16, 4), (20, 4), (24, 6)]
 
 
 # ---- V2 ----
@@ -164,6 +190,9 @@ def test_a_paused_request_runs_again(target: Any, loop: str, how: str, kind: str
     assert len(told(engine, "query")) == 2, "once for each allocation"
     assert len(told(engine, kind)) == (1 if kind == "reset" else 2) and len(told(engine, "finished", "reset")) == 2
     assert told(engine, "alloc")[1][2] != before
+    new = [data for call in told(engine, "meta") for data in call[1].new_requests]
+    assert [len(data.new_tokens) for data in new] == [18, len(new[1].new_tokens)] and len(new[1].new_tokens) > 18
+    assert new[1].new_block_ids == told(engine, "alloc")[1][2][0], "all of it is new"
     drain(engine)
     assert engine.free_blocks == BLOCKS
 

@@ -1,4 +1,4 @@
-"""Memory of the fake CUDA driver, and a stream that is late: a connector that does not wait for it is caught by its text."""
+"""Memory of the fake CUDA driver, and a stream that is late: who does not wait for it is caught by the text."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from . import names
@@ -67,6 +69,39 @@ def test_many_at_once_in_few_blocks(make: Make, manager: str, loop: str) -> None
     for engine in engines:
         drain(engine)
         assert engine.free_blocks == 24
+
+
+@pytest.mark.parametrize("manager", ["v1", "v2"])
+@pytest.mark.parametrize("loop", ["plain", "overlap"])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_the_text_is_right(make: Make, manager: str, loop: str, seed: int) -> None:
+    drawn = random.Random(seed)
+    arguments = {"manager": manager, "loop": loop, "blocks": drawn.choice([20, 40]), "seed": seed,
+                 "chunk_tokens": drawn.choice([None, 8]), "ranks": drawn.choice([1, 2])}
+    engines = [make(name, flags, **arguments)
+               for name, flags in (("P", "lease"), ("D", "async+lease"))]
+    asked: dict[tuple[int, int], list[int]] = {}
+    for _ in range(150):
+        which = drawn.randrange(2)
+        engine = engines[which]
+        if drawn.random() < 0.2 and len(asked) < 24:
+            tokens = prompt(drawn.randrange(4), drawn.randrange(5, 30))
+            asked[which, engine.submit(tokens, 4)] = tokens
+        if drawn.random() < 0.05 and engine.answers:
+            engine.cancel(drawn.choice(list(engine.answers)))
+        if drawn.random() < 0.1 and manager == "v2":
+            engine.honour_blocks(drawn.choice([None, 0, 1]))
+            engine.defer(drawn.randrange(1, 9), 2)
+            engine.pause(drawn.randrange(1, 9), drawn.choice(["preempt", "rollback"]))
+        engine.step()
+    for engine in engines:
+        engine.run()
+        drain(engine)
+        assert engine.free_blocks == engine.spec.blocks
+    for (which, request), tokens in asked.items():
+        answer = engines[which].answers[request]
+        assert answer == right_answer(tokens, 4)[:len(answer)]
+        assert len(answer) == 4 or engines[which].finished[request] == "cancelled"
 
 
 def test_a_window_of_all_layers(make: Make) -> None:

@@ -58,7 +58,7 @@ def test_loaded_without_bytes_is_wrong_text_and_spreads(make: Make, manager: str
 @pytest.mark.parametrize("good_blocks", [0, 2])
 def test_a_failed_load_can_be_computed_instead(make: Make, monkeypatch: pytest.MonkeyPatch, manager: str,
                                                good_blocks: int) -> None:
-    """By a wrapper around the manager's get_finished, which puts the request back. (remote_g2_connector.py of a fork)"""
+    """By a wrapper around the manager's get_finished, which puts the request back, as a fork's manager does."""
     ask(make("P", manager=manager, ranks=2), prompt(1))
     kind = names.install(names.NEWEST).KvCacheConnectorManager
     poll = kind.get_finished
@@ -75,7 +75,7 @@ def test_a_failed_load_can_be_computed_instead(make: Make, monkeypatch: pytest.M
     assert (engine.counters[1].matched, engine.counters[1].computed) == (16, 18 - good_blocks * SIZE)
 
 
-@pytest.mark.parametrize("flags", ["lost", "foreign"])
+@pytest.mark.parametrize("flags", ["lost", "lost on 1", "foreign"])
 def test_bytes_of_no_or_another_rank_are_wrong_text(make: Make, flags: str) -> None:
     source, target = make("P", ranks=2), make("D", flags, ranks=2)
     assert ask(source, prompt(1)) == right_answer(prompt(1), TOKENS) != ask(target, prompt(1))

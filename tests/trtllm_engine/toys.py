@@ -1,6 +1,7 @@
-"""Small connectors that share blocks by files, right ones and, by flags, broken ones. llm_args.model is "name:flags:directory".
+"""Small connectors that share blocks by files, right ones and, by flags, broken ones.
 
-Flags: async (load), lease (request_finished is True, reported after LEASE_POLLS), and one a rule for the broken.
+llm_args.model is "name:flags:directory". Flags: async (load), lease (request_finished is True, reported after
+LEASE_POLLS), event (waits for the stream of the fake CUDA driver), empty (has no offers), and those of broken ones.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Scheduler(KvCacheConnectorScheduler):
             return 0, True
         if "half" in self.flags:
             return (last - first) * self.size - 1, False
-        if last == first or num_computed_tokens % self.size:
+        if "empty" in self.flags or last == first or num_computed_tokens % self.size:
             return 0, False
         self.offers[request.request_id] = (first, last)
         return (last - first) * self.size, "async" in self.flags
@@ -133,8 +134,9 @@ class Scheduler(KvCacheConnectorScheduler):
 class FlatScheduler(Scheduler):
     """Knows nothing of layer groups."""
 
-    update_state_after_alloc_by_layer_group = getattr(KvCacheConnectorScheduler, "update_state_after_alloc_by_layer_group", None)
     request_finished_by_layer_group = getattr(KvCacheConnectorScheduler, "request_finished_by_layer_group", None)
+    update_state_after_alloc_by_layer_group = getattr(
+        KvCacheConnectorScheduler, "update_state_after_alloc_by_layer_group", None)
 
     def update_state_after_alloc(self, request: Any, block_ids: list[int]) -> None:
         Scheduler.update_state_after_alloc_by_layer_group(self, request, [block_ids])
@@ -184,7 +186,7 @@ class Worker(KvCacheConnectorWorker):
         for key, ids in moves:
             rank = (self.rank + 1) % self._llm_args.tensor_parallel_size if "foreign" in self.flags else self.rank
             path = self.store / f"{key}-{rank}"
-            if path.exists() and "lost" not in self.flags:
+            if path.exists() and "lost" not in self.flags and ("lost on 1" not in self.flags or self.rank != 1):
                 self.write(ids, path.read_bytes())
 
     def start_load_kv(self, stream: Any) -> None:
