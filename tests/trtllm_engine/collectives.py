@@ -132,12 +132,13 @@ class RemoteGroup:
         return result
 
 
-def serve_group(group: Group, connection: Connection) -> None:
+def serve_group(group: Group, connection: Connection, rank: int) -> None:
     """For the one rank at the other end, until it is gone."""
     while True:
         try:
             name, arguments = connection.recv()
         except (EOFError, OSError):
+            group.leave(rank, "its process is gone")
             return
         try:
             result = getattr(group, name)(*arguments)

@@ -165,6 +165,14 @@ class Engine:
     def die(self, rank: int, why: str = "as the test wants it") -> None:
         self.fault(rank, die=why)
 
+    def stop(self, rank: int) -> None:
+        """It stands still for longer than the others wait."""
+        self.delay(rank, 2 * collectives.COLLECTIVE_LIMIT_S)
+
+    def kill(self, rank: int) -> None:
+        """Its process, with no word to anybody."""
+        self._ranks[rank].kill()
+
     def delay(self, rank: int, seconds: float) -> None:
         """Of each iteration."""
         self.fault(rank, delay_s=seconds)
@@ -295,7 +303,11 @@ class _Handle:
         self._connection = connection
 
     def send(self, command: tuple[Any, ...]) -> None:
-        self._connection.send(command)
+        """One that is gone has its end in the reply."""
+        try:
+            self._connection.send(command)
+        except OSError:
+            pass
 
     def reply(self, end: float) -> Any:
         """None: it has not come in time."""
@@ -311,6 +323,9 @@ class _Handle:
             pass
         self._wait()
         self._connection.close()
+
+    def kill(self) -> None:
+        raise NotImplementedError("a rank that is a thread")
 
     def _wait(self) -> None:
         raise NotImplementedError
@@ -329,6 +344,10 @@ class _Process(_Handle):
     def __init__(self, connection: Connection, process: Any) -> None:
         super().__init__(connection)
         self._process = process
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(END_LIMIT_S)
 
     def _wait(self) -> None:
         self._process.join(END_LIMIT_S)
@@ -359,7 +378,7 @@ def _start_process(spec: Spec, rank: int, group: Group) -> _Handle:
     process.start()
     theirs.close()
     group_theirs.close()
-    threading.Thread(target=serve_group, args=(group, group_ours), daemon=True).start()
+    threading.Thread(target=serve_group, args=(group, group_ours, rank), daemon=True).start()
     return _Process(ours, process)
 
 

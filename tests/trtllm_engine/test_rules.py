@@ -155,9 +155,17 @@ def test_a_rank_can_be_made_to_die_or_to_be_late(make: Make, short_limit: None) 
     late = make("Q", ranks=2)
     late.delay(1, 0.05)
     assert ask(late, prompt(1)) == right_answer(prompt(1), TOKENS)
-    late.delay(1, 1.0)
+    late.stop(1)
     with pytest.raises(CollectiveMismatch, match="ranks \\[1\\] have not come"):
         ask(late, prompt(2))
+
+
+def test_a_process_can_be_killed(make: Make) -> None:
+    engine = make("P", ranks=2, processes=True)
+    assert ask(engine, prompt(1)) == right_answer(prompt(1), TOKENS)
+    engine.kill(1)
+    with pytest.raises(RanksHang, match="rank 1 has died: its process is gone"):
+        ask(engine, prompt(2))
 
 
 # ---- cancel ----
